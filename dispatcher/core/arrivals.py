@@ -1,0 +1,74 @@
+"""Originals coming in: into their group's backlog, or to the dead queue with a reason."""
+
+from __future__ import annotations
+
+import heapq
+
+from dispatcher.core.adoption import Adoption
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.recovery import Recovery
+from dispatcher.core.state import LaneState
+
+REASON_UNGROUPED = "ungrouped"
+REASON_EXPIRED = "expired"
+
+
+class Arrivals:
+    """Files every original that the broker delivers, and ends those that expire while they wait."""
+
+    def __init__(self, state: LaneState, recovery: Recovery, adoption: Adoption) -> None:
+        self._state = state
+        self._recovery = recovery
+        self._adoption = adoption
+        ungrouped = state.options.ungrouped
+        self._rejects_ungrouped = ungrouped == "reject"
+        self._common_group = (
+            ungrouped.removeprefix("group:").encode() if ungrouped.startswith("group:") else None
+        )
+
+    def arrived(self, messages: list[Message]) -> None:
+        """Take in deliveries, in their queues' order."""
+        inbounds = self._state.inbounds
+        grouped = self._state.policy.grouped
+        for message in messages:
+            inbound = inbounds[message.inbound]
+            if message.group_id is None and self._common_group is not None:
+                message.group_id = self._common_group
+            if inbound.recovery is not None and self._recovery.claims(inbound, message):
+                continue
+            inbound.unacked += 1
+            self._state.bytes_held += message.size
+            if self._adoption.open:
+                self._adoption.saw(message)
+            if message.refusal is not None:
+                self._state.end(message, message.refusal)
+                continue
+            group_id = message.group_id
+            if group_id is None and self._rejects_ungrouped:
+                self._state.end(message, REASON_UNGROUPED)
+                continue
+            inbound.waiting += 1
+            if group_id is None or not grouped:
+                inbound.loose.messages.append(message)
+                inbound.queue_source(inbound.loose)
+            else:
+                group = self._state.group(group_id)
+                backlog = group.backlog(message.inbound)
+                backlog.messages.append(message)
+                if backlog.source is None:
+                    self._state.list_backlog(backlog)
+            if message.deadline_at_ms is not None:
+                self._state.watch_deadline(message)
+
+    def run_timers(self) -> None:
+        """Dead-letter what expired while it waited. In flight only the consumer may fail it, so nothing
+        expires while consumers are being asked what they have."""
+        if self._adoption.open:
+            return
+        expiries = self._state.expiries
+        while expiries and expiries[0][0] <= self._state.now_ms:
+            message = heapq.heappop(expiries)[2]
+            if message.state is MessageState.HELD:
+                self._state.end(message, REASON_EXPIRED)
+                self._state.waits_no_more(message)
+                self._state.counters["expired"] += 1

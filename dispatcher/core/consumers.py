@@ -1,0 +1,209 @@
+"""Consumers: the states of one incarnation, and the pool from which new groups get theirs."""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from dispatcher.core.effects import IncarnationRow
+from dispatcher.core.groups import Backlog, Group
+from dispatcher.core.model import Message
+from dispatcher.core.ordered import OrderedSet
+from dispatcher.errors import InvalidTransition
+from dispatcher.protocol import Join
+
+if TYPE_CHECKING:
+    from dispatcher.core.inbound import Inbound
+
+
+class ConsumerState(Enum):
+    EXPECTED = "expected"  # known from the journal; our ping to its queue has not been answered yet
+    LIVE = "live"
+    FROZEN = "frozen"  # heartbeats are missing: keeps what it has, gets no new group
+    LEAVING = "leaving"  # said so: gets nothing more, settles what it holds
+    LOST = "lost"  # its queue is gone; it may come back until `lost_until_ms`
+    MARKED = "marked"  # our marker is on its way through the control queue behind its last settles
+    TAKEN = "taken"  # over
+
+
+_S = ConsumerState
+CONSUMER_TRANSITIONS: Final[dict[ConsumerState, frozenset[ConsumerState]]] = {
+    _S.EXPECTED: frozenset({_S.LIVE, _S.LEAVING, _S.LOST, _S.TAKEN}),
+    _S.LIVE: frozenset({_S.FROZEN, _S.LEAVING, _S.LOST, _S.TAKEN}),
+    _S.FROZEN: frozenset({_S.LIVE, _S.LEAVING, _S.LOST, _S.TAKEN}),
+    _S.LEAVING: frozenset({_S.LOST, _S.TAKEN}),
+    _S.LOST: frozenset({_S.LIVE, _S.LEAVING, _S.MARKED, _S.TAKEN}),
+    _S.MARKED: frozenset({_S.LIVE, _S.LEAVING, _S.TAKEN}),
+    _S.TAKEN: frozenset(),
+}
+#: States in which its queue is thought to exist and gets copies.
+REACHABLE: Final = frozenset({_S.EXPECTED, _S.LIVE, _S.FROZEN, _S.LEAVING})
+#: States in which it gets new messages of the groups that it owns.
+RECEIVING: Final = frozenset({_S.LIVE, _S.FROZEN})
+
+
+class Share:
+    """What one consumer could receive from one inbound queue: its groups with messages there, in turn."""
+
+    __slots__ = ("backlogs", "consumer", "queued")
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.backlogs: OrderedDict[Backlog, None] = OrderedDict()
+        self.queued = False  # in its inbound queue's list of sources
+
+    def head(self) -> Message | None:
+        """The next message, or None: no credit, or nothing waits."""
+        consumer = self.consumer
+        if consumer.credit <= 0 or consumer.state not in RECEIVING or not self.backlogs:
+            return None
+        return next(iter(self.backlogs)).head()
+
+
+class Consumer:
+    """One incarnation. `in_flight` is by seq, in the order of dispatch; credit = prefetch − in flight."""
+
+    __slots__ = (
+        "_state", "broken", "credit", "groups", "id", "in_flight", "incoming", "last_heard_ms",
+        "last_sent_ms", "lost_until_ms", "n", "next_seq", "number", "pool_level", "prefetch", "queue",
+        "reported", "resumes_as", "sent_again", "shares", "uuid", "waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self, number: int, row: IncarnationRow, *, inbounds: int, first_seq: int, now_ms: int
+    ) -> None:
+        self.number = number
+        self.id = row.consumer
+        self.uuid = row.uuid
+        self.queue = row.queue
+        self.n = row.n
+        self.prefetch = row.prefetch
+        self.credit = row.prefetch
+        self._state = ConsumerState.EXPECTED
+        self.in_flight: dict[int, Message] = {}
+        self.next_seq = first_seq
+        self.groups: OrderedSet[Group] = OrderedSet()
+        self.incoming: OrderedSet[Group] = OrderedSet()  # groups that go to it once they are drained
+        self.shares = [Share(self) for _ in range(inbounds)]
+        #: What it becomes when it is found again: LIVE, or LEAVING if it had said so.
+        self.resumes_as = ConsumerState.LEAVING if row.state == "leaving" else ConsumerState.LIVE
+        self.reported: frozenset[int] | None = None  # seqs in hand, as its latest join after our start said
+        self.sent_again: set[int] = set()  # seqs that its latest join did not name
+        self.broken: OrderedSet[Group] = OrderedSet()  # groups of which a copy is gone that it has not seen
+        self.waiting: Join | None = None  # another incarnation of this id that asked to join
+        self.last_heard_ms = now_ms
+        self.last_sent_ms = now_ms
+        self.lost_until_ms = 0
+        self.pool_level = -1  # -1: not in the pool
+
+    @property
+    def state(self) -> ConsumerState:
+        return self._state
+
+    def become(self, state: ConsumerState) -> None:
+        """Move to `state`. Raises InvalidTransition for a move that the table doesn't have."""
+        if state not in CONSUMER_TRANSITIONS[self._state]:
+            raise InvalidTransition(f"consumer {self.id} can't go from {self._state.value} to {state.value}")
+        self._state = state
+
+    @property
+    def stays(self) -> bool:
+        """It may own groups: it is not over and has not said that it leaves."""
+        return self._state is not ConsumerState.TAKEN and self.resumes_as is ConsumerState.LIVE
+
+    def row(self) -> IncarnationRow:
+        """What Redis keeps of it."""
+        stored = "live" if self.stays else "leaving"
+        if self._state is ConsumerState.TAKEN:
+            stored = "taken"
+        return IncarnationRow(self.id, self.uuid, self.queue, self.n, self.prefetch, stored)
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self.id} #{self.number} {self._state.value} in_flight={len(self.in_flight)}>"
+
+
+class Pool:
+    """Consumers that can take something new: LIVE and with credit.
+
+    Two orders over the same members. `least_loaded`: lowest level first (the policy says what a level
+    counts: groups owned, or messages in flight), within a level the one that has been there longest.
+    `next_in_turn`: plain rotation. Each operation is O(log levels), whatever the number of consumers.
+    """
+
+    def __init__(self, level_of: Callable[[Consumer], int]) -> None:
+        self._level_of = level_of
+        # Ordered dicts: in a plain one, finding the first key walks over all that were taken away before it.
+        self._levels: dict[int, OrderedDict[Consumer, None]] = {}
+        self._heap: list[int] = []  # every level that has members, and some that had; each once
+        self._in_heap: set[int] = set()
+        self._turn: OrderedDict[Consumer, None] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._turn)
+
+    def __len__(self) -> int:
+        return len(self._turn)
+
+    def __contains__(self, consumer: object) -> bool:
+        return consumer in self._turn
+
+    def add(self, consumer: Consumer) -> None:
+        if consumer.pool_level < 0:
+            self._turn[consumer] = None
+            self._enter(consumer, self._level_of(consumer))
+
+    def discard(self, consumer: Consumer) -> None:
+        if consumer.pool_level >= 0:
+            del self._turn[consumer]
+            self._leave(consumer)
+
+    def given(self, consumer: Consumer) -> None:
+        """It was given something: it goes behind the others in both orders."""
+        if consumer.pool_level >= 0:
+            self._turn.move_to_end(consumer)
+            self._levels[consumer.pool_level].move_to_end(consumer)
+            self.level_changed(consumer)
+
+    def level_changed(self, consumer: Consumer) -> None:
+        """What its level counts may be another number now."""
+        if consumer.pool_level >= 0:
+            level = self._level_of(consumer)
+            if level != consumer.pool_level:
+                self._leave(consumer)
+                self._enter(consumer, level)
+
+    def least_loaded(self) -> Consumer:
+        heap, levels = self._heap, self._levels
+        while heap[0] not in levels:
+            self._in_heap.discard(heapq.heappop(heap))
+        return next(iter(levels[heap[0]]))
+
+    def next_in_turn(self) -> Consumer:
+        return next(iter(self._turn))
+
+    def _enter(self, consumer: Consumer, level: int) -> None:
+        consumer.pool_level = level
+        members = self._levels.get(level)
+        if members is None:
+            members = self._levels[level] = OrderedDict()
+            if level not in self._in_heap:
+                self._in_heap.add(level)
+                heapq.heappush(self._heap, level)
+        members[consumer] = None
+
+    def _leave(self, consumer: Consumer) -> None:
+        members = self._levels[consumer.pool_level]
+        del members[consumer]
+        if not members:
+            del self._levels[consumer.pool_level]
+        consumer.pool_level = -1
+
+
+def queue_share(inbound: Inbound, share: Share) -> None:
+    """Let the delivery pass look at this share again."""
+    if not share.queued and share.backlogs:
+        share.queued = True
+        inbound.ready.append(share)

@@ -1,0 +1,122 @@
+"""The one pass that decides every delivery.
+
+Handlers of events only change state. At the end of each step this pass asks whose turn it is, serves one
+message (or one batch) from that inbound queue's next source, and repeats until nothing is eligible or
+enough is on its way to the broker. Nothing else dispatches.
+"""
+
+from __future__ import annotations
+
+from dispatcher.core.consumers import Consumer, Share
+from dispatcher.core.effects import Dispatched
+from dispatcher.core.groups import Backlog, Group, GroupState
+from dispatcher.core.inbound import DeficitRoundRobin, FreeGroups, Inbound, Loose
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.state import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX, LaneState
+
+
+class Delivery:
+    """Dispatches what may go now."""
+
+    def __init__(self, state: LaneState) -> None:
+        self._state = state
+        self._turns = DeficitRoundRobin(state.inbounds)
+
+    def run(self) -> None:
+        """Serve until nothing is eligible or the window of unconfirmed copies is full.
+
+        The window may be overshot by one batch, which is bounded by its consumer's prefetch.
+        """
+        state = self._state
+        if state.now_ms < state.suspended_until_ms:
+            return
+        while state.unconfirmed < UNCONFIRMED_MAX and state.unconfirmed_bytes < UNCONFIRMED_BYTES_MAX:
+            inbound = self._turns.pick()
+            if inbound is None:
+                return
+            source = inbound.ready[0]
+            if len(inbound.ready) > 1:
+                inbound.ready.rotate(-1)
+            if type(source) is Share:
+                self._serve_share(inbound, source)
+            elif type(source) is FreeGroups:
+                self._serve_free(inbound, source)
+            elif type(source) is Loose:
+                self._serve_loose(inbound, source)
+
+    def _serve_share(self, inbound: Inbound, share: Share) -> None:
+        backlog = next(iter(share.backlogs))
+        self._dispatch(inbound, backlog.messages.popleft(), share.consumer, backlog.group)
+        backlog.group.forget_if_empty(backlog)
+        if backlog.source is share:
+            share.backlogs.move_to_end(backlog)
+
+    def _serve_free(self, inbound: Inbound, free: FreeGroups) -> None:
+        """The next free group goes to the consumer with the least to do, with its first batch."""
+        state = self._state
+        backlog = next(iter(free.backlogs))
+        group = backlog.group
+        consumer = state.pool.least_loaded()
+        size = state.policy.first_batch(consumer.credit, len(backlog.messages))
+        state.assign(group, consumer, GroupState.OWNED if state.policy.tops_up else GroupState.BATCHED)
+        self._dispatch_batch(inbound, backlog, consumer, size)
+
+    def _dispatch_batch(self, inbound: Inbound, backlog: Backlog, consumer: Consumer, size: int) -> None:
+        group = backlog.group
+        for _ in range(size):
+            if backlog.head() is None:
+                break
+            message = backlog.messages.popleft()
+            self._dispatch(inbound, message, consumer, group)
+            if message.closing:
+                break
+        group.forget_if_empty(backlog)
+
+    def _serve_loose(self, inbound: Inbound, loose: Loose) -> None:
+        pool = self._state.pool
+        consumer = pool.next_in_turn() if self._state.policy.grouped else pool.least_loaded()
+        self._dispatch(inbound, loose.messages.popleft(), consumer, None)
+
+    def _dispatch(self, inbound: Inbound, message: Message, consumer: Consumer, group: Group | None) -> None:
+        """Hand one message to a consumer that has credit for it: numbers, journal record, order to send."""
+        state = self._state
+        seq = consumer.next_seq
+        consumer.next_seq = seq + 1
+        message.first = False
+        if group is not None:
+            message.first, group.fresh = group.fresh, False
+            if group.epoch == 0:
+                state.begin_epoch(group)
+            group.last_seq += 1
+            group.in_flight += 1
+            message.group_seq, message.epoch = group.last_seq, group.epoch
+            message.group = group
+            if message.closing and group.state is GroupState.OWNED:
+                state.drain(group)
+        else:
+            message.group_seq, message.epoch = 0, state.epoch_counter
+        if message.attempt:
+            state.taken_back.discard(message)
+        message.attempt += 1
+        message.state = MessageState.IN_FLIGHT
+        message.consumer = consumer
+        message.seq = seq
+        message.dispatched_at_ms = consumer.last_sent_ms = state.now_ms
+        consumer.in_flight[seq] = message
+        consumer.credit -= 1
+        if consumer.credit:
+            state.pool.given(consumer)
+        else:
+            state.pool.discard(consumer)
+        inbound.deficit -= message.cost
+        inbound.waiting -= 1
+        inbound.in_flight += 1
+        inbound.dispatched += 1
+        state.unconfirmed += 1
+        state.unconfirmed_bytes += message.size
+        copy = Dispatched(
+            message, consumer.number, consumer.queue, seq, message.group_seq, message.epoch,
+            message.attempt, message.first,
+        )  # fmt: skip
+        state.effects.records.append(copy)
+        state.effects.actions.append(copy)

@@ -1,0 +1,238 @@
+"""What must be done: orders from the core to the edges, as plain comparable values.
+
+A step's effects come in two parts. `records` and the three tables are committed first, in one atomic
+write. Only when that write is known to have happened are the `actions` carried out, in their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from dispatcher.core.model import Message
+
+# --- records: the journal, in the order in which things were decided ------------------------------------
+
+
+class Reset(NamedTuple):
+    """Everything before this record is over: what follows repeats all that is still open."""
+
+
+class Dispatched(NamedTuple):
+    """An original was handed to a consumer. Also the order to publish its copy.
+
+    The same (inbound, arrival) again replaces the earlier record: the message was taken back between.
+    """
+
+    message: Message  # the edge takes content and size from it, the journal inbound, arrival and fingerprint
+    incarnation: int
+    queue: str  # the consumer queue at the moment of the decision
+    seq: int
+    group_seq: int  # 0: ungrouped, no order check
+    epoch: int
+    attempt: int
+    first: bool = False  # first of the group for this consumer since the group was assigned to it
+
+
+class OpenEntry(NamedTuple):
+    """A dispatched message as the journal keeps it (what `Dispatched` is after decoding)."""
+
+    inbound: int  # UNKNOWN_INBOUND: only its consumer told us
+    arrival: tuple[int, int]
+    fingerprint: bytes
+    incarnation: int  # 0: nobody has it (refused before any dispatch)
+    seq: int
+    group: bytes | None
+    group_seq: int
+    epoch: int
+    attempt: int
+    first: bool = False
+
+
+class SettledRange(NamedTuple):
+    """The incarnation's entries from first to last (inclusive) are settled; every number in it was open."""
+
+    incarnation: int
+    first: int
+    last: int
+
+
+class Ended(NamedTuple):
+    """The message goes to the dead queue for this reason; it stays open until its copy is confirmed."""
+
+    inbound: int
+    arrival: tuple[int, int]
+    fingerprint: bytes
+    group: bytes | None
+    attempt: int
+    reason: str
+
+
+class Buried(NamedTuple):
+    """The broker has the dead queue's copy: the original is settled."""
+
+    inbound: int
+    arrival: tuple[int, int]
+
+
+class Vanished(NamedTuple):
+    """The original is no longer in its queue: others deleted it, or it expired."""
+
+    inbound: int
+    arrival: tuple[int, int]
+
+
+class Taken(NamedTuple):
+    """The incarnation is over; its open entries belong to nobody."""
+
+    incarnation: int
+
+
+class SettledEntries(NamedTuple):
+    """Settled originals that a killed broker may deliver again: (arrival, fingerprint) in settle order."""
+
+    inbound: int
+    proven: bool
+    entries: tuple[tuple[tuple[int, int], bytes], ...]
+
+
+class Proven(NamedTuple):
+    """The acks of the `count` longest settled unproven originals of this queue are on the broker."""
+
+    inbound: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name, which nobody calls here
+
+
+class Used(NamedTuple):
+    """This incarnation's seqs up to `highest` were used; for NOBODY, epochs.
+
+    Part of every checkpoint, so that numbers don't go back even when the clock does.
+    """
+
+    incarnation: int
+    highest: int
+
+
+Record = (
+    Reset | Dispatched | OpenEntry | SettledRange | Ended
+    | Buried | Vanished | Taken | SettledEntries | Proven | Used
+)  # fmt: skip
+UNKNOWN_INBOUND = 255
+#: In place of an incarnation's number: a message is in nobody's hands.
+NOBODY = 0
+
+# --- tables: small keyed state beside the journal ---------------------------------------------------------
+
+
+class OwnerRow(NamedTuple):
+    """Who a group belongs to under `exclusive`."""
+
+    incarnation: int
+    epoch: int
+
+
+class IncarnationRow(NamedTuple):
+    """One life of a consumer, as Redis keeps it under its number."""
+
+    consumer: str
+    uuid: str
+    queue: str
+    n: int
+    prefetch: int
+    state: str  # "live", "leaving" or "taken"
+
+
+# --- actions: carried out after the commit, in order -------------------------------------------------------
+
+
+class SendCopy(NamedTuple):
+    """Publish a copy again: same incarnation, same seq, its present queue. Nothing is committed for it."""
+
+    copy: Dispatched
+
+
+class SendNotice(NamedTuple):
+    """Publish a `dispatch.*` message to a consumer queue (mandatory)."""
+
+    queue: str
+    type: str
+    body: dict[str, Any]
+
+
+class PublishMarker(NamedTuple):
+    """Publish a marker to the lane's own control queue; it comes back as the event `Marker`."""
+
+    incarnation: str
+    n: int  # of its latest join: a marker for an earlier connection says nothing about this one
+
+
+class AckInbound(NamedTuple):
+    """These originals are settled: ack them. `message.tag` is never 0 here."""
+
+    messages: list[Message]
+
+
+class DeadLetter(NamedTuple):
+    """Publish the original to the dead queue; answer with DeadLetterConfirmed when the broker has it."""
+
+    message: Message
+    reason: str
+
+
+class Reply(NamedTuple):
+    """Answer an operator's command."""
+
+    token: Any
+    result: dict[str, Any]
+    error: str | None
+
+
+class Tell(NamedTuple):
+    """Something that an operator will look for in the log."""
+
+    event: str
+    fields: dict[str, Any]
+
+
+class PauseInbound(NamedTuple):
+    """Stop (`paused`) or go on fetching from this inbound queue, because of the byte budget."""
+
+    inbound: int
+    paused: bool
+
+
+Action = (
+    Dispatched | SendCopy | SendNotice | PublishMarker | AckInbound | DeadLetter | Reply | Tell | PauseInbound
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Effects:
+    """All that one step decided."""
+
+    records: list[Record] = field(default_factory=list)
+    owners: dict[bytes, OwnerRow | None] = field(default_factory=dict)  # None: forget
+    incarnations: dict[int, IncarnationRow | None] = field(default_factory=dict)
+    commands: dict[str, dict[str, Any]] = field(default_factory=dict)  # uuid → recorded result
+    checkpoint: bool = False  # records begin with Reset: what the journal holds before may be trimmed
+    actions: list[Action] = field(default_factory=list)
+
+    def needs_commit(self) -> bool:
+        return bool(self.records or self.owners or self.incarnations or self.commands)
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """What a new leader read from Redis, oldest record first.
+
+    `complete` is False when Redis is not known to hold everything that was ever committed (empty,
+    restarted or failed over since): then the consumers are asked before anything is dispatched.
+    """
+
+    lane_epoch: int
+    complete: bool
+    broker_restarted: bool
+    records: list[Record] = field(default_factory=list)
+    owners: dict[bytes, OwnerRow] = field(default_factory=dict)
+    incarnations: dict[int, IncarnationRow] = field(default_factory=dict)
+    commands: dict[str, dict[str, Any]] = field(default_factory=dict)

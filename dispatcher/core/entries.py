@@ -1,0 +1,31 @@
+"""Journal entries of a message as it stands now."""
+
+from __future__ import annotations
+
+from dispatcher.core.consumers import Consumer
+from dispatcher.core.effects import Dispatched, Ended, OpenEntry
+from dispatcher.core.model import Message
+
+
+def copy_of(message: Message, consumer: Consumer) -> Dispatched:
+    """The order to send a message again as it was sent before, to its consumer's present queue."""
+    return Dispatched(
+        message, consumer.number, consumer.queue, message.seq, message.group_seq, message.epoch,
+        message.attempt, message.first,
+    )  # fmt: skip
+
+
+def open_entry(message: Message) -> OpenEntry:
+    """The entry of a message that is in flight, or waits after it was taken back (then nobody has it)."""
+    return OpenEntry(
+        message.inbound, message.arrival, message.fingerprint,
+        message.consumer.number if message.consumer is not None else 0, message.seq, message.group_id,
+        message.group_seq, message.epoch, message.attempt, message.first,
+    )  # fmt: skip
+
+
+def ended_entry(message: Message, reason: str) -> Ended:
+    """The entry of a message that is on its way to the dead queue."""
+    return Ended(
+        message.inbound, message.arrival, message.fingerprint, message.group_id, message.attempt, reason
+    )  # fmt: skip

@@ -1,0 +1,96 @@
+"""What happened: facts that the edges report to the core. Times are ms since 1970."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dispatcher.core.model import Message
+from dispatcher.protocol import Heartbeat, Join, Leave, Marker, Settle
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesArrived:
+    """Originals delivered by the broker, in their queues' order."""
+
+    messages: list[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class RedeliveriesEnded:
+    """Nothing that was unacked before this connection is still to come from this inbound queue."""
+
+    inbound: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReturned:
+    """A mandatory publish to this consumer queue came back, or a notice says that the queue is gone."""
+
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueNacked:
+    """The broker refused a publish to this consumer queue: the copy is lost, the queue is not."""
+
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class PingRouted:
+    """The broker confirmed a ping to this consumer queue without returning it: the consumer is connected."""
+
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesConfirmed:
+    """The broker answered (confirmed, nacked or returned) this many copies of this many bytes."""
+
+    count: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterConfirmed:
+    """The broker has stored this message's copy in the dead queue."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class AcksProven:
+    """The broker has processed the acks of the first `count` settled originals of this queue that were
+    not proven before."""
+
+    inbound: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommandReceived:
+    """An operator's command that changes something; `token` comes back in the reply."""
+
+    token: Any
+    uuid: str
+    name: str
+    arguments: dict[str, Any]
+
+
+Event = (
+    MessagesArrived
+    | RedeliveriesEnded
+    | QueueReturned
+    | QueueNacked
+    | PingRouted
+    | CopiesConfirmed
+    | DeadLetterConfirmed
+    | AcksProven
+    | CommandReceived
+    | Join
+    | Settle
+    | Leave
+    | Heartbeat
+    | Marker
+)

@@ -1,0 +1,137 @@
+"""Message groups: their states, the one table of transitions, and what waits in them.
+
+Theory of operation. A group is FREE until the delivery pass gives it to a consumer. Under a policy that
+lets its owner go on it is then OWNED; under plain `sequenced` it is BATCHED: one batch is out and the rest
+is blocked for everybody. DRAINING means that the owner gets no more and that the group changes hands when
+the last message in flight is settled: it was moved, reset or closed, or its consumer is leaving. After a
+fail-over a group with open entries is RECOVERING until every one of them has met its original again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from dispatcher.core.model import Message, MessageState
+from dispatcher.errors import InvalidTransition
+
+if TYPE_CHECKING:
+    from dispatcher.core.consumers import Consumer, Share
+    from dispatcher.core.inbound import FreeGroups
+
+
+class GroupState(Enum):
+    FREE = "free"
+    OWNED = "owned"
+    BATCHED = "batched"
+    DRAINING = "draining"
+    RECOVERING = "recovering"
+
+
+GROUP_TRANSITIONS: Final[dict[GroupState, frozenset[GroupState]]] = {
+    GroupState.FREE: frozenset({GroupState.OWNED, GroupState.BATCHED, GroupState.RECOVERING}),
+    GroupState.OWNED: frozenset({GroupState.FREE, GroupState.DRAINING, GroupState.RECOVERING}),
+    GroupState.BATCHED: frozenset({GroupState.FREE, GroupState.DRAINING, GroupState.RECOVERING}),
+    GroupState.DRAINING: frozenset({GroupState.FREE, GroupState.OWNED, GroupState.RECOVERING}),
+    GroupState.RECOVERING: frozenset(
+        {GroupState.FREE, GroupState.OWNED, GroupState.BATCHED, GroupState.DRAINING}
+    ),
+}
+
+
+class Backlog:
+    """The messages of one group that wait, from one inbound queue, in that queue's order.
+
+    `source` is the one list of the delivery pass that holds this backlog, None while it may not be served.
+    Messages that ended meanwhile (expired) stay inside until they reach the front.
+    """
+
+    __slots__ = ("group", "inbound", "messages", "source")
+
+    def __init__(self, group: Group, inbound: int) -> None:
+        self.group = group
+        self.inbound = inbound
+        self.messages: deque[Message] = deque()
+        self.source: Share | FreeGroups | None = None
+
+    def head(self) -> Message | None:
+        """The first message that still waits; drops those in front of it that no longer do."""
+        messages = self.messages
+        while messages:
+            message = messages[0]
+            if message.state is MessageState.HELD:
+                return message
+            messages.popleft()
+        return None
+
+    def enter(self, source: Share | FreeGroups) -> None:
+        """Let it be served from this list, behind the others."""
+        source.backlogs[self] = None
+        self.source = source
+
+    def leave(self) -> None:
+        """It is served from nowhere."""
+        if self.source is not None:
+            del self.source.backlogs[self]
+            self.source = None
+
+
+class Group:
+    """One message group of the lane. `in_flight` counts its unsettled copies at all consumers."""
+
+    __slots__ = (
+        "_state", "backlogs", "epoch", "fresh", "id", "in_flight", "last_seq", "owner", "since_ms",
+        "target", "unresolved",
+    )  # fmt: skip
+
+    def __init__(self, group_id: bytes, state: GroupState = GroupState.FREE) -> None:
+        self.id = group_id
+        self._state = state
+        self.owner: Consumer | None = None
+        self.epoch = 0  # of the present assignment; 0: the next dispatch begins a new epoch
+        self.last_seq = 0  # group-seq of the latest message of this epoch
+        self.fresh = False  # assigned, and nothing dispatched since
+        self.in_flight = 0
+        self.unresolved = 0  # open entries whose original has not come back yet
+        self.target: Consumer | None = None  # DRAINING: who gets it next, None: nobody in particular
+        self.since_ms = 0  # when it entered its present state
+        self.backlogs: dict[int, Backlog] | None = None  # by inbound index; None: nothing waits
+
+    @property
+    def state(self) -> GroupState:
+        return self._state
+
+    def become(self, state: GroupState, now_ms: int) -> None:
+        """Move to `state`. Raises InvalidTransition for a move that the table doesn't have."""
+        if state not in GROUP_TRANSITIONS[self._state]:
+            raise InvalidTransition(f"group {self.id!r} can't go from {self._state.value} to {state.value}")
+        self._state = state
+        self.since_ms = now_ms
+
+    def backlog(self, inbound: int) -> Backlog:
+        """The backlog for that inbound queue, made when it is first needed."""
+        if self.backlogs is None:
+            self.backlogs = {}
+        backlog = self.backlogs.get(inbound)
+        if backlog is None:
+            backlog = self.backlogs[inbound] = Backlog(self, inbound)
+        return backlog
+
+    def forget_if_empty(self, backlog: Backlog) -> None:
+        """Give back the memory of a backlog that ran empty. A backlog that is kept has a message in front."""
+        if backlog.head() is None and self.backlogs is not None:
+            backlog.leave()
+            self.backlogs.pop(backlog.inbound, None)
+            if not self.backlogs:
+                self.backlogs = None
+
+    def waiting(self) -> int:
+        """How many of its messages wait here."""
+        if self.backlogs is None:
+            return 0
+        held = MessageState.HELD
+        return sum(m.state is held for backlog in self.backlogs.values() for m in backlog.messages)
+
+    def __repr__(self) -> str:
+        return f"<Group {self.id!r} {self._state.value} in_flight={self.in_flight}>"

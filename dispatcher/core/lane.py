@@ -1,0 +1,274 @@
+"""The machine of one lane: events in, effects out, time as an argument.
+
+    effects = lane.step(events, now_ms)
+
+The edges commit `effects.records` and the tables in one atomic write and then carry out the actions in
+order; steps may be pipelined as long as both happen in the order of the steps. One task owns a Lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from dispatcher.core.adoption import Adoption
+from dispatcher.core.arrivals import Arrivals
+from dispatcher.core.delivery import Delivery
+from dispatcher.core.effects import (
+    NOBODY,
+    UNKNOWN_INBOUND,
+    Effects,
+    OwnerRow,
+    PauseInbound,
+    Record,
+    Reply,
+    Reset,
+    SettledEntries,
+    Snapshot,
+    Used,
+)
+from dispatcher.core.entries import ended_entry, open_entry
+from dispatcher.core.events import (
+    AcksProven,
+    CommandReceived,
+    CopiesConfirmed,
+    DeadLetterConfirmed,
+    Event,
+    MessagesArrived,
+    PingRouted,
+    QueueNacked,
+    QueueReturned,
+    RedeliveriesEnded,
+)
+from dispatcher.core.group_recovery import GroupRecovery
+from dispatcher.core.groups import GroupState
+from dispatcher.core.membership import Membership
+from dispatcher.core.rebalance import Move, Rebalance
+from dispatcher.core.recovery import Recovery
+from dispatcher.core.replay import Replay
+from dispatcher.core.settlement import Settlement
+from dispatcher.core.state import LaneOptions, LaneState
+from dispatcher.errors import CommandRefused
+from dispatcher.group_text import format_group, parse_group
+from dispatcher.protocol import Heartbeat, Join, Leave, Marker, Settle
+
+T = TypeVar("T")
+
+#: After this many journal records everything that is still true is written again and the rest trimmed:
+#: large enough that the copy costs next to nothing per message, small enough to be read in well under 1 s.
+RECORDS_PER_CHECKPOINT = 100_000
+
+#: Later than any clock will say.
+SUSPENDED_FOR_GOOD_MS = 1 << 62
+
+
+class Lane:
+    """One lane's decisions, from the snapshot that its leader read to the end of its leadership."""
+
+    def __init__(self, options: LaneOptions, snapshot: Snapshot, now_ms: int) -> None:
+        self.state = LaneState(options, snapshot.lane_epoch, now_ms)
+        self._groups = GroupRecovery(self.state, redis_complete=snapshot.complete)
+        self._recovery = Recovery(self.state, self._groups, broker_restarted=snapshot.broker_restarted)
+        self._adoption = Adoption(self.state, self._recovery, self._groups)
+        self._membership = Membership(self.state, self._recovery, self._groups, self._adoption)
+        self._settlement = Settlement(self.state, self._recovery)
+        self._arrivals = Arrivals(self.state, self._recovery, self._adoption)
+        self._delivery = Delivery(self.state)
+        self._rebalance = Rebalance(self.state)
+        self._commands = dict(snapshot.commands)
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            MessagesArrived: lambda e: self._arrivals.arrived(e.messages),
+            Settle: self._settle,
+            CopiesConfirmed: self._copies_confirmed,
+            Heartbeat: self._membership.heartbeat,
+            AcksProven: lambda e: self._recovery.proven(self.state.inbounds[e.inbound], e.count),
+            DeadLetterConfirmed: lambda e: self._settlement.buried(e.message),
+            QueueReturned: lambda e: self._membership.queue_gone(e.queue),
+            QueueNacked: lambda e: self._membership.queue_refused(e.queue),
+            PingRouted: lambda e: self._membership.ping_routed(e.queue),
+            RedeliveriesEnded: lambda e: self._recovery.ended(self.state.inbounds[e.inbound]),
+            Join: self._membership.join,
+            Leave: self._membership.leave,
+            Marker: self._membership.marker,
+            CommandReceived: self._command,
+        }
+        self._membership.load(snapshot.incarnations)
+        self._recovery.load(Replay().read(snapshot.records))
+        self._groups.load_owners(snapshot.owners)
+        self._complete = snapshot.complete
+        self._begun = False
+
+    def start(self, now_ms: int) -> Effects:
+        """The first effects of a leader: a checkpoint under its own epoch, and a probe of every consumer."""
+        self.state.now_ms = now_ms
+        self._begun = True
+        if not self._complete:
+            self._adoption.begin()
+            self._membership.ask_to_rejoin()
+        self._membership.probe_all()
+        begun = self.state.take_effects()
+        effects = self.checkpoint()
+        effects.actions, effects.owners, effects.incarnations = (
+            begun.actions,
+            begun.owners,
+            begun.incarnations,
+        )
+        return effects
+
+    def step(self, events: Iterable[Event], now_ms: int) -> Effects:
+        """Take in what happened, then decide all that may happen now. `now_ms` never goes back."""
+        self.state.now_ms = now_ms
+        handlers = self._handlers
+        for event in events:
+            handlers[type(event)](event)
+        self._membership.run_timers()
+        if self._adoption.closes_now():
+            self._membership.finish_all_leaving()
+        self._arrivals.run_timers()
+        self._watch_bytes()
+        self._delivery.run()
+        return self.state.take_effects()
+
+    def suspend(self) -> None:
+        """Dispatch nothing from now on: whoever owns this lane is about to stop."""
+        self.state.suspended_until_ms = SUSPENDED_FOR_GOOD_MS
+
+    def next_deadline_ms(self) -> int | None:
+        """When `step` must run again even if nothing happens."""
+        state = self.state
+        deadlines = [self._membership.next_deadline_ms()]
+        if state.now_ms < state.suspended_until_ms:
+            deadlines.append(state.suspended_until_ms)
+        else:
+            deadlines.append(state.next_expiry_ms())
+        if state.stale_owners:
+            deadlines.append(state.now_ms + 1)
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    # -- journal --
+
+    def is_complete(self) -> bool:
+        """False while consumers may still tell us of things that Redis has forgotten."""
+        return self._complete or (self._begun and not self._adoption.open)
+
+    def checkpoint_is_due(self) -> bool:
+        return self.state.records_since_checkpoint >= RECORDS_PER_CHECKPOINT
+
+    def checkpoint(self, *, everything: bool = False) -> Effects:
+        """All that is still true, as records that replace the journal before them.
+
+        With `everything` also all owners, incarnations and results: for a Redis that has lost some.
+        """
+        state = self.state
+        effects = Effects(checkpoint=True)
+        records: list[Record] = effects.records
+        records.append(Reset())
+        entries = [m for c in state.by_uuid.values() for m in c.in_flight.values()]
+        entries += state.taken_back
+        entries += [m for m in self._recovery.open_entries() if m.consumer is None and m not in state.ending]
+        records += [open_entry(message) for message in entries]
+        records += [ended_entry(message, reason) for message, reason in state.ending.items()]
+        for inbound in state.inbounds:
+            unproven = list(inbound.unproven)
+            if inbound.recovery is not None:
+                unproven = inbound.recovery.unmatched_settled() + unproven
+            records.append(SettledEntries(inbound.index, True, tuple(inbound.proven)))
+            records.append(SettledEntries(inbound.index, False, tuple(unproven)))
+        records.append(SettledEntries(UNKNOWN_INBOUND, False, tuple(self._recovery.adopted_settled())))
+        records.append(Used(NOBODY, state.epoch_counter))
+        records += [Used(number, c.next_seq - 1) for number, c in state.by_number.items()]
+        state.records_since_checkpoint = 0
+        if everything:
+            self._add_tables(effects)
+        return effects
+
+    def _add_tables(self, effects: Effects) -> None:
+        state = self.state
+        effects.incarnations = {**self._membership.rows()}
+        effects.commands = dict(self._commands)
+        if not state.policy.keeps_owner:
+            return
+        for group in state.groups.values():
+            if group.target is not None:
+                effects.owners[group.id] = OwnerRow(group.target.number, 0)
+            elif group.owner is not None and group.state is not GroupState.DRAINING:
+                effects.owners[group.id] = state.owner_row(group, group.owner)
+        for group_id, owner in self._groups.owners().items():
+            effects.owners[group_id] = OwnerRow(owner.number, state.epoch_counter)
+
+    # -- events with more than one reader --
+
+    def _settle(self, event: Settle) -> None:
+        consumer = self._settlement.settle(event)
+        if consumer is not None:
+            self._membership.finish_leaving(consumer)
+
+    def _copies_confirmed(self, event: CopiesConfirmed) -> None:
+        self.state.unconfirmed -= event.count
+        self.state.unconfirmed_bytes -= event.size
+
+    def _watch_bytes(self) -> None:
+        """Over the byte budget nothing more is fetched; at half of it fetching goes on.
+
+        A queue that is to deliver the originals of open entries again is not stopped: their groups wait for
+        them, and what those hold would never become less.
+        """
+        state = self.state
+        limit = state.options.look_ahead_bytes
+        for inbound in state.inbounds:
+            pause = state.bytes_held >= limit if not inbound.paused else state.bytes_held > limit // 2
+            if inbound.recovery is not None and inbound.recovery.open:
+                pause = False
+            if pause != inbound.paused:
+                inbound.paused = pause
+                state.effects.actions.append(PauseInbound(inbound.index, pause))
+
+    # -- commands --
+
+    def has_result(self, uuid: str) -> bool:
+        """Whether this command was done already; then its age does not matter."""
+        return uuid in self._commands
+
+    def _command(self, event: CommandReceived) -> None:
+        """Do a command once: a repeated uuid gets the recorded result."""
+        result = self._commands.get(event.uuid)
+        error: str | None = None
+        if result is None:
+            try:
+                if event.name != "rebalance":
+                    raise CommandRefused(f"unknown command {event.name!r}")
+                result = self._run_rebalance(event.arguments)
+            except (CommandRefused, ValueError) as refused:
+                result, error = {}, str(refused)
+            else:
+                self._commands[event.uuid] = result
+                self.state.effects.commands[event.uuid] = result
+        self.state.effects.actions.append(Reply(event.token, result, error))
+
+    def _run_rebalance(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        group, to = (_argument(arguments, name, str) for name in ("group", "to"))
+        reset, dry_run = (_argument(arguments, name, bool) for name in ("reset", "dry_run"))
+        group_id = parse_group(group) if group is not None else None
+        moves = self._rebalance.plan(group_id=group_id, to=to, reset=bool(reset))
+        described = [_describe(move) for move in moves]
+        if not dry_run:
+            self._rebalance.start(moves)
+        return {"moves": described, "applied": not dry_run}
+
+
+def _argument(arguments: dict[str, Any], name: str, kind: type[T]) -> T | None:
+    """An optional argument of a command. Raises CommandRefused: whoever sent it may be any program."""
+    value = arguments.get(name)
+    if value is not None and not isinstance(value, kind):
+        raise CommandRefused(f"{name}: must be {'text' if kind is str else 'true or false'}")
+    return value
+
+
+def _describe(move: Move) -> dict[str, Any]:
+    owner = move.group.owner
+    return {
+        "group": format_group(move.group.id),
+        "from": owner.id if owner is not None else None,
+        "to": move.target.id if move.target is not None else None,
+        "waits_for": move.group.in_flight,
+    }

@@ -1,0 +1,371 @@
+"""Who consumes: joins, leaves, deaths and returns of incarnations (contract section 6).
+
+A consumer queue exists exactly as long as its connection. When it is seen to be gone, the incarnation is
+LOST; after the grace a marker goes through the control queue, and when that is read, every settle the
+broker had confirmed has been read too: only then is the incarnation TAKEN and its messages go to others.
+A join of the same incarnation in between brings it back with all that it holds.
+"""
+
+from __future__ import annotations
+
+from dispatcher.core.adoption import Adoption
+from dispatcher.core.consumers import REACHABLE, Consumer, ConsumerState
+from dispatcher.core.effects import IncarnationRow, PublishMarker, SendNotice
+from dispatcher.core.group_recovery import GroupRecovery
+from dispatcher.core.groups import GroupState
+from dispatcher.core.recovery import Recovery
+from dispatcher.core.state import LaneState
+from dispatcher.core.take_backs import TakeBacks
+from dispatcher.protocol import (
+    TYPE_PING,
+    TYPE_REJOIN,
+    TYPE_TAKEN,
+    TYPE_WAIT,
+    TYPE_WELCOME,
+    Heartbeat,
+    Join,
+    Leave,
+    Marker,
+)
+
+#: After a take-over a consumer whose connection went with the broker may take this long to return (G-6).
+RETURN_GRACE_MS_MIN = 5_000
+#: Missing this many heartbeats, a consumer gets no new groups.
+FROZEN_AFTER_HEARTBEATS = 3
+#: Uuids of incarnations that are over, so that a late word of theirs is answered with `taken`.
+RETIRED_MAX = 1_000
+
+
+class Membership:
+    """The lane's consumers and what becomes of what they hold."""
+
+    def __init__(
+        self, state: LaneState, recovery: Recovery, groups: GroupRecovery, adoption: Adoption
+    ) -> None:
+        self._state = state
+        self._recovery = recovery
+        self._groups = groups
+        self._adoption = adoption
+        self._take_backs = TakeBacks(state, recovery)
+        self._lost: dict[Consumer, None] = {}
+        self._retired: dict[str, tuple[int, IncarnationRow]] = {}  # by uuid, oldest first
+        self._strangers: dict[str, None] = {}  # unknown uuids heard of once
+        self._last_number = 0
+        self._next_round_ms = 0
+        self._return_until_ms = state.now_ms + max(state.options.reconnect_grace_ms, RETURN_GRACE_MS_MIN)
+
+    # -- start --
+
+    def load(self, rows: dict[int, IncarnationRow]) -> None:
+        """Take over the incarnations that Redis names; their queues are probed at once."""
+        for number, row in sorted(rows.items()):
+            self._last_number = max(self._last_number, number)
+            if row.state == "taken":
+                self._retire(number, row)
+            else:
+                self._enter(number, row)
+
+    def rows(self) -> dict[int, IncarnationRow]:
+        """What Redis should hold of all incarnations, those that are over among them."""
+        return {**dict(self._retired.values()), **{n: c.row() for n, c in self._state.by_number.items()}}
+
+    def probe_all(self) -> None:
+        """Ask every known queue: routed means that nothing changed, returned that it has to come back."""
+        for consumer in self._state.by_uuid.values():
+            self._ping(consumer)
+
+    def ask_to_rejoin(self) -> None:
+        """Redis may have forgotten things: every consumer shall say what it has in hand."""
+        for consumer in self._state.by_uuid.values():
+            self._adoption.ask(consumer)
+
+    def _enter(self, number: int, row: IncarnationRow) -> Consumer:
+        state = self._state
+        consumer = Consumer(
+            number, row, inbounds=len(state.inbounds), first_seq=state.first_number, now_ms=state.now_ms
+        )
+        state.by_uuid[row.uuid] = state.by_id[row.consumer] = consumer
+        state.by_queue[row.queue] = state.by_number[number] = consumer
+        return consumer
+
+    # -- joins --
+
+    def join(self, join: Join) -> None:
+        state = self._state
+        known = state.by_uuid.get(join.incarnation)
+        if state.by_queue.get(join.queue, known) is not known:
+            state.counters["joins_ignored"] += 1  # that queue is another incarnation's
+            return
+        if known is not None:
+            if known.id == join.consumer:
+                self._rejoin(known, join)
+            return
+        if self._is_over(join):
+            self._answer(join, TYPE_TAKEN)
+            return
+        present = state.by_id.get(join.consumer)
+        if present is not None and self._adoption.open and join.in_hand and self._is_doubtful(present):
+            # Redis forgot that this one took the other's place: else it would have nothing in hand.
+            present.waiting = None
+            state.notice(present, TYPE_TAKEN)
+            self._take_back(present)
+        elif present is not None:
+            present.waiting = join
+            self._answer(join, TYPE_WAIT)
+            if present.state in REACHABLE:
+                self._ping(present)
+            return
+        self._last_number += 1
+        row = IncarnationRow(join.consumer, join.incarnation, join.queue, join.n, join.prefetch, "live")
+        consumer = self._enter(self._last_number, row)
+        state.counters["joins"] += 1
+        state.tell("consumer_joined", consumer=join.consumer, incarnation=join.incarnation)
+        self._adoption.report(consumer, join)
+        self._welcome(consumer)
+
+    def _is_doubtful(self, consumer: Consumer) -> bool:
+        """It has not shown to us that it lives and has something in hand."""
+        return consumer.state not in REACHABLE or not consumer.reported
+
+    def _is_over(self, join: Join) -> bool:
+        """An incarnation that was taken back, or that has joined before and is not known any more."""
+        waits = self._awaited_by(join.consumer, join.incarnation) is not None
+        is_forgotten = join.n > 1 and not waits and not self._adoption.open
+        return is_forgotten or join.incarnation in self._retired
+
+    def _awaited_by(self, consumer: str, incarnation: str) -> Consumer | None:
+        """The live incarnation of this id for whose end that other one waits, as it was told."""
+        present = self._state.by_id.get(consumer)
+        if present is None or present.waiting is None or present.waiting.incarnation != incarnation:
+            return None
+        return present
+
+    def _rejoin(self, consumer: Consumer, join: Join) -> None:
+        """The same incarnation with a new queue: what it does not have in hand is sent again, same seq."""
+        if join.n < consumer.n:
+            return
+        if join.n == consumer.n:
+            self._answer(join, TYPE_WELCOME)
+            return
+        state = self._state
+        if state.by_queue.get(consumer.queue) is consumer:
+            del state.by_queue[consumer.queue]
+        consumer.n, consumer.queue = join.n, join.queue
+        state.by_queue[join.queue] = consumer
+        consumer.credit += join.prefetch - consumer.prefetch
+        consumer.prefetch = join.prefetch
+        state.counters["rejoins"] += 1
+        state.tell("consumer_returned", consumer=join.consumer, incarnation=join.incarnation, n=join.n)
+        self._adoption.report(consumer, join)
+        self._welcome(consumer)
+        self._send_missing(consumer)
+        self.finish_leaving(consumer)
+
+    def _welcome(self, consumer: Consumer) -> None:
+        if consumer.state not in (ConsumerState.LIVE, ConsumerState.LEAVING):
+            consumer.become(consumer.resumes_as)
+        self._lost.pop(consumer, None)
+        consumer.last_heard_ms = self._state.now_ms
+        self._state.effects.incarnations[consumer.number] = consumer.row()
+        self._state.notice(consumer, TYPE_WELCOME)
+        self._adoption.ask(consumer)
+        self._state.refresh_credit(consumer)
+
+    def _send_missing(self, consumer: Consumer) -> None:
+        """Send again what was lost with the former queue: same seq, to the new queue, in the former order.
+
+        A group of which the consumer waits for a number that will not come gets a new epoch and counts from
+        1. It waits for that of a copy whose original vanished; and for one of which we gave it another in a
+        moment when the first was in its queue, which shows in that it has not taken it the second time.
+        """
+        reported = consumer.reported or frozenset()
+        missing = [consumer.in_flight[seq] for seq in sorted(consumer.in_flight) if seq not in reported]
+        for message in missing:
+            group = message.group
+            if self._recovery.is_orphan(message):
+                self._recovery.drop_orphan(message, consumer)
+            elif group is not None and (not message.group_seq or message.seq in consumer.sent_again):
+                consumer.broken.add(group)
+        consumer.sent_again.clear()
+        ready = [
+            m for m in missing
+            if m.consumer is consumer and m.tag and (m.group is None or not m.group.unresolved)
+        ]  # fmt: skip
+        consumer.sent_again.update(message.seq for message in ready)
+        self._groups.send_all_again(ready)
+
+    # -- words --
+
+    def leave(self, leave: Leave) -> None:
+        state = self._state
+        consumer = state.by_uuid.get(leave.incarnation)
+        if consumer is None or consumer.id != leave.consumer:
+            present = self._awaited_by(leave.consumer, leave.incarnation)
+            if present is not None:
+                present.waiting = None
+            return
+        if consumer.resumes_as is ConsumerState.LEAVING:
+            return
+        consumer.resumes_as = ConsumerState.LEAVING
+        if consumer.state in REACHABLE:
+            consumer.become(ConsumerState.LEAVING)
+        state.counters["leaves"] += 1
+        state.tell("consumer_leaving", consumer=consumer.id, in_flight=len(consumer.in_flight))
+        state.pool.discard(consumer)
+        state.effects.incarnations[consumer.number] = consumer.row()
+        for group in list(consumer.incoming):
+            state.cancel_move(group)
+        for group in list(consumer.groups):
+            if not group.in_flight:
+                state.hand_over(group)
+            elif group.state is GroupState.OWNED:
+                state.drain(group)
+        self.finish_leaving(consumer)
+
+    def finish_leaving(self, consumer: Consumer) -> None:
+        """A leaving consumer that has settled its last message is over, and hears so."""
+        if consumer.state is ConsumerState.LEAVING and not consumer.in_flight and not self._adoption.open:
+            self._state.notice(consumer, TYPE_TAKEN)
+            self._take_back(consumer)
+
+    def finish_all_leaving(self) -> None:
+        for consumer in list(self._state.by_uuid.values()):
+            self.finish_leaving(consumer)
+
+    def heartbeat(self, beat: Heartbeat) -> None:
+        self._adoption.heard_of(beat.last)
+        consumer = self._state.by_uuid.get(beat.incarnation)
+        if consumer is None or consumer.id != beat.consumer:
+            self._stranger(beat)
+            return
+        consumer.last_heard_ms = self._state.now_ms
+        if self._adoption.open and beat.queue != consumer.queue:  # Redis forgot its latest join
+            self._say(beat, TYPE_REJOIN)
+        if consumer.state is ConsumerState.FROZEN:
+            consumer.become(ConsumerState.LIVE)
+            self._state.refresh_credit(consumer)
+
+    def _stranger(self, beat: Heartbeat) -> None:
+        """A consumer that we don't know. Its join may be on its way: only the second word is answered."""
+        if self._awaited_by(beat.consumer, beat.incarnation) is not None:
+            return  # it has its answer: wait
+        if self._adoption.open:
+            self._say(beat, TYPE_REJOIN)
+        elif beat.incarnation in self._strangers or beat.incarnation in self._retired:
+            self._say(beat, TYPE_TAKEN)
+        self._strangers[beat.incarnation] = None
+        if len(self._strangers) > RETIRED_MAX:
+            del self._strangers[next(iter(self._strangers))]
+
+    def _say(self, beat: Heartbeat, kind: str) -> None:
+        body = {"consumer": beat.consumer, "incarnation": beat.incarnation}
+        self._state.effects.actions.append(SendNotice(beat.queue, kind, body))
+
+    def ping_routed(self, queue: str) -> None:
+        consumer = self._state.by_queue.get(queue)
+        if consumer is not None and consumer.state is ConsumerState.EXPECTED:
+            consumer.become(consumer.resumes_as)
+            self._state.refresh_credit(consumer)
+            self.finish_leaving(consumer)
+
+    # -- deaths --
+
+    def queue_gone(self, queue: str) -> None:
+        """A return counts only if the queue is the incarnation's present one."""
+        consumer = self._state.by_queue.get(queue)
+        if consumer is None or consumer.state not in REACHABLE:
+            return
+        grace_ms = self._state.options.reconnect_grace_ms
+        until_ms = self._state.now_ms + grace_ms
+        if consumer.state is ConsumerState.EXPECTED:  # its connection may have gone with the broker
+            until_ms = max(until_ms, self._return_until_ms)
+        consumer.become(ConsumerState.LOST)
+        consumer.lost_until_ms = until_ms
+        self._lost[consumer] = None
+        self._state.pool.discard(consumer)
+        self._state.counters["consumers_lost"] += 1
+        self._state.tell("consumer_lost", consumer=consumer.id, in_flight=len(consumer.in_flight))
+
+    def queue_refused(self, queue: str) -> None:
+        """A nack: a copy is lost although the queue may exist. It has to join again, with a new queue."""
+        consumer = self._state.by_queue.get(queue)
+        if consumer is not None and consumer.state in REACHABLE:
+            self._state.notice(consumer, TYPE_REJOIN)
+            self.queue_gone(queue)
+
+    def marker(self, marker: Marker) -> None:
+        """Every settle confirmed to this consumer has been read: take back what it still holds."""
+        consumer = self._state.by_uuid.get(marker.incarnation)
+        if consumer is None or marker.lane_epoch != self._state.lane_epoch:
+            return
+        if consumer.state is ConsumerState.MARKED and marker.n == consumer.n:
+            self._take_back(consumer)
+
+    def _take_back(self, consumer: Consumer) -> None:
+        self._lost.pop(consumer, None)
+        self._take_backs.take_back(consumer)
+        self._retire(consumer.number, consumer.row())
+        if consumer.waiting is not None:
+            self.join(consumer.waiting)
+
+    def _retire(self, number: int, row: IncarnationRow) -> None:
+        self._retired[row.uuid] = number, row
+        if len(self._retired) > RETIRED_MAX:
+            # The highest number stays, so that none is given twice.
+            old, uuid = next((n, u) for u, (n, _) in self._retired.items() if n != self._last_number)
+            del self._retired[uuid]
+            self._state.effects.incarnations[old] = None
+
+    # -- time --
+
+    def next_deadline_ms(self) -> int | None:
+        if not self._state.by_uuid:
+            return None
+        return min(
+            [self._next_round_ms, *(c.lost_until_ms for c in self._lost if c.state is ConsumerState.LOST)]
+        )
+
+    def run_timers(self) -> None:
+        now_ms = self._state.now_ms
+        for consumer in list(self._lost):
+            if consumer.state is ConsumerState.LOST and consumer.lost_until_ms <= now_ms:
+                consumer.become(ConsumerState.MARKED)
+                self._state.effects.actions.append(PublishMarker(consumer.uuid, consumer.n))
+        if now_ms >= self._next_round_ms:
+            self._next_round_ms = now_ms + self._state.options.liveness_interval_ms
+            for consumer in self._state.by_uuid.values():
+                self._look_after(consumer, now_ms)
+            self._state.tell_offenders()
+
+    def _look_after(self, consumer: Consumer, now_ms: int) -> None:
+        """Ping who holds something, or is silent, and got nothing meanwhile; notice missing heartbeats."""
+        options = self._state.options
+        busy = consumer.in_flight or consumer.groups or consumer.state is ConsumerState.FROZEN
+        if (
+            busy
+            and consumer.state in REACHABLE
+            and now_ms - consumer.last_sent_ms >= options.liveness_interval_ms
+        ):
+            self._ping(consumer)
+        silent_ms = now_ms - consumer.last_heard_ms
+        if (
+            consumer.state is ConsumerState.LIVE
+            and silent_ms > FROZEN_AFTER_HEARTBEATS * options.heartbeat_ms
+        ):
+            consumer.become(ConsumerState.FROZEN)
+            self._state.pool.discard(consumer)
+            self._state.counters["consumers_frozen"] += 1
+            self._state.tell("consumer_frozen", consumer=consumer.id, silent_ms=silent_ms)
+
+    # -- notices --
+
+    def _ping(self, consumer: Consumer) -> None:
+        consumer.last_sent_ms = self._state.now_ms
+        self._state.notice(consumer, TYPE_PING)
+
+    def _answer(self, join: Join, kind: str) -> None:
+        body = {
+            "consumer": join.consumer, "incarnation": join.incarnation, "n": join.n,
+            "heartbeat": self._state.options.heartbeat_ms,
+        }  # fmt: skip
+        self._state.effects.actions.append(SendNotice(join.queue, kind, body))

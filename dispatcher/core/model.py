@@ -1,0 +1,78 @@
+"""What the core knows about messages: the originals held and the copies in flight."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dispatcher.core.consumers import Consumer
+    from dispatcher.core.groups import Group
+
+
+class MessageState(Enum):
+    """Where an original stands. Exactly one holds at any time."""
+
+    HELD = "held"  # here, waiting for its turn
+    IN_FLIGHT = "in flight"  # dispatched to `consumer`, not settled
+    ENDING = "ending"  # on its way to the dead queue, waiting for the broker's confirm
+    SETTLED = "settled"  # over; its inbound ack may still be on the way
+
+
+class Message:
+    """One original of an inbound queue, and what became of its latest copy.
+
+    Slots and a plain constructor: one is made per message, so its cost is part of the hot path.
+
+    `arrival` is (lane epoch, delivery tag) of the first delivery that the journal knows; a matched
+    redelivery keeps it. `tag` is the delivery tag on the present connection, 0 while the original has
+    not come back after a recovery. `content` is opaque to the core: what the edge publishes.
+    """
+
+    __slots__ = (
+        "arrival", "attempt", "closing", "consumer", "content", "cost", "deadline_at_ms", "epoch",
+        "fingerprint", "first", "group", "group_id", "group_seq", "inbound", "received_at_ms", "redelivered",
+        "refusal", "dispatched_at_ms", "seq", "size", "state", "tag",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        inbound: int,
+        tag: int,
+        arrival: tuple[int, int],
+        fingerprint: bytes,
+        group_id: bytes | None,
+        content: Any,
+        size: int,
+        received_at_ms: int,
+        redelivered: bool = False,
+        closing: bool = False,
+        deadline_at_ms: int | None = None,
+        refusal: str | None = None,
+        cost: int = 1,
+    ) -> None:
+        self.inbound = inbound  # index in the lane's inbound queues
+        self.tag = tag
+        self.arrival = arrival
+        self.fingerprint = fingerprint  # 16 bytes
+        self.group_id = group_id  # None: ungrouped
+        self.content = content
+        self.size = size  # bytes held in memory for it
+        self.received_at_ms = received_at_ms
+        self.redelivered = redelivered  # the broker's flag: says that it *may* have been delivered before
+        self.closing = closing  # its negative sequence closes the group once it is settled
+        self.deadline_at_ms = deadline_at_ms  # ms since 1970, None: never expires
+        self.refusal = refusal  # why the edge could not understand it; goes to the dead queue
+        self.cost = cost  # in DWRR units
+        self.state = MessageState.HELD
+        self.attempt = 0  # hand-overs so far
+        self.group: Group | None = None
+        self.consumer: Consumer | None = None
+        self.seq = 0
+        self.epoch = 0
+        self.group_seq = 0
+        self.first = False  # first of its group for its consumer since the group was assigned to it
+        self.dispatched_at_ms = 0
+
+    def __repr__(self) -> str:
+        return f"<Message {self.group_id!r} {self.arrival} {self.state.value} seq={self.seq}>"

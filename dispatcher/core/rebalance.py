@@ -1,0 +1,95 @@
+"""Moving groups between consumers: only the moved ones pause, until what is in flight of them is settled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dispatcher.core.consumers import Consumer, ConsumerState
+from dispatcher.core.effects import OwnerRow
+from dispatcher.core.groups import Group, GroupState
+from dispatcher.core.state import LaneState
+from dispatcher.errors import CommandRefused
+from dispatcher.group_text import format_group
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One group's change of hands; `target` None: whoever is next when its next message comes."""
+
+    group: Group
+    target: Consumer | None
+
+
+class Rebalance:
+    """Plans moves and starts them."""
+
+    def __init__(self, state: LaneState) -> None:
+        self._state = state
+
+    def plan(self, *, group_id: bytes | None, to: str | None, reset: bool) -> list[Move]:
+        """The moves that a command asks for; nothing changes. Raises CommandRefused."""
+        if not self._state.policy.keeps_owner:
+            name = self._state.policy.name
+            raise CommandRefused(
+                f"groups of a {name} lane have no lasting owner: there is nothing to rebalance"
+            )
+        target = self._consumer(to) if to is not None else None
+        if group_id is not None:
+            return self._plan_group(group_id, target)
+        if target is not None:
+            raise CommandRefused("name the group that shall move to it: --group")
+        owned = [g for g in self._state.groups.values() if g.state is GroupState.OWNED]
+        return [Move(group, None) for group in owned] if reset else self._plan_even(owned)
+
+    def _plan_group(self, group_id: bytes, target: Consumer | None) -> list[Move]:
+        group = self._state.groups.get(group_id)
+        if group is None:
+            raise CommandRefused(f"no group {format_group(group_id)!r} is known here")
+        if group.state in (GroupState.DRAINING, GroupState.RECOVERING):
+            raise CommandRefused(
+                f"the group is in transition ({group.state.value}); try again when it is settled"
+            )
+        if group.owner is None or group.owner is target:
+            return []
+        return [Move(group, target)]
+
+    def _consumer(self, name: str) -> Consumer:
+        consumer = self._state.by_id.get(name)
+        if consumer is None or consumer.state is not ConsumerState.LIVE:
+            raise CommandRefused(f"no live consumer {name!r}; `dispatcher consumers list` shows who is there")
+        return consumer
+
+    def _plan_even(self, owned: list[Group]) -> list[Move]:
+        """The fewest moves after which the numbers of groups differ by at most one."""
+        live = [c for c in self._state.by_id.values() if c.state is ConsumerState.LIVE]
+        if not live:
+            return []
+        by_owner: dict[Consumer, list[Group]] = {consumer: [] for consumer in live}
+        for group in owned:
+            if group.owner in by_owner:
+                by_owner[group.owner].append(group)
+        has = {consumer: len(by_owner[consumer]) + len(consumer.incoming) for consumer in live}
+        low, extra = divmod(sum(has.values()), len(live))
+        ranked = sorted(live, key=lambda consumer: -has[consumer])
+        wanted = {consumer: low + (rank < extra) for rank, consumer in enumerate(ranked)}
+        surplus = [g for c in ranked for g in _least_busy(by_owner[c])[: max(0, has[c] - wanted[c])]]
+        places = [c for c in ranked for _ in range(max(0, wanted[c] - has[c]))]
+        # Those on their way to somebody can't be moved again: then there are fewer than places, or more.
+        return [Move(group, consumer) for group, consumer in zip(surplus, places, strict=False)]
+
+    def start(self, moves: list[Move]) -> None:
+        """Begin all moves. The new owner is committed now, so that a crash in between changes nothing."""
+        self._state.tell("groups_moving", groups=len(moves))
+        for move in moves:
+            group, target = move.group, move.target
+            self._state.drain(group, target)
+            self._state.counters["groups_moved"] += 1
+            row = OwnerRow(target.number, 0) if target is not None else None
+            self._state.effects.owners[group.id] = row
+            if not group.in_flight:
+                self._state.drained(group)
+
+
+def _least_busy(groups: list[Group]) -> list[Group]:
+    """Those with nothing in flight first: they move without a pause."""
+    return sorted(groups, key=lambda group: group.in_flight)

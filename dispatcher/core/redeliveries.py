@@ -1,0 +1,89 @@
+"""What one inbound queue may still deliver again after a recovery."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import Final
+
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.replay import Arrival
+
+#: Everything unacked was within the largest window (60,000), and what a killed broker forgot to be acked
+#: (40,000) lies before that. Later flags mean nothing: after a kill a whole classic queue carries them.
+REDELIVERIES_MAX: Final = 100_000
+
+
+class InboundRecovery:
+    """What one inbound queue may still deliver again."""
+
+    def __init__(self) -> None:
+        self.open: dict[bytes, deque[Message]] = {}  # by fingerprint, in arrival order
+        self.by_group: dict[bytes, dict[Message, None]] = {}  # those that are a prefix of their group
+        self.settled: dict[bytes, list[tuple[Arrival, bool]]] = {}  # (arrival, proven)
+        self.kept: Counter[bytes] = Counter()  # entries of either kind at the start, by fingerprint
+        self._highest_matched: dict[int, int] = {}  # by lane epoch: delivery tag of an open entry
+        self.proven_meanwhile = 0
+        self.seen = 0  # flagged deliveries so far
+
+    def expect(self, message: Message) -> None:
+        self.open.setdefault(message.fingerprint, deque()).append(message)
+        self.kept[message.fingerprint] += 1
+        # One that ended while it waited may stand anywhere in its group. One that only its consumer told us
+        # of (then its number is not known) may stand behind others that Redis forgot to be settled.
+        if message.group_seq and message.state is not MessageState.ENDING and message.group_id is not None:
+            self.by_group.setdefault(message.group_id, {})[message] = None
+
+    def forget(self, message: Message) -> None:
+        """It is not expected any more: it came, or nothing of it will."""
+        waiting = self.open[message.fingerprint]
+        waiting.remove(message)
+        if not waiting:
+            del self.open[message.fingerprint]
+        if message.group_id is not None:
+            self.by_group.get(message.group_id, {}).pop(message, None)
+
+    def matched(self, message: Message) -> None:
+        """Its original has come."""
+        self.forget(message)
+        lane_epoch, tag = message.arrival
+        self._highest_matched[lane_epoch] = max(self._highest_matched.get(lane_epoch, 0), tag)
+
+    def is_past(self, arrival: Arrival) -> bool:
+        """An original behind this one has come back already, so this one will not.
+
+        Only arrivals at the same leader say so. What a leader held and never dispatched gets a new arrival
+        from the next one, and stands in the queue before originals whose older arrival was journalled.
+        """
+        lane_epoch, tag = arrival
+        return self._highest_matched.get(lane_epoch, 0) > tag
+
+    def first_with(self, fingerprint: bytes) -> Message | None:
+        """The open entry with these bytes that arrived first."""
+        waiting = self.open.get(fingerprint)
+        return waiting[0] if waiting else None
+
+    def of_group(self, group_id: bytes | None) -> list[Message]:
+        """Open entries that stand before every other message of this group in the queue."""
+        return list(self.by_group.get(group_id, ())) if group_id is not None else []
+
+    def all_open(self) -> list[Message]:
+        return [message for waiting in self.open.values() for message in waiting]
+
+    def settle(self, message: Message) -> None:
+        """An expected one is settled: its original is to be acked when it comes."""
+        self.forget(message)
+        self.settled.setdefault(message.fingerprint, []).append((message.arrival, False))
+
+    def expect_settled(self, arrival: Arrival, fingerprint: bytes, *, proven: bool) -> None:
+        self.settled.setdefault(fingerprint, []).append((arrival, proven))
+        self.kept[fingerprint] += 1
+
+    def unmatched_settled(self) -> list[tuple[Arrival, bytes]]:
+        """Settled originals that have not come back and whose acks may never have arrived."""
+        unproven = (
+            (arrival, fingerprint)
+            for fingerprint, settled in self.settled.items()
+            for arrival, proven in settled
+            if not proven
+        )
+        return sorted(unproven)

@@ -1,0 +1,96 @@
+"""What consumers say of the messages they got: acked, failed; and what the dead queue has taken over."""
+
+from __future__ import annotations
+
+from dispatcher.core.consumers import Consumer
+from dispatcher.core.effects import Buried, Record, SettledRange
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.recovery import Recovery
+from dispatcher.core.state import LaneState
+from dispatcher.protocol import FailedMessage, Settle
+
+
+class Settlement:
+    """Ends messages. Seqs that were never sent, or are over, are counted and ignored (an expected race)."""
+
+    def __init__(self, state: LaneState, recovery: Recovery) -> None:
+        self._state = state
+        self._recovery = recovery
+
+    def settle(self, settle: Settle) -> Consumer | None:
+        """Apply a settle; returns its consumer, None if it is unknown, another's, or taken back."""
+        state = self._state
+        consumer = state.by_uuid.get(settle.incarnation)
+        if consumer is None or consumer.id != settle.consumer:
+            named = sum(b - a + 1 for a, b in settle.acked if b >= a) + len(settle.failed)
+            state.ignore_settles(settle.consumer, named)
+            return None
+        for first, last in settle.acked:
+            self._settle_range(consumer, first, last)
+        for failed in settle.failed:
+            self._fail(consumer, failed)
+        state.refresh_credit(consumer)
+        return consumer
+
+    def _settle_range(self, consumer: Consumer, first: int, last: int) -> None:
+        """Settle what is in flight of first…last; journal it as runs without gaps."""
+        in_flight = consumer.in_flight
+        seqs: range | list[int] = range(first, last + 1)
+        if len(seqs) > len(in_flight):  # whoever names more than there is does not make us count it
+            seqs = [seq for seq in in_flight if first <= seq <= last]
+            self._state.ignore_settles(consumer.id, last - first + 1 - len(seqs))
+        run_first = run_last = 0
+        moved: list[Record] = []
+        for seq in seqs:
+            message = in_flight.pop(seq, None)
+            if message is None:
+                self._state.ignore_settles(consumer.id, 1)
+                continue
+            if seq != run_last + 1:
+                if run_first:
+                    self._state.effects.records.append(SettledRange(consumer.number, run_first, run_last))
+                run_first = seq
+            run_last = seq
+            self._over(consumer, message)
+            if message.tag:
+                self._state.settled(message)
+            else:
+                moved += self._recovery.settled_before_its_return(message)
+            self._state.counters["settled"] += 1
+        if run_first:
+            self._state.effects.records.append(SettledRange(consumer.number, run_first, run_last))
+        self._state.effects.records += moved
+
+    def _over(self, consumer: Consumer, message: Message) -> None:
+        """The copy is in nobody's hands any more: free its credit, and its group if that was the last."""
+        consumer.credit += 1
+        message.consumer = None
+        if message.tag:
+            self._state.inbounds[message.inbound].in_flight -= 1
+        group = message.group
+        if group is not None:
+            group.in_flight -= 1
+            if not group.in_flight:
+                self._state.drained(group)
+
+    def _fail(self, consumer: Consumer, failed: FailedMessage) -> None:
+        """Given up by its consumer: to the dead queue, the followers go on (`skip`)."""
+        message = consumer.in_flight.pop(failed.seq, None)
+        if message is None:
+            self._state.ignore_settles(consumer.id, 1)
+            return
+        self._state.counters["failed"] += 1
+        self._over(consumer, message)
+        if message.tag:
+            self._state.end(message, failed.reason)
+        else:
+            self._recovery.failed_before_its_return(message, failed.reason)
+
+    def buried(self, message: Message) -> None:
+        """The broker has stored the copy in the dead queue: the original is settled."""
+        if message.state is not MessageState.ENDING:
+            return
+        state = self._state
+        state.ending.pop(message, None)
+        state.effects.records.append(Buried(message.inbound, message.arrival))
+        state.settled(message)

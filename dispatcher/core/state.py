@@ -1,0 +1,365 @@
+"""Everything that the core remembers of one lane, and the few acts that all its parts share."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dispatcher.core.consumers import Consumer, ConsumerState, Pool, queue_share
+from dispatcher.core.effects import AckInbound, DeadLetter, Effects, OwnerRow, SendNotice, Tell
+from dispatcher.core.entries import ended_entry
+from dispatcher.core.groups import Backlog, Group, GroupState
+from dispatcher.core.inbound import Inbound
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.ordered import OrderedSet
+from dispatcher.core.policies import Policy
+from dispatcher.group_text import format_group
+
+#: A broker that is killed forgets up to 32,768 acks of a busy classic queue (its index journal).
+PROVEN_PER_INBOUND_MAX: Final = 40_000
+#: Copies published and not yet confirmed: enough to keep the broker busy, and bounded.
+UNCONFIRMED_MAX: Final = 2_048
+UNCONFIRMED_BYTES_MAX: Final = 8 * 1024 * 1024
+#: A consumer that dies may have owned very many groups; one commit must stay short.
+STALE_OWNERS_PER_STEP: Final = 500
+#: Names of consumers told of at once; whoever invents more is only counted.
+OFFENDERS_MAX: Final = 100
+#: Sequence and epoch counters begin at lane epoch × 2^20. A lane epoch is larger than all before and at least
+#: the time in seconds, so the counters never go back: not over a take-over in the same second, and not even
+#: if Redis forgets everything.
+COUNTER_SHIFT: Final = 20
+#: Deadlines kept before those of messages that no longer wait are thrown out.
+EXPIRIES_KEPT_MIN: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneOptions:
+    """What the core needs to know of a lane's configuration. Durations in ms, sizes in bytes."""
+
+    policy: Policy
+    inbounds: tuple[tuple[str, int], ...]  # (queue name, weight)
+    ungrouped: str = "balance"  # or "reject", or "group:<name>"
+    reconnect_grace_ms: int = 0
+    liveness_interval_ms: int = 500
+    heartbeat_ms: int = 5_000
+    look_ahead: int = 10_000
+    look_ahead_bytes: int = 256 * 1024 * 1024
+
+
+class LaneState:
+    """The memory of one lane's core. `now_ms` is the time of the step that runs."""
+
+    def __init__(self, options: LaneOptions, lane_epoch: int, now_ms: int) -> None:
+        self.options = options
+        self.policy = options.policy
+        self.lane_epoch = lane_epoch
+        self.now_ms = now_ms
+        self.effects = Effects()
+        self.groups: dict[bytes, Group] = {}
+        self.pool = Pool(_groups_owned if options.policy.grouped else _in_flight)
+        self.inbounds = [
+            Inbound(index, name, weight, self.pool, PROVEN_PER_INBOUND_MAX)
+            for index, (name, weight) in enumerate(options.inbounds)
+        ]
+        self.by_uuid: dict[str, Consumer] = {}
+        self.by_id: dict[str, Consumer] = {}
+        self.by_queue: dict[str, Consumer] = {}
+        self.by_number: dict[int, Consumer] = {}
+        self.first_number = lane_epoch << COUNTER_SHIFT
+        self.epoch_counter = self.first_number
+        #: Groups whose row in Redis names a consumer that is over. Harmless, and cleaned a few per step.
+        self.stale_owners: deque[bytes] = deque()
+        self.unconfirmed = 0
+        self.unconfirmed_bytes = 0
+        self.bytes_held = 0
+        #: Messages that wait but have an open journal entry: they were taken back from a consumer.
+        self.taken_back: OrderedSet[Message] = OrderedSet()
+        #: Why they end, for messages whose copy in the dead queue is not confirmed yet.
+        self.ending: dict[Message, str] = {}
+        self.acks: list[Message] = []  # of this step
+        self.expiries: list[tuple[int, int, Message]] = []  # heap of (deadline, tie breaker, message)
+        self._expiries_pushed = 0
+        self._expiries_max = EXPIRIES_KEPT_MIN
+        self.counters: Counter[str] = Counter()
+        self.ignored: Counter[str] = Counter()  # settles ignored since last told, by consumer
+        self.suspended_until_ms = 0  # nothing is dispatched before (Redis may have forgotten things)
+        self.records_since_checkpoint = 0
+
+    # -- effects --
+
+    def take_effects(self) -> Effects:
+        """The effects of the step that ends, the inbound acks behind all that they depend on."""
+        effects = self.effects
+        for _ in range(min(len(self.stale_owners), STALE_OWNERS_PER_STEP)):
+            group_id = self.stale_owners.popleft()
+            group = self.groups.get(group_id)
+            if group is None or group.owner is None:
+                effects.owners.setdefault(group_id, None)
+        if self.acks:
+            effects.actions.append(AckInbound(self.acks))
+            self.acks = []
+        self.effects = Effects()
+        self.records_since_checkpoint += len(effects.records)
+        return effects
+
+    def notice(self, consumer: Consumer, kind: str) -> None:
+        """Send a `dispatch.*` message to a consumer's present queue."""
+        body = {
+            "consumer": consumer.id, "incarnation": consumer.uuid, "n": consumer.n,
+            "heartbeat": self.options.heartbeat_ms,
+        }  # fmt: skip
+        self.effects.actions.append(SendNotice(consumer.queue, kind, body))
+
+    # -- groups --
+
+    def group(self, group_id: bytes) -> Group:
+        """The group of that id, made when it is new."""
+        group = self.groups.get(group_id)
+        if group is None:
+            group = self.groups[group_id] = Group(group_id)
+        return group
+
+    def assign(self, group: Group, consumer: Consumer, state: GroupState) -> None:
+        """Give a group to a consumer; its next message begins a new epoch."""
+        group.become(state, self.now_ms)
+        group.owner = consumer
+        group.fresh = True
+        group.epoch = 0
+        consumer.groups.add(group)
+        self.pool.given(consumer)
+        self.keep_owner(group)
+        self.list_backlogs(group)
+
+    def begin_epoch(self, group: Group) -> None:
+        """Restart the group's own numbers under an epoch larger than all before (contract section 2)."""
+        group.epoch = self.next_epoch()
+        group.last_seq = 0
+        self.keep_owner(group)
+
+    def next_epoch(self) -> int:
+        self.epoch_counter += 1
+        return self.epoch_counter
+
+    def keep_owner(self, group: Group) -> None:
+        """Commit whose the group is. Epoch 0 says that nothing was dispatched since it was assigned."""
+        if self.policy.keeps_owner and group.owner is not None:
+            self.effects.owners[group.id] = self.owner_row(group, group.owner)
+
+    def owner_row(self, group: Group, owner: Consumer) -> OwnerRow:
+        return OwnerRow(owner.number, 0 if group.fresh else group.epoch or self.epoch_counter)
+
+    def disown(self, group: Group) -> None:
+        """The group has no owner any more; what Redis says of it goes, now or some steps later."""
+        owner = group.owner
+        if owner is None:
+            return
+        owner.groups.discard(group)
+        self.pool.level_changed(owner)
+        group.owner = None
+        if self.policy.keeps_owner:
+            if owner.state is ConsumerState.TAKEN:
+                self.stale_owners.append(group.id)
+            else:
+                self.effects.owners[group.id] = None
+
+    def release(self, group: Group) -> None:
+        """The group belongs to nobody from now on; it is forgotten when nothing of it is left."""
+        self.disown(group)
+        self.retarget(group, None)
+        group.epoch = 0
+        group.fresh = False
+        if group.state is not GroupState.FREE:
+            group.become(GroupState.FREE, self.now_ms)
+        self.list_backlogs(group)
+        self.forget_if_unused(group)
+
+    def forget_if_unused(self, group: Group) -> None:
+        """A free group of which nothing is left is no group."""
+        if group.state is GroupState.FREE and group.backlogs is None:
+            self.groups.pop(group.id, None)
+
+    def drain(self, group: Group, target: Consumer | None = None) -> None:
+        """The owner gets no more of it; when nothing is in flight any more it changes hands."""
+        if group.state is not GroupState.DRAINING:
+            group.become(GroupState.DRAINING, self.now_ms)
+        self.retarget(group, target)
+        self.list_backlogs(group)
+
+    def retarget(self, group: Group, target: Consumer | None) -> None:
+        """Set to whom a draining group goes; None: to whoever is next."""
+        if group.target is not None:
+            group.target.incoming.discard(group)
+        group.target = target
+        if target is not None:
+            target.incoming.add(group)
+
+    def cancel_move(self, group: Group) -> None:
+        """Whom the group should go to is over or leaves: it stays where it is, if that one stays."""
+        self.retarget(group, None)
+        owner = group.owner
+        if owner is None or not owner.stays:
+            return
+        if sum(message.group is group for message in owner.in_flight.values()) == group.in_flight:
+            group.become(GroupState.OWNED, self.now_ms)
+            self.keep_owner(group)
+            self.list_backlogs(group)
+
+    def hand_over(self, group: Group) -> None:
+        """Nothing of it is in flight: it changes hands, or becomes free."""
+        target = group.target
+        self.release(group)
+        if target is not None and target.stays:
+            self.groups[group.id] = group  # an empty group was forgotten a moment ago
+            self.assign(group, target, GroupState.OWNED)
+
+    def drained(self, group: Group) -> None:
+        """The last message in flight of the group is settled."""
+        if group.state is GroupState.RECOVERING or group.unresolved:
+            return
+        if group.state is not GroupState.OWNED or not self.policy.keeps_owner:
+            self.hand_over(group)
+
+    def list_backlogs(self, group: Group) -> None:
+        """Put what waits of the group where its state says that it may be served from."""
+        if group.backlogs is not None:
+            for backlog in group.backlogs.values():
+                backlog.leave()
+                self.list_backlog(backlog)
+
+    def list_backlog(self, backlog: Backlog) -> None:
+        """Enter a backlog in the list of its group's owner, or of free groups, if it may be served."""
+        if backlog.source is not None or not backlog.messages:
+            return
+        group = backlog.group
+        inbound = self.inbounds[backlog.inbound]
+        if group.state is GroupState.OWNED:
+            assert group.owner is not None
+            share = group.owner.shares[backlog.inbound]
+            backlog.enter(share)
+            queue_share(inbound, share)
+        elif group.state is GroupState.FREE:
+            backlog.enter(inbound.free)
+            inbound.queue_source(inbound.free)
+
+    # -- consumers --
+
+    def refresh_credit(self, consumer: Consumer) -> None:
+        """Its credit or state changed: offer it to the delivery pass, or take it away."""
+        if consumer.credit > 0 and consumer.state is ConsumerState.LIVE:
+            if consumer.pool_level < 0:
+                self.pool.add(consumer)
+                for inbound in self.inbounds:
+                    self._wake_common_sources(inbound)
+            else:
+                self.pool.level_changed(consumer)
+        else:
+            self.pool.discard(consumer)
+        if consumer.credit > 0:
+            for inbound in self.inbounds:
+                queue_share(inbound, consumer.shares[inbound.index])
+
+    @staticmethod
+    def _wake_common_sources(inbound: Inbound) -> None:
+        if inbound.free.backlogs:
+            inbound.queue_source(inbound.free)
+        if inbound.loose.messages:
+            inbound.queue_source(inbound.loose)
+
+    # -- what operators look for --
+
+    def tell(self, event: str, **fields: Any) -> None:
+        """Say in the log what was decided, once it is committed."""
+        self.effects.actions.append(Tell(event, fields))
+
+    def ignore_settles(self, consumer: str, count: int) -> None:
+        """Settles of what was never sent, is over, or is another's: counted, and told now and then."""
+        self.counters["settles_ignored"] += count
+        if consumer in self.ignored or len(self.ignored) < OFFENDERS_MAX:
+            self.ignored[consumer] += count
+
+    def tell_offenders(self) -> None:
+        """Name those whose settles were ignored since the last time."""
+        for consumer, count in self.ignored.items():
+            self.tell("settles_ignored", consumer=consumer, count=count)
+        self.ignored.clear()
+
+    # -- messages --
+
+    def end(self, message: Message, reason: str) -> None:
+        """Send a message that is in no consumer's hands to the dead queue (G-7)."""
+        message.state = MessageState.ENDING
+        self.taken_back.discard(message)
+        self.ending[message] = reason
+        self.effects.records.append(ended_entry(message, reason))
+        self.effects.actions.append(DeadLetter(message, reason))
+        self.counters["dead_lettered"] += 1
+        self.tell("message_dead_lettered", group=_shown(message), reason=reason, attempt=message.attempt)
+
+    def take_out(self, message: Message) -> None:
+        """A message that waited is found to be out already: it waits no more. Its group is kept for it."""
+        backlog = self._backlog_of(message)
+        waiting = self.inbounds[message.inbound].loose.messages if backlog is None else backlog.messages
+        waiting.remove(message)
+        self.inbounds[message.inbound].waiting -= 1
+        self.taken_back.discard(message)
+        if backlog is not None:
+            backlog.group.forget_if_empty(backlog)
+
+    def waits_no_more(self, message: Message) -> None:
+        """A message ended while it waited: its group is forgotten if nothing else is left of that."""
+        self.inbounds[message.inbound].waiting -= 1
+        backlog = self._backlog_of(message)
+        if backlog is not None:
+            backlog.group.forget_if_empty(backlog)
+            self.forget_if_unused(backlog.group)
+
+    def _backlog_of(self, message: Message) -> Backlog | None:
+        """Where it waits; None: among the loose ones."""
+        group = message.group
+        if group is None and message.group_id is not None:
+            group = self.groups.get(message.group_id)
+        if group is None or group.backlogs is None or not self.policy.grouped:
+            return None
+        return group.backlogs.get(message.inbound)
+
+    def watch_deadline(self, message: Message) -> None:
+        """End the message when its deadline passes while it waits."""
+        assert message.deadline_at_ms is not None
+        expiries = self.expiries
+        if len(expiries) >= self._expiries_max:  # mostly of messages that went out long before their deadline
+            expiries[:] = [expiry for expiry in expiries if expiry[2].state is MessageState.HELD]
+            heapq.heapify(expiries)
+            self._expiries_max = max(EXPIRIES_KEPT_MIN, 2 * len(expiries))
+        self._expiries_pushed += 1
+        heapq.heappush(expiries, (message.deadline_at_ms, self._expiries_pushed, message))
+
+    def next_expiry_ms(self) -> int | None:
+        """The earliest deadline of a message that waits."""
+        expiries = self.expiries
+        while expiries and expiries[0][2].state is not MessageState.HELD:
+            heapq.heappop(expiries)
+        return expiries[0][0] if expiries else None
+
+    def settled(self, message: Message) -> None:
+        """The original is over: remember it until its ack is proven, and ack it."""
+        inbound = self.inbounds[message.inbound]
+        message.state = MessageState.SETTLED
+        inbound.unproven.append((message.arrival, message.fingerprint))
+        inbound.unacked -= 1
+        self.bytes_held -= message.size
+        self.acks.append(message)
+        message.content = None
+
+
+def _shown(message: Message) -> str | None:
+    return None if message.group_id is None else format_group(message.group_id)
+
+
+def _groups_owned(consumer: Consumer) -> int:
+    return len(consumer.groups)
+
+
+def _in_flight(consumer: Consumer) -> int:
+    return len(consumer.in_flight)

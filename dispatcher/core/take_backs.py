@@ -1,0 +1,98 @@
+"""What becomes of an incarnation's messages and groups when it is over."""
+
+from __future__ import annotations
+
+from dispatcher.core.consumers import Consumer, ConsumerState
+from dispatcher.core.effects import Taken
+from dispatcher.core.groups import Backlog, Group, GroupState
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.ordered import OrderedSet
+from dispatcher.core.recovery import Recovery
+from dispatcher.core.state import LaneState
+
+
+class TakeBacks:
+    """Returns what a consumer holds to where it came from, in order."""
+
+    def __init__(self, state: LaneState, recovery: Recovery) -> None:
+        self._state = state
+        self._recovery = recovery
+
+    def take_back(self, consumer: Consumer) -> None:
+        """End an incarnation: its word counts no more, its messages and groups go to others."""
+        state = self._state
+        consumer.become(ConsumerState.TAKEN)
+        state.pool.discard(consumer)
+        state.effects.records.append(Taken(consumer.number))
+        state.effects.incarnations[consumer.number] = consumer.row()
+        del state.by_uuid[consumer.uuid], state.by_id[consumer.id], state.by_number[consumer.number]
+        if state.by_queue.get(consumer.queue) is consumer:
+            del state.by_queue[consumer.queue]
+        groups, messages = len(consumer.groups), len(consumer.in_flight)
+        state.tell("consumer_taken_back", consumer=consumer.id, groups=groups, messages=messages)
+        touched = self._return_messages(consumer)
+        for group in list(consumer.incoming):
+            state.cancel_move(group)
+        for group in list(consumer.groups):
+            if group.in_flight:  # another incarnation still has some: wait for it
+                state.drain(group, group.target)
+                state.disown(group)
+            else:
+                state.hand_over(group)
+        for group in touched:  # of a group that is not its own it held the last one
+            if not group.in_flight and group.state in (GroupState.DRAINING, GroupState.BATCHED):
+                state.hand_over(group)
+        state.counters["consumers_taken"] += 1
+
+    def _return_messages(self, consumer: Consumer) -> OrderedSet[Group]:
+        """Its unsettled messages go back in front of everything newer of their groups, in queue order.
+
+        Returns the groups that it held messages of.
+        """
+        state = self._state
+        touched: OrderedSet[Group] = OrderedSet()
+        returned: dict[Backlog, list[Message]] = {}
+        loose: dict[int, list[Message]] = {}
+        not_back: list[Message] = []
+        for message in consumer.in_flight.values():
+            message.consumer = None
+            message.state = MessageState.HELD
+            group = message.group
+            if group is not None:
+                group.in_flight -= 1
+                touched.add(group)
+            if not message.tag:
+                not_back.append(message)
+                continue
+            inbound = state.inbounds[message.inbound]
+            inbound.in_flight -= 1
+            inbound.waiting += 1
+            state.taken_back.add(message)
+            if message.deadline_at_ms is not None:
+                state.watch_deadline(message)
+            if group is None:
+                loose.setdefault(message.inbound, []).append(message)
+            else:
+                returned.setdefault(group.backlog(message.inbound), []).append(message)
+            state.counters["taken_back"] += 1
+        consumer.in_flight.clear()
+        for backlog, messages in returned.items():
+            put_in_front(backlog, messages)
+        for index, messages in loose.items():
+            messages.sort(key=lambda message: message.tag)
+            state.inbounds[index].loose.messages.extendleft(reversed(messages))
+            state.inbounds[index].queue_source(state.inbounds[index].loose)
+        self._recovery.taken_before_their_return(not_back)
+        return touched
+
+
+def put_in_front(backlog: Backlog, messages: list[Message]) -> None:
+    """Put messages back before those that wait; delivery tags are the queue's order on this connection."""
+    messages.sort(key=lambda message: message.tag)
+    waiting = backlog.messages
+    if waiting and waiting[0].tag < messages[-1].tag:
+        merged = sorted([*waiting, *messages], key=lambda message: message.tag)
+        waiting.clear()
+        waiting.extend(merged)
+    else:
+        waiting.extendleft(reversed(messages))

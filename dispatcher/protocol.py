@@ -1,0 +1,386 @@
+"""The wire contract: every name, header and control message that other programs see.
+
+Both sides of the wire import this module (service and SDK), so it does no I/O and imports nothing of
+the product but the errors. docs/protocol.md says the same in words for other languages.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dispatcher.errors import ProtocolViolation
+
+PROTOCOL_VERSION: Final = 1
+DEFAULT_PREFIX: Final = "dispatch"
+
+HEADER_GROUP: Final = "x-dispatch-group"
+HEADER_SEQ: Final = "x-dispatch-seq"
+HEADER_GROUP_SEQ: Final = "x-dispatch-group-seq"
+HEADER_EPOCH: Final = "x-dispatch-epoch"
+HEADER_ATTEMPT: Final = "x-dispatch-attempt"
+HEADER_ID: Final = "x-dispatch-id"
+HEADER_DEADLINE: Final = "x-dispatch-deadline"
+HEADER_USER_ID: Final = "x-dispatch-user-id"
+HEADER_REASON: Final = "x-dispatch-reason"
+HEADER_ORIGIN: Final = "x-dispatch-origin"
+HEADER_EXCHANGE: Final = "x-dispatch-exchange"
+HEADER_ROUTING_KEY: Final = "x-dispatch-routing-key"
+HEADER_PREFIX: Final = "x-dispatch-"
+#: Headers that the broker adds to a redelivery; they are not part of what the producer sent.
+BROKER_HEADERS: Final = ("x-delivery-count", "x-acquired-count")
+
+TYPE_WELCOME: Final = "dispatch.welcome"
+TYPE_WAIT: Final = "dispatch.wait"
+TYPE_TAKEN: Final = "dispatch.taken"
+TYPE_REJOIN: Final = "dispatch.rejoin"
+TYPE_REFUSED: Final = "dispatch.refused"
+TYPE_PING: Final = "dispatch.ping"
+
+KEY_CONTROL: Final = "control"
+KEY_HEARTBEAT: Final = "heartbeat"
+KEY_COMMAND: Final = "command"
+
+#: Words that name a queue of ours; no segment of a lane name may be one of them.
+RESERVED_SEGMENTS: Final = frozenset(
+    {"in", "ops", "control", "command", "heartbeat", "lock", "witness", "dead", "park", "consumer"}
+)
+_SEGMENT = re.compile(r"[A-Za-z0-9_-]{1,64}")
+#: A control message says where it wants its answers; a longer name than AMQP's short string can't be a queue.
+_SHORT_STRING_BYTES_MAX: Final = 255
+_FINGERPRINT_BYTES: Final = 16
+#: Above this a prefetch is a mistake: one consumer would hold more than any look-ahead allows.
+PREFETCH_MAX: Final = 60_000
+#: Settles are coalesced per half prefetch, so no honest message has more ranges than twice that.
+SETTLE_ITEMS_MAX: Final = 2 * PREFETCH_MAX
+#: Sequence numbers stay exact in JSON numbers of every language (below 2^53).
+SEQ_MAX: Final = 2**53 - 1
+
+
+def dotted_name_problem(name: str, *, reserved: frozenset[str] = frozenset()) -> str | None:
+    """What is wrong with a lane name or consumer id, or None (contract section 5)."""
+    for segment in name.split("."):
+        if not _SEGMENT.fullmatch(segment):
+            return "must be segments of A-Z a-z 0-9 _ - (1 to 64 characters each) joined by dots"
+        if segment in reserved:
+            return f"must not have the segment {segment!r}, which names a queue of the dispatcher"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneNames:
+    """Every name of one lane on the broker (contract section 5)."""
+
+    lane: str
+    prefix: str = DEFAULT_PREFIX
+
+    @property
+    def exchange(self) -> str:
+        return f"{self.prefix}.{self.lane}"
+
+    def _under(self, word: str) -> str:
+        return f"{self.prefix}.{self.lane}.{word}"
+
+    def is_ours(self, queue: str) -> bool:
+        """Whether a queue of this name is the lane's own, and so no consumer's."""
+        return queue.startswith(f"{self.exchange}.")
+
+    @property
+    def control_exchange(self) -> str:
+        return self._under("in")
+
+    @property
+    def command_exchange(self) -> str:
+        return self._under("ops")
+
+    @property
+    def control(self) -> str:
+        return self._under("control")
+
+    @property
+    def command(self) -> str:
+        return self._under("command")
+
+    @property
+    def heartbeat(self) -> str:
+        return self._under("heartbeat")
+
+    @property
+    def lock(self) -> str:
+        return self._under("lock")
+
+    @property
+    def witness(self) -> str:
+        return self._under("witness")
+
+    @property
+    def dead(self) -> str:
+        return self._under("dead")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InHand:
+    """One message that a joining consumer still has: its numbers as they came in the headers."""
+
+    seq: int
+    group: bytes | None
+    fingerprint: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """A consumer wants messages, or wants them in another queue (`n` larger than before)."""
+
+    consumer: str
+    incarnation: str
+    n: int
+    queue: str
+    prefetch: int
+    in_hand: tuple[InHand, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedMessage:
+    seq: int
+    reason: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settle:
+    """The consumer's word on messages it received; ranges are inclusive."""
+
+    consumer: str
+    incarnation: str
+    acked: tuple[tuple[int, int], ...] = ()
+    failed: tuple[FailedMessage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    consumer: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    consumer: str
+    incarnation: str
+    queue: str
+    held: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """The dispatcher's own message to its control queue: all settles before it have been read (section 5
+    of docs/architecture.md). `lane_epoch` tells a marker of ours from one of a former leader, `n` one for
+    this connection of the incarnation from one for an earlier connection."""
+
+    incarnation: str
+    lane_epoch: int
+    n: int
+
+
+ControlMessage = Join | Settle | Leave | Heartbeat | Marker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What an operator asks for through the command queue; `sent_at_ms` is the sender's clock."""
+
+    uuid: str
+    name: str
+    sent_at_ms: int
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+def encode(message: ControlMessage | Command) -> bytes:
+    """The JSON body of a control message or command."""
+    return json.dumps(_as_json(message), separators=(",", ":")).encode()
+
+
+def _as_json(message: ControlMessage | Command) -> dict[str, Any]:
+    match message:
+        case Join():
+            in_hand = [[m.seq, _to_base64(m.group), m.fingerprint.hex()] for m in message.in_hand]
+            return {
+                "type": "join", "protocol": PROTOCOL_VERSION, "consumer": message.consumer,
+                "incarnation": message.incarnation, "n": message.n, "queue": message.queue,
+                "prefetch": message.prefetch, "in_hand": in_hand,
+            }  # fmt: skip
+        case Settle():
+            failed = [{"seq": f.seq, "reason": f.reason, "attempts": f.attempts} for f in message.failed]
+            return {
+                "type": "settle", "consumer": message.consumer, "incarnation": message.incarnation,
+                "acked": [list(pair) for pair in message.acked], "failed": failed,
+            }  # fmt: skip
+        case Leave():
+            return {"type": "leave", "consumer": message.consumer, "incarnation": message.incarnation}
+        case Heartbeat():
+            return {
+                "type": "heartbeat", "consumer": message.consumer, "incarnation": message.incarnation,
+                "queue": message.queue, "held": message.held, "last": message.last,
+            }  # fmt: skip
+        case Marker():
+            return {
+                "type": "marker", "incarnation": message.incarnation,
+                "lane_epoch": message.lane_epoch, "n": message.n,
+            }  # fmt: skip
+        case Command():
+            return {
+                "type": "command", "uuid": message.uuid, "name": message.name,
+                "sent_at_ms": message.sent_at_ms, "arguments": message.arguments,
+            }  # fmt: skip
+
+
+def decode_control(body: bytes) -> ControlMessage:
+    """Read a control message; unknown fields are ignored, so that later protocols can add some.
+
+    Raises ProtocolViolation, which names the field and what it must be.
+    """
+    fields = _json_object(body)
+    match fields.get("type"):
+        case "settle":
+            return _decode_settle(fields)
+        case "heartbeat":
+            return Heartbeat(
+                consumer=_name(fields, "consumer"), incarnation=_text(fields, "incarnation"),
+                queue=_text(fields, "queue"), held=_integer(fields, "held", 0, SEQ_MAX),
+                last=_integer(fields, "last", 0, SEQ_MAX),
+            )  # fmt: skip
+        case "join":
+            return _decode_join(fields)
+        case "leave":
+            return Leave(consumer=_name(fields, "consumer"), incarnation=_text(fields, "incarnation"))
+        case "marker":
+            return Marker(
+                incarnation=_text(fields, "incarnation"), n=_integer(fields, "n", 1, SEQ_MAX),
+                lane_epoch=_integer(fields, "lane_epoch", 0, SEQ_MAX),
+            )  # fmt: skip
+        case other:
+            raise ProtocolViolation(f"unknown control message type {other!r}")
+
+
+def refusable_join(body: bytes) -> str | None:
+    """The queue in which the sender of a join that can't be read waits for an answer, None if it is none."""
+    try:
+        fields = _json_object(body)
+        return _text(fields, "queue") if fields.get("type") == "join" else None
+    except ProtocolViolation:
+        return None
+
+
+def decode_command(body: bytes) -> Command:
+    """Read an operator's command. Raises ProtocolViolation."""
+    fields = _json_object(body)
+    arguments = fields.get("arguments", {})
+    if not isinstance(arguments, dict):
+        raise ProtocolViolation("arguments: must be an object")
+    return Command(
+        uuid=_text(fields, "uuid"), name=_text(fields, "name"),
+        sent_at_ms=_integer(fields, "sent_at_ms", 0, SEQ_MAX), arguments=arguments,
+    )  # fmt: skip
+
+
+def _decode_join(fields: dict[str, Any]) -> Join:
+    version = fields.get("protocol")
+    if version != PROTOCOL_VERSION:
+        raise ProtocolViolation(f"protocol: must be {PROTOCOL_VERSION}, not {version!r}")
+    return Join(
+        consumer=_name(fields, "consumer"), incarnation=_text(fields, "incarnation"),
+        n=_integer(fields, "n", 1, SEQ_MAX), queue=_text(fields, "queue"),
+        prefetch=_integer(fields, "prefetch", 1, PREFETCH_MAX),
+        in_hand=tuple(_in_hand(item) for item in _list(fields, "in_hand", PREFETCH_MAX)),
+    )  # fmt: skip
+
+
+def _in_hand(item: Any) -> InHand:
+    if not isinstance(item, list) or len(item) != 3:
+        raise ProtocolViolation("in_hand: each must be [seq, group in base64 or null, x-dispatch-id]")
+    seq, group, identity = item
+    if not _is_integer(seq, 1, SEQ_MAX):
+        raise ProtocolViolation("in_hand: seq must be a positive integer")
+    try:
+        raw_group = None if group is None else base64.b64decode(group, validate=True)
+        fingerprint = bytes.fromhex(identity)
+    except (TypeError, ValueError, binascii.Error):
+        raise ProtocolViolation("in_hand: group must be base64 or null, x-dispatch-id hexadecimal") from None
+    if len(fingerprint) != _FINGERPRINT_BYTES:  # the journal keeps exactly so many
+        raise ProtocolViolation(f"in_hand: x-dispatch-id must be {2 * _FINGERPRINT_BYTES} hexadecimal digits")
+    return InHand(seq=seq, group=raw_group, fingerprint=fingerprint)
+
+
+def _decode_settle(fields: dict[str, Any]) -> Settle:
+    ranges = []
+    for item in _list(fields, "acked", SETTLE_ITEMS_MAX):
+        if not (isinstance(item, list) and len(item) == 2 and all(_is_integer(n, 1, SEQ_MAX) for n in item)):
+            raise ProtocolViolation("acked: each must be [first seq, last seq]")
+        ranges.append((item[0], item[1]))
+    failed = tuple(_failed(item) for item in _list(fields, "failed", SETTLE_ITEMS_MAX))
+    return Settle(
+        consumer=_name(fields, "consumer"), incarnation=_text(fields, "incarnation"),
+        acked=tuple(ranges), failed=failed,
+    )  # fmt: skip
+
+
+def _failed(item: Any) -> FailedMessage:
+    if not isinstance(item, dict):
+        raise ProtocolViolation("failed: each must be an object with seq, reason and attempts")
+    attempts = item.get("attempts", 1)
+    if not _is_integer(attempts, 1, SEQ_MAX):
+        raise ProtocolViolation(f"attempts: must be an integer from 1 to {SEQ_MAX}")
+    return FailedMessage(
+        seq=_integer(item, "seq", 1, SEQ_MAX), reason=str(item.get("reason", "failed")), attempts=attempts
+    )  # fmt: skip
+
+
+def _json_object(body: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        raise ProtocolViolation("the body is not JSON") from None
+    if not isinstance(fields, dict):
+        raise ProtocolViolation("the body is not a JSON object")
+    return fields
+
+
+def _text(fields: dict[str, Any], key: str) -> str:
+    value = fields.get(key)
+    if not isinstance(value, str) or not 0 < len(value.encode(errors="replace")) <= _SHORT_STRING_BYTES_MAX:
+        raise ProtocolViolation(f"{key}: must be a string of 1 to {_SHORT_STRING_BYTES_MAX} bytes")
+    return value
+
+
+def _name(fields: dict[str, Any], key: str) -> str:
+    value = _text(fields, key)
+    if problem := dotted_name_problem(value):
+        raise ProtocolViolation(f"{key}: {problem}")
+    return value
+
+
+def _is_integer(value: Any, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _integer(fields: dict[str, Any], key: str, low: int, high: int) -> int:
+    value = fields.get(key)
+    if not _is_integer(value, low, high):
+        raise ProtocolViolation(f"{key}: must be an integer from {low} to {high}")
+    assert isinstance(value, int)
+    return value
+
+
+def _list(fields: dict[str, Any], key: str, length_max: int) -> list[Any]:
+    value = fields.get(key, [])
+    if not isinstance(value, list) or len(value) > length_max:
+        raise ProtocolViolation(f"{key}: must be a list of at most {length_max}")
+    return value
+
+
+def _to_base64(group: bytes | None) -> str | None:
+    return None if group is None else base64.b64encode(group).decode()

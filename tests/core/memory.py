@@ -1,0 +1,137 @@
+"""Checks of a lane's memory by walking through all of it: every counter and list against what it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dispatcher.core.consumers import RECEIVING, Consumer, ConsumerState
+from dispatcher.core.groups import Group, GroupState
+from dispatcher.core.lane import Lane
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.state import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX, LaneState
+
+
+def held_of(state: LaneState) -> Iterator[Message]:
+    """Everything that waits here, by where it waits."""
+    for group in state.groups.values():
+        for backlog in (group.backlogs or {}).values():
+            yield from (m for m in backlog.messages if m.state is MessageState.HELD)
+    for inbound in state.inbounds:
+        yield from (m for m in inbound.loose.messages if m.state is MessageState.HELD)
+
+
+def messages_of(lane: Lane) -> list[Message]:
+    """Every message that is not over: held, in flight, ending."""
+    state = lane.state
+    out = [m for consumer in state.by_uuid.values() for m in consumer.in_flight.values()]
+    return [*held_of(state), *out, *state.ending]
+
+
+def check_memory(lane: Lane, *, in_order: bool) -> None:
+    """Raises AssertionError with what does not fit. Not `in_order`: Redis has forgotten what was settled."""
+    state = lane.state
+    _check_counters(lane)
+    for consumer in state.by_uuid.values():
+        _check_consumer(state, consumer)
+    for group in state.groups.values():
+        _check_group(state, group)
+    if in_order:
+        _check_order(state)
+    if state.now_ms >= state.suspended_until_ms and not _window_is_full(state):
+        _check_nothing_eligible(state)
+
+
+def _window_is_full(state: LaneState) -> bool:
+    return state.unconfirmed >= UNCONFIRMED_MAX or state.unconfirmed_bytes >= UNCONFIRMED_BYTES_MAX
+
+
+def _check_counters(lane: Lane) -> None:
+    state = lane.state
+    here = [m for m in messages_of(lane) if m.tag]
+    for inbound in state.inbounds:
+        ours = [m for m in here if m.inbound == inbound.index]
+        assert inbound.unacked == len(ours), f"unacked {inbound.unacked}, not {len(ours)}"
+        waiting = sum(m.state is MessageState.HELD for m in ours)
+        assert inbound.waiting == waiting, f"waiting {inbound.waiting}, not {waiting}"
+        out = sum(m.state is MessageState.IN_FLIGHT for m in ours)
+        assert inbound.in_flight == out, f"in flight {inbound.in_flight}, not {out}"
+    assert state.bytes_held == sum(m.size for m in here)
+    assert state.unconfirmed >= 0
+    assert state.unconfirmed_bytes >= 0
+    assert all(m.state is MessageState.ENDING for m in state.ending)
+    for message in state.taken_back:
+        assert message.state is MessageState.HELD, f"{message} was taken back and does not wait"
+
+
+def _check_consumer(state: LaneState, consumer: Consumer) -> None:
+    assert consumer.credit == consumer.prefetch - len(consumer.in_flight), f"credit of {consumer}"
+    for seq, message in consumer.in_flight.items():
+        assert message.seq == seq < consumer.next_seq
+        assert message.consumer is consumer, f"{message} is in flight at two consumers"
+        assert message.state is MessageState.IN_FLIGHT, f"{message} is in flight at {consumer}"
+    available = consumer.state is ConsumerState.LIVE and consumer.credit > 0
+    assert (consumer in state.pool) == available, f"{consumer} in the pool"
+    for group in consumer.groups:
+        assert group.owner is consumer
+    assert state.by_id[consumer.id] is consumer
+    assert state.by_number[consumer.number] is consumer
+    assert state.by_queue[consumer.queue] is consumer
+    assert consumer.state is not ConsumerState.TAKEN
+
+
+def _check_group(state: LaneState, group: Group) -> None:
+    assert state.groups[group.id] is group
+    out = [m for c in state.by_uuid.values() for m in c.in_flight.values() if m.group is group]
+    assert group.in_flight == len(out), f"{group} has {len(out)} in flight"
+    if group.owner is not None:
+        assert group in group.owner.groups, f"{group} has an owner that does not know it"
+        assert state.by_uuid.get(group.owner.uuid) is group.owner, f"{group} belongs to one who is over"
+    match group.state:
+        case GroupState.FREE:
+            assert group.owner is None
+            assert not out, f"{group} is free"
+            assert group.waiting(), f"{group} should have been forgotten"
+        case GroupState.RECOVERING:
+            assert group.owner is None
+            assert group.unresolved
+        case GroupState.OWNED:
+            assert group.owner is not None
+            assert state.policy.keeps_owner or out
+            assert {m.consumer for m in out} <= {group.owner}, f"{group} is out at several"
+        case GroupState.BATCHED | GroupState.DRAINING:
+            assert out, f"{group} waits for nothing"
+    if group.state is not GroupState.RECOVERING:
+        assert not group.unresolved
+
+
+def _check_order(state: LaneState) -> None:
+    """Backlogs are in their queue's order, and nothing that waits is older than what is out."""
+    for group in state.groups.values():
+        for index, backlog in (group.backlogs or {}).items():
+            tags = [m.tag for m in backlog.messages if m.state is MessageState.HELD]
+            assert tags == sorted(tags), f"backlog of {group} is out of order"
+            out = [
+                m.tag
+                for c in state.by_uuid.values()
+                for m in c.in_flight.values()
+                if m.group is group and m.inbound == index
+            ]
+            if tags and out:
+                assert max(out) < tags[0], f"{group} has handed over something newer than what waits"
+
+
+def _check_nothing_eligible(state: LaneState) -> None:
+    """After the delivery pass nothing is left that could go (liveness, step by step)."""
+    free = len(state.pool)
+    for inbound in state.inbounds:
+        assert inbound.head() is None
+        if free:
+            assert not [m for m in inbound.loose.messages if m.state is MessageState.HELD], "ungrouped wait"
+    for group in state.groups.values():
+        if not group.waiting():
+            continue
+        if group.state is GroupState.FREE:
+            assert not free, f"{group} is free, waits, and there is a consumer"
+        if group.state is GroupState.OWNED:
+            assert group.owner is not None
+            assert group.owner.credit <= 0 or group.owner.state not in RECEIVING, f"{group} waits for nothing"

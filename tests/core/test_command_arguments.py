@@ -1,0 +1,37 @@
+"""A command may come from any program: what it says wrongly is refused, never an exception of ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatcher.core.effects import Reply, Snapshot
+from dispatcher.core.events import CommandReceived
+from dispatcher.core.lane import Lane
+from dispatcher.core.policies import policy
+from dispatcher.core.state import LaneOptions
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"group": 7}, "group: must be text"),
+        ({"group": ["g"]}, "group: must be text"),
+        ({"group": "%zz"}, "%zz"),
+        ({"group": "g", "to": ["c1"]}, "to: must be text"),
+        ({"reset": "no"}, "reset: must be true or false"),
+        ({"dry_run": 1}, "dry_run: must be true or false"),
+    ],
+)
+def test_arguments_of_the_wrong_type_are_refused(arguments: dict[str, Any], error: str) -> None:
+    options = LaneOptions(policy=policy("exclusive"), inbounds=(("in", 1),))
+    lane = Lane(options, Snapshot(1, complete=True, broker_restarted=False), NOW_MS)
+    lane.start(NOW_MS)
+    effects = lane.step([CommandReceived("token", "uuid", "rebalance", arguments)], NOW_MS)
+    (reply,) = [action for action in effects.actions if isinstance(action, Reply)]
+    assert reply.error is not None
+    assert error in reply.error
+    assert not effects.commands

@@ -1,0 +1,60 @@
+"""A look-ahead that was made smaller than what is in flight: the originals come back a few at a time."""
+
+from __future__ import annotations
+
+from dispatcher.core.effects import Dispatched, Effects, IncarnationRow, OpenEntry, PublishMarker, Snapshot
+from dispatcher.core.events import MessagesArrived, PingRouted, QueueReturned
+from dispatcher.core.lane import Lane
+from dispatcher.core.membership import RETURN_GRACE_MS_MIN
+from dispatcher.core.model import Message
+from dispatcher.core.policies import policy
+from dispatcher.core.state import LaneOptions
+from dispatcher.protocol import Join, Marker
+
+NOW_MS = 1_700_000_000_000
+OPTIONS = LaneOptions(policy=policy("exclusive"), inbounds=(("in", 1),))
+JOIN = Join(consumer="c2", incarnation="heir", n=1, queue="q2", prefetch=10)
+
+
+def _entries(incarnation: int) -> list[OpenEntry]:
+    return [
+        OpenEntry(0, (1, tag), bytes([tag]) * 16, incarnation, tag, b"g", tag, 5, 1) for tag in (1, 2, 3, 4)
+    ]
+
+
+def _originals(*tags: int) -> MessagesArrived:
+    return MessagesArrived(
+        [
+            Message(0, tag, (2, tag), bytes([tag]) * 16, b"g", b"x", 1, NOW_MS, redelivered=True)
+            for tag in tags
+        ]
+    )
+
+
+def _dispatched(effects: Effects) -> list[int]:
+    return [action.message.tag for action in effects.actions if isinstance(action, Dispatched)]
+
+
+def test_what_nobody_holds_goes_out_in_order_as_it_comes_back() -> None:
+    taken = IncarnationRow("c1", "over", "q1", 1, 10, "taken")
+    snapshot = Snapshot(2, complete=True, broker_restarted=False, incarnations={1: taken})
+    snapshot.records += _entries(1)
+    lane = Lane(OPTIONS, snapshot, NOW_MS)
+    lane.start(NOW_MS)
+    assert _dispatched(lane.step([JOIN, _originals(1, 2)], NOW_MS)) == [1, 2]
+    assert _dispatched(lane.step([_originals(3, 4)], NOW_MS)) == [3, 4]
+
+
+def test_so_does_what_a_consumer_leaves_that_dies_meanwhile() -> None:
+    live = IncarnationRow("c1", "dying", "q1", 1, 10, "live")
+    snapshot = Snapshot(2, complete=True, broker_restarted=False, incarnations={1: live})
+    snapshot.records += _entries(1)
+    lane = Lane(OPTIONS, snapshot, NOW_MS)
+    lane.start(NOW_MS)
+    effects = lane.step([JOIN, PingRouted("q1"), _originals(1, 2)], NOW_MS)
+    assert not _dispatched(effects)  # c1 has them in hand, and the other two
+    effects = lane.step([QueueReturned("q1")], NOW_MS + RETURN_GRACE_MS_MIN)
+    (marker,) = [action for action in effects.actions if isinstance(action, PublishMarker)]
+    word = Marker(incarnation="dying", n=marker.n, lane_epoch=2)
+    assert _dispatched(lane.step([word], NOW_MS + RETURN_GRACE_MS_MIN)) == [1, 2]
+    assert _dispatched(lane.step([_originals(3, 4)], NOW_MS + RETURN_GRACE_MS_MIN)) == [3, 4]

@@ -1,0 +1,171 @@
+"""A lane's core with hands: arrive, join, settle; and what it sent to whom."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from dispatcher.core.effects import (
+    AckInbound,
+    DeadLetter,
+    Dispatched,
+    Effects,
+    PublishMarker,
+    SendNotice,
+    Snapshot,
+    Tell,
+)
+from dispatcher.core.events import (
+    CommandReceived,
+    CopiesConfirmed,
+    Event,
+    MessagesArrived,
+    QueueReturned,
+    RedeliveriesEnded,
+)
+from dispatcher.core.lane import Lane
+from dispatcher.core.model import Message
+from dispatcher.core.policies import policy
+from dispatcher.core.state import LaneOptions
+from dispatcher.protocol import FailedMessage, InHand, Join, Leave, Marker, Settle
+
+SEMANTICS: Final = " ".join((Path(__file__).parents[2] / "docs" / "semantics.md").read_text().split())
+START_MS: Final = 1_800_000_000_000
+
+
+def clause(name: str, words: str) -> None:
+    """The clause of that id says these words; else the test is about something that the page doesn't say."""
+    text = re.search(rf"\*\*{name}\b.*?(?=\*\*[A-Z]-\d|## |$)", SEMANTICS)
+    assert text is not None, f"docs/semantics.md has no clause {name}"
+    assert " ".join(words.split()) in text[0], f"{name} does not say: {words}"
+
+
+class LaneBench:
+    """One leader of one lane with nothing before it."""
+
+    def __init__(
+        self, name: str = "exclusive", *, weights: Iterable[int] = (1,), top_up: bool = False, **options: Any
+    ):
+        inbounds = tuple((f"in{index}", weight) for index, weight in enumerate(weights))
+        self.lane = Lane(
+            LaneOptions(policy=policy(name, top_up=top_up), inbounds=inbounds, **options),
+            Snapshot(lane_epoch=7, complete=True, broker_restarted=False),
+            START_MS,
+        )
+        self.now_ms = START_MS
+        self.sent: list[Dispatched] = []  # every dispatch so far
+        self.dead: list[tuple[bytes, str]] = []
+        self.acked: list[bytes] = []
+        self.notices: list[tuple[str, str]] = []
+        self.markers: list[PublishMarker] = []
+        self.told: list[tuple[str, dict[str, Any]]] = []  # for the log
+        self.command_uuids: list[str] = []
+        self._tags = [0 for _ in inbounds]
+        self._begin()
+
+    def _begin(self) -> None:
+        self._take(self.lane.start(self.now_ms))
+        self.step(*(RedeliveriesEnded(index) for index in range(len(self._tags))))
+
+    def step(self, *events: Event, after_ms: int = 1) -> list[Dispatched]:
+        """Feed events; returns what was dispatched."""
+        self.now_ms += after_ms
+        sent = self._take(self.lane.step(events, self.now_ms))
+        if sent:
+            sent += self.step(CopiesConfirmed(len(sent), sum(copy.message.size for copy in sent)), after_ms=0)
+        return sent
+
+    def _take(self, effects: Effects) -> list[Dispatched]:
+        sent = []
+        for action in effects.actions:
+            match action:
+                case Dispatched():
+                    sent.append(action)
+                case AckInbound():
+                    self.acked += [message.fingerprint.rstrip(b"\0") for message in action.messages]
+                case DeadLetter():
+                    self.dead.append((action.message.fingerprint.rstrip(b"\0"), action.reason))
+                case SendNotice():
+                    self.notices.append((action.queue, action.type))
+                case PublishMarker():
+                    self.markers.append(action)
+                case Tell():
+                    self.told.append((action.event, action.fields))
+        self.sent += sent
+        return sent
+
+    # -- what happens --
+
+    def arrive(self, *names: str, inbound: int = 0, **fields: Any) -> list[Dispatched]:
+        """Messages named `<group><number>`, such as `a1`; a name that begins with `-` has no group."""
+        messages = []
+        for name in names:
+            self._tags[inbound] += 1
+            tag = self._tags[inbound]
+            group = None if name.startswith("-") else name.rstrip("0123456789").encode()
+            messages.append(
+                Message(
+                    inbound, tag, (7, tag), name.encode().ljust(16, b"\0"), group, object(), 100, self.now_ms
+                )
+            )
+            for field, value in fields.items():
+                setattr(messages[-1], field, value)
+        return self.step(MessagesArrived(messages))
+
+    def join(
+        self, consumer: str, prefetch: int = 10, *, n: int = 1, uuid: str = "", **in_hand: Any
+    ) -> list[Dispatched]:
+        uuid = uuid or f"{consumer}-1"
+        held: tuple[InHand, ...] = in_hand.get("in_hand", ())
+        queue = f"{uuid}.{n}"
+        return self.step(
+            Join(consumer=consumer, incarnation=uuid, n=n, queue=queue, prefetch=prefetch, in_hand=held)
+        )
+
+    def settle(self, consumer: str, *names: str, uuid: str = "") -> list[Dispatched]:
+        """The consumer acks these messages, as it last got them."""
+        seqs = [self.latest(name).seq for name in names]
+        acked = tuple((seq, seq) for seq in seqs)
+        return self.step(Settle(consumer=consumer, incarnation=uuid or f"{consumer}-1", acked=acked))
+
+    def fail(self, consumer: str, name: str, reason: str) -> list[Dispatched]:
+        failed = (FailedMessage(seq=self.latest(name).seq, reason=reason, attempts=1),)
+        return self.step(Settle(consumer=consumer, incarnation=f"{consumer}-1", failed=failed))
+
+    def leave(self, consumer: str) -> list[Dispatched]:
+        return self.step(Leave(consumer=consumer, incarnation=f"{consumer}-1"))
+
+    def die(self, consumer: str) -> list[Dispatched]:
+        """Its queue is gone, and the marker is read."""
+        queue = f"{consumer}-1.1"
+        self.step(QueueReturned(queue))
+        return self.step(self.marker())
+
+    def marker(self) -> Marker:
+        order = self.markers[-1]
+        return Marker(incarnation=order.incarnation, lane_epoch=7, n=order.n)
+
+    def command(self, **arguments: Any) -> list[Dispatched]:
+        self.command_uuids.append(f"uuid-{len(self.command_uuids)}")
+        return self.step(CommandReceived(None, self.command_uuids[-1], "rebalance", arguments))
+
+    # -- what came of it --
+
+    def latest(self, name: str) -> Dispatched:
+        """The latest dispatch of a message."""
+        return next(copy for copy in reversed(self.sent) if name_of(copy) == name)
+
+    def holder(self, name: str) -> str:
+        """To whom it went last."""
+        consumer = self.lane.state.by_number.get(self.latest(name).incarnation)
+        return consumer.id if consumer is not None else "nobody"
+
+
+def name_of(copy: Dispatched) -> str:
+    return copy.message.fingerprint.rstrip(b"\0").decode()
+
+
+def names(copies: Iterable[Dispatched]) -> list[str]:
+    return [name_of(copy) for copy in copies]

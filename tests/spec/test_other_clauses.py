@@ -1,0 +1,261 @@
+"""docs/semantics.md, guarantees, shares, delivery, consumers: what the core alone decides."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dispatcher.core.events import DeadLetterConfirmed, QueueReturned
+from dispatcher.core.groups import GroupState
+from dispatcher.core.views import Views
+from dispatcher.protocol import Heartbeat, InHand, Settle
+from tests.spec import diagrams
+from tests.spec.lane_bench import LaneBench, clause, names
+
+
+def test_g1_what_is_handed_over_again_comes_before_every_later_one() -> None:
+    clause("G-1", "comes before every later one of its group")
+    bench = LaneBench()
+    bench.join("one", prefetch=3)
+    bench.arrive("a1", "a2", "a3", "a4", "a5")
+    bench.settle("one", "a1")
+    bench.join("two", prefetch=10)
+    assert names(bench.die("one")) == ["a2", "a3", "a4", "a5"]
+    assert [bench.latest(name).attempt for name in ("a2", "a5")] == [2, 1]
+
+
+def test_g2_a_group_waits_for_the_settles_of_its_holder() -> None:
+    clause("G-2", "never have unsettled messages of one group")
+    bench = LaneBench("sequenced")
+    bench.join("one", prefetch=1)
+    bench.join("two", prefetch=1)
+    bench.arrive("a1", "a2")
+    assert names(bench.sent) == ["a1"]
+
+
+def test_g5_a_blocked_group_holds_back_no_other() -> None:
+    clause("G-5", "A blocked group never holds back another")
+    bench = LaneBench()
+    bench.join("one", prefetch=1)
+    bench.join("two", prefetch=1)
+    bench.arrive("a1", "a2", "a3", "a4", "a5")
+    assert names(bench.arrive("b1")) == ["b1"]
+
+
+def test_g5_why_names_what_a_full_look_ahead_is_full_of() -> None:
+    clause("G-5", "`groups why` and `status` say of what")
+    bench = LaneBench(look_ahead=3)
+    bench.arrive("a1", "a2", "b1")
+    details = Views(bench.lane.state).why({"group": "b"})["details"]
+    assert details == ["look-ahead of in0 is full: 2 messages of group a, 0 messages in flight"]
+
+
+def test_f1_weights_are_ratios_of_messages() -> None:
+    clause("F-1", "Weights 10 and 1 give ten messages and one")
+    bench = LaneBench("concurrent", weights=(10, 1))
+    bench.arrive(*(f"a{n}" for n in range(1, 101)), inbound=0)
+    bench.arrive(*(f"b{n}" for n in range(1, 101)), inbound=1)
+    bench.join("one", prefetch=66)
+    assert Counter(name[0] for name in names(bench.sent)) == {"a": 60, "b": 6}
+
+
+def test_f1_the_ratio_holds_for_a_consumer_that_takes_one_at_a_time() -> None:
+    clause("F-1", "lasts while the deficit covers the cost of its next message")
+    bench = LaneBench("concurrent", weights=(3, 1))
+    bench.arrive(*(f"a{n}" for n in range(1, 41)), inbound=0)
+    bench.arrive(*(f"b{n}" for n in range(1, 41)), inbound=1)
+    bench.join("one", prefetch=1)
+    for _ in range(39):
+        bench.settle("one", names(bench.sent)[-1])
+    assert Counter(name[0] for name in names(bench.sent)) == {"a": 30, "b": 10}
+
+
+def test_f2_an_idle_queue_saves_nothing_up() -> None:
+    clause("F-2", "What an emptied queue had saved is forgotten")
+    bench = LaneBench("concurrent", weights=(5, 5))
+    bench.join("one", prefetch=1000)
+    bench.arrive("a1", inbound=0)
+    bench.arrive(*(f"b{n}" for n in range(1, 51)), inbound=1)
+    assert bench.lane.state.inbounds[0].deficit <= 0
+
+
+def test_f3_a_blocked_queue_earns_no_credit() -> None:
+    clause("F-3", "A queue whose messages are all blocked earns no credit")
+    bench = LaneBench("sequenced", weights=(1, 1))
+    bench.join("one", prefetch=2)
+    bench.join("two", prefetch=1000)
+    bench.arrive("a1", inbound=0)
+    bench.arrive("a2", "a3", inbound=0)
+    for turn in range(20):
+        bench.arrive(*(f"{chr(98 + turn)}{n}" for n in range(1, 5)), inbound=1)
+    assert bench.lane.state.inbounds[0].deficit <= bench.lane.state.inbounds[0].weight + 1
+
+
+def test_f4_groups_of_one_consumer_are_served_in_turn() -> None:
+    clause("F-4", "for one consumer its groups, are served in turn")
+    bench = LaneBench()
+    bench.join("one", prefetch=2)
+    bench.arrive("a1", "b1")
+    bench.arrive("a2", "a3", "b2", "b3")
+    bench.settle("one", "a1", "b1")
+    assert sorted(names(bench.sent[2:])) == ["a2", "b2"]
+
+
+def test_d1_nobody_gets_more_than_its_prefetch() -> None:
+    clause("D-1", "never has more unsettled messages than its prefetch")
+    bench = LaneBench("concurrent")
+    bench.join("one", prefetch=4)
+    assert len(bench.arrive(*(f"a{n}" for n in range(1, 11)))) == 4
+    assert len(bench.settle("one", "a2")) == 1
+
+
+def test_d3_what_expires_while_it_waits_is_dead_lettered() -> None:
+    clause("D-3", "goes to the dead queue as `expired`. In flight only its consumer may fail it")
+    bench = LaneBench()
+    bench.join("one", prefetch=1)
+    deadline_ms = bench.now_ms + 100
+    bench.arrive("a1", "a2", deadline_at_ms=deadline_ms)
+    bench.step(after_ms=200)
+    assert bench.dead == [(b"a2", "expired")]
+
+
+def test_d4_a_failed_message_is_dead_lettered_and_its_followers_go_on() -> None:
+    clause("D-4", "goes to the dead queue with the consumer's reason; the followers go on")
+    bench = LaneBench("sequenced")
+    bench.join("one", prefetch=1)
+    bench.arrive("a1", "a2")
+    assert names(bench.fail("one", "a1", "no such customer")) == ["a2"]
+    assert bench.dead == [(b"a1", "no such customer")]
+    assert bench.acked == [], "the original waits for the dead queue's confirm"
+    bench.step(DeadLetterConfirmed(bench.latest("a1").message))
+    assert bench.acked == [b"a1"]
+
+
+def test_d6_settles_of_what_is_not_theirs_are_counted_and_ignored() -> None:
+    clause("D-6", "is counted and ignored; the known part of a range applies")
+    bench = LaneBench()
+    bench.join("one")
+    bench.join("two")
+    bench.arrive("a1")
+    seq = bench.latest("a1").seq
+    other = "two" if bench.holder("a1") == "one" else "one"
+    bench.step(Settle(consumer=other, incarnation=f"{other}-1", acked=((seq, seq),)))
+    assert bench.acked == []
+    assert bench.lane.state.counters["settles_ignored"] == 1
+    bench.step(after_ms=600)
+    assert ("settles_ignored", {"consumer": other, "count": 1}) in bench.told
+    holder = bench.holder("a1")
+    bench.step(Settle(consumer=holder, incarnation=f"{holder}-1", acked=((1, seq + 100),)))
+    assert bench.acked == [b"a1"]
+
+
+def test_c1_nothing_is_taken_back_before_the_marker_is_read() -> None:
+    clause("C-1", "when every settle that was confirmed to it has been read, it is taken back")
+    bench = LaneBench()
+    bench.join("one")
+    bench.arrive("a1", "a2")
+    bench.join("two")
+    assert bench.step(QueueReturned("one-1.1")) == []
+    bench.settle("one", "a1")
+    assert bench.acked == [b"a1"]
+    assert names(bench.step(bench.marker())) == ["a2"]
+
+
+def test_c2_a_join_with_a_larger_n_brings_it_back_with_what_it_has() -> None:
+    clause("C-2", "what it has in hand stays its own, what it misses is sent again with the same seq")
+    bench = LaneBench(reconnect_grace_ms=5_000)
+    bench.join("one")
+    bench.arrive("a1", "a2")
+    bench.step(QueueReturned("one-1.1"))
+    held = InHand(seq=bench.latest("a1").seq, group=b"a", fingerprint=b"a1".ljust(16, b"\0"))
+    bench.join("one", n=2, in_hand=(held,))
+    assert {m.state.value for m in bench.lane.state.by_id["one"].in_flight.values()} == {"in flight"}
+    assert bench.lane.state.counters["sent_again"] == 1
+
+
+def test_c2_a_marker_of_an_earlier_connection_says_nothing() -> None:
+    clause("C-2", "A join of the same incarnation with a larger `n` before that brings it back")
+    bench = LaneBench()
+    bench.join("one")
+    bench.arrive("a1")
+    bench.join("two")
+    bench.step(QueueReturned("one-1.1"))
+    early = bench.marker()
+    bench.join("one", n=2)
+    bench.step(QueueReturned("one-1.2"))
+    assert bench.step(early) == []
+    assert names(bench.step(bench.marker())) == ["a1"]
+
+
+def test_c3_a_second_incarnation_waits_until_the_first_is_gone() -> None:
+    clause("C-3", "the second is told to wait until the first is gone")
+    bench = LaneBench()
+    bench.join("one")
+    bench.arrive("a1")
+    bench.join("one", uuid="one-2")
+    assert ("one-2.1", "dispatch.wait") in bench.notices
+    assert names(bench.die("one")) == ["a1"]
+    assert ("one-2.1", "dispatch.welcome") in bench.notices
+
+
+def test_c4_a_frozen_consumer_gets_no_new_groups() -> None:
+    clause("C-4", "misses three heartbeats gets no new groups until it is heard of again")
+    bench = LaneBench()
+    bench.join("one")
+    bench.step(after_ms=15_001)
+    assert bench.arrive("a1") == []
+    beat = Heartbeat(consumer="one", incarnation="one-1", queue="one-1.1", held=0, last=0)
+    assert names(bench.step(beat)) == ["a1"]
+
+
+def test_c4_a_silent_consumer_without_anything_is_looked_after_too() -> None:
+    clause("C-4", "misses three heartbeats")
+    bench = LaneBench("sequenced")
+    bench.join("one")
+    bench.step(after_ms=15_001)
+    bench.notices.clear()
+    bench.step(after_ms=600)
+    assert bench.notices == [("one-1.1", "dispatch.ping")], "or its death would never be seen"
+    bench.die("one")
+    assert "one" not in bench.lane.state.by_id
+
+
+def test_c5_a_word_of_a_former_incarnation_is_answered_with_taken() -> None:
+    clause("C-5", "is answered with `dispatch.taken`")
+    bench = LaneBench()
+    bench.join("one")
+    bench.die("one")
+    bench.join("one", n=2)
+    assert ("one-1.2", "dispatch.taken") in bench.notices
+
+
+def test_every_word_about_a_consumer_is_told() -> None:
+    bench = LaneBench()
+    bench.join("one")
+    bench.arrive("a1", "a2")
+    bench.fail("one", "a2", "no")
+    bench.die("one")
+    bench.join("two")
+    bench.leave("two")
+    assert [event for event, _ in bench.told] == [
+        "consumer_joined",
+        "message_dead_lettered",
+        "consumer_lost",
+        "consumer_taken_back",
+        "consumer_joined",
+        "consumer_leaving",
+    ]
+
+
+def test_a_command_that_was_done_is_known_by_its_uuid() -> None:
+    bench = LaneBench()
+    bench.join("one")
+    bench.command(reset=True)
+    uuid = bench.command_uuids[-1]
+    assert bench.lane.has_result(uuid)
+    assert not bench.lane.has_result("another")
+
+
+def test_the_state_diagrams_are_those_of_the_tables() -> None:
+    page = diagrams.PAGE.read_text()
+    assert diagrams.with_diagrams(page) == page, "run `python -m tests.spec.diagrams`"
+    assert {state.value for state in GroupState} <= set(page.split())

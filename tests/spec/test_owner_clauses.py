@@ -1,0 +1,213 @@
+"""docs/semantics.md, "Groups and owners": one test per clause."""
+
+from __future__ import annotations
+
+from tests.spec.lane_bench import LaneBench, clause, names
+
+
+def test_o2_a_new_group_goes_to_the_consumer_that_owns_the_fewest() -> None:
+    clause("O-2", "one with free capacity, among those the one that owns the fewest groups")
+    bench = LaneBench()
+    bench.join("one", prefetch=1)
+    bench.join("two")
+    bench.arrive("a1", "b1", "c1", "d1")
+    owners = [bench.holder(name) for name in ("a1", "b1", "c1", "d1")]
+    assert owners.count("one") == 1, "with its prefetch used up it takes no further group"
+    assert owners.count("two") == 3
+
+
+def test_o3_the_owner_keeps_its_group_while_that_is_empty() -> None:
+    clause("O-3", "Under `exclusive` the owner keeps its group while that is empty")
+    bench = LaneBench()
+    bench.join("one")
+    bench.join("two")
+    bench.arrive("a1")
+    owner = bench.holder("a1")
+    bench.settle(owner, "a1")
+    bench.arrive("b1", "c1")
+    bench.arrive("a2")
+    assert bench.holder("a2") == owner
+
+
+def test_o3_the_owner_loses_its_group_when_it_is_taken_back() -> None:
+    clause("O-3", "It loses it when it is taken back, leaves, or the group is closed, moved or reset")
+    bench = LaneBench()
+    bench.join("one")
+    bench.arrive("a1")
+    bench.settle("one", "a1")
+    bench.join("two")
+    bench.die("one")
+    bench.arrive("a2")
+    assert bench.holder("a2") == "two"
+
+
+def test_o4_a_batch_is_as_large_as_the_free_capacity_and_blocks_the_rest() -> None:
+    clause("O-4", "The rest is blocked for everybody until the whole batch is settled")
+    bench = LaneBench("sequenced")
+    bench.join("one", prefetch=3)
+    assert names(bench.arrive(*(f"a{n}" for n in range(1, 11)))) == ["a1", "a2", "a3"]
+    assert bench.join("two", prefetch=3) == []
+    assert bench.settle("one", "a1", "a2") == []
+    assert names(bench.settle("one", "a3")) == ["a4", "a5", "a6"]
+
+
+def test_o4_the_next_batch_may_go_anywhere() -> None:
+    clause("O-4", "The next batch may go anywhere. A group with nothing in flight has no owner")
+    bench = LaneBench("sequenced")
+    bench.join("one", prefetch=1)
+    bench.join("two", prefetch=1)
+    bench.arrive("a1", "a2")
+    first = bench.holder("a1")
+    bench.settle(first, "a1")
+    assert bench.holder("a2") != first, "the other one was given something longer ago"
+    assert bench.lane.state.groups[b"a"].owner is not None
+    bench.settle(bench.holder("a2"), "a2")
+    assert b"a" not in bench.lane.state.groups
+
+
+def test_o5_with_top_up_the_present_owner_keeps_receiving() -> None:
+    clause("O-5", "the present owner may keep receiving while it holds something")
+    bench = LaneBench("sequenced", top_up=True)
+    bench.join("one", prefetch=2)
+    bench.join("two", prefetch=2)
+    bench.arrive("a1", "a2", "a3")
+    owner = bench.holder("a1")
+    assert names(bench.settle(owner, "a1")) == ["a3"]
+    assert bench.holder("a3") == owner
+
+
+def test_o6_concurrent_looks_at_load_only() -> None:
+    clause("O-6", "a message goes to the consumer with the fewest unsettled messages")
+    bench = LaneBench("concurrent")
+    bench.join("one")
+    bench.arrive("a1", "a2")
+    bench.join("two")
+    bench.arrive("a3", "a4")
+    assert {bench.holder("a3"), bench.holder("a4")} == {"two"}
+
+
+def test_o7_every_assignment_has_a_larger_epoch_and_counts_from_one() -> None:
+    clause("O-7", "`x-dispatch-group-seq` is 1 for the first message of an epoch and contiguous")
+    bench = LaneBench()
+    bench.join("one")
+    bench.arrive("a1", "a2", "b1")
+    assert [(c.group_seq, c.epoch) for c in (bench.latest("a1"), bench.latest("a2"))] == [
+        (1, bench.latest("a1").epoch),
+        (2, bench.latest("a1").epoch),
+    ]
+    assert bench.latest("b1").epoch > bench.latest("a1").epoch
+    before = bench.latest("b1").epoch
+    bench.join("two")
+    bench.die("one")
+    assert min(bench.latest("a1").epoch, bench.latest("b1").epoch) > before
+    assert bench.latest("a1").group_seq == 1
+
+
+def test_o8_a_closing_message_frees_the_group_once_it_is_settled() -> None:
+    clause("O-8", "What follows waits for that, and then the group is anybody's")
+    bench = LaneBench()
+    bench.join("one")
+    bench.arrive("a1")
+    bench.arrive("a2", closing=True)
+    bench.join("two")
+    assert bench.arrive("a3") == []
+    bench.settle("one", "a1")
+    assert names(bench.settle("one", "a2")) == ["a3"]
+    assert bench.holder("a3") == "two", "it owns no group yet"
+
+
+def test_o8_closing_a_group_that_nobody_owns_leaves_it_unowned() -> None:
+    clause("O-8", "Closing a group that nobody owns leaves it unowned")
+    bench = LaneBench()
+    bench.join("one")
+    bench.arrive("a1", closing=True)
+    bench.settle("one", "a1")
+    assert b"a" not in bench.lane.state.groups
+
+
+def test_o9_ungrouped_messages_are_balanced() -> None:
+    clause("O-9", "goes to the consumers with free capacity in turn (`ungrouped: balance`)")
+    bench = LaneBench()
+    bench.join("one")
+    bench.join("two")
+    bench.arrive("-1", "-2", "-3", "-4")
+    holders = [bench.holder(f"-{n}") for n in (1, 2, 3, 4)]
+    assert holders[0] != holders[1]
+    assert holders[:2] == holders[2:]
+
+
+def test_o9_ungrouped_messages_can_be_refused() -> None:
+    clause("O-9", "to the dead queue (`reject`)")
+    bench = LaneBench(ungrouped="reject")
+    bench.join("one")
+    assert bench.arrive("-1") == []
+    assert bench.dead == [(b"-1", "ungrouped")]
+
+
+def test_o9_ungrouped_messages_can_share_a_group() -> None:
+    clause("O-9", "belongs to the named group (`group:<name>`)")
+    bench = LaneBench(ungrouped="group:rest")
+    bench.join("one")
+    bench.join("two")
+    bench.arrive("-1", "-2", "-3")
+    assert len({bench.holder(f"-{n}") for n in (1, 2, 3)}) == 1
+
+
+def test_o10_a_group_in_two_inbound_queues_has_one_owner() -> None:
+    clause("O-10", "has one owner, and order per inbound queue")
+    bench = LaneBench(weights=(1, 1))
+    bench.join("one")
+    bench.join("two")
+    bench.arrive("a1", "a2", inbound=0)
+    bench.arrive("a8", "a9", inbound=1)
+    assert len({bench.holder(name) for name in ("a1", "a2", "a8", "a9")}) == 1
+    order = names(bench.sent)
+    assert order.index("a1") < order.index("a2")
+    assert order.index("a8") < order.index("a9")
+
+
+def test_o11_only_the_first_message_after_an_assignment_is_first() -> None:
+    clause("O-11", "the first message of a group for a consumer after each assignment")
+    bench = LaneBench()
+    bench.join("one")
+    bench.arrive("a1", "a2")
+    assert [bench.latest(name).first for name in ("a1", "a2")] == [True, False]
+    bench.join("two")
+    bench.die("one")
+    assert [bench.latest(name).first for name in ("a1", "a2")] == [True, False]
+
+
+def test_o12_what_a_leaving_consumer_holds_is_settled_before_its_groups_move() -> None:
+    clause("O-12", "Its groups change hands when what it holds of them is settled")
+    bench = LaneBench()
+    bench.join("one")
+    bench.arrive("a1")
+    bench.join("two")
+    bench.leave("one")
+    assert bench.arrive("a2") == []
+    assert names(bench.settle("one", "a1")) == ["a2"]
+    assert bench.holder("a2") == "two"
+
+
+def test_o13_only_moved_groups_pause_until_they_are_settled() -> None:
+    clause("O-13", "each only until its messages in flight are settled")
+    bench = LaneBench()
+    bench.join("one")
+    bench.arrive("a1", "b1")
+    bench.join("two")
+    bench.command(group="a", to="two")
+    assert names(bench.arrive("a2", "b2")) == ["b2"]
+    assert names(bench.settle("one", "a1")) == ["a2"]
+    assert bench.holder("a2") == "two"
+
+
+def test_o13_reset_leaves_every_group_unowned() -> None:
+    clause("O-13", "`reset` leaves every group unowned")
+    bench = LaneBench()
+    bench.join("one")
+    bench.arrive("a1", "b1")
+    bench.settle("one", "a1", "b1")
+    bench.join("two")
+    bench.command(reset=True)
+    bench.arrive("a2", "b2")
+    assert {bench.holder("a2"), bench.holder("b2")} == {"one", "two"}
