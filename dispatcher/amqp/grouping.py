@@ -1,0 +1,123 @@
+"""Which headers mean something in a lane: compiled from its settings, applied to one message's fields."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final
+
+from dispatcher.amqp.properties import string_property
+from dispatcher.amqp.wire import short_string
+from dispatcher.errors import ConfigurationError
+from dispatcher.protocol import BROKER_HEADERS, HEADER_PREFIX
+
+_STRING, _BYTES, _TABLE, _ARRAY = b"SxFA"
+_INTEGERS: Final = {
+    kind: Struct(">" + code).unpack_from
+    for kind, code in zip(b"bBsuIilL", ("b", "B", "h", "H", "i", "I", "q", "q"), strict=True)
+}
+_FLOATS: Final = {ord("f"): Struct(">f").unpack_from, ord("d"): Struct(">d").unpack_from}
+_REFUSED: Final = {
+    ord("t"): "a boolean", ord("f"): "a float", ord("d"): "a double", ord("D"): "a decimal",
+    ord("T"): "a timestamp", _TABLE: "a table", _ARRAY: "an array",
+}  # fmt: skip
+_OURS: Final = HEADER_PREFIX.encode()
+_NEGATIVE: Final = re.compile(rb"\s*-0*[1-9][0-9]*\s*")
+
+
+class Grouping:
+    """The lane's `group_header` list, `sequence_header` and `first_header`.
+
+    Strings and byte arrays are group ids as they are, integers in decimal; empty and void mean no group
+    there. The first entry of the list that is present and not empty wins, and so does the first of two
+    headers with one name.
+    """
+
+    __slots__ = ("_sequence_key", "_sources", "match_not_relayed", "search_suspect")
+
+    def __init__(
+        self, group_header: Sequence[str], sequence_header: str | None, first_header: str | None = None
+    ) -> None:
+        self._sources = [(_key(name), name) for name in group_header]
+        self._sequence_key = None if sequence_header is None else _header_key(sequence_header)
+        # Only the first message of a group may carry the first header, so a producer's own goes too.
+        names = [name for name in (*BROKER_HEADERS, first_header) if name is not None]
+        exact = b"|".join(re.escape(_header_key(name)) for name in names)
+        #: Whether a field begins with a name that is not relayed.
+        self.match_not_relayed = re.compile(b"." + re.escape(_OURS) + b"|" + exact, re.DOTALL).match
+        #: Whether such a name may be anywhere in the bytes; nearly always it is not. Without the names'
+        #: lengths: all begin with x-, and the search is three times as fast.
+        self.search_suspect = re.compile(
+            b"|".join(re.escape(name.encode()) for name in (HEADER_PREFIX, *names))
+        ).search
+
+    def find(
+        self, fields: list[bytes], properties: bytes, table_end: int, routing_key: bytes
+    ) -> tuple[bytes | None, str | None]:
+        """The group (None: it has none) and why it can't be used (None: it can).
+
+        `fields` and `table_end` are what `split_table` made of the properties. Raises ProtocolViolation
+        when a property list that has to be read is malformed.
+        """
+        for key, name in self._sources:
+            if key is None:
+                if name == "routing_key":
+                    group = routing_key
+                else:
+                    group = string_property(properties, table_end, name.removeprefix("property:"))
+                if group:
+                    return group, None
+                continue
+            for field in fields:
+                if field.startswith(key):
+                    at = len(key)
+                    if field[at] == _STRING and len(field) > at + 5:
+                        return field[at + 5 :], None
+                    found, refusal = _read_group(field, at, name)
+                    if found or refusal:
+                        return found, refusal
+                    break
+        return None, None
+
+    def closes(self, fields: list[bytes], properties: bytes) -> bool:
+        """Whether the sequence header is a negative number: this message is the last of its group.
+
+        An integer, float or double below zero, or a string that says a negative integer (bridges from
+        other protocols send strings). Anything else means nothing.
+        """
+        key = self._sequence_key
+        if key is None or key not in properties:
+            return False
+        for field in fields:
+            if field.startswith(key):
+                at = len(key)
+                kind = field[at]
+                if kind in (_STRING, _BYTES):
+                    return _NEGATIVE.fullmatch(field, at + 5) is not None
+                read = _INTEGERS.get(kind) or _FLOATS.get(kind)
+                return read is not None and read(field, at + 1)[0] < 0
+        return False
+
+
+def _read_group(field: bytes, at: int, name: str) -> tuple[bytes | None, str | None]:
+    """The group in a field whose type byte is at `at`, when it is not simply a string."""
+    kind = field[at]
+    if kind in _INTEGERS:
+        return str(_INTEGERS[kind](field, at + 1)[0]).encode(), None
+    if kind in _REFUSED:
+        return None, f"its group header {name} is {_REFUSED[kind]}, not a string or integer"
+    return field[at + 5 :], None  # a byte array, an empty string or a void
+
+
+def _key(source: str) -> bytes | None:
+    if source == "routing_key" or source.startswith("property:"):
+        return None
+    return _header_key(source)
+
+
+def _header_key(name: str) -> bytes:
+    try:
+        return short_string(name)
+    except ValueError as problem:
+        raise ConfigurationError(f"header {problem}") from None
