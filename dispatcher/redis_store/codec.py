@@ -1,0 +1,257 @@
+"""The journal's bytes: records of a commit in, one blob out, and back.
+
+A blob is one version byte and then records, each a kind byte and fixed fields in network order:
+
+    Reset           -
+    Entry           inbound u16, arrival u64 u64, fingerprint 16, incarnation u64, seq u64, group_seq u64,
+                    epoch u64, attempt u32, first u8, group
+    SettledRange    incarnation u64, first u64, last u64
+    Ended           inbound u16, arrival u64 u64, fingerprint 16, attempt u32, group, reason
+    Buried          inbound u16, arrival u64 u64
+    Vanished        inbound u16, arrival u64 u64
+    Taken           incarnation u64
+    SettledEntries  inbound u16, proven u8, count u32, then count times arrival u64 u64, fingerprint 16
+    Proven          inbound u16, count u64
+    Used            incarnation u64, highest u64
+
+`group` is a u32 length and that many bytes, or the length NO_GROUP; `reason` a u32 length and UTF-8.
+Inbound queues are written by their number in the lane's stored table (inbounds.py), never by position.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from struct import Struct
+from typing import Final
+
+from dispatcher.core.effects import (
+    Buried,
+    Dispatched,
+    Ended,
+    OpenEntry,
+    Proven,
+    Record,
+    Reset,
+    SettledEntries,
+    SettledRange,
+    Taken,
+    Used,
+    Vanished,
+)
+from dispatcher.errors import ConfigurationError, InvalidTransition
+
+#: Raised with every change of the layout above; what was written by a later version is refused.
+VERSION: Final = 1
+FINGERPRINT_BYTES: Final = 16
+#: In place of a group's length: the message is ungrouped.
+NO_GROUP: Final = 0xFFFF_FFFF
+
+_RESET, _ENTRY, _RANGE, _ENDED, _BURIED, _VANISHED, _TAKEN, _SETTLED, _PROVEN, _USED = range(1, 11)
+_ENTRY_FIELDS = Struct("!BHQQ16sQQQQIBI")
+_RANGE_FIELDS = Struct("!BQQQ")
+_ENDED_FIELDS = Struct("!BHQQ16sII")
+_POSITION_FIELDS = Struct("!BHQQ")
+_TAKEN_FIELDS = Struct("!BQ")
+_SETTLED_FIELDS = Struct("!BHBI")
+_ARRIVAL_FIELDS = Struct("!QQ16s")
+_PROVEN_FIELDS = Struct("!BHQ")
+_USED_FIELDS = Struct("!BQQ")
+_LENGTH = Struct("!I")
+_pack_entry = _ENTRY_FIELDS.pack
+_pack_range = _RANGE_FIELDS.pack
+
+
+def encode(records: Iterable[Record], stored: Sequence[int]) -> bytes:
+    """The blob for these records; `stored[i]` is the stored number of the caller's inbound queue i.
+
+    A `Dispatched` is written as the `OpenEntry` that it is for whoever reads it.
+    """
+    parts = [bytes((VERSION,))]
+    append = parts.append
+    for record in records:
+        if type(record) is Dispatched:  # first and inline: nearly all records are these and the ranges
+            message, incarnation, _, seq, group_seq, epoch, attempt, first = record
+            lane_epoch, tag = message.arrival
+            group = message.group_id
+            entry = _pack_entry(
+                _ENTRY, stored[message.inbound], lane_epoch, tag, message.fingerprint, incarnation,
+                seq, group_seq, epoch, attempt, first, NO_GROUP if group is None else len(group),
+            )  # fmt: skip
+            append(entry)
+            if group:
+                append(group)
+        elif type(record) is SettledRange:
+            append(_pack_range(_RANGE, *record))
+        else:
+            append(_encode_rare(record, stored))
+    return b"".join(parts)
+
+
+def _encode_rare(record: Record, stored: Sequence[int]) -> bytes:
+    match record:
+        case OpenEntry():
+            return _ENTRY_FIELDS.pack(
+                _ENTRY, stored[record.inbound], *record.arrival, _checked(record.fingerprint),
+                record.incarnation, record.seq, record.group_seq, record.epoch, record.attempt, record.first,
+                NO_GROUP if record.group is None else len(record.group),
+            ) + (record.group or b"")  # fmt: skip
+        case Ended():
+            reason = record.reason.encode(errors="surrogatepass")  # any text that a consumer's JSON can hold
+            fixed = _ENDED_FIELDS.pack(
+                _ENDED, stored[record.inbound], *record.arrival, _checked(record.fingerprint), record.attempt,
+                NO_GROUP if record.group is None else len(record.group),
+            )  # fmt: skip
+            return b"".join((fixed, record.group or b"", _LENGTH.pack(len(reason)), reason))
+        case SettledEntries():
+            fixed = _SETTLED_FIELDS.pack(_SETTLED, stored[record.inbound], record.proven, len(record.entries))
+            return fixed + b"".join(
+                _ARRIVAL_FIELDS.pack(*arrival, fingerprint) for arrival, fingerprint in record.entries
+            )
+        case Buried():
+            return _POSITION_FIELDS.pack(_BURIED, stored[record.inbound], *record.arrival)
+        case Vanished():
+            return _POSITION_FIELDS.pack(_VANISHED, stored[record.inbound], *record.arrival)
+        case Taken():
+            return _TAKEN_FIELDS.pack(_TAKEN, record.incarnation)
+        case Used():
+            return _USED_FIELDS.pack(_USED, *record)
+        case Proven():
+            return _PROVEN_FIELDS.pack(_PROVEN, stored[record.inbound], record.count)
+        case Reset():
+            return bytes((_RESET,))
+    raise InvalidTransition(f"the journal has no form for {record!r}")
+
+
+def _checked(fingerprint: bytes) -> bytes:
+    # struct would cut or fill it without a word, and the message would then match nothing after a crash.
+    if len(fingerprint) != FINGERPRINT_BYTES:
+        raise InvalidTransition(f"a fingerprint of {len(fingerprint)} bytes reached the journal")
+    return fingerprint
+
+
+class _Damaged(Exception):
+    """The bytes are no blob of this version; the text says what is wrong."""
+
+
+def decode(blob: bytes, origin: str) -> list[Record]:
+    """The records of a blob, with stored inbound numbers and `OpenEntry` for what was `Dispatched`.
+
+    `origin` names the blob in errors. Raises ConfigurationError for bytes that a later version wrote, or
+    that are no journal.
+    """
+    if not blob:
+        raise ConfigurationError(f"{origin}: is empty, so something else wrote it; delete the lane's keys")
+    if blob[0] != VERSION:
+        raise ConfigurationError(
+            f"{origin}: was written in format {blob[0]} and this dispatcher knows {VERSION}; upgrade it"
+        )
+    records: list[Record] = []
+    at, end = 1, len(blob)
+    try:
+        while at < end:
+            reader = _READERS.get(blob[at])
+            if reader is None:
+                raise _Damaged(f"unknown record kind {blob[at]} at byte {at}")
+            record, at = reader(blob, at)
+            records.append(record)
+    except (_Damaged, struct.error, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"{origin}: can't be read ({error}); something else wrote it, delete the lane's keys"
+        ) from None
+    return records
+
+
+def _read_bytes(blob: bytes, at: int, length: int) -> tuple[bytes, int]:
+    end = at + length
+    if end > len(blob):
+        raise _Damaged(f"ends after {len(blob)} bytes and should have {end}")
+    return blob[at:end], end
+
+
+def _read_group(blob: bytes, at: int, length: int) -> tuple[bytes | None, int]:
+    return (None, at) if length == NO_GROUP else _read_bytes(blob, at, length)
+
+
+def _truth(value: int, at: int) -> bool:
+    if value > 1:
+        raise _Damaged(f"a truth value of {value} in the record at byte {at}")
+    return value == 1
+
+
+def _read_reset(_: bytes, at: int) -> tuple[Record, int]:
+    return Reset(), at + 1
+
+
+def _read_entry(blob: bytes, at: int) -> tuple[Record, int]:
+    (_, inbound, lane_epoch, tag, fingerprint, incarnation, seq, group_seq, epoch, attempt, first, length) = (
+        _ENTRY_FIELDS.unpack_from(blob, at)
+    )
+    group, after = _read_group(blob, at + _ENTRY_FIELDS.size, length)
+    arrival, is_first = (lane_epoch, tag), _truth(first, at)
+    entry = OpenEntry(
+        inbound, arrival, fingerprint, incarnation, seq, group, group_seq, epoch, attempt, is_first
+    )
+    return entry, after
+
+
+def _read_range(blob: bytes, at: int) -> tuple[Record, int]:
+    _, incarnation, first, last = _RANGE_FIELDS.unpack_from(blob, at)
+    return SettledRange(incarnation, first, last), at + _RANGE_FIELDS.size
+
+
+def _read_ended(blob: bytes, at: int) -> tuple[Record, int]:
+    _, inbound, lane_epoch, tag, fingerprint, attempt, length = _ENDED_FIELDS.unpack_from(blob, at)
+    group, at = _read_group(blob, at + _ENDED_FIELDS.size, length)
+    (length,) = _LENGTH.unpack_from(blob, at)
+    reason, at = _read_bytes(blob, at + _LENGTH.size, length)
+    text = reason.decode(errors="surrogatepass")
+    return Ended(inbound, (lane_epoch, tag), fingerprint, group, attempt, text), at
+
+
+def _read_buried(blob: bytes, at: int) -> tuple[Record, int]:
+    _, inbound, lane_epoch, tag = _POSITION_FIELDS.unpack_from(blob, at)
+    return Buried(inbound, (lane_epoch, tag)), at + _POSITION_FIELDS.size
+
+
+def _read_vanished(blob: bytes, at: int) -> tuple[Record, int]:
+    _, inbound, lane_epoch, tag = _POSITION_FIELDS.unpack_from(blob, at)
+    return Vanished(inbound, (lane_epoch, tag)), at + _POSITION_FIELDS.size
+
+
+def _read_taken(blob: bytes, at: int) -> tuple[Record, int]:
+    _, incarnation = _TAKEN_FIELDS.unpack_from(blob, at)
+    return Taken(incarnation), at + _TAKEN_FIELDS.size
+
+
+def _read_settled(blob: bytes, at: int) -> tuple[Record, int]:
+    _, inbound, proven, count = _SETTLED_FIELDS.unpack_from(blob, at)
+    is_proven = _truth(proven, at)
+    packed, at = _read_bytes(blob, at + _SETTLED_FIELDS.size, count * _ARRIVAL_FIELDS.size)
+    unpacked = _ARRIVAL_FIELDS.iter_unpack(packed)
+    entries = tuple(((lane_epoch, tag), fingerprint) for lane_epoch, tag, fingerprint in unpacked)
+    return SettledEntries(inbound, is_proven, entries), at
+
+
+def _read_proven(blob: bytes, at: int) -> tuple[Record, int]:
+    _, inbound, count = _PROVEN_FIELDS.unpack_from(blob, at)
+    return Proven(inbound, count), at + _PROVEN_FIELDS.size
+
+
+def _read_used(blob: bytes, at: int) -> tuple[Record, int]:
+    _, incarnation, highest = _USED_FIELDS.unpack_from(blob, at)
+    return Used(incarnation, highest), at + _USED_FIELDS.size
+
+
+_READERS: Final[dict[int, Callable[[bytes, int], tuple[Record, int]]]] = {
+    _RESET: _read_reset,
+    _ENTRY: _read_entry,
+    _RANGE: _read_range,
+    _ENDED: _read_ended,
+    _BURIED: _read_buried,
+    _VANISHED: _read_vanished,
+    _TAKEN: _read_taken,
+    _SETTLED: _read_settled,
+    _PROVEN: _read_proven,
+    _USED: _read_used,
+}

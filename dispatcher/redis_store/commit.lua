@@ -1,0 +1,55 @@
+-- One commit, all or nothing, in one chain per leader.
+-- ARGV: 1 leader, 2 ordinal that must be stored, 3 ordinal of this commit, 4 run_id or '' (not known to be
+-- complete), 5 journal blob or '', 6 'checkpoint' or '' (older journal entries may go); then, if any table
+-- changes, packed fields (u32 length, bytes): 7 owners set, 8 owners forgotten, 9 incarnations set,
+-- 10 incarnations forgotten, 11 commands.
+-- Returns 'applied' (now or before), 'gap' or 'fenced'.
+local meta = redis.call('HMGET', KEYS[1], 'leader', 'ordinal')
+if meta[1] ~= ARGV[1] or meta[2] ~= ARGV[2] then
+  local stored, own = tonumber(meta[2] or ''), tonumber(ARGV[3])
+  if meta[1] == ARGV[1] and stored and own and stored >= own then return 'applied' end
+  return refusal(ARGV[1])
+end
+
+-- A full Redis refuses the first command that needs memory, and none after one that went through. The ordinal
+-- comes last: if anything else fails half-way (a key of another type), this commit must not count as applied.
+local function finish()
+  redis.call('HSET', KEYS[1], 'ordinal', ARGV[3])
+  if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], 'run_id', ARGV[4]) end
+  return 'applied'
+end
+
+if ARGV[5] ~= '' then redis.call('XADD', KEYS[2], ARGV[3] .. '-0', 'r', ARGV[5]) end
+if ARGV[6] ~= '' then redis.call('XTRIM', KEYS[2], 'MINID', ARGV[3] .. '-0') end
+if #ARGV == 6 then return finish() end
+
+local function unpacked(packed)
+  local fields, count, at = {}, 0, 1
+  while at <= #packed do
+    count = count + 1
+    fields[count], at = struct.unpack('>I4c0', packed, at)
+  end
+  return fields
+end
+
+local function call_in_chunks(command, key, fields)
+  for first = 1, #fields, 1000 do -- even, so that no pair is split; far below Lua's stack
+    redis.call(command, key, unpack(fields, first, math.min(first + 999, #fields)))
+  end
+end
+
+call_in_chunks('HSET', KEYS[3], unpacked(ARGV[7]))
+call_in_chunks('HDEL', KEYS[3], unpacked(ARGV[8]))
+call_in_chunks('HSET', KEYS[4], unpacked(ARGV[9]))
+call_in_chunks('HDEL', KEYS[4], unpacked(ARGV[10]))
+
+local results = unpacked(ARGV[11])
+for position = 1, #results, 2 do
+  if redis.call('HSET', KEYS[5], results[position], results[position + 1]) == 1 then
+    redis.call('RPUSH', KEYS[6], results[position])
+  end
+end
+while redis.call('LLEN', KEYS[6]) > 1000 do
+  redis.call('HDEL', KEYS[5], redis.call('LPOP', KEYS[6]))
+end
+return finish()

@@ -1,0 +1,238 @@
+"""One connection to Redis: commands out, replies back in order, each handed to who waits for it.
+
+A protocol on asyncio's transport with hiredis' parser. A client library's per-command machinery would cost
+the commit path more than twice as much, and none of it is needed for a pipeline that one task owns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Self, cast
+
+import hiredis
+
+from dispatcher.errors import ConfigurationError, DispatcherError, StoreUnavailable
+from dispatcher.redis_store.scripts import Argument, pack
+from dispatcher.redis_store.tls import client_context, connect_problem, greeting_problem
+from dispatcher.settings import RedisSettings
+
+#: XTRIM MINID and exclusive ranges came with it.
+VERSION_MIN: Final = (6, 2)
+#: How often, within the timeout, the connection looks whether an answer is overdue.
+_LOOKS_PER_TIMEOUT: Final = 4
+#: hiredis' word for "no whole reply yet": None and False are replies.
+_NOTHING: Final = object()
+#: Error replies that somebody has to do something about; waiting doesn't help.
+_SETTINGS_ERRORS: Final = ("NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH", "ERR DB index", "ERR invalid DB")
+
+
+class RedisConnection(asyncio.Protocol):
+    """A greeted connection. Not usable any more once `lost` has a text."""
+
+    def __init__(self, settings: RedisSettings, on_lost: Callable[[RedisConnection, str], None]) -> None:
+        self.lost: str | None = None
+        self.server: dict[str, str] = {}  # section "server" of INFO
+        address = settings.address
+        self._where = f"{address.host}:{address.port}"
+        self._settings = settings
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        self._waiters: deque[Callable[[Any], None]] = deque()
+        self._calls: set[asyncio.Future[Any]] = set()
+        self._transport: asyncio.WriteTransport | None = None
+        self._closed = asyncio.Event()
+        self._timeout_s = settings.timeout_ms / 1000
+        self._waiting_since = 0.0  # loop time of the last byte read, or of the first unanswered command
+        self._looked_at = 0.0
+        self._look: asyncio.TimerHandle | None = None
+
+    @classmethod
+    async def open(
+        cls, settings: RedisSettings, name: str, on_lost: Callable[[RedisConnection, str], None]
+    ) -> Self:
+        """Connect, log in, select the database and read what server it is.
+
+        `on_lost(connection, reason)` is called once, when a greeted connection ends by itself or by `abort`.
+        Raises StoreUnavailable if it may work later, ConfigurationError if somebody must change something.
+        """
+        connection = cls(settings, lambda *_: None)
+        try:
+            async with asyncio.timeout(connection._timeout_s):
+                await connection._connect()
+                await connection._greet(name)
+        except TimeoutError:
+            connection.abort("no answer")
+            raise StoreUnavailable(
+                f"Redis at {connection._where} did not answer within {settings.timeout_ms} ms"
+            ) from None
+        except BaseException:
+            connection.abort("the greeting failed")
+            raise
+        connection._on_lost = on_lost
+        connection._look_after()
+        return connection
+
+    @property
+    def run_id(self) -> str:
+        """Names the server process; '' if the server does not say."""
+        return self.server.get("run_id", "")
+
+    async def _connect(self) -> None:
+        address = self._settings.address
+        context = client_context(self._settings) if address.tls else None
+        server_name = (self._settings.server_name or address.host) if address.tls else None
+        try:
+            await self._loop.create_connection(
+                lambda: self, address.host, address.port, ssl=context, server_hostname=server_name
+            )
+        except (OSError, UnicodeError) as error:  # the latter for a host that is no name
+            raise connect_problem(self._settings, error) from None
+
+    async def _greet(self, name: str) -> None:
+        address = self._settings.address
+        if address.password is not None:
+            user = () if address.user is None else (address.user,)
+            await self.call("AUTH", *user, address.password)
+        if address.database:
+            await self.call("SELECT", address.database)
+        self.server = parse_server_facts(await self.call("INFO", "server"))
+        with contextlib.suppress(DispatcherError):  # it only helps people who read CLIENT LIST
+            await self.call("CLIENT", "SETNAME", name)
+        problem = version_problem(self.server)
+        if problem is not None:
+            raise ConfigurationError(f"redis.url: {problem}")
+
+    # --- commands ------------------------------------------------------------------------------------
+
+    def send(self, packed: bytes, on_reply: Callable[[Any], None]) -> None:
+        """Write a packed command. `on_reply` gets its reply, which may be a hiredis.ReplyError.
+
+        Replies come in the order of the commands; none comes any more once the connection is lost.
+        """
+        if self._transport is None or self.lost is not None:
+            return
+        if not self._waiters:
+            self._waiting_since = self._loop.time()
+        self._waiters.append(on_reply)
+        self._transport.write(packed)
+
+    async def call(self, *arguments: Argument) -> Any:
+        """Send one command and wait for its reply.
+
+        Raises ConfigurationError or StoreUnavailable for an error reply, StoreUnavailable when the connection
+        ends before the reply.
+        """
+        if self.lost is not None:
+            raise StoreUnavailable(self.lost)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._calls.add(future)
+        self.send(pack(*arguments), partial(_resolve, future))
+        try:
+            reply = await future
+        finally:
+            self._calls.discard(future)
+        if isinstance(reply, hiredis.ReplyError):
+            raise self.error_of(reply)
+        return reply
+
+    def error_of(self, reply: hiredis.ReplyError) -> DispatcherError:
+        """The product's error for an error reply of Redis."""
+        text = str(reply)
+        if text.startswith(_SETTINGS_ERRORS):
+            return ConfigurationError(f"redis.url: Redis at {self._where} refuses us: {text}")
+        return StoreUnavailable(f"Redis at {self._where} answers {text}")
+
+    def abort(self, reason: str) -> None:
+        """End the connection now, for this reason. A second call does nothing."""
+        if self.lost is not None:
+            return
+        self.lost = reason
+        if self._look is not None:
+            self._look.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        self._waiters.clear()
+        for future in self._calls:
+            if not future.done():
+                future.set_exception(StoreUnavailable(reason))
+        self._on_lost(self, reason)
+
+    # --- asyncio's side ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's is none by class
+
+    def data_received(self, data: bytes) -> None:
+        if self.lost is not None:
+            return
+        self._waiting_since = self._loop.time()
+        reader, waiters = self._reader, self._waiters
+        try:
+            reader.feed(data)
+            while (reply := reader.gets()) is not _NOTHING:
+                if not waiters:  # unless a waiter has just ended the connection: then this does nothing
+                    self.abort(f"{self._where} does not speak like Redis (an answer to nothing)")
+                    return
+                waiters.popleft()(reply)
+        except hiredis.ProtocolError as error:
+            self.abort(f"{self._where} does not speak like Redis ({error})")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.server and self.lost is None:
+            self._fail_greeting(greeting_problem(self._settings, error))
+        why = f": {error}" if error else ""
+        self.abort(f"Redis at {self._where} closed the connection{why}")
+        self._closed.set()
+
+    async def wait_closed(self) -> None:
+        """After `abort`: until the socket is gone."""
+        await self._closed.wait()
+
+    def _fail_greeting(self, problem: DispatcherError) -> None:
+        for future in self._calls:
+            if not future.done():
+                future.set_exception(problem)
+
+    def _look_after(self) -> None:
+        """End the connection when an answer is overdue; while it is idle ask for one."""
+        now = self._loop.time()
+        period_s = self._timeout_s / _LOOKS_PER_TIMEOUT
+        if self._looked_at and now - self._looked_at > 2 * period_s:
+            self._waiting_since = now  # we stood still ourselves: what arrived meanwhile is not read yet
+        self._looked_at = now
+        if not self._waiters:
+            if now - self._waiting_since >= self._timeout_s:
+                self.send(b"*1\r\n$4\r\nPING\r\n", _ignore)
+        elif now - self._waiting_since >= self._timeout_s:
+            self.abort(f"Redis at {self._where} did not answer within {self._settings.timeout_ms} ms")
+            return
+        self._look = self._loop.call_later(period_s, self._look_after)
+
+
+def parse_server_facts(text: bytes) -> dict[str, str]:
+    """The fields of an INFO reply."""
+    pairs = (line.partition(":") for line in text.decode(errors="replace").splitlines())
+    return {name: value for name, colon, value in pairs if colon}
+
+
+def version_problem(server: dict[str, str]) -> str | None:
+    """What is wrong with the server's version, or None."""
+    version = server.get("redis_version", "")
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if numbers and numbers < VERSION_MIN:
+        return f"this is Redis {version}; the dispatcher needs 6.2 or later"
+    return None
+
+
+def _resolve(future: asyncio.Future[Any], reply: Any) -> None:
+    if not future.done():
+        future.set_result(reply)
+
+
+def _ignore(_: Any) -> None:
+    pass

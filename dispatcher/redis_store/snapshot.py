@@ -1,0 +1,110 @@
+"""What a new leader does first: raise the lane epoch, then read all that the lane's keys hold."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dispatcher.core.effects import Record, Snapshot
+from dispatcher.errors import ConfigurationError
+from dispatcher.redis_store import tables
+from dispatcher.redis_store.codec import decode
+from dispatcher.redis_store.connection import RedisConnection
+from dispatcher.redis_store.inbounds import UNKNOWN_STORED, InboundTable
+from dispatcher.redis_store.scripts import LEAD, LaneKeys, evaluate
+
+#: Journal entries per read: some megabytes at most, far from what would hold up Redis' other clients.
+_ENTRIES_PER_READ: Final = 500
+#: Rows per read of a table.
+_ROWS_PER_READ: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """What makes a writer the lane's leader, and where its chain of commits begins."""
+
+    epoch: int
+    leader: str  # as the scripts compare it
+    ordinal: int  # of the last commit before
+    complete: bool  # Redis is known to hold everything that was ever committed
+    inbounds: InboundTable
+
+
+async def take_lead(
+    connection: RedisConnection, keys: LaneKeys, now_ms: int, inbounds: Sequence[str]
+) -> Leadership:
+    """Fence every leader before. Raises ConfigurationError, StoreUnavailable."""
+    token = uuid.uuid4().hex  # two leaders of one second, after Redis was emptied, still differ
+    epoch, ordinal, run_id, stored_names = await connection.call(
+        *evaluate(LEAD, keys, now_ms // 1000, token, *inbounds)
+    )
+    names = tables.read_names(stored_names, f"redis.url: field inbounds of {keys.meta}")
+    if len(names) > UNKNOWN_STORED:
+        raise ConfigurationError(
+            f"redis.url: the lane has had {len(names)} inbound queues, more than its journal can number; "
+            f"stop the lane, let its inbound queues run empty and delete the keys {keys.meta}, {keys.journal}"
+        )
+    return Leadership(
+        epoch=int(epoch),
+        leader=f"{int(epoch)} {token}",
+        ordinal=int(ordinal),
+        complete=bool(run_id) and run_id.decode() == connection.run_id,
+        inbounds=InboundTable(names, inbounds),
+    )
+
+
+async def read_snapshot(connection: RedisConnection, keys: LaneKeys, leadership: Leadership) -> Snapshot:
+    """All that is stored, with the configured inbound positions.
+
+    Nothing changes meanwhile: every writer before was fenced, and the leader does not write yet. Raises
+    ConfigurationError (formats, queues that are no longer configured), StoreUnavailable.
+    """
+    records = await _read_journal(connection, keys)
+    owners = await _read_table(connection, keys.owners)
+    incarnations = await _read_table(connection, keys.incarnations)
+    commands = await _read_table(connection, keys.commands)
+    return Snapshot(
+        lane_epoch=leadership.epoch,
+        complete=leadership.complete,
+        broker_restarted=False,
+        records=leadership.inbounds.translate(records, f"redis.url: the journal {keys.journal}"),
+        owners={group: tables.read_owner(row, _row(keys.owners, group)) for group, row in owners.items()},
+        incarnations={
+            tables.read_number(number, _row(keys.incarnations, number)): tables.read_incarnation(
+                row, _row(keys.incarnations, number)
+            )
+            for number, row in incarnations.items()
+        },
+        commands={
+            tables.to_text(uuid, _row(keys.commands, uuid)): tables.read_json(row, _row(keys.commands, uuid))
+            for uuid, row in commands.items()
+        },
+    )
+
+
+async def _read_journal(connection: RedisConnection, keys: LaneKeys) -> list[Record]:
+    records: list[Record] = []
+    start = "-"
+    while entries := await connection.call("XRANGE", keys.journal, start, "+", "COUNT", _ENTRIES_PER_READ):
+        for entry_id, fields in entries:
+            origin = f"redis.url: entry {entry_id.decode()} of the journal {keys.journal}"
+            records.extend(decode(fields[1], origin))
+        start = "(" + entries[-1][0].decode()
+    return records
+
+
+async def _read_table(connection: RedisConnection, key: str) -> dict[bytes, bytes]:
+    rows: dict[bytes, bytes] = {}
+    cursor = b"0"
+    while True:
+        cursor, fields = await connection.call("HSCAN", key, cursor, "COUNT", _ROWS_PER_READ)
+        pairs = iter(fields)
+        rows.update(zip(pairs, pairs, strict=True))
+        if cursor == b"0":
+            return rows
+
+
+def _row(key: str, field: bytes) -> str:
+    return f"redis.url: row {field!r} of {key}"

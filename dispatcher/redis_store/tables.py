@@ -1,0 +1,121 @@
+"""Rows of the lane's small tables as Redis keeps them, and the packed form in which commits carry changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from struct import Struct
+from typing import Any, Final, get_type_hints
+
+from dispatcher.core.effects import Effects, IncarnationRow, OwnerRow
+from dispatcher.errors import ConfigurationError
+
+#: Raised with every change of an owner row's layout.
+OWNER_VERSION: Final = 1
+_OWNER = Struct("!BQQ")
+_LENGTH = Struct("!I")
+_INCARNATION_TYPES: Final = get_type_hints(IncarnationRow)
+_pack_owner = _OWNER.pack
+_pack_length = _LENGTH.pack
+_OWNER_LENGTH = _LENGTH.pack(_OWNER.size)
+
+
+def packed(fields: Iterable[bytes]) -> bytes:
+    """Fields one after the other, each behind its length: one argument of a script for any number."""
+    return b"".join([_pack_length(len(field)) + field for field in fields])
+
+
+def packed_owners(rows: Iterable[tuple[bytes, OwnerRow]]) -> bytes:
+    return b"".join(
+        [
+            _pack_length(len(group)) + group + _OWNER_LENGTH + _pack_owner(OWNER_VERSION, *row)
+            for group, row in rows
+        ]
+    )
+
+
+def packed_incarnations(rows: Iterable[tuple[int, IncarnationRow]]) -> bytes:
+    return packed(field for number, row in rows for field in (b"%d" % number, to_json(row._asdict())))
+
+
+def changes(effects: Effects) -> tuple[bytes, ...]:
+    """The table arguments of a commit, in its script's order; none if no table changes."""
+    owners, incarnations = effects.owners, effects.incarnations
+    if not (owners or incarnations or effects.commands):
+        return ()
+    return (
+        packed_owners((group, row) for group, row in owners.items() if row is not None),
+        packed(group for group, row in owners.items() if row is None),
+        packed_incarnations((number, row) for number, row in incarnations.items() if row is not None),
+        packed(b"%d" % number for number, row in incarnations.items() if row is None),
+        packed(field for item in effects.commands.items() for field in (to_bytes(item[0]), to_json(item[1]))),
+    )
+
+
+def to_bytes(text: str) -> bytes:
+    """Any text that JSON can hold, lone surrogates too."""
+    return text.encode(errors="surrogatepass")
+
+
+def to_text(value: bytes, origin: str) -> str:
+    """Raises ConfigurationError, beginning with `origin`."""
+    try:
+        return value.decode(errors="surrogatepass")
+    except UnicodeDecodeError:
+        raise _foreign(origin) from None
+
+
+def read_owner(value: bytes, origin: str) -> OwnerRow:
+    """Raises ConfigurationError, beginning with `origin`."""
+    if not value or value[0] != OWNER_VERSION:
+        raise ConfigurationError(f"{origin}: is not in the format of this dispatcher; upgrade it")
+    if len(value) != _OWNER.size:
+        raise _foreign(origin)
+    _, incarnation, epoch = _OWNER.unpack(value)
+    return OwnerRow(incarnation, epoch)
+
+
+def read_incarnation(value: bytes, origin: str) -> IncarnationRow:
+    """Unknown fields are ignored. Raises ConfigurationError, beginning with `origin`."""
+    fields = read_json(value, origin)
+    for name, kind in _INCARNATION_TYPES.items():
+        if type(fields.get(name)) is not kind:
+            raise _foreign(origin)
+    return IncarnationRow(**{name: fields[name] for name in _INCARNATION_TYPES})
+
+
+def read_number(value: bytes, origin: str) -> int:
+    """Raises ConfigurationError, beginning with `origin`."""
+    if not value.isdigit() or len(value) > 20:
+        raise _foreign(origin)
+    return int(value)
+
+
+def read_json(value: bytes, origin: str) -> dict[str, Any]:
+    """Raises ConfigurationError, beginning with `origin`."""
+    try:
+        fields = json.loads(value)
+    except (ValueError, RecursionError):
+        raise _foreign(origin) from None
+    if not isinstance(fields, dict):
+        raise _foreign(origin)
+    return fields
+
+
+def read_names(value: bytes, origin: str) -> list[str]:
+    """Raises ConfigurationError, beginning with `origin`."""
+    try:
+        names = json.loads(value)
+    except (ValueError, RecursionError):
+        raise _foreign(origin) from None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise _foreign(origin)
+    return names
+
+
+def _foreign(origin: str) -> ConfigurationError:
+    return ConfigurationError(f"{origin}: can't be read; something else wrote it, delete the lane's keys")
+
+
+def to_json(value: dict[str, Any] | list[str]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -1,0 +1,66 @@
+"""TLS to Redis, and plain words for everything that can go wrong before the first answer."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+
+from dispatcher.errors import ConfigurationError, DispatcherError, StoreUnavailable
+from dispatcher.settings import RedisSettings
+
+
+def client_context(settings: RedisSettings) -> ssl.SSLContext:
+    """Trust and identity for a rediss:// URL. Raises ConfigurationError, which names the key."""
+    try:
+        context = ssl.create_default_context(cafile=settings.ca_file)
+    except OSError as error:  # ssl.SSLError is one
+        raise ConfigurationError(f"redis.ca_file: can't be read: {error}") from None
+    if settings.cert_file is not None:
+        try:
+            context.load_cert_chain(settings.cert_file, settings.key_file)
+        except OSError as error:
+            raise ConfigurationError(f"redis.cert_file: can't be read with its key_file: {error}") from None
+    return context
+
+
+def connect_problem(settings: RedisSettings, error: OSError | UnicodeError) -> DispatcherError:
+    """The error to raise when a connection could not be made."""
+    where = _where(settings)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return ConfigurationError(
+            f"redis.url: the certificate of {where} is not trusted ({error.verify_message}); "
+            "set redis.ca_file, and redis.server_name if it is for another name"
+        )
+    if isinstance(error, ssl.SSLError):
+        return StoreUnavailable(f"Redis at {where} does not answer in TLS: {error.reason or error}")
+    return StoreUnavailable(f"Redis at {where} can't be reached: {_reason(error)}")
+
+
+def _reason(error: OSError | UnicodeError) -> str:
+    # asyncio's own text names the address again and not what went wrong.
+    known = isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno
+    return os.strerror(known) if known else str(error)
+
+
+def greeting_problem(settings: RedisSettings, error: Exception | None) -> DispatcherError:
+    """The error to raise when Redis closed the connection before it answered anything."""
+    where = _where(settings)
+    if isinstance(
+        error, ssl.SSLError
+    ):  # the server looks at our certificate only after our handshake is done
+        return ConfigurationError(
+            f"redis.cert_file: Redis at {where} refuses us in TLS ({error.reason or error}); "
+            "cert_file and key_file must be a pair that it trusts"
+        )
+    if not settings.address.tls:
+        hint = " (does it expect TLS? then the URL must begin with rediss://)"
+    elif settings.cert_file is None:  # its alert may be lost when it closes
+        hint = " (does it ask for a certificate? then set redis.cert_file and redis.key_file)"
+    else:
+        hint = ""
+    return StoreUnavailable(f"Redis at {where} closed the connection at once{hint}")
+
+
+def _where(settings: RedisSettings) -> str:
+    return f"{settings.address.host}:{settings.address.port}"

@@ -1,0 +1,223 @@
+"""Who may speak to Redis, and in plain words why not."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import redis.asyncio
+
+from dispatcher.errors import ConfigurationError, StoreUnavailable
+from dispatcher.nodes.local_redis import LocalRedis
+from dispatcher.nodes.ports import free_ports
+from dispatcher.redis_store import LaneStore, probe
+from dispatcher.redis_store.connection import version_problem
+from dispatcher.settings import RedisSettings
+from tests.redis_store.certificates import SERVER_NAME, Certificates
+from tests.redis_store.conftest import now_ms
+from tests.redis_store.samples import dispatched, entry, step
+from tests.waiting import eventually
+
+
+async def store_at(**settings: Any) -> LaneStore:
+    return await LaneStore.open(
+        RedisSettings(timeout_ms=1000, **settings),
+        "orders",
+        uuid.uuid4().hex,
+        on_gap=lambda: pytest.fail("a gap"),
+    )
+
+
+async def assert_works(**settings: Any) -> None:
+    store = await store_at(**settings)
+    await store.lead(now_ms(), ["in"])
+    await store.commit(step(dispatched(1)))
+    assert (await store.lead(now_ms(), ["in"])).records == [entry(dispatched(1))]
+    await store.close()
+
+
+def with_credentials(url: str, credentials: str, database: int = 0) -> str:
+    return f"redis://{credentials}@127.0.0.1:{urlsplit(url).port}/{database}"
+
+
+@pytest.fixture
+def guarded_redis() -> Iterator[LocalRedis]:
+    users = ["requirepass s3cret", "user reader on >r3ad ~* +info", "user writer on >wr%te ~* +@all"]
+    with LocalRedis(config=users) as server:
+        yield server
+
+
+async def test_password_user_and_database_of_the_url_are_used(guarded_redis: LocalRedis) -> None:
+    await assert_works(url=with_credentials(guarded_redis.url, ":s3cret"))
+    await assert_works(url=with_credentials(guarded_redis.url, "writer:wr%25te", 3))
+    async with redis.asyncio.Redis.from_url(with_credentials(guarded_redis.url, ":s3cret", 3)) as client:
+        assert [key async for key in client.scan_iter("*:meta")]
+
+
+@pytest.mark.parametrize(
+    ("credentials", "problem"),
+    [
+        (":wrong", "WRONGPASS"),
+        ("writer:s3cret", "WRONGPASS"),
+        ("nobody:s3cret", "WRONGPASS"),
+        ("", "NOAUTH"),
+        ("reader:r3ad", "NOPERM"),
+    ],
+)
+async def test_refused_credentials_are_a_configuration_error(
+    guarded_redis: LocalRedis, credentials: str, problem: str
+) -> None:
+    url = with_credentials(guarded_redis.url, credentials).replace("//@", "//")
+    with pytest.raises(ConfigurationError) as raised:
+        await store_at(url=url)
+    [line] = raised.value.problems
+    assert line.startswith("redis.url: Redis at 127.0.0.1:")
+    assert f"refuses us: {problem}" in line
+    assert "s3cret" not in line
+    assert f"refuses us: {problem}" in (await probe(RedisSettings(url=url)))[-1]
+
+
+async def test_a_password_where_none_is_wanted_is_a_configuration_error(own_redis: LocalRedis) -> None:
+    with pytest.raises(ConfigurationError, match=r"AUTH .* without any password configured"):
+        await store_at(url=with_credentials(own_redis.url, ":s3cret"))
+
+
+async def test_a_database_that_does_not_exist_is_a_configuration_error(own_redis: LocalRedis) -> None:
+    with pytest.raises(ConfigurationError, match="DB index is out of range"):
+        await store_at(url=own_redis.url.replace("/0", "/99"))
+
+
+async def test_a_password_that_changes_makes_the_store_unavailable(guarded_redis: LocalRedis) -> None:
+    url = with_credentials(guarded_redis.url, ":s3cret")
+    store = await store_at(url=url)
+    async with redis.asyncio.Redis.from_url(url) as client:
+        await client.config_set("requirepass", "other")
+        await client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        await eventually(lambda: "WRONGPASS" in (store.problem or ""))
+        await client.config_set("requirepass", "s3cret")
+    await eventually(lambda: store.available)
+    await store.close()
+
+
+async def test_nobody_listens() -> None:
+    [port] = free_ports(1)
+    with pytest.raises(
+        StoreUnavailable, match=rf"Redis at 127\.0\.0\.1:{port} can't be reached: Connection refused"
+    ):
+        await store_at(url=f"redis://127.0.0.1:{port}/0")
+
+
+async def test_a_host_that_has_no_address() -> None:
+    with pytest.raises(StoreUnavailable, match=r"Redis at nowhere\.invalid:6379 can't be reached: "):
+        await store_at(url="redis://nowhere.invalid/0")
+    with pytest.raises(StoreUnavailable, match="can't be reached: "):
+        await store_at(url=f"redis://{'x' * 64}.example/0")
+
+
+async def test_somebody_listens_and_says_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        with pytest.raises(StoreUnavailable, match="did not answer within 1000 ms"):
+            await store_at(url=url)
+
+
+@pytest.mark.parametrize(
+    ("version", "fit"), [("5.0.14", False), ("6.0.16", False), ("6.2.0", True), ("7.2.4", True), ("", True)]
+)
+def test_a_redis_that_is_too_old_says_what_is_needed(version: str, fit: bool) -> None:
+    problem = version_problem({"redis_version": version})
+    assert problem == (None if fit else f"this is Redis {version}; the dispatcher needs 6.2 or later")
+
+
+# --- TLS ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(params=["no", "yes"], ids=["server certificate", "both certificates"])
+def tls_redis(request: pytest.FixtureRequest, certificates: Certificates) -> Iterator[LocalRedis]:
+    [port] = free_ports(1)
+    config = [
+        f"tls-port {port}",
+        f"tls-ca-cert-file {certificates.path('ca.pem')}",
+        f"tls-cert-file {certificates.path('server.pem')}",
+        f"tls-key-file {certificates.path('server.key')}",
+        f"tls-auth-clients {request.param}",
+    ]
+    with LocalRedis(config=config) as server:
+        server.tls_url = f"rediss://127.0.0.1:{port}/0"  # type: ignore[attr-defined]
+        server.wants_certificate = request.param == "yes"  # type: ignore[attr-defined]
+        yield server
+
+
+async def test_tls(tls_redis: Any, certificates: Certificates) -> None:
+    trusting = {"url": tls_redis.tls_url, "ca_file": certificates.path("ca.pem"), "server_name": SERVER_NAME}
+    identity = {"cert_file": certificates.path("client.pem"), "key_file": certificates.path("client.key")}
+    await assert_works(**trusting, **identity)
+    if tls_redis.wants_certificate:
+        # Redis closes right behind its alert, which may be overtaken by the reset.
+        with pytest.raises((ConfigurationError, StoreUnavailable), match=r"redis\.cert_file"):
+            await store_at(**trusting)
+    else:
+        await assert_works(**trusting)
+    with pytest.raises(ConfigurationError, match=r"^redis\.url: the certificate of .* redis\.ca_file"):
+        await store_at(url=tls_redis.tls_url)
+    with pytest.raises(ConfigurationError, match=r"is not trusted .* redis\.server_name"):
+        await store_at(url=tls_redis.tls_url, ca_file=certificates.path("ca.pem"))
+    with pytest.raises(ConfigurationError, match="is not trusted"):
+        await store_at(**{**trusting, "ca_file": certificates.path("stranger.pem")})
+    with pytest.raises(StoreUnavailable, match="does it expect TLS"):
+        await store_at(url=tls_redis.tls_url.replace("rediss", "redis"))
+
+
+async def test_tls_to_a_plain_port(own_redis: LocalRedis) -> None:
+    with pytest.raises(StoreUnavailable, match=r"Redis at .* (did not answer|closed)"):
+        await store_at(url=own_redis.url.replace("redis:", "rediss:"))
+
+
+async def test_unreadable_certificate_files_are_named(certificates: Certificates, tmp_path: Path) -> None:
+    url = "rediss://127.0.0.1:1/0"
+    for ca_file in (str(tmp_path / "missing.pem"), certificates.path("request")):
+        with pytest.raises(ConfigurationError, match=r"^redis\.ca_file: can't be read"):
+            await store_at(url=url, ca_file=ca_file)
+    with pytest.raises(ConfigurationError, match=r"^redis\.cert_file: can't be read with its key_file"):
+        await store_at(
+            url=url, cert_file=certificates.path("client.pem"), key_file=certificates.path("server.key")
+        )
+
+
+# --- probe -------------------------------------------------------------------------------------------------
+
+
+async def test_a_fit_redis_has_no_problems(own_redis: LocalRedis) -> None:
+    assert await probe(RedisSettings(url=own_redis.url)) == []
+
+
+async def test_what_may_cost_data_is_a_warning() -> None:
+    with LocalRedis(append_only=False, config=["maxmemory-policy allkeys-lru"]) as server:
+        found = await probe(RedisSettings(url=server.url))
+    assert [line.partition(":")[0] for line in found] == ["warning", "warning"]
+    assert "appendonly is off" in found[0]
+    assert "maxmemory-policy is allkeys-lru" in found[1]
+
+
+async def test_a_replica_is_a_problem(own_redis: LocalRedis) -> None:
+    async with redis.asyncio.Redis.from_url(own_redis.url) as client:
+        await client.execute_command("REPLICAOF", "127.0.0.1", "1")
+    assert await probe(RedisSettings(url=own_redis.url)) == [
+        "redis.url: this is a read-only replica; name its master"
+    ]
+
+
+async def test_an_unreachable_redis_is_a_problem() -> None:
+    [port] = free_ports(1)
+    [line] = await probe(RedisSettings(url=f"redis://127.0.0.1:{port}/0"))
+    assert line.startswith(f"redis.url: Redis at 127.0.0.1:{port} can't be reached")

@@ -1,0 +1,90 @@
+"""The journal's bytes: what goes in comes out, and nothing else is taken for a journal."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dispatcher.core.effects import Dispatched, OpenEntry, Record, SettledRange
+from dispatcher.errors import ConfigurationError, InvalidTransition
+from dispatcher.redis_store.codec import VERSION, decode, encode
+from tests.redis_store import samples
+
+#: Every number stands for itself.
+SAME = range(0x1_0000)
+
+
+@given(st.lists(samples.records, max_size=20))
+def test_every_record_comes_back_as_it_was(records: list[Record]) -> None:
+    assert decode(encode(records, SAME), "blob") == records
+
+
+@pytest.mark.parametrize("group", [None, b"", b"orders-7", bytes(range(256)) * 8])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_dispatch_comes_back_as_an_open_entry(group: bytes | None, first: bool) -> None:
+    record = Dispatched(samples.message(7, 2, group), 3, "amq.gen-x", 2**52, 1, 2**51, 4, first)
+    expected = OpenEntry(
+        2, (samples.EPOCH, 7), record.message.fingerprint, 3, 2**52, group, 1, 2**51, 4, first
+    )
+    assert decode(encode([record], SAME), "blob") == [expected]
+
+
+def test_inbound_queues_are_written_by_their_stored_number() -> None:
+    records: list[Record] = [
+        samples.entry(samples.dispatched(1, inbound=1)),
+        samples.dispatched(2, inbound=0),
+    ]
+    read = decode(encode(records, [41, 7]), "blob")
+    assert [record.inbound for record in read if isinstance(record, OpenEntry)] == [7, 41]
+
+
+def _read(blob: bytes) -> list[Record] | str:
+    """The records, or the error's text."""
+    try:
+        return decode(blob, "entry 7-0")
+    except ConfigurationError as error:
+        return str(error)
+
+
+@given(st.binary(max_size=200))
+@example(b"")
+@example(bytes((VERSION,)))
+def test_any_bytes_are_records_or_a_clear_error(data: bytes) -> None:
+    for blob in (data, bytes((VERSION,)) + data):
+        result = _read(blob)
+        if isinstance(result, str):
+            assert result.startswith("entry 7-0: ")
+        else:
+            assert decode(encode(result, SAME), "blob") == result
+
+
+@given(st.lists(samples.records, min_size=1, max_size=5), st.data())
+def test_a_cut_blob_is_its_first_records_or_a_clear_error(records: list[Record], data: st.DataObject) -> None:
+    blob = encode(records, SAME)
+    result = _read(blob[: data.draw(st.integers(0, len(blob) - 1))])
+    if isinstance(result, str):
+        assert result.startswith("entry 7-0: ")
+    else:
+        assert result == records[: len(result)] != records
+
+
+def test_a_later_format_says_upgrade() -> None:
+    with pytest.raises(ConfigurationError, match=r"^entry 7-0: was written in format 9 .* upgrade it$"):
+        decode(b"\x09anything", "entry 7-0")
+
+
+def test_a_count_beyond_the_blob_is_refused_before_anything_is_built() -> None:
+    blob = bytes((VERSION, 8)) + b"\0\0" + b"\0" + b"\xff\xff\xff\xff"
+    with pytest.raises(ConfigurationError, match=r"ends after 9 bytes"):
+        decode(blob, "entry")
+
+
+def test_a_fingerprint_that_would_be_cut_is_refused() -> None:
+    wrong = samples.entry(samples.dispatched(1))._replace(fingerprint=b"short")
+    with pytest.raises(InvalidTransition, match="5 bytes"):
+        encode([wrong], SAME)
+
+
+def test_a_range_costs_25_bytes() -> None:
+    assert len(encode([SettledRange(1, 2, 3)], SAME)) == 1 + 25
