@@ -1,0 +1,164 @@
+"""The blocking producer, on pika."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future, InvalidStateError, wait
+from functools import partial
+from itertools import count
+from types import TracebackType
+from typing import Any, Self
+
+from dispatcher.client.io_thread import IoThread
+from dispatcher.client.links import CLOSE_TIMEOUT_S, Tls
+from dispatcher.client.outbox import Outbox, Outgoing
+from dispatcher.client.pika_link import PikaLink
+from dispatcher.client.properties import Properties
+from dispatcher.client.sending import GROUP_HEADER, SEQUENCE_HEADER, Group, ProducerEngine, Sender
+from dispatcher.errors import BrokerUnavailable
+
+
+class BlockingGroupProducer:
+    """`GroupProducer` for threads; see there for the promises.
+
+        with BlockingGroupProducer(url, "orders.in") as producer:
+            producer.send(b"place", group="order-17")
+
+    Its methods may be called from any thread; the order of a group is that of the calls, so let one thread
+    send it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        queue: str | None = None,
+        *,
+        exchange: str | None = None,
+        routing_key: str = "",
+        group: Group | None = None,
+        auto_group: bool = False,
+        group_header: str = GROUP_HEADER,
+        sequence_header: str = SEQUENCE_HEADER,
+        tls: Tls | None = None,
+    ) -> None:
+        self._sender = Sender.of(
+            url, queue, exchange=exchange, routing_key=routing_key, group=group, auto_group=auto_group,
+            group_header=group_header, sequence_header=sequence_header, tls=tls,
+        )  # fmt: skip
+        self._tokens = count(1)
+        self._io: IoThread | None = None
+        self._engine: ProducerEngine | None = None
+        self._submitting = threading.Lock()  # numbers are submitted in their order
+        self._answers: set[Future[str]] = set()
+
+    @property
+    def group(self) -> Group | None:
+        """The group of messages that name none."""
+        return self._sender.group
+
+    def open(self) -> None:
+        """Begin to connect; `with` does it. Returns at once: sends wait for the connection."""
+        if self._io is None:
+            endpoint = self._sender.endpoint
+            io = self._io = IoThread(f"dispatcher {endpoint.connection_name}", self._crashed)
+            self._engine = ProducerEngine(
+                Outbox(), io, lambda receiver: PikaLink(endpoint, receiver, io), io.end
+            )
+            io.start()
+            io.submit(self._engine.start)
+
+    def send(
+        self,
+        body: bytes,
+        group: Group | None = None,
+        *,
+        headers: Mapping[str | bytes, Any] | None = None,
+        properties: Properties | None = None,
+        routing_key: str | None = None,
+        close: bool = False,
+        timeout_s: float | None = None,
+    ) -> str:
+        """Send a message and wait until the broker has it; returns its message id.
+
+        `close` closes the group: what is sent to it later may go to another consumer.
+        Raises SendFailed when the broker does not take it, ConfigurationError when it does not take this
+        producer, ValueError for a header or property that can't be sent. Raises TimeoutError after
+        `timeout_s`: a message whose turn has not come by then is not sent, of another it is not known.
+        """
+        answer = self.submit(
+            body, group, headers=headers, properties=properties, routing_key=routing_key, close=close
+        )
+        try:
+            return answer.result(timeout_s)
+        except TimeoutError:
+            answer.cancel()
+            raise
+
+    def submit(
+        self,
+        body: bytes,
+        group: Group | None = None,
+        *,
+        headers: Mapping[str | bytes, Any] | None = None,
+        properties: Properties | None = None,
+        routing_key: str | None = None,
+        close: bool = False,
+    ) -> Future[str]:
+        """`send` without waiting: the place in the order is fixed when this returns."""
+        if self._io is None or self._engine is None:
+            raise RuntimeError("the producer is not open: use `with`, or call its open()")
+        answer: Future[str] = Future()
+        with self._submitting:
+            key, publication = self._sender.publication(
+                next(self._tokens), body, group, headers, properties, routing_key, close
+            )
+            self._answers.add(answer)
+            answer.add_done_callback(self._answers.discard)
+            resolve = partial(_resolve, answer, publication.message_id)
+            self._io.submit(
+                partial(self._engine.submit, Outgoing(key, publication, resolve, answer.cancelled))
+            )
+        return answer
+
+    def close_group(self, group: Group | None = None) -> str:
+        """Close a group by an empty message. A consumer gets it: prefer `close` on the last real one."""
+        return self.send(b"", group, close=True)
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until every message submitted so far is confirmed or has failed. Raises TimeoutError."""
+        if wait(list(self._answers), timeout_s).not_done:
+            raise TimeoutError(f"not within {timeout_s} s")
+
+    def close(self) -> None:
+        """Close the connection. What is not confirmed fails."""
+        if self._io is not None and self._engine is not None:
+            io, self._io = self._io, None
+            io.submit(self._engine.close)
+            io.join(2 * CLOSE_TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.flush()
+        finally:
+            self.close()
+
+    def _crashed(self, error: Exception) -> None:
+        for answer in list(self._answers):
+            _resolve(answer, "", BrokerUnavailable(f"the connection's thread ended: {error}"))
+
+
+def _resolve(answer: Future[str], message_id: str, error: Exception | None) -> None:
+    with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
+        if error is None:
+            answer.set_result(message_id)
+        else:
+            answer.set_exception(error)

@@ -1,0 +1,205 @@
+"""The asynchronous consumer, on aio-pika."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
+from typing import Final, Self
+
+from dispatcher.client.aio_link import AioLink, AioLoop
+from dispatcher.client.copies import Message
+from dispatcher.client.engine import ConsumerEngine
+from dispatcher.client.identity import ConsumerIdentity
+from dispatcher.client.inbox import Inbox
+from dispatcher.client.links import CLOSE_TIMEOUT_S, Tls
+from dispatcher.client.membership import OFFLINE_LIMIT_MS
+from dispatcher.client.retries import RetryPolicy
+from dispatcher.client.runner import SLICE_MS, Handler, Runner, monotonic_ms
+from dispatcher.protocol import DEFAULT_PREFIX
+
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class GroupConsumer:
+    """One consumer of a lane.
+
+        async with GroupConsumer(url, "orders", "worker-1") as consumer:
+            async for message in consumer:
+                ...
+                await message.ack()
+
+    or `await GroupConsumer(url, "orders", "worker-1").run(handler)`, which adds concurrency, order, retries
+    and a clean stop.
+
+    It connects, joins and, whatever is lost, connects and joins again by itself. What is in hand is worked on
+    over a lost connection: after it the dispatcher says whether it is still this consumer's. If it is not, or
+    if there was no connection for `offline_limit_ms`, it is cancelled: `message.lost` is set, a handler's
+    task is cancelled, and what becomes of it counts no more.
+
+    `consumer_id` must be unique in the lane: a second consumer of the same id waits until the first is gone.
+    Raises ConfigurationError for arguments that can't work. Iteration and `run` raise ConfigurationError when
+    RabbitMQ refuses user, vhost or rights at the first attempt, and ConsumerRefused when the dispatcher does;
+    anything else is tried again, at least every second, and logged by the logger `dispatcher.client`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        lane: str,
+        consumer_id: str,
+        prefetch: int = 50,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        tls: Tls | None = None,
+        offline_limit_ms: int = OFFLINE_LIMIT_MS,
+    ) -> None:
+        self._identity = ConsumerIdentity.of(
+            url, lane, consumer_id, prefetch, prefix=prefix, tls=tls, offline_limit_ms=offline_limit_ms
+        )
+        self._inbox = Inbox()
+        self._engine: ConsumerEngine[Message] | None = None
+        self._slice_ends_ms = 0
+        self._signals = 0
+
+    # --- life -----------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Begin to connect and join; `async with` and `run` do it. Returns at once, see `joined`."""
+        if self._engine is None:
+            endpoint = self._identity.endpoint
+            self._engine = self._identity.engine(
+                Message, self._settle, AioLoop(), self._inbox, lambda receiver: AioLink(endpoint, receiver)
+            )
+            self._engine.start()
+
+    async def joined(self) -> None:
+        """Wait until the dispatcher has welcomed this consumer."""
+        engine = self._opened()
+        await self._inbox.until(lambda: engine.joined)
+
+    async def flush(self) -> None:
+        """Wait until the broker has confirmed every settle so far: they are done for good."""
+        engine = self._opened()
+        await self._inbox.until(lambda: engine.all_confirmed)
+
+    def stop(self) -> None:
+        """Leave: nothing new comes, and iteration or `run` ends when everything in hand is settled."""
+        self._opened().leave()
+
+    async def close(self) -> None:
+        """Leave at once. Settles are still confirmed; what is in hand goes to others."""
+        if self._engine is None or self._inbox.over:
+            return
+        self._engine.abandon()
+        with contextlib.suppress(Exception):  # an error of its end is the business of who iterates or runs
+            await asyncio.wait_for(self._ended(), CLOSE_TIMEOUT_S)
+        if not self._inbox.over:
+            self._engine.end()
+            with contextlib.suppress(Exception):
+                await self._ended()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --- messages -------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        if monotonic_ms() >= self._slice_ends_ms:
+            # A loop that never waits would keep heartbeats and settles from being sent.
+            await asyncio.sleep(0)
+            self._slice_ends_ms = monotonic_ms() + SLICE_MS
+        message = self._inbox.take()
+        while message is None:
+            if self._inbox.over:
+                self._inbox.raise_error()
+                raise StopAsyncIteration
+            self._opened()
+            await self._inbox.until(self._inbox.something_waits)
+            message = self._inbox.take()
+        return message
+
+    async def run(
+        self,
+        handler: Handler,
+        *,
+        concurrency: int = 10,
+        attempts: int = 3,
+        backoff_ms: int = 1_000,
+        stop_on_signals: bool = True,
+    ) -> None:
+        """Call `await handler(message)` for every message until `stop`, SIGTERM or SIGINT.
+
+        At most `concurrency` handlers run at a time, and never two on one group: within a group messages are
+        handled strictly in order. A handler that returns has processed its message, which is acked. One that
+        raises is called again after `backoff_ms`, doubled each time, up to a minute; after `attempts` calls
+        the message is failed with the exception's text, and the group goes on. RetryLater and RejectMessage
+        say otherwise. A message whose deadline has passed is failed as `expired` instead of handled.
+        Handlers must not block the event loop: heartbeats would stop, and after seconds RabbitMQ closes the
+        connection. What blocks belongs into a BlockingGroupConsumer.
+
+        On the first signal (in the main thread, unless `stop_on_signals` is False) it leaves, finishes what
+        is in hand, and returns when that is settled; on the second it stops at once.
+        """
+        runner = Runner(handler, concurrency, RetryPolicy(attempts=attempts, backoff_ms=backoff_ms))
+        with self._stopping_on_signals() if stop_on_signals else contextlib.nullcontext():
+            await self.open()
+            self._inbox.give_to(runner)
+            try:
+                await self._until_ended(runner)
+            finally:
+                await runner.cancel()
+                self._inbox.give_to(None)
+                await self.close()
+
+    async def _until_ended(self, runner: Runner) -> None:
+        ended = asyncio.ensure_future(self._ended())
+        try:
+            await asyncio.wait({ended, runner.failed}, return_when=asyncio.FIRST_COMPLETED)
+            (runner.failed if runner.failed.done() else ended).result()
+        finally:
+            ended.cancel()
+
+    async def _ended(self) -> None:
+        await self._inbox.until(lambda: False)
+
+    def _opened(self) -> ConsumerEngine[Message]:
+        if self._engine is None:
+            raise RuntimeError("the consumer is not open: use `async with`, or await its open()")
+        return self._engine
+
+    def _settle(self, message: Message, reason: str | None, attempts: int) -> bool:
+        return self._opened().settle(message, reason, attempts)
+
+    @contextlib.contextmanager
+    def _stopping_on_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        former = {}
+        for number in STOP_SIGNALS:
+            with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):  # not the main thread
+                former[number] = signal.getsignal(number)
+                loop.add_signal_handler(number, self._signalled)
+        try:
+            yield
+        finally:
+            for number, handler in former.items():
+                if loop.remove_signal_handler(number):
+                    signal.signal(number, handler)
+
+    def _signalled(self) -> None:
+        self._signals += 1
+        if self._signals == 1:
+            self.stop()
+        else:
+            self._opened().end()

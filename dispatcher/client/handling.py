@@ -1,0 +1,84 @@
+"""Messages on their way through handlers: order, attempts, outcome. Shared by tasks and threads."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final, Generic, TypeVar
+
+from dispatcher.client.copies import Copy
+from dispatcher.client.retries import GiveUp, RejectMessage, RetryIn, RetryLater, RetryPolicy
+from dispatcher.client.schedule import GroupSchedule
+
+LOG: Final = logging.getLogger("dispatcher.client")
+#: The reason of a message whose deadline passed before a handler was called (contract section 5).
+EXPIRED: Final = "expired"
+M = TypeVar("M", bound=Copy)
+
+
+class Handling(Generic[M]):
+    """What the handlers of one `run` work on. Not safe for threads: the caller holds a lock."""
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._policy = policy
+        self._schedule: GroupSchedule[M] = GroupSchedule()
+        self._calls: dict[M, int] = {}  # of messages that were tried before
+
+    def add(self, messages: Iterable[M]) -> None:
+        for message in messages:
+            self._schedule.add(message)
+
+    def drop_lost(self, messages: Iterable[M]) -> None:
+        """These are lost: nothing of them will begin."""
+        messages = list(messages)
+        self._schedule.drop_lost(messages)
+        for message in messages:
+            self._calls.pop(message, None)
+
+    def begin(self, now_ms: int) -> M | None:
+        """The next message to call the handler with; answer with `end`. None: nothing now."""
+        while (message := self._schedule.start_next(now_ms)) is not None:
+            if not message.expired:
+                return message
+            message.settle(EXPIRED, max(1, self._calls.pop(message, 0)))
+            self._schedule.finish(message)
+        return None
+
+    def end(self, message: M, error: BaseException | None, now_ms: int) -> None:
+        """The handler returned, or raised `error`. A message that it settled itself stays as it said."""
+        calls = self._calls.pop(message, 0) + 1
+        if message.lost or message.settled:
+            if error is not None and not message.lost:
+                LOG.error("the handler raised after it had settled %r", message, exc_info=error)
+        elif error is None:
+            message.settle(None, calls)
+        else:
+            asked = isinstance(error, RetryLater | RejectMessage)  # the handler's word, not its accident
+            trace = None if asked else error
+            match self._policy.after(error, calls):
+                case RetryIn(delay_ms):
+                    LOG.warning(
+                        "attempt %d of %d at %r failed, again in %d ms",
+                        calls, self._policy.attempts, message, delay_ms, exc_info=trace,
+                    )  # fmt: skip
+                    self._calls[message] = calls
+                    self._schedule.retry(message, now_ms + delay_ms)
+                    return
+                case GiveUp(reason):
+                    LOG.error("gave up %r: %s", message, reason, exc_info=trace)
+                    message.settle(reason, calls)
+        self._schedule.finish(message)
+
+    def discard(self, message: M) -> None:
+        """The handler was stopped in the middle: nothing is known, nothing is settled."""
+        self._calls.pop(message, None)
+        self._schedule.finish(message)
+
+    def ready_count(self, now_ms: int) -> int:
+        return self._schedule.ready_count(now_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        return self._schedule.next_deadline_ms()
+
+    def __len__(self) -> int:
+        return len(self._schedule)

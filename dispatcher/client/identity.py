@@ -1,0 +1,74 @@
+"""Who a consumer is: checked before anything connects."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dispatcher.client.copies import Copy, Numbers, Settler
+from dispatcher.client.engine import ConsumerEngine, Listener
+from dispatcher.client.links import Endpoint, Loop, MakeLink, Tls
+from dispatcher.client.membership import Membership
+from dispatcher.errors import ConfigurationError
+from dispatcher.protocol import PREFETCH_MAX, RESERVED_SEGMENTS, LaneNames, dotted_name_problem
+
+M = TypeVar("M", bound=Copy)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerIdentity:
+    """The arguments that both consumers take."""
+
+    endpoint: Endpoint
+    names: LaneNames
+    consumer: str
+    prefetch: int
+    offline_limit_ms: int
+
+    @classmethod
+    def of(
+        cls,
+        url: str,
+        lane: str,
+        consumer_id: str,
+        prefetch: int,
+        *,
+        prefix: str,
+        tls: Tls | None,
+        offline_limit_ms: int,
+    ) -> ConsumerIdentity:
+        """Raises ConfigurationError naming every argument that can't work."""
+        problems = []
+        if problem := dotted_name_problem(lane, reserved=RESERVED_SEGMENTS):
+            problems.append(f"lane: {problem}")
+        if problem := dotted_name_problem(consumer_id):
+            problems.append(f"consumer_id: {problem}")
+        if not 1 <= prefetch <= PREFETCH_MAX:
+            problems.append(f"prefetch: must be an integer from 1 to {PREFETCH_MAX}")
+        if offline_limit_ms < 1:
+            problems.append("offline_limit_ms: must be positive")
+        if problems:
+            raise ConfigurationError(problems)
+        endpoint = Endpoint.of(url, tls, connection_name=f"{consumer_id} of {prefix}.{lane}")
+        return cls(endpoint, LaneNames(lane, prefix), consumer_id, prefetch, offline_limit_ms)
+
+    def engine(
+        self,
+        message_type: Callable[[Numbers, bytes, bytes, Settler], M],
+        settler: Settler,
+        loop: Loop,
+        listener: Listener[M],
+        make_link: MakeLink,
+    ) -> ConsumerEngine[M]:
+        """The engine of this consumer; its messages are settled through `settler`."""
+        membership = Membership(
+            self.consumer,
+            self.prefetch,
+            make_message=lambda numbers, raw, body: message_type(numbers, raw, body, settler),
+            new_incarnation=lambda: str(uuid.uuid4()),
+            offline_limit_ms=self.offline_limit_ms,
+            now_ms=loop.now_ms(),
+        )
+        return ConsumerEngine(membership, self.names, loop, listener, make_link)

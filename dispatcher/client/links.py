@@ -1,0 +1,153 @@
+"""What the engines need of a connection and of an event loop; one pair on aio-pika, one on pika."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from dispatcher.client.tap import Delivery
+from dispatcher.errors import ConfigurationError
+from dispatcher.urls import BrokerAddress, parse_broker_url
+
+#: A frozen peer or a dead network is noticed within two of these.
+AMQP_HEARTBEAT_S: Final = 10
+#: From the first packet to the consumer's queue; a broker that takes longer is tried again.
+OPEN_TIMEOUT_S: Final = 10
+CLOSE_TIMEOUT_S: Final = 5
+#: Not AMQP's: the server's certificate is not trusted, or not for its name.
+UNTRUSTED: Final = -1
+#: Codes of what stays refused until somebody changes something: access refused, not allowed (the vhost).
+REFUSAL_CODES: Final = frozenset({403, 530, UNTRUSTED})
+#: A nacked publish has no code of its own.
+NACKED: Final = "the broker refused it (basic.nack)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """Certificates for an amqps:// URL, as paths of PEM files.
+
+    Without `ca_file` the system's authorities are trusted. `server_name` is the name that the server's
+    certificate must have, if it isn't the URL's host.
+    """
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    server_name: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Raises ConfigurationError for files that can't be read."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+            if self.cert_file:
+                context.load_cert_chain(self.cert_file, self.key_file)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigurationError(f"tls: the certificates can't be loaded: {error}") from None
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where to connect to, and under which name."""
+
+    address: BrokerAddress
+    context: ssl.SSLContext | None
+    server_name: str | None
+    connection_name: str
+
+    @classmethod
+    def of(cls, url: str, tls: Tls | None, connection_name: str) -> Endpoint:
+        """Raises ConfigurationError, which doesn't quote the URL: it may hold a password."""
+        try:
+            address = parse_broker_url(url)
+        except ValueError as error:
+            raise ConfigurationError(f"url: {error}") from None
+        if tls is not None and not address.tls:
+            raise ConfigurationError("tls: is given, so the url must begin with amqps://")
+        context = (tls or Tls()).context() if address.tls else None
+        server_name = (tls.server_name if tls else None) or address.host
+        return cls(address, context, server_name if context else None, connection_name)
+
+    def __str__(self) -> str:
+        return f"{self.address.host}:{self.address.port} (vhost {self.address.vhost})"
+
+
+def error_text(error: BaseException | None) -> str:
+    """What went wrong, in words: libraries put errno and fragments into the arguments."""
+    if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
+        return os.strerror(error.errno)
+    words = " ".join(str(argument) for argument in error.args) if error is not None else ""
+    return words or type(error).__name__
+
+
+class Publication(NamedTuple):
+    """One message to publish, mandatory and confirmed. `message_id` is also among the properties, and no
+    other unconfirmed message of the connection has it: returns are told apart by it."""
+
+    token: int
+    exchange: str
+    routing_key: str
+    message_id: str
+    properties: bytes
+    body: bytes
+
+
+class Receiver(Protocol):
+    """What a link reports; never from within a call to the link."""
+
+    def opened(self, queue: str) -> None:
+        """Connected; `queue` is the new queue, empty if none was asked for."""
+
+    def lost(self, reason: str, code: int) -> None:
+        """The connection ended or could not be made; `code` is AMQP's reply code, 0 without one."""
+
+    def delivered(self, deliveries: list[Delivery]) -> None:
+        """Messages that came in the newest queue."""
+
+    def confirmed(self, token: int) -> None:
+        """The broker has the message."""
+
+    def returned(self, token: int, reason: str) -> None:
+        """The broker has it not: no queue took it, or it was nacked."""
+
+    def closed(self) -> None:
+        """The answer to `close`, always the last report."""
+
+
+class Link(Protocol):
+    """One connection after another, each with one channel, publisher confirms on."""
+
+    def open(self, exchange: str | None) -> None:
+        """Connect if there is no connection; with `exchange` make a new queue, bound to it by its name.
+
+        An older queue is dropped once `opened` has returned: what that published goes first.
+        """
+
+    def publish(self, publication: Publication) -> None:
+        """In the order of the calls. Nothing happens without a connection: `lost` was or will be reported."""
+
+    def reset(self, reason: str) -> None:
+        """End the connection and report it as lost."""
+
+    def close(self) -> None:
+        """End everything; answered by `closed`."""
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Loop(Protocol):
+    """The event loop that a link and its receiver run in."""
+
+    def now_ms(self) -> int: ...
+
+    def call_soon(self, callback: Callable[[], None]) -> None: ...
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Timer: ...
+
+
+MakeLink = Callable[[Receiver], Link]

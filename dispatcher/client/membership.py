@@ -1,0 +1,149 @@
+"""A consumer over all its incarnations: shared by the asynchronous and the blocking shell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Any, Final, Generic, TypeVar
+
+from dispatcher import protocol
+from dispatcher.client import properties as amqp_properties
+from dispatcher.client.copies import Copy, Numbers, read_numbers
+from dispatcher.client.member import End, Member, Standing, Wish
+from dispatcher.client.orders import Finish, Lose, Order
+from dispatcher.client.tap import Delivery
+from dispatcher.errors import ConsumerRefused
+from dispatcher.protocol import FailedMessage, Settle
+
+M = TypeVar("M", bound=Copy)
+#: Numbers, properties as they came, body.
+MakeMessage = Callable[[Numbers, bytes, bytes], M]
+
+#: Without a connection for this long, what is in hand is given up: others have it by now, or will soon.
+#: Long enough for a broker to restart, which moves nothing.
+OFFLINE_LIMIT_MS: Final = 30_000
+
+
+class Membership(Generic[M]):
+    """Turns deliveries into messages and keeps one incarnation after the other going.
+
+    A new incarnation follows when the old one was taken back, was offline for too long, or has too much
+    to remember. The facts and `poll` are those of Member.
+    """
+
+    def __init__(
+        self,
+        consumer: str,
+        prefetch: int,
+        *,
+        make_message: MakeMessage[M],
+        new_incarnation: Callable[[], str],
+        offline_limit_ms: int,
+        now_ms: int,
+    ) -> None:
+        self.consumer = consumer
+        self._prefetch = prefetch
+        self._make_message = make_message
+        self._new_incarnation = new_incarnation
+        self._offline_limit_ms = offline_limit_ms
+        self._tokens = count(1)  # over all incarnations: a late confirm can't mean another's message
+        self.over = False
+        self.ever_welcomed = False
+        self.member = self._next_member(now_ms)
+
+    def _next_member(self, now_ms: int, leftovers: Iterable[Settle] = ()) -> Member[M]:
+        return Member(
+            self.consumer, self._new_incarnation(), self._prefetch, tokens=self._tokens,
+            offline_limit_ms=self._offline_limit_ms, now_ms=now_ms, leftovers=leftovers,
+        )  # fmt: skip
+
+    # --- facts ----------------------------------------------------------------------------------------
+
+    def delivered(self, delivery: Delivery, now_ms: int) -> M | None:
+        """A message came in the consumer queue. The message to hand over, if that is what it is.
+
+        Raises ValueError for one that has neither a `dispatch.*` type nor the headers of a copy.
+        """
+        numbers = read_numbers(delivery.properties)
+        if numbers is None:
+            self._notice(delivery, now_ms)
+            return None
+        message = self._make_message(numbers, delivery.properties, delivery.body)
+        return message if self.member.copy_received(message, now_ms) else None
+
+    def _notice(self, delivery: Delivery, now_ms: int) -> None:
+        found, _ = amqp_properties.split(delivery.properties)
+        kind = found.get("type", b"").decode(errors="replace")
+        if not kind.startswith("dispatch."):
+            raise ValueError(f"a message of type {kind!r} without {protocol.HEADER_SEQ} is no work")
+        try:
+            body: Any = json.loads(delivery.body) if delivery.body else {}
+        except (ValueError, RecursionError):
+            raise ValueError(f"the body of a {kind} is not JSON") from None
+        self.member.notice_received(kind, body if isinstance(body, dict) else {}, now_ms)
+        self.ever_welcomed |= self.joined
+
+    def settle(self, message: M, reason: str | None, attempts: int, now_ms: int) -> bool:
+        """The application's word on a message. False: it was lost before."""
+        member = self.member
+        if member.in_hand.get(message.seq) is not message:
+            return False  # of a former incarnation, whose numbers mean nothing now
+        if reason is None:
+            return member.acked(message.seq, now_ms)
+        return member.failed(FailedMessage(seq=message.seq, reason=reason, attempts=attempts), now_ms)
+
+    def abandon(self) -> list[M]:
+        """Forget what is in hand without settling it: the dispatcher gives it to others."""
+        abandoned = list(self.member.in_hand.values())
+        self.member.in_hand.clear()
+        for message in abandoned:
+            message.lost = True
+        return abandoned
+
+    # --- orders ---------------------------------------------------------------------------------------
+
+    def poll(self, now_ms: int) -> list[Order]:
+        """Like Member.poll, over the end of incarnations."""
+        if self.over:
+            return []
+        orders = self.member.poll(now_ms)
+        while self.member.standing is Standing.OVER and self._succeeded(now_ms, orders):
+            orders += self.member.poll(now_ms)
+        return orders
+
+    def next_deadline_ms(self) -> int | None:
+        return None if self.over else self.member.next_deadline_ms()
+
+    def _succeeded(self, now_ms: int, orders: list[Order]) -> bool:
+        """Whether a new incarnation took the place of the one that is over."""
+        ended = self.member
+        if lost := self.abandon():
+            orders.append(Lose(lost, ended.end_reason))
+        if ended.end is End.REFUSED:
+            error = ConsumerRefused(f"consumer {self.consumer}: {ended.end_reason}")
+            self._finish(error, orders)
+            return False
+        if ended.wish is Wish.LEAVE:
+            self._finish(None, orders)
+            return False
+        # What was finished before the connection broke still counts, if it wasn't taken back meanwhile.
+        offline = ended.end is End.OFFLINE_TOO_LONG
+        self.member = self._next_member(now_ms, ended.settling.remaining() if offline else ())
+        return True
+
+    @property
+    def joined(self) -> bool:
+        return self.member.standing is Standing.JOINED
+
+    def end(self, error: Exception | None) -> list[Order]:
+        """Be over at once, without another word to the dispatcher."""
+        orders: list[Order] = []
+        if lost := self.abandon():
+            orders.append(Lose(lost, str(error or "the consumer was closed")))
+        self._finish(error, orders)
+        return orders
+
+    def _finish(self, error: Exception | None, orders: list[Order]) -> None:
+        self.over = True
+        orders.append(Finish(error))

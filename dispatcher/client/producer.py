@@ -1,0 +1,156 @@
+"""The asynchronous producer, on aio-pika."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from itertools import count
+from types import TracebackType
+from typing import Any, Self
+
+from dispatcher.client.aio_link import AioLink, AioLoop
+from dispatcher.client.links import Tls
+from dispatcher.client.outbox import Outbox, Outgoing
+from dispatcher.client.properties import Properties
+from dispatcher.client.sending import GROUP_HEADER, SEQUENCE_HEADER, Group, ProducerEngine, Sender
+
+
+class GroupProducer:
+    """Sends messages that belong to groups: persistent, mandatory, confirmed, each with a unique message id.
+
+        async with GroupProducer(url, "orders.in") as producer:
+            await producer.send(b"place", group="order-17")
+            await producer.send(b"ship", group="order-17", close=True)
+
+    Give an inbound queue, or `exchange` and `routing_key`. A message's group is the one of its send; else
+    `group`, the same for all; else, with `auto_group`, a random one of this producer; else it has none.
+    `group_header` and `sequence_header` are what the lane's configuration says.
+
+    Order: messages of one group are in the queue in the order in which `send` or `submit` were called, if one
+    producer sends them all (two producers have no order between them, nor have tasks that race to call send).
+    A message is sent when the broker has confirmed the one before it in its group. If one fails, those of its
+    group that wait behind it fail too. After a lost connection unconfirmed messages are sent again in order:
+    the broker may get a message twice, with the same message id.
+
+    Leaving `async with` without an exception waits until everything submitted is confirmed or has failed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        queue: str | None = None,
+        *,
+        exchange: str | None = None,
+        routing_key: str = "",
+        group: Group | None = None,
+        auto_group: bool = False,
+        group_header: str = GROUP_HEADER,
+        sequence_header: str = SEQUENCE_HEADER,
+        tls: Tls | None = None,
+    ) -> None:
+        self._sender = Sender.of(
+            url, queue, exchange=exchange, routing_key=routing_key, group=group, auto_group=auto_group,
+            group_header=group_header, sequence_header=sequence_header, tls=tls,
+        )  # fmt: skip
+        self._tokens = count(1)
+        self._engine: ProducerEngine | None = None
+        self._ended = asyncio.Event()
+        self._answers: set[asyncio.Future[str]] = set()
+
+    @property
+    def group(self) -> Group | None:
+        """The group of messages that name none."""
+        return self._sender.group
+
+    async def open(self) -> None:
+        """Begin to connect; `async with` does it. Returns at once: sends wait for the connection."""
+        if self._engine is None:
+            endpoint = self._sender.endpoint
+            self._ended.clear()
+            self._engine = ProducerEngine(
+                Outbox(), AioLoop(), lambda receiver: AioLink(endpoint, receiver), self._ended.set
+            )
+            self._engine.start()
+
+    async def send(
+        self,
+        body: bytes,
+        group: Group | None = None,
+        *,
+        headers: Mapping[str | bytes, Any] | None = None,
+        properties: Properties | None = None,
+        routing_key: str | None = None,
+        close: bool = False,
+    ) -> str:
+        """Send a message and wait until the broker has it; returns its message id.
+
+        `close` closes the group: what is sent to it later may go to another consumer.
+        Raises SendFailed when the broker does not take it, ConfigurationError when it does not take this
+        producer, ValueError for a header or property that can't be sent. A send that is cancelled before its
+        turn is not sent.
+        """
+        return await self.submit(
+            body, group, headers=headers, properties=properties, routing_key=routing_key, close=close
+        )
+
+    def submit(
+        self,
+        body: bytes,
+        group: Group | None = None,
+        *,
+        headers: Mapping[str | bytes, Any] | None = None,
+        properties: Properties | None = None,
+        routing_key: str | None = None,
+        close: bool = False,
+    ) -> asyncio.Future[str]:
+        """`send` without waiting: the place in the order is fixed when this returns."""
+        if self._engine is None:
+            raise RuntimeError("the producer is not open: use `async with`, or await its open()")
+        key, publication = self._sender.publication(
+            next(self._tokens), body, group, headers, properties, routing_key, close
+        )
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        resolve = partial(_resolve, answer, publication.message_id)
+        self._answers.add(answer)
+        answer.add_done_callback(self._answers.discard)
+        self._engine.submit(Outgoing(key, publication, resolve, answer.cancelled))
+        return answer
+
+    async def close_group(self, group: Group | None = None) -> str:
+        """Close a group by an empty message. A consumer gets it: prefer `close` on the last real one."""
+        return await self.send(b"", group, close=True)
+
+    async def flush(self) -> None:
+        """Wait until every message submitted so far is confirmed or has failed."""
+        if self._answers:
+            await asyncio.wait(list(self._answers))
+
+    async def close(self) -> None:
+        """Close the connection. What is not confirmed fails."""
+        if self._engine is not None:
+            engine, self._engine = self._engine, None
+            engine.close()
+            await self._ended.wait()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                await self.flush()
+        finally:
+            await self.close()
+
+
+def _resolve(answer: asyncio.Future[str], message_id: str, error: Exception | None) -> None:
+    if answer.done():
+        return  # cancelled meanwhile
+    if error is None:
+        answer.set_result(message_id)
+    else:
+        answer.set_exception(error)

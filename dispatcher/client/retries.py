@@ -1,0 +1,64 @@
+"""What becomes of a message whose handler raised an exception."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+BACKOFF_MAX_MS: Final = 60_000
+
+
+class RetryLater(Exception):
+    """Raised by a handler: call me again with this message after `delay_ms`, instead of the usual back-off.
+
+    The group waits meanwhile, others go on. It counts as an attempt.
+    """
+
+    def __init__(self, delay_ms: int) -> None:
+        if delay_ms < 0:
+            raise ValueError(f"delay_ms must not be negative, but is {delay_ms}")
+        self.delay_ms = delay_ms
+        super().__init__(f"retry in {delay_ms} ms")
+
+
+class RejectMessage(Exception):
+    """Raised by a handler: no attempt will ever succeed, to the dead queue with it at once."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryIn:
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """`attempts` calls of the handler in one hand-over; the pause doubles each time, up to a minute."""
+
+    attempts: int = 3
+    backoff_ms: int = 1_000
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ValueError(f"attempts must be at least 1, but is {self.attempts}")
+        if self.backoff_ms < 0:
+            raise ValueError(f"backoff_ms must not be negative, but is {self.backoff_ms}")
+
+    def after(self, error: BaseException, calls: int) -> RetryIn | GiveUp:
+        """What to do when call number `calls` (1 first) raised `error`."""
+        if isinstance(error, RejectMessage):
+            return GiveUp(error.reason)
+        if calls >= self.attempts:
+            text = str(error)
+            return GiveUp(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+        if isinstance(error, RetryLater):
+            return RetryIn(error.delay_ms)
+        return RetryIn(min(self.backoff_ms << min(calls - 1, 30), BACKOFF_MAX_MS))

@@ -1,0 +1,212 @@
+"""What both producers share: the arguments, the making of a message, and the engine."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from dispatcher.client import properties as amqp_properties
+from dispatcher.client.links import REFUSAL_CODES, Endpoint, Loop, MakeLink, Publication, Tls
+from dispatcher.client.outbox import Failure, Outbox, Outgoing
+from dispatcher.client.pacing import Backoff
+from dispatcher.client.properties import Properties
+from dispatcher.client.tap import Delivery
+from dispatcher.errors import ConfigurationError, SendFailed
+
+LOG: Final = logging.getLogger("dispatcher.client")
+#: Codes with which a broker closes the channel because of what was published: rights, a missing exchange,
+#: a property that it does not accept, a body that is too large.
+PUBLISH_REFUSED_CODES: Final = frozenset({403, 404, 406})
+Group = str | bytes | int
+#: What a lane's configuration says unless it says something else.
+GROUP_HEADER: Final = "x-group-id"
+SEQUENCE_HEADER: Final = "x-group-seq"
+
+
+def group_bytes(group: Group) -> bytes:
+    """The group id as the dispatcher reads it: 7 and "7" are one group. Raises ValueError if it is empty."""
+    raw = group if isinstance(group, bytes) else str(group).encode()
+    if not raw:
+        raise ValueError("group must not be empty: an empty id means no group, which is None")
+    return raw
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Where a producer sends to, and how it labels groups."""
+
+    endpoint: Endpoint
+    exchange: str
+    routing_key: str
+    group: Group | None
+    group_header: str
+    sequence_header: str
+
+    @classmethod
+    def of(
+        cls,
+        url: str,
+        queue: str | None,
+        *,
+        exchange: str | None,
+        routing_key: str,
+        group: Group | None,
+        auto_group: bool,
+        group_header: str,
+        sequence_header: str,
+        tls: Tls | None,
+    ) -> Sender:
+        """Raises ConfigurationError naming every argument that can't work."""
+        problems = []
+        if (queue is None) == (exchange is None):
+            problems.append("queue: either it or exchange must be given")
+        if queue is not None and routing_key:
+            problems.append("routing_key: goes with exchange, not with queue")
+        if auto_group and group is not None:
+            problems.append("auto_group: makes a group of its own, so group must not be given")
+        if group in ("", b""):
+            problems.append("group: must not be empty")
+        if problems:
+            raise ConfigurationError(problems)
+        own = str(uuid.uuid4()) if auto_group else group
+        endpoint = Endpoint.of(url, tls, connection_name=f"producer for {queue or exchange}")
+        key = queue if queue is not None else routing_key
+        return cls(endpoint, exchange or "", key, own, group_header, sequence_header)
+
+    def publication(
+        self,
+        token: int,
+        body: bytes,
+        group: Group | None,
+        headers: Mapping[str | bytes, Any] | None,
+        properties: Properties | None,
+        routing_key: str | None,
+        close: bool,
+    ) -> tuple[bytes | None, Publication]:
+        """The group's id and the message. Raises ValueError for what can't be written."""
+        group = self.group if group is None else group
+        if close and group is None:
+            raise ValueError("close: there is no group to close")
+        entries = dict(headers or {})
+        if group is not None:
+            entries[self.group_header] = group
+        if close:
+            entries[self.sequence_header] = -1
+        properties = properties or Properties()
+        message_id = properties.message_id if properties.message_id is not None else uuid.uuid4().hex
+        if not isinstance(message_id, str) or not message_id:
+            raise ValueError("message_id must be a text that is not empty")
+        raw = amqp_properties.write(replace(properties, message_id=message_id, delivery_mode=2), entries)
+        key = self.routing_key if routing_key is None else routing_key
+        publication = Publication(token, self.exchange, key, message_id, raw, bytes(body))
+        return None if group is None else group_bytes(group), publication
+
+
+class ProducerEngine:
+    """Runs an Outbox over a link, in the link's event loop."""
+
+    def __init__(self, outbox: Outbox, loop: Loop, make_link: MakeLink, ended: Callable[[], None]) -> None:
+        self._outbox = outbox
+        self._loop = loop
+        self._link = make_link(self)
+        self._ended = ended
+        self._backoff = Backoff()
+        self._connected = False
+        self._ever_connected = False
+        self._error: Exception | None = None  # once it is over
+        self._close_asked = False
+        self._link_closed = False
+        self._step_asked = False
+        self._last_loss = ""
+
+    def start(self) -> None:
+        self._link.open(None)
+
+    def submit(self, outgoing: Outgoing) -> None:
+        """Send it when its turn comes; its `resolve` is called in any case."""
+        if self._error is not None:
+            outgoing.resolve(self._error)
+            return
+        try:
+            self._outbox.submit(outgoing)
+        except (SendFailed, ValueError) as error:
+            outgoing.resolve(error)
+        self._ask_step()
+
+    def close(self) -> None:
+        """End the connection; what was not confirmed fails. Answered by `ended`."""
+        self._close_asked = True
+        self._end(SendFailed("the producer was closed before the broker had confirmed the message"))
+        if self._link_closed:
+            self._ended()
+
+    # --- the link's facts -----------------------------------------------------------------------------
+
+    def opened(self, queue: str) -> None:
+        self._connected = self._ever_connected = True
+        self._last_loss = ""
+        self._backoff.reset()
+        self._step()
+
+    def lost(self, reason: str, code: int) -> None:
+        if self._error is not None:
+            return
+        if code in REFUSAL_CODES and not self._ever_connected:
+            self._end(ConfigurationError(f"RabbitMQ refuses this producer: {reason}"))
+            return
+        level = logging.DEBUG if reason == self._last_loss else logging.WARNING  # attempts go on every second
+        self._last_loss = reason
+        LOG.log(level, "producer: %s", reason)
+        if self._connected and code in PUBLISH_REFUSED_CODES:
+            _resolve(self._outbox.fail_in_flight(reason))
+        self._connected = False
+        self._outbox.connection_lost()
+        self._loop.call_later(self._backoff.next_delay_ms(), self._reopen)
+
+    def delivered(self, deliveries: list[Delivery]) -> None:
+        """Nothing is consumed here."""
+
+    def confirmed(self, token: int) -> None:
+        if outgoing := self._outbox.confirmed(token):
+            outgoing.resolve(None)
+        self._ask_step()
+
+    def returned(self, token: int, reason: str) -> None:
+        _resolve(self._outbox.refused(token, reason))
+        self._ask_step()
+
+    def closed(self) -> None:
+        self._link_closed = True
+        if self._close_asked:
+            self._ended()
+
+    # --- steps ----------------------------------------------------------------------------------------
+
+    def _reopen(self) -> None:
+        if self._error is None:
+            self._link.open(None)
+
+    def _ask_step(self) -> None:
+        if not self._step_asked:
+            self._step_asked = True
+            self._loop.call_soon(self._step)
+
+    def _step(self) -> None:
+        self._step_asked = False
+        if self._connected and self._error is None:
+            for publication in self._outbox.take():
+                self._link.publish(publication)
+
+    def _end(self, error: Exception) -> None:
+        if self._error is None:
+            self._error = error
+            _resolve(self._outbox.fail_all(error))
+            self._link.close()
+
+
+def _resolve(failures: list[Failure]) -> None:
+    for failure in failures:
+        failure.outgoing.resolve(failure.error)

@@ -1,0 +1,173 @@
+"""One incarnation, fact by fact: joining, work, duplicates and gaps (contract section 6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatcher.client.member import (
+    GAP_INTERVAL_MS,
+    HEARTBEAT_BEFORE_WELCOME_MS,
+    End,
+    Standing,
+)
+from dispatcher.client.orders import OpenQueue
+from dispatcher.protocol import FailedMessage, Heartbeat, Join, Settle
+from tests.client.member_subject import Copy, Subject, ordered
+
+
+@pytest.fixture
+def subject() -> Subject:
+    return Subject()
+
+
+@pytest.fixture
+def joined(subject: Subject) -> Subject:
+    subject.join()
+    return subject
+
+
+# --- joining ---
+
+
+def test_it_opens_a_queue_and_joins_with_it(subject: Subject) -> None:
+    subject.open("q1")
+    assert subject.said() == [Join(consumer="c1", incarnation="uuid-1", n=1, queue="q1", prefetch=10)]
+    assert subject.member.standing is Standing.JOINING
+
+
+def test_the_same_join_is_repeated_until_it_is_answered(subject: Subject) -> None:
+    subject.open()
+    (join,) = subject.said()
+    assert subject.said(HEARTBEAT_BEFORE_WELCOME_MS - 1) == []
+    assert subject.said(1) == [join]
+    subject.welcome()
+    assert subject.member.standing is Standing.JOINED
+    assert not any(isinstance(message, Join) for message in subject.said(10_000))
+
+
+def test_a_repeated_welcome_does_nothing(joined: Subject) -> None:
+    joined.welcome()
+    assert joined.said() == []
+
+
+@pytest.mark.parametrize("body", [{"n": 0}, {"n": 2}, {"incarnation": "another"}])
+def test_a_welcome_that_is_meant_for_another_join_does_not_count(subject: Subject, body: Any) -> None:
+    subject.open()
+    subject.said()
+    subject.notice("welcome", **{"n": 1, "incarnation": "uuid-1", "heartbeat": 200} | body)
+    assert subject.member.standing is Standing.JOINING
+
+
+def test_after_wait_it_asks_again_within_a_second(subject: Subject) -> None:
+    subject.open()
+    (join,) = subject.said()
+    subject.notice("wait")
+    assert subject.said(1_000) == [join]
+
+
+def test_refused_is_the_end(subject: Subject) -> None:
+    subject.open()
+    subject.said()
+    subject.notice("refused", reason="prefetch too large")
+    assert (subject.member.end, subject.member.end_reason) == (End.REFUSED, "prefetch too large")
+
+
+def test_unknown_notices_are_ignored(joined: Subject) -> None:
+    joined.notice("ping")
+    joined.notice("of-a-later-protocol", anything=1)
+    assert joined.member.standing is Standing.JOINED
+
+
+# --- work ---
+
+
+def test_heartbeats_come_as_often_as_the_welcome_says(joined: Subject) -> None:
+    joined.receive(Copy(5), Copy(8))
+    expected = Heartbeat(consumer="c1", incarnation="uuid-1", queue="q1", held=2, last=8)
+    assert joined.said(199) == []
+    assert joined.said(1) == [expected]
+    assert joined.said(200) == [expected]
+
+
+def test_a_finished_message_is_settled_within_milliseconds(joined: Subject) -> None:
+    joined.receive(*[Copy(seq) for seq in (1, 2, 3)])
+    joined.ack(1)
+    assert joined.said() == []
+    (settle,) = joined.said(5)
+    assert settle.acked == ((1, 1),)
+
+
+def test_nothing_left_in_hand_settles_at_once(joined: Subject) -> None:
+    joined.receive(Copy(1))
+    joined.ack(1)
+    assert joined.said() == [Settle(consumer="c1", incarnation="uuid-1", acked=((1, 1),))]
+
+
+def test_half_a_prefetch_settles_at_once(joined: Subject) -> None:
+    joined.receive(*[Copy(seq) for seq in range(1, 8)])
+    joined.ack(1, 2, 3, 4)
+    assert joined.said() == []
+    joined.ack(5)
+    (settle,) = joined.said()
+    assert settle.acked == ((1, 5),)
+
+
+def test_a_failed_message_carries_reason_and_attempts(joined: Subject) -> None:
+    joined.receive(Copy(1))
+    failed = FailedMessage(seq=1, reason="no such customer", attempts=3)
+    assert joined.member.failed(failed, joined.now_ms)
+    (settle,) = joined.said()
+    assert settle.failed == (failed,)
+
+
+def test_only_what_is_in_hand_can_be_finished(joined: Subject) -> None:
+    joined.receive(Copy(1))
+    joined.ack(1)
+    assert not joined.member.acked(1, joined.now_ms)
+    assert not joined.member.acked(2, joined.now_ms)
+    assert not joined.member.failed(FailedMessage(seq=1, reason="", attempts=1), joined.now_ms)
+
+
+# --- rule 4 ---
+
+
+def test_a_known_copy_that_is_in_hand_is_ignored(joined: Subject) -> None:
+    assert joined.receive(Copy(1), Copy(1)) == [True, False]
+    assert joined.said(100) == []
+
+
+def test_a_known_copy_that_is_finished_is_settled_again(joined: Subject) -> None:
+    joined.receive(Copy(1))
+    joined.ack(1)
+    first = joined.said()
+    assert joined.receive(Copy(1)) == [False]
+    assert joined.said() == first
+
+
+def test_a_missing_copy_stops_the_queue_and_joins_with_a_new_one(joined: Subject) -> None:
+    one, two, three = ordered(b"g", 1, 2, 3)
+    assert joined.receive(one, three, two, Copy(900)) == [True, False, False, False]
+    joined.open("q2")
+    (join,) = joined.said()
+    assert (join.n, join.queue, join.incarnation) == (2, "q2", "uuid-1")
+    assert [entry.seq for entry in join.in_hand] == [one.seq]
+    joined.welcome()
+    assert joined.receive(two, three) == [True, True]
+
+
+def test_a_second_gap_at_once_waits_before_it_asks_again(joined: Subject) -> None:
+    (two,) = ordered(b"g", 2)
+    joined.receive(two)
+    joined.open("q2")
+    joined.said()
+    joined.welcome()
+    joined.receive(two)
+    assert joined.said() == []
+    assert joined.member.next_deadline_ms() == joined.now_ms + GAP_INTERVAL_MS
+    assert isinstance(joined.poll(GAP_INTERVAL_MS)[0], OpenQueue)
+
+
+def test_without_a_group_seq_there_is_no_order_to_check(joined: Subject) -> None:
+    assert joined.receive(Copy(9, b"g", 0, 7), Copy(3, b"g", 0, 7), Copy(4)) == [True, True, True]
