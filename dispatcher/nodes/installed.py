@@ -1,0 +1,121 @@
+"""Where RabbitMQ's and Redis' programs are, and installing Debian's packages when they are missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from dispatcher.errors import ConfigurationError
+
+_PACKAGES: Final = {"RabbitMQ": "rabbitmq-server", "Redis": "redis-server"}
+#: Run as root. policy-rc.d keeps the packages' own servers from starting now, `disable` at the next boot.
+#: Erlang's port mapper comes along with RabbitMQ; whoever had it before keeps it as it was.
+_INSTALL: Final = """
+set -e
+if [ ! -e /usr/sbin/policy-rc.d ]; then
+    trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+    printf '#!/bin/sh\\nexit 101\\n' > /usr/sbin/policy-rc.d
+    chmod 755 /usr/sbin/policy-rc.d
+fi
+services=$*
+command -v epmd > /dev/null || services="$* epmd.service epmd.socket"
+export DEBIAN_FRONTEND=noninteractive
+apt-get -q -o DPkg::Lock::Timeout=300 update || true
+apt-get -q -y -o DPkg::Lock::Timeout=300 install --no-install-recommends "$@"
+for package in "$@"; do
+    if command -v update-rc.d > /dev/null; then update-rc.d "$package" disable || true; fi
+done
+for service in $services; do
+    if command -v systemctl > /dev/null; then systemctl disable -q "$service" || true; fi
+done
+"""
+
+
+def rabbitmq_server() -> Path:
+    """RabbitMQ's own server script. Raises ConfigurationError when there is none."""
+    return _found("RabbitMQ", _find_rabbitmq)
+
+
+def redis_server() -> Path:
+    """The redis-server program. Raises ConfigurationError when there is none."""
+    return _found("Redis", _find_redis)
+
+
+def ensure_installed(say: Callable[[str], None]) -> None:
+    """Install what is missing with apt where that is permitted, after saying so in one line.
+
+    Raises ConfigurationError, which says what to install, where it isn't.
+    """
+    missing = [
+        _PACKAGES[name]
+        for name, find in (("RabbitMQ", _find_rabbitmq), ("Redis", _find_redis))
+        if find() is None
+    ]
+    if not missing:
+        return
+    root = _as_root()
+    if shutil.which("apt-get") is None or root is None:
+        raise ConfigurationError(_how_to_install(missing))
+    say(f"Installing {' and '.join(missing)} with apt; their own services stay off.")
+    command = [*root, "sh", "-c", _INSTALL, "sh", *missing]
+    result = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if result.returncode != 0:
+        print(result.stdout, file=sys.stderr)
+        raise ConfigurationError(f"apt failed (its output is above). {_how_to_install(missing)}")
+
+
+def _found(name: str, find: Callable[[], Path | None]) -> Path:
+    path = find()
+    if path is None:
+        raise ConfigurationError(_how_to_install([_PACKAGES[name]]))
+    return path
+
+
+def _how_to_install(packages: list[str]) -> str:
+    return f"{' and '.join(packages)} missing: install with `sudo apt-get install {' '.join(packages)}`"
+
+
+@cache
+def _as_root() -> list[str] | None:
+    """The prefix that makes a command run as root without a question, None when there is none."""
+    if os.geteuid() == 0:
+        return []
+    sudo = shutil.which("sudo")
+    if sudo and subprocess.run([sudo, "-n", "true"], capture_output=True, check=False).returncode == 0:
+        return [sudo, "-n"]
+    return None
+
+
+def _find_redis() -> Path | None:
+    found = shutil.which("redis-server", path=_search_path())
+    return Path(found) if found else None
+
+
+def _find_rabbitmq() -> Path | None:
+    """The script inside the package: Debian's wrapper around it insists on the user rabbitmq."""
+    candidates = sorted(
+        Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*/sbin/rabbitmq-server"), reverse=True
+    )
+    on_path = shutil.which("rabbitmq-server", path=_search_path())
+    if on_path:
+        candidates.append(Path(on_path).resolve())
+    # The real one stands beside the settings that it reads.
+    return next((path for path in candidates if (path.parent / "rabbitmq-env").is_file()), None)
+
+
+def _search_path() -> str:
+    # An ordinary user's PATH on Debian lacks the folders for servers.
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])

@@ -1,0 +1,117 @@
+"""A private RabbitMQ node: own ports, own port mapper, own cookie, own data."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import uuid
+from collections.abc import Iterable
+from typing import Final
+
+from dispatcher.errors import DispatcherError
+from dispatcher.nodes.installed import rabbitmq_server
+from dispatcher.nodes.local import LocalNode
+from dispatcher.nodes.ports import LOOPBACK, free_ports
+from dispatcher.nodes.process import GuardedProcess
+from dispatcher.nodes.readiness import rabbitmq_answers
+
+PLUGINS: Final = (
+    "rabbitmq_management",
+    "rabbitmq_event_exchange",
+    "rabbitmq_shovel",
+    "rabbitmq_shovel_management",
+)
+
+
+class LocalRabbitMQ(LocalNode):
+    """One RabbitMQ node with user guest/guest; `config` are more lines for its rabbitmq.conf.
+
+    URLs are valid from the first `start` on. A change of `config` counts at the next `start`.
+    """
+
+    name = "rabbitmq"
+    # A clean shutdown takes 2 to 8 s.
+    stop_timeout_s = 30.0
+
+    def __init__(self, config: Iterable[str] = ()) -> None:
+        super().__init__()
+        self.config = list(config)
+        self._node = f"d{uuid.uuid4().hex[:12]}@localhost"
+        self._ports: list[int] = []
+
+    @property
+    def amqp_url(self) -> str:
+        return f"amqp://guest:guest@{LOOPBACK}:{self._ports[0]}/"
+
+    @property
+    def management_url(self) -> str:
+        return f"http://guest:guest@{LOOPBACK}:{self._ports[1]}"
+
+    def sync_definitions(self) -> None:
+        """Put every queue, exchange and binding declared so far on disk, so that it survives `kill9`.
+
+        RabbitMQ itself does that up to two seconds after its answer: a durable queue that was younger was
+        seen to be gone after a kill -9. Takes half a second.
+        """
+        if self._process is None:
+            raise DispatcherError(f"{self.name} was not started")
+        control = rabbitmq_server().with_name("rabbitmqctl")
+        result = subprocess.run(
+            [str(control), "eval", "mnesia:sync_log()."], env=self._environment(self._process),
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if result.returncode != 0:
+            raise DispatcherError(f"rabbitmqctl failed: {result.stderr or result.stdout}")
+
+    def _lay_out(self, process: GuardedProcess) -> None:
+        self._ports = free_ports(4)
+        for folder in ("home", "mnesia", "log"):
+            (process.directory / folder).mkdir()
+        (process.directory / "env.conf").touch()
+        (process.directory / "advanced.config").write_text("[].\n")
+        (process.directory / "enabled_plugins").write_text(f"[{','.join(PLUGINS)}].\n")
+
+    def _command(self, process: GuardedProcess) -> tuple[list[str], dict[str, str]]:
+        amqp_port, management_port, _, _ = self._ports
+        lines = [
+            f"listeners.tcp.1 = {LOOPBACK}:{amqp_port}",
+            f"management.tcp.ip = {LOOPBACK}",
+            f"management.tcp.port = {management_port}",
+            # A test machine's disk may be fuller than a broker's should be.
+            "disk_free_limit.absolute = 50MB",
+            *self.config,
+        ]
+        (process.directory / "rabbitmq.conf").write_text("\n".join(lines) + "\n")
+        return [str(rabbitmq_server())], self._environment(process)
+
+    def _environment(self, process: GuardedProcess) -> dict[str, str]:
+        base = process.directory
+        # What the user has set for a RabbitMQ of his own must not reach this one.
+        inherited = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("RABBITMQ_", "ERL_")) and key != "NOTIFY_SOCKET"
+        }
+        return inherited | {
+            "HOME": str(base / "home"),  # the Erlang cookie
+            "ERL_CRASH_DUMP": str(base / "erl_crash.dump"),
+            "ERL_EPMD_PORT": str(self._ports[2]),
+            "ERL_EPMD_ADDRESS": LOOPBACK,
+            "RABBITMQ_NODENAME": self._node,
+            "RABBITMQ_DIST_PORT": str(self._ports[3]),
+            "RABBITMQ_MNESIA_BASE": str(base / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(base / "log"),
+            "RABBITMQ_PID_FILE": str(base / "server.pid"),
+            "RABBITMQ_CONFIG_FILE": str(base / "rabbitmq.conf"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(base / "advanced.config"),
+            "RABBITMQ_CONF_ENV_FILE": str(base / "env.conf"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(base / "enabled_plugins"),
+            # The script becomes the server instead of watching over it, so that its pid is the server's.
+            "RABBITMQ_ALLOW_INPUT": "1",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-noinput -kernel inet_dist_use_interface {127,0,0,1}",
+            # Several nodes share a test machine: bound schedulers would all sit on the same cores.
+            "RABBITMQ_SCHEDULER_BIND_TYPE": "u",
+        }
+
+    def _answers(self) -> bool:
+        return rabbitmq_answers(self.amqp_url, self.management_url)

@@ -1,0 +1,67 @@
+"""RabbitMQ's management API, as far as demo, tests and bench need it: vhosts, permissions, questions."""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from dispatcher.errors import BrokerUnavailable
+
+#: The API answers in milliseconds; a node that is starting may keep a request for seconds.
+TIMEOUT_S = 10.0
+
+
+class Management:
+    """Blocking client of one node's management API.
+
+    `url` carries user and password: `http://guest:guest@127.0.0.1:15672`.
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self.user = unquote(parts.username or "guest")
+        password = unquote(parts.password or "guest")
+        token = base64.b64encode(f"{self.user}:{password}".encode()).decode()
+        self._headers = {"Authorization": f"Basic {token}", "Content-Type": "application/json"}
+        host = parts.netloc.rpartition("@")[2]
+        self._base = urlunsplit((parts.scheme or "http", host, parts.path.rstrip("/"), "", ""))
+        # Loopback and private networks: never through the proxy that the environment may name.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def request(self, path: str, method: str = "GET", body: Any = None) -> Any:
+        """Do one request below `/api/`; the decoded JSON answer, None when it is empty.
+
+        Names inside `path` must be quoted already. Raises BrokerUnavailable with the API's own reason.
+        """
+        url = f"{self._base}/api/{path.removeprefix('/').removeprefix('api/')}"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(url, data, self._headers, method=method)
+        try:
+            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+                content = answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                reason = error.read().decode(errors="replace")
+            raise BrokerUnavailable(f"{method} {url}: {error.code} {reason}") from None
+        except OSError as error:
+            raise BrokerUnavailable(f"{method} {url}: {error}") from None
+        return json.loads(content) if content else None
+
+    def create_vhost(self, name: str) -> None:
+        """Create a vhost in which this user may do everything."""
+        self.request(f"vhosts/{quote(name, safe='')}", "PUT", {})
+        rights = {"configure": ".*", "write": ".*", "read": ".*"}
+        self.request(f"permissions/{quote(name, safe='')}/{quote(self.user, safe='')}", "PUT", rights)
+
+    def delete_vhost(self, name: str) -> None:
+        """Delete a vhost with everything in it; its connections are closed by the broker."""
+        self.request(f"vhosts/{quote(name, safe='')}", "DELETE")
+
+
+def with_vhost(amqp_url: str, vhost: str) -> str:
+    """The same AMQP URL with another vhost."""
+    return urlunsplit(urlsplit(amqp_url)._replace(path=f"/{quote(vhost, safe='')}"))
