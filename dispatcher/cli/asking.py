@@ -1,0 +1,118 @@
+"""Commands to the active dispatcher of a lane: through RabbitMQ, so it may run anywhere.
+
+A command is a persistent message to the lane's `ops` exchange; the answer comes by direct reply-to on the
+same channel. Its uuid makes it safe to send again: a repeated one gets the recorded result.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from pathlib import Path
+from typing import Any, Final
+
+import pika
+from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
+from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
+
+from dispatcher import protocol
+from dispatcher.cli import options
+from dispatcher.cli.rabbitmq import connected
+from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused, NoAnswer, ProtocolViolation
+from dispatcher.protocol import Command, LaneNames
+from dispatcher.units import format_duration
+
+REPLY_TO: Final = "amq.rabbitmq.reply-to"
+_PERSISTENT: Final = 2
+
+
+def ask_lane(file: Path, lane: str, name: str, arguments: dict[str, Any], timeout_ms: int) -> dict[str, Any]:
+    """Send one command to a lane that this configuration file has; see ask."""
+    settings = options.load_settings(file)
+    names = options.lane_names(settings, lane)
+    with connected(settings.rabbitmq, name) as connection:
+        return ask(connection, names, name, arguments, timeout_ms=timeout_ms)
+
+
+def ask(
+    connection: BlockingConnection,
+    names: LaneNames,
+    name: str,
+    arguments: dict[str, Any],
+    *,
+    timeout_ms: int,
+) -> dict[str, Any]:
+    """Send a command to a lane and wait for its result.
+
+    Raises CommandRefused with the dispatcher's own words, NoAnswer when none came in time, and
+    BrokerUnavailable when the command could not be handed to RabbitMQ.
+    """
+    command = Command(
+        uuid=str(uuid.uuid4()), name=name, sent_at_ms=int(time.time() * 1_000), arguments=arguments
+    )
+    try:
+        channel = connection.channel()
+        replies = _publish(channel, names, command)
+        deadline = time.monotonic() + timeout_ms / 1_000
+        while not replies:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise NoAnswer(
+                    f"no dispatcher answered for lane {names.lane} within {format_duration(timeout_ms)}: "
+                    "is one running, and is it ready (/readyz)?"
+                )
+            connection.process_data_events(time_limit=left)
+    except ChannelClosedByBroker as error:
+        raise _refusal(names, error) from None
+    except (UnroutableError, NackError):
+        raise BrokerUnavailable(
+            f"lane {names.lane}: RabbitMQ could not store the command (queue {names.command}); "
+            "start its dispatcher, which declares the queue"
+        ) from None
+    channel.close()
+    return _result(replies[0])
+
+
+def _publish(channel: BlockingChannel, names: LaneNames, command: Command) -> list[bytes]:
+    """Send it; the list that the answer will be put in."""
+    replies: list[bytes] = []
+
+    def on_reply(_channel: Any, _method: Any, properties: pika.BasicProperties, body: bytes) -> None:
+        if properties.correlation_id == command.uuid:
+            replies.append(body)
+
+    channel.basic_consume(REPLY_TO, on_reply, auto_ack=True)
+    channel.confirm_delivery()
+    properties = pika.BasicProperties(
+        content_type="application/json",
+        delivery_mode=_PERSISTENT,
+        reply_to=REPLY_TO,
+        correlation_id=command.uuid,
+        message_id=command.uuid,
+    )
+    body = protocol.encode(command)
+    channel.basic_publish(names.command_exchange, protocol.KEY_COMMAND, body, properties, mandatory=True)
+    return replies
+
+
+def _refusal(names: LaneNames, error: ChannelClosedByBroker) -> BrokerUnavailable:
+    if error.reply_code == 404:
+        return BrokerUnavailable(
+            f"lane {names.lane} does not exist on RabbitMQ: there is no exchange {names.command_exchange} "
+            "(a dispatcher declares it when it first runs the lane)"
+        )
+    return ChannelRefused(error.reply_code, error.reply_text)
+
+
+def _result(body: bytes) -> dict[str, Any]:
+    try:
+        reply = json.loads(body)
+    except (ValueError, RecursionError):
+        reply = None
+    if isinstance(reply, dict):
+        if isinstance(reply.get("error"), str):
+            raise CommandRefused(reply["error"])
+        if isinstance(reply.get("result"), dict):
+            return dict(reply["result"])
+    raise ProtocolViolation("the dispatcher's answer is not understood: is it of another version?")

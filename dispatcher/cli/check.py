@@ -1,0 +1,64 @@
+"""`dispatcher check`: everything that would keep the lanes from running, at once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from dispatcher.cli import options
+from dispatcher.cli.check_broker import check_broker
+from dispatcher.cli.check_management import check_management, usual_management_url
+from dispatcher.cli.findings import Findings, Level
+from dispatcher.cli.output import counted, print_error, print_json
+from dispatcher.redis_store import probe
+from dispatcher.redis_store.probe import WARNING
+from dispatcher.settings import RedisSettings
+from dispatcher.urls import redact
+
+
+def check(
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    as_json: options.AsJson = False,
+    management: Annotated[
+        str | None,
+        typer.Option(
+            "--management",
+            metavar="URL",
+            envvar="DISPATCHER_RABBITMQ_MANAGEMENT_URL",
+            help="RabbitMQ's management API; usually port 15672 of its host, with the same user.",
+        ),
+    ] = None,
+) -> None:
+    """Check configuration, connections, rights, inbound queues and limits; changes nothing anywhere.
+
+    Every problem is reported at once, and fails (1); warnings and notes don't.
+    """
+    settings = options.load_settings(file)
+    findings = Findings()
+    findings.ok(f"{file}: {counted(len(settings.lanes), 'lane')}: {', '.join(settings.lanes)}")
+    check_broker(settings, findings)
+    check_management(settings, management or usual_management_url(settings.rabbitmq), findings)
+    _check_store(settings.redis, findings)
+    found = [(finding.level, redact(finding.text)) for finding in findings.all()]
+    if as_json:
+        print_json({"findings": [{"level": level.value, "text": text} for level, text in found]})
+    else:
+        for level, text in found:
+            print(f"{level.value + ':':<9} {text}")
+    if problems := findings.count(Level.PROBLEM):
+        print_error(f"dispatcher: {counted(problems, 'problem')} found, the lanes can't run like this")
+        raise typer.Exit(1)
+
+
+def _check_store(settings: RedisSettings, findings: Findings) -> None:
+    address = settings.address
+    lines = asyncio.run(probe(settings))
+    for line in lines:
+        if line.startswith(WARNING):
+            findings.warning(line.removeprefix(WARNING))
+        else:
+            findings.problem(line)
+    if all(line.startswith(WARNING) for line in lines):
+        findings.ok(f"redis: connected to {address.host}:{address.port}, database {address.database}")

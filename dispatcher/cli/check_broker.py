@@ -1,0 +1,128 @@
+"""Is RabbitMQ ready for the lanes: connection, rights, inbound queues."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Final, NamedTuple
+
+from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
+
+from dispatcher.cli.check_management import priority_problem
+from dispatcher.cli.check_rights import IMPOSSIBLE_QUEUE, RightsCheck, refusal
+from dispatcher.cli.findings import Findings
+from dispatcher.cli.output import counted
+from dispatcher.cli.rabbitmq import connected, user_text
+from dispatcher.errors import BrokerUnavailable, ConfigurationError
+from dispatcher.protocol import LaneNames
+from dispatcher.service.topology import own_exchanges, own_queues
+from dispatcher.settings import InboundSettings, LaneSettings, Settings
+
+_NOT_FOUND: Final = 404
+_PRECONDITION_FAILED: Final = 406
+_HAS_PRIORITIES: Final = re.compile(r"inequivalent arg 'x-max-priority'.* but current is (?!none)")
+
+
+class _Seen(NamedTuple):
+    """What a passive declare says about a queue."""
+
+    refused: str | None
+    missing: bool
+    ready: int
+    consumers: int
+
+
+def check_broker(settings: Settings, findings: Findings) -> None:
+    """Everything that stands in the lanes' way on RabbitMQ. Changes nothing there."""
+    address = settings.rabbitmq.address
+    try:
+        with connected(settings.rabbitmq, "check") as connection:
+            findings.ok(f"rabbitmq: connected to {address.host}:{address.port}, vhost {address.vhost!r}")
+            rights = RightsCheck(connection, user_text(settings.rabbitmq), findings)
+            for name, lane in settings.lanes.items():
+                names = LaneNames(name, settings.prefix)
+                rights.check(names, lane)
+                _check_own_names(connection, names, lane, findings)
+                _check_inbound_queues(connection, names, lane, findings)
+    except ConfigurationError as error:
+        for problem in error.problems:
+            findings.problem(problem)
+    except BrokerUnavailable as error:
+        findings.problem(f"rabbitmq.url: {error}")
+    findings.note(
+        "rabbitmq: a message that is processed for longer than the broker's consumer_timeout (30 minutes "
+        "unless set) makes it close the lane's channel; the lane recovers, but raise it where that is usual"
+    )
+
+
+def _check_own_names(
+    connection: BlockingConnection, names: LaneNames, lane: LaneSettings, findings: Findings
+) -> None:
+    """What bears one of our names must be what we would declare. Declaring what is there changes nothing."""
+    look = partial(BlockingChannel.exchange_declare, passive=True)
+    probes: list[partial[object]] = [
+        partial(BlockingChannel.queue_declare, queue=queue, durable=True, arguments=arguments)
+        for queue, arguments in own_queues(names).items()
+        if _look(connection, queue).refused is None
+    ]
+    probes += [
+        partial(BlockingChannel.exchange_declare, exchange=exchange, exchange_type="direct", durable=True)
+        for exchange in own_exchanges(names)
+        if refusal(connection, partial(look, exchange=exchange)) is None
+    ]
+    for declare in probes:
+        error = refusal(connection, declare)
+        if error is not None and error.reply_code == _PRECONDITION_FAILED:
+            findings.problem(f"lanes.{lane.name}: {error.reply_text}; delete it, or choose another prefix")
+
+
+def _check_inbound_queues(
+    connection: BlockingConnection, names: LaneNames, lane: LaneSettings, findings: Findings
+) -> None:
+    leaders = _look(connection, names.lock).consumers
+    if leaders:
+        findings.note(f"lanes.{lane.name}: a dispatcher is active")
+    for index, inbound in enumerate(lane.inbound):
+        path = f"lanes.{lane.name}.inbound[{index}].queue"
+        seen = _look(connection, inbound.queue)
+        if seen.missing:
+            _report_missing(path, inbound, findings)
+        elif seen.refused is not None:
+            findings.problem(f"{path}: {seen.refused}")
+        else:
+            foreign = seen.consumers - leaders
+            if foreign > 0:
+                findings.problem(
+                    f"{path}: {inbound.queue!r} has {counted(foreign, 'consumer')} of somebody else; "
+                    "stop them, or messages of one group go two ways"
+                )
+            if _has_priorities(connection, inbound.queue):
+                findings.problem(priority_problem(path, inbound.queue))
+            findings.ok(f"{path}: {inbound.queue!r} is there, {counted(seen.ready, 'message')} ready")
+
+
+def _report_missing(path: str, inbound: InboundSettings, findings: Findings) -> None:
+    if inbound.declare:
+        findings.note(f"{path}: there is no queue {inbound.queue!r} yet; the dispatcher declares it")
+    else:
+        findings.problem(f"{path}: there is no queue {inbound.queue!r}; declare it, or set `declare: true`")
+
+
+def _look(connection: BlockingConnection, queue: str) -> _Seen:
+    answers: list[tuple[int, int]] = []
+
+    def declare(channel: BlockingChannel) -> None:
+        method = channel.queue_declare(queue, passive=True).method
+        answers.append((method.message_count, method.consumer_count))
+
+    error = refusal(connection, declare)
+    if error is not None:
+        return _Seen(error.reply_text, error.reply_code == _NOT_FOUND, 0, 0)
+    return _Seen(None, False, *answers[0])
+
+
+def _has_priorities(connection: BlockingConnection, queue: str) -> bool:
+    """What AMQP alone can tell: a declare that differs is refused with the first difference."""
+    declare = partial(BlockingChannel.queue_declare, queue=queue, durable=True, arguments=IMPOSSIBLE_QUEUE)
+    error = refusal(connection, declare)
+    return error is not None and _HAS_PRIORITIES.search(error.reply_text) is not None

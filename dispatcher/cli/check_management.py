@@ -1,0 +1,98 @@
+"""What only RabbitMQ's management API knows: the version, kinds of queues, policies."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from dispatcher.cli.findings import Findings
+from dispatcher.errors import BrokerUnavailable
+from dispatcher.nodes.management import Management
+from dispatcher.protocol import LaneNames
+from dispatcher.settings import RabbitSettings, Settings
+
+MANAGEMENT_PORT: Final = 15_672
+#: A queue with one of these drops messages, settles and commands among them.
+_HARMFUL_POLICY_KEYS: Final = ("max-length", "max-length-bytes", "message-ttl", "expires")
+_COLUMNS: Final = "name,type,arguments,effective_policy_definition"
+_POLICY_TARGETS: Final = ("queues", "classic_queues", "all")
+#: From this version on a quorum queue drops a message that came back so often, unless it says otherwise.
+_DEFAULT_LIMIT_SINCE: Final = 4
+_DEFAULT_LIMIT: Final = 20
+
+
+def usual_management_url(settings: RabbitSettings) -> str:
+    """The management API on the broker's host, with the broker's user."""
+    credentials, at, _ = urlsplit(settings.url).netloc.rpartition("@")
+    host = settings.address.host
+    host = f"[{host}]" if ":" in host else host
+    return urlunsplit(("http", f"{credentials}{at}{host}:{MANAGEMENT_PORT}", "", "", ""))
+
+
+def check_management(settings: Settings, url: str, findings: Findings) -> None:
+    """Ask the management API about the lanes' queues; a note if it can't be asked."""
+    management = Management(url)
+    try:
+        version = str(management.request("overview").get("rabbitmq_version", ""))
+        findings.ok(f"rabbitmq: RabbitMQ {version}")
+        vhost = quote(settings.rabbitmq.address.vhost, safe="")
+        policies = management.request(f"policies/{vhost}")
+        queues = {queue["name"]: queue for queue in management.request(f"queues/{vhost}?columns={_COLUMNS}")}
+    except BrokerUnavailable as error:
+        reason = str(error).split(": ", 1)[-1]
+        findings.note(
+            f"rabbitmq: the management API does not answer ({reason}); policies and kinds of queues were "
+            "not looked at (--management URL)"
+        )
+        return
+    for name, lane in settings.lanes.items():
+        for index, inbound in enumerate(lane.inbound):
+            if (queue := queues.get(inbound.queue)) is not None:
+                _check_inbound(f"lanes.{name}.inbound[{index}].queue", queue, version, findings)
+        _check_policies(LaneNames(name, settings.prefix), policies, findings)
+
+
+def _check_inbound(path: str, queue: dict[str, Any], version: str, findings: Findings) -> None:
+    arguments = queue.get("arguments") or {}
+    policy = queue.get("effective_policy_definition") or {}
+    kind = queue.get("type", "classic")
+    if kind == "stream":
+        findings.problem(f"{path}: {queue['name']!r} is a stream; it must be a classic or quorum queue")
+    if "x-max-priority" in arguments:
+        findings.problem(priority_problem(path, queue["name"]))
+    if kind == "quorum":
+        limits = [arguments.get("x-delivery-limit"), policy.get("delivery-limit")]
+        limit = min((int(value) for value in limits if isinstance(value, int)), default=None)
+        major = int(version.split(".")[0]) if version[:1].isdigit() else 0
+        if limit is None and major >= _DEFAULT_LIMIT_SINCE:
+            limit = _DEFAULT_LIMIT
+        if limit is not None and limit >= 0:
+            findings.warning(
+                f"{path}: quorum queue {queue['name']!r} drops a message that came back more than {limit} "
+                "times, and every lost connection of the dispatcher counts; raise its delivery limit"
+            )
+
+
+def priority_problem(path: str, queue: str) -> str:
+    """A queue with priorities is refused, whoever found out."""
+    text = "has x-max-priority, which reorders redeliveries; use one inbound queue per priority"
+    return f"{path}: {queue!r} {text}"
+
+
+def _check_policies(names: LaneNames, policies: list[dict[str, Any]], findings: Findings) -> None:
+    ours = [names.control, names.command, names.lock, names.witness, names.dead, "amq.gen-consumer"]
+    for policy in policies:
+        keys = [key for key in _HARMFUL_POLICY_KEYS if key in policy.get("definition", {})]
+        if not keys or policy.get("apply-to", "all") not in _POLICY_TARGETS:
+            continue
+        try:
+            hit = next((name for name in ours if re.search(policy["pattern"], name)), None)
+        except re.error:
+            continue  # RabbitMQ's expressions can say what Python's can't
+        if hit is not None:
+            which = "consumer queues" if hit.startswith("amq.gen-") else hit
+            findings.warning(
+                f"lanes.{names.lane}: policy {policy['name']!r} sets {', '.join(keys)} on {which}, "
+                "which makes RabbitMQ drop messages of the dispatcher; narrow its pattern"
+            )

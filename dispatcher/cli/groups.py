@@ -1,0 +1,131 @@
+"""`dispatcher groups …`: the message groups of a lane."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from dispatcher.cli import options
+from dispatcher.cli.asking import ask_lane
+from dispatcher.cli.output import console, counted, print_json, shown, span, table
+from dispatcher.core.groups import GroupState
+
+app = typer.Typer(help="Look at the message groups of a lane.", no_args_is_help=True)
+
+_ROW_KEYS = ("group", "state", "owner", "epoch", "held", "in_flight")
+_COLUMNS = ("group", "state", "owner", "epoch", "held", "in flight", "oldest")
+_MESSAGE_KEYS = ("inbound", "arrival", "state", "seq", "group_seq", "attempt", "consumer", "size")
+_MESSAGE_COLUMNS = (
+    "inbound queue",
+    "arrival",
+    "state",
+    "seq",
+    "group seq",
+    "attempt",
+    "consumer",
+    "bytes",
+    "age",
+)
+#: Numbers that name something: nobody counts with them, so their digits stay together.
+_NAMES = frozenset({"epoch", "seq"})
+
+
+class Order(StrEnum):
+    """What `groups list` sorts by."""
+
+    DEPTH = "depth"
+    AGE = "age"
+    GROUP = "group"
+
+
+@app.command("list")
+def list_groups(
+    lane: options.LaneName,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Show at most this many.")] = 50,
+    offset: Annotated[int, typer.Option(min=0, help="Leave out this many from the beginning.")] = 0,
+    sort: Annotated[
+        Order, typer.Option(help="Deepest first, oldest waiting message first, or by id.")
+    ] = Order.DEPTH,
+    state: Annotated[GroupState | None, typer.Option(help="Only groups in this state.")] = None,
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    as_json: options.AsJson = False,
+    timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
+) -> None:
+    """List groups with their owner, how many messages wait, and how many are in flight."""
+    wanted = state.value if state is not None else None
+    arguments = {"limit": limit, "offset": offset, "sort": sort.value, "state": wanted}
+    result = ask_lane(file, lane, "groups.list", arguments, timeout_ms)
+    if as_json:
+        print_json(result)
+        return
+    groups = result.get("groups", [])
+    out = console()
+    rows = [(*_cells(row, _ROW_KEYS), span(row.get("oldest_ms"))) for row in groups]
+    out.print(table(_COLUMNS, rows, numbers=_COLUMNS[3:]))
+    out.print(f"{shown(len(groups))} of {counted(result.get('total'), 'group')}")
+
+
+@app.command("show")
+def show_group(
+    lane: options.LaneName,
+    group: options.GroupText,
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    as_json: options.AsJson = False,
+    timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Show one group with its first messages, those in flight before those that wait."""
+    result = ask_lane(file, lane, "groups.show", {"group": group}, timeout_ms)
+    if as_json:
+        print_json(result)
+        return
+    out = console()
+    for key, value in zip(_ROW_KEYS, _cells(result, _ROW_KEYS), strict=True):
+        out.print(f"{key.replace('_', ' '):<10} {shown(value)}")
+    out.print(f"{'oldest':<10} {shown(span(result.get('oldest_ms')))}")
+    rows = [
+        (*_cells(message, _MESSAGE_KEYS), span(message.get("age_ms")))
+        for message in result.get("messages", [])
+    ]
+    if rows:
+        out.print()
+        out.print(table(_MESSAGE_COLUMNS, rows, numbers=("seq", "group seq", "attempt", "bytes", "age")))
+
+
+@app.command("why")
+def why_group(
+    lane: options.LaneName,
+    group: options.GroupText,
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    as_json: options.AsJson = False,
+    timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Say why a group waits: the message in front, who has it since when, and what waits behind it."""
+    result = ask_lane(file, lane, "groups.why", {"group": group}, timeout_ms)
+    if as_json:
+        print_json(result)
+    else:
+        _print_why(console(), result)
+
+
+def _print_why(out: Console, result: dict[str, Any]) -> None:
+    out.print(f"{result.get('group')}: {result.get('verdict')}")
+    blocking = result.get("blocking")
+    if isinstance(blocking, dict):
+        message = blocking.get("message")
+        message = message if isinstance(message, dict) else {}
+        since = span(blocking.get("since_ms"))
+        out.print(
+            f"In front: message {message.get('arrival')} of {message.get('inbound')} "
+            f"(seq {message.get('seq')}, attempt {shown(message.get('attempt'))}), "
+            f"at consumer {shown(blocking.get('consumer'))}" + (f" for {since}" if since else "")
+        )
+    out.print(f"Behind it: {counted(result.get('behind'), 'message')}")
+    for detail in result.get("details", []):
+        out.print(f"- {detail}")
+
+
+def _cells(row: dict[str, Any], keys: tuple[str, ...]) -> list[Any]:
+    return [str(row[key]) if key in _NAMES and row.get(key) is not None else row.get(key) for key in keys]

@@ -1,0 +1,63 @@
+"""Options and arguments that several commands have."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from dispatcher import config
+from dispatcher.errors import ConfigurationError
+from dispatcher.protocol import LaneNames
+from dispatcher.settings import Settings
+from dispatcher.units import format_duration, parse_duration_ms
+
+DEFAULT_CONFIG: Final = Path("dispatcher.yaml")
+#: A dispatcher under load answers within a few milliseconds; one that is taking over needs seconds.
+DEFAULT_TIMEOUT_MS: Final = 10_000
+_TIMEOUT_MS_MAX: Final = 3_600_000
+
+
+def _timeout(value: str | int) -> int:
+    try:
+        timeout_ms = parse_duration_ms(value) if isinstance(value, str) else value  # the default is a number
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if not 0 < timeout_ms <= _TIMEOUT_MS_MAX:
+        raise typer.BadParameter(f"must be from 1ms to {format_duration(_TIMEOUT_MS_MAX)}")
+    return timeout_ms
+
+
+ConfigFile = Annotated[
+    Path, typer.Option("--config", "-c", envvar="DISPATCHER_CONFIG", help="Configuration file (YAML).")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
+Timeout = Annotated[
+    int,
+    typer.Option(
+        "--timeout",
+        parser=_timeout,
+        metavar="DURATION",
+        show_default=format_duration(DEFAULT_TIMEOUT_MS),
+        help="How long to wait for the dispatcher's answer.",
+    ),
+]
+LaneName = Annotated[str, typer.Argument(metavar="LANE", help="Name of the lane, as in the configuration.")]
+GroupText = Annotated[
+    str, typer.Argument(metavar="GROUP", help="Group id as `groups list` shows it; %xx stands for one byte.")
+]
+
+
+def load_settings(file: Path) -> Settings:
+    """The settings in this file. Raises ConfigurationError."""
+    return config.load(file, os.environ)
+
+
+def lane_names(settings: Settings, lane: str) -> LaneNames:
+    """The lane's names on the broker. Raises ConfigurationError for a lane that is not configured."""
+    if lane not in settings.lanes:
+        known = ", ".join(settings.lanes)
+        raise ConfigurationError(f"lanes.{lane}: there is no such lane in the configuration (it has {known})")
+    return LaneNames(lane, settings.prefix)

@@ -1,0 +1,79 @@
+"""How results are printed: tables for people, JSON for programs, one line for what went wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any, Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dispatcher.urls import redact
+
+#: Where nobody looks through a window, no cell is cut or folded.
+_WIDTH_IN_FILES: Final = 4_096
+
+
+def console() -> Console:
+    """Standard output; colours and the window's width only where it is a terminal."""
+    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _WIDTH_IN_FILES)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_error(text: str) -> None:
+    """Say on stderr what went wrong; passwords are taken out."""
+    print(redact(text), file=sys.stderr)
+
+
+def table(columns: Iterable[str], rows: Iterable[Iterable[Any]], *, numbers: Iterable[str] = ()) -> Table:
+    """A table of plain values; the columns in `numbers` are set to the right."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    right = set(numbers)
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(shown(value)) for value in row))
+    return made
+
+
+def shown(value: Any) -> str:
+    """One cell: `-` for nothing, thousands apart, yes and no."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:.3f}"
+        case _:
+            return str(value)
+
+
+def counted(count: Any, noun: str) -> str:
+    """`1 group`, `2 groups`"""
+    return f"{shown(count)} {noun}" if count == 1 else f"{shown(count)} {noun}s"
+
+
+def span(duration_ms: Any) -> str | None:
+    """A time span as people say it, rounded: `340 ms`, `4.2 s`, `3 m 20 s`, `2 d 4 h`."""
+    if not isinstance(duration_ms, int | float):
+        return None
+    if duration_ms < 1_000:
+        return f"{duration_ms:.0f} ms"
+    seconds = duration_ms / 1_000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    units = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+    place = next(index for index, (_, length) in enumerate(units) if seconds >= length)
+    (unit, length), (lower_unit, lower) = units[place], units[place + 1]
+    whole, rest = divmod(int(seconds), length)
+    return f"{whole} {unit} {rest // lower} {lower_unit}"

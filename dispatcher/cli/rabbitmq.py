@@ -1,0 +1,112 @@
+"""A blocking connection to RabbitMQ for one command, and plain words for what can go wrong with it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import ssl
+from collections.abc import Iterator
+from typing import Final
+
+import pika
+from pika.adapters.blocking_connection import BlockingConnection
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
+from pika.credentials import ExternalCredentials, PlainCredentials
+from pika.exceptions import AMQPError, IncompatibleProtocolError, StreamLostError
+
+from dispatcher.amqp.tls import login, tls_context
+from dispatcher.errors import BrokerUnavailable
+from dispatcher.settings import RabbitSettings
+
+#: Below this a slow handshake over TLS is taken for an outage.
+_HANDSHAKE_TIMEOUT_S: Final = 5.0
+#: The text that the broker gave, inside pika's rendering of its own exception.
+_BROKERS_WORDS: Final = re.compile(r"ConnectionClosedByBroker: \((\d+)\) ['\"](.*)['\"]", re.DOTALL)
+
+#: It listens, but its answer to our greeting is silence, something else, or the end.
+_NOT_AMQP: Final = (AMQPConnectorException, IncompatibleProtocolError, StreamLostError)
+
+
+@contextlib.contextmanager
+def connected(settings: RabbitSettings, purpose: str) -> Iterator[BlockingConnection]:
+    """A connection for the body; it is closed afterwards, whatever happened.
+
+    Raises BrokerUnavailable when it can't be made, and when it ends inside the body; ConfigurationError
+    when a certificate can't be used.
+    """
+    # pika logs what it raises; the user is told once.
+    logging.getLogger("pika").setLevel(logging.CRITICAL)
+    where = f"RabbitMQ at {settings.address.host}:{settings.address.port}"
+    parameters = _parameters(settings, purpose)
+    try:
+        connection = BlockingConnection(parameters)
+    except (AMQPError, AMQPConnectorException, OSError) as error:
+        raise BrokerUnavailable(f"{where}: {_reason(settings, error)}") from None
+    try:
+        yield connection
+    except AMQPError as error:
+        raise BrokerUnavailable(f"{where} ended the connection: {_words(error)}") from None
+    finally:
+        with contextlib.suppress(AMQPError):
+            connection.close()
+
+
+def _parameters(settings: RabbitSettings, purpose: str) -> pika.ConnectionParameters:
+    address, who, context = settings.address, login(settings, purpose), tls_context(settings)
+    return pika.ConnectionParameters(
+        host=address.host,
+        port=address.port,
+        virtual_host=address.vhost,
+        credentials=ExternalCredentials() if who.user is None else PlainCredentials(who.user, who.password),
+        ssl_options=pika.SSLOptions(context, settings.server_name or address.host) if context else None,
+        heartbeat=settings.heartbeat_ms // 1_000,
+        connection_attempts=1,
+        socket_timeout=_HANDSHAKE_TIMEOUT_S,
+        stack_timeout=_HANDSHAKE_TIMEOUT_S,
+        blocked_connection_timeout=_HANDSHAKE_TIMEOUT_S,
+        client_properties={"connection_name": f"dispatcher {purpose}"},
+    )
+
+
+def user_text(settings: RabbitSettings) -> str:
+    """Whom RabbitMQ takes us for, in a sentence."""
+    user = login(settings, "").user
+    return f"user {user!r}" if user is not None else "the user of the client certificate"
+
+
+def _reason(settings: RabbitSettings, error: Exception) -> str:
+    address, user = settings.address, user_text(settings)
+    broker = _BROKERS_WORDS.search(str(error))
+    if broker and broker[1] == "403":
+        return f"{user} is refused (wrong user or password in rabbitmq.url)"
+    if broker:
+        return f"{user} can't use vhost {address.vhost!r}: {broker[2]}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not trusted ({error.verify_message}); see rabbitmq.ca_file and server_name"
+        )
+    if isinstance(error, ssl.SSLError):
+        return f"does not answer in TLS ({error.reason or error})"
+    if isinstance(error, _NOT_AMQP):
+        hint = "" if address.tls else " (does it expect TLS? then the URL must begin with amqps://)"
+        return f"does not answer in AMQP{hint}"
+    return f"can't be reached ({_cause(error)})"
+
+
+def _cause(error: BaseException) -> str:
+    """The operating system's words at the bottom of pika's wrappers."""
+    seen: list[BaseException] = [error]
+    while seen:
+        current = seen.pop()
+        if isinstance(current, OSError):
+            return current.strerror or str(current)
+        seen.extend(arg for arg in current.args if isinstance(arg, BaseException))
+        inner = getattr(current, "exception", None)
+        if isinstance(inner, BaseException):
+            seen.append(inner)
+    return str(error) or type(error).__name__
+
+
+def _words(error: AMQPError) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

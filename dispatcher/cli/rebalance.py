@@ -1,0 +1,55 @@
+"""`dispatcher rebalance`: move groups to other consumers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dispatcher.cli import options
+from dispatcher.cli.asking import ask_lane
+from dispatcher.cli.output import console, counted, print_json, table
+
+_COLUMNS = ("group", "from", "to", "waits for")
+
+
+def rebalance(
+    lane: options.LaneName,
+    reset: Annotated[
+        bool,
+        typer.Option("--reset", help="Take every group from its owner; the next message finds a new one."),
+    ] = False,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", metavar="GROUP", help="Only this group (as `groups list` shows it)."),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="CONSUMER", help="The consumer that gets the group.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would move.")] = False,
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    as_json: options.AsJson = False,
+    timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Move groups: with no option as few as make the consumers' numbers of groups even.
+
+    Only the groups that move pause, until what is in flight of them is settled.
+    """
+    if to is not None and group is None:
+        raise typer.BadParameter("goes with --group", param_hint="--to")
+    if to is not None and reset:
+        raise typer.BadParameter("does not go with --reset", param_hint="--to")
+    arguments = {"group": group, "to": to, "reset": reset, "dry_run": dry_run}
+    result = ask_lane(file, lane, "rebalance", arguments, timeout_ms)
+    if as_json:
+        print_json(result)
+        return
+    moves = result.get("moves", [])
+    out = console()
+    if moves:
+        rows = [
+            (move.get("group"), move.get("from"), move.get("to"), move.get("waits_for")) for move in moves
+        ]
+        out.print(table(_COLUMNS, rows, numbers=("waits for",)))
+    verb = "would move" if not result.get("applied") else "moves" if len(moves) == 1 else "move"
+    out.print(f"{counted(len(moves), 'group')} {verb}")

@@ -1,0 +1,20 @@
+"""`dispatcher run`: the service itself."""
+
+from __future__ import annotations
+
+import typer
+
+from dispatcher import logs
+from dispatcher.cli import options
+
+
+def run(file: options.ConfigFile = options.DEFAULT_CONFIG) -> None:
+    """Run every lane of the configuration until SIGTERM or SIGINT.
+
+    Several may run with the same configuration: per lane one is active, the others stand by.
+    """
+    settings = options.load_settings(file)
+    logs.configure()
+    from dispatcher.service import process  # the other commands need none of it, and should start at once
+
+    raise typer.Exit(process.run(settings))

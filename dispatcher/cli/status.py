@@ -1,0 +1,86 @@
+"""`dispatcher status`: what the lanes do now."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from dispatcher.cli import options
+from dispatcher.cli.asking import ask
+from dispatcher.cli.output import console, print_error, print_json, shown, span, table
+from dispatcher.cli.rabbitmq import connected
+from dispatcher.errors import BrokerUnavailable, CommandRefused, NoAnswer, ProtocolViolation
+
+_COLUMNS = ("inbound queue", "weight", "share", "dispatched", "held", "in flight", "look-ahead")
+
+
+def status(
+    lane: Annotated[
+        str | None, typer.Argument(metavar="[LANE]", help="Only this lane; without it, every configured one.")
+    ] = None,
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    as_json: options.AsJson = False,
+    timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Show what lanes do: inbound queues and their shares, consumers, groups, what is held and in flight.
+
+    Fails (1) when a lane's dispatcher does not answer; the other lanes are shown all the same.
+    """
+    settings = options.load_settings(file)
+    wanted = [lane] if lane is not None else list(settings.lanes)
+    names = [options.lane_names(settings, name) for name in wanted]
+    found, failed = [], False
+    with connected(settings.rabbitmq, "status") as connection:
+        for name in names:
+            try:
+                found.append(ask(connection, name, "status", {}, timeout_ms=timeout_ms))
+            except (BrokerUnavailable, CommandRefused, NoAnswer, ProtocolViolation) as error:
+                print_error(f"dispatcher: {error}")
+                failed = True
+    if as_json:
+        print_json({"lanes": found})
+    else:
+        out = console()
+        for result in found:
+            _print(out, result)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _print(out: Console, result: dict[str, Any]) -> None:
+    out.print(
+        f"{result.get('lane')}: {result.get('policy')}, {result.get('state')} at {result.get('dispatcher')} "
+        f"for {span(result.get('since_ms'))}, lane epoch {result.get('lane_epoch')}"
+    )
+    inbound = result.get("inbound", [])
+    rows = [
+        (
+            row.get("queue"), row.get("weight"), _percent(row.get("share")), row.get("dispatched"),
+            row.get("held"), row.get("in_flight"), row.get("look_ahead"),
+        )
+        for row in inbound
+    ]  # fmt: skip
+    out.print(table(_COLUMNS, rows, numbers=_COLUMNS[1:]))
+    for row in inbound:
+        if row.get("full"):
+            out.print(f"{row.get('queue')}: the look-ahead is full of {row.get('full_of')}")
+    sums = [
+        (word, result.get(word.replace(" ", "_"))) for word in ("consumers", "groups", "held", "in flight")
+    ]
+    out.print(
+        ", ".join(
+            f"{shown(value)} {word}" for word, value in [*sums, ("unconfirmed", result.get("unconfirmed"))]
+        )
+    )
+    counters = result.get("counters", {})
+    if counters:
+        out.print(
+            ", ".join(f"{name.replace('_', ' ')} {shown(value)}" for name, value in sorted(counters.items()))
+        )
+    out.print()
+
+
+def _percent(share: Any) -> str | None:
+    return f"{share:.1%}" if isinstance(share, int | float) else None

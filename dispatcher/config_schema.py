@@ -1,0 +1,78 @@
+"""The configuration file as a JSON schema, for editors; what it can't say, dispatcher.config checks."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
+
+from dispatcher.settings import (
+    HttpSettings,
+    InboundSettings,
+    LaneDefaults,
+    LaneSettings,
+    RabbitSettings,
+    RedisSettings,
+    Settings,
+)
+from dispatcher.settings_types import Kind
+
+_MODELS: Final[tuple[type[BaseModel], ...]] = (
+    RabbitSettings, RedisSettings, HttpSettings, InboundSettings, LaneDefaults, LaneSettings,
+)  # fmt: skip
+
+
+class _Generator(GenerateJsonSchema):
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False  # a key is its own best title
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema of the whole file (JSON Schema 2020-12)."""
+    schema = Settings.model_json_schema(schema_generator=_Generator)
+    definitions = schema["$defs"]
+    lane, defaults = definitions["LaneSettings"], _of(LaneDefaults)
+    definitions["LaneDefaults"] = defaults
+    for model in _MODELS:
+        _show_defaults(model, definitions[model.__name__]["properties"])
+    del lane["properties"]["name"]  # it is the key under lanes
+    lane["required"].remove("name")
+    pattern = {"type": "string", "description": "Pattern of lane names: * one segment, # any number."}
+    definitions["LaneMatch"] = {
+        **defaults,
+        "title": "LaneMatch",
+        "properties": {"lanes": pattern, **defaults["properties"]},
+        "required": ["lanes"],
+    }
+    properties = schema["properties"]
+    for section in ("rabbitmq", "redis", "http"):
+        properties[section].pop("default", None)
+    schema["properties"] = {
+        **{key: properties[key] for key in ("rabbitmq", "redis", "http", "prefix")},
+        "defaults": {"$ref": "#/$defs/LaneDefaults", "description": "Keys for every lane."},
+        "match": {
+            "type": "array",
+            "items": {"$ref": "#/$defs/LaneMatch"},
+            "description": "Keys for the lanes whose names fit; the first fitting entry counts.",
+        },
+        "lanes": properties["lanes"],
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": "Configuration of the dispatcher",
+    }
+
+
+def _of(model: type[BaseModel]) -> dict[str, Any]:
+    return model.model_json_schema(schema_generator=_Generator)
+
+
+def _show_defaults(model: type[BaseModel], properties: dict[str, Any]) -> None:
+    """Defaults as the file would have them: `5s`, not 5000."""
+    for name, field in model.model_fields.items():
+        kind = next((item for item in field.metadata if isinstance(item, Kind)), None)
+        shown = properties.get(field.alias or name, {})
+        if kind is not None and "default" in shown:
+            shown["default"] = kind.show(field.default)

@@ -1,0 +1,1 @@
+"""HTTP for probes, Prometheus and people: /healthz, /readyz, /metrics and a page at /."""

@@ -1,0 +1,119 @@
+"""The lanes' numbers for Prometheus. docs/operations.md lists every name; they are stable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from dispatcher import __version__
+from dispatcher.http.views import LaneView
+
+#: Totals of a lane by their name in `LaneView.counters`; the metric is `dispatcher_<name>_total`.
+COUNTERS: Final = {
+    "acked_again": "Originals that came back after their ack and were acked again.",
+    "adopted": "Messages that only a consumer still knew of after Redis had forgotten them.",
+    "consumers_frozen": "Consumers that missed three heartbeats.",
+    "consumers_lost": "Consumers whose connection was lost.",
+    "consumers_taken": "Incarnations that were taken back.",
+    "control_refused": "Control messages that could not be understood or obeyed.",
+    "dead_lettered": "Originals given up to the dead queue.",
+    "expired": "Originals that expired while they waited here.",
+    "failed": "Messages that their consumer reported as failed.",
+    "groups_moved": "Groups that a rebalance moved.",
+    "joins": "Incarnations that joined.",
+    "joins_ignored": "Joins that named another incarnation's queue.",
+    "leaves": "Incarnations that left.",
+    "rejoins": "Joins of incarnations that were known already.",
+    "sent_again": "Copies sent again with the number they had.",
+    "settled": "Messages settled.",
+    "settles_ignored": "Settles for numbers that were over or never given.",
+    "taken_back": "Messages taken back from a consumer that is over.",
+    "vanished": "Originals that others deleted, or that expired, while they were in flight.",
+}
+#: Numbers of a lane by their key in `LaneView.overview`; the metric is `dispatcher_<name>`.
+GAUGES: Final = {
+    "lane_epoch": ("lane_epoch", "Fencing number of this leadership."),
+    "consumers": ("consumers", "Consumers that are known."),
+    "groups": ("groups", "Groups that are known."),
+    "messages_held": ("held", "Originals that wait here for their turn."),
+    "messages_in_flight": ("in_flight", "Messages dispatched and not settled."),
+    "copies_unconfirmed": ("unconfirmed", "Copies that RabbitMQ has not confirmed yet."),
+    "held_bytes": ("bytes_held", "Memory taken by originals."),
+}
+#: The same per inbound queue, by their key in a row of `overview()["inbound"]`.
+INBOUND_GAUGES: Final = {
+    "inbound_held": ("held", "Originals of this queue that wait here."),
+    "inbound_in_flight": ("in_flight", "Messages of this queue that are in flight."),
+    "inbound_weight": ("weight", "Configured weight."),
+    "inbound_share": ("share", "Share of what was dispatched, 0 to 1."),
+    "inbound_look_ahead_full": ("full", "1 while no more originals of this queue are taken."),
+}
+LANE_READY: Final = ("lane_ready", "1 while the lane dispatches here or stands by.")
+LANE_ACTIVE: Final = ("lane_active", "1 while this process is the lane's active dispatcher.")
+INBOUND_DISPATCHED: Final = (
+    "inbound_dispatched",
+    "Messages of this queue handed over for the first time or again.",
+)
+PREFIX: Final = "dispatcher_"
+
+
+def registry(lanes: Sequence[LaneView]) -> CollectorRegistry:
+    """A registry of its own, with these lanes and the process."""
+    made = CollectorRegistry()
+    made.register(_LaneCollector(lanes))
+    ProcessCollector(registry=made)
+    return made
+
+
+class _LaneCollector(Collector):
+    """Reads the lanes at every scrape; keeps nothing."""
+
+    def __init__(self, lanes: Sequence[LaneView]) -> None:
+        self._lanes = lanes
+
+    def describe(self) -> list[Metric]:
+        return []  # so that registering does not read the lanes
+
+    def collect(self) -> Iterator[Metric]:
+        overviews = {lane.name: lane.overview() for lane in self._lanes}
+        yield InfoMetricFamily(f"{PREFIX}build", "The program.", {"version": __version__})
+        yield _gauge(*LANE_READY, {lane.name: lane.readiness()[0] for lane in self._lanes})
+        active = {name: overview.get("state") == "active" for name, overview in overviews.items()}
+        yield _gauge(*LANE_ACTIVE, active)
+        for name, (key, text) in GAUGES.items():
+            yield _gauge(name, text, {lane: overview.get(key) for lane, overview in overviews.items()})
+        yield from _inbound_metrics(overviews)
+        counters = {lane.name: lane.counters() for lane in self._lanes}
+        for name, text in COUNTERS.items():
+            family = CounterMetricFamily(PREFIX + name, text, labels=["lane"])
+            for lane, totals in counters.items():
+                family.add_metric([lane], totals.get(name, 0))
+            yield family
+
+
+def _gauge(name: str, text: str, value_of: dict[str, Any]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(PREFIX + name, text, labels=["lane"])
+    for lane, value in value_of.items():
+        if value is not None:
+            family.add_metric([lane], float(value))
+    return family
+
+
+def _inbound_metrics(overviews: dict[str, dict[str, Any]]) -> Iterator[Metric]:
+    rows = [(lane, row) for lane, overview in overviews.items() for row in overview.get("inbound", [])]
+    name, text = INBOUND_DISPATCHED
+    families: list[tuple[str, CounterMetricFamily | GaugeMetricFamily]] = [
+        ("dispatched", CounterMetricFamily(PREFIX + name, text, labels=["lane", "queue"]))
+    ]
+    for name, (key, text) in INBOUND_GAUGES.items():
+        families.append((key, GaugeMetricFamily(PREFIX + name, text, labels=["lane", "queue"])))
+    for key, family in families:
+        for lane, row in rows:
+            if row.get(key) is not None:
+                family.add_metric([lane, str(row["queue"])], float(row[key]))
+        yield family

@@ -1,0 +1,89 @@
+"""The HTTP server: four read-only paths, by default on loopback only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+from aiohttp import web
+from prometheus_client.exposition import choose_encoder
+
+from dispatcher.errors import ConfigurationError
+from dispatcher.http.metrics import registry
+from dispatcher.http.page import render
+from dispatcher.http.views import LaneView
+from dispatcher.settings import HttpSettings
+
+log = structlog.get_logger()
+
+#: The page needs its own style and nothing else; nothing here may be cached or framed.
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
+#: A request that is under way when the service stops gets this long.
+_SHUTDOWN_S: Final = 0.5
+
+
+class HttpServer:
+    """Serves these lanes from `start` to `stop`."""
+
+    def __init__(self, settings: HttpSettings, lanes: Sequence[LaneView]) -> None:
+        self._settings = settings
+        self._lanes = lanes
+        self._registry = registry(lanes)
+        self._runner: web.AppRunner | None = None
+        self.port = settings.port  # the real one once it is started
+
+    async def start(self) -> None:
+        """Listen. Raises ConfigurationError when the address can't be used."""
+        app = web.Application()
+        app.router.add_get("/", self._page)
+        app.router.add_get("/healthz", self._health)
+        app.router.add_get("/readyz", self._ready)
+        app.router.add_get("/metrics", self._metrics)
+        app.on_response_prepare.append(_add_headers)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
+        await runner.setup()
+        host = self._settings.host
+        try:
+            await web.TCPSite(runner, host, self.port).start()
+        except OSError as error:
+            await runner.cleanup()
+            # asyncio puts its own sentence into strerror; a host that can't be resolved has a negative errno.
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+            raise ConfigurationError(
+                f"http.listen: can't listen on {self._settings.listen} ({reason}); "
+                "choose another address, or port 0 for a free one"
+            ) from None
+        self._runner = runner
+        self.port = int(runner.addresses[0][1])
+        log.info("http_listening", url=f"http://{f'[{host}]' if ':' in host else host}:{self.port}/")
+
+    async def stop(self) -> None:
+        """Stop listening; nothing happens if it never did."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _ready(self, _request: web.Request) -> web.Response:
+        answers = [(lane.name, *lane.readiness()) for lane in self._lanes]
+        text = "".join(f"{name}: {why}\n" for name, _, why in answers)
+        return web.Response(text=text, status=200 if all(ready for _, ready, _ in answers) else 503)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+
+    async def _page(self, _request: web.Request) -> web.Response:
+        return web.Response(text=render(self._lanes), content_type="text/html")
+
+
+async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_HEADERS)

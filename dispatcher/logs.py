@@ -1,0 +1,87 @@
+"""Logging of the service: structlog, for people on a terminal and as JSON lines elsewhere.
+
+Message bodies are never logged: nobody hands them to a logger, and tracebacks come without local variables.
+Passwords in URLs are taken out of everything, whoever wrote them.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from typing import Any, Final, TextIO
+
+import structlog
+from structlog.typing import Processor
+
+from dispatcher.urls import redact
+
+#: Their messages below warnings tell of their own workings, not of the service's.
+_CHATTY: Final = ("aiohttp.access", "asyncio", "pamqp", "pika")
+
+
+def configure(stream: TextIO = sys.stderr, *, level: int = logging.INFO) -> None:
+    """Send all logging, the libraries' too, to this stream; once, before anything is logged."""
+    people = stream.isatty()
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="%H:%M:%S.%f" if people else "iso", utc=not people),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_ending(people)],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _ending(people: bool) -> list[Processor]:
+    if people:
+        plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        return [structlog.processors.format_exc_info, _without_passwords, plain]
+    return [
+        structlog.processors.ExceptionRenderer(
+            structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        ),
+        _without_passwords,
+        structlog.processors.JSONRenderer(ensure_ascii=False, default=_as_text),
+    ]
+
+
+def _without_passwords(
+    _logger: Any, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    return {key: _cleaned(value) for key, value in event.items()}
+
+
+def _cleaned(value: Any) -> Any:
+    match value:
+        case str():
+            return redact(value)
+        case dict():
+            return {key: _cleaned(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_cleaned(item) for item in value]
+        case BaseException():
+            return redact(f"{type(value).__name__}: {value}")
+        case _:
+            return value
+
+
+def _as_text(value: Any) -> str:
+    return redact(str(value))

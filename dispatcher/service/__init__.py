@@ -1,0 +1,1 @@
+"""The running dispatcher: one runner per lane, between RabbitMQ, Redis and the core."""

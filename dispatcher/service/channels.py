@@ -1,0 +1,148 @@
+"""The lane's channels on its one connection: the fence, what we listen to, what we publish on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import structlog
+from pamqp import commands, decode
+
+from dispatcher.amqp.events import Delivery
+from dispatcher.amqp.link import Link
+from dispatcher.amqp.methods import BasicConsume, QueueDeclare
+from dispatcher.errors import ChannelRefused, ConfigurationError
+from dispatcher.protocol import LaneNames
+from dispatcher.service.topology import ACCESS_REFUSED
+
+log = structlog.get_logger()
+
+#: How often a standby looks whether the lock is free: a fail-over takes at least about this long.
+LOCK_RETRY_S: Final = 0.05
+#: Control messages read and not yet committed; each may settle half a prefetch.
+CONTROL_PREFETCH: Final = 1_000
+COMMAND_PREFETCH: Final = 100
+#: Where RabbitMQ's event exchange plugin tells of deleted queues, in the vhost that it is configured for.
+EVENT_EXCHANGE: Final = "amq.rabbitmq.event"
+
+
+class Channels:
+    """Channel numbers by purpose, once opened; 0: not open."""
+
+    def __init__(self, link: Link, names: LaneNames) -> None:
+        self._link = link
+        self._names = names
+        self.lock = self.publish = self.control = self.command = self.heartbeat = self.events = 0
+        self.inbound_index: dict[int, int] = {}  # channel → index of its inbound queue
+        self._vhost = ""
+
+    @property
+    def essential(self) -> set[int]:
+        """Channels whose loss ends the session."""
+        return {self.lock, self.publish, self.control, self.command, self.heartbeat, *self.inbound_index}
+
+    async def take_lock(self) -> bool:
+        """Wait until no other dispatcher holds the lane, then hold it as long as the connection lives.
+
+        True when nobody held it. Raises ConfigurationError when the lock doesn't lock.
+        """
+        was_free = True
+        while True:
+            channel = await self._link.open_channel()
+            try:
+                was_free &= await self._is_free(channel)
+                await self._consume_lock(channel)
+                self.lock = channel
+                break
+            except ChannelRefused as refused:
+                if refused.code != ACCESS_REFUSED:
+                    raise
+                was_free = False
+        await self._prove_lock()
+        return was_free
+
+    async def _is_free(self, channel: int) -> bool:
+        """Wait for it; True when there was nothing to wait for. Looks without trying: each refused attempt
+        would be a line in the broker's log."""
+        look = QueueDeclare(queue=self._names.lock, passive=True)
+        was_free = True
+        while (await self._link.call(channel, look)).consumer_count:
+            was_free = False
+            await asyncio.sleep(LOCK_RETRY_S)
+        return was_free
+
+    async def _consume_lock(self, channel: int) -> None:
+        tag = f"lock-{channel}"
+        consume = BasicConsume(queue=self._names.lock, consumer_tag=tag, exclusive=True)
+        await self._link.call(channel, consume)
+
+    async def _prove_lock(self) -> None:
+        """A second exclusive consumer must be refused, or two dispatchers could lead."""
+        channel = await self._link.open_channel()
+        try:
+            await self._consume_lock(channel)
+        except ChannelRefused as refused:
+            if refused.code == ACCESS_REFUSED:
+                return
+            raise
+        raise ConfigurationError(
+            f"the queue {self._names.lock!r} does not exclude a second consumer: delete it, "
+            "the dispatcher declares it again as a classic queue"
+        )
+
+    async def prove_fence(self) -> None:
+        """One round trip on the connection that holds the lock: it was ours a moment ago."""
+        await self._link.call(self.lock, QueueDeclare(queue=self._names.lock, passive=True))
+
+    async def listen(self) -> None:
+        """Open the channels for publishes, control messages, commands and heartbeats, and consume."""
+        self.publish = await self._link.open_channel()
+        await self._link.call(self.publish, commands.Confirm.Select())
+        self.control = await self._listen(self._names.control, CONTROL_PREFETCH)
+        self.command = await self._listen(self._names.command, COMMAND_PREFETCH)
+        self.heartbeat = await self._listen(self._names.heartbeat, None)
+
+    async def _listen(self, queue: str, prefetch: int | None) -> int:
+        channel = await self._link.open_channel()
+        if prefetch is not None:
+            await self._link.call(channel, commands.Basic.Qos(prefetch_count=prefetch))
+        consume = BasicConsume(queue=queue, consumer_tag=queue, no_ack=prefetch is None, exclusive=True)
+        await self._link.call(channel, consume)
+        return channel
+
+    async def listen_to_broker_events(self, vhost: str) -> bool:
+        """Hear of deleted queues at once, where the event exchange plugin is on and we may read from it."""
+        self._vhost = vhost
+        channel = await self._link.open_channel()
+        try:
+            await self._link.call(
+                channel,
+                commands.Exchange.Declare(exchange=EVENT_EXCHANGE, exchange_type="topic", passive=True),
+            )
+            declared = await self._link.call(
+                channel, QueueDeclare(queue="", exclusive=True, auto_delete=True)
+            )
+            queue = str(declared.queue)
+            bind = commands.Queue.Bind(queue=queue, exchange=EVENT_EXCHANGE, routing_key="queue.deleted")
+            await self._link.call(channel, bind)
+            self.events = channel
+            await self._link.call(channel, BasicConsume(queue=queue, no_ack=True))
+        except ChannelRefused:
+            self.events = 0
+            return False
+        return True
+
+    def deleted_queue(self, delivery: Delivery) -> str | None:
+        """The queue that a broker event says is gone, if it is of our vhost."""
+        headers = _headers(delivery.properties)
+        if headers.get("vhost") == self._vhost and isinstance(headers.get("name"), str):
+            return str(headers["name"])
+        return None
+
+
+def _headers(properties: bytes) -> dict[str, Any]:
+    """The header table of a message of RabbitMQ's own, which has no property before it."""
+    try:
+        return decode.field_table(properties[2:])[1]
+    except (ValueError, IndexError):
+        return {}

@@ -1,0 +1,176 @@
+"""One inbound queue on the connection: its consumer, its acks, and their proof."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from pamqp import commands
+
+from dispatcher.amqp.link import Link
+from dispatcher.amqp.methods import BasicConsume, QueueDeclare
+from dispatcher.core.events import AcksProven, Event, RedeliveriesEnded
+from dispatcher.core.inbound import Inbound
+from dispatcher.errors import BrokerUnavailable, ChannelRefused, ConfigurationError
+from dispatcher.service.ack_window import AckWindow
+from dispatcher.service.topology import ACCESS_REFUSED, is_classic
+
+#: How often acks are proven by a passive declare on their channel: what is not proven yet is kept in memory
+#: and in the journal, so oftener costs round trips and rarer costs memory.
+PROOF_INTERVAL_S: Final = 0.25
+#: How often to look whether the redeliveries are through.
+RECOVERY_POLL_S: Final = 0.03
+#: How long a former leader's consumer may still be there.
+FORMER_LEADER_S: Final = 1.0
+FORMER_LEADER_POLL_S: Final = 0.02
+#: When less than this part of the look-ahead is unsettled, the rest is acked singly, whatever it costs.
+UNSETTLED_PART: Final = 10
+
+
+class InboundSource(NamedTuple):
+    """An inbound queue that is being consumed."""
+
+    channel: int
+    consumer_tag: str
+    classic: bool  # else `exclusive` means nothing on it, and its consumer must never be cancelled
+
+
+async def open_inbound(link: Link, queue: str, consumer_tag: str, look_ahead: int) -> InboundSource:
+    """Consume an inbound queue on a channel of its own, as its only consumer.
+
+    Raises ConfigurationError when somebody else consumes it. A former leader's consumer may be there for
+    a moment after its lock is gone.
+    """
+    classic = await is_classic(link, queue)
+    deadline = asyncio.get_running_loop().time() + FORMER_LEADER_S
+    while True:
+        channel = await link.open_channel()
+        try:
+            declared = await link.call(channel, QueueDeclare(queue=queue, passive=True))
+            others = int(declared.consumer_count)
+            if not others:
+                await link.call(channel, commands.Basic.Qos(prefetch_count=look_ahead))
+                await _consume(link, channel, queue, consumer_tag, exclusive=classic)
+                return InboundSource(channel, consumer_tag, classic)
+            await link.call(channel, commands.Channel.Close(200, "in use", 0, 0))
+        except ChannelRefused as refused:
+            if refused.code != ACCESS_REFUSED:
+                raise
+            others = 1
+        if asyncio.get_running_loop().time() > deadline:
+            raise ConfigurationError(
+                f"inbound queue {queue!r} has {others} consumer(s) that are not this dispatcher: "
+                "stop them, two readers would break the order"
+            )
+        await asyncio.sleep(FORMER_LEADER_POLL_S)
+
+
+async def _consume(link: Link, channel: int, queue: str, consumer_tag: str, *, exclusive: bool) -> None:
+    consume = BasicConsume(queue=queue, consumer_tag=consumer_tag, exclusive=exclusive)
+    await link.call(channel, consume)
+
+
+class InboundFeed:
+    """One inbound queue's acks, their proof, and whether it is fetched from."""
+
+    def __init__(
+        self,
+        link: Link,
+        source: InboundSource,
+        inbound: Inbound,
+        *,
+        look_ahead: int,
+        report: Callable[[Event], None],
+    ) -> None:
+        self._link = link
+        self._source = source
+        self._channel = source.channel
+        self._inbound = inbound
+        self._report = report
+        self._acks = AckWindow(waiting_max=look_ahead - look_ahead // UNSETTLED_PART)
+        self._delivered = 0
+        self._wake = asyncio.Event()
+        self._paused = False
+
+    # -- deliveries and acks --
+
+    def delivered(self, count: int) -> None:
+        self._delivered += count
+        self._acks.deliver(count)
+
+    def settle(self, tag: int) -> None:
+        """This original is over: ack it with the next flush."""
+        self._acks.settle(tag)
+
+    def flush_acks(self, now_ms: int, *, everything: bool = False) -> None:
+        """Send the acks that are due, in order."""
+        for ack in self._acks.take(now_ms, everything=everything):
+            self._link.ack(self._channel, ack.tag, ack.multiple)
+        if self._acks.unproven:
+            self._wake.set()
+
+    def deadline_ms(self) -> int | None:
+        """When acks that wait are due."""
+        return self._acks.deadline_ms()
+
+    # -- consuming --
+
+    def pause(self, paused: bool) -> None:
+        """Stop or go on fetching. A quorum queue's consumer is never cancelled: its redeliveries would
+        come back out of order, so there the overshoot is bounded by the look-ahead only."""
+        if self._source.classic:
+            self._paused = paused
+            self._wake.set()
+
+    # -- upkeep --
+
+    async def look_after(self, now_ms: Callable[[], int]) -> None:
+        """Prove acks, notice the end of the redeliveries, pause and resume: until the connection ends."""
+        fetching = True
+        try:
+            while True:
+                if self._inbound.recovery is not None:
+                    await self._look_for_end_of_redeliveries()
+                    continue
+                await self._wake.wait()
+                self._wake.clear()
+                if self._paused == fetching:
+                    fetching = not self._paused
+                    await self._fetch(fetching)
+                if self._acks.unproven:
+                    await self._prove(now_ms())
+                    await asyncio.sleep(PROOF_INTERVAL_S)
+        except BrokerUnavailable:
+            return  # the session hears of it itself
+
+    async def _fetch(self, fetching: bool) -> None:
+        if fetching:
+            await _consume(
+                self._link, self._channel, self._inbound.name, self._source.consumer_tag, exclusive=True
+            )  # fmt: skip
+        else:
+            await self._link.call(
+                self._channel, commands.Basic.Cancel(consumer_tag=self._source.consumer_tag)
+            )
+
+    async def _look_for_end_of_redeliveries(self) -> None:
+        """Nothing ready, twice, and nothing delivered between: a quorum queue counts, then delivers."""
+        before = self._delivered
+        if await self._ready() == 0 and await self._ready() == 0 and self._delivered == before:
+            self._report(RedeliveriesEnded(self._inbound.index))
+        await asyncio.sleep(RECOVERY_POLL_S)
+
+    async def _ready(self) -> int:
+        declared = await self._link.call(
+            self._channel, QueueDeclare(queue=self._inbound.name, passive=True)
+        )  # fmt: skip
+        return int(declared.message_count)
+
+    async def _prove(self, now_ms: int) -> None:
+        """Acks sent before a passive declare on their channel are processed when that is answered."""
+        self.flush_acks(now_ms)
+        count = self._acks.take_acked()
+        if count:
+            await self._ready()
+            self._report(AcksProven(self._inbound.index, count))

@@ -1,0 +1,284 @@
+"""Keeps one lane dispatched: connects, stands by, leads, and starts again after any loss."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Final
+
+import structlog
+
+from dispatcher.amqp.events import ChannelClosed
+from dispatcher.amqp.link import Link
+from dispatcher.core.lane import Lane
+from dispatcher.core.policies import policy
+from dispatcher.core.state import LaneOptions
+from dispatcher.core.views import Views
+from dispatcher.errors import ConfigurationError, DispatcherError, Fenced, LoginRefused, NumbersBehind
+from dispatcher.protocol import LaneNames
+from dispatcher.redis_store.store import LaneStore
+from dispatcher.service.channels import Channels
+from dispatcher.service.inbound_feed import InboundFeed, open_inbound
+from dispatcher.service.intake import Clock
+from dispatcher.service.session import Session
+from dispatcher.service.topology import declare_lane, prepare_inbound
+from dispatcher.service.witness import Witness
+from dispatcher.settings import LaneSettings, Settings
+
+log = structlog.get_logger()
+
+#: Between attempts after a loss: at once at first, so that a fail-over is quick, then slower.
+RETRY_S_MIN: Final = 0.05
+RETRY_S_MAX: Final = 1.0
+
+
+class RunnerState(Enum):
+    CONNECTING = "connecting"
+    STANDBY = "standing by"
+    RECOVERING = "recovering"
+    LEADING = "leading"
+    WAITING = "waiting"  # to try again after a problem
+    STOPPED = "stopped"
+
+
+class LaneRunner:
+    """One lane's task. `problem` says why it neither dispatches nor stands by.
+
+    The two types and the two `_open_…` are all that a simulation replaces.
+    """
+
+    lane_type: type[Lane] = Lane
+    session_type: type[Session] = Session
+
+    def __init__(self, settings: Settings, lane: LaneSettings) -> None:
+        self.name = lane.name
+        self.state = RunnerState.CONNECTING
+        self.problem: str | None = None
+        self._settings = settings
+        self._lane = lane
+        self._names = LaneNames(lane.name, settings.prefix)
+        self._clock = Clock()
+        self._session: Session | None = None
+        self._early: list[Any] = []  # events before the session takes over
+        self._link: Link | None = None
+        self._channels: Channels | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.leaderships = 0
+        self._lane_epoch_min = 0  # consumers have seen numbers below it
+        self._is_new = False  # its exchange was not there: no consumer can hold anything of it
+
+    # -- life --
+
+    async def prepare(self) -> None:
+        """Try everything once that an operator may have to change first. Raises ConfigurationError,
+        BrokerUnavailable or StoreUnavailable."""
+        try:
+            link = await Link.open(
+                self._settings.rabbitmq, name=self._connection_name(), on_events=lambda _: None
+            )
+        except LoginRefused as refused:
+            raise ConfigurationError(f"rabbitmq.url: {refused}") from None
+        try:
+            self._is_new |= await declare_lane(link, self._names, self._lane)
+            await prepare_inbound(link, self._lane)
+        finally:
+            await link.close()
+        await (await self._open_store()).close()
+
+    async def run(self) -> None:
+        """Until cancelled: lead, stand by, recover."""
+        pause_s = RETRY_S_MIN
+        while True:
+            begun_ms = self._clock.now_ms()
+            try:
+                await self._lead_once()
+            except asyncio.CancelledError:
+                raise
+            except (DispatcherError, OSError) as failure:
+                if self.state is RunnerState.STOPPED:
+                    return
+                self._note(failure)
+            except Exception as failure:  # a bug of ours: the lane starts afresh from what is committed
+                log.exception("lane_failed", lane=self.name)
+                self._note(failure)
+            if self._clock.now_ms() - begun_ms > 5_000:
+                pause_s = RETRY_S_MIN
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, RETRY_S_MAX)
+
+    def _note(self, failure: BaseException) -> None:
+        self.state, self.problem = (
+            RunnerState.WAITING,
+            str(failure).splitlines()[0] if str(failure) else repr(failure),
+        )
+        if isinstance(failure, NumbersBehind):
+            self._lane_epoch_min = failure.lane_epoch
+        if isinstance(failure, Fenced):
+            self.problem = None
+        log.warning("lane_interrupted", lane=self.name, problem=str(failure))
+
+    async def stop(self) -> None:
+        """Stop dispatching: what is settled is acked, everything else goes back to its queue."""
+        session, link = self._session, self._link
+        if session is not None and not session.ended.done():
+            await session.drain()
+        self.state = RunnerState.STOPPED
+        if link is not None:
+            await link.close()
+
+    # -- one leadership --
+
+    async def _lead_once(self) -> None:
+        self.state = RunnerState.CONNECTING
+        if self._session is not None:
+            gc.collect()  # the last leadership was full of cycles, and nothing else looks for them
+        self._session, self._channels, self._early = None, None, []
+        link = self._link = await self._open_link(self._on_events)
+        store: LaneStore | None = None
+        try:
+            self._is_new |= await declare_lane(link, self._names, self._lane)
+            await prepare_inbound(link, self._lane)
+            channels = self._channels = Channels(link, self._names)
+            self.state, self.problem = RunnerState.STANDBY, None
+            if not await channels.take_lock():
+                self._is_new = False  # somebody led it in the meantime
+            self.state = RunnerState.RECOVERING
+            store = await self._open_store()
+            session, witness = await self._take_over(link, channels, store)
+            self.state, self.problem = RunnerState.LEADING, None
+            self.leaderships += 1
+            log.info("lane_led", lane=self.name)
+            self._tasks.append(asyncio.create_task(witness.renew_after_recovery()))
+            await session.ended
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            self._tasks.clear()
+            link.abort()
+            if store is not None:
+                await store.close()
+
+    async def _open_link(self, on_events: Callable[[list[Any]], None]) -> Link:
+        return await Link.open(self._settings.rabbitmq, name=self._connection_name(), on_events=on_events)
+
+    async def _open_store(self) -> LaneStore:
+        return await LaneStore.open(
+            self._settings.redis, self.name, self._settings.prefix,
+            on_gap=self._redis_lost_writes,
+            on_available=self._redis_available,
+        )  # fmt: skip
+
+    async def _take_over(self, link: Link, channels: Channels, store: LaneStore) -> tuple[Session, Witness]:
+        """Lock, inbound, epoch, then the journal: in this order no late write of a former leader can be
+        missed. One broker round trip after it: the lock was ours all the time."""
+        session = self.session_type(self._lane, self._names, link, channels, store, self._clock)
+        witness = Witness(link, self._names)
+        restarted = await witness.is_gone()
+        sources = [
+            await open_inbound(link, inbound.queue, f"inbound-{index}", self._lane.look_ahead)
+            for index, inbound in enumerate(self._lane.inbound)
+        ]
+        channels.inbound_index = {source.channel: index for index, source in enumerate(sources)}
+        seconds_ms = max(self._clock.now_ms(), self._lane_epoch_min * 1_000)
+        snapshot = await store.lead(seconds_ms, [inbound.queue for inbound in self._lane.inbound])
+        await channels.prove_fence()
+        snapshot.broker_restarted = restarted
+        trusted = snapshot.complete
+        if self._is_new and not snapshot.records and not snapshot.incarnations:
+            snapshot.complete = True
+        self._is_new = False
+        lane = self.lane_type(self._options(), snapshot, self._clock.now_ms())
+        feeds = [
+            InboundFeed(link, source, inbound, look_ahead=self._lane.look_ahead, report=session.report)
+            for source, inbound in zip(sources, lane.state.inbounds, strict=True)
+        ]
+        await channels.listen()
+        await channels.listen_to_broker_events(self._settings.rabbitmq.address.vhost)
+        self._session = session
+        witness.watch(lane)
+        session.begin(lane, snapshot.lane_epoch, feeds, redis_complete=trusted)
+        early, self._early = self._early, []
+        session.receive(early)
+        self._tasks += [asyncio.create_task(feed.look_after(self._clock.now_ms)) for feed in feeds]
+        return session, witness
+
+    def _options(self) -> LaneOptions:
+        lane = self._lane
+        return LaneOptions(
+            policy=policy(lane.policy, top_up=lane.top_up),
+            inbounds=tuple((inbound.queue, inbound.weight) for inbound in lane.inbound),
+            ungrouped=lane.ungrouped,
+            reconnect_grace_ms=lane.reconnect_grace_ms,
+            liveness_interval_ms=lane.liveness_interval_ms,
+            heartbeat_ms=lane.heartbeat_ms,
+            look_ahead=lane.look_ahead,
+            look_ahead_bytes=lane.look_ahead_bytes,
+        )
+
+    def _connection_name(self) -> str:
+        return f"dispatcher {self.name}"
+
+    def _on_events(self, events: list[Any]) -> None:
+        if self._session is not None:
+            self._session.receive(events)
+            return
+        # A channel that was refused on purpose (the lock, a question) gave its number to another since.
+        essential = self._channels.essential if self._channels is not None else set()
+        self._early += [e for e in events if not isinstance(e, ChannelClosed) or e.channel in essential]
+
+    def _redis_lost_writes(self) -> None:
+        if self._session is not None:
+            self._session.restore()
+
+    def _redis_available(self, available: bool) -> None:
+        log.info("redis_available" if available else "redis_unavailable", lane=self.name)
+        if self._session is not None:
+            self._session.redis_changed()
+
+    # -- views --
+
+    def readiness(self) -> tuple[bool, str]:
+        """Whether the lane dispatches or stands by, and one line that says so or why not."""
+        session = self._session
+        if self.state is RunnerState.LEADING and session is not None:
+            return session.readiness()
+        if self.state is RunnerState.STANDBY:
+            return True, "standing by"
+        return False, self.problem or self.state.value
+
+    def overview(self) -> dict[str, Any]:
+        """The result of the command `status`."""
+        head: dict[str, Any] = {
+            "lane": self.name,
+            "policy": str(self._lane.policy),
+            "state": self.state.value,
+        }
+        session = self._session
+        if self.state is RunnerState.LEADING and session is not None:
+            return {**head, **session.status()}
+        return head
+
+    def consumers(self) -> dict[str, Any]:
+        """The result of `consumers.list`."""
+        views = self._views()
+        return views.consumers() if views is not None else {"consumers": []}
+
+    def top_groups(self, limit: int) -> dict[str, Any]:
+        """The deepest groups, as `groups.list` shows them."""
+        views = self._views()
+        return views.groups({"limit": limit}) if views is not None else {"total": 0, "groups": []}
+
+    def _views(self) -> Views | None:
+        session = self._session
+        return session.views if session is not None and self.state is RunnerState.LEADING else None
+
+    def counters(self) -> dict[str, float]:
+        """Totals since this leadership began."""
+        session = self._session
+        return (
+            dict(session.lane.state.counters)
+            if session is not None and self.state is RunnerState.LEADING
+            else {}
+        )

@@ -1,0 +1,400 @@
+"""One leadership of one lane on one connection: from the fence to the loss of either.
+
+Reads, decisions, the journal commit and writes are batched per wake-up. What comes in is gathered; a tick
+hands it to the core; the commit goes to Redis; when Redis has answered, the tick's actions are carried
+out. Several ticks may be under way, and are finished in their order. Any loss of the connection or the
+fence ends the session with everything it remembers: the next one recovers from the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import structlog
+from pamqp import commands
+
+from dispatcher.amqp.events import (
+    Blocked,
+    ChannelClosed,
+    Confirmed,
+    ConnectionClosed,
+    ConsumerCancelled,
+    Delivery,
+    Returned,
+    Unblocked,
+)
+from dispatcher.amqp.link import Link
+from dispatcher.core.effects import Effects, SendNotice
+from dispatcher.core.events import Event, MessagesArrived, QueueReturned
+from dispatcher.core.lane import Lane
+from dispatcher.core.views import Views
+from dispatcher.errors import BrokerUnavailable, DispatcherError, Fenced, NumbersBehind, ProtocolViolation
+from dispatcher.protocol import TYPE_REFUSED, Heartbeat, Join, LaneNames, decode_control, refusable_join
+from dispatcher.redis_store.store import LaneStore
+from dispatcher.service.channels import Channels
+from dispatcher.service.inbound_feed import InboundFeed
+from dispatcher.service.intake import Clock, Intake
+from dispatcher.service.operators import Operators
+from dispatcher.service.outbox import Outbox, Relay
+from dispatcher.settings import LaneSettings
+
+log = structlog.get_logger()
+
+#: Commits under way: more only lengthen the queue, fewer leave the core idle while Redis answers.
+COMMITS_UNDER_WAY_MAX: Final = 8
+#: Events gathered while no step runs. What isn't a heartbeat is bounded by prefetches and windows.
+EVENTS_MAX: Final = 10_000
+#: A publish that the broker refused is tried again after this long.
+RETRY_S: Final = 1.0
+#: What a stop waits for Redis and the last acks.
+DRAIN_S: Final = 2.0
+DRAIN_POLL_S: Final = 0.005
+
+
+@dataclass(slots=True)
+class Tick:
+    """One step of the core on its way: its actions and control acks wait for its commit."""
+
+    effects: Effects
+    control_tag: int  # control messages up to this delivery tag were read in it; 0: none
+    command_tag: int
+    committed: bool = False
+
+
+class Session:
+    """Leads a lane until the connection or the fence is lost. `ended` holds why."""
+
+    def __init__(
+        self,
+        lane: LaneSettings,
+        names: LaneNames,
+        link: Link,
+        channels: Channels,
+        store: LaneStore,
+        clock: Clock,
+    ) -> None:
+        self._settings = lane
+        self._names = names
+        self._link = link
+        self._channels = channels
+        self._store = store
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._events: list[Event] = []
+        self._ticks: deque[Tick] = deque()
+        self._control_tag = self._command_tag = 0
+        self._tick_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._restoring = False
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self.since_ms = clock.now_ms()
+
+    # -- life --
+
+    def begin(self, lane: Lane, lane_epoch: int, feeds: list[InboundFeed], *, redis_complete: bool) -> None:
+        """Start with a core that has been loaded; what arrived meanwhile is taken in."""
+        self.lane = lane
+        self._known_complete = redis_complete
+        self.views = Views(lane.state)
+        self._feeds = feeds
+        self._intake = Intake(
+            self._settings, lane_epoch=lane_epoch, frame_max=self._link.frame_max, now_ms=self._clock.now_ms
+        )
+        relay = Relay(
+            self._link, self._channels.publish, self._names, lane_epoch, self._settings.first_header,
+            tuple(inbound.queue for inbound in self._settings.inbound),
+        )  # fmt: skip
+        self._outbox = Outbox(
+            relay, ack=self._settle_inbound, later=self._later, on_pause=self._pause_inbound
+        )
+        self._operators = Operators(
+            self.views, self._outbox, self._clock, describe=self._describe, is_done=lane.has_result
+        )
+        self._commit(lane.start(self._clock.now_ms()))
+        self._schedule()
+
+    def end(self, reason: BaseException) -> None:
+        """Stop; whoever awaits `ended` gets the reason. Nothing of this session is sent any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.ended.done():
+            self.ended.set_exception(reason)
+
+    def _later(self, act: Callable[[], None]) -> None:
+        self._loop.call_later(RETRY_S, self._if_alive, act)
+
+    def _if_alive(self, act: Callable[[], None]) -> None:
+        if not self.ended.done():
+            act()
+
+    # -- what comes in --
+
+    def receive(self, events: list[Any]) -> None:
+        """All that one read of the connection brought."""
+        try:
+            self._receive(events)
+        except Exception as failure:
+            log.exception("lane_failed", lane=self._names.lane)
+            self.end(failure)
+
+    def _receive(self, events: list[Any]) -> None:
+        deliveries: dict[int, list[Delivery]] = {}
+        inbound_by_channel = self._channels.inbound_index
+        for event in events:
+            if self.ended.done():
+                return
+            kind = type(event)
+            if kind is Delivery:
+                index = inbound_by_channel.get(event.channel)
+                if index is not None:
+                    deliveries.setdefault(index, []).append(event)
+                else:
+                    self._receive_control(event)
+            elif kind is Confirmed:
+                self._outbox.answered(event, self._events)
+            else:
+                self._receive_rare(event)
+        for index, arrived in deliveries.items():
+            self._feeds[index].delivered(len(arrived))
+            self._events.append(MessagesArrived(self._intake.messages(index, arrived)))
+        self._schedule()
+
+    def _receive_rare(self, event: Any) -> None:
+        match event:
+            case Returned():
+                self._returned(event.routing_key.decode(errors="replace"))
+            case ConsumerCancelled():
+                self.end(
+                    BrokerUnavailable(f"RabbitMQ cancelled our consumer {event.consumer_tag.decode()!r}")
+                )
+            case ChannelClosed():
+                if event.channel in self._channels.essential:
+                    self.end(BrokerUnavailable(f"RabbitMQ closed our channel: {event.code} {event.text}"))
+            case ConnectionClosed():
+                self.end(BrokerUnavailable(f"connection lost: {event.code} {event.text}"))
+            case Blocked():
+                log.warning("rabbitmq_blocks_publishers", lane=self._names.lane, reason=event.reason)
+            case Unblocked():
+                log.info("rabbitmq_unblocked", lane=self._names.lane)
+
+    def _returned(self, queue: str) -> None:
+        if queue in (self._names.dead, self._names.control):
+            self.end(BrokerUnavailable(f"somebody deleted the queue {queue!r}; it will be declared again"))
+        else:
+            self._events.append(QueueReturned(queue))
+
+    def _receive_control(self, delivery: Delivery) -> None:
+        channels = self._channels
+        if delivery.channel == channels.command:
+            self._command_tag = delivery.tag
+            command = self._operators.receive(delivery)
+            if command is not None:
+                self._events.append(command)
+            return
+        if delivery.channel == channels.events:
+            queue = channels.deleted_queue(delivery)
+            if queue is not None:
+                self._events.append(QueueReturned(queue))
+            return
+        if delivery.channel == channels.control:
+            self._control_tag = delivery.tag
+        try:
+            message = decode_control(delivery.body)
+            if isinstance(message, Join) and self._names.is_ours(message.queue):
+                raise ProtocolViolation(f"queue: {message.queue!r} is the lane's own")
+            is_heartbeat = isinstance(message, Heartbeat)
+            if is_heartbeat != (delivery.channel == channels.heartbeat):
+                kind, key = type(message).__name__.lower(), delivery.routing_key.decode(errors="replace")
+                raise ProtocolViolation(f"a {kind} must not be published with the routing key {key!r}")
+        except ProtocolViolation as problem:
+            self._bad_control(delivery, str(problem))
+            return
+        if is_heartbeat and len(self._events) >= EVENTS_MAX:
+            return  # while Redis is away nothing is decided; the next heartbeat says the same
+        self._events.append(message)
+
+    def _bad_control(self, delivery: Delivery, problem: str) -> None:
+        """Not understood: to the dead queue with its reason, and counted."""
+        self.lane.state.counters["control_refused"] += 1
+        queue = refusable_join(delivery.body)
+        if queue is not None and not self._names.is_ours(queue):
+            log.warning("join_refused", lane=self._names.lane, queue=queue, problem=problem)
+            self._outbox.perform([SendNotice(queue, TYPE_REFUSED, {"reason": problem})])
+            return
+        log.warning(
+            "control_message_refused", lane=self._names.lane, problem=problem, size=len(delivery.body)
+        )
+        properties = commands.Basic.Properties(
+            delivery_mode=2, headers={"x-dispatch-reason": f"control: {problem}"}
+        )  # fmt: skip
+        self._outbox.store(self._names.dead, properties, delivery.body, lambda: None)
+
+    # -- ticks --
+
+    def _schedule(self) -> None:
+        if not self._tick_scheduled and not self.ended.done():
+            self._tick_scheduled = True
+            self._loop.call_soon(self._tick)
+
+    def _tick(self) -> None:
+        self._tick_scheduled = False
+        if self.ended.done() or self._restoring or len(self._ticks) >= COMMITS_UNDER_WAY_MAX:
+            return  # a finished commit schedules the next tick
+        try:
+            events, self._events = self._events, []
+            effects = self.lane.step(events, self._clock.now_ms())
+            self._commit(effects)
+            if not self._known_complete and self.lane.is_complete():
+                self._known_complete = True
+                self._confirm_complete()
+            if self.lane.checkpoint_is_due():
+                self._commit(self.lane.checkpoint())
+            self._arm_timer()
+        except NumbersBehind as behind:
+            self.end(behind)
+        except Exception as failure:
+            log.exception("lane_failed", lane=self._names.lane)
+            self.end(failure)
+
+    def _commit(self, effects: Effects) -> None:
+        tick = Tick(effects, self._control_tag, self._command_tag)
+        self._control_tag = self._command_tag = 0
+        if effects.needs_commit():
+            self._ticks.append(tick)
+            self._store.commit(effects).add_done_callback(partial(self._committed, tick))
+        elif self._ticks:
+            tick.committed = True
+            self._ticks.append(tick)
+        else:
+            self._finish(tick)
+
+    def _committed(self, tick: Tick, future: asyncio.Future[None]) -> None:
+        if self.ended.done() or future.cancelled():
+            future.cancelled() or future.exception()
+            return
+        failure = future.exception()
+        if failure is not None:
+            self.end(failure)
+            return
+        tick.committed = True
+        while self._ticks and self._ticks[0].committed:
+            self._finish(self._ticks.popleft())
+        self._schedule()
+
+    def _confirm_complete(self) -> None:
+        """The consumers have said what they hold, and that is committed: Redis may be trusted again."""
+        tick = Tick(Effects(), 0, 0)
+        self._ticks.append(tick)
+        self._store.confirm_complete().add_done_callback(partial(self._committed, tick))
+
+    def _finish(self, tick: Tick) -> None:
+        try:
+            self._outbox.perform(tick.effects.actions)
+            self._outbox.take_withdrawn(self._events)
+            for feed in self._feeds:
+                feed.flush_acks(self._clock.now_ms())
+            if tick.control_tag:
+                self._link.ack(self._channels.control, tick.control_tag, True)
+            if tick.command_tag:
+                self._link.ack(self._channels.command, tick.command_tag, True)
+        except DispatcherError as failure:
+            self.end(failure)
+
+    def _arm_timer(self) -> None:
+        """Wake up for the core's next deadline, or for acks that wait."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadlines = [self.lane.next_deadline_ms(), *(feed.deadline_ms() for feed in self._feeds)]
+        known = [deadline for deadline in deadlines if deadline is not None]
+        if known:
+            delay_ms = max(0, min(known) - self._clock.now_ms())
+            self._timer = self._loop.call_later(delay_ms / 1000, self._wake)
+
+    def _wake(self) -> None:
+        for feed in self._feeds:
+            feed.flush_acks(self._clock.now_ms())
+        self._schedule()
+
+    # -- inbound --
+
+    def _settle_inbound(self, inbound: int, tag: int) -> None:
+        self._feeds[inbound].settle(tag)
+
+    def _pause_inbound(self, inbound: int, paused: bool) -> None:
+        self._feeds[inbound].pause(paused)
+
+    def report(self, event: Event) -> None:
+        """Something that a feed found out."""
+        self._events.append(event)
+        self._schedule()
+
+    # -- Redis --
+
+    def restore(self) -> None:
+        """Redis came back without our last writes: write everything back before going on."""
+        if self.ended.done() or self._restoring:
+            return
+        self._restoring = True
+        log.warning("redis_lost_writes", lane=self._names.lane)
+        task = self._loop.create_task(self._restore())
+        self._restore_task = task
+
+    async def _restore(self) -> None:
+        try:
+            await self._store.restore(self.lane.checkpoint(everything=True))
+        except Exception as failure:
+            self.end(failure)
+            return
+        self._restoring = False
+        log.info("redis_restored", lane=self._names.lane)
+        self._schedule()
+
+    def redis_changed(self) -> None:
+        """Redis became available or unavailable: the session ends if that is because another one leads."""
+        if self._store.fenced:
+            self.end(Fenced(f"another dispatcher leads lane {self._names.lane} now"))
+
+    # -- views --
+
+    def _describe(self) -> dict[str, Any]:
+        """What the lane's status says beyond the core's own view."""
+        return {
+            "lane": self._names.lane,
+            "since_ms": self._clock.now_ms() - self.since_ms,
+            "unanswered_publishes": self._outbox.unanswered,
+            "problem": self.readiness()[1] if not self.readiness()[0] else None,
+        }
+
+    def status(self) -> dict[str, Any]:
+        """The result of the command `status`."""
+        return self._operators.status()
+
+    def readiness(self) -> tuple[bool, str]:
+        """Whether the lane dispatches, and one line that says so or why not."""
+        if not self._store.available:
+            return False, f"Redis: {self._store.problem}"
+        if self._link.blocked is not None:
+            return False, f"RabbitMQ blocks publishers: {self._link.blocked}"
+        if self._restoring:
+            return False, "writing everything back to Redis, which had lost writes"
+        return True, "leading"
+
+    # -- stopping --
+
+    async def drain(self) -> None:
+        """Dispatch nothing more; wait until what was read is committed and acked, or too long has passed."""
+        self.lane.suspend()
+        self._schedule()
+        deadline = self._loop.time() + DRAIN_S
+        while (self._ticks or self._events or self._tick_scheduled) and self._loop.time() < deadline:
+            if self.ended.done():
+                return
+            await asyncio.sleep(DRAIN_POLL_S)
+        for feed in self._feeds:
+            feed.flush_acks(self._clock.now_ms(), everything=True)

@@ -1,0 +1,114 @@
+"""The lane's own exchanges and queues on the broker, and its inbound queues (contract section 5)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pamqp import commands
+
+from dispatcher.amqp.link import Link
+from dispatcher.amqp.methods import QueueDeclare
+from dispatcher.errors import ChannelRefused, ConfigurationError
+from dispatcher.protocol import KEY_COMMAND, KEY_CONTROL, KEY_HEARTBEAT, LaneNames
+from dispatcher.settings import LaneSettings
+
+#: A vhost may have another default queue type, under which `exclusive` means nothing.
+NOT_FOUND: Final = 404
+ACCESS_REFUSED: Final = 403
+PRECONDITION_FAILED: Final = 406
+_CLASSIC: Final[dict[str, Any]] = {"x-queue-type": "classic"}
+_HEARTBEAT: Final[dict[str, Any]] = {**_CLASSIC, "x-message-ttl": 15_000, "x-max-length": 10_000}
+
+
+def own_queues(names: LaneNames) -> dict[str, dict[str, Any]]:
+    """The arguments of every queue that is the lane's own."""
+    durable = (names.control, names.command, names.lock, names.witness, names.dead)
+    return {**dict.fromkeys(durable, _CLASSIC), names.heartbeat: _HEARTBEAT}
+
+
+def own_exchanges(names: LaneNames) -> tuple[str, ...]:
+    """The lane's exchanges, all of them direct and durable."""
+    return names.exchange, names.control_exchange, names.command_exchange
+
+
+async def declare_lane(link: Link, names: LaneNames, lane: LaneSettings) -> bool:
+    """Declare everything that the lane needs, all of it idempotent. True when the lane is new here.
+
+    Raises ConfigurationError for what an operator has to change: a queue of ours that exists with other
+    properties, missing rights, an inbound queue that does not exist.
+    """
+    is_new = not await _exchange_exists(link, names.exchange)
+    channel = await link.open_channel()
+    try:
+        for exchange in own_exchanges(names):
+            await link.call(
+                channel, commands.Exchange.Declare(exchange=exchange, exchange_type="direct", durable=True)
+            )
+        for queue, arguments in own_queues(names).items():
+            await _declare(link, channel, queue, arguments)
+        bindings = [
+            (names.control, names.control_exchange, KEY_CONTROL),
+            (names.heartbeat, names.control_exchange, KEY_HEARTBEAT),
+            (names.command, names.command_exchange, KEY_COMMAND),
+        ]
+        bindings += [(queue, names.exchange, queue) for queue in (names.control, names.dead, names.witness)]
+        for queue, exchange, key in bindings:
+            await link.call(channel, commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=key))
+        await link.call(channel, commands.Channel.Close(200, "declared", 0, 0))
+    except ChannelRefused as refused:
+        raise ConfigurationError(
+            f"lanes.{lane.name}: RabbitMQ refused to declare its queues: {refused}"
+        ) from refused
+    return is_new
+
+
+async def _exchange_exists(link: Link, exchange: str) -> bool:
+    channel = await link.open_channel()
+    try:
+        await link.call(channel, commands.Exchange.Declare(exchange=exchange, passive=True))
+    except ChannelRefused as refused:
+        if refused.code == NOT_FOUND:
+            return False
+        raise
+    await link.call(channel, commands.Channel.Close(200, "asked", 0, 0))
+    return True
+
+
+async def _declare(link: Link, channel: int, queue: str, arguments: dict[str, Any]) -> None:
+    await link.call(channel, QueueDeclare(queue=queue, durable=True, arguments=arguments))
+
+
+async def prepare_inbound(link: Link, lane: LaneSettings) -> None:
+    """See to it that the inbound queues exist. Raises ConfigurationError, which names the missing one."""
+    for index, inbound in enumerate(lane.inbound):
+        path = f"lanes.{lane.name}.inbound[{index}].queue"
+        channel = await link.open_channel()
+        try:
+            await link.call(channel, QueueDeclare(queue=inbound.queue, passive=True))
+        except ChannelRefused as refused:
+            if refused.code != NOT_FOUND:
+                raise ConfigurationError(f"{path}: {refused}") from refused
+            if not inbound.declare:
+                text = f"{path}: there is no queue {inbound.queue!r}; declare it, or set `declare: true`"
+                raise ConfigurationError(text) from refused
+            channel = await link.open_channel()
+            await _declare(link, channel, inbound.queue, {})
+        await link.call(channel, commands.Channel.Close(200, "prepared", 0, 0))
+
+
+async def is_classic(link: Link, queue: str) -> bool:
+    """Whether `exclusive` means anything on this existing queue.
+
+    AMQP can't ask for a queue's type. A declare as a quorum queue is refused for a classic one, and the
+    refusal names what differs.
+    """
+    channel = await link.open_channel()
+    arguments: dict[str, Any] = {"x-queue-type": "quorum"}
+    try:
+        await link.call(channel, QueueDeclare(queue=queue, durable=True, arguments=arguments))
+    except ChannelRefused as refused:
+        return refused.code == PRECONDITION_FAILED and any(
+            f"'{difference}'" in refused.text for difference in ("x-queue-type", "durable", "auto_delete")
+        )
+    await link.call(channel, commands.Channel.Close(200, "asked", 0, 0))
+    return False

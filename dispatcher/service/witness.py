@@ -1,0 +1,59 @@
+"""Whether the broker restarted: one transient message in a durable queue survives everything but that."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from pamqp import commands
+
+from dispatcher.amqp.link import Link
+from dispatcher.amqp.methods import QueueDeclare
+from dispatcher.core.lane import Lane
+from dispatcher.errors import BrokerUnavailable
+from dispatcher.protocol import LaneNames
+
+POLL_S: Final = 0.1
+_TRANSIENT: Final = 1
+
+
+class Witness:
+    """The lane's witness message, on a channel of its own."""
+
+    def __init__(self, link: Link, names: LaneNames) -> None:
+        self._link = link
+        self._names = names
+        self._channel = 0
+        self._gone = False
+        self._lane: Lane | None = None
+
+    async def is_gone(self) -> bool:
+        """True when the broker was restarted since the message was laid down, or it never was."""
+        self._channel = await self._link.open_channel()
+        declared = await self._link.call(
+            self._channel, QueueDeclare(queue=self._names.witness, passive=True)
+        )  # fmt: skip
+        self._gone = not int(declared.message_count)
+        return self._gone
+
+    def watch(self, lane: Lane) -> None:
+        self._lane = lane
+
+    async def renew_after_recovery(self) -> None:
+        """Lay it down again, but not before the recovery that its loss matters for is through: whoever takes
+        over in the middle of that must still see that the broker was restarted."""
+        if not self._gone or self._lane is None:
+            return
+        try:
+            # The core is pure: it sets no event that could be awaited.
+            while any(  # noqa: ASYNC110
+                inbound.recovery is not None for inbound in self._lane.state.inbounds
+            ):
+                await asyncio.sleep(POLL_S)
+            properties = commands.Basic.Properties(delivery_mode=_TRANSIENT)
+            self._link.publish(
+                self._channel, exchange=self._names.exchange, routing_key=self._names.witness,
+                properties=properties.marshal(), body=b"",
+            )  # fmt: skip
+        except BrokerUnavailable:
+            return  # the next leader does it

@@ -1,0 +1,297 @@
+"""The settings as the program uses them: frozen models, made by dispatcher.config from a file.
+
+Attributes carry their unit (`reconnect_grace_ms`); the file's keys don't (`reconnect_grace: 5s`) and are
+the fields' aliases. Code that makes settings by hand uses the attribute names and plain numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated, Any, Final, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from dispatcher.protocol import DEFAULT_PREFIX, HEADER_PREFIX, RESERVED_SEGMENTS, dotted_name_problem
+from dispatcher.settings_types import Choice, Duration, Flag, Integer, Size, Text
+from dispatcher.urls import (
+    BrokerAddress,
+    StoreAddress,
+    parse_broker_url,
+    parse_listen,
+    parse_store_url,
+    redact,
+)
+
+#: One priority of AMQP each; more inbound queues than that is a mistake in a template.
+INBOUND_MAX: Final = 255
+#: A weight is a ratio between neighbours; DWRR hands out this many in a row at most.
+WEIGHT_MAX: Final = 1_000
+#: AMQP's prefetch is 16 bits wide, and some of it is needed for what is not a held original.
+LOOK_AHEAD_MAX: Final = 60_000
+SHORT_STRING_BYTES_MAX: Final = 255
+#: The longest word that the dispatcher puts behind a lane's name, with room for a parking queue's number.
+_NAME_TAIL_BYTES: Final = len(".heartbeat")
+#: Message properties that are text, and so can name a group.
+GROUP_PROPERTIES: Final = (
+    "app_id", "content_encoding", "content_type", "correlation_id",
+    "message_id", "reply_to", "type", "user_id",
+)  # fmt: skip
+
+
+class PolicyName(StrEnum):
+    """How the messages of one group may be spread over consumers (contract section 4)."""
+
+    EXCLUSIVE = "exclusive"
+    SEQUENCED = "sequenced"
+    CONCURRENT = "concurrent"
+
+
+def _short_string(text: str) -> str:
+    if not text or len(text.encode()) > SHORT_STRING_BYTES_MAX:
+        raise ValueError(f"must be text of 1 to {SHORT_STRING_BYTES_MAX} bytes")
+    return text
+
+
+def _group_source(text: str) -> str:
+    kind, colon, name = text.partition(":")
+    if colon and kind == "property" and name not in GROUP_PROPERTIES:
+        raise ValueError(f"property: must be followed by one of {', '.join(GROUP_PROPERTIES)}")
+    return _short_string(text)
+
+
+def _ungrouped(text: str) -> str:
+    kind, _, name = text.partition(":")
+    if text in ("balance", "reject") or (kind == "group" and name):
+        return _short_string(text)
+    if kind == "group":
+        raise ValueError("group: needs a name, for example group:default")
+    raise ValueError("must be balance, reject or group:<name>")
+
+
+def _checked(parse: Callable[[str], object]) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        parse(text)
+        return text
+
+    return check
+
+
+class Conflict(NamedTuple):
+    """Keys that don't go together."""
+
+    keys: tuple[str, ...]  # the first is the one to change
+    text: str
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True, validate_default=False
+    )
+
+    def __repr_args__(self) -> Any:
+        for name, value in super().__repr_args__():
+            yield name, redact(value) if name == "url" and isinstance(value, str) else value
+
+
+class _Certificates(_Model):
+    """Files in PEM format; only an amqps:// or rediss:// URL uses them."""
+
+    ca_file: Annotated[str, Text()] | None = Field(
+        default=None, description="Trust only certificates signed by these CAs."
+    )
+    cert_file: Annotated[str, Text()] | None = Field(default=None, description="Client certificate to show.")
+    key_file: Annotated[str, Text()] | None = Field(default=None, description="Private key of cert_file.")
+    server_name: Annotated[str, Text()] | None = Field(
+        default=None, description="Name to expect in the server's certificate, when it is not the URL's host."
+    )
+
+    def _tls_conflicts(self, tls: bool) -> list[Conflict]:
+        names = ("ca_file", "cert_file", "key_file", "server_name")
+        found = [
+            Conflict((name, "url"), "needs a URL with TLS (amqps:// or rediss://)")
+            for name in names
+            if getattr(self, name) is not None and not tls
+        ]
+        if self.key_file is not None and self.cert_file is None:
+            found.append(Conflict(("key_file", "cert_file"), "needs cert_file"))
+        return found
+
+
+class RabbitSettings(_Certificates):
+    """Where RabbitMQ is, and how to speak to it."""
+
+    url: Annotated[str, Text(_checked(parse_broker_url))] = Field(
+        default="amqp://guest:guest@localhost:5672/", description="amqp[s]://user:password@host:port/vhost"
+    )
+    heartbeat_ms: Annotated[int, Duration(1_000, 600_000)] = Field(
+        default=10_000, alias="heartbeat", description="AMQP heartbeat, in whole seconds."
+    )
+
+    @property
+    def address(self) -> BrokerAddress:
+        return parse_broker_url(self.url)
+
+    @field_validator("heartbeat_ms")
+    @classmethod
+    def _whole_seconds(cls, value: int) -> int:
+        if value % 1_000:
+            raise ValueError("must be whole seconds: AMQP can't say less")
+        return value
+
+    def conflicts(self) -> list[Conflict]:
+        """What its keys say against each other."""
+        return self._tls_conflicts(self.address.tls)
+
+
+class RedisSettings(_Certificates):
+    """Where Redis is, and how long to wait for it."""
+
+    url: Annotated[str, Text(_checked(parse_store_url))] = Field(
+        default="redis://localhost:6379/0", description="redis[s]://user:password@host:port/database"
+    )
+    timeout_ms: Annotated[int, Duration(10, 60_000)] = Field(
+        default=2_000, alias="timeout", description="After this long a commit's outcome counts as unknown."
+    )
+
+    @property
+    def address(self) -> StoreAddress:
+        return parse_store_url(self.url)
+
+    def conflicts(self) -> list[Conflict]:
+        """What its keys say against each other."""
+        return self._tls_conflicts(self.address.tls)
+
+
+class HttpSettings(_Model):
+    """Where health, metrics and the page for people are served."""
+
+    listen: Annotated[str, Text(_checked(parse_listen))] = Field(
+        default="127.0.0.1:8642", description="host:port; port 0 picks a free one and logs it."
+    )
+
+    @property
+    def host(self) -> str:
+        return parse_listen(self.listen)[0]
+
+    @property
+    def port(self) -> int:
+        return parse_listen(self.listen)[1]
+
+
+class InboundSettings(_Model):
+    """One queue that producers publish to."""
+
+    queue: Annotated[str, Text(_short_string)] = Field(description="Name of the queue.")
+    weight: Annotated[int, Integer(1, WEIGHT_MAX)] = Field(
+        default=1, description="Share of this queue when several have messages that can go."
+    )
+    declare: Annotated[bool, Flag()] = Field(
+        default=False,
+        description="Declare it (durable, classic) when it is missing; otherwise that is an error.",
+    )
+
+
+class LaneDefaults(_Model):
+    """Everything of a lane that `defaults` and `match` may set too."""
+
+    policy: Annotated[PolicyName, Choice(PolicyName)] = Field(
+        default=PolicyName.EXCLUSIVE, description="How a group may be spread over consumers."
+    )
+    group_header: tuple[Annotated[str, Text(_group_source)], ...] = Field(
+        default=("x-group-id",), min_length=1,
+        description="Where the group is: headers, property:<name> or routing_key; the first present wins.",
+    )  # fmt: skip
+    sequence_header: Annotated[str, Text(_short_string)] | None = Field(
+        default="x-group-seq", description="Header whose negative value closes the group; null: none."
+    )
+    first_header: Annotated[str, Text(_short_string)] | None = Field(
+        default=None, description="Header that marks the first message of a group for a consumer; null: none."
+    )
+    ungrouped: Annotated[str, Text(_ungrouped)] = Field(
+        default="balance", description="Messages without a group: balance, reject or group:<name>."
+    )
+    top_up: Annotated[bool, Flag()] = Field(
+        default=False, description="sequenced: the present owner keeps receiving while it holds something."
+    )
+    reconnect_grace_ms: Annotated[int, Duration(0, 3_600_000)] = Field(
+        default=0, alias="reconnect_grace",
+        description="How long a consumer whose connection was lost keeps its groups; 0: not at all.",
+    )  # fmt: skip
+    liveness_interval_ms: Annotated[int, Duration(10, 60_000)] = Field(
+        default=500, alias="liveness_interval", description="How often a silent consumer's queue is probed."
+    )
+    heartbeat_ms: Annotated[int, Duration(100, 600_000)] = Field(
+        default=5_000, alias="heartbeat", description="How often consumers report; 3 missing: no new groups."
+    )
+    look_ahead: Annotated[int, Integer(1, LOOK_AHEAD_MAX)] = Field(
+        default=10_000, description="Originals held per inbound queue."
+    )
+    look_ahead_bytes: Annotated[int, Size(1, 1 << 40)] = Field(
+        default=256 << 20, description="Memory for the originals held by the lane."
+    )
+
+    @field_validator("group_header")
+    @classmethod
+    def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) != len(value):
+            raise ValueError("names the same header twice")
+        return value
+
+    @field_validator("first_header")
+    @classmethod
+    def _not_ours(cls, value: str | None) -> str | None:
+        if value is not None and value.startswith(HEADER_PREFIX):
+            raise ValueError(f"must not begin with {HEADER_PREFIX}, which is the dispatcher's own")
+        return value
+
+    def conflicts(self) -> list[Conflict]:
+        """What its keys say against each other."""
+        found = []
+        if self.top_up and self.policy is not PolicyName.SEQUENCED:
+            found.append(Conflict(("top_up", "policy"), "only works with policy: sequenced"))
+        if self.policy is PolicyName.CONCURRENT and self.first_header is not None:
+            found.append(
+                Conflict(("first_header", "policy"), "policy concurrent has no groups, so nothing is first")
+            )
+        if self.policy is PolicyName.CONCURRENT and self.ungrouped != "balance":
+            found.append(
+                Conflict(("ungrouped", "policy"), "policy concurrent treats all messages alike: balance")
+            )
+        if self.sequence_header is not None and self.sequence_header in self.group_header:
+            found.append(Conflict(("sequence_header", "group_header"), "is a group header too"))
+        if self.first_header is not None and self.first_header in (*self.group_header, self.sequence_header):
+            keys = ("first_header", "group_header", "sequence_header")
+            found.append(Conflict(keys, "is read as group or sequence header too"))
+        return found
+
+
+class LaneSettings(LaneDefaults):
+    """One lane: inbound queues, a policy, and how its consumers are treated."""
+
+    name: str
+    inbound: tuple[InboundSettings, ...] = Field(
+        min_length=1, max_length=INBOUND_MAX, description="The queues that it consumes, one per priority."
+    )
+
+
+class Settings(_Model):
+    """Everything that the file says."""
+
+    rabbitmq: RabbitSettings = RabbitSettings()
+    redis: RedisSettings = RedisSettings()
+    http: HttpSettings = HttpSettings()
+    prefix: Annotated[str, Text(_short_string)] = Field(
+        default=DEFAULT_PREFIX,
+        description="First word of all names that the dispatcher uses on the broker and in Redis.",
+    )
+    lanes: dict[str, LaneSettings] = Field(min_length=1, description="The lanes by name.")
+
+
+def lane_name_problem(name: str, prefix: str) -> str | None:
+    """What is wrong with a lane's name, or None."""
+    if problem := dotted_name_problem(name, reserved=RESERVED_SEGMENTS):
+        return f"the name {problem}"
+    if len(prefix) + 1 + len(name) + _NAME_TAIL_BYTES > SHORT_STRING_BYTES_MAX:
+        return f"the name is too long: queue names have at most {SHORT_STRING_BYTES_MAX} bytes"
+    return None

@@ -1,0 +1,182 @@
+"""How single values of the configuration are read: each kind says in plain words what it must be.
+
+They are metadata for `Annotated`. A value from a file (the validation context is FROM_FILE) must be written
+as people write it, `5s`; code gives plain numbers in the attribute's unit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+from pydantic_core import CoreSchema, core_schema
+
+from dispatcher.units import (
+    DURATION_PATTERN,
+    SIZE_PATTERN,
+    format_duration,
+    format_size,
+    parse_duration_ms,
+    parse_size_bytes,
+)
+
+_ANY_TEXT: Final[dict[str, Any]] = {"type": "string", "minLength": 1}
+_VARIABLE: Final[dict[str, Any]] = {"type": "string", "pattern": r"\$\{"}
+_INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
+
+FROM_FILE: Final = {"source": "file"}
+
+
+class FromVariable(str):
+    """Text that came from an environment variable, where numbers and flags are text too."""
+
+    __slots__ = ()
+
+
+class Kind:
+    """A kind of value: `read` checks it, `schema` describes it to editors."""
+
+    def read(self, value: Any, from_file: bool) -> Any:
+        raise NotImplementedError
+
+    def schema(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def show(self, value: Any) -> Any:
+        """The value as the file would have it."""
+        return value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def validate(value: Any, info: ValidationInfo) -> Any:
+            return self.read(value, info.context == FROM_FILE)
+
+        return core_schema.with_info_plain_validator_function(validate)
+
+    def __get_pydantic_json_schema__(self, _: CoreSchema, __: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = self.schema()
+        return schema if schema == _ANY_TEXT else {"anyOf": [schema, dict(_VARIABLE)]}
+
+
+@dataclass(frozen=True)
+class Integer(Kind):
+    """A whole number from `low` to `high`."""
+
+    low: int
+    high: int
+
+    def read(self, value: Any, from_file: bool) -> int:
+        if isinstance(value, FromVariable) and _INTEGER.fullmatch(value):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or value < self.low:
+            wanted = "a positive integer" if self.low == 1 else f"an integer from {self.low}"
+            raise ValueError(f"must be {wanted}")
+        if value > self.high:
+            raise ValueError(f"must be at most {self.high}")
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "integer", "minimum": self.low, "maximum": self.high}
+
+
+@dataclass(frozen=True)
+class Duration(Kind):
+    """A time span; the bounds and the value are milliseconds."""
+
+    low_ms: int
+    high_ms: int
+
+    def read(self, value: Any, from_file: bool) -> int:
+        if isinstance(value, str):
+            value = parse_duration_ms(value)
+        elif isinstance(value, bool) or not isinstance(value, int) or (from_file and value != 0):
+            raise ValueError("must be a duration such as 500ms, 5s, 2m or 0")
+        if not self.low_ms <= value <= self.high_ms:
+            low, high = format_duration(self.low_ms), format_duration(self.high_ms)
+            raise ValueError(f"must be from {low} to {high}")
+        return int(value)
+
+    def schema(self) -> dict[str, Any]:
+        text = {"type": "string", "pattern": f"^{DURATION_PATTERN}$"}
+        return {"anyOf": [text, {"const": 0}]} if self.low_ms == 0 else text
+
+    def show(self, value: Any) -> Any:
+        return format_duration(value) if value else 0
+
+
+@dataclass(frozen=True)
+class Size(Kind):
+    """An amount of memory; the bounds and the value are bytes."""
+
+    low: int
+    high: int
+
+    def read(self, value: Any, from_file: bool) -> int:
+        if isinstance(value, str):
+            value = parse_size_bytes(value)
+        elif isinstance(value, bool) or not isinstance(value, int) or from_file:
+            raise ValueError("must be a size such as 64KiB, 256MiB or 1GiB")
+        if not self.low <= value <= self.high:
+            raise ValueError(f"must be from {format_size(self.low)} to {format_size(self.high)}")
+        return int(value)
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": f"^{SIZE_PATTERN}$"}
+
+    def show(self, value: Any) -> Any:
+        return format_size(value)
+
+
+@dataclass(frozen=True)
+class Text(Kind):
+    """Text, with what `check` adds to it (it returns the value or raises ValueError)."""
+
+    check: Callable[[str], str] | None = None
+
+    def read(self, value: Any, from_file: bool) -> str:
+        if not isinstance(value, str):
+            raise ValueError("must be text (put it in quotes)")
+        if not value or not value.isprintable():
+            raise ValueError("must not be empty or hold control characters")
+        return self.check(str(value)) if self.check else str(value)
+
+    def schema(self) -> dict[str, Any]:
+        return dict(_ANY_TEXT)
+
+
+@dataclass(frozen=True)
+class Flag(Kind):
+    """Yes or no."""
+
+    def read(self, value: Any, from_file: bool) -> bool:
+        if isinstance(value, FromVariable) and value in ("true", "false"):
+            return value == "true"
+        if not isinstance(value, bool):
+            raise ValueError("must be true or false")
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True)
+class Choice(Kind):
+    """One word of a closed list."""
+
+    words: type[StrEnum]
+
+    def read(self, value: Any, from_file: bool) -> StrEnum:
+        try:
+            return self.words(value)
+        except ValueError:
+            *most, last = [word.value for word in self.words]
+            raise ValueError(f"must be {', '.join(most)} or {last}") from None
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "enum": [word.value for word in self.words]}
+
+    def show(self, value: Any) -> Any:
+        return value.value

@@ -1,0 +1,194 @@
+"""`dispatcher check` finds every obstacle at once, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pika
+import pytest
+
+from dispatcher.nodes.servers import Servers
+from dispatcher.protocol import LaneNames
+from tests.cli.conftest import Run, as_user
+from tests.conftest import Vhost
+
+
+@contextmanager
+def channel(vhost: Vhost) -> Iterator[Any]:
+    with pika.BlockingConnection(pika.URLParameters(vhost.amqp_url)) as connection:
+        yield connection.channel()
+
+
+@pytest.fixture
+def inbound(vhost: Vhost) -> None:
+    with channel(vhost) as declaring:
+        declaring.queue_declare("orders.high", durable=True)
+
+
+def names_on(vhost: Vhost) -> tuple[set[str], set[str]]:
+    queues = {queue["name"] for queue in vhost.management(f"queues/{vhost.name}")}
+    return queues, {exchange["name"] for exchange in vhost.management(f"exchanges/{vhost.name}")}
+
+
+def levels(run: Run, *arguments: str) -> dict[str, list[str]]:
+    """Findings by level."""
+    result = run("check", "--json", *arguments)
+    found: dict[str, list[str]] = {"ok": [], "note": [], "warning": [], "problem": []}
+    for finding in json.loads(result.stdout)["findings"]:
+        found[finding["level"]].append(finding["text"])
+    assert result.exit_code == (1 if found["problem"] else 0)
+    assert result.stderr.count("\n") == (1 if found["problem"] else 0)
+    return found
+
+
+@pytest.mark.usefixtures("inbound")
+def test_all_is_well(run: Run, vhost: Vhost) -> None:
+    before = names_on(vhost)
+    result = run("check")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "problem" not in result.stdout
+    assert "lanes.orders.inbound[0].queue: 'orders.high' is there, 0 messages ready" in result.stdout
+    assert (
+        "lanes.bills.inbound[0].queue: there is no queue 'bills' yet; the dispatcher declares it"
+        in result.stdout
+    )
+    assert "rabbitmq: RabbitMQ 3." in result.stdout or "rabbitmq: RabbitMQ 4." in result.stdout
+    assert "redis: connected to" in result.stdout
+    assert names_on(vhost) == before
+
+
+def test_a_missing_inbound_queue_is_a_problem(run: Run) -> None:
+    assert levels(run)["problem"] == [
+        "lanes.orders.inbound[0].queue: there is no queue 'orders.high'; declare it, or set `declare: true`"
+    ]
+
+
+@pytest.mark.usefixtures("inbound")
+def test_a_foreign_consumer_is_a_problem_and_a_dispatcher_is_not(run: Run, vhost: Vhost) -> None:
+    with channel(vhost) as other:
+        other.basic_consume("orders.high", lambda *_: None)
+        assert levels(run)["problem"] == [
+            "lanes.orders.inbound[0].queue: 'orders.high' has 1 consumer of somebody else; "
+            "stop them, or messages of one group go two ways"
+        ]
+        lock = LaneNames("orders", vhost.redis_prefix).lock
+        other.queue_declare(lock, durable=True)
+        other.basic_consume(lock, lambda *_: None, exclusive=True)
+        found = levels(run)
+        assert found["problem"] == []
+        assert "lanes.orders: a dispatcher is active" in found["note"]
+
+
+@pytest.mark.usefixtures("inbound")
+def test_strangers_under_our_names_are_problems(run: Run, vhost: Vhost) -> None:
+    names = LaneNames("orders", vhost.redis_prefix)
+    with channel(vhost) as declaring:
+        declaring.queue_declare(names.control, durable=True, arguments={"x-queue-type": "quorum"})
+        declaring.queue_declare(names.heartbeat, durable=True)
+        declaring.exchange_declare(names.exchange, "fanout", durable=True)
+    before = names_on(vhost)
+    problems = levels(run)["problem"]
+    assert [re.findall("'([^']+)' in vhost", line) for line in problems] == [
+        [names.control], [names.heartbeat], [names.exchange]
+    ]  # fmt: skip
+    assert all(line.startswith("lanes.orders: PRECONDITION_FAILED - inequivalent arg") for line in problems)
+    assert names_on(vhost) == before
+
+
+@pytest.mark.parametrize("management", ["http://guest:guest@127.0.0.1:9", None])
+def test_priorities_are_refused_with_and_without_the_management_api(
+    run: Run, vhost: Vhost, management: str | None
+) -> None:
+    with channel(vhost) as declaring:
+        declaring.queue_declare("orders.high", durable=True, arguments={"x-max-priority": 5})
+    found = levels(run, *(["--management", management] if management else []))
+    assert found["problem"] == [
+        "lanes.orders.inbound[0].queue: 'orders.high' has x-max-priority, which reorders redeliveries; "
+        "use one inbound queue per priority"
+    ]
+    assert any("management API does not answer" in note for note in found["note"]) == (management is not None)
+
+
+def test_streams_delivery_limits_and_policies(run: Run, vhost: Vhost) -> None:
+    with channel(vhost) as declaring:
+        arguments = {"x-queue-type": "quorum", "x-delivery-limit": 7}
+        declaring.queue_declare("orders.high", durable=True, arguments=arguments)
+        declaring.queue_declare("bills", durable=True, arguments={"x-queue-type": "stream"})
+    policy = {"pattern": ".*", "definition": {"max-length": 3}, "apply-to": "queues"}
+    vhost.management(f"policies/{vhost.name}/short", "PUT", policy)
+    found = levels(run)
+    assert found["problem"] == [
+        "lanes.bills.inbound[0].queue: 'bills' is a stream; it must be a classic or quorum queue"
+    ]
+    limit, *policies = found["warning"]
+    assert "'orders.high' drops a message that came back more than 7 times" in limit
+    assert [line.split(":")[0] for line in policies] == ["lanes.orders", "lanes.bills"]
+    assert "policy 'short' sets max-length on" in policies[0]
+
+
+@pytest.mark.usefixtures("inbound")
+@pytest.mark.parametrize(
+    ("rights", "expected"),
+    [
+        (
+            {"configure": "^$", "write": ".*", "read": ".*"},
+            ["configure right on {p}.control, {p}.command, {p}.heartbeat, {p}.lock, {p}.witness, {p}.dead, "
+             "orders.low, {p}, {p}.in, {p}.ops"],
+        ),
+        (
+            {"configure": ".*", "write": "^$", "read": ".*"},
+            ["write right on {p}.control, {p}.heartbeat, {p}.command, {p}.witness, {p}.dead, {p}, "
+             "amq.default"],
+        ),
+        (
+            {"configure": ".*", "write": ".*", "read": "^$"},
+            ["read right on {p}.in, {p}.ops, {p}, {p}.control, {p}.command, {p}.heartbeat, {p}.lock, "
+             "{p}.witness, orders.high, orders.low"],
+        ),
+        (
+            {"configure": ".*", "write": r".*\.orders(\..*)?$", "read": r"^(?!orders\.high)"},
+            ["write right on amq.default", "read right on orders.high"],
+        ),
+    ],
+)  # fmt: skip
+def test_missing_rights_are_named_and_nothing_is_left_behind(
+    run: Run, vhost: Vhost, config_file: Path, limited_user: str, rights: dict[str, str], expected: list[str]
+) -> None:
+    vhost.management(f"permissions/{vhost.name}/{limited_user}", "PUT", rights)
+    as_user(config_file, vhost, limited_user)
+    before = names_on(vhost)
+    lane = f"{vhost.redis_prefix}.orders"
+    problems = [line for line in levels(run)["problem"] if line.startswith("lanes.orders: ")]
+    assert problems == [
+        f"lanes.orders: user {limited_user!r} has no {text.format(p=lane)}" for text in expected
+    ]
+    assert names_on(vhost) == before
+
+
+@pytest.mark.usefixtures("inbound")
+def test_a_user_without_the_vhost_and_a_wrong_password(
+    run: Run, vhost: Vhost, config_file: Path, limited_user: str
+) -> None:
+    as_user(config_file, vhost, limited_user)
+    (problem,) = levels(run)["problem"]
+    assert f"user '{limited_user}' can't use vhost '{vhost.name}'" in problem
+    config_file.write_text(config_file.read_text().replace(":pw@", ":hunter2@"))
+    (problem,) = levels(run)["problem"]
+    assert problem.endswith(f"user '{limited_user}' is refused (wrong user or password in rabbitmq.url)")
+
+
+def test_every_server_that_is_away_is_reported_at_once(run: Run, config_file: Path, servers: Servers) -> None:
+    text = config_file.read_text().replace(servers.redis_url, "redis://127.0.0.1:9/0")
+    port = str(urlsplit(servers.amqp_url).port)
+    config_file.write_text(text.replace(f":{port}/", ":9/"))
+    found = levels(run)
+    assert [line.split(":")[0] for line in found["problem"]] == ["rabbitmq.url", "redis.url"]
+    assert "RabbitMQ at 127.0.0.1:9: can't be reached (Connection refused)" in found["problem"][0]
+    result = run("check")
+    assert result.stderr == "dispatcher: 2 problems found, the lanes can't run like this\n"

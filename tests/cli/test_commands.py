@@ -1,0 +1,176 @@
+"""Commands travel through RabbitMQ and back, and their results can be read."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Responder, Run, as_user
+from tests.conftest import Vhost
+
+STATUS: dict[str, Any] = {
+    "lane": "orders", "policy": "exclusive", "state": "active", "dispatcher": "mq-1:77", "lane_epoch": 12,
+    "since_ms": 200_000, "consumers": 2, "groups": 1_000, "held": 5, "in_flight": 60, "unconfirmed": 3,
+    "counters": {"settled": 12_345},
+    "inbound": [{
+        "queue": "orders.high", "weight": 4, "held": 5, "in_flight": 60, "dispatched": 4_000, "share": 0.8,
+        "look_ahead": 100, "full": True, "full_of": "90 messages of group [red]g[/red]",
+    }],
+}  # fmt: skip
+GROUP = {
+    "group": "a%FF[b]", "state": "owned", "owner": "c-1", "epoch": 7, "held": 2, "in_flight": 1,
+    "oldest_ms": 1500,
+}  # fmt: skip
+MESSAGE = {
+    "inbound": "orders.high", "arrival": "12.34", "state": "in flight", "seq": 99, "group_seq": 3,
+    "attempt": 2, "consumer": "c-1", "size": 256, "age_ms": 64_000,
+}  # fmt: skip
+CONSUMER = {
+    "consumer": "c-1", "incarnation": "u-1", "state": "live", "prefetch": 50, "in_flight": 1, "groups": 1,
+    "queue": "amq.gen-x", "last_heartbeat_ms": 340,
+}  # fmt: skip
+MOVES = {"moves": [{"group": "g", "from": "c-1", "to": "c-2", "waits_for": 4}], "applied": True}
+WHY = {
+    "group": "g", "verdict": "Sequenced: waits.",
+    "blocking": {"message": MESSAGE, "consumer": "c-1", "since_ms": 61_000},
+    "behind": 1_234, "details": ["look-ahead of orders.high is full"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "sent", "arguments", "answer", "shown"),
+    [
+        (
+            ["status", "orders"], "status", {}, STATUS,
+            ["orders: exclusive, active at mq-1:77 for 3 m 20 s, lane epoch 12", "80.0%", "4,000",
+             "the look-ahead is full of 90 messages of group [red]g[/red]", "settled 12,345", "60 in flight"],
+        ),
+        (
+            ["groups", "list", "orders"], "groups.list",
+            {"limit": 50, "offset": 0, "sort": "depth", "state": None}, {"total": 1_001, "groups": [GROUP]},
+            ["a%FF[b]", "owned", "c-1", "1.5 s", "1 of 1,001 groups"],
+        ),
+        (
+            ["groups", "list", "orders", "--limit", "2", "--offset", "4", "--sort", "age",
+             "--state", "draining"],
+            "groups.list", {"limit": 2, "offset": 4, "sort": "age", "state": "draining"},
+            {"total": 0, "groups": []}, ["0 of 0 groups"],
+        ),
+        (
+            ["groups", "show", "orders", "a%FF[b]"], "groups.show", {"group": "a%FF[b]"},
+            {**GROUP, "messages": [MESSAGE]}, ["a%FF[b]", "12.34", "1 m 4 s", "256"],
+        ),
+        (
+            ["groups", "why", "orders", "g"], "groups.why", {"group": "g"}, WHY,
+            ["g: Sequenced: waits.",
+             "message 12.34 of orders.high (seq 99, attempt 2), at consumer c-1 for 1 m 1 s",
+             "Behind it: 1,234 messages", "- look-ahead of orders.high is full"],
+        ),
+        (
+            ["consumers", "list", "orders"], "consumers.list", {}, {"consumers": [CONSUMER]},
+            ["c-1", "u-1", "amq.gen-x", "340 ms", "1 consumer"],
+        ),
+        (
+            ["rebalance", "orders"], "rebalance",
+            {"group": None, "to": None, "reset": False, "dry_run": False}, MOVES,
+            ["c-2", "1 group moves"],
+        ),
+        (
+            ["rebalance", "orders", "--group", "g", "--to", "c-2", "--dry-run"], "rebalance",
+            {"group": "g", "to": "c-2", "reset": False, "dry_run": True}, {**MOVES, "applied": False},
+            ["1 group would move"],
+        ),
+        (
+            ["rebalance", "orders", "--reset"], "rebalance",
+            {"group": None, "to": None, "reset": True, "dry_run": False}, {"moves": [], "applied": True},
+            ["0 groups move"],
+        ),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_a_command_travels_and_its_result_is_shown(
+    run: Run, responder: Responder, command: list[str], sent: str, arguments: dict[str, Any],
+    answer: dict[str, Any], shown: list[str],
+) -> None:  # fmt: skip
+    responder.answer = answer
+    result = run(*command)
+    assert (result.exit_code, result.stderr) == (0, "")
+    for text in shown:
+        assert text in result.stdout
+    (received,) = responder.received
+    assert (received.name, received.arguments) == (sent, arguments)
+    assert abs(received.sent_at_ms - time.time() * 1_000) < 60_000
+    (properties,) = responder.properties
+    assert (properties.correlation_id, properties.delivery_mode) == (received.uuid, 2)
+
+    as_json = json.loads(run(*command, "--json").stdout)
+    assert as_json == ({"lanes": [answer]} if sent == "status" else answer)
+    assert len({command.uuid for command in responder.received}) == 2
+
+
+def test_status_shows_the_lanes_that_answer_and_fails_for_the_others(run: Run, responder: Responder) -> None:
+    responder.answer = STATUS
+    result = run("status")
+    assert result.exit_code == 1
+    assert "orders: exclusive, active" in result.stdout
+    assert result.stderr.startswith("dispatcher: lane bills does not exist on RabbitMQ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_result_of_another_version_is_shown_as_far_as_it_goes(run: Run, responder: Responder) -> None:
+    for command in ("status", "groups list", "consumers list", "rebalance"):
+        assert run(*command.split(), "orders").exit_code == 0
+    for command in ("groups show", "groups why"):
+        assert run(*command.split(), "orders", "g").exit_code == 0
+
+
+def test_a_refusal_is_one_line_and_exit_code_1(run: Run, responder: Responder) -> None:
+    responder.answer = "no live consumer 'c-9'; `dispatcher consumers list` shows who is there"
+    result = run("rebalance", "orders", "--group", "g", "--to", "c-9")
+    assert result.exit_code == 1
+    assert result.stderr == f"dispatcher: {responder.answer}\n"
+    assert result.stdout == ""
+
+
+def test_nobody_answers(run: Run, responder: Responder) -> None:
+    responder.answer = None
+    result = run("groups", "list", "orders", "--timeout", "100ms")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("dispatcher: no dispatcher answered for lane orders within 100ms: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_lane_that_never_ran(run: Run) -> None:
+    result = run("consumers", "list", "orders")
+    assert result.exit_code == 1
+    assert "lane orders does not exist on RabbitMQ: there is no exchange " in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_lane_that_lost_its_command_queue(run: Run, responder: Responder) -> None:
+    responder.lose_the_queue()
+    result = run("consumers", "list", "orders")
+    assert result.exit_code == 1
+    assert "lane orders: RabbitMQ could not store the command" in result.stderr
+
+
+def test_an_operator_needs_one_right_only(
+    run: Run, responder: Responder, vhost: Vhost, config_file: Path, limited_user: str
+) -> None:
+    exchange = responder.names.command_exchange
+    rights = {"configure": "^$", "write": f"^{re.escape(exchange)}$", "read": "^$"}
+    vhost.management(f"permissions/{vhost.name}/{limited_user}", "PUT", rights)
+    as_user(config_file, vhost, limited_user)
+    responder.answer = {"consumers": []}
+    assert run("consumers", "list", "orders").exit_code == 0
+
+    vhost.management(f"permissions/{vhost.name}/{limited_user}", "PUT", {**rights, "write": "^$"})
+    result = run("consumers", "list", "orders")
+    assert result.exit_code == 1
+    assert f"ACCESS_REFUSED - access to exchange '{exchange}'" in result.stderr
+    assert result.stderr.count("\n") == 1

@@ -1,0 +1,136 @@
+"""The program as a process: exit codes, one line on stderr, never a traceback; and its help."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from jsonschema import Draft202012Validator
+
+from dispatcher import __version__
+from dispatcher.cli import app
+from tests.cli.conftest import Responder
+
+
+def dispatcher(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dispatcher", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "TERM": "dumb", **environment},
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["groups"],
+        ["groups", "list"],
+        ["groups", "list", "orders", "--limit", "0"],
+        ["groups", "list", "orders", "--sort", "size"],
+        ["groups", "list", "orders", "--state", "lost"],
+        ["groups", "show", "orders"],
+        ["status", "--timeout", "5"],
+        ["status", "--timeout", "0"],
+        ["rebalance", "orders", "--to", "c-1"],
+        ["rebalance", "orders", "--reset", "--group", "g", "--to", "c-1"],
+        ["demo", "--orders", "0"],
+        ["demo", "--git", "/does/not/exist"],
+        ["demo", "--git", "/tmp", "--orders", "5"],
+    ],
+)
+def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
+    result = dispatcher(*arguments)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "check", "status"])
+def test_a_bad_configuration_is_exit_code_1_with_a_line_per_problem(tmp_path: Path, command: str) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text('lanes: {a: {inbound: [{queue: q, weight: 0}], top_up: true}}\nprefix: "${NOT_SET_HERE}"')
+    result = dispatcher(command, "-c", str(file))
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr.splitlines() == [
+        "dispatcher: prefix: the environment variable NOT_SET_HERE is not set",
+        "dispatcher: lanes.a.inbound[0].weight: must be a positive integer",
+        "dispatcher: lanes.a.top_up: only works with policy: sequenced",
+    ]
+
+
+def test_a_missing_file_and_an_unknown_lane(config_file: Path) -> None:
+    result = dispatcher("status", DISPATCHER_CONFIG="/does/not/exist.yaml")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
+        "dispatcher: /does/not/exist.yaml: No such file or directory; "
+        "name the file with -c FILE or DISPATCHER_CONFIG\n"
+    )
+    result = dispatcher("status", "order", DISPATCHER_CONFIG=str(config_file))
+    assert result.returncode == 1
+    assert result.stderr == (
+        "dispatcher: lanes.order: there is no such lane in the configuration (it has orders, bills)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("amqp://u:hunter2@127.0.0.1:9/", "can't be reached (Connection refused)"),
+        ("amqp://u:hunter2@no-such-host.invalid/", "can't be reached ("),
+        ("amqps://u:hunter2@{host}/", "does not answer in TLS ("),
+        ("amqp://u:hunter2@{host}/", "user 'u' is refused (wrong user or password in rabbitmq.url)"),
+        ("amqp://guest:guest@{host}/no-such-vhost", "user 'guest' can't use vhost 'no-such-vhost': "),
+    ],
+)
+def test_a_broker_that_can_not_be_used_is_one_line(
+    tmp_path: Path, servers: Any, url: str, expected: str
+) -> None:
+    file = tmp_path / "dispatcher.yaml"
+    url = url.format(host=servers.amqp_url.rpartition("@")[2].rstrip("/"))
+    file.write_text(f"rabbitmq: {{url: '{url}'}}\nlanes: {{a: {{inbound: [{{queue: q}}]}}}}")
+    result = dispatcher("groups", "list", "a", "-c", str(file))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("dispatcher: RabbitMQ at ")
+    assert expected in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "hunter2" not in result.stderr
+
+
+def test_a_result_and_a_refusal(config_file: Path, responder: Responder) -> None:
+    responder.answer = {"consumers": []}
+    result = dispatcher("consumers", "list", "orders", "--json", "-c", str(config_file))
+    assert (result.returncode, json.loads(result.stdout), result.stderr) == (0, {"consumers": []}, "")
+    responder.answer = "nothing to rebalance"
+    result = dispatcher("rebalance", "orders", "-c", str(config_file))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == "dispatcher: nothing to rebalance\n"
+
+
+def test_version_and_schema() -> None:
+    assert dispatcher("--version").stdout == f"dispatcher {__version__}\n"
+    Draft202012Validator.check_schema(json.loads(dispatcher("config", "schema").stdout))
+
+
+def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        yield f"{path}{name}", command
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{path}{name} ")
+
+
+@pytest.mark.parametrize(("path", "command"), list(commands(typer.main.get_command(app))))
+def test_help_is_complete(path: str, command: Any) -> None:
+    assert command.help
+    for parameter in command.params:
+        assert parameter.help, f"{path} {parameter.name}"

@@ -1,0 +1,181 @@
+"""The HTTP server, asked over a real socket."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from html.parser import HTMLParser
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dispatcher.errors import ConfigurationError
+from dispatcher.http.server import HttpServer
+from dispatcher.settings import HttpSettings
+
+
+class Lane:
+    """A lane with fixed answers."""
+
+    def __init__(self, name: str, ready: bool = True, why: str = "leading") -> None:
+        self.name = name
+        self.ready, self.why = ready, why
+        self.active = True
+
+    def readiness(self) -> tuple[bool, str]:
+        return self.ready, self.why
+
+    def overview(self) -> dict[str, Any]:
+        head = {"lane": self.name, "policy": "exclusive", "state": "active" if self.active else "standing by"}
+        if not self.active:
+            return head
+        inbound = {"queue": "q.<high>", "weight": 4, "share": 0.8, "dispatched": 1234, "held": 5}
+        row = {
+            **inbound,
+            "in_flight": 6,
+            "look_ahead": 100,
+            "full": True,
+            "full_of": "7 messages of group a&b",
+        }
+        return {
+            **head, "dispatcher": "host:1", "lane_epoch": 17, "consumers": 2, "groups": 3, "held": 5,
+            "in_flight": 6, "unconfirmed": 1, "bytes_held": 4096, "inbound": [row],
+        }  # fmt: skip
+
+    def counters(self) -> dict[str, float]:
+        return {"settled": 42} if self.active else {}
+
+    def consumers(self) -> dict[str, Any]:
+        row = {"consumer": "c-1", "state": "live", "prefetch": 50, "in_flight": 6, "groups": 3}
+        return {"consumers": [row] if self.active else []}
+
+    def top_groups(self, limit: int) -> dict[str, Any]:
+        row = {"group": "<script>", "state": "owned", "owner": "c-1", "held": 5, "in_flight": 1}
+        return {"groups": [row][:limit] if self.active else []}
+
+
+@pytest.fixture
+def lanes() -> list[Lane]:
+    return [Lane("orders"), Lane("bills")]
+
+
+@pytest.fixture
+async def url(lanes: list[Lane]) -> AsyncIterator[str]:
+    server = HttpServer(HttpSettings(listen="127.0.0.1:0"), lanes)
+    await server.start()
+    yield f"http://127.0.0.1:{server.port}"
+    await server.stop()
+
+
+async def get(url: str, **headers: str) -> tuple[int, str, aiohttp.typedefs.LooseHeaders]:
+    async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
+        return answer.status, await answer.text(), answer.headers
+
+
+async def test_healthz_says_that_the_process_lives(url: str, lanes: list[Lane]) -> None:
+    lanes[0].ready = False
+    assert (await get(f"{url}/healthz"))[:2] == (200, "ok\n")
+
+
+async def test_readyz_needs_every_lane_and_says_why(url: str, lanes: list[Lane]) -> None:
+    lanes[1].why = "standing by"
+    assert (await get(f"{url}/readyz"))[:2] == (200, "orders: leading\nbills: standing by\n")
+    lanes[1].ready, lanes[1].why = False, "Redis: connection refused"
+    assert (await get(f"{url}/readyz"))[:2] == (503, "orders: leading\nbills: Redis: connection refused\n")
+
+
+async def test_metrics_have_a_lanes_numbers(url: str, lanes: list[Lane]) -> None:
+    lanes[1].active = False
+    status, text, headers = await get(f"{url}/metrics")
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/plain")
+    samples = {
+        (sample.name, sample.labels.get("lane"), sample.labels.get("queue")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert samples["dispatcher_settled_total", "orders", None] == 42
+    assert samples["dispatcher_settled_total", "bills", None] == 0
+    assert samples["dispatcher_lane_active", "orders", None] == 1
+    assert samples["dispatcher_lane_active", "bills", None] == 0
+    assert samples["dispatcher_lane_ready", "bills", None] == 1
+    assert samples["dispatcher_messages_in_flight", "orders", None] == 6
+    assert samples["dispatcher_inbound_dispatched_total", "orders", "q.<high>"] == 1234
+    assert samples["dispatcher_inbound_look_ahead_full", "orders", "q.<high>"] == 1
+    assert ("dispatcher_messages_in_flight", "bills", None) not in samples
+
+
+async def test_metrics_speak_openmetrics_when_asked(url: str) -> None:
+    _, text, headers = await get(f"{url}/metrics", Accept="application/openmetrics-text; version=1.0.0")
+    assert headers["Content-Type"].startswith("application/openmetrics-text")
+    assert text.endswith("# EOF\n")
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+async def test_the_page_shows_lanes_consumers_and_groups_without_anything_from_elsewhere(url: str) -> None:
+    status, html, headers = await get(f"{url}/")
+    assert status == 200
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    page = _Tags()
+    page.feed(html)
+    assert page.open == []
+    for text in (
+        "orders",
+        "bills",
+        "q.<high>",
+        "7 messages of group a&b",
+        "c-1",
+        "<script>",
+        "1,234",
+        "leading",
+    ):
+        assert text in page.text
+    tags = {tag for tag, _ in page.seen}
+    assert not tags & {"script", "link", "img", "iframe"}
+    assert not any({"src", "href"} & attributes.keys() for _, attributes in page.seen)
+    assert "prefers-color-scheme: dark" in html
+
+
+async def test_the_page_of_a_lane_that_stands_by_is_short(url: str, lanes: list[Lane]) -> None:
+    for lane in lanes:
+        lane.active, lane.why = False, "standing by"
+    _, html, _ = await get(f"{url}/")
+    assert "standing by" in html
+    assert "<table" not in html
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nothing", 404), ("POST", "/readyz", 405)])
+async def test_nothing_else_is_served(url: str, method: str, path: str, status: int) -> None:
+    async with aiohttp.ClientSession() as session, session.request(method, url + path) as answer:
+        assert answer.status == status
+        assert answer.headers["Cache-Control"] == "no-store"
+
+
+async def test_an_address_in_use_is_refused_with_a_clear_line(url: str) -> None:
+    taken = url.removeprefix("http://")
+    second = HttpServer(HttpSettings(listen=taken), [])
+    with pytest.raises(
+        ConfigurationError,
+        match=rf"http.listen: can't listen on {taken} \(Address already in use\); .* port 0",
+    ):
+        await second.start()
+    await second.stop()

@@ -1,0 +1,33 @@
+"""Fixtures of the recovery tests."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Vhost
+from tests.recovery.scene import WORK_MS, Scene, scene_of
+
+OpenScene = Callable[..., Awaitable[Scene]]
+
+
+@pytest.fixture
+async def open_scene(tmp_path: Path) -> AsyncIterator[OpenScene]:
+    """`await open_scene(vhost, policy)`: everything runs, under load."""
+    async with AsyncExitStack() as stack:
+
+        async def opened(
+            vhost: Vhost, policy: str, dispatchers: int = 2, work_ms: int = WORK_MS, **options: str
+        ) -> Scene:
+            seed = random.randrange(sys.maxsize)
+            scene = await stack.enter_async_context(scene_of(vhost, tmp_path, policy, seed))
+            scene.work_ms = work_ms
+            await scene.begin(dispatchers, **options)
+            return scene
+
+        yield opened

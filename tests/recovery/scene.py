@@ -1,0 +1,277 @@
+"""Everything of a recovery test: dispatchers, consumer processes, load, and the verdict on the record."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from dispatcher.settings import RabbitSettings
+from tests.conftest import Vhost
+from tests.recovery.checker import Story, violations
+from tests.recovery.load import NumberingProducer
+from tests.recovery.record import FAILED, Handling, Number, read_record
+from tests.service.clients import Client
+from tests.service.harness import LANE, ROOT, DispatcherProcess, document, lane, log_records
+from tests.service.protocol_consumer import read_properties
+from tests.waiting import eventually
+
+QUEUES = ["high", "low"]
+GROUPS = 40
+WORK_MS = 4
+PREFETCH = 30
+RATE = 400
+#: Newer brokers drop a message at the 21st lost connection if nobody says otherwise.
+DELIVERY_LIMIT = 100_000
+
+
+@dataclass(slots=True)
+class Life:
+    """One process of a consumer."""
+
+    name: str
+    consumer_id: str
+    process: subprocess.Popen[bytes]
+
+
+class Scene:
+    """A running system that a test hurts."""
+
+    def __init__(self, vhost: Vhost, folder: Path, policy: str, seed: int) -> None:
+        self.vhost = vhost
+        self.folder = folder
+        self.policy = policy
+        self.random = random.Random(seed)
+        self.rabbitmq = RabbitSettings(url=vhost.amqp_url)
+        self.producer = NumberingProducer(self.rabbitmq, QUEUES, GROUPS, RATE, seed)
+        self.dispatchers: list[DispatcherProcess] = []
+        self.lives: list[Life] = []
+        self.killed_at: dict[str, float] = {}  # by the life's name, on the clock of the record
+        self.left_at: dict[str, float] = {}
+        self.dispatcher_killed_at: list[float] = []  # seconds since 1970
+        self.forgotten: list[tuple[float, float]] = []  # see Story
+        self.work_ms = WORK_MS
+        self._lives_of: dict[str, int] = {}
+
+    # -- dispatchers --
+
+    def start_dispatchers(self, count: int, heartbeat: str = "10s") -> None:
+        """`heartbeat` is that of their connections to RabbitMQ."""
+        inbound = [{"queue": q, "weight": w, "declare": True} for q, w in zip(QUEUES, (3, 1), strict=True)]
+        one_lane = {**lane(policy=self.policy), "inbound": inbound}
+        for number in range(count):
+            settings = document(
+                self.vhost.amqp_url, self.vhost.redis_url, self.vhost.redis_prefix, {LANE: one_lane}
+            )
+            settings["rabbitmq"]["heartbeat"] = heartbeat
+            dispatcher = DispatcherProcess(self.folder, f"dispatcher{number}", settings)
+            self.dispatchers.append(dispatcher)
+            dispatcher.start()
+
+    async def begin(self, dispatchers: int, **options: Any) -> None:
+        """Start everything; returns when messages flow. One of the two inbound queues is a quorum queue."""
+        client = await Client.open(self.rabbitmq)
+        await client.declare(QUEUES[1], x_queue_type="quorum", x_delivery_limit=DELIVERY_LIMIT)
+        await client.close()
+        self.start_dispatchers(dispatchers, **options)
+        await self.led()
+        self.start_consumers()
+        await self.has_consumers(len(self.lives))
+        self.producer.start()
+        await self.handled(200)
+
+    def leading(self) -> DispatcherProcess | None:
+        """Who leads now, as far as the logs say: the latest of those that are alive."""
+        since = {
+            d: led[-1]["timestamp"]
+            for d in self.dispatchers
+            if d.is_alive() and (led := d.logged("lane_led"))
+        }
+        return max(since, key=lambda dispatcher: since[dispatcher], default=None)
+
+    async def led(self, timeout_s: float = 30.0) -> DispatcherProcess:
+        await eventually(lambda: self.leading() is not None, timeout_s, f"a leader: {self._logs()}")
+        leader = self.leading()
+        assert leader is not None
+        return leader
+
+    def kill_dispatcher(self, dispatcher: DispatcherProcess) -> None:
+        self.dispatcher_killed_at.append(time.time())
+        dispatcher.kill9()
+
+    def led_at(self) -> list[float]:
+        """When each leadership began, in seconds since 1970."""
+        whole = "\n".join(d.whole_log() for d in self.dispatchers)
+        led = [record["timestamp"] for record in log_records(whole) if record.get("event") == "lane_led"]
+        return sorted(datetime.fromisoformat(timestamp).timestamp() for timestamp in led)
+
+    def fail_over_s(self) -> list[float]:
+        """From each kill of a leader to the next leadership."""
+        led_at = self.led_at()
+        return [
+            min(at for at in led_at if at > killed) - killed
+            for killed in self.dispatcher_killed_at
+            if any(at > killed for at in led_at)
+        ]
+
+    def _logs(self) -> str:
+        return "\n".join(d.log()[-1500:] for d in self.dispatchers)
+
+    # -- consumers --
+
+    def start_consumer(self, consumer_id: str, kind: str = "async") -> Life:
+        number = self._lives_of[consumer_id] = self._lives_of.get(consumer_id, 0) + 1
+        name = f"{consumer_id}-{number}"
+        arguments = [
+            kind, self.vhost.amqp_url, self.vhost.redis_prefix, LANE, consumer_id, str(PREFETCH),
+            str(self.folder / f"{name}.record"), str(self.work_ms),
+        ]  # fmt: skip
+        with (self.folder / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.recovery.worker", *arguments],
+                cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        life = Life(name, consumer_id, process)
+        self.lives.append(life)
+        return life
+
+    def start_consumers(self) -> None:
+        for number in range(4):
+            self.start_consumer(f"c{number}", "blocking" if number == 3 else "async")
+
+    async def has_consumers(self, count: int) -> None:
+        """Wait until that many consumers have joined, by the leader's metrics."""
+        wanted = f'dispatcher_consumers{{lane="{LANE}"}} {count}.0'
+
+        async def joined() -> bool:
+            leader = await self.led()
+            return wanted in (await asyncio.to_thread(leader.get, "/metrics"))[1]
+
+        await eventually(joined, 30, f"{count} consumers")
+
+    def living(self) -> list[Life]:
+        return [life for life in self.lives if life.process.poll() is None]
+
+    def kill_consumer(self, life: Life) -> None:
+        self.killed_at[life.name] = time.monotonic()
+        life.process.kill()
+        life.process.wait()
+
+    async def stop_consumers(self) -> None:
+        """In order: each leaves, finishes and settles."""
+        await asyncio.gather(*(self.stop_consumer(life) for life in self.living()))
+
+    async def stop_consumer(self, life: Life) -> None:
+        """It leaves, finishes what it has in hand, settles; its groups may go from now on."""
+        self.left_at[life.name] = time.monotonic()
+        life.process.send_signal(signal.SIGTERM)
+        await eventually(lambda: life.process.poll() is not None, 30, f"{life.name} to stop")
+        started_to_work = (self.folder / f"{life.name}.record").exists()
+        if life.process.returncode != -signal.SIGTERM or started_to_work:
+            assert life.process.returncode == 0, (self.folder / f"{life.name}.log").read_text()[-3000:]
+
+    # -- the verdict --
+
+    async def verify(self) -> None:
+        """Let everything be handled, stop everything in order, and fail with what was violated."""
+        found = await self.finish()
+        assert not found, f"{len(found)} violations:\n" + "\n".join(sorted(found)[:12])
+
+    def record(self) -> list[Handling]:
+        return read_record(self.folder)
+
+    async def handled(self, count: int, timeout_s: float = 30.0) -> None:
+        """Wait until that many handlings have begun."""
+        await eventually(lambda: self.started() >= count, timeout_s, f"{count} handlings")
+
+    def started(self) -> int:
+        return sum(path.read_bytes().count(b"started") for path in self.folder.glob("*.record"))
+
+    async def goes_on(self, count: int = 200, timeout_s: float = 30.0) -> None:
+        """Wait until that many more handlings have begun."""
+        await self.handled(self.started() + count, timeout_s)
+
+    async def not_ready(self, reason: str) -> None:
+        """Wait until the leader's /readyz says why it does not dispatch."""
+        leader = await self.led()
+
+        async def refuses() -> bool:
+            status, text = await asyncio.to_thread(leader.get, "/readyz")
+            return status == 503 and reason in text
+
+        await eventually(refuses, what=f"/readyz to say {reason}")
+
+    async def finish(self, timeout_s: float = 60.0) -> list[str]:
+        """Stop the load, let everything be handled, stop everything; returns what was violated."""
+        await self.producer.stop()
+        published = frozenset(self.producer.confirmed)
+
+        def all_handled() -> bool:
+            ended = {h.message for h in self.record() if h.end is not None}
+            return published <= ended
+
+        with contextlib.suppress(AssertionError):  # what is missing is the checker's business
+            await eventually(all_handled, timeout_s)
+        await self.stop_consumers()
+        for dispatcher in self.dispatchers:
+            if dispatcher.is_alive():
+                assert dispatcher.terminate(30)[0] == 0, dispatcher.log()[-3000:]
+        keeps_owner, forgotten = self.policy == "exclusive", tuple(self.forgotten)
+        story = Story(published, self.killed_at, self.left_at, keeps_owner, forgotten)
+        found = violations(self.record(), story)
+        found += [f"a bug: {d.log()[-3000:]}" for d in self.dispatchers if '"lane_failed"' in d.whole_log()]
+        return found + await self._left_over()
+
+    async def _left_over(self) -> list[str]:
+        client = await Client.open(self.rabbitmq)
+        names = f"{self.vhost.redis_prefix}.{LANE}"
+        left = {queue: await client.ready(queue) for queue in QUEUES}
+        dead = await client.take(f"{names}.dead")
+        await client.close()
+        found = [f"left in {queue}: {count} messages" for queue, count in left.items() if count]
+        found += wrongly_dead([(m.body, m.properties) for m in dead], self.record(), once=not self.forgotten)
+        return found
+
+    def close(self) -> None:
+        for life in self.living():
+            life.process.kill()
+            life.process.wait()
+        for dispatcher in self.dispatchers:
+            dispatcher.close()
+
+
+@contextlib.asynccontextmanager
+async def scene_of(vhost: Vhost, folder: Path, policy: str, seed: int) -> AsyncIterator[Scene]:
+    """A scene that leaves no process behind."""
+    print(f"seed: {seed}")
+    scene = Scene(vhost, folder, policy, seed)
+    try:
+        yield scene
+    finally:
+        scene.close()
+
+
+def wrongly_dead(dead: list[tuple[bytes, bytes]], record: list[Handling], *, once: bool) -> list[str]:
+    """The dead queue must hold what was given up, once by origin: a crash may store a copy twice."""
+    failed = {handling.message for handling in record if handling.message.fails}
+    origins: dict[Number, set[str]] = {}
+    found = []
+    for body, raw in dead:
+        headers = read_properties(raw).headers or {}
+        if headers["x-dispatch-reason"] != FAILED:
+            found.append(f"wrongly dead: {body!r}: {headers['x-dispatch-reason']}")
+            continue
+        origins.setdefault(Number.of(body), set()).add(headers["x-dispatch-origin"])
+    found += [f"wrongly dead: {number} was not given up" for number in origins.keys() - failed]
+    found += [f"lost: given up and not dead: {h}" for h in record if h.message in failed - origins.keys()]
+    twice = [number for number, of in origins.items() if len(of) > 1] if once else []
+    return found + [f"doubled: {number} is dead with origins {origins[number]}" for number in twice]

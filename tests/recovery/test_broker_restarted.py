@@ -1,0 +1,33 @@
+"""RabbitMQ is restarted under load, in order and by kill -9.
+
+Confirmed messages survive, settles that were confirmed count, owners that are back within 5 s keep their
+groups, and acks that a killed broker forgot are given again (G-1 to G-4, G-6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dispatcher.nodes.servers import PrivateServers
+from tests.recovery.conftest import OpenScene
+from tests.service.harness import private_vhost
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+@pytest.mark.parametrize("policy", ["exclusive", "sequenced"])
+async def test_stopped_and_killed(
+    private_servers: PrivateServers, open_scene: OpenScene, policy: str
+) -> None:
+    scene = await open_scene(private_vhost(private_servers), policy)
+    rabbitmq = private_servers.rabbitmq
+    await asyncio.to_thread(rabbitmq.stop)
+    await asyncio.to_thread(rabbitmq.start)
+    await scene.goes_on(timeout_s=60)
+    await asyncio.to_thread(rabbitmq.sync_definitions)
+    await asyncio.to_thread(rabbitmq.kill9)
+    await asyncio.to_thread(rabbitmq.start)
+    await scene.goes_on(timeout_s=60)
+    await scene.verify()

@@ -1,0 +1,115 @@
+"""The checker finds what it is there to find: each test is a record with one thing wrong, or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.recovery.checker import Story, violations
+from tests.recovery.record import Handling, Number
+
+
+def _message(number: int, group: str = "g") -> Number:
+    return Number("in", group, 0, number)
+
+
+def _handling(number: int, start: float, life: str = "a", **changes: object) -> Handling:
+    """Number n is the n-th of epoch 1, takes half a second, and is settled for good."""
+    handling = Handling(life, _message(number), number, number, 1, 1, start, start + 0.5, None, True)
+    return replace(handling, **changes)  # type: ignore[arg-type]
+
+
+def _check(record: list[Handling], keeps_owner: bool = True, **killed_at: float) -> list[str]:
+    numbers = frozenset(handling.message for handling in record)
+    record = sorted(record, key=lambda handling: handling.start)
+    return violations(record, Story(numbers, killed_at, {}, keeps_owner))
+
+
+def test_a_good_record_has_nothing_wrong() -> None:
+    assert not _check([_handling(1, 1.0), _handling(2, 2.0), _handling(3, 3.0)])
+
+
+def test_a_message_that_nobody_handled_is_lost() -> None:
+    story = Story(frozenset([_message(1), _message(2)]), {}, {}, True)
+    assert violations([_handling(1, 1.0)], story) == [f"lost: {_message(2)} was never handled"]
+
+
+def test_a_message_that_was_begun_only_is_lost() -> None:
+    (found,) = _check([_handling(1, 1.0, end=None, confirmed=False)], a=1.2)
+    assert found.startswith("lost")
+
+
+def test_a_message_handled_twice_is_doubled() -> None:
+    found = _check([_handling(1, 1.0), _handling(1, 2.0, group_seq=2)])
+    assert any(text.startswith("doubled") for text in found)
+
+
+def test_what_a_killed_life_had_in_hand_may_come_again_in_order() -> None:
+    """`a` ended 1, 2 and 3 and was killed before the broker had the last two settles."""
+    dead = [_handling(1, 1.0), _handling(2, 2.0, confirmed=False), _handling(3, 3.0, confirmed=False)]
+    again = [
+        _handling(2, 5.0, "b", attempt=2, epoch=2, group_seq=1),
+        _handling(3, 6.0, "b", attempt=2, epoch=2, group_seq=2),
+        _handling(4, 7.0, "b", epoch=2, group_seq=3),
+    ]
+    assert not _check([*dead, *again], a=4.0)
+
+
+def test_it_may_not_without_a_higher_attempt() -> None:
+    found = _check(
+        [_handling(1, 1.0, confirmed=False), _handling(1, 5.0, "b", epoch=2)], a=4.0
+    )  # fmt: skip
+    assert [text.split(":")[0] for text in found] == ["doubled"]
+
+
+def test_it_may_not_once_it_was_settled_for_good() -> None:
+    found = _check([_handling(1, 1.0), _handling(1, 5.0, "b", attempt=2, epoch=2)], a=4.0)
+    assert found
+    assert all("settled for good" in text for text in found)
+
+
+def test_what_comes_again_after_something_later_is_out_of_order() -> None:
+    found = _check(
+        [
+            _handling(1, 1.0, confirmed=False),
+            _handling(2, 5.0, "b", epoch=2, group_seq=1),
+            _handling(1, 6.0, "b", attempt=2, epoch=2, group_seq=2),
+        ],
+        a=4.0,
+    )
+    assert [text.split(":")[0] for text in found] == ["out of order"]
+
+
+def test_two_lives_at_once_overlap() -> None:
+    found = _check(
+        [_handling(1, 1.0, end=3.0), _handling(2, 2.0, "b", epoch=2, group_seq=1)], keeps_owner=False
+    )
+    assert [text.split(":")[0] for text in found] == ["overlap"]
+
+
+def test_an_owner_that_lives_keeps_its_group() -> None:
+    record = [_handling(1, 1.0), _handling(2, 2.0, "b", epoch=2, group_seq=1)]
+    assert [text.split(":")[0] for text in _check(record)] == ["owner changed"]
+    assert not _check(record, keeps_owner=False)
+
+
+def test_an_epoch_that_goes_back_is_found() -> None:
+    found = _check([_handling(1, 1.0, epoch=2), _handling(2, 2.0, group_seq=1)])
+    assert [text.split(":")[0] for text in found] == ["epoch going back"]
+
+
+def test_a_missing_group_number_is_found() -> None:
+    found = _check([_handling(1, 1.0), _handling(2, 2.0, group_seq=3)])
+    assert [text.split(":")[0] for text in found] == ["gap in the group's numbers"]
+
+
+def test_other_groups_and_queues_have_an_order_of_their_own() -> None:
+    other = _handling(1, 2.0, seq=9, group_seq=3)
+    other.message = other.message._replace(queue="other")
+    assert not _check([_handling(1, 1.0), _handling(2, 1.5), other])
+
+
+def test_what_may_be_forgotten_may_come_again() -> None:
+    record = [_handling(1, 1.0), _handling(1, 5.0, epoch=2, seq=2)]
+    story = Story(frozenset([_message(1)]), {}, {}, True, forgotten=((1.2, 4.0),))
+    assert not violations(record, story)
+    assert violations(record, story._replace(forgotten=((1.6, 4.0),)))

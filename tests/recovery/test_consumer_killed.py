@@ -1,0 +1,49 @@
+"""kill -9 of consumer processes under load: what they had in hand reaches others, in order, at once."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from tests.conftest import Vhost
+from tests.recovery.conftest import OpenScene
+from tests.recovery.record import Handling
+from tests.recovery.scene import Scene
+
+KILLS = 8
+WITHIN_S = 1.0
+#: Long enough that everybody has several messages in hand at any time.
+WORK_MS = 40
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+def _handed_over_again_s(scene: Scene, record: list[Handling]) -> list[float]:
+    """For each kill: from the kill to the start of the last message that it left to others."""
+    first_attempts = {h.message: h.life for h in record if h.attempt == 1}
+    times: dict[str, float] = {}
+    for handling in record:
+        before = first_attempts.get(handling.message)
+        killed_at = scene.killed_at.get(before or "")
+        if handling.attempt == 2 and before is not None and killed_at is not None:
+            times[before] = max(times.get(before, 0.0), handling.start - killed_at)
+    return list(times.values())
+
+
+@pytest.mark.parametrize("policy", ["exclusive", "sequenced"])
+async def test_others_get_its_messages_within_a_second(
+    vhost: Vhost, open_scene: OpenScene, policy: str
+) -> None:
+    scene = await open_scene(vhost, policy, dispatchers=1, work_ms=WORK_MS)
+    for _ in range(KILLS):
+        life = scene.random.choice(scene.living())
+        scene.kill_consumer(life)
+        scene.start_consumer(life.consumer_id)
+        await scene.goes_on(150)
+        await scene.has_consumers(4)
+    await scene.verify()
+    times = _handed_over_again_s(scene, scene.record())
+    print(f"{policy}: {len(times)} kills, handed over again after {sorted(round(t, 3) for t in times)} s")
+    assert times, "no kill hit a message in hand"
+    assert statistics.median(times) < WITHIN_S

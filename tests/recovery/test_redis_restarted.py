@@ -1,0 +1,138 @@
+"""Redis goes away under load and comes back: with its data, with older data, or empty.
+
+Dispatch pauses meanwhile and goes on by itself; memory is written back (G-1 to G-4, G-6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from dispatcher.nodes.local_redis import LocalRedis
+from tests.conftest import Vhost
+from tests.recovery.conftest import OpenScene
+from tests.recovery.scene import Scene
+
+#: An ack may be on its way to the broker for this long after its settle was confirmed.
+ACK_DELAY_S = 1.5
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def own_redis() -> Iterator[LocalRedis]:
+    with LocalRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def forgetful_redis() -> Iterator[LocalRedis]:
+    """Keeps only what SAVE was told to keep."""
+    with LocalRedis(append_only=False) as server:
+        yield server
+
+
+def _with(vhost: Vhost, server: LocalRedis) -> Vhost:
+    return dataclasses.replace(vhost, redis_url=server.url)
+
+
+async def _away(scene: Scene, server: LocalRedis) -> None:
+    """Redis is killed; wait until the leader says so and nothing is handed over any more."""
+    await asyncio.to_thread(server.kill9)
+    await scene.not_ready("Redis")
+
+
+async def _back(scene: Scene, server: LocalRedis) -> None:
+    await asyncio.to_thread(server.start)
+    await scene.goes_on()
+
+
+@pytest.mark.parametrize("policy", ["exclusive", "sequenced"])
+async def test_back_with_its_data(
+    vhost: Vhost, own_redis: LocalRedis, open_scene: OpenScene, policy: str
+) -> None:
+    scene = await open_scene(_with(vhost, own_redis), policy)
+    await asyncio.to_thread(own_redis.stop)
+    await scene.not_ready("Redis")
+    await _back(scene, own_redis)
+    await _away(scene, own_redis)
+    await _back(scene, own_redis)
+    await scene.verify()
+
+
+@pytest.mark.parametrize("policy", ["exclusive", "sequenced"])
+async def test_back_empty(vhost: Vhost, own_redis: LocalRedis, open_scene: OpenScene, policy: str) -> None:
+    scene = await open_scene(_with(vhost, own_redis), policy)
+    await _away(scene, own_redis)
+    own_redis.wipe()
+    await _back(scene, own_redis)
+    with redis.Redis.from_url(own_redis.url) as client:
+        client.flushall()
+    await scene.goes_on()
+    # What was written back is enough for a successor.
+    leader = await scene.led()
+    scene.kill_dispatcher(leader)
+    await scene.goes_on()
+    await scene.verify()
+
+
+@pytest.mark.parametrize("policy", ["exclusive", "sequenced"])
+async def test_back_with_older_data(
+    vhost: Vhost, forgetful_redis: LocalRedis, open_scene: OpenScene, policy: str
+) -> None:
+    scene = await open_scene(_with(vhost, forgetful_redis), policy)
+    with redis.Redis.from_url(forgetful_redis.url) as client:
+        client.save()
+    await scene.goes_on(300)
+    await _away(scene, forgetful_redis)
+    await _back(scene, forgetful_redis)
+    leader = await scene.led()
+    scene.kill_dispatcher(leader)
+    await scene.goes_on()
+    await scene.verify()
+
+
+@pytest.mark.parametrize("policy", ["exclusive", "sequenced"])
+async def test_emptied_while_no_dispatcher_is_alive(
+    vhost: Vhost, own_redis: LocalRedis, open_scene: OpenScene, policy: str
+) -> None:
+    """Recovered from what the consumers hold. A settle whose original was not acked yet is forgotten: two
+    failures at once are more than G-4 promises, and the message is handed over again, in order."""
+    scene = await open_scene(_with(vhost, own_redis), policy, dispatchers=1)
+    (dispatcher,) = scene.dispatchers
+    killed_at = time.monotonic()
+    scene.kill_dispatcher(dispatcher)
+    await asyncio.to_thread(own_redis.kill9)
+    own_redis.wipe()
+    await asyncio.to_thread(own_redis.start)
+    dispatcher.start()
+    await scene.led()
+    scene.forgotten.append((killed_at - ACK_DELAY_S, time.monotonic()))
+    await scene.goes_on()
+    await scene.verify()
+
+
+@pytest.mark.parametrize("policy", ["exclusive"])
+async def test_older_while_no_dispatcher_is_alive(
+    vhost: Vhost, forgetful_redis: LocalRedis, open_scene: OpenScene, policy: str
+) -> None:
+    """The journal says less than happened: what the consumers hold counts, the rest as when it is empty."""
+    scene = await open_scene(_with(vhost, forgetful_redis), policy, dispatchers=1)
+    (dispatcher,) = scene.dispatchers
+    with redis.Redis.from_url(forgetful_redis.url) as client:
+        client.save()
+    await scene.goes_on(300)
+    killed_at = time.monotonic()
+    scene.kill_dispatcher(dispatcher)
+    await asyncio.to_thread(forgetful_redis.kill9)
+    await asyncio.to_thread(forgetful_redis.start)
+    dispatcher.start()
+    await scene.led()
+    scene.forgotten.append((killed_at - ACK_DELAY_S, time.monotonic()))
+    await scene.goes_on()
+    await scene.verify()

@@ -1,0 +1,111 @@
+"""Plain AMQP clients for tests: a producer that knows what the broker confirmed, and a look into queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pamqp import commands
+
+from dispatcher.amqp.events import ChannelClosed, Confirmed, ConnectionClosed, Fetched
+from dispatcher.amqp.link import Link
+from dispatcher.settings import RabbitSettings
+from tests.amqp.samples import properties as raw_properties
+from tests.amqp.samples import text
+from tests.waiting import eventually
+
+
+async def open_link(settings: RabbitSettings, name: str, on_events: Callable[[list[Any]], None]) -> Link:
+    return await Link.open(settings, name=name, on_events=on_events)
+
+
+class Client:
+    """One connection to the broker with confirms on: publishes, reads queues, declares them."""
+
+    def __init__(self, link: Link, channel: int, events: list[Any]) -> None:
+        self.link = link
+        self.channel = channel
+        self._events = events
+        self._last = 0
+
+    @classmethod
+    async def open(cls, settings: RabbitSettings) -> Client:
+        events: list[Any] = []
+        link = await open_link(settings, "test", events.extend)
+        channel = await link.open_channel()
+        await link.call(channel, commands.Confirm.Select())
+        return cls(link, channel, events)
+
+    async def close(self) -> None:
+        await self.link.close()
+
+    # -- publishing --
+
+    def send(
+        self, queue: str, body: bytes, group: str | bytes | None = None, *fields: bytes,
+        exchange: str = "", **properties: Any,
+    ) -> None:  # fmt: skip
+        """Publish to a queue; `group` goes into x-group-id, `fields` are raw header fields."""
+        if group is not None:
+            fields = (text("x-group-id", group), *fields)
+        properties.setdefault("delivery_mode", 2)
+        self.send_raw(queue, body, raw_properties(*fields, **properties), exchange)
+
+    def send_raw(self, queue: str, body: bytes, properties: bytes, exchange: str = "") -> None:
+        """Publish with this raw property list."""
+        self._last = self.link.publish(
+            self.channel, exchange=exchange, routing_key=queue, properties=properties, body=body
+        )
+
+    async def confirmed(self) -> None:
+        """Wait until the broker has everything; fails when it refused something."""
+        await eventually(self._answered, what="the broker's confirms")
+
+    def _answered(self) -> bool:
+        refused = [e for e in self._events if isinstance(e, ChannelClosed | ConnectionClosed)]
+        assert not refused, refused
+        confirmed = [e for e in self._events if isinstance(e, Confirmed)]
+        assert not any(e.nacked for e in confirmed), "RabbitMQ refused a message"
+        highest = max((e.tag for e in confirmed if e.multiple), default=0)
+        singles = {e.tag for e in confirmed if not e.multiple and e.tag > highest}
+        return all(tag in singles for tag in range(highest + 1, self._last + 1))
+
+    # -- queues --
+
+    async def declare(self, queue: str, **arguments: Any) -> None:
+        names = {name.replace("_", "-"): value for name, value in arguments.items()}
+        await self.link.call(
+            self.channel, commands.Queue.Declare(queue=queue, durable=True, arguments=names)
+        )  # fmt: skip
+
+    async def delete(self, queue: str) -> None:
+        await self.link.call(self.channel, commands.Queue.Delete(queue=queue))
+
+    async def purge(self, queue: str) -> None:
+        await self.link.call(self.channel, commands.Queue.Purge(queue=queue))
+
+    async def ready(self, queue: str) -> int:
+        """How many messages wait in the queue and are with nobody."""
+        declared = await self.link.call(self.channel, commands.Queue.Declare(queue=queue, passive=True))
+        return int(declared.message_count)
+
+    async def consumers(self, queue: str) -> int:
+        declared = await self.link.call(self.channel, commands.Queue.Declare(queue=queue, passive=True))
+        return int(declared.consumer_count)
+
+    async def take(self, queue: str) -> list[Fetched]:
+        """Everything that is ready in the queue, removed from it."""
+        taken = []
+        while True:
+            answer = await self.link.call(self.channel, commands.Basic.Get(queue=queue, no_ack=True))
+            if not isinstance(answer, Fetched):
+                return taken
+            taken.append(answer)
+
+    async def has_ready(self, queue: str, count: int) -> None:
+        """Wait until exactly that many messages are ready in the queue."""
+
+        async def enough() -> bool:
+            return await self.ready(queue) == count
+
+        await eventually(enough, what=f"{count} messages ready in {queue}")

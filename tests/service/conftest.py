@@ -1,0 +1,53 @@
+"""Fixtures of the end-to-end tests: a dispatcher in the test's event loop, or in a process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from tests.conftest import Vhost
+from tests.service.harness import Bench, DispatcherProcess, bench_of, document
+
+Starter = Callable[..., DispatcherProcess]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _plain_log() -> None:
+    """What a failed test shows of the dispatcher's log: no colours, no local variables."""
+    renderer = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="%H:%M:%S.%f", utc=False),
+            structlog.processors.format_exc_info,
+            renderer,
+        ]
+    )
+
+
+@pytest.fixture
+async def bench(vhost: Vhost) -> AsyncIterator[Bench]:
+    """A vhost with everything that a test of the running dispatcher needs."""
+    async with bench_of(vhost) as made:
+        yield made
+
+
+@pytest.fixture
+def dispatcher_process(vhost: Vhost, tmp_path: Path) -> Iterator[Starter]:
+    """`start(name, redis_url=…, **lanes)` runs a dispatcher in a process of its own."""
+    started: list[DispatcherProcess] = []
+
+    def start(name: str = "one", *, changes: dict[str, Any] | None = None, **lanes: Any) -> DispatcherProcess:
+        settings = document(vhost.amqp_url, vhost.redis_url, vhost.redis_prefix, lanes)
+        process = DispatcherProcess(tmp_path, name, settings | (changes or {}))
+        started.append(process)
+        process.start()
+        return process
+
+    yield start
+    for process in started:
+        process.close()

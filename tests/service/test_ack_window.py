@@ -1,0 +1,147 @@
+"""Coalesced inbound acks: what is acked, in which order, and never twice."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.service.ack_window import (
+    FEW_BEFORE,
+    SINGLE_ACK_DELAY_MS,
+    SINGLE_ACK_DELAY_MS_MAX,
+    Ack,
+    AckWindow,
+)
+
+
+def _window(delivered: int, *settled: int, waiting_max: int = 1_000_000) -> AckWindow:
+    window = AckWindow(waiting_max=waiting_max)
+    window.deliver(delivered)
+    for tag in settled:
+        window.settle(tag)
+    return window
+
+
+def test_one_multiple_ack_covers_everything_up_to_the_lowest_unsettled() -> None:
+    assert _window(9, 1, 2, 3, 5).take(0) == [Ack(3, True)]
+    assert _window(3, 3, 1, 2).take(0) == [Ack(3, True)]
+
+
+def test_settled_ones_behind_a_stuck_one_wait_for_it_and_go_singly_when_due() -> None:
+    window = _window(3, 3, 2)
+    assert window.take(100) == []
+    assert window.deadline_ms() == 100 + SINGLE_ACK_DELAY_MS
+    assert window.take(100 + SINGLE_ACK_DELAY_MS) == [Ack(2, False), Ack(3, False)]
+    assert window.deadline_ms() is None
+
+
+def test_what_waits_goes_with_the_one_that_it_waited_for() -> None:
+    window = _window(5, 2, 3, 5)
+    assert window.take(0) == []
+    window.settle(1)
+    assert window.take(1) == [Ack(3, True)]
+    window.settle(4)
+    assert window.take(2) == [Ack(5, True)]
+    assert window.deadline_ms() is None
+
+
+def test_a_multiple_ack_never_names_a_tag_that_was_acked_singly() -> None:
+    window = _window(4, 2, waiting_max=0)
+    assert window.take(0) == [Ack(2, False)]
+    window.settle(1)
+    assert window.take(0) == [Ack(1, True)]
+    window.settle(3)
+    assert window.take(0) == [Ack(3, True)]
+
+
+def test_single_acks_that_cost_much_wait_longer() -> None:
+    """RabbitMQ walks over every unacked delivery before the one that is acked."""
+    near, far = FEW_BEFORE, FEW_BEFORE + 3
+    window = _window(far, near, far)
+    window.take(0)
+    assert window.take(SINGLE_ACK_DELAY_MS) == [Ack(near, False)]
+    assert window.deadline_ms() is not None
+    assert window.take(SINGLE_ACK_DELAY_MS_MAX - 1) == []
+    assert window.take(SINGLE_ACK_DELAY_MS_MAX + SINGLE_ACK_DELAY_MS) == [Ack(far, False)]
+    assert window.deadline_ms() is None
+
+
+def test_each_waits_from_its_own_settle() -> None:
+    window = _window(3, 2)
+    window.take(0)
+    window.settle(3)
+    window.take(SINGLE_ACK_DELAY_MS - 1)
+    assert window.take(SINGLE_ACK_DELAY_MS) == [Ack(2, False)]
+    assert window.take(2 * SINGLE_ACK_DELAY_MS) == [Ack(3, False)]
+
+
+def test_many_settled_ones_behind_a_stuck_one_are_acked_at_once() -> None:
+    window = _window(4, 2, 3, waiting_max=2)
+    assert window.take(0) == []
+    window.settle(4)
+    assert window.take(0) == [Ack(2, False), Ack(3, False), Ack(4, False)]
+
+
+def test_taking_everything_leaves_nothing_waiting() -> None:
+    window = _window(7, 7)
+    assert window.take(0, everything=True) == [Ack(7, False)]
+    assert window.deadline_ms() is None
+
+
+def test_only_what_was_acked_is_reported_in_the_order_of_the_settles() -> None:
+    window = _window(6, 1, 3, 2)
+    assert window.take_acked() == 0  # nothing is acked before `take`
+    window.take(0)
+    assert window.take_acked() == 3
+    window.settle(6)
+    window.take(1)
+    window.settle(4)
+    window.take(2)
+    assert window.take_acked() == 0  # 6 waits, and 4 was settled after it
+    assert window.unproven
+    window.settle(5)
+    window.take(3)
+    assert window.take_acked() == 3
+    assert not window.unproven
+
+
+class Broker:
+    """What RabbitMQ makes of acks: a tag that is not unacked closes the channel."""
+
+    def __init__(self, delivered: int) -> None:
+        self.unacked = set(range(1, delivered + 1))
+
+    def obey(self, ack: Ack) -> None:
+        assert ack.tag in self.unacked, f"unknown delivery tag {ack.tag}"
+        if ack.multiple:
+            self.unacked -= {tag for tag in self.unacked if tag <= ack.tag}
+        else:
+            self.unacked.discard(ack.tag)
+
+
+@given(
+    order=st.permutations(range(1, 31)),
+    cuts=st.lists(st.integers(0, 30), max_size=8),
+    waiting_max=st.integers(0, 8),
+    data=st.data(),
+)
+def test_whatever_the_order_each_settled_delivery_is_acked_once_and_no_other(
+    order: list[int], cuts: list[int], waiting_max: int, data: st.DataObject
+) -> None:
+    window, broker, now_ms = _window(30, waiting_max=waiting_max), Broker(30), 0
+    settled: list[int] = []
+    acked = 0
+    for position, tag in enumerate(order):
+        window.settle(tag)
+        settled.append(tag)
+        if position in cuts:
+            now_ms += data.draw(st.integers(0, SINGLE_ACK_DELAY_MS))
+            for ack in window.take(now_ms):
+                broker.obey(ack)
+            assert set(range(1, 31)) - broker.unacked <= set(settled)
+            acked += window.take_acked()
+            assert not set(settled[:acked]) & broker.unacked
+    for ack in window.take(now_ms, everything=True):
+        broker.obey(ack)
+    assert not broker.unacked
+    assert acked + window.take_acked() == 30

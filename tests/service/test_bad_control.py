@@ -1,0 +1,257 @@
+"""Control messages that nobody should send: they do no harm, and the offender is named."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from tests.amqp.samples import properties
+from tests.service.clients import Client
+from tests.service.harness import Bench, lane
+from tests.service.protocol_consumer import ProtocolConsumer, read_properties
+from tests.waiting import eventually
+
+
+async def _working(bench: Bench, **keys: object) -> tuple[Client, ProtocolConsumer]:
+    """A lane whose one consumer holds five messages."""
+    await bench.run(orders=lane(**keys))
+    client = await bench.client()
+    consumer = await bench.joined("c1", hold=True)
+    for number in range(5):
+        client.send("in", b"%d" % number, "g")
+    await consumer.has(5)
+    return client, consumer
+
+
+async def _still_works(bench: Bench, client: Client, consumer: ProtocolConsumer) -> None:
+    """All five are still in flight, and everything goes on."""
+    await eventually(lambda: bench.status()["in_flight"] == 5)
+    client.send("in", b"5", "g")
+    consumer.release()
+    await consumer.has(6)
+    await bench.acked()
+    assert consumer.bodies() == [b"%d" % number for number in range(6)]
+    assert bench.runners["orders"].leaderships == 1
+
+
+UNREADABLE = [
+    (b"", "JSON"),
+    (b"{", "JSON"),
+    (b"\xff\xfe", "JSON"),
+    (b"[" * 50_000, "JSON"),
+    (b"[1]", "JSON object"),
+    (b"null", "JSON object"),
+    (b"{}", "unknown control message type None"),
+    (b'{"type":"dance"}', "unknown control message type 'dance'"),
+    (b'{"type":["settle"]}', "unknown control message type"),
+    (b'{"type":"settle"}', "consumer"),
+    (b'{"type":"settle","consumer":"c1","incarnation":"i","acked":[[1]]}', "acked"),
+    (b'{"type":"settle","consumer":"c1","incarnation":"i","acked":[[1,2.5]]}', "acked"),
+    (b'{"type":"settle","consumer":"c1","incarnation":"i","acked":[[0,9]]}', "acked"),
+    (b'{"type":"settle","consumer":"c1","incarnation":"i","acked":7}', "acked"),
+    (b'{"type":"settle","consumer":"c1","incarnation":"i","failed":[7]}', "failed"),
+    (b'{"type":"settle","consumer":"c 1","incarnation":"i"}', "consumer"),
+    (b'{"type":"leave","consumer":"c1"}', "incarnation"),
+    (b'{"type":"marker","incarnation":"i"}', "must be an integer"),
+]
+
+
+@pytest.mark.parametrize(("body", "problem"), UNREADABLE)
+async def test_what_can_not_be_read_is_kept_in_the_dead_queue(
+    bench: Bench, body: bytes, problem: str
+) -> None:
+    client, consumer = await _working(bench)
+    consumer.publish(body)
+    await client.has_ready(bench.names().dead, 1)
+    (dead,) = await client.take(bench.names().dead)
+    assert dead.body == body
+    reason = (read_properties(dead.properties).headers or {})["x-dispatch-reason"]
+    assert problem in reason
+    assert bench.counter("control_refused") == 1
+    await _still_works(bench, client, consumer)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"prefetch": 0}, "prefetch"),
+        ({"prefetch": -1}, "prefetch"),
+        ({"prefetch": 1_000_000}, "prefetch"),
+        ({"prefetch": "50"}, "prefetch"),
+        ({"prefetch": True}, "prefetch"),
+        ({"protocol": 2}, "protocol"),
+        ({"consumer": "with space"}, "consumer"),
+        ({"consumer": "x" * 300}, "consumer"),
+        ({"n": 0}, "n"),
+        ({"in_hand": [[1, "not base64!", "00"]]}, "in_hand"),
+        ({"in_hand": [[1, "Zw==", "xyz"]]}, "in_hand"),
+        ({"in_hand": [[1, "Zw=="]]}, "in_hand"),
+        ({"in_hand": {"1": 2}}, "in_hand"),
+    ],
+)
+async def test_a_join_that_can_not_be_accepted_is_refused_with_the_reason(
+    bench: Bench, changes: dict[str, object], problem: str
+) -> None:
+    client, consumer = await _working(bench)
+    other = bench.consumer("c2")
+    await other.connect()
+    other.n = 1
+    other.send_join(**changes)
+    await eventually(lambda: other.heard("refused"), what="the refusal")
+    assert problem in other.heard("refused")[0].body["reason"]
+    assert not other.heard("welcome")
+    await _still_works(bench, client, consumer)
+
+
+@pytest.mark.parametrize("queue", ["control", "dead", "lock", "heartbeat"])
+async def test_a_join_with_a_queue_of_ours_is_refused(bench: Bench, queue: str) -> None:
+    client, consumer = await _working(bench)
+    other = bench.consumer("c2")
+    await other.connect()
+    other.n = 1
+    other.send_join(queue=f"{bench.names().exchange}.{queue}")
+    await eventually(lambda: bench.counter("control_refused") == 1)
+    assert bench.counter("joins") == 1
+    await _still_works(bench, client, consumer)
+
+
+async def test_a_join_with_an_inbound_queue_makes_no_loop(bench: Bench) -> None:
+    """Copies would go to the queue that they came from; it isn't bound to the lane's exchange."""
+    client, consumer = await _working(bench)
+    other = bench.consumer("c2", prefetch=50)
+    await other.connect()
+    other.n = 1
+    other.send_join(queue="in")
+    await other.confirmed()
+    for number in range(10):
+        client.send("in", b"x", f"h{number}")
+    await eventually(lambda: len(consumer.received) == 15, what="all messages at the real consumer")
+    consumer.release()
+    await bench.acked()
+
+
+async def test_settles_for_strangers_count_for_nothing(bench: Bench) -> None:
+    client, consumer = await _working(bench)
+    first, last = consumer.received[0].seq, consumer.received[-1].seq
+    for changes in (
+        {"consumer": "nobody"},
+        {"incarnation": str(uuid.uuid4())},
+        {"consumer": "nobody", "incarnation": str(uuid.uuid4())},
+    ):
+        consumer.send_settle(acked=[[first, last]], **changes)
+        consumer.send_settle(failed=[{"seq": first, "reason": "no"}], **changes)
+    await eventually(lambda: bench.counter("settles_ignored") == 18)
+    await _still_works(bench, client, consumer)
+
+
+async def test_numbers_that_were_never_sent_count_for_nothing(bench: Bench) -> None:
+    client, consumer = await _working(bench)
+    first, last = consumer.received[0].seq, consumer.received[-1].seq
+    consumer.send_settle(acked=[[1, first - 1], [last + 1, 2**53 - 1], [last, first]])
+    consumer.send_settle(failed=[{"seq": last + 1, "reason": "no"}, {"seq": 1, "reason": "no"}])
+    await eventually(lambda: bench.counter("settles_ignored") > 2**52)
+    await _still_works(bench, client, consumer)
+
+
+async def test_of_a_range_that_reaches_too_far_the_known_part_applies(bench: Bench) -> None:
+    client, consumer = await _working(bench)
+    consumer.send_settle(acked=[[1, 2**53 - 1]])
+    consumer.in_hand.clear()
+    await eventually(lambda: bench.status()["in_flight"] == 0)
+    client.send("in", b"5", "g")
+    await consumer.has(6)
+
+
+async def test_other_consumers_numbers_count_for_nothing(bench: Bench) -> None:
+    client, consumer = await _working(bench)
+    other = await bench.joined("c2", hold=True)
+    other.settle([copy.seq for copy in consumer.received])
+    await eventually(lambda: bench.counter("settles_ignored") == 5)
+    await _still_works(bench, client, consumer)
+
+
+async def test_a_stale_incarnation_can_say_nothing(bench: Bench) -> None:
+    client, stale = await _working(bench)
+    await stale.drop()
+    await eventually(lambda: bench.counter("consumers_taken") == 1)
+    fresh = await bench.joined("c1", hold=True)
+    await fresh.has(5)
+    await stale.connect()
+    stale.send_settle(acked=[[copy.seq, copy.seq] for copy in stale.received])
+    stale.publish({"type": "leave", "consumer": "c1", "incarnation": stale.incarnation})
+    stale.send_heartbeat()
+    stale.n += 1
+    stale.send_join()
+    await eventually(lambda: stale.heard("taken"))
+    await _still_works(bench, client, fresh)
+
+
+async def test_a_forged_marker_takes_nothing_back(bench: Bench) -> None:
+    client, consumer = await _working(bench)
+    for epoch in (0, 1, bench.status()["lane_epoch"]):
+        consumer.publish({"type": "marker", "incarnation": consumer.incarnation, "lane_epoch": epoch, "n": 1})
+    await consumer.confirmed()
+    await _still_works(bench, client, consumer)
+    assert bench.counter("consumers_taken") == 0
+
+
+async def test_a_heartbeat_on_the_control_queue_and_a_join_on_the_heartbeat_queue_are_refused(
+    bench: Bench,
+) -> None:
+    client, consumer = await _working(bench)
+    consumer.publish(
+        {"type": "heartbeat", "consumer": "c1", "incarnation": consumer.incarnation, "queue": consumer.queue,
+         "held": 0, "last": 0}
+    )  # fmt: skip
+    stranger = bench.consumer("c2")
+    await stranger.connect()
+    fields = {
+        "type": "join", "protocol": 1, "consumer": "c2", "incarnation": stranger.incarnation, "n": 1,
+        "queue": stranger.queue, "prefetch": 5, "in_hand": [],
+    }  # fmt: skip
+    stranger.publish(fields, "heartbeat")
+    await eventually(lambda: stranger.heard("refused"), what="the refusal")
+    assert "routing key 'heartbeat'" in stranger.heard("refused")[0].body["reason"]
+    await client.has_ready(bench.names().dead, 1)
+    (dead,) = await client.take(bench.names().dead)
+    reason = (read_properties(dead.properties).headers or {})["x-dispatch-reason"]
+    assert "a heartbeat must not be published with the routing key 'control'" in reason
+    assert bench.counter("control_refused") == 2
+    await _still_works(bench, client, consumer)
+    assert bench.counter("joins") == 1
+
+
+async def test_a_consumer_queue_deleted_from_outside_is_a_lost_connection(bench: Bench) -> None:
+    client, consumer = await _working(bench, reconnect_grace="10s")
+    await consumer.delete_queue()
+    client.send("in", b"5", "g")
+    await eventually(lambda: bench.counter("consumers_lost") == 1)
+    await eventually(lambda: consumer.cancelled)
+    await consumer.rejoin()
+    await consumer.has(6)
+    consumer.release()
+    await bench.acked()
+    assert not consumer.repeated
+    assert [copy.attempt for copy in consumer.received] == [1] * 6
+
+
+async def test_a_deleted_consumer_queue_without_grace_is_a_death(bench: Bench) -> None:
+    _, consumer = await _working(bench)
+    await consumer.delete_queue()
+    await eventually(lambda: bench.counter("consumers_taken") == 1)
+    heir = await bench.joined("c2")
+    await heir.has(5)
+    await bench.acked()
+    assert [copy.attempt for copy in heir.received] == [2] * 5
+
+
+async def test_a_flood_of_nonsense_does_not_stop_the_lane(bench: Bench) -> None:
+    client, consumer = await _working(bench)
+    for number in range(2_000):
+        client.send_raw(
+            "control", b'{"type":"x%d"}' % number, properties(delivery_mode=2), bench.names().control_exchange
+        )
+    await client.confirmed()
+    await eventually(lambda: bench.counter("control_refused") == 2_000)
+    await _still_works(bench, client, consumer)

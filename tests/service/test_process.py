@@ -1,0 +1,183 @@
+"""The process: probes, metrics, stopping, and refusals at start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+
+from dispatcher.nodes.management import Management
+from tests.conftest import Vhost
+from tests.service.conftest import Starter
+from tests.service.harness import Bench, DispatcherProcess, lane
+from tests.waiting import eventually, wait_until
+
+
+async def test_it_serves_probes_and_metrics(dispatcher_process: Starter, bench: Bench) -> None:
+    one = dispatcher_process(orders=lane(), payments=lane("in.b"))
+    assert one.get("/healthz")[0] == 200
+    wait_until(lambda: one.ready() == "orders: leading\npayments: leading\n")
+    client = await bench.client()
+    consumer = await bench.joined("c1")
+    for number in range(10):
+        client.send("in", b"x", f"g{number % 2}")
+    await consumer.has(10)
+
+    def settled() -> str:
+        text = one.get("/metrics")[1]
+        return text if 'dispatcher_settled_total{lane="orders"} 10.0' in text else ""
+
+    text = wait_until(settled)
+    assert 'dispatcher_consumers{lane="orders"} 1.0' in text
+    assert 'dispatcher_lane_active{lane="payments"} 1.0' in text
+    assert one.get("/")[0] == 200
+
+
+async def test_sigterm_leaves_quickly_and_loses_nothing(dispatcher_process: Starter, bench: Bench) -> None:
+    one = dispatcher_process(orders=lane())
+    one.ready()
+    client = await bench.client()
+    consumers = [await bench.joined(f"c{number}") for number in range(2)]
+    for number in range(3000):
+        client.send("in", b"%d" % number, f"g{number % 30}")
+    await client.confirmed()
+    await eventually(lambda: sum(len(c.received) for c in consumers) >= 500)
+    code, took_s = one.terminate()
+    assert code == 0, one.log()
+    assert took_s < 5
+    assert not one.logged("lane_failed")
+    left = await client.ready("in")
+    assert left > 0, "the test needs a stop in the middle"
+    dispatcher_process("two", orders=lane())
+    await eventually(lambda: sum(len(c.received) for c in consumers) >= 3000, timeout_s=20)
+    got = [copy for consumer in consumers for copy in consumer.received]
+    assert sorted(int(copy.body) for copy in got) == list(range(3000))
+    assert {copy.attempt for copy in got} == {1}
+    assert not any(consumer.repeated for consumer in consumers)
+
+
+async def test_sigterm_with_slow_consumers_returns_what_is_unsettled(
+    dispatcher_process: Starter, bench: Bench
+) -> None:
+    one = dispatcher_process(orders=lane())
+    one.ready()
+    client = await bench.client()
+    consumer = await bench.joined("c1", hold=True, prefetch=20)
+    for number in range(50):
+        client.send("in", b"%d" % number, "g")
+    await consumer.has(20)
+    consumer.settle(sorted(consumer.in_hand)[:5])
+    await consumer.confirmed()
+    code, took_s = one.terminate()
+    assert (code, took_s < 5) == (0, True), one.log()
+    dispatcher_process("two", orders=lane()).ready()
+    consumer.release()
+    await consumer.has(50)
+    assert [int(copy.body) for copy in consumer.received] == list(range(50))
+
+
+async def test_a_standby_takes_over_from_a_killed_process(dispatcher_process: Starter, bench: Bench) -> None:
+    one = dispatcher_process(orders=lane())
+    one.ready()
+    two = dispatcher_process("two", orders=lane())
+    assert "standing by" in two.ready()
+    client = await bench.client()
+    consumer = await bench.joined("c1")
+    client.send("in", b"0", "g")
+    await consumer.has(1)
+    one.kill9()
+    client.send("in", b"1", "g")
+    await consumer.has(2)
+    wait_until(lambda: "leading" in two.get("/readyz")[1])
+
+
+def test_refusals_at_start_are_one_line_each(dispatcher_process: Starter) -> None:
+    missing = {"inbound": [{"queue": "nowhere"}]}
+    one = dispatcher_process(orders=missing, payments=missing | {"inbound": [{"queue": "nowhere.either"}]})
+    assert one.exited() == 1
+    assert "lanes.orders.inbound[0].queue: there is no queue 'nowhere'" in one.log()
+    assert "lanes.payments.inbound[0].queue: there is no queue 'nowhere.either'" in one.log()
+    assert "Traceback" not in one.log()
+
+
+def test_wrong_credentials_are_named(dispatcher_process: Starter, vhost: Vhost) -> None:
+    url = vhost.amqp_url.replace("guest:guest", "guest:wrong-secret")
+    one = dispatcher_process(changes={"rabbitmq": {"url": url}}, orders=lane())
+    _is_refused(one, "refused user 'guest'")
+    assert "wrong-secret" not in one.log()
+
+
+def test_a_missing_vhost_is_named(dispatcher_process: Starter, vhost: Vhost) -> None:
+    url = vhost.amqp_url.replace(vhost.name, "no-such-vhost")
+    _is_refused(
+        dispatcher_process(changes={"rabbitmq": {"url": url}}, orders=lane()), "vhost 'no-such-vhost'"
+    )
+
+
+def test_a_vhost_without_permission_is_named(dispatcher_process: Starter, vhost: Vhost) -> None:
+    user = _user(vhost.api, "stranger-" + vhost.name)
+    try:
+        url = vhost.amqp_url.replace("guest:guest", f"{user}:secret")
+        _is_refused(
+            dispatcher_process(changes={"rabbitmq": {"url": url}}, orders=lane()), f"vhost {vhost.name!r}"
+        )
+    finally:
+        vhost.api.request(f"users/{user}", "DELETE")
+
+
+def test_missing_rights_in_the_vhost_are_named(dispatcher_process: Starter, vhost: Vhost) -> None:
+    user = _user(vhost.api, "reader-" + vhost.name)
+    try:
+        rights = {"configure": "^$", "write": ".*", "read": ".*"}
+        vhost.api.request(f"permissions/{vhost.name}/{user}", "PUT", rights)
+        url = vhost.amqp_url.replace("guest:guest", f"{user}:secret")
+        one = dispatcher_process(changes={"rabbitmq": {"url": url}}, orders=lane())
+        _is_refused(one, "lanes.orders: RabbitMQ refused to declare")
+    finally:
+        vhost.api.request(f"users/{user}", "DELETE")
+
+
+def test_a_wrong_redis_password_is_named(dispatcher_process: Starter, vhost: Vhost) -> None:
+    url = vhost.redis_url.replace("redis://", "redis://:wrong-secret@")
+    one = dispatcher_process(changes={"redis": {"url": url}}, orders=lane(), payments=lane("in.b"))
+    _is_refused(one, "password")
+    assert "wrong-secret" not in one.log()
+    assert one.log().count("redis.url") == 1, "said once, not once per lane"
+
+
+def test_servers_that_are_away_are_waited_for(dispatcher_process: Starter, vhost: Vhost) -> None:
+    away = {"rabbitmq": {"url": "amqp://guest:guest@127.0.0.1:1/"}, "redis": {"url": "redis://127.0.0.1:1/0"}}
+    one = dispatcher_process(changes=away, orders=lane())
+    wait_until(lambda: "RabbitMQ at 127.0.0.1:1 can't be reached" in one.get("/readyz")[1])
+    assert one.get("/readyz")[0] == 503
+    code, took_s = one.terminate()
+    assert (code, took_s < 5) == (0, True)
+
+
+def test_a_server_that_never_answers_does_not_keep_it_from_stopping(dispatcher_process: Starter) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        away = {"rabbitmq": {"url": f"amqp://guest:guest@127.0.0.1:{port}/"}}
+        one = dispatcher_process(changes=away, orders=lane())
+        with silent.accept()[0]:
+            code, took_s = one.terminate()
+        assert (code, took_s < 5) == (0, True), one.log()
+
+
+def test_an_interrupt_stops_it_as_well(dispatcher_process: Starter) -> None:
+    one = dispatcher_process(orders=lane())
+    one.ready()
+    os.kill(one.pid, signal.SIGINT)
+    assert one.exited(5) == 0
+
+
+def _user(api: Management, name: str) -> str:
+    api.request(f"users/{name}", "PUT", {"password": "secret", "tags": ""})
+    return name
+
+
+def _is_refused(process: DispatcherProcess, text: str) -> None:
+    code = process.exited()
+    assert text in process.log(), process.log()
+    assert code == 1
+    assert "Traceback" not in process.log()
