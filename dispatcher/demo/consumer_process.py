@@ -1,0 +1,86 @@
+"""A consumer of the demo as its director sees it: a process to start, stop and kill, and its records."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+from dispatcher.demo.consumer import ConsumerOptions
+from dispatcher.demo.records import Handling, RecordReader
+from dispatcher.nodes.process import GuardedProcess
+
+#: Finishing what is in hand takes milliseconds here.
+STOP_TIMEOUT_S = 10.0
+
+
+class ConsumerProcess:
+    """One consumer. Nothing of it outlives this process, however that ends."""
+
+    def __init__(self, options: ConsumerOptions) -> None:
+        self.name = options.name
+        self.kind = "blocking" if options.blocking else "async"
+        self.killed_at_ns: int | None = None
+        self._process = GuardedProcess(options.name)
+        records = self._process.directory / "records"
+        self._gate = self._process.directory / "gate"
+        self._options = replace(options, records=str(records), gate=str(self._gate))
+        self._reader = RecordReader(options.name, records)
+        self.done_count = 0
+        self.recent_count = 0  # ended between the last two calls of `read`
+
+    @property
+    def is_ready(self) -> bool:
+        """It waits for the start, as far as `read` has seen it."""
+        return self._reader.is_ready
+
+    @property
+    def has_joined(self) -> bool:
+        """The dispatcher has welcomed it, as far as `read` has seen it."""
+        return self._reader.has_joined
+
+    @property
+    def handlings(self) -> list[Handling]:
+        """Everything that it began, as far as `read` has seen it."""
+        return self._reader.handlings
+
+    def start(self) -> None:
+        """Start its process, which then waits for `let_join`."""
+        self._process.start(self._options.command(), dict(os.environ))
+
+    def let_join(self) -> None:
+        """Let it join the lane."""
+        self._gate.touch()
+
+    def read(self) -> list[Handling]:
+        """What it has ended since the last call."""
+        ended = self._reader.read()
+        self.recent_count = len(ended)
+        self.done_count += self.recent_count
+        return ended
+
+    def kill9(self) -> None:
+        """End it as a crash would.
+
+        The time is taken before it is known to be gone: others get its messages within milliseconds.
+        """
+        if self._process.pid is not None:
+            os.kill(self._process.pid, signal.SIGKILL)
+        self.killed_at_ns = time.monotonic_ns()
+        self._process.kill()
+
+    def stop(self) -> None:
+        """Let it finish what it has in hand, and end."""
+        self._process.terminate(STOP_TIMEOUT_S)
+
+    def close(self) -> None:
+        """End it in any case and remove its files."""
+        self._process.close()
+
+    def last_words(self) -> str | None:
+        """Why it ended by itself, None if it runs or was ended on purpose."""
+        if self.killed_at_ns is not None or self._process.is_alive():
+            return None
+        lines = self._process.log_tail().splitlines()
+        return f"{self.name} ended: {lines[-1] if lines else 'it wrote nothing'}"

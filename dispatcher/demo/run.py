@@ -1,0 +1,63 @@
+"""`dispatcher demo`: chooses the input, brings the servers, runs, and reports."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+import dispatcher
+from dispatcher.demo import git_history, order_book
+from dispatcher.demo.git_history import NoHistory
+from dispatcher.demo.replay import Replay
+from dispatcher.demo.report import print_report
+from dispatcher.demo.screen import Screen
+from dispatcher.demo.workload import Workload
+from dispatcher.nodes import open_servers
+
+#: Enough for some seconds between the incidents; a shorter history is repeated.
+MESSAGES_MIN: Final = 20_000
+INTERRUPTED: Final = 130
+
+
+def run(
+    *,
+    git: Path | None = None,
+    orders: int | None = None,
+    messages_min: int = MESSAGES_MIN,
+    console: Console | None = None,
+) -> int:
+    """Run the demo; returns the exit code, 0 when everything held.
+
+    Replays the history of the repository `git`, or `orders` generated events of an order book; with
+    neither, the history of the repository that the program lies in, else generated events. A history of
+    fewer changes than `messages_min` is repeated. Raises DispatcherError when something can't be started,
+    or when `git` has no history.
+    """
+    screen = Screen(console or Console())
+    try:
+        workload = choose_workload(screen, git, orders, messages_min)
+        screen.say(f"Input: {workload.title}.")
+        with open_servers(screen.say) as servers, Replay(workload, servers, screen) as replay:
+            with screen:
+                result = replay.run()
+            print_report(screen.console, workload, result)
+    except KeyboardInterrupt:
+        print("dispatcher: interrupted; everything that was started is ended", file=sys.stderr)
+        return INTERRUPTED
+    return 0 if result.holds else 1
+
+
+def choose_workload(screen: Screen, git: Path | None, orders: int | None, messages_min: int) -> Workload:
+    """What to replay. Raises NoHistory for a `git` that has none."""
+    if orders is not None:
+        return order_book.read_workload(orders)
+    if git is not None:
+        return git_history.read_workload(git, messages_min)
+    try:
+        return git_history.read_workload(Path(dispatcher.__file__).parents[1], messages_min)
+    except NoHistory as error:
+        screen.say(f"No git history to replay: {error}. Generated orders instead.")
+        return order_book.read_workload(messages_min)
