@@ -1,0 +1,168 @@
+"""A modelled RabbitMQ node: queues, direct exchanges, connections, restarts and kills.
+
+What it does differently from a simple queue is what has been seen of the real one: returns come before
+confirms, confirms are late and sometimes `multiple`, exclusive queues end with their connection, a kill
+flags every message of a classic queue, and may bring back messages that were acked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from dispatcher.sim.channels import BrokerChannel
+from dispatcher.sim.connections import BrokerConnection
+from dispatcher.sim.loop import ProcessLoop, Scheduler
+from dispatcher.sim.queues import Queue, Stored
+
+
+class Observer(Protocol):
+    """Who watches the broker from outside of the system under test."""
+
+    def stored(self, queue: Queue, message: Stored) -> None: ...
+    def confirmed(self, queue: Queue, message: Stored) -> None: ...
+    def acked(self, queue: Queue, message: Stored) -> None: ...
+    def published(
+        self, connection: BrokerConnection, exchange: str, message: tuple[bytes, bytes, bytes]
+    ) -> None: ...
+    def lost(self, queue: Queue, messages: list[Stored]) -> None: ...
+    def killed(self) -> None: ...
+    def expired(self, queue: Queue, message: Stored) -> None: ...
+    def note(self, who: str, what: str, *details: Any) -> None: ...
+
+
+class Broker:
+    """The node. Connections are made by `connect`; everything else goes through their pipes."""
+
+    def __init__(self, scheduler: Scheduler, observer: Observer) -> None:
+        self.scheduler = scheduler
+        self.observer = observer
+        self.up = True
+        self.queues: dict[str, Queue] = {}
+        self.exchanges: dict[str, dict[str, list[Queue]]] = {}
+        self.connections: list[BrokerConnection] = []
+        self.named = 0
+        self.nack_next: dict[str, int] = {}  # queue → publishes to it that will be refused
+        #: Called with (connection, exchange) before each publish: where a fault may strike.
+        self.before_publish: Callable[[BrokerConnection, str], None] | None = None
+        self._unsynced: list[tuple[BrokerChannel, int, Stored, Queue]] = []
+        self._sync_due = False
+        self._sync_run = 0
+
+    # -- connections --
+
+    def connect(
+        self,
+        process: ProcessLoop,
+        name: str,
+        receiver: Callable[[list[Any]], None],
+        on_lost: Callable[[str], None],
+    ) -> BrokerConnection:
+        """A connection of this process; `receiver` gets what the broker sends, `on_lost` its end."""
+        connection = BrokerConnection(self, process, name, receiver, on_lost)
+        self.connections.append(connection)
+        return connection
+
+    # -- names --
+
+    def declare(
+        self, name: str, *, quorum: bool = False, owner: BrokerConnection | None = None, length_max: int = 0
+    ) -> Queue:
+        if not name:
+            self.named += 1
+            name = f"amq.gen-{self.named}"
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = self.queues[name] = Queue(name, quorum=quorum, owner=owner, length_max=length_max)
+        return queue
+
+    def delete(self, queue: Queue) -> None:
+        self.queues.pop(queue.name, None)
+        for bindings in self.exchanges.values():
+            for key, bound in list(bindings.items()):
+                if queue in bound:
+                    bound.remove(queue)
+                    if not bound:
+                        del bindings[key]
+
+    def routes(self, exchange: str, key: str) -> list[Queue] | None:
+        """The queues that a publish goes to; None: there is no such exchange."""
+        if not exchange:
+            queue = self.queues.get(key)
+            return [queue] if queue is not None else []
+        bindings = self.exchanges.get(exchange)
+        return None if bindings is None else bindings.get(key, [])
+
+    # -- messages --
+
+    def put(
+        self,
+        queue: Queue,
+        exchange: bytes,
+        key: bytes,
+        properties: bytes,
+        body: bytes,
+        uid: int = 0,
+        expires_ms: int = 0,
+    ) -> Stored:
+        """Store a message and deliver what can be."""
+        message = queue.store(exchange, key, properties, body, uid)
+        if expires_ms:
+            message.expires_at_ms = self.scheduler.now_ms + expires_ms
+        self.observer.stored(queue, message)
+        self.pump(queue)
+        return message
+
+    def pump(self, queue: Queue) -> None:
+        if queue.consumers and (queue.ready or queue.returned):
+            self.drop_expired(queue)
+            queue.deliver()
+
+    def drop_expired(self, queue: Queue) -> None:
+        """Expired messages go when they are at the head."""
+        now_ms = self.scheduler.now_ms
+        for line in (queue.returned, queue.ready):
+            while line and line[0].expires_at_ms and line[0].expires_at_ms <= now_ms:
+                self.observer.expired(queue, line.popleft())
+
+    def sync_later(self, channel: BrokerChannel, tag: int, message: Stored, queue: Queue) -> None:
+        """Persistent and durable: confirmed once it is on disk."""
+        self._unsynced.append((channel, tag, message, queue))
+        if not self._sync_due:
+            self._sync_due = True
+            self.scheduler.after(self.scheduler.random.randint(0, 4), self._sync, self._sync_run)
+
+    def _sync(self, run: int) -> None:
+        if run != self._sync_run:
+            return
+        self._sync_due = False
+        unsynced, self._unsynced = self._unsynced, []
+        channels: dict[BrokerChannel, None] = {}
+        for channel, tag, message, queue in unsynced:
+            message.synced = True
+            self.observer.confirmed(queue, message)
+            channel.answer(tag)
+            channels[channel] = None
+        for channel in channels:
+            channel.send_confirms()
+
+    # -- faults --
+
+    def kill(self) -> None:
+        """kill -9 of the node: connections end, what was not on disk may be lost."""
+        self.up = False
+        self.observer.killed()
+        self._sync_run += 1
+        self._sync_due = False
+        self._unsynced = []
+        for connection in list(self.connections):
+            connection.ended_by_broker("the broker was killed", sudden=True)
+        for queue in list(self.queues.values()):
+            if queue.owner is not None:
+                self.delete(queue)
+            else:
+                lost = queue.survive_kill(self.scheduler.now_ms, self.scheduler.random)
+                self.observer.lost(queue, lost)
+
+    def restart(self) -> None:
+        self.up = True

@@ -1,0 +1,120 @@
+"""Runs seeds: one, or many in several processes; and makes a failing one smaller."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from dispatcher.sim.history import Violation
+from dispatcher.sim.narration import narrate
+from dispatcher.sim.scenario import Scenario, make_scenario
+from dispatcher.sim.world import World
+
+T = TypeVar("T")
+#: Last events that a report shows.
+EVENTS_SHOWN: Final = 60
+#: Seeds that a worker takes at a time.
+_CHUNK: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended; `problem` None: every guarantee held."""
+
+    seed: int
+    checker: str  # which one failed, or "crash"
+    problem: str | None
+    events: tuple[str, ...]  # the last ones before the problem; all of them if that was asked for
+    messages: int
+    virtual_ms: int
+    steps: int
+
+
+def run_scenario(scenario: Scenario, *, plants: Sequence[object] = (), verbose: bool = False) -> Outcome:
+    """One run. The same scenario always has the same outcome."""
+    world = World(scenario, plants=plants, verbose=verbose)
+    collecting = gc.isenabled()
+    gc.disable()  # a run is short, and all that it made goes at its end
+    try:
+        failure = world.run()
+    finally:
+        if collecting:
+            gc.enable()
+    checker, problem = "", None
+    events: tuple[str, ...] = ()
+    if failure is not None:
+        if isinstance(failure, Violation):
+            checker, problem = failure.checker, failure.text
+        else:
+            checker, problem = "crash", "".join(traceback.format_exception(failure))
+    if failure is not None or verbose:
+        events = tuple(narrate(world.history, world.begun_at_ms, None if verbose else EVENTS_SHOWN))
+    scheduler = world.scheduler
+    return Outcome(
+        scenario.seed, checker, problem, events, len(scenario.messages),
+        scheduler.now_ms - world.begun_at_ms, scheduler.steps,
+    )  # fmt: skip
+
+
+def run_seed(seed: int, messages: int | None = None) -> Outcome:
+    return run_scenario(make_scenario(seed, messages))
+
+
+def run_seeds(seeds: Sequence[int], *, messages: int | None = None, jobs: int = 1) -> Iterator[Outcome]:
+    """The outcomes of many seeds, as they come."""
+    work = [(seed, messages) for seed in seeds]
+    if jobs == 1:
+        yield from map(_run, work)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap_unordered(_run, work, chunksize=_CHUNK)
+
+
+def _run(work: tuple[int, int | None]) -> Outcome:
+    return run_seed(*work)
+
+
+# --- shrinking ---
+
+
+def shrink(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
+    """The smallest scenario found, by leaving things out, that still fails."""
+    changed = True
+    while changed:
+        changed = False
+        for candidate in _smaller(scenario):
+            if fails(candidate):
+                scenario, changed = candidate, True
+                break
+    return scenario
+
+
+def _smaller(scenario: Scenario) -> Iterator[Scenario]:
+    """Candidates, the boldest first."""
+    for faults in _parts(scenario.faults):
+        yield scenario.but(faults=faults)
+    for messages in _parts(scenario.messages):
+        yield scenario.but(messages=messages)
+    for consumers in _parts(scenario.consumers):
+        if consumers:
+            yield scenario.but(consumers=consumers)
+    if scenario.dispatchers > 1:
+        yield scenario.but(dispatchers=1)
+    if len(scenario.inbounds) > 1:
+        last = len(scenario.inbounds) - 1
+        kept = tuple(message for message in scenario.messages if message.inbound != last)
+        yield scenario.but(inbounds=scenario.inbounds[:last], messages=kept)
+
+
+def _parts(items: tuple[T, ...]) -> Iterator[tuple[T, ...]]:
+    size = len(items) // 2
+    while size:
+        for at in range(0, len(items), size):
+            yield items[:at] + items[at + size :]
+        size //= 2
+    if len(items) == 1:
+        yield ()

@@ -1,0 +1,175 @@
+"""The broker's side of a channel: deliveries, acks, publishes, confirms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dispatcher.amqp.events import Confirmed, Delivery, Returned
+from dispatcher.sim.queues import Queue, QueueConsumer, Stored, with_delivery_count
+
+if TYPE_CHECKING:
+    from dispatcher.sim.connections import BrokerConnection
+
+
+class Answer(NamedTuple):
+    """The reply to a call, on its way to who waits for it."""
+
+    token: Any
+    result: Any
+
+
+class Refusal(Exception):
+    """The broker closes the channel."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code} {text}")
+        self.code = code
+        self.text = text
+
+
+class BrokerChannel:
+    """One channel as the broker has it."""
+
+    def __init__(self, connection: BrokerConnection, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.confirms = False
+        self.prefetch = 0
+        self.consumers: dict[str, tuple[Queue, QueueConsumer]] = {}
+        self.unacked: dict[int, tuple[Queue, QueueConsumer, Stored]] = {}
+        self.closed = False
+        self._delivered = 0
+        self._published = 0
+        self._unconfirmed: dict[int, bool] = {}  # tag → answered
+        self._nacked: list[int] = []
+
+    # -- deliveries --
+
+    def take(self, queue: Queue, consumer: QueueConsumer, message: Stored) -> None:
+        """The queue hands a message to a consumer of this channel."""
+        self._delivered += 1
+        tag = self._delivered
+        if not consumer.no_ack:
+            self.unacked[tag] = (queue, consumer, message)
+            consumer.unacked += 1
+            queue.unacked_count += 1
+        properties = message.properties
+        if queue.quorum and message.deliveries:
+            properties = with_delivery_count(properties, message.deliveries)
+        self.connection.down.send(
+            Delivery(
+                self.number, consumer.tag.encode(), tag, message.redelivered, message.exchange,
+                message.routing_key, properties, message.body,
+            )
+        )  # fmt: skip
+
+    def ack(self, tag: int, multiple: bool) -> None:
+        if multiple:
+            tags = []
+            for known in self.unacked:
+                if known > tag:
+                    break
+                tags.append(known)
+        else:
+            tags = [tag] if tag in self.unacked else []
+        if not tags:
+            raise Refusal(406, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
+        broker = self.connection.broker
+        queues: dict[Queue, None] = {}
+        for known in tags:
+            queue, consumer, message = self.unacked.pop(known)
+            consumer.unacked -= 1
+            queue.acked(message, broker.scheduler.now_ms)
+            broker.observer.acked(queue, message)
+            queues[queue] = None
+        for queue in queues:
+            broker.pump(queue)
+
+    def requeue_all(self) -> list[Queue]:
+        """The channel ends: its consumers are gone and what was unacked comes back."""
+        self.closed = True
+        for queue, consumer in self.consumers.values():
+            if consumer in queue.consumers:
+                queue.consumers.remove(consumer)
+        self.consumers.clear()
+        by_queue: dict[Queue, list[Stored]] = {}
+        for queue, _, message in self.unacked.values():
+            by_queue.setdefault(queue, []).append(message)
+        self.unacked.clear()
+        for queue, messages in by_queue.items():
+            queue.requeue(messages)
+        return list(by_queue)
+
+    # -- publishes --
+
+    def publish(
+        self,
+        exchange: str,
+        key: str,
+        mandatory: bool,
+        properties: bytes,
+        body: bytes,
+        uid: int,
+        expires_ms: int,
+    ) -> None:
+        broker = self.connection.broker
+        tag = 0
+        if self.confirms:
+            self._published += 1
+            tag = self._published
+            self._unconfirmed[tag] = False
+        queues = broker.routes(exchange, key)
+        if queues is None:
+            raise Refusal(404, f"NOT_FOUND - no exchange '{exchange}'")
+        broker.observer.published(self.connection, exchange, (key.encode(), properties, body))
+        if not queues and mandatory:
+            self.connection.down.send(
+                Returned(self.number, 312, "NO_ROUTE", exchange.encode(), key.encode(), properties, body)
+            )
+        later = False
+        for queue in list(queues):
+            if broker.nack_next.get(queue.name):
+                broker.nack_next[queue.name] -= 1
+                self._nacked.append(tag)
+                self._unconfirmed.pop(tag, None)
+                later = True
+                continue
+            message = broker.put(queue, exchange.encode(), key.encode(), properties, body, uid, expires_ms)
+            if message.persistent and queue.owner is None:
+                later = True
+                if tag:
+                    broker.sync_later(self, tag, message, queue)
+                else:
+                    message.synced = True
+        if tag and not later:
+            self._unconfirmed[tag] = True
+
+    def answer(self, tag: int) -> None:
+        if tag in self._unconfirmed:
+            self._unconfirmed[tag] = True
+
+    def send_confirms(self) -> None:
+        """Answer what is due: one `multiple` for the oldest ones without a gap, the others singly."""
+        down, number = self.connection.down, self.number
+        for tag in self._nacked:
+            down.send(Confirmed(number, tag, False, True))
+        self._nacked.clear()
+        done = 0
+        for tag, answered in self._unconfirmed.items():
+            if not answered:
+                break
+            done = tag
+        if done:
+            multiple = True
+            if self.connection.broker.scheduler.random.random() < 0.3:
+                for tag in [t for t in self._unconfirmed if t <= done]:
+                    down.send(Confirmed(number, tag, False, False))
+                multiple = False
+            if multiple:
+                down.send(Confirmed(number, done, True, False))
+            for tag in [t for t in self._unconfirmed if t <= done]:
+                del self._unconfirmed[tag]
+        rest = [tag for tag, answered in self._unconfirmed.items() if answered]
+        for tag in rest:
+            del self._unconfirmed[tag]
+            down.send(Confirmed(number, tag, False, False))

@@ -1,0 +1,57 @@
+"""Checkers: each watches one guarantee from outside of the system under test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dispatcher.client.copies import Copy
+
+if TYPE_CHECKING:
+    from dispatcher.core.lane import Lane
+    from dispatcher.sim.history import Life
+    from dispatcher.sim.world import World
+
+
+class Checker:
+    """Hooks that do nothing; `violate` ends the run."""
+
+    name = ""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def violate(self, text: str) -> None:
+        self.world.history.violate(self.name, text)
+
+    def stored(self, life: Life) -> None:
+        """The broker has put the original into its inbound queue."""
+
+    def handed(self, life: Life, incarnation: str, copy: Copy) -> None:
+        """The SDK took a copy for a new message."""
+
+    def begun(self, life: Life, incarnation: str, copy: Copy) -> None:
+        """A handler begins."""
+
+    def acked(self, life: Life) -> None:
+        """The broker has removed the original."""
+
+    def buried(self, life: Life) -> None:
+        """The dead queue has it."""
+
+    def reopened(self, life: Life) -> None:
+        """A settle turned out not to count."""
+
+    def led(self, lane_epoch: int) -> None:
+        """A new leader has raised the lane epoch."""
+
+    def committed(self, lane_epoch: int) -> None:
+        """Redis has taken a commit of this leader."""
+
+    def taken(self, incarnation: str, *, marked: bool) -> None:
+        """The end of an incarnation is committed; `marked`: behind a marker for its latest connection."""
+
+    def leading(self, lane: Lane) -> None:
+        """A new leader has a core."""
+
+    def at_end(self) -> None:
+        """All is quiet: faults are over, everything should be done."""

@@ -1,0 +1,49 @@
+"""No growth without end: once all is quiet, nothing is left of what is over."""
+
+from __future__ import annotations
+
+from dispatcher.core.groups import GroupState
+from dispatcher.core.lane import Lane
+from dispatcher.sim.checkers import Checker
+
+
+class Bounds(Checker):
+    name = "bounds"
+
+    def at_end(self) -> None:
+        lane = self.world.leader_lane()
+        if lane is None:
+            return
+        state = lane.state
+        left = {
+            "unconfirmed copies": state.unconfirmed,
+            "unconfirmed bytes": state.unconfirmed_bytes,
+            "bytes held": state.bytes_held,
+            "messages taken back": len(state.taken_back),
+            "messages ending": len(state.ending),
+            "entries awaiting their original": len(lane._recovery.open_entries()),
+            "credit out": sum(c.prefetch - c.credit for c in state.by_uuid.values()),
+            "in flight": sum(len(c.in_flight) for c in state.by_uuid.values()),
+            "lost consumers": len(lane._membership._lost),
+        }
+        for inbound in state.inbounds:
+            left[f"unacked of {inbound.name}"] = inbound.unacked
+            left[f"waiting of {inbound.name}"] = inbound.waiting
+            left[f"in flight of {inbound.name}"] = inbound.in_flight
+        wrong = {name: count for name, count in left.items() if count}
+        if wrong:
+            self.violate(f"all is quiet, and there are still {wrong}")
+        self._check_groups(lane)
+
+    def _check_groups(self, lane: Lane) -> None:
+        """Groups without an owner are forgotten, and only owners that exist own some."""
+        for group in lane.state.groups.values():
+            if group.state is not GroupState.OWNED or group.owner is None:
+                self.violate(f"{group} is remembered although nothing of it is left")
+                return
+            if lane.state.by_uuid.get(group.owner.uuid) is not group.owner:
+                self.violate(f"{group} belongs to {group.owner}, which is over")
+                return
+        rows = len(self.world.redis.keys.owners)
+        if rows > len(lane.state.groups) + len(lane.state.stale_owners):
+            self.violate(f"{rows} owners in Redis for {len(lane.state.groups)} groups")

@@ -1,0 +1,32 @@
+"""G-3: an original is acked only after its settle, or its stored next copy, was committed; none is lost."""
+
+from __future__ import annotations
+
+from dispatcher.sim.checkers import Checker
+from dispatcher.sim.history import Life
+
+
+class Loss(Checker):
+    name = "loss"
+
+    def acked(self, life: Life) -> None:
+        history = self.world.history
+        if life.twins > 1:
+            if life.fresh > len(life.starts):
+                self.violate(f"acked although it was never delivered before nor handed over: {life}")
+            return
+        if not (life.over or life.unsure):
+            self.violate(f"acked although nobody has settled it: {life}")
+        if life.uid not in history.may_be_acked:
+            self.violate(f"acked before the commit that says so: {life}")
+
+    def at_end(self) -> None:
+        for life in self.world.history.lives.values():
+            if life.twins > 1:
+                done = len(set(life.starts)) + life.buried
+                if done < max(min(1, life.stored), life.stored - life.risks):
+                    self.violate(f"only {done} of {life.stored} equal messages were handed over: {life}")
+            elif life.confirmed and not life.over:
+                self.violate(f"never settled: {life}")
+            elif life.stored and not (life.acked or life.lost or life.expired):
+                self.violate(f"over, and still in its queue: {life}")

@@ -1,0 +1,46 @@
+"""G-1: messages of one group and inbound queue are handed over in that queue's order."""
+
+from __future__ import annotations
+
+from dispatcher.client.copies import Copy
+from dispatcher.sim.checkers import Checker
+from dispatcher.sim.history import Life
+from dispatcher.sim.world import World
+
+
+class Order(Checker):
+    """At each begin, everything before in its group and queue is over, or done by the same incarnation."""
+
+    name = "order"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._lines: dict[tuple[bytes, str], list[Life]] = {}
+        self._first: dict[tuple[bytes, str], int] = {}
+
+    def stored(self, life: Life) -> None:
+        group = self.world.ordered_group(life.group)
+        if group is not None and life.twins == 1:
+            self._lines.setdefault((group, life.inbound), []).append(life)
+
+    def reopened(self, life: Life) -> None:
+        group = self.world.ordered_group(life.group)
+        if group is not None:
+            self._first[group, life.inbound] = 0
+
+    def begun(self, life: Life, incarnation: str, copy: Copy) -> None:
+        group = self.world.ordered_group(life.group)
+        if group is None or life.twins > 1 or life.uid in self.world.history.excused:
+            return
+        key = (group, life.inbound)
+        line = self._lines[key]
+        first = self._first.get(key, 0)
+        while first < len(line) and line[first].over:
+            first += 1
+        self._first[key] = first
+        for earlier in line[first:]:
+            if earlier.place >= life.place:
+                break
+            if not (earlier.over or earlier.expires or earlier.unsure) and incarnation not in earlier.done_by:
+                self.violate(f"{incarnation} begins {life} before {earlier}")
+                return

@@ -1,0 +1,53 @@
+"""DWRR: while every inbound queue has a message that can go, each gets its weight's share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dispatcher.core.inbound import Inbound
+from dispatcher.core.lane import Lane
+from dispatcher.sim.checkers import Checker
+from dispatcher.sim.world import World
+
+
+class Share(Checker):
+    """Counts what is served in each stretch in which all queues are eligible.
+
+    What a queue had overdrawn when the stretch began counts as served in it: a batch is charged at once, and
+    its queue pays for it in the rounds that follow. What a queue had saved does not count.
+    """
+
+    name = "share"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._begun: list[int] | None = None  # dispatched when the stretch began, less what was overdrawn
+
+    def leading(self, lane: Lane) -> None:
+        self._begun = None
+        inbounds = lane.state.inbounds
+        if len(inbounds) < 2:
+            return
+        turns: Any = lane._delivery._turns
+        pick = turns.pick
+
+        def watched() -> Inbound | None:
+            self._look(inbounds)
+            chosen: Inbound | None = pick()
+            return chosen
+
+        turns.pick = watched
+
+    def _look(self, inbounds: list[Inbound]) -> None:
+        if any(not inbound.ready or inbound.head() is None for inbound in inbounds):
+            self._begun = None
+            return
+        if self._begun is None:
+            self._begun = [inbound.dispatched - max(0, -inbound.deficit) for inbound in inbounds]
+            return
+        served = [i.dispatched - begun for i, begun in zip(inbounds, self._begun, strict=True)]
+        rounds = [count / inbound.weight for count, inbound in zip(served, inbounds, strict=True)]
+        slack = 2 + max(self.world.batch_max / inbound.weight for inbound in inbounds)
+        if max(rounds) - min(rounds) > slack:
+            weights = [inbound.weight for inbound in inbounds]
+            self.violate(f"served {served} by weights {weights} while all had messages that could go")

@@ -1,0 +1,240 @@
+"""The broker's side of a connection: its pipes, its channels, and the operations that arrive on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dispatcher.amqp.events import ChannelClosed, ConsumerCancelled
+from dispatcher.sim.channels import Answer, BrokerChannel, Refusal
+from dispatcher.sim.loop import ProcessLoop
+from dispatcher.sim.pipes import Pipe
+from dispatcher.sim.queues import Queue, QueueConsumer
+
+if TYPE_CHECKING:
+    from dispatcher.sim.broker import Broker
+
+
+class BrokerConnection:
+    """A connection: two pipes, and what exists only as long as it does."""
+
+    def __init__(
+        self, broker: Broker, process: ProcessLoop, name: str, receiver: Callable[[list[Any]], None],
+        on_lost: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.broker = broker
+        self.process = process
+        self.name = name
+        self.up = Pipe(broker.scheduler, None, self._receive)
+        self.down = Pipe(broker.scheduler, process, receiver)
+        self.channels: dict[int, BrokerChannel] = {}
+        self.open = True  # as the broker sees it
+        self.gone = False  # as its process sees it
+        self._on_lost = on_lost
+
+    # -- what its process does --
+
+    def send(self, operation: Callable[..., Any], *arguments: Any) -> None:
+        """An operation of this connection, carried out when it arrives."""
+        if not self.gone:
+            self.up.send((operation, arguments))
+
+    def close(self) -> None:
+        """A clean goodbye: everything sent before arrives."""
+        self.gone = True
+        self.up.send((BrokerConnection._said_goodbye, ()))
+
+    def reset(self, why: str, *, told: bool = True) -> None:
+        """The connection breaks on its way, or its process does: both sides notice, in any order."""
+        if self.gone and self.down.closed:
+            return
+        self.up.cut(self._end)
+        if told:
+            self.down.cut(lambda: self._lost(why))
+        else:
+            self.gone = True
+            self.down.cut(everything_lost=True)
+
+    def ended_by_broker(self, why: str, *, sudden: bool = False) -> None:
+        """The broker ends it now; the process hears of it when it reads so far."""
+        self.up.cut(everything_lost=True)
+        self._end()
+        self.down.cut(lambda: self._lost(why))
+
+    def _lost(self, why: str) -> None:
+        if not self.gone:
+            self.gone = True
+            self.up.closed = True
+            self._on_lost(why)
+
+    # -- what the broker does --
+
+    def _receive(self, batch: list[Any]) -> None:
+        if not self.open:
+            return
+        touched: set[int] = set()
+        for operation, arguments in batch:
+            if self._is_over():
+                return
+            number = arguments[0] if arguments else 0
+            channel = self.channels.get(number)
+            if channel is not None and channel.closed:
+                continue
+            try:
+                operation(self, *arguments)
+            except Refusal as refusal:
+                self._refuse(number, refusal, arguments)
+            touched.add(number)
+        for number in sorted(touched):
+            channel = self.channels.get(number)
+            if channel is not None and channel.confirms and not channel.closed:
+                channel.send_confirms()
+
+    def _is_over(self) -> bool:
+        return not self.open
+
+    def _refuse(self, number: int, refusal: Refusal, arguments: tuple[Any, ...]) -> None:
+        channel = self.channels[number]
+        for queue in channel.requeue_all():
+            self.broker.pump(queue)
+        self.down.send(ChannelClosed(number, refusal.code, refusal.text, 0, 0))
+
+    def _said_goodbye(self) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        """Channels end, exclusive queues go."""
+        if not self.open:
+            return
+        self.open = False
+        if self in self.broker.connections:
+            self.broker.connections.remove(self)
+        touched: dict[Queue, None] = {}
+        for channel in self.channels.values():
+            for queue in channel.requeue_all():
+                touched[queue] = None
+        for queue in [queue for queue in self.broker.queues.values() if queue.owner is self]:
+            self.broker.delete(queue)
+        for queue in touched:
+            self.broker.pump(queue)
+
+    # -- operations, in the order of their arrival --
+
+    def open_channel(self, number: int, token: Any) -> None:
+        self.channels[number] = BrokerChannel(self, number)
+        self.down.send(Answer(token, None))
+
+    def close_channel(self, number: int, token: Any) -> None:
+        for queue in self.channels[number].requeue_all():
+            self.broker.pump(queue)
+        self.down.send(Answer(token, None))
+
+    def publish(
+        self,
+        number: int,
+        exchange: str,
+        key: str,
+        mandatory: bool,
+        properties: bytes,
+        body: bytes,
+        uid: int = 0,
+        expires_ms: int = 0,
+    ) -> None:
+        if self.broker.before_publish is not None:
+            self.broker.before_publish(self, exchange)
+            if not self.open:
+                return
+        self.channels[number].publish(exchange, key, mandatory, properties, body, uid, expires_ms)
+
+    def ack(self, number: int, tag: int, multiple: bool) -> None:
+        self.channels[number].ack(tag, multiple)
+
+    def consume(self, number: int, token: Any, name: str, tag: str, no_ack: bool, exclusive: bool) -> None:
+        channel = self.channels[number]
+        queue = self._queue(name)
+        if not queue.quorum and (
+            (exclusive and queue.consumers) or any(consumer.exclusive for consumer in queue.consumers)
+        ):
+            raise Refusal(403, f"ACCESS_REFUSED - queue '{name}' in exclusive use")
+        prefetch = 0 if no_ack else channel.prefetch
+        consumer = QueueConsumer(
+            channel, tag, no_ack=no_ack, exclusive=exclusive and not queue.quorum, prefetch=prefetch
+        )
+        channel.consumers[tag] = (queue, consumer)
+        queue.consumers.append(consumer)
+        self.down.send(Answer(token, tag))
+        self.broker.pump(queue)
+
+    def cancel(self, number: int, token: Any, tag: str) -> None:
+        queue, consumer = self.channels[number].consumers.pop(tag)
+        queue.consumers.remove(consumer)
+        self.down.send(Answer(token, tag))
+
+    def declare(
+        self,
+        number: int,
+        token: Any,
+        name: str,
+        passive: bool,
+        exclusive: bool,
+        quorum: bool,
+        length_max: int = 0,
+    ) -> None:
+        """queue.declare: (name, ready messages, consumers)."""
+        broker = self.broker
+        queue = broker.queues.get(name)
+        if queue is None and passive:
+            raise Refusal(404, f"NOT_FOUND - no queue '{name}'")
+        if queue is not None and queue.owner not in (None, self):
+            raise Refusal(405, f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{name}'")
+        if queue is not None and not passive and queue.quorum != quorum:
+            raise Refusal(406, f"PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue '{name}'")
+        if queue is None:
+            queue = broker.declare(
+                name, quorum=quorum, owner=self if exclusive else None, length_max=length_max
+            )
+        broker.drop_expired(queue)
+        self.down.send(Answer(token, (queue.name, queue.ready_count(), len(queue.consumers))))
+
+    def declare_exchange(self, number: int, token: Any, name: str, passive: bool) -> None:
+        if name not in self.broker.exchanges:
+            if passive:
+                raise Refusal(404, f"NOT_FOUND - no exchange '{name}'")
+            self.broker.exchanges[name] = {}
+        self.down.send(Answer(token, None))
+
+    def bind(self, number: int, token: Any, name: str, exchange: str, key: str) -> None:
+        queue = self._queue(name)
+        bindings = self.broker.exchanges.get(exchange)
+        if bindings is None:
+            raise Refusal(404, f"NOT_FOUND - no exchange '{exchange}'")
+        bound = bindings.setdefault(key, [])
+        if queue not in bound:
+            bound.append(queue)
+        self.down.send(Answer(token, None))
+
+    def select_confirms(self, number: int, token: Any) -> None:
+        self.channels[number].confirms = True
+        self.down.send(Answer(token, None))
+
+    def qos(self, number: int, token: Any, prefetch: int) -> None:
+        self.channels[number].prefetch = prefetch
+        self.down.send(Answer(token, None))
+
+    def delete(self, number: int, token: Any, name: str) -> None:
+        queue = self.broker.queues.get(name)
+        if queue is not None:
+            for consumer in list(queue.consumers):
+                if consumer.channel.connection.open and not consumer.channel.closed:
+                    consumer.channel.consumers.pop(consumer.tag, None)
+                    consumer.channel.connection.down.send(
+                        ConsumerCancelled(consumer.channel.number, consumer.tag.encode())
+                    )
+            self.broker.delete(queue)
+        self.down.send(Answer(token, None))
+
+    def _queue(self, name: str) -> Queue:
+        queue = self.broker.queues.get(name)
+        if queue is None:
+            raise Refusal(404, f"NOT_FOUND - no queue '{name}'")
+        return queue

@@ -1,0 +1,223 @@
+"""Dispatcher processes: the service's own runner, session, store and core, on modelled servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dispatcher.amqp.link import Link
+from dispatcher.core.effects import AckInbound, Effects, OpenEntry, Snapshot
+from dispatcher.core.effects import Dispatched as DispatchedRecord
+from dispatcher.core.events import Event, MessagesArrived
+from dispatcher.core.lane import Lane
+from dispatcher.errors import StoreUnavailable
+from dispatcher.redis_store.store import LaneStore
+from dispatcher.service.intake import Clock
+from dispatcher.service.lane_runner import LaneRunner
+from dispatcher.service.session import Session
+from dispatcher.settings import LaneSettings, Settings
+from dispatcher.sim.history import Tag
+from dispatcher.sim.link import SimLink
+from dispatcher.sim.loop import ProcessLoop
+from dispatcher.sim.redis import SimRedisConnection
+
+if TYPE_CHECKING:
+    from dispatcher.sim.world import World
+
+_CONNECT_S = 0.001
+
+
+class Facts:
+    """What one commit says, for those who check what happens after it."""
+
+    __slots__ = ("acked", "journalled", "taken")
+
+    def __init__(self) -> None:
+        self.journalled: list[tuple[str, int]] = []  # (incarnation, seq)
+        self.taken: list[tuple[str, int]] = []  # (incarnation, n)
+        self.acked: list[Tag] = []  # whose inbound ack was ordered
+
+
+class Plant(Protocol):
+    """A bug that a test plants: changes the pieces of a new leadership."""
+
+    def __call__(self, lane: Lane, session: Session, store: SimStore) -> None: ...
+
+
+class SimClock(Clock):
+    """The process' own wall clock, which may be wrong."""
+
+    def __init__(self, process: ProcessLoop) -> None:
+        self._process = process
+
+    def now_ms(self) -> int:
+        return self._process.now_ms()
+
+
+class SimStore(LaneStore):
+    """The real store on a modelled Redis; remembers what each commit says until it is applied."""
+
+    world: World
+    process: ProcessLoop
+
+    async def _connect(self) -> Any:
+        await asyncio.sleep(_CONNECT_S)
+        redis = self.world.redis
+        if not redis.up:
+            raise StoreUnavailable("Redis can't be reached")
+        connection = SimRedisConnection(redis, self.process, self._lost)
+        self.world.machines[self.process].redis_connections.append(connection)
+        return connection
+
+    async def lead(self, now_ms: int, inbounds: Any) -> Snapshot:
+        snapshot = await super().lead(now_ms, inbounds)
+        self.snapshot = snapshot
+        self.leader = f"{self.process.name} {snapshot.lane_epoch}"
+        self._uuids = {number: row.uuid for number, row in snapshot.incarnations.items()}
+        self.world.history.led(self.process.name, snapshot)
+        return snapshot
+
+    def commit(self, effects: Effects) -> Any:
+        future = super().commit(effects)
+        self._remember(effects)
+        return future
+
+    def restore(self, effects: Effects) -> Any:
+        future = super().restore(effects)
+        self._remember(effects)
+        return future
+
+    def _remember(self, effects: Effects) -> None:
+        if self._chain is None:
+            return
+        facts = Facts()
+        for number, row in effects.incarnations.items():
+            if row is not None:
+                self._uuids[number] = row.uuid
+                if row.state == "taken":
+                    facts.taken.append((row.uuid, row.n))
+        for record in effects.records:
+            if type(record) is DispatchedRecord or type(record) is OpenEntry:
+                facts.journalled.append((self._uuids.get(record.incarnation, ""), record.seq))
+        for action in effects.actions:
+            if type(action) is AckInbound:
+                facts.acked += [(self.leader, message.inbound, message.tag) for message in action.messages]
+        self.world.history.will_commit(self._chain.leader.encode(), self._chain.last, facts)
+
+
+class SimLane(Lane):
+    """The real core; the world sees what goes in and out, and checkpoints come oftener."""
+
+    world: World
+    process_name: str
+
+    def step(self, events: Iterable[Event], now_ms: int) -> Effects:
+        events = list(events)
+        history = self.world.history
+        for event in events:
+            if type(event) is MessagesArrived:
+                history.arrived(f"{self.process_name} {self.state.lane_epoch}", event.messages)
+        effects = super().step(events, now_ms)
+        history.decided(self.process_name, events, effects)
+        return effects
+
+    def checkpoint_is_due(self) -> bool:
+        return self.state.records_since_checkpoint >= self.world.scenario.records_per_checkpoint
+
+
+class SimRunner(LaneRunner):
+    """The real runner; connections are made to the models."""
+
+    def __init__(self, world: World, process: ProcessLoop, settings: Settings, lane: LaneSettings) -> None:
+        super().__init__(settings, lane)
+        self._world = world
+        self._process = process
+        self._clock = SimClock(process)
+        runner = self
+
+        class BoundLane(SimLane):
+            def __init__(self, *arguments: Any) -> None:
+                self.world, self.process_name = world, process.name
+                super().__init__(*arguments)
+
+        class BoundSession(Session):
+            def begin(self, lane: Lane, *arguments: Any, **options: Any) -> None:
+                runner.lane = lane
+                for plant in world.plants:
+                    plant(lane, self, self._store)
+                world.prepare_lane(lane)
+                super().begin(lane, *arguments, **options)
+
+        self.lane_type, self.session_type = BoundLane, BoundSession
+        self.lane: Lane | None = None
+
+    async def _open_link(self, on_events: Callable[[list[Any]], None]) -> Link:
+        machine = self._world.machines[self._process]
+        link = await SimLink.open(
+            self._world.broker, self._process, name=self._process.name, on_events=on_events
+        )
+        machine.links.append(link)
+        return link  # type: ignore[return-value]
+
+    async def _open_store(self) -> LaneStore:
+        store = SimStore(
+            self._settings.redis, self.name, self._settings.prefix, self._redis_lost_writes,
+            self._redis_available,
+        )  # fmt: skip
+        store.world, store.process = self._world, self._process
+        store._adopt(await store._connect())
+        return store
+
+
+class DispatcherMachine:
+    """One dispatcher process that can be killed, frozen and started again."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.process: ProcessLoop | None = None
+        self.links: list[SimLink] = []
+        self.redis_connections: list[SimRedisConnection] = []
+        self.runner: SimRunner | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.starts = 0
+
+    @property
+    def leads(self) -> bool:
+        return self.runner is not None and self.runner.state.name == "LEADING"
+
+    def start(self) -> None:
+        if self.process is not None:
+            return
+        world = self.world
+        self.starts += 1
+        offset_ms = world.scheduler.random.choice((0, 0, 0, 5_000, -5_000, 3_600_000, -3_600_000))
+        process = ProcessLoop(world.scheduler, f"{self.name}.{self.starts}", offset_ms)
+        self.process = process
+        self.links, self.redis_connections = [], []
+        world.machines[process] = self
+        process.call_soon(self._begin, process)
+        world.history.note(process.name, "starts", offset_ms)
+
+    def _begin(self, process: ProcessLoop) -> None:
+        settings = self.world.settings
+        (lane,) = settings.lanes.values()
+        self.runner = SimRunner(self.world, process, settings, lane)
+        self._task = process.create_task(self.runner.run())
+
+    def kill(self) -> None:
+        """kill -9."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        self.world.history.note(process.name, "killed")
+        process.dead = True
+        for link in self.links:
+            if link._connection is not None:
+                link.connection.reset("killed", told=False)
+        for connection in self.redis_connections:
+            connection.cut("killed", told=False)
+        process.kill([self._task] if self._task is not None else [])
+        self.runner, self._task = None, None
+        del self.world.machines[process]

@@ -1,0 +1,327 @@
+"""What happened in a run, seen from outside: every message's life, and the last events for people."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from dispatcher.client.copies import Copy
+from dispatcher.core.effects import Effects, Snapshot
+from dispatcher.core.events import Event
+from dispatcher.core.model import Message
+from dispatcher.protocol import LaneNames
+from dispatcher.sim.connections import BrokerConnection
+from dispatcher.sim.loop import Scheduler
+from dispatcher.sim.queues import Queue, Stored
+
+if TYPE_CHECKING:
+    from dispatcher.sim.checkers import Checker
+    from dispatcher.sim.dispatchers import Facts
+
+#: A delivery: who leads, index of the inbound queue, delivery tag.
+Tag = tuple[str, int, int]
+EVENTS_KEPT: Final = 4_000
+CONTROL_KEPT: Final = 500
+_KNOWN: Final = ("type", "incarnation", "consumer", "protocol")
+
+
+class Violation(Exception):
+    """A guarantee did not hold."""
+
+    def __init__(self, checker: str, text: str) -> None:
+        super().__init__(f"{checker}: {text}")
+        self.checker = checker
+        self.text = text
+
+
+class Life:
+    """One message that a producer published."""
+
+    __slots__ = (
+        "acked", "buried", "confirmed", "done_by", "expired", "expires", "fails", "fresh", "group", "inbound",
+        "lost", "place", "risks", "settled", "starts", "stored", "twins", "uid", "unsure",
+    )  # fmt: skip
+
+    def __init__(
+        self, uid: int, inbound: str, group: bytes | None, *, fails: bool, expires: bool, twins: int
+    ) -> None:
+        self.uid = uid
+        self.inbound = inbound
+        self.group = group
+        self.fails = fails
+        self.expires = expires  # it may end at any time while it waits
+        self.twins = twins  # messages that are equal in every byte, this one included
+        self.stored = 0  # times that the broker took it (twins share one life)
+        self.place = 0  # in its inbound queue
+        self.confirmed = False
+        self.lost = False  # the broker lost it, as it may
+        self.expired = False
+        self.acked = 0
+        self.buried = 0  # copies in the dead queue
+        self.risks = 0  # twins: crashes after which one may have been taken for another
+        self.fresh = 0  # twins: acked ones that had not been delivered before
+        self.unsure: set[str] = set()  # who settled it in a message that a kill lost after it was read
+        self.starts: list[tuple[str, int, int]] = []  # (incarnation, seq, attempt)
+        self.done_by: dict[str, int] = {}  # incarnation → seq
+        self.settled: dict[str, int] = {}  # incarnation → place of its settle in the control queue
+
+    @property
+    def over(self) -> bool:
+        """Nobody has to do anything with it any more."""
+        known = len(self.settled) > 0 or self.buried > 0 or self.lost or self.expired
+        return known or (len(self.unsure) > 0 and self.acked > 0)
+
+    def __repr__(self) -> str:
+        return (
+            f"message {self.uid} of {self.group!r} in {self.inbound}#{self.place} (acked {self.acked}, "
+            f"handed over {self.starts}, done by {self.done_by}, settled by {list(self.settled)}, "
+            f"dead {self.buried})"
+        )
+
+
+class History:
+    """Observes the broker, the stores, the cores and the consumers; tells the checkers."""
+
+    def __init__(
+        self, scheduler: Scheduler, names: LaneNames, checkers: list[Checker], *, verbose: bool
+    ) -> None:
+        self.scheduler = scheduler
+        self.names = names
+        self.checkers = checkers
+        self.lives: dict[int, Life] = {}
+        self.events: deque[tuple[Any, ...]] = deque(maxlen=None if verbose else EVENTS_KEPT)
+        self.uid_of: dict[Tag, int] = {}
+        self.taken: set[str] = set()  # incarnations whose end is committed
+        self.journalled: set[tuple[str, int]] = set()
+        self.may_be_acked: set[int] = set()
+        self.in_hand: dict[str, dict[int, int]] = {}  # incarnation → seq → uid
+        self.control_read: deque[Stored] = deque(maxlen=CONTROL_KEPT)  # control messages that were acked
+        self.leaderships = 0
+        self.complete = False  # what the present leader read from Redis is known to be everything
+        self.doubt = False  # Redis lost writes, and no leader that knew them has written them back
+        self.excused: set[int] = set()  # messages of which nobody but the lost Redis knew that they are over
+        self._commits: dict[bytes, deque[tuple[int, Facts]]] = {}
+        self._markers: dict[tuple[str, int, int], int] = {}  # (incarnation, n, lane epoch) → its place
+        self._unsettled: dict[int, Life] = {}
+
+    # -- telling --
+
+    def note(self, who: str, what: str, *details: Any) -> None:
+        self.events.append((self.scheduler.now_ms, who, what, details))
+
+    def violate(self, checker: str, text: str) -> None:
+        self.scheduler.failures.append((checker, Violation(checker, text)))
+
+    def all_over(self) -> bool:
+        """Every message that the broker took is over."""
+        unsettled = self._unsettled
+        while unsettled:
+            uid, life = next(reversed(unsettled.items()))
+            if not self.is_over(life):
+                return False
+            del unsettled[uid]
+        return True
+
+    @staticmethod
+    def is_over(life: Life) -> bool:
+        if life.twins > 1:
+            return life.acked >= life.stored
+        return life.over or not life.stored
+
+    # -- producers --
+
+    def publishes(self, life: Life) -> None:
+        known = self.lives.setdefault(life.uid, life)
+        self._unsettled[known.uid] = known
+
+    # -- the broker --
+
+    def stored(self, queue: Queue, message: Stored) -> None:
+        if message.uid:
+            life = self.lives[message.uid]
+            life.stored += 1
+            life.place = message.position
+            for checker in self.checkers:
+                checker.stored(life)
+        elif queue.name == self.names.control:
+            self._control(message)
+        elif queue.name == self.names.dead:
+            self._dead(message)
+
+    def _control(self, message: Stored) -> None:
+        fields = json.loads(message.body)
+        kind, incarnation = fields["type"], fields["incarnation"]
+        told = {name: value for name, value in fields.items() if name not in _KNOWN}
+        self.note(incarnation, kind, told)
+        if kind == "marker":
+            self._markers.setdefault((incarnation, fields["n"], fields["lane_epoch"]), message.position)
+        elif kind == "settle":
+            held = self.in_hand.get(incarnation, {})
+            seqs = [seq for first, last in fields["acked"] for seq in range(first, last + 1)]
+            seqs += [failed["seq"] for failed in fields["failed"]]
+            for seq in seqs:
+                uid = held.get(seq)
+                if uid is not None and incarnation not in self.taken:
+                    self.lives[uid].settled.setdefault(incarnation, message.position)
+
+    def _dead(self, message: Stored) -> None:
+        text = message.body.rstrip(b"!")
+        if text.isdigit():
+            life = self.lives[int(text)]
+            life.buried += 1
+            self.note("broker", "dead", life.uid)
+            for checker in self.checkers:
+                checker.buried(life)
+
+    def confirmed(self, queue: Queue, message: Stored) -> None:
+        if message.uid:
+            self.lives[message.uid].confirmed = True
+
+    def published(
+        self, connection: BrokerConnection, exchange: str, message: tuple[bytes, bytes, bytes]
+    ) -> None:
+        """A publish arrived, wherever it goes."""
+
+    def acked(self, queue: Queue, message: Stored) -> None:
+        if message.uid:
+            life = self.lives[message.uid]
+            life.acked += 1
+            life.fresh += not message.redelivered
+            self.note("broker", "acked", life.uid)
+            for checker in self.checkers:
+                checker.acked(life)
+        elif queue.name == self.names.control:
+            self.control_read.append(message)
+
+    def lost(self, queue: Queue, messages: list[Stored]) -> None:
+        """A kill lost these, which it may."""
+        for message in messages:
+            if message.uid:
+                life = self.lives[message.uid]
+                life.lost = life.twins == 1
+                life.stored -= 1
+                self._unsettled.setdefault(life.uid, life)
+                self.note("broker", "lost", life.uid)
+            elif queue.name == self.names.control:
+                self._forget_settles(message)
+            elif queue.name == self.names.dead and message.body.rstrip(b"!").isdigit():
+                self.lives[int(message.body.rstrip(b"!"))].buried -= 1
+
+    def _forget_settles(self, message: Stored) -> None:
+        for life in self.lives.values():
+            for incarnation, at in list(life.settled.items()):
+                if at == message.position:
+                    if message.deliveries:
+                        life.unsure.add(incarnation)
+                    self._reopen(life, incarnation)
+
+    def _reopen(self, life: Life, incarnation: str) -> None:
+        del life.settled[incarnation]
+        self._unsettled[life.uid] = life
+        for checker in self.checkers:
+            checker.reopened(life)
+
+    def expired(self, queue: Queue, message: Stored) -> None:
+        if message.uid:
+            self.lives[message.uid].expired = True
+            self.note("broker", "expired", message.uid)
+
+    # -- dispatchers --
+
+    def raised(self, lane_epoch: int) -> None:
+        """Redis has taken a new leader."""
+        for checker in self.checkers:
+            checker.led(lane_epoch)
+
+    def led(self, process: str, snapshot: Snapshot) -> None:
+        """A new leader has raised the epoch and read everything."""
+        self.leaderships += 1
+        self.note(process, "leads", snapshot.lane_epoch, "complete" if snapshot.complete else "incomplete")
+        self.complete = snapshot.complete
+        self._risk_twins()
+        if self.doubt:
+            self.excused.update(self.lives)
+            self.taken = {row.uuid for row in snapshot.incarnations.values() if row.state == "taken"}
+            self.doubt = False
+
+    def _risk_twins(self) -> None:
+        """The first one's ack may not be on disk: the second may be taken for it."""
+        for life in self.lives.values():
+            life.risks += life.twins > 1 and len(life.starts) > 0
+
+    def killed(self) -> None:
+        """The broker was killed: it may have forgotten acks."""
+        for life in self.lives.values():
+            life.risks += life.twins > 1
+
+    def arrived(self, leader: str, messages: list[Message]) -> None:
+        for message in messages:
+            self.uid_of[leader, message.inbound, message.tag] = int(message.content.body.rstrip(b"!"))
+
+    def decided(self, process: str, events: list[Event], effects: Effects) -> None:
+        if events or effects.actions:
+            self.events.append((self.scheduler.now_ms, process, "step", (events, effects)))
+
+    def will_commit(self, leader: bytes, ordinal: int, facts: Facts) -> None:
+        self._commits.setdefault(leader, deque()).append((ordinal, facts))
+
+    def committed(self, leader: bytes, ordinal: int) -> None:
+        """Redis has carried out this commit (and so all before it)."""
+        lane_epoch = int(leader.partition(b" ")[0])
+        for checker in self.checkers:
+            checker.committed(lane_epoch)
+        waiting = self._commits.get(leader)
+        while waiting and waiting[0][0] <= ordinal:
+            facts = waiting.popleft()[1]
+            self.journalled.update(facts.journalled)
+            self.may_be_acked.update(self.uid_of[tag] for tag in facts.acked)
+            for incarnation, n in facts.taken:
+                self._take(incarnation, n, lane_epoch)
+
+    def _take(self, incarnation: str, n: int, lane_epoch: int) -> None:
+        """Its settles behind the marker that ended it do not count."""
+        if incarnation in self.taken:
+            return
+        self.note("redis", "taken", incarnation)
+        self.taken.add(incarnation)
+        marked = (incarnation, n, lane_epoch) in self._markers
+        for checker in self.checkers:
+            checker.taken(incarnation, marked=marked)
+        last = self._markers.get((incarnation, n, lane_epoch))
+        if last is None:  # it left: nothing was in its hands
+            return
+        for uid in set(self.in_hand.get(incarnation, {}).values()):
+            life = self.lives[uid]
+            if life.settled.get(incarnation, 0) > last:
+                self._reopen(life, incarnation)
+
+    # -- consumers --
+
+    def _life(self, copy: Copy) -> Life:
+        return self.lives[int(copy.body.rstrip(b"!"))]
+
+    def handed(self, incarnation: str, copy: Copy) -> None:
+        life = self._life(copy)
+        self.note(incarnation, "got", life.uid, copy.seq, copy.epoch, copy.group_seq, copy.attempt)
+        if incarnation in self.taken:
+            return  # what its socket still held: it may run, and can't settle any more
+        for checker in self.checkers:
+            checker.handed(life, incarnation, copy)
+        life.starts.append((incarnation, copy.seq, copy.attempt))
+        self.in_hand.setdefault(incarnation, {})[copy.seq] = life.uid
+
+    def begun(self, incarnation: str, copy: Copy) -> None:
+        life = self._life(copy)
+        if incarnation in self.taken:
+            return
+        for checker in self.checkers:
+            checker.begun(life, incarnation, copy)
+
+    def done(self, incarnation: str, copy: Copy, *, failed: bool) -> None:
+        life = self._life(copy)
+        life.done_by[incarnation] = copy.seq
+        self.note(incarnation, "failed" if failed else "done", life.uid)
+
+    def abandoned(self, incarnation: str, copy: Copy) -> None:
+        self.note(incarnation, "lost", self._life(copy).uid)

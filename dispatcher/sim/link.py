@@ -1,0 +1,239 @@
+"""The service's AMQP link on the modelled broker: same calls, same events, same errors as the real one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, Final, cast
+
+from pamqp import commands
+
+from dispatcher.amqp.events import ChannelClosed, ConnectionClosed, Event
+from dispatcher.errors import BrokerUnavailable, ChannelRefused
+from dispatcher.sim.broker import Broker
+from dispatcher.sim.channels import Answer
+from dispatcher.sim.connections import BrokerConnection
+from dispatcher.sim.loop import ProcessLoop
+
+_FRAME_HEAD: Final = Struct(">BHI").unpack_from
+_BODY_SIZE: Final = Struct(">Q").unpack_from
+_METHOD, _HEADER = 1, 2
+_OPEN_MS: Final = 3
+_LOST: Final = 320
+
+
+class SimLink:
+    """What `dispatcher.amqp.link.Link` promises, as far as the service uses it."""
+
+    frame_max = 131_072
+    blocked: str | None = None
+
+    def __init__(self, process: ProcessLoop, on_events: Callable[[list[Event]], None]) -> None:
+        self._process = process
+        self._on_events = on_events
+        self._connection: BrokerConnection | None = None
+        self._channels = 0
+        self._calls: dict[asyncio.Future[Any], int] = {}
+        self._refused: dict[int, ChannelClosed] = {}
+        self._published: dict[int, int] = {}
+        self.closed: asyncio.Future[ConnectionClosed] = process.create_future()
+
+    @classmethod
+    async def open(
+        cls, broker: Broker, process: ProcessLoop, *, name: str, on_events: Callable[[list[Event]], None]
+    ) -> SimLink:
+        link = cls(process, on_events)
+        await asyncio.sleep(_OPEN_MS / 1000)
+        if not broker.up:
+            raise BrokerUnavailable("RabbitMQ can't be reached: connection refused")
+        link._connection = broker.connect(process, name, link._receive, link._lost)
+        return link
+
+    @property
+    def connection(self) -> BrokerConnection:
+        assert self._connection is not None
+        return self._connection
+
+    # -- calls --
+
+    async def open_channel(self) -> int:
+        self._channels += 1
+        number = self._channels
+        await self._ask(number, BrokerConnection.open_channel)
+        return number
+
+    def _ask(self, channel: int, operation: Callable[..., None], *arguments: Any) -> asyncio.Future[Any]:
+        self._check(channel)
+        future = self._process.create_future()
+        self._calls[future] = channel
+        self.connection.send(operation, channel, future, *arguments)
+        return future
+
+    def _check(self, channel: int) -> None:
+        if self.connection.gone:
+            raise BrokerUnavailable("the connection is closed")
+        closed = self._refused.get(channel)
+        if closed is not None:
+            raise ChannelRefused(closed.code, closed.text)
+
+    def call(self, channel: int, method: Any) -> asyncio.Future[Any]:
+        match method:
+            case commands.Queue.Declare():
+                arguments = method.arguments or {}
+                return self._ask(
+                    channel, BrokerConnection.declare, method.queue, method.passive, method.exclusive,
+                    arguments.get("x-queue-type") == "quorum", cast(int, arguments.get("x-max-length", 0)),
+                )  # fmt: skip
+            case commands.Basic.Consume():
+                return self._ask(
+                    channel, BrokerConnection.consume, method.queue, method.consumer_tag, method.no_ack,
+                    method.exclusive,
+                )  # fmt: skip
+            case commands.Queue.Bind():
+                return self._ask(
+                    channel, BrokerConnection.bind, method.queue, method.exchange, method.routing_key
+                )
+            case commands.Exchange.Declare():
+                return self._ask(channel, BrokerConnection.declare_exchange, method.exchange, method.passive)
+            case commands.Basic.Qos():
+                return self._ask(channel, BrokerConnection.qos, method.prefetch_count)
+            case commands.Basic.Cancel():
+                return self._ask(channel, BrokerConnection.cancel, method.consumer_tag)
+            case commands.Confirm.Select():
+                return self._ask(channel, BrokerConnection.select_confirms)
+            case commands.Channel.Close():
+                return self._ask(channel, BrokerConnection.close_channel)
+            case commands.Queue.Delete():
+                return self._ask(channel, BrokerConnection.delete, method.queue)
+        raise NotImplementedError(f"the modelled broker has no {method.name}")
+
+    # -- sends --
+
+    def publish(
+        self,
+        channel: int,
+        *,
+        exchange: str,
+        routing_key: str,
+        properties: bytes,
+        body: bytes,
+        mandatory: bool = True,
+    ) -> int:
+        self._check(channel)
+        self.connection.send(
+            BrokerConnection.publish, channel, exchange, routing_key, mandatory, properties, body
+        )
+        return self._count(channel, 1)
+
+    def write(self, channel: int, frames: bytes, publishes: int) -> int:
+        self._check(channel)
+        send = self.connection.send
+        for exchange, key, mandatory, properties, body in read_publishes(frames):
+            send(BrokerConnection.publish, channel, exchange, key, mandatory, properties, body)
+        return self._count(channel, publishes)
+
+    def _count(self, channel: int, publishes: int) -> int:
+        last = self._published.get(channel, 0) + publishes
+        self._published[channel] = last
+        return last
+
+    def ack(self, channel: int, tag: int, multiple: bool = False) -> None:
+        self._check(channel)
+        self.connection.send(BrokerConnection.ack, channel, tag, multiple)
+
+    def flush(self) -> None:
+        """What is sent is on its way at once."""
+
+    # -- the end --
+
+    async def close(self) -> None:
+        if not self.connection.gone:
+            self.connection.close()
+            self._finish(ConnectionClosed(200, "closed"))
+
+    def abort(self) -> None:
+        if not self.connection.gone:
+            self.connection.reset("aborted", told=False)
+            self._process.call_soon(self._finish, ConnectionClosed(0, "aborted"))
+
+    def _lost(self, why: str) -> None:
+        self._finish(ConnectionClosed(_LOST, why))
+
+    def _finish(self, end: ConnectionClosed) -> None:
+        for future in self._calls:
+            if not future.done():
+                future.set_exception(BrokerUnavailable(end.text))
+                future.exception()
+        self._calls.clear()
+        if not self.closed.done():
+            self.closed.set_result(end)
+            self._on_events([end])
+
+    # -- what the broker sends --
+
+    def _receive(self, batch: list[Any]) -> None:
+        if self.connection.gone:
+            return
+        events: list[Event] = []
+        for item in batch:
+            kind = type(item)
+            if kind is Answer:
+                self._calls.pop(item.token, None)
+                if not item.token.done():
+                    item.token.set_result(_reply(item.result))
+            else:
+                if kind is ChannelClosed:
+                    self._refuse(item)
+                events.append(item)
+        if events:
+            self._on_events(events)
+
+    def _refuse(self, closed: ChannelClosed) -> None:
+        self._refused[closed.channel] = closed
+        for future in [f for f, channel in self._calls.items() if channel == closed.channel]:
+            del self._calls[future]
+            if not future.done():
+                future.set_exception(ChannelRefused(closed.code, closed.text))
+
+
+class _DeclareOk:
+    """What the service reads of queue.declare-ok."""
+
+    __slots__ = ("consumer_count", "message_count", "queue")
+
+    def __init__(self, queue: str, message_count: int, consumer_count: int) -> None:
+        self.queue = queue
+        self.message_count = message_count
+        self.consumer_count = consumer_count
+
+
+def _reply(result: Any) -> Any:
+    return _DeclareOk(*result) if type(result) is tuple else result
+
+
+def read_publishes(frames: bytes) -> list[tuple[str, str, bool, bytes, bytes]]:
+    """The publishes in encoded frames: exchange, routing key, mandatory, properties, body."""
+    found = []
+    at, end = 0, len(frames)
+    while at < end:
+        _, _, size = _FRAME_HEAD(frames, at)
+        payload = at + 7
+        exchange_end = payload + 7 + frames[payload + 6]
+        key_end = exchange_end + 1 + frames[exchange_end]
+        exchange = frames[payload + 7 : exchange_end].decode()
+        key = frames[exchange_end + 1 : key_end].decode()
+        mandatory = bool(frames[key_end] & 1)
+        at = payload + size + 1
+        _, _, size = _FRAME_HEAD(frames, at)
+        (remaining,) = _BODY_SIZE(frames, at + 7 + 4)
+        properties = frames[at + 7 + 12 : at + 7 + size]
+        at += 7 + size + 1
+        parts = []
+        while remaining:
+            _, _, size = _FRAME_HEAD(frames, at)
+            parts.append(frames[at + 7 : at + 7 + size])
+            remaining -= size
+            at += 7 + size + 1
+        found.append((exchange, key, mandatory, properties, b"".join(parts)))
+    return found

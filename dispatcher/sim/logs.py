@@ -1,0 +1,46 @@
+"""What the service logs in a run becomes part of the run's history; a crash that it survived is a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import structlog
+
+from dispatcher.client.engine import LOG as CLIENT_LOG
+from dispatcher.sim.history import History
+from dispatcher.sim.loop import ProcessLoop
+
+
+class _Sink:
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    def __call__(self, _: Any, level: str, event: MutableMapping[str, Any]) -> Any:
+        process: object = asyncio._get_running_loop()
+        name = process.name if isinstance(process, ProcessLoop) else "log"
+        self._history.note(name, f"logs {event.pop('event', '')}", event)
+        failure = sys.exc_info()[1]
+        dead = isinstance(process, ProcessLoop) and process.dead
+        if level in ("error", "exception", "critical") and failure is not None and not dead:
+            self._history.scheduler.failures.append((name, failure))
+        raise structlog.DropEvent
+
+
+@contextlib.contextmanager
+def captured(history: History) -> Iterator[None]:
+    """Logs go to the history while this is open."""
+    before, level = structlog.get_config(), CLIENT_LOG.level
+    structlog.configure(
+        processors=[_Sink(history)], wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING)
+    )
+    CLIENT_LOG.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+        CLIENT_LOG.setLevel(level)

@@ -1,0 +1,79 @@
+"""One direction of a connection: what is sent arrives later, in order, or a prefix of it does."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from dispatcher.sim.loop import Handle, ProcessLoop, Scheduler
+
+
+class Pipe:
+    """Items on their way, in batches of what was sent in one moment.
+
+    `receiver` runs in `process` (None: a server) with each batch.
+    """
+
+    __slots__ = (
+        "_batches",
+        "_last_at_ms",
+        "_opened_at_ms",
+        "_receiver",
+        "closed",
+        "process",
+        "scheduler",
+        "slow_ms",
+    )
+
+    def __init__(
+        self, scheduler: Scheduler, process: ProcessLoop | None, receiver: Callable[[list[Any]], None]
+    ) -> None:
+        self.scheduler = scheduler
+        self.process = process
+        self._receiver = receiver
+        self._batches: deque[list[Any]] = deque()
+        self._opened_at_ms = -1
+        self._last_at_ms = 0
+        self.closed = False
+        self.slow_ms = 0
+
+    def send(self, item: Any) -> None:
+        """Nothing happens on a closed pipe."""
+        if self.closed:
+            return
+        scheduler = self.scheduler
+        if self._opened_at_ms == scheduler.now_ms and self._batches:
+            self._batches[-1].append(item)
+            return
+        self._opened_at_ms = scheduler.now_ms
+        self._batches.append([item])
+        at_ms = max(self._last_at_ms, scheduler.now_ms + self._latency_ms())
+        self._last_at_ms = at_ms
+        scheduler.at(at_ms, Handle(self.process, self._arrive, (self._batches[-1],)))
+
+    def _latency_ms(self) -> int:
+        draw = self.scheduler.random.random()
+        if draw < 0.98:
+            return int(draw * 2) + self.slow_ms
+        return int((draw - 0.98) * 1500) + self.slow_ms
+
+    def _arrive(self, batch: list[Any]) -> None:
+        if self._batches and self._batches[0] is batch:
+            self._batches.popleft()
+            self._opened_at_ms = -1 if not self._batches else self._opened_at_ms
+            self._receiver(batch)
+
+    def cut(self, then: Callable[[], None] | None = None, *, everything_lost: bool = False) -> None:
+        """The connection breaks: a prefix of what is on its way still arrives, then `then` happens."""
+        if self.closed:
+            return
+        self.closed = True
+        count = sum(len(batch) for batch in self._batches)
+        keep = 0 if everything_lost else self.scheduler.random.randint(0, count)
+        for batch in self._batches:
+            del batch[keep:]
+            keep -= len(batch)
+        if then is not None:
+            at_ms = max(self._last_at_ms, self.scheduler.now_ms) + 1
+            self.scheduler.at(at_ms, Handle(self.process, then, ()))

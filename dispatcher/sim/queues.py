@@ -1,0 +1,199 @@
+"""Modelled RabbitMQ queues: order, unacked messages, redelivered flags (rules as seen on 3.10 and 4.0)."""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from dispatcher.sim.channels import BrokerChannel
+    from dispatcher.sim.connections import BrokerConnection
+
+#: A killed broker forgets up to so many acks of a busy classic queue: its index journal was not flushed.
+FORGOTTEN_ACKS_MAX: Final = 32_768
+#: After so long without acks the index journal is on disk.
+IDLE_FLUSH_MS: Final = 300
+
+
+class Stored:
+    """One message in one queue. `uid` is the simulator's own name of it, which no program sees."""
+
+    __slots__ = (
+        "body", "deliveries", "exchange", "expires_at_ms", "persistent", "position", "properties",
+        "redelivered", "routing_key", "synced", "uid",
+    )  # fmt: skip
+
+    def __init__(
+        self, position: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes, uid: int
+    ) -> None:
+        self.position = position  # in its queue, rising
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.properties = properties
+        self.body = body
+        self.uid = uid
+        self.persistent = is_persistent(properties)
+        self.redelivered = False
+        self.deliveries = 0
+        self.synced = False  # on disk: a killed broker has it
+        self.expires_at_ms = 0
+
+
+class QueueConsumer:
+    """One basic.consume."""
+
+    __slots__ = ("channel", "exclusive", "no_ack", "prefetch", "tag", "unacked")
+
+    def __init__(
+        self, channel: BrokerChannel, tag: str, *, no_ack: bool, exclusive: bool, prefetch: int
+    ) -> None:
+        self.channel = channel
+        self.tag = tag
+        self.no_ack = no_ack
+        self.exclusive = exclusive
+        self.prefetch = prefetch  # 0: unlimited
+        self.unacked = 0
+
+    def has_room(self) -> bool:
+        return self.no_ack or not self.prefetch or self.unacked < self.prefetch
+
+
+class Queue:
+    """A queue that delivers to its consumers in turn."""
+
+    def __init__(
+        self, name: str, *, quorum: bool, owner: BrokerConnection | None, length_max: int = 0
+    ) -> None:
+        self.name = name
+        self.quorum = quorum
+        self.owner = owner  # of an exclusive queue: it ends with this connection
+        self.length_max = length_max
+        self.ready: deque[Stored] = deque()
+        self.returned: deque[Stored] = deque()  # quorum: what came back is served first
+        self.consumers: deque[QueueConsumer] = deque()
+        self.unacked_count = 0
+        self.ack_log: list[tuple[int, Stored]] = []  # classic: not on disk yet
+        self._next_position = 0
+
+    # -- in --
+
+    def store(self, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes, uid: int) -> Stored:
+        self._next_position += 1
+        stored = Stored(self._next_position, exchange, routing_key, properties, body, uid)
+        self.ready.append(stored)
+        if self.length_max and len(self.ready) > self.length_max:
+            self.ready.popleft()
+        return stored
+
+    def requeue(self, messages: list[Stored]) -> None:
+        """Unacked messages come back: to their places (classic), behind what came back before (quorum)."""
+        self.unacked_count -= len(messages)
+        for message in messages:
+            message.redelivered = True
+        messages.sort(key=lambda message: message.position)
+        if self.quorum:
+            self.returned.extend(messages)
+        else:
+            self._merge(messages)
+
+    def _merge(self, messages: list[Stored]) -> None:
+        ready = self.ready
+        if not messages:
+            return
+        if not ready or ready[0].position > messages[-1].position:
+            ready.extendleft(reversed(messages))
+            return
+        merged = sorted([*messages, *ready], key=lambda message: message.position)
+        ready.clear()
+        ready.extend(merged)
+
+    # -- out --
+
+    def ready_count(self) -> int:
+        return len(self.ready) + len(self.returned)
+
+    def deliver(self) -> None:
+        """Hand out what the consumers have room for."""
+        while self.returned or self.ready:
+            consumer = self._consumer_with_room()
+            if consumer is None:
+                return
+            message = self.returned.popleft() if self.returned else self.ready.popleft()
+            consumer.channel.take(self, consumer, message)
+            message.deliveries += 1
+
+    def _consumer_with_room(self) -> QueueConsumer | None:
+        consumers = self.consumers
+        for _ in range(len(consumers)):
+            consumer = consumers[0]
+            consumers.rotate(-1)
+            if consumer.has_room():
+                return consumer
+        return None
+
+    def acked(self, message: Stored, now_ms: int) -> None:
+        self.unacked_count -= 1
+        if self.quorum or not message.persistent:
+            return
+        log = self.ack_log
+        if len(log) >= FORGOTTEN_ACKS_MAX or (log and now_ms - log[-1][0] >= IDLE_FLUSH_MS):
+            log.clear()
+        log.append((now_ms, message))
+
+    # -- a kill --
+
+    def survive_kill(self, now_ms: int, random: Random) -> list[Stored]:
+        """What the disk has. Returns the messages that are lost (never those whose confirm was due)."""
+        kept, lost = [], []
+        cut = False
+        for message in [*self.returned, *self.ready]:
+            if not message.persistent:
+                lost.append(message)
+            elif message.synced:
+                kept.append(message)
+            else:
+                cut = cut or random.random() < 0.3
+                (lost if cut else kept).append(message)
+        log = self.ack_log
+        if log and now_ms - log[-1][0] < IDLE_FLUSH_MS and random.random() < 0.7:
+            kept += [message for _, message in log[random.randrange(len(log)) :]]
+        log.clear()
+        kept.sort(key=lambda message: message.position)
+        if not self.quorum:
+            for message in kept:
+                message.redelivered = True
+        self.ready = deque(kept)
+        self.returned.clear()
+        return lost
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name} {self.ready_count()} ready {self.unacked_count} unacked>"
+
+
+def is_persistent(properties: bytes) -> bool:
+    """Whether a raw property list has delivery_mode 2."""
+    flags, position = properties[0], 2
+    if not flags & 0x10:
+        return False
+    for bit in (0x80, 0x40):
+        if flags & bit:
+            position += 1 + properties[position]
+    if flags & 0x20:
+        position += 4 + int.from_bytes(properties[position : position + 4])
+    return properties[position] == 2
+
+
+def with_delivery_count(properties: bytes, count: int) -> bytes:
+    """What a quorum queue adds to a message that it delivers again."""
+    field = b"\x10x-delivery-countl" + count.to_bytes(8)
+    flags, position = properties[0], 2
+    for bit in (0x80, 0x40):
+        if flags & bit:
+            position += 1 + properties[position]
+    if not flags & 0x20:
+        table = len(field).to_bytes(4) + field
+        return bytes((flags | 0x20,)) + properties[1:position] + table + properties[position:]
+    end = position + 4 + int.from_bytes(properties[position : position + 4])
+    table = properties[position + 4 : end] + field
+    return properties[:position] + len(table).to_bytes(4) + table + properties[end:]

@@ -1,0 +1,158 @@
+"""One run: the models, the processes and the checkers of a scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from dispatcher.core.lane import Lane
+from dispatcher.protocol import LaneNames
+from dispatcher.settings import InboundSettings, LaneSettings, PolicyName, Settings
+from dispatcher.sim.broker import Broker
+from dispatcher.sim.checkers import Checker
+from dispatcher.sim.connections import BrokerConnection
+from dispatcher.sim.consumers import ConsumerMachine
+from dispatcher.sim.dispatchers import DispatcherMachine
+from dispatcher.sim.history import History
+from dispatcher.sim.logs import captured
+from dispatcher.sim.loop import ProcessLoop, Scheduler
+from dispatcher.sim.producers import Producer
+from dispatcher.sim.redis import Redis
+from dispatcher.sim.scenario import Scenario
+
+LANE: Final = "sim"
+#: Longer than anything may take once faults are over: two heartbeats, the return grace, all the work.
+CALM_MS_MAX: Final = 90_000
+#: After everything is over, so that acks are proven and pings have come back.
+SETTLING_MS: Final = 1_500
+#: Whoever died while nobody led is waited for so long.
+RETURN_GRACE_MS: Final = 8_000
+
+
+class World:
+    """The simulated world. `plants` change the pieces of each leadership (tests only)."""
+
+    def __init__(self, scenario: Scenario, *, plants: Sequence[Any] = (), verbose: bool = False) -> None:
+        from dispatcher.sim.checkers.bounds import Bounds
+        from dispatcher.sim.checkers.deaths import Deaths
+        from dispatcher.sim.checkers.duplicates import Duplicates
+        from dispatcher.sim.checkers.fence import Fence
+        from dispatcher.sim.checkers.liveness import Liveness
+        from dispatcher.sim.checkers.loss import Loss
+        from dispatcher.sim.checkers.order import Order
+        from dispatcher.sim.checkers.overlap import Overlap
+        from dispatcher.sim.checkers.share import Share
+        from dispatcher.sim.faults import Faults
+
+        self.scenario = scenario
+        self.scheduler = Scheduler(scenario.seed)
+        self.begun_at_ms = self.scheduler.now_ms
+        self.names = LaneNames(LANE)
+        self.settings = _settings(scenario)
+        self.liveness = Liveness(self)
+        kinds = (Loss, Duplicates, Order, Overlap, Share, Fence, Deaths, Bounds)
+        self.checkers: list[Checker] = [*(kind(self) for kind in kinds), self.liveness]
+        self.history = History(self.scheduler, self.names, self.checkers, verbose=verbose)
+        self.broker = Broker(self.scheduler, self.history)
+        self.redis = Redis(self.scheduler)
+        self.redis.on_commit = self.history.committed
+        self.redis.on_lead = self.history.raised
+        self.plants = tuple(plants)
+        self.disturbed = bool(scenario.faults)
+        self.batch_max = scenario.batch_max
+        self.machines: dict[ProcessLoop, Any] = {}
+        for name, _, quorum in scenario.inbounds:
+            self.broker.declare(name, quorum=quorum)
+        self.dispatchers = [DispatcherMachine(self, f"d{index}") for index in range(scenario.dispatchers)]
+        self.consumers = [ConsumerMachine(self, plan) for plan in scenario.consumers]
+        self.producer = Producer(self)
+        self.faults = Faults(self)
+
+    # -- running --
+
+    def run(self) -> BaseException | None:
+        """The whole run. Returns what went wrong: a Violation, or an exception that nobody handled."""
+        scheduler = self.scheduler
+        for index, dispatcher in enumerate(self.dispatchers):
+            scheduler.after(index * 20, dispatcher.start)
+        for consumer in self.consumers:
+            scheduler.after(consumer.plan.starts_at_ms, consumer.start)
+        self.producer.start()
+        self.faults.schedule()
+        with captured(self.history):
+            scheduler.run(self.faults.over_at_ms, lambda: False)
+            if not scheduler.failures:
+                self.faults.stop()
+                self._calm_down()
+            failure = scheduler.failures[0][1] if scheduler.failures else None
+            machines: list[DispatcherMachine | ConsumerMachine] = [*self.dispatchers, *self.consumers]
+            for machine in machines:
+                machine.kill()
+        return failure
+
+    def _calm_down(self) -> None:
+        scheduler = self.scheduler
+        scheduler.run(scheduler.now_ms + CALM_MS_MAX, self._all_done)
+        if scheduler.failures:
+            return
+        if not self._all_done():
+            self.liveness.not_done()
+            return
+        scheduler.run(scheduler.now_ms + SETTLING_MS, lambda: False)
+        scheduler.run(scheduler.now_ms + RETURN_GRACE_MS, self._nobody_is_awaited)
+        scheduler.run(scheduler.now_ms + SETTLING_MS, lambda: False)
+        for checker in self.checkers:
+            if not scheduler.failures:
+                checker.at_end()
+
+    def _nobody_is_awaited(self) -> bool:
+        lane = self.leader_lane()
+        return lane is not None and not lane._membership._lost and not lane.state.stale_owners
+
+    def _all_done(self) -> bool:
+        if not self.producer.finished or not self.history.all_over():
+            return False
+        queues = [self.broker.queues[name] for name, _, _ in self.scenario.inbounds]
+        control = self.broker.queues.get(self.names.control)
+        if any(queue.ready_count() or queue.unacked_count for queue in queues):
+            return False
+        lane = self.leader_lane()
+        return lane is not None and control is not None and not control.ready_count() + control.unacked_count
+
+    # -- what others ask --
+
+    def leader(self) -> DispatcherMachine | None:
+        return next((machine for machine in self.dispatchers if machine.leads), None)
+
+    def leader_lane(self) -> Lane | None:
+        leader = self.leader()
+        return leader.runner.lane if leader is not None and leader.runner is not None else None
+
+    def prepare_lane(self, lane: Lane) -> None:
+        for checker in self.checkers:
+            checker.leading(lane)
+
+    def ordered_group(self, group: bytes | None) -> bytes | None:
+        """The group that keeps the order of such messages; None: no order is promised."""
+        if self.scenario.policy == "concurrent":
+            return None
+        if group is None and self.scenario.ungrouped.startswith("group:"):
+            return self.scenario.ungrouped.removeprefix("group:").encode()
+        return group
+
+    def each_connection(self, wanted: Callable[[BrokerConnection], bool]) -> list[BrokerConnection]:
+        return [connection for connection in self.broker.connections if wanted(connection)]
+
+
+def _settings(scenario: Scenario) -> Settings:
+    times: dict[str, Any] = {
+        "reconnect_grace_ms": scenario.reconnect_grace_ms,
+        "liveness_interval_ms": scenario.liveness_interval_ms,
+        "heartbeat_ms": scenario.heartbeat_ms,
+    }
+    lane = LaneSettings(
+        name=LANE, policy=PolicyName(scenario.policy), top_up=scenario.top_up, ungrouped=scenario.ungrouped,
+        inbound=tuple(InboundSettings(queue=name, weight=weight) for name, weight, _ in scenario.inbounds),
+        look_ahead=scenario.look_ahead, **times,
+    )  # fmt: skip
+    return Settings(lanes={LANE: lane})

@@ -1,0 +1,252 @@
+"""What the simulator believes of RabbitMQ is what RabbitMQ does."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from pamqp.commands import Basic, Channel, Confirm, Exchange, Queue
+
+from dispatcher.amqp.events import ChannelClosed, Confirmed, Delivery, Returned
+from dispatcher.errors import ChannelRefused
+from tests.conftest import Vhost
+from tests.sim.contract.sides import Connect, Recorded, run_on_modelled_broker, run_on_rabbitmq
+from tests.waiting import eventually
+
+PERSISTENT = b"\x10\x00\x02"
+CLASSIC, QUORUM = {"x-queue-type": "classic"}, {"x-queue-type": "quorum"}
+SEEDS = range(5)
+
+
+async def confirming(peer: Recorded) -> int:
+    channel: int = await peer.link.open_channel()
+    await peer.link.call(channel, Confirm.Select())
+    return channel
+
+
+async def fill(peer: Recorded, queue: str, kind: dict[str, str], count: int) -> int:
+    """Declare a queue and store so many messages in it; returns a channel with confirms."""
+    channel = await confirming(peer)
+    await peer.link.call(channel, Queue.Declare(queue=queue, durable=True, arguments=kind))
+    for number in range(count):
+        peer.link.publish(
+            channel, exchange="", routing_key=queue, properties=PERSISTENT, body=b"%d" % number
+        )  # fmt: skip
+    await eventually(lambda: confirmed(peer, channel) >= set(range(1, count + 1)))
+    return channel
+
+
+def confirmed(peer: Recorded, channel: int) -> set[int]:
+    """Confirm tags that were answered, `multiple` resolved."""
+    tags: set[int] = set()
+    for answer in peer.of(Confirmed):
+        if answer.channel == channel:
+            tags |= set(range(1, answer.tag + 1)) if answer.multiple else {answer.tag}
+    return tags
+
+
+async def consume(peer: Recorded, queue: str, prefetch: int, tag: str = "c", **given: Any) -> int:
+    channel: int = await peer.link.open_channel()
+    await peer.link.call(channel, Basic.Qos(prefetch_count=prefetch))
+    await peer.link.call(channel, Basic.Consume(queue=queue, consumer_tag=tag, **given))
+    return channel
+
+
+def got(peer: Recorded) -> list[tuple[int, bool]]:
+    return [(int(delivery.body), delivery.redelivered) for delivery in peer.of(Delivery)]
+
+
+async def counts(peer: Recorded, queue: str) -> tuple[int, int]:
+    channel = await peer.link.open_channel()
+    answer = await peer.link.call(channel, Queue.Declare(queue=queue, passive=True))
+    return answer.message_count, answer.consumer_count
+
+
+async def refusal(peer: Recorded, method: Any) -> int:
+    """The code with which the broker closes a channel for this; 0: it does not."""
+    channel = await peer.link.open_channel()
+    try:
+        await peer.link.call(channel, method)
+    except ChannelRefused as refused:
+        return refused.code
+    return 0
+
+
+# --- scripts ---
+
+
+async def unacked_come_back_in_order_with_the_flag(connect: Connect, kind: dict[str, str]) -> Any:
+    first = await connect()
+    await fill(first, "in", kind, 8)
+    reader = await connect()
+    channel = await consume(reader, "in", 5)
+    await eventually(lambda: len(got(reader)) == 5)
+    reader.link.ack(channel, 2, False)
+    await eventually(lambda: len(got(reader)) == 6)
+    reader.link.abort()
+    second = await connect()
+    await eventually(lambda: free(second, "in"))
+    await consume(second, "in", 100)
+    await eventually(lambda: len(got(second)) == 7)
+    return got(second)
+
+
+async def free(peer: Recorded, queue: str) -> bool:
+    return (await counts(peer, queue))[1] == 0
+
+
+async def multiple_acks_and_a_passive_declare(connect: Connect, kind: dict[str, str]) -> Any:
+    peer = await connect()
+    await fill(peer, "in", kind, 20)
+    channel = await consume(peer, "in", 5)
+    await eventually(lambda: len(got(peer)) == 5)
+    before = await counts(peer, "in")
+    peer.link.ack(channel, 3, True)
+    await eventually(lambda: len(got(peer)) == 8)
+    return before, await counts(peer, "in")
+
+
+async def a_second_exclusive_consumer(connect: Connect, kind: dict[str, str]) -> Any:
+    holder, rival = await connect(), await connect()
+    await fill(holder, "in", kind, 0)
+    await consume(holder, "in", 5, exclusive=True)
+    exclusively = await refusal(rival, Basic.Consume(queue="in", consumer_tag="r", exclusive=True))
+    plainly = await refusal(rival, Basic.Consume(queue="in", consumer_tag="p"))
+    return exclusively, plainly
+
+
+async def channel_close_requeues(connect: Connect, kind: dict[str, str]) -> Any:
+    peer = await connect()
+    await fill(peer, "in", kind, 3)
+    channel = await consume(peer, "in", 2)
+    await eventually(lambda: len(got(peer)) == 2)
+    await peer.link.call(channel, Channel.Close(200, "enough", 0, 0))
+    await eventually(lambda: free(peer, "in"))
+    peer.events.clear()
+    await consume(peer, "in", 10, "again")
+    await eventually(lambda: len(got(peer)) == 3)
+    return got(peer)
+
+
+async def a_declare_with_another_type(connect: Connect, kind: dict[str, str]) -> Any:
+    peer = await connect()
+    await fill(peer, "in", kind, 0)
+    channel = await peer.link.open_channel()
+    try:
+        await peer.link.call(channel, Queue.Declare(queue="in", durable=True, arguments=QUORUM))
+    except ChannelRefused as refused:
+        return refused.code, "'x-queue-type'" in refused.text
+    return 0, False
+
+
+EACH_KIND = [
+    unacked_come_back_in_order_with_the_flag,
+    multiple_acks_and_a_passive_declare,
+    a_second_exclusive_consumer,
+    channel_close_requeues,
+    a_declare_with_another_type,
+]
+
+
+async def returns_come_before_confirms(connect: Connect) -> Any:
+    peer = await connect()
+    channel = await fill(peer, "there", CLASSIC, 0)
+    for key in ("nowhere", "there", "nowhere"):
+        peer.link.publish(channel, exchange="", routing_key=key, properties=PERSISTENT, body=b"0")
+    await eventually(lambda: confirmed(peer, channel) == {1, 2, 3})
+    order, answered = [], 0
+    for event in peer.events:
+        if isinstance(event, Returned):
+            order.append(event.routing_key)
+        elif isinstance(event, Confirmed):
+            answered = max(answered, event.tag)
+            assert len(order) >= (2 if answered == 3 else 1), "a confirm came before its return"
+    return order, await counts(peer, "there")
+
+
+async def an_exclusive_queue_ends_with_its_connection(connect: Connect) -> Any:
+    owner, other = await connect(), await connect()
+    publisher = await confirming(other)
+    await other.link.call(publisher, Exchange.Declare(exchange="lane", exchange_type="direct", durable=True))
+    channel = await owner.link.open_channel()
+    declare = Queue.Declare(queue="", exclusive=True, auto_delete=True)
+    queue = str((await owner.link.call(channel, declare)).queue)
+    await owner.link.call(channel, Queue.Bind(queue=queue, exchange="lane", routing_key=queue))
+    await owner.link.call(channel, Basic.Consume(queue=queue, consumer_tag="c", no_ack=True))
+    other.link.publish(publisher, exchange="lane", routing_key=queue, properties=PERSISTENT, body=b"7")
+    await eventually(lambda: got(owner) == [(7, False)])
+    locked = await refusal(other, Queue.Declare(queue=queue, passive=True))
+    owner.link.abort()
+
+    def publish_again() -> bool:
+        other.link.publish(publisher, exchange="lane", routing_key=queue, properties=PERSISTENT, body=b"8")
+        return bool(other.of(Returned))
+
+    await eventually(publish_again)
+    gone = await refusal(other, Queue.Declare(queue=queue, passive=True))
+    return locked, gone, other.of(Returned)[0].code
+
+
+async def bad_requests_close_the_channel_only(connect: Connect) -> Any:
+    peer = await connect()
+    await fill(peer, "in", CLASSIC, 1)
+    channel = await consume(peer, "in", 5)
+    await eventually(lambda: len(got(peer)) == 1)
+    peer.link.ack(channel, 99, False)
+    await eventually(lambda: bool(peer.of(ChannelClosed)))
+    publisher = await confirming(peer)
+    peer.link.publish(publisher, exchange="missing", routing_key="", properties=PERSISTENT, body=b"")
+    await eventually(lambda: len(peer.of(ChannelClosed)) == 2)
+    missing = await refusal(peer, Queue.Declare(queue="missing", passive=True))
+    no_exchange = await refusal(peer, Exchange.Declare(exchange="missing", passive=True))
+    return [closed.code for closed in peer.of(ChannelClosed)][:2], missing, no_exchange
+
+
+async def the_oldest_go_when_a_queue_is_full(connect: Connect) -> Any:
+    peer = await connect()
+    await fill(peer, "short", {"x-queue-type": "classic", "x-max-length": 2}, 4)  # type: ignore[dict-item]
+    await consume(peer, "short", 10)
+    await eventually(lambda: len(got(peer)) == 2)
+    return got(peer)
+
+
+async def a_cancelled_consumer_keeps_its_unacked(connect: Connect) -> Any:
+    peer = await connect()
+    await fill(peer, "in", CLASSIC, 4)
+    channel = await consume(peer, "in", 2)
+    await eventually(lambda: len(got(peer)) == 2)
+    await peer.link.call(channel, Basic.Cancel(consumer_tag="c"))
+    before = await counts(peer, "in")
+    await peer.link.call(channel, Basic.Consume(queue="in", consumer_tag="c"))
+    await eventually(lambda: len(got(peer)) >= 3)
+    return before, got(peer)[:3]
+
+
+ONCE = [
+    returns_come_before_confirms,
+    an_exclusive_queue_ends_with_its_connection,
+    bad_requests_close_the_channel_only,
+    the_oldest_go_when_a_queue_is_full,
+    a_cancelled_consumer_keeps_its_unacked,
+]
+
+# --- both sides ---
+
+
+async def _agree(script: Callable[[Connect], Awaitable[Any]], url: str) -> None:
+    real = await run_on_rabbitmq(script, url)
+    assert {str(real)} == {str(run_on_modelled_broker(script, seed)) for seed in SEEDS}
+
+
+@pytest.mark.parametrize("script", ONCE, ids=lambda script: script.__name__)
+async def test_the_model_does_what_rabbitmq_does(script: Any, vhost: Vhost) -> None:
+    await _agree(script, vhost.amqp_url)
+
+
+@pytest.mark.parametrize("kind", [CLASSIC, QUORUM], ids=["classic", "quorum"])
+@pytest.mark.parametrize("script", EACH_KIND, ids=lambda script: script.__name__)
+async def test_the_modelled_queues_do_what_rabbitmqs_do(
+    script: Any, kind: dict[str, str], vhost: Vhost
+) -> None:
+    await _agree(lambda connect: script(connect, kind), vhost.amqp_url)

@@ -1,0 +1,180 @@
+"""What the simulator believes of the lane's scripts is what they do in Redis: the real store runs on both."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from dispatcher.core.effects import (
+    Effects,
+    IncarnationRow,
+    OpenEntry,
+    OwnerRow,
+    Reset,
+    SettledRange,
+    Snapshot,
+)
+from dispatcher.errors import Fenced
+from dispatcher.redis_store import LaneStore
+from dispatcher.settings import RedisSettings
+from dispatcher.sim.dispatchers import SimStore
+from dispatcher.sim.loop import ProcessLoop, Scheduler
+from dispatcher.sim.redis import Keys, Redis
+from tests.conftest import Vhost
+from tests.sim.contract.sides import on_virtual_time
+from tests.waiting import eventually
+
+NOW_MS = 1_750_000_000_000
+ENTRY = OpenEntry(0, (1, 1), b"f" * 16, 1, 10, b"g", 1, 5, 1)
+ROW = IncarnationRow("c", "uuid", "queue", 1, 10, "live")
+
+
+class Side:
+    """One Redis, modelled or real: opens stores of one lane, and can forget everything."""
+
+    def __init__(self, open_store: Callable[[Callable[[], None]], Awaitable[LaneStore]], forget: Any) -> None:
+        self._open = open_store
+        self.forget = forget
+        self.gaps: list[int] = []
+
+    async def open(self) -> LaneStore:
+        return await self._open(lambda: self.gaps.append(1))
+
+    async def lead(self) -> tuple[LaneStore, Snapshot]:
+        store = await self.open()
+        return store, await store.lead(NOW_MS, ["in"])
+
+
+def seen(snapshot: Snapshot) -> Any:
+    return (
+        snapshot.lane_epoch, snapshot.complete, snapshot.records, snapshot.owners, snapshot.incarnations,
+        snapshot.commands,
+    )  # fmt: skip
+
+
+def a_commit() -> Effects:
+    return Effects(
+        records=[ENTRY], owners={b"g": OwnerRow(1, 5)}, incarnations={1: ROW}, commands={"u": {"moves": []}}
+    )
+
+
+# --- scripts ---
+
+
+async def what_is_committed_is_read(side: Side) -> Any:
+    store, empty = await side.lead()
+    await store.confirm_complete()
+    await store.commit(a_commit())
+    await store.commit(Effects(records=[SettledRange(1, 10, 10)], owners={b"g": None}))
+    _, snapshot = await side.lead()
+    return seen(empty), seen(snapshot)
+
+
+async def a_checkpoint_trims(side: Side) -> Any:
+    store, _ = await side.lead()
+    await store.commit(a_commit())
+    await store.commit(Effects(records=[Reset(), ENTRY], checkpoint=True))
+    _, snapshot = await side.lead()
+    return seen(snapshot)
+
+
+async def a_former_leader_is_fenced(side: Side) -> Any:
+    former, _ = await side.lead()
+    await former.commit(a_commit())
+    _, snapshot = await side.lead()
+    try:
+        await former.commit(Effects(records=[SettledRange(1, 10, 10)]))
+    except Fenced:
+        return seen(snapshot), "fenced"
+    return seen(snapshot), "taken"
+
+
+async def lost_writes_are_a_gap_and_come_back(side: Side) -> Any:
+    store, _ = await side.lead()
+    await store.confirm_complete()
+    await store.commit(a_commit())
+    await side.forget()
+    late = store.commit(Effects(records=[SettledRange(1, 10, 10)]))
+    await eventually(lambda: bool(side.gaps))
+    before = late.done()
+    everything = Effects(
+        records=[Reset(), ENTRY], owners={b"g": OwnerRow(1, 5)}, incarnations={1: ROW}, checkpoint=True
+    )
+    await store.restore(everything)
+    await late
+    await store.commit(Effects(incarnations={1: None}))
+    _, snapshot = await side.lead()
+    return before, side.gaps, seen(snapshot)
+
+
+async def an_unconfirmed_lane_is_never_complete(side: Side) -> Any:
+    store, _ = await side.lead()
+    await store.commit(a_commit())
+    second, snapshot = await side.lead()
+    await second.confirm_complete()
+    _, third = await side.lead()
+    return snapshot.complete, third.complete, third.lane_epoch - snapshot.lane_epoch
+
+
+SCRIPTS = [
+    what_is_committed_is_read,
+    a_checkpoint_trims,
+    a_former_leader_is_fenced,
+    lost_writes_are_a_gap_and_come_back,
+    an_unconfirmed_lane_is_never_complete,
+]
+
+# --- both sides ---
+
+
+async def on_redis(script: Callable[[Side], Awaitable[Any]], url: str, prefix: str) -> Any:
+    stores: list[LaneStore] = []
+
+    async def open_store(on_gap: Callable[[], None]) -> LaneStore:
+        stores.append(await LaneStore.open(RedisSettings(url=url), "lane", prefix, on_gap=on_gap))
+        return stores[-1]
+
+    async with redis.asyncio.Redis.from_url(url) as client:
+
+        async def forget() -> None:
+            keys = [key async for key in client.scan_iter(match=f"*{prefix}*")]
+            await client.delete(*keys)
+
+        try:
+            return await script(Side(open_store, forget))
+        finally:
+            for store in stores:
+                await store.close()
+
+
+def on_model(script: Callable[[Side], Awaitable[Any]], seed: int) -> Any:
+    async def begin(scheduler: Scheduler, process: ProcessLoop) -> Any:
+        model = Redis(scheduler)
+        world: Any = SimpleNamespace(
+            redis=model, machines={process: SimpleNamespace(redis_connections=[])},
+            history=SimpleNamespace(led=lambda *_: None, will_commit=lambda *_: None),
+        )  # fmt: skip
+
+        async def open_store(on_gap: Callable[[], None]) -> LaneStore:
+            store = SimStore(RedisSettings(), "lane", "prefix", on_gap, lambda _: None)
+            store.world, store.process = world, process
+            store._adopt(await store._connect())
+            return store
+
+        async def forget() -> None:
+            model.keys = Keys()
+
+        return await script(Side(open_store, forget))
+
+    return on_virtual_time(seed, begin)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+async def test_the_model_does_what_redis_does(script: Any, vhost: Vhost) -> None:
+    real = await on_redis(script, vhost.redis_url, vhost.redis_prefix)
+    for seed in range(5):
+        assert on_model(script, seed) == real

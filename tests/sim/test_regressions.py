@@ -1,0 +1,122 @@
+"""Bugs that the simulator found, each by the smallest thing that shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatcher.core.effects import (
+    Dispatched,
+    Ended,
+    IncarnationRow,
+    OpenEntry,
+    SendCopy,
+    SendNotice,
+    SettledEntries,
+    Snapshot,
+)
+from dispatcher.core.events import MessagesArrived, RedeliveriesEnded
+from dispatcher.core.lane import Lane
+from dispatcher.core.model import Message
+from dispatcher.core.policies import policy
+from dispatcher.core.state import COUNTER_SHIFT, LaneOptions
+from dispatcher.errors import NumbersBehind
+from dispatcher.protocol import TYPE_REJOIN, Heartbeat, Join, Settle
+
+NOW_MS = 1_750_000_000_000
+EPOCH = NOW_MS // 1_000
+SEQ = EPOCH << COUNTER_SHIFT
+ROW = IncarnationRow("c", "uuid", "queue", 1, 10, "live")
+
+
+def lane(name: str = "exclusive", *, inbounds: int = 1, top_up: bool = False, **given: Any) -> Lane:
+    options = LaneOptions(
+        policy=policy(name, top_up=top_up), inbounds=tuple((f"in{n}", 1) for n in range(inbounds))
+    )
+    given = {"complete": True, "broker_restarted": False, **given}
+    made = Lane(options, Snapshot(lane_epoch=EPOCH + 1, **given), NOW_MS)
+    made.start(NOW_MS)
+    return made
+
+
+def fingerprint(name: str) -> bytes:
+    return name.encode().ljust(16, b".")
+
+
+def original(
+    name: str, tag: int, *, group: bytes | None = b"g", inbound: int = 0, again: bool = True
+) -> Message:
+    return Message(
+        inbound, tag, (EPOCH + 1, tag), fingerprint(name), group, name, 1, NOW_MS, redelivered=again
+    )  # fmt: skip
+
+
+def entry(name: str, tag: int, seq: int, group_seq: int, *, inbound: int = 0, holder: int = 1) -> OpenEntry:
+    return OpenEntry(
+        inbound, (EPOCH, tag), fingerprint(name), holder, SEQ + seq, b"g", group_seq, SEQ + 1, 1
+    )  # fmt: skip
+
+
+def test_a_group_of_one_message_is_forgotten_when_that_is_settled() -> None:
+    """Its backlog stood in a list of the delivery pass when it ran empty: remembered for ever."""
+    core = lane("sequenced", top_up=True)
+    core.step([Join(consumer="c", incarnation="uuid", n=1, queue="queue", prefetch=1)], NOW_MS)
+    for tag in range(1, 4):
+        effects = core.step(
+            [MessagesArrived([original(f"m{tag}", tag, group=b"g%d" % tag, again=False)])], NOW_MS
+        )
+        (copy,) = [action for action in effects.actions if isinstance(action, Dispatched)]
+        core.step([Settle(consumer="c", incarnation="uuid", acked=((copy.seq, copy.seq),))], NOW_MS)
+    assert not core.state.groups
+
+
+def test_what_expired_behind_others_of_its_group_is_no_sign_that_it_vanished() -> None:
+    """A new leader met the one before it first, took it for gone, and delivered it although it was dead."""
+    ended = Ended(0, (EPOCH, 2), fingerprint("expired"), b"g", 0, "expired")
+    core = lane(records=[ended])
+    effects = core.step([MessagesArrived([original("first", 1), original("expired", 2)])], NOW_MS)
+    assert [action.message.content for action in effects.actions if hasattr(action, "reason")] == ["expired"]
+    assert core.state.ending
+
+
+def test_an_original_that_was_acked_twice_is_known_to_the_third_leader() -> None:
+    """It was kept as proven and as unproven: two entries, of which a leader trusts neither."""
+    settled = ((EPOCH - 5, 1), fingerprint("m"))
+    records = [SettledEntries(0, True, (settled,)), SettledEntries(0, False, (settled,))]
+    core = lane(records=records, broker_restarted=True)
+    core.step([MessagesArrived([original("m", 1)])], NOW_MS)
+    assert core.state.counters["acked_again"] == 1
+
+
+def test_a_group_of_two_inbound_queues_is_sent_again_in_the_order_of_dispatch() -> None:
+    """The journal is by inbound queue, so the consumer saw a gap, joined again, and saw it again."""
+    records = [entry("b", 1, 2, 2, inbound=0), entry("a", 1, 1, 1, inbound=1)]
+    core = lane(inbounds=2, records=records, incarnations={1: ROW})
+    core.step([MessagesArrived([original("b", 1)])], NOW_MS)
+    core.step([MessagesArrived([original("a", 1, inbound=1)])], NOW_MS)
+    join = Join(consumer="c", incarnation="uuid", n=2, queue="new", prefetch=10)
+    sent = [a.copy.group_seq for a in core.step([join], NOW_MS).actions if isinstance(a, SendCopy)]
+    assert sent == [1, 2]
+
+
+def test_a_consumer_is_asked_for_what_nobody_else_has() -> None:
+    """Redis had lost its settle and the original was acked: its group waited for ever."""
+    core = lane(records=[entry("m", 1, 1, 1)], incarnations={1: ROW})
+    effects = core.step([RedeliveriesEnded(0)], NOW_MS)
+    asked = [a.type for a in effects.actions if isinstance(a, SendNotice)]
+    assert TYPE_REJOIN in asked
+    core.step([Join(consumer="c", incarnation="uuid", n=2, queue="queue", prefetch=10)], NOW_MS)
+    assert not core.state.by_id["c"].in_flight
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 100])
+def test_numbers_that_consumers_have_seen_are_not_given_again(ahead: int) -> None:
+    """Redis forgot them, the clock was behind: the SDK took new messages for known ones and settled them."""
+    core = lane(complete=False)
+    beat = Heartbeat(
+        consumer="c", incarnation="other", queue="q", held=0, last=(EPOCH + 1 + ahead) << COUNTER_SHIFT
+    )
+    with pytest.raises(NumbersBehind) as behind:
+        core.step([beat], NOW_MS)
+    assert behind.value.lane_epoch == EPOCH + 2 + ahead

@@ -1,0 +1,64 @@
+"""The simulator itself: it repeats exactly, shrinks, and says what failed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from dispatcher.cli import app
+from dispatcher.sim.campaign import run_scenario, run_seed, shrink
+from dispatcher.sim.scenario import Scenario, make_scenario
+from tests.sim.plants import PLANTS
+
+PLANT = PLANTS["copies_published_before_the_commit"]
+
+
+def test_a_seed_is_the_same_run_in_every_process(tmp_path: Path) -> None:
+    traces = []
+    for hash_seed in ("1", "2"):
+        trace = tmp_path / hash_seed
+        command = [sys.executable, "-m", "dispatcher", "sim", "--seed", "12", "--trace", str(trace)]
+        subprocess.run(
+            command, env={**os.environ, "PYTHONHASHSEED": hash_seed}, check=True, capture_output=True
+        )
+        traces.append(trace.read_text())
+    assert traces[0] == traces[1]
+    assert traces[0].count("\n") > 500
+
+
+def test_a_failing_run_tells_its_last_events() -> None:
+    outcome = run_scenario(make_scenario(1), plants=[PLANT])
+    assert outcome.checker == "duplicates"
+    assert "before its commit" in (outcome.problem or "")
+    assert any("Dispatched" in event for event in outcome.events)
+
+
+def test_a_failing_run_shrinks() -> None:
+    def fails(scenario: Scenario) -> bool:
+        return run_scenario(scenario, plants=[PLANT]).checker == "duplicates"
+
+    smallest = shrink(make_scenario(1), fails)
+    assert fails(smallest)
+    assert not smallest.faults
+    assert len(smallest.messages) < 20
+    assert len(smallest.consumers) == 1
+
+
+def test_messages_can_be_chosen() -> None:
+    assert run_seed(3, messages=5).messages < 20
+
+
+def test_the_command_runs_a_range_and_counts() -> None:
+    result = CliRunner().invoke(app, ["sim", "--seeds", "1..3", "--messages", "20", "--jobs", "1"])
+    assert result.exit_code == 0, result.output
+    assert "3 seeds" in result.output
+    assert "0 failed" in result.output
+
+
+def test_the_command_refuses_what_makes_no_sense() -> None:
+    assert CliRunner().invoke(app, ["sim", "--seeds", "many"]).exit_code == 2
+    assert CliRunner().invoke(app, ["sim", "--shrink"]).exit_code == 2
