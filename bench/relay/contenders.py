@@ -1,0 +1,234 @@
+"""Who is measured: each takes messages from `inbound` and hands them to four consumers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+from urllib.parse import quote
+
+from pamqp import commands
+
+from bench.relay import cpu
+from bench.relay.consumers import PlainConsumer, ProtocolConsumer
+from bench.relay.meter import Meter
+from dispatcher.amqp.link import Link
+from dispatcher.demo.dispatcher_process import DispatcherProcess
+from dispatcher.nodes import Management
+from dispatcher.nodes.process import GuardedProcess
+from dispatcher.protocol import LaneNames
+from dispatcher.settings import RabbitSettings
+
+INBOUND: Final = "inbound"
+CONSUMERS: Final = 4
+SHOVEL_PREFETCH: Final = 1_000
+LANE: Final = "bench"
+#: A Shovel or an aio-pika relay is there in well under a second.
+CONSUMER_POLL_S: Final = 0.02
+#: After its start a dispatcher still imports and looks around; what that costs is measured apart.
+SETTLED_POLL_S: Final = 0.1
+SETTLED_POLLS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A vhost of the run's own, and a prefix for its Redis keys."""
+
+    vhost: str
+    amqp_url: str
+    redis_url: str
+    redis_prefix: str
+    api: Management
+
+
+class Contender(ABC):
+    """One way of relaying. Used once: `prepare`, `start`, `own_cpu_s` any time, `close`."""
+
+    name: ClassVar[str]
+
+    def __init__(self, place: Place, meter: Meter) -> None:
+        self._place = place
+        self._meter = meter
+        self._consumers: list[PlainConsumer | ProtocolConsumer] = []
+
+    @abstractmethod
+    async def prepare(self) -> None:
+        """Everything that is needed before the inbound queue is filled."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Begin to relay, the consumers being there."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """End the relay."""
+
+    def own_cpu_s(self) -> float | None:
+        """CPU used for relaying so far, in a process of its own; None: it runs inside the broker."""
+        return None
+
+    def last_words(self) -> str:
+        """The end of the relay's log, for when it got stuck."""
+        return ""
+
+    async def close(self) -> None:
+        await self.stop()
+        for consumer in self._consumers:
+            await consumer.close()
+
+    async def _consume(self, queues: list[str]) -> None:
+        for queue in queues:
+            consumer = PlainConsumer(self._meter)
+            await consumer.open(self._place.amqp_url, queue)
+            self._consumers.append(consumer)
+
+
+async def declare(url: str, queues: list[str]) -> None:
+    """Declare durable classic queues."""
+    link = await Link.open(RabbitSettings(url=url), name="bench", on_events=lambda _: None)
+    channel = await link.open_channel()
+    for queue in queues:
+        await link.call(channel, commands.Queue.Declare(queue=queue, durable=True))
+    await link.close()
+
+
+async def until_consumed(url: str, queue: str) -> None:
+    """Wait until somebody consumes the queue."""
+    link = await Link.open(RabbitSettings(url=url), name="bench", on_events=lambda _: None)
+    channel = await link.open_channel()
+    question = commands.Queue.Declare(queue=queue, passive=True)
+    while not (await link.call(channel, question)).consumer_count:  # noqa: ASYNC110 - the broker tells nobody
+        await asyncio.sleep(CONSUMER_POLL_S)
+    await link.close()
+
+
+class Dispatcher(Contender):
+    """This product with everything on: journal in Redis, confirms, settles."""
+
+    name = "dispatcher"
+    policy: ClassVar[str]
+
+    async def prepare(self) -> None:
+        place = self._place
+        lane: dict[str, Any] = {"policy": self.policy, "inbound": [{"queue": INBOUND}]}
+        configuration = {
+            "rabbitmq": {"url": place.amqp_url}, "redis": {"url": place.redis_url},
+            "prefix": place.redis_prefix, "lanes": {LANE: lane},
+        }  # fmt: skip
+        self._process = DispatcherProcess(configuration)
+        await asyncio.to_thread(self._process.start)  # declares the lane's queues
+        self._start_cpu_s = await self._settled_cpu_s()
+        await asyncio.to_thread(self._process.stop)
+        for number in range(CONSUMERS):
+            consumer = ProtocolConsumer(
+                self._meter, LaneNames(LANE, place.redis_prefix), f"consumer-{number}"
+            )
+            self._consumers.append(consumer)
+
+    async def start(self) -> None:
+        for consumer in self._consumers:
+            assert isinstance(consumer, ProtocolConsumer)
+            await consumer.open(self._place.amqp_url)
+        await asyncio.to_thread(self._process.launch)
+
+    def own_cpu_s(self) -> float:
+        return cpu.used_s(self._process.pid) - self._start_cpu_s
+
+    def last_words(self) -> str:
+        return self._process.log()
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self._process.close)
+
+    async def _settled_cpu_s(self) -> float:
+        """What a start costs, without any message."""
+        used = -1.0
+        same = 0
+        while same < SETTLED_POLLS:
+            await asyncio.sleep(SETTLED_POLL_S)
+            before, used = used, cpu.used_s(self._process.pid)
+            same = same + 1 if used - before < SETTLED_POLL_S / 5 else 0
+        return used
+
+
+class Exclusive(Dispatcher):
+    name = "dispatcher, exclusive"
+    policy = "exclusive"
+
+
+class Sequenced(Dispatcher):
+    name = "dispatcher, sequenced"
+    policy = "sequenced"
+
+
+class Shovel(Contender):
+    """RabbitMQ's own relay, inside the broker, without any grouping, to one durable queue."""
+
+    name = "Shovel, on-confirm"
+
+    async def prepare(self) -> None:
+        await declare(self._place.amqp_url, ["target"])
+
+    async def start(self) -> None:
+        await self._consume(["target"] * CONSUMERS)
+        uri = f"amqp:///{quote(self._place.vhost, safe='')}"
+        shovel = {
+            "src-protocol": "amqp091", "src-uri": uri, "src-queue": INBOUND,
+            "src-prefetch-count": SHOVEL_PREFETCH, "dest-protocol": "amqp091", "dest-uri": uri,
+            "dest-queue": "target", "ack-mode": "on-confirm",
+        }  # fmt: skip
+        await asyncio.to_thread(self._place.api.request, self._path(), "PUT", {"value": shovel})
+        await until_consumed(self._place.amqp_url, INBOUND)
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self._place.api.request, self._path(), "DELETE")
+
+    def _path(self) -> str:
+        return f"parameters/shovel/{quote(self._place.vhost, safe='')}/bench"
+
+
+class Naive(Contender):
+    """aio-pika, a callback per message, to four durable queues chosen by the group."""
+
+    name = "naive aio-pika"
+
+    async def prepare(self) -> None:
+        self._targets = [f"target-{number}" for number in range(CONSUMERS)]
+        await declare(self._place.amqp_url, self._targets)
+        self._process = GuardedProcess("naive")
+
+    async def start(self) -> None:
+        await self._consume(self._targets)
+        command = [sys.executable, "-m", "bench.relay.naive", self._place.amqp_url, INBOUND, *self._targets]
+        self._process.start(command, dict(os.environ))
+        await until_consumed(self._place.amqp_url, INBOUND)
+        self._start_cpu_s = cpu.used_s(self._pid)
+
+    @property
+    def _pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def own_cpu_s(self) -> float:
+        return cpu.used_s(self._pid) - self._start_cpu_s
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self._process.close)
+
+
+class Direct(Contender):
+    """No relay at all: consumers on the inbound queue. What the others' latency is compared with."""
+
+    name = "no relay"
+
+    async def prepare(self) -> None:
+        pass
+
+    async def start(self) -> None:
+        await self._consume([INBOUND] * CONSUMERS)
+
+    async def stop(self) -> None:
+        pass

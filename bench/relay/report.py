@@ -1,0 +1,106 @@
+"""Medians of all rounds, as a table for people and as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.relay.rounds import Latency, Throughput
+
+
+class Results:
+    """Everything measured in a run, by contender."""
+
+    def __init__(self) -> None:
+        self.throughputs: dict[str, list[Throughput]] = {}
+        self.latencies: dict[str, Latency] = {}
+
+    def add(self, name: str, measured: Throughput) -> None:
+        self.throughputs.setdefault(name, []).append(measured)
+
+    def rows(self, shovel: str, baseline: str) -> list[dict[str, Any]]:
+        """One row per contender: medians, ratio to the Shovel, added latency."""
+        reference = _median([m.per_second for m in self.throughputs.get(shovel, [])])
+        direct = self.latencies.get(baseline)
+        names = list(dict.fromkeys([*self.throughputs, *self.latencies]))
+        return [self._row(name, reference, direct) for name in names]
+
+    def _row(self, name: str, reference: float | None, direct: Latency | None) -> dict[str, Any]:
+        measured = self.throughputs.get(name, [])
+        latency = self.latencies.get(name)
+        rate = _median([m.per_second for m in measured])
+        return {
+            "contender": name,
+            "messages_per_s": rate,
+            "to_shovel": rate / reference if rate and reference else None,
+            "own_cpu_us": _median([m.own_us for m in measured]),
+            "broker_cpu_us": _median([m.broker_us for m in measured]),
+            "redis_cpu_us": _median([m.redis_us for m in measured]),
+            "p50_ms": latency.p50_ms if latency else None,
+            "p99_ms": latency.p99_ms if latency else None,
+            "added_p50_ms": latency.p50_ms - direct.p50_ms if latency and direct else None,
+            "added_p99_ms": latency.p99_ms - direct.p99_ms if latency and direct else None,
+            "own_cpu_us_at_steady_rate": latency.own_us if latency else None,
+            "rounds": [asdict(m) for m in measured],
+        }
+
+
+def machine() -> dict[str, Any]:
+    """The shape of the machine, without its name."""
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
+        "cpu": _cpu_model(),
+        "python": platform.python_version(),
+    }
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+_COLUMNS = (
+    ("messages_per_s", "messages/s", ",.0f"), ("to_shovel", "× Shovel", ".2f"),
+    ("own_cpu_us", "own CPU µs", ".1f"), ("broker_cpu_us", "broker µs", ".1f"),
+    ("redis_cpu_us", "Redis µs", ".1f"), ("p50_ms", "p50 ms", ".2f"), ("p99_ms", "p99 ms", ".2f"),
+    ("added_p50_ms", "added p50", ".2f"), ("added_p99_ms", "added p99", ".2f"),
+)  # fmt: skip
+
+
+def print_table(console: Console, rows: list[dict[str, Any]], caption: str) -> None:
+    """CPU is per message; latency from publish to arrival at a steady rate."""
+    table = Table(caption=caption, caption_justify="left")
+    table.add_column("contender")
+    for _, title, _ in _COLUMNS:
+        table.add_column(title, justify="right")
+    for row in rows:
+        cells = ["–" if row[key] is None else format(row[key], form) for key, _, form in _COLUMNS]
+        table.add_row(row["contender"], *cells)
+    console.print(table)
+
+
+def write_json(
+    path: Path, shape: dict[str, Any], rows: list[dict[str, Any]], options: dict[str, Any]
+) -> None:
+    """Everything, for a program to compare."""
+    document = {"machine": shape, "options": options, "results": rows}
+    path.write_text(json.dumps(document, indent=2) + "\n")

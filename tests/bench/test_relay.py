@@ -1,0 +1,94 @@
+"""The relay benchmark runs with one command, measures every contender, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.relay.meter import Meter
+from bench.relay.report import Results
+from bench.relay.rounds import Latency, Throughput
+from dispatcher.nodes import Management, Servers
+
+ROOT = Path(__file__).parents[2]
+CONTENDERS = (
+    "dispatcher, exclusive", "dispatcher, sequenced", "Shovel, on-confirm", "naive aio-pika", "no relay",
+)  # fmt: skip
+
+
+def _bench(servers: Servers, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bench.relay", *options], cwd=ROOT, env=servers.as_environment(),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_every_contender_is_measured(servers: Servers, tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    small = ("--messages", "1000", "--rounds", "1", "--seconds", "1", "--rate", "200")
+    ended = _bench(servers, *small, "--json", str(file))
+    assert ended.returncode == 0, ended.stderr
+    document = json.loads(file.read_text())
+    rows = {row["contender"]: row for row in document["results"]}
+    assert tuple(rows) == CONTENDERS
+    for name in CONTENDERS[:-1]:
+        assert rows[name]["messages_per_s"] > 0
+        assert f"round 1: {name}:" in ended.stdout
+    for name in CONTENDERS:
+        assert 0 < rows[name]["p50_ms"] <= rows[name]["p99_ms"]
+    assert rows["Shovel, on-confirm"]["to_shovel"] == 1.0
+    assert rows["dispatcher, exclusive"]["own_cpu_us"] is not None  # so few messages say nothing about it
+    assert rows["no relay"]["added_p50_ms"] == 0
+    assert document["machine"]["cores"] > 0
+    vhosts = [vhost["name"] for vhost in Management(servers.management_url).request("vhosts")]
+    assert not [name for name in vhosts if name.startswith("bench-")]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--contenders", "exclusive,nobody"), "unknown: nobody"),
+        (("--messages", "0"), "must be at least 1"),
+    ],
+)
+def test_wrong_options_are_named(servers: Servers, options: tuple[str, str], problem: str) -> None:
+    ended = _bench(servers, *options)
+    assert ended.returncode == 2
+    assert problem in ended.stderr
+
+
+def test_servers_that_do_not_answer_end_it_in_one_line() -> None:
+    nowhere = Servers(
+        "amqp://guest:guest@127.0.0.1:9/", "http://guest:guest@127.0.0.1:9", "redis://127.0.0.1:9"
+    )
+    ended = _bench(nowhere)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("bench.relay: ")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_rows_are_medians_and_compared_with_shovel_and_no_relay() -> None:
+    results = Results()
+    for rate in (10.0, 30.0, 20.0):
+        results.add("shovel", Throughput(1, rate, None, 5.0, None))
+        results.add("ours", Throughput(1, 2 * rate, rate, 1.0, None))
+    results.latencies = {"ours": Latency(3.0, 9.0, 40.0), "none": Latency(1.0, 2.0, None)}
+    shovel, ours, none = results.rows("shovel", "none")
+    assert (shovel["messages_per_s"], shovel["to_shovel"], shovel["own_cpu_us"]) == (20.0, 1.0, None)
+    assert (ours["messages_per_s"], ours["to_shovel"], ours["own_cpu_us"]) == (40.0, 2.0, 20.0)
+    assert (ours["added_p50_ms"], ours["added_p99_ms"]) == (2.0, 7.0)
+    assert none["messages_per_s"] is None
+
+
+def test_the_meter_counts_from_the_first_to_the_last() -> None:
+    meter = Meter(3)
+    meter.arrived([b"1"])
+    assert not meter.done.is_set()
+    meter.arrived([b"2", b"3"])
+    assert meter.done.is_set()
+    assert meter.rate > 0

@@ -1,0 +1,191 @@
+"""deploy/: the compose file is valid, and everything that it names exists in the product."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from dispatcher import config
+from dispatcher.nodes import containers
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+COMPOSE_TEXT = (DEPLOY / "docker-compose.yml").read_text()
+COMPOSE: dict[str, Any] = yaml.safe_load(COMPOSE_TEXT)
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
+#: As Compose writes it: ${NAME}, ${NAME:-default}, ${NAME:?error}; $$ is a dollar.
+VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(:[-?][^}]*)?\}")
+EXAMPLES = ("producer", "consumer-1", "consumer-2")
+
+
+def _dotenv_names() -> set[str]:
+    lines = (DEPLOY / ".env.example").read_text().splitlines()
+    return {line.split("=")[0] for line in lines if line and not line.startswith("#")}
+
+
+def _environment(service: str) -> dict[str, str]:
+    """A service's variables as Compose would set them, passwords being `secret`."""
+    variables = SERVICES[service].get("environment", {})
+    return {name: VARIABLE.sub("secret", str(value)) for name, value in variables.items()}
+
+
+def _mounts(service: str) -> dict[str, str]:
+    """Bind mounts of a service: path in the container to path in deploy/."""
+    pairs = [volume.split(":") for volume in SERVICES[service].get("volumes", [])]
+    return {pair[1]: pair[0] for pair in pairs if pair[0].startswith(".")}
+
+
+def _read_variables(program: Path) -> set[str]:
+    """The environment variables that a Python program names."""
+    found = set()
+    for node in ast.walk(ast.parse(program.read_text())):
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "os.environ":
+            found.add(ast.literal_eval(node.slice))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"os.environ.get", "os.getenv"}:
+            found.add(ast.literal_eval(node.args[0]))
+    return found
+
+
+def test_compose_file_fits_the_specification() -> None:
+    schema = json.loads((Path(__file__).parent / "compose_spec.json").read_text())
+    jsonschema.Draft7Validator.check_schema(schema)
+    problems = [
+        f"{'.'.join(map(str, error.path))}: {error.message}"
+        for error in jsonschema.Draft7Validator(schema).iter_errors(COMPOSE)
+    ]
+    assert not problems
+
+
+def test_services_are_the_promised_ones() -> None:
+    assert set(SERVICES) == {"rabbitmq", "redis", "dispatcher", *EXAMPLES}
+    assert SERVICES["dispatcher"]["deploy"]["replicas"] == 2
+    assert all("healthcheck" in service for service in SERVICES.values())
+    assert all(service["networks"] == list(COMPOSE["networks"]) for service in SERVICES.values())
+    assert "management" in SERVICES["rabbitmq"]["image"]
+    command = " ".join(SERVICES["redis"]["command"])
+    assert "--appendonly yes" in command
+    assert "--maxmemory-policy noeviction" in command
+
+
+def test_images_are_those_that_the_tests_run_on_where_an_engine_answers() -> None:
+    assert SERVICES["rabbitmq"]["image"] == containers.RABBITMQ_IMAGE
+    assert SERVICES["redis"]["image"] == containers.REDIS_IMAGE
+
+
+def test_passwords_come_from_the_environment_and_must_be_set() -> None:
+    used = {name: default for name, default in VARIABLE.findall(COMPOSE_TEXT)}
+    assert set(used) == _dotenv_names()
+    assert all(default.startswith(":?") for default in used.values())
+    for service in SERVICES.values():
+        for name, value in service.get("environment", {}).items():
+            if re.search(r"PASS|AUTH|SECRET|TOKEN", name):
+                assert VARIABLE.fullmatch(str(value)), name
+            assert not re.search(r"://[^/@]*:[^/@$]+@", str(value)), f"{name}: a password in the file"
+    assert not re.search(r"^\w+=.", (DEPLOY / ".env.example").read_text(), re.MULTILINE)
+
+
+def test_every_named_file_exists() -> None:
+    for service in SERVICES.values():
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            if source.startswith("."):
+                assert (DEPLOY / source).exists(), source
+            else:
+                assert source in COMPOSE["volumes"], source
+    build = SERVICES["dispatcher"]["build"]
+    context = (DEPLOY / build["context"]).resolve()
+    assert context == ROOT
+    assert (context / build["dockerfile"]).is_file()
+    # The examples run in the dispatcher's image.
+    assert {SERVICES[name]["image"] for name in (*EXAMPLES, "dispatcher")} == {"dispatcher"}
+
+
+def test_conditions_name_services_with_health_checks() -> None:
+    for service in SERVICES.values():
+        for name, condition in service.get("depends_on", {}).items():
+            assert condition == {"condition": "service_healthy"}
+            assert "healthcheck" in SERVICES[name]
+
+
+@pytest.mark.parametrize("service", ["dispatcher", *EXAMPLES])
+def test_own_containers_run_unprivileged_on_a_read_only_root(service: str) -> None:
+    settings = SERVICES[service]
+    assert settings["read_only"] is True
+    assert settings["cap_drop"] == ["ALL"]
+    assert settings["security_opt"] == ["no-new-privileges:true"]
+    assert "/tmp" in settings["tmpfs"]
+
+
+def test_configuration_is_valid_with_the_environment_of_its_service() -> None:
+    environment = _environment("dispatcher")
+    target = re.search(r"DISPATCHER_CONFIG=(\S+)", DOCKERFILE)
+    assert target is not None
+    path = DEPLOY / _mounts("dispatcher")[target[1]]
+    settings = config.load(path, environment)
+    assert set(VARIABLE.findall(path.read_text())) == {(name, "") for name in environment}
+    assert settings.rabbitmq.address.host in SERVICES
+    assert settings.redis.address.host in SERVICES
+    assert {queue.queue for queue in settings.lanes["orders"].inbound} == {"orders.high", "orders.low"}
+
+
+def test_port_is_the_one_that_is_configured() -> None:
+    settings = config.load(DEPLOY / "dispatcher.yaml", _environment("dispatcher"))
+    assert SERVICES["dispatcher"]["expose"] == [str(settings.http.port)]
+    assert f"EXPOSE {settings.http.port}\n" in DOCKERFILE
+    check = SERVICES["dispatcher"]["healthcheck"]["test"]
+    assert f"http://127.0.0.1:{settings.http.port}/readyz" in check[-1]
+    ast.parse(check[-1])
+
+
+@pytest.mark.parametrize("service", EXAMPLES)
+def test_example_exists_and_gets_the_variables_that_it_reads(service: str) -> None:
+    (command,) = SERVICES[service]["command"]
+    folder = _mounts(service)[str(Path(command).parent)]
+    program = DEPLOY / folder / Path(command).name
+    assert set(_environment(service)) == _read_variables(program)
+    ast.parse(SERVICES[service]["healthcheck"]["test"][-1])
+
+
+def test_consumers_have_ids_of_their_own() -> None:
+    ids = [_environment(service)["CONSUMER_ID"] for service in EXAMPLES[1:]]
+    assert len(set(ids)) == len(ids)
+
+
+def test_dockerfile_copies_what_exists_and_ends_as_an_ordinary_user() -> None:
+    sources = [
+        source
+        for line in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILE, re.MULTILINE)
+        for source in line.split()[:-1]
+    ]
+    assert sources
+    allowed = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        assert f"!{source.removeprefix('./')}" in allowed, f"{source} is kept out of the build"
+    users = re.findall(r"^USER (\d+):\d+$", DOCKERFILE, re.MULTILINE)
+    assert users
+    assert users[-1] != "0"
+    assert len(re.findall(r"^FROM ", DOCKERFILE, re.MULTILINE)) == 2
+
+
+def test_command_of_the_image_exists() -> None:
+    assert 'ENTRYPOINT ["dispatcher"]' in DOCKERFILE
+    command = re.search(r"^CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)
+    assert command is not None
+    result = subprocess.run(
+        [sys.executable, "-m", "dispatcher", *json.loads(command[1]), "--help"],
+        env=os.environ | {"COLUMNS": "200", "TERM": "dumb"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "DISPATCHER_CONFIG" in result.stdout, "the image names its configuration by this variable"

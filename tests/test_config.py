@@ -1,0 +1,383 @@
+"""The configuration file: what it may say, and how it is refused."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from dispatcher import config
+from dispatcher.errors import ConfigurationError
+from dispatcher.settings import InboundSettings, PolicyName, Settings
+
+CONTRACT_EXAMPLE = """
+rabbitmq: {url: "amqp://guest:guest@localhost:5672/"}
+redis:    {url: "redis://localhost:6379/0"}
+http:     {listen: "127.0.0.1:8642"}
+defaults: {group_header: [x-group-id]}
+match:
+  - {lanes: "orders.*", policy: sequenced}
+lanes:
+  orders:
+    policy: exclusive
+    inbound:
+      - {queue: orders.high, weight: 4}
+      - {queue: orders.low, weight: 1}
+"""
+
+
+def parse(text: str, **environ: str) -> Settings:
+    return config.parse(textwrap.dedent(text), environ)
+
+
+def problems(text: str, **environ: str) -> list[str]:
+    with pytest.raises(ConfigurationError) as caught:
+        parse(text, **environ)
+    return caught.value.problems
+
+
+def lane_problems(keys: str, **environ: str) -> list[str]:
+    """Problems of the lane `a` with these keys (flow style), less the lane's path."""
+    found = problems(f"lanes: {{a: {{inbound: [{{queue: q}}], {keys}}}}}", **environ)
+    return [line.removeprefix("lanes.a.") for line in found]
+
+
+def test_the_example_of_the_contract_loads() -> None:
+    settings = parse(CONTRACT_EXAMPLE)
+    lane = settings.lanes["orders"]
+    assert lane.policy is PolicyName.EXCLUSIVE
+    assert lane.inbound == (
+        InboundSettings(queue="orders.high", weight=4),
+        InboundSettings(queue="orders.low", weight=1),
+    )
+    assert (settings.http.host, settings.http.port) == ("127.0.0.1", 8642)
+    assert settings.rabbitmq.address.vhost == "/"
+
+
+def test_defaults_are_the_contracts() -> None:
+    settings = parse("lanes: {a: {inbound: [{queue: q}]}}")
+    lane = settings.lanes["a"]
+    assert (lane.name, lane.policy, lane.inbound[0].weight, lane.inbound[0].declare) == (
+        "a", PolicyName.EXCLUSIVE, 1, False,
+    )  # fmt: skip
+    assert (lane.group_header, lane.sequence_header, lane.first_header) == (
+        ("x-group-id",),
+        "x-group-seq",
+        None,
+    )
+    assert (lane.ungrouped, lane.top_up) == ("balance", False)
+    assert (lane.reconnect_grace_ms, lane.liveness_interval_ms, lane.heartbeat_ms) == (0, 500, 5_000)
+    assert (lane.look_ahead, lane.look_ahead_bytes) == (10_000, 256 * 1024 * 1024)
+    assert (settings.prefix, settings.redis.timeout_ms, settings.rabbitmq.heartbeat_ms) == (
+        "dispatch", 2_000, 10_000,
+    )  # fmt: skip
+
+
+def test_every_key_arrives_under_its_attribute() -> None:
+    lane = parse("""
+        lanes:
+          a:
+            policy: sequenced
+            inbound: [{queue: q, weight: 7, declare: true}]
+            group_header: [JMSXGroupID, "property:message_id", routing_key]
+            sequence_header: null
+            first_header: x-first
+            ungrouped: group:rest
+            top_up: true
+            reconnect_grace: 5s
+            liveness_interval: 250ms
+            heartbeat: 2m
+            look_ahead: 60000
+            look_ahead_bytes: 64KiB
+        """).lanes["a"]
+    assert lane.inbound == (InboundSettings(queue="q", weight=7, declare=True),)
+    assert lane.group_header == ("JMSXGroupID", "property:message_id", "routing_key")
+    assert (lane.sequence_header, lane.first_header, lane.ungrouped) == (None, "x-first", "group:rest")
+    assert (lane.policy, lane.top_up) == (PolicyName.SEQUENCED, True)
+    assert (lane.reconnect_grace_ms, lane.liveness_interval_ms, lane.heartbeat_ms) == (5_000, 250, 120_000)
+    assert (lane.look_ahead, lane.look_ahead_bytes) == (60_000, 65_536)
+
+
+def test_lane_beats_first_match_beats_defaults() -> None:
+    lanes = parse("""
+        defaults: {look_ahead: 1, policy: sequenced, heartbeat: 1s}
+        match:
+          - {lanes: "orders.*", look_ahead: 2}
+          - {lanes: "#", look_ahead: 3, heartbeat: 3s}
+        lanes:
+          orders.eu: {inbound: [{queue: a}]}
+          orders.us: {inbound: [{queue: b}], look_ahead: 9}
+          orders: {inbound: [{queue: c}]}
+        """).lanes
+    assert [lane.look_ahead for lane in lanes.values()] == [2, 9, 3]
+    assert [lane.heartbeat_ms for lane in lanes.values()] == [1_000, 1_000, 3_000]
+    assert {lane.policy for lane in lanes.values()} == {PolicyName.SEQUENCED}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits"),
+    [
+        ("orders", ["orders"]),
+        ("orders.*", ["orders.eu"]),
+        ("orders.#", ["orders", "orders.eu", "orders.eu.west"]),
+        ("#", ["orders", "orders.eu", "orders.eu.west", "bills"]),
+        ("*", ["orders", "bills"]),
+        ("#.west", ["orders.eu.west"]),
+        ("b*", ["bills"]),
+        ("*s.e*", ["orders.eu"]),
+    ],
+)
+def test_patterns_of_match(pattern: str, fits: list[str]) -> None:
+    names = ["orders", "orders.eu", "orders.eu.west", "bills"]
+    lanes = "".join(f"  {name}: {{inbound: [{{queue: q.{name}}}]}}\n" for name in names)
+    settings = config.parse(f"match: [{{lanes: '{pattern}', look_ahead: 5}}]\nlanes:\n{lanes}", {})
+    assert [name for name, lane in settings.lanes.items() if lane.look_ahead == 5] == fits
+
+
+def test_a_bad_default_is_reported_once_where_it_is() -> None:
+    assert problems("""
+        defaults: {heartbeat: soon}
+        lanes: {a: {inbound: [{queue: p}]}, b: {inbound: [{queue: q}]}}
+        """) == ["defaults.heartbeat: must be a duration such as 500ms, 5s, 2m or 0"]
+
+
+def test_variables_come_from_the_environment() -> None:
+    document = """
+        rabbitmq: {url: "amqp://app:${PASSWORD}@${HOST:-mq}:5672/"}
+        prefix: a${EMPTY:-b}
+        lanes:
+          a:
+            inbound: [{queue: "${QUEUE}"}, {queue: "$${plain"}]
+            look_ahead: ${LOOK_AHEAD:-3}
+        """
+    settings = parse(document, PASSWORD="s3cret", EMPTY="", QUEUE="${NOT_AGAIN}")
+    address = settings.rabbitmq.address
+    assert (address.host, address.password, settings.prefix) == ("mq", "s3cret", "ab")
+    assert [inbound.queue for inbound in settings.lanes["a"].inbound] == ["${NOT_AGAIN}", "${plain"]
+    assert settings.lanes["a"].look_ahead == 3
+
+
+def test_a_variable_is_what_its_key_needs() -> None:
+    settings = parse(
+        """
+        rabbitmq:
+          ca_file: ${CA:-}
+        lanes: {a: {inbound: [{queue: "${ONE}", weight: "${ONE}", declare: "${YES}"}]}}
+        """,
+        ONE="1", YES="true",
+    )  # fmt: skip
+    assert settings.rabbitmq.ca_file is None
+    assert settings.lanes["a"].inbound[0] == InboundSettings(queue="1", weight=1, declare=True)
+
+
+@pytest.mark.parametrize("value", ["", "one", "-1", "1.0", "9" * 99, "true"])
+def test_a_variable_that_is_no_number_is_refused(value: str) -> None:
+    assert lane_problems('look_ahead: "${N}"', N=value) == ["look_ahead: must be a positive integer"]
+
+
+def test_missing_and_malformed_variables_are_named_with_their_path() -> None:
+    assert problems("""
+        redis: {url: "${REDIS_URL}"}
+        lanes: {a: {inbound: [{queue: q, weight: "${W-3}"}], policy: "${POLICY}${TOO}"}}
+        """) == [
+        "redis.url: the environment variable REDIS_URL is not set",
+        "lanes.a.inbound[0].weight: has a ${ that is neither "
+        "${VAR} nor ${VAR:-default} (write $${ for a plain ${)",
+        "lanes.a.policy: the environment variable POLICY is not set",
+        "lanes.a.policy: the environment variable TOO is not set",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ("weight: 3", "weight: unknown key"),
+        ("park_after: 10m", "park_after: unknown key"),
+        ("polcy: exclusive", "polcy: unknown key; is policy meant?"),
+        ("name: b", "name: unknown key"),
+        ("heartbeat_ms: 5000", "heartbeat_ms: unknown key; is heartbeat meant?"),
+        ("policy: random", "policy: must be exclusive, sequenced or concurrent"),
+        ("group_header: x-group-id", "group_header: must be a list"),
+        ("group_header: []", "group_header: must have at least one entry"),
+        ("group_header: [a, a]", "group_header: names the same header twice"),
+        ("group_header: [7]", "group_header[0]: must be text (put it in quotes)"),
+        ("group_header: ['property:prio']", "group_header[0]: property: must be followed by one of app_id, "),
+        ("sequence_header: ''", "sequence_header: must not be empty or hold control characters"),
+        ("sequence_header: x-group-id", "sequence_header: is a group header too"),
+        ("first_header: x-group-id", "first_header: is read as group or sequence header too"),
+        ("first_header: x-dispatch-first", "first_header: must not begin with x-dispatch-"),
+        ("first_header: x, policy: concurrent", "first_header: policy concurrent has no groups"),
+        ("ungrouped: drop", "ungrouped: must be balance, reject or group:<name>"),
+        ("ungrouped: 'group:'", "ungrouped: group: needs a name, for example group:default"),
+        ("ungrouped: reject, policy: concurrent", "ungrouped: policy concurrent treats all messages alike"),
+        ("top_up: 'yes'", "top_up: must be true or false"),
+        ("top_up: true", "top_up: only works with policy: sequenced"),
+        ("reconnect_grace: 5", "reconnect_grace: must be a duration such as 500ms, 5s, 2m or 0"),
+        ("reconnect_grace: 5 s", "reconnect_grace: must be a duration such as 500ms, 5s, 2m or 0"),
+        ("reconnect_grace: -5s", "reconnect_grace: must be a duration such as 500ms, 5s, 2m or 0"),
+        ("reconnect_grace: 2h", "reconnect_grace: must be from 0 to 1h"),
+        ("liveness_interval: 0", "liveness_interval: must be from 10ms to 1m"),
+        ("heartbeat: null", "heartbeat: must be a duration such as 500ms, 5s, 2m or 0"),
+        ("look_ahead: 0", "look_ahead: must be a positive integer"),
+        ("look_ahead: true", "look_ahead: must be a positive integer"),
+        ("look_ahead: 1.5", "look_ahead: must be a positive integer"),
+        ("look_ahead: 60001", "look_ahead: must be at most 60000"),
+        ("look_ahead_bytes: 1024", "look_ahead_bytes: must be a size such as 64KiB, 256MiB or 1GiB"),
+        ("look_ahead_bytes: 0MiB", "look_ahead_bytes: must be from 1B to 1024GiB"),
+    ],
+)
+def test_lane_keys_refused(keys: str, expected: str) -> None:
+    found = lane_problems(keys)
+    assert len(found) == 1
+    assert found[0].startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "the configuration must be a mapping with the key lanes"),
+        ("- 1", "the configuration must be a mapping with the key lanes"),
+        ("lanes: {}", "lanes: must be a mapping with at least one lane"),
+        ("prefix: a", "lanes: must be a mapping with at least one lane"),
+        ("lanes: {a: }", "lanes.a: must be a mapping with inbound and lane keys"),
+        ("lanes: {a: {}}", "lanes.a.inbound: must be a list of 1 to 255 entries with queue and weight"),
+        ("lanes: {a: {inbound: [q]}}", "lanes.a.inbound[0]: must be a mapping of keys to values"),
+        ("lanes: {a: {inbound: [{weight: 1}]}}", "lanes.a.inbound[0].queue: is required"),
+        ("lanes: {a: {inbound: [{queue: 7}]}}", "lanes.a.inbound[0].queue: must be text (put it in quotes)"),
+        (
+            "lanes: {a: {inbound: [{queue: q, weight: 1001}]}}",
+            "lanes.a.inbound[0].weight: must be at most 1000",
+        ),
+        (
+            "lanes: {a.park.b: {inbound: [{queue: q}]}}",
+            "lanes.a.park.b: the name must not have the segment 'park'",
+        ),
+        (
+            "lanes: {a b: {inbound: [{queue: q}]}}",
+            "lanes.a b: the name must be segments of A-Z a-z 0-9 _ -",
+        ),
+        (
+            "lanes: {a: {inbound: [{queue: q}, {queue: q}]}}",
+            "lanes.a.inbound[1].queue: 'q' is an inbound queue of lane a already",
+        ),
+        (
+            "lanes: {a: {inbound: [{queue: q}]}, b: {inbound: [{queue: q}]}}",
+            "lanes.b.inbound[0].queue: 'q' is an inbound queue of lane a already",
+        ),
+        (
+            "lanes: {a: {inbound: [{queue: dispatch.b.dead}]}}",
+            "lanes.a.inbound[0].queue: 'dispatch.b.dead' is under the dispatcher's own prefix 'dispatch'; "
+            "lanes can't be chained: choose another queue or prefix",
+        ),
+        ("{lanes: {a: {inbound: [{queue: q}]}}, lane: 1}", "lane: unknown key; is lanes meant?"),
+        ("a: &a [*a]\nlanes: {b: {inbound: [{queue: q}]}}", "a[0]: contains itself by an alias"),
+        ("lanes: {a: {inbound: [{queue: q}]}, a: {}}", "lanes.a: is there twice (lines 1 and 1)"),
+        (
+            "lanes: {a: {inbound: [{queue: !!binary cQ==}]}}",
+            "lanes.a.inbound[0].queue: the YAML tag 'tag:yaml.org,2002:binary' is not known here",
+        ),
+        (
+            "lanes: {a: {inbound: [{queue: q}], <<: {policy: exclusive}}}",
+            "lanes.a: the merge key in line 1 is not known here; use defaults or match",
+        ),
+        ("lanes: [", "line 1, column 9: not YAML: "),
+        ("lanes: \x00", "not YAML: "),
+        ("[" * 3000, "not a configuration: nested too deeply"),
+        ("--- 1\n--- 2", "line 2, column 1: not YAML: but found another document"),
+    ],
+)
+def test_documents_refused(text: str, expected: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        config.parse(text, {})
+    assert caught.value.problems[0].startswith(expected)
+
+
+def test_an_alias_bomb_is_refused_before_it_fills_the_memory() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    with pytest.raises(ConfigurationError, match="more than 100000 values"):
+        config.parse("\n".join(lines), {})
+
+
+@pytest.mark.parametrize(
+    ("section", "expected"),
+    [
+        ("rabbitmq: {url: 'http://h/'}", "rabbitmq.url: must be a URL that begins with amqp:// or amqps://"),
+        ("rabbitmq: {url: 'amqp:///x'}", "rabbitmq.url: the URL names no host"),
+        ("rabbitmq: {url: 'amqp://h:99999/'}", "rabbitmq.url: is not a URL"),
+        ("rabbitmq: {url: 'amqp://h/a/b'}", "rabbitmq.url: the vhost in the URL must be percent-encoded"),
+        ("rabbitmq: {url: 'amqp://h/?heartbeat=5'}", "rabbitmq.url: the URL must end after its path"),
+        ("rabbitmq: {heartbeat: 1500ms}", "rabbitmq.heartbeat: must be whole seconds"),
+        ("rabbitmq: {heartbeat: 0}", "rabbitmq.heartbeat: must be from 1s to 10m"),
+        ("rabbitmq: {server_name: mq}", "rabbitmq.server_name: needs a URL with TLS"),
+        ("rabbitmq: ", "rabbitmq: must be a mapping of keys to values"),
+        ("redis: {url: 'redis://h/one'}", "redis.url: the path of the URL must be a database number"),
+        ("redis: {url: 'rediss://h', ca_file: /nowhere/ca}", "redis.ca_file: there is no file /nowhere/ca"),
+        ("redis: {timeout: 0}", "redis.timeout: must be from 10ms to 1m"),
+        ("http: {listen: '8642'}", "http.listen: must be host:port"),
+        ("http: {listen: 'h:65536'}", "http.listen: must be host:port"),
+        ("prefix: a..b", "prefix: must be segments of"),
+        ("prefix: 5", "prefix: must be text"),
+        ("defaults: {inbound: []}", "defaults.inbound: belongs to one lane"),
+        ("defaults: []", "defaults: must be a mapping"),
+        ("match: {}", "match: must be a list"),
+        ("match: [x]", "match[0]: must be a mapping"),
+        ("match: [{policy: exclusive}]", "match[0].lanes: must be a pattern"),
+        ("match: [{lanes: 'a..b'}]", "match[0].lanes: must be a pattern"),
+        ("match: [{lanes: 'a.?'}]", "match[0].lanes: must be a pattern"),
+        ("match: [{lanes: a, look_ahead: 0}]", "match[0].look_ahead: must be a positive integer"),
+    ],
+)
+def test_sections_refused(section: str, expected: str) -> None:
+    found = problems(f"{section}\nlanes: {{a: {{inbound: [{{queue: q}}]}}}}")
+    assert len(found) == 1
+    assert found[0].startswith(expected)
+
+
+def test_key_file_without_certificate_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "key").touch()
+    section = f"rabbitmq: {{url: 'amqps://h/', key_file: '{tmp_path}/key'}}"
+    assert problems(f"{section}\nlanes: {{a: {{inbound: [{{queue: q}}]}}}}") == [
+        "rabbitmq.key_file: needs cert_file"
+    ]
+
+
+def test_everything_is_reported_at_once() -> None:
+    found = problems("""
+        rabbitmq: {url: "amqp://u:hunter2@h:0/"}
+        redis: {timeout: 5}
+        defaults: {top_up: true}
+        lanes:
+          orders:
+            look_ahead: 0
+            inbound: [{queue: q, weight: 1}, {queue: r, weight: -1}]
+          bills:
+            inbound: [{queue: q}]
+            policy: "${POLICY}"
+            max: 1
+        """)
+    assert found == [
+        "lanes.bills.policy: the environment variable POLICY is not set",
+        "rabbitmq.url: the port must be 1 to 65535",
+        "redis.timeout: must be a duration such as 500ms, 5s, 2m or 0",
+        "lanes.orders.inbound[1].weight: must be a positive integer",
+        "lanes.orders.look_ahead: must be a positive integer",
+        "lanes.orders.top_up: only works with policy: sequenced (set in defaults)",
+        "lanes.bills.max: unknown key",
+        "lanes.bills.inbound[0].queue: 'q' is an inbound queue of lane orders already",
+    ]
+    assert "hunter2" not in "".join(found)
+
+
+def test_load_names_the_file_it_could_not_read(tmp_path: Path) -> None:
+    missing, binary = tmp_path / "none.yaml", tmp_path / "binary.yaml"
+    with pytest.raises(ConfigurationError, match=rf"{re.escape(str(missing))}: No such file .* -c FILE"):
+        config.load(missing, {})
+    binary.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigurationError, match="not a text file in UTF-8"):
+        config.load(binary, {})
+    good = tmp_path / "dispatcher.yaml"
+    good.write_text(CONTRACT_EXAMPLE)
+    assert list(config.load(good, {}).lanes) == ["orders"]

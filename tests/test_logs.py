@@ -1,0 +1,67 @@
+"""Logs: lines of JSON where nobody watches, readable ones on a terminal, passwords in neither."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from dispatcher import logs
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def test_json_lines_without_a_terminal() -> None:
+    stream = io.StringIO()
+    logs.configure(stream)
+    structlog.get_logger("lane").info("joined", lane="orders", consumer="c-1")
+    logging.getLogger("library").warning("odd %s", "thing")
+    logging.getLogger("library").debug("not shown")
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert (first["event"], first["lane"], first["level"]) == ("joined", "orders", "info")
+    assert first["timestamp"].endswith("Z")
+    assert (second["event"], second["logger"]) == ("odd thing", "library")
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
+def test_no_passwords(stream: io.StringIO) -> None:
+    logs.configure(stream)
+    log = structlog.get_logger()
+    url = "amqp://app:hunter2@mq/"
+    log.warning("lost", url=url, nested={"urls": [url]}, error=ValueError(f"no {url}"))
+    logging.getLogger("library").error("can't reach %s", url)
+    try:
+        body = b"the body"  # noqa: F841  # a traceback could show it
+        raise OSError(f"no route to {url}")
+    except OSError:
+        log.exception("failed")
+        logging.getLogger("library").exception("failed too")
+    assert "amqp://app:***@mq/" in stream.getvalue()
+    assert "hunter2" not in stream.getvalue()
+    assert "no route to" in stream.getvalue()
+    assert "the body" not in stream.getvalue().replace('body = b"the body"', "")
+
+
+def test_readable_on_a_terminal() -> None:
+    stream = Terminal()
+    logs.configure(stream)
+    structlog.get_logger().info("joined", lane="orders")
+    assert "joined" in stream.getvalue()
+    assert not stream.getvalue().startswith("{")

@@ -1,0 +1,73 @@
+"""Connection URLs: read exactly, and shown without their password."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.settings import RabbitSettings, RedisSettings
+from dispatcher.urls import BrokerAddress, parse_broker_url, parse_listen, parse_store_url, redact
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "tls", "vhost", "user", "password"),
+    [
+        ("amqp://h", "h", 5672, False, "/", "guest", "guest"),
+        ("amqp://h/", "h", 5672, False, "/", "guest", "guest"),
+        ("amqps://u:p%40ss@h/a%2Fb", "h", 5671, True, "a/b", "u", "p@ss"),
+        ("amqp://u:p@[::1]:1234/v.1", "::1", 1234, False, "v.1", "u", "p"),
+    ],
+)
+def test_broker_urls(url: str, host: str, port: int, tls: bool, vhost: str, user: str, password: str) -> None:
+    assert parse_broker_url(url) == BrokerAddress(host, port, tls, vhost, user, password)
+
+
+def test_store_urls() -> None:
+    address = parse_store_url("rediss://:p%2Fw@r:7000/3")
+    assert (address.host, address.port, address.tls, address.database) == ("r", 7000, True, 3)
+    assert (address.user, address.password) == (None, "p/w")
+    assert parse_store_url("redis://r").password is None
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1:0", "localhost:8642", "0.0.0.0:1"])
+def test_listen(text: str) -> None:
+    host, port = parse_listen(text)
+    assert f"{host}:{port}" == text
+    assert parse_listen("[::1]:8642") == ("::1", 8642)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("amqp://u:p@h/", "amqp://u:***@h/"),
+        ("amqp://u:p@ss@h/", "amqp://u:***@h/"),
+        ("amqp://u:p/w@h/", "amqp://u:***@h/"),
+        ("rediss://:pw@h:1/0", "rediss://:***@h:1/0"),
+        ("no route to amqp://u:p@h/ or redis://:q@r", "no route to amqp://u:***@h/ or redis://:***@r"),
+        ("amqp://h:5672/", "amqp://h:5672/"),
+        ("redis://h/0 for a@b", "redis://h/0 for a@b"),
+    ],
+)
+def test_redact(text: str, shown: str) -> None:
+    assert redact(text) == shown
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"]), min_size=3))
+def test_no_password_survives_redaction(password: str) -> None:
+    shown = redact(f"amqp://somebody:{password}%00@h.example/v")
+    assert shown == "amqp://somebody:***@h.example/v"
+
+
+def test_settings_never_show_passwords() -> None:
+    rabbitmq = RabbitSettings(url="amqp://u:hunter2@h/")
+    redis = RedisSettings(url="redis://:hunter2@h/0")
+    for shown in (
+        repr(rabbitmq),
+        str(rabbitmq),
+        repr(redis),
+        str(redis),
+        repr(rabbitmq.address),
+        repr(redis.address),
+    ):
+        assert "hunter2" not in shown
