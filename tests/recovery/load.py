@@ -63,6 +63,14 @@ class NumberingProducer:
         if self._link is not None:
             await self._link.close()
 
+    async def close(self) -> None:
+        """Nothing more, whatever is unconfirmed: a test that failed leaves no socket behind."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._link is not None:
+            await self._link.close()
+
     async def _run(self) -> None:
         while not (self._stopping and not self._to_send and not self._waiting):
             try:

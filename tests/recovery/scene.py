@@ -79,9 +79,8 @@ class Scene:
 
     async def begin(self, dispatchers: int, **options: Any) -> None:
         """Start everything; returns when messages flow. One of the two inbound queues is a quorum queue."""
-        client = await Client.open(self.rabbitmq)
-        await client.declare(QUEUES[1], x_queue_type="quorum", x_delivery_limit=DELIVERY_LIMIT)
-        await client.close()
+        async with Client.opened(self.rabbitmq) as client:
+            await client.declare(QUEUES[1], x_queue_type="quorum", x_delivery_limit=DELIVERY_LIMIT)
         self.start_dispatchers(dispatchers, **options)
         await self.led()
         self.start_consumers()
@@ -232,32 +231,32 @@ class Scene:
         return found + await self._left_over()
 
     async def _left_over(self) -> list[str]:
-        client = await Client.open(self.rabbitmq)
         names = f"{self.vhost.redis_prefix}.{LANE}"
-        left = {queue: await client.ready(queue) for queue in QUEUES}
-        dead = await client.take(f"{names}.dead")
-        await client.close()
+        async with Client.opened(self.rabbitmq) as client:
+            left = {queue: await client.ready(queue) for queue in QUEUES}
+            dead = await client.take(f"{names}.dead")
         found = [f"left in {queue}: {count} messages" for queue, count in left.items() if count]
         found += wrongly_dead([(m.body, m.properties) for m in dead], self.record(), once=not self.forgotten)
         return found
 
-    def close(self) -> None:
+    async def close(self) -> None:
         for life in self.living():
             life.process.kill()
             life.process.wait()
         for dispatcher in self.dispatchers:
             dispatcher.close()
+        await self.producer.close()
 
 
 @contextlib.asynccontextmanager
 async def scene_of(vhost: Vhost, folder: Path, policy: str, seed: int) -> AsyncIterator[Scene]:
-    """A scene that leaves no process behind."""
+    """A scene that leaves no process and no socket behind, however the test ends."""
     print(f"seed: {seed}")
     scene = Scene(vhost, folder, policy, seed)
     try:
         yield scene
     finally:
-        scene.close()
+        await scene.close()
 
 
 def wrongly_dead(dead: list[tuple[bytes, bytes]], record: list[Handling], *, once: bool) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from pamqp import commands
@@ -32,9 +33,22 @@ class Client:
     async def open(cls, settings: RabbitSettings) -> Client:
         events: list[Any] = []
         link = await open_link(settings, "test", events.extend)
-        channel = await link.open_channel()
-        await link.call(channel, commands.Confirm.Select())
+        try:
+            channel = await link.open_channel()
+            await link.call(channel, commands.Confirm.Select())
+        except BaseException:
+            link.abort()
+            raise
         return cls(link, channel, events)
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def opened(cls, settings: RabbitSettings) -> AsyncIterator[Client]:
+        client = await cls.open(settings)
+        try:
+            yield client
+        finally:
+            await client.close()
 
     async def close(self) -> None:
         await self.link.close()
