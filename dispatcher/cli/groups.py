@@ -13,7 +13,7 @@ from dispatcher.cli.asking import ask_lane
 from dispatcher.cli.output import console, counted, print_json, shown, span, table
 from dispatcher.core.groups import GroupState
 
-app = typer.Typer(help="Look at the message groups of a lane.", no_args_is_help=True)
+app = typer.Typer(help="Look at the message groups of a lane, and close them.", no_args_is_help=True)
 
 _ROW_KEYS = ("group", "state", "owner", "epoch", "held", "in_flight")
 _COLUMNS = ("group", "state", "owner", "epoch", "held", "in flight", "oldest")
@@ -108,6 +108,29 @@ def why_group(
         print_json(result)
     else:
         _print_why(console(), result)
+
+
+@app.command("close")
+def close_group(
+    lane: options.LaneName,
+    group: options.GroupText,
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    as_json: options.AsJson = False,
+    timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
+) -> None:
+    """End a group as a negative sequence does: once it is settled, its next message goes to anybody."""
+    result = ask_lane(file, lane, "groups.close", {"group": group}, timeout_ms)
+    if as_json:
+        print_json(result)
+        return
+    name, owner, waits_for = result.get("group"), result.get("owner"), result.get("waits_for")
+    if owner is None:
+        end = "nobody owns it"
+    elif waits_for:
+        end = f"closes when {owner} has settled {counted(waits_for, 'message')}"
+    else:
+        end = f"closed; it belonged to {owner}"
+    console().print(f"{name}: {end}")
 
 
 def _print_why(out: Console, result: dict[str, Any]) -> None:

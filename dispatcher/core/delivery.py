@@ -92,7 +92,7 @@ class Delivery:
             message.group_seq, message.epoch = group.last_seq, group.epoch
             message.group = group
             if message.closing and group.state is GroupState.OWNED:
-                state.drain(group)
+                state.close(group)
         else:
             message.group_seq, message.epoch = 0, state.epoch_counter
         if message.attempt:

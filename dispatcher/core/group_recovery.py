@@ -100,7 +100,7 @@ class GroupRecovery:
         elif group.state is GroupState.OWNED and group.owner is not holder:
             state.drain(group, group.owner if state.policy.keeps_owner else None)
         if message.closing and group.state is GroupState.OWNED:
-            state.drain(group)
+            state.close(group)
 
     def resolved(self, message: Message) -> None:
         """One open entry less that its group waits for."""

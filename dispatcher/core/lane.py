@@ -9,10 +9,11 @@ order; steps may be pipelined as long as both happen in the order of the steps. 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 from dispatcher.core.adoption import Adoption
 from dispatcher.core.arrivals import Arrivals
+from dispatcher.core.commands import Commands
 from dispatcher.core.delivery import Delivery
 from dispatcher.core.effects import (
     NOBODY,
@@ -21,7 +22,6 @@ from dispatcher.core.effects import (
     OwnerRow,
     PauseInbound,
     Record,
-    Reply,
     Reset,
     SettledEntries,
     Snapshot,
@@ -43,16 +43,12 @@ from dispatcher.core.events import (
 from dispatcher.core.group_recovery import GroupRecovery
 from dispatcher.core.groups import GroupState
 from dispatcher.core.membership import Membership
-from dispatcher.core.rebalance import Move, Rebalance
+from dispatcher.core.rebalance import Rebalance
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.replay import Replay
 from dispatcher.core.settlement import Settlement
 from dispatcher.core.state import LaneOptions, LaneState
-from dispatcher.errors import CommandRefused
-from dispatcher.group_text import format_group, parse_group
 from dispatcher.protocol import Heartbeat, Join, Leave, Marker, Settle
-
-T = TypeVar("T")
 
 #: After this many journal records everything that is still true is written again and the rest trimmed:
 #: large enough that the copy costs next to nothing per message, small enough to be read in well under 1 s.
@@ -74,8 +70,10 @@ class Lane:
         self._settlement = Settlement(self.state, self._recovery)
         self._arrivals = Arrivals(self.state, self._recovery, self._adoption)
         self._delivery = Delivery(self.state)
-        self._rebalance = Rebalance(self.state)
-        self._commands = dict(snapshot.commands)
+        self.commands = Commands(self.state, snapshot.commands)
+        rebalance = Rebalance(self.state)
+        self.commands.add("rebalance", rebalance.rebalance)
+        self.commands.add("groups.close", rebalance.close)
         self._handlers: dict[type, Callable[[Any], None]] = {
             MessagesArrived: lambda e: self._arrivals.arrived(e.messages),
             Settle: self._settle,
@@ -90,7 +88,7 @@ class Lane:
             Join: self._membership.join,
             Leave: self._membership.leave,
             Marker: self._membership.marker,
-            CommandReceived: self._command,
+            CommandReceived: self.commands.received,
         }
         self._membership.load(snapshot.incarnations)
         self._recovery.load(Replay().read(snapshot.records))
@@ -185,7 +183,7 @@ class Lane:
     def _add_tables(self, effects: Effects) -> None:
         state = self.state
         effects.incarnations = {**self._membership.rows()}
-        effects.commands = dict(self._commands)
+        effects.commands = dict(self.commands.results)
         if not state.policy.keeps_owner:
             return
         for group in state.groups.values():
@@ -222,53 +220,3 @@ class Lane:
             if pause != inbound.paused:
                 inbound.paused = pause
                 state.effects.actions.append(PauseInbound(inbound.index, pause))
-
-    # -- commands --
-
-    def has_result(self, uuid: str) -> bool:
-        """Whether this command was done already; then its age does not matter."""
-        return uuid in self._commands
-
-    def _command(self, event: CommandReceived) -> None:
-        """Do a command once: a repeated uuid gets the recorded result."""
-        result = self._commands.get(event.uuid)
-        error: str | None = None
-        if result is None:
-            try:
-                if event.name != "rebalance":
-                    raise CommandRefused(f"unknown command {event.name!r}")
-                result = self._run_rebalance(event.arguments)
-            except (CommandRefused, ValueError) as refused:
-                result, error = {}, str(refused)
-            else:
-                self._commands[event.uuid] = result
-                self.state.effects.commands[event.uuid] = result
-        self.state.effects.actions.append(Reply(event.token, result, error))
-
-    def _run_rebalance(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        group, to = (_argument(arguments, name, str) for name in ("group", "to"))
-        reset, dry_run = (_argument(arguments, name, bool) for name in ("reset", "dry_run"))
-        group_id = parse_group(group) if group is not None else None
-        moves = self._rebalance.plan(group_id=group_id, to=to, reset=bool(reset))
-        described = [_describe(move) for move in moves]
-        if not dry_run:
-            self._rebalance.start(moves)
-        return {"moves": described, "applied": not dry_run}
-
-
-def _argument(arguments: dict[str, Any], name: str, kind: type[T]) -> T | None:
-    """An optional argument of a command. Raises CommandRefused: whoever sent it may be any program."""
-    value = arguments.get(name)
-    if value is not None and not isinstance(value, kind):
-        raise CommandRefused(f"{name}: must be {'text' if kind is str else 'true or false'}")
-    return value
-
-
-def _describe(move: Move) -> dict[str, Any]:
-    owner = move.group.owner
-    return {
-        "group": format_group(move.group.id),
-        "from": owner.id if owner is not None else None,
-        "to": move.target.id if move.target is not None else None,
-        "waits_for": move.group.in_flight,
-    }

@@ -1,15 +1,17 @@
-"""Moving groups between consumers: only the moved ones pause, until what is in flight of them is settled."""
+"""What operators do with owners: groups move, or are closed. Only those pause, until they are settled."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from dispatcher.core.commands import Arguments, argument, group_argument
 from dispatcher.core.consumers import Consumer, ConsumerState
 from dispatcher.core.effects import OwnerRow
 from dispatcher.core.groups import Group, GroupState
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
-from dispatcher.group_text import format_group
+from dispatcher.group_text import format_group, parse_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +23,45 @@ class Move:
 
 
 class Rebalance:
-    """Plans moves and starts them."""
+    """Plans moves and starts them; closes groups."""
 
     def __init__(self, state: LaneState) -> None:
         self._state = state
+
+    # -- commands --
+
+    def rebalance(self, arguments: Arguments) -> dict[str, Any]:
+        """The command `rebalance`. Raises CommandRefused, ValueError."""
+        group, to = (argument(arguments, name, str) for name in ("group", "to"))
+        reset, dry_run = (argument(arguments, name, bool) for name in ("reset", "dry_run"))
+        group_id = parse_group(group) if group is not None else None
+        moves = self.plan(group_id=group_id, to=to, reset=bool(reset))
+        described = [_describe(move) for move in moves]
+        if not dry_run:
+            self.start(moves)
+        return {"moves": described, "applied": not dry_run}
+
+    def close(self, arguments: Arguments) -> dict[str, Any]:
+        """The command `groups.close`: what a negative sequence does, done by an operator (A7, C3).
+
+        A group that nobody owns stays unowned; under `sequenced` a batch that is out ends that way anyway.
+        Raises CommandRefused, ValueError.
+        """
+        group_id = group_argument(arguments)
+        if not self._state.policy.grouped:
+            raise CommandRefused(f"a {self._state.policy.name} lane has no groups: there is nothing to close")
+        group = self._known(group_id)
+        if group.state is GroupState.RECOVERING or group.target is not None:
+            raise _in_transition(group)
+        owner = group.owner.id if group.owner is not None else None
+        waits_for = group.in_flight
+        if group.state is GroupState.OWNED:
+            self._state.tell("group_closed", group=format_group(group_id), owner=owner, waits_for=waits_for)
+            self._state.counters["groups_closed"] += 1
+            self._state.close(group)
+        return {"group": format_group(group_id), "owner": owner, "waits_for": waits_for}
+
+    # -- moves --
 
     def plan(self, *, group_id: bytes | None, to: str | None, reset: bool) -> list[Move]:
         """The moves that a command asks for; nothing changes. Raises CommandRefused."""
@@ -42,16 +79,18 @@ class Rebalance:
         return [Move(group, None) for group in owned] if reset else self._plan_even(owned)
 
     def _plan_group(self, group_id: bytes, target: Consumer | None) -> list[Move]:
-        group = self._state.groups.get(group_id)
-        if group is None:
-            raise CommandRefused(f"no group {format_group(group_id)!r} is known here")
+        group = self._known(group_id)
         if group.state in (GroupState.DRAINING, GroupState.RECOVERING):
-            raise CommandRefused(
-                f"the group is in transition ({group.state.value}); try again when it is settled"
-            )
+            raise _in_transition(group)
         if group.owner is None or group.owner is target:
             return []
         return [Move(group, target)]
+
+    def _known(self, group_id: bytes) -> Group:
+        group = self._state.groups.get(group_id)
+        if group is None:
+            raise CommandRefused(f"no group {format_group(group_id)!r} is known here")
+        return group
 
     def _consumer(self, name: str) -> Consumer:
         consumer = self._state.by_id.get(name)
@@ -82,10 +121,12 @@ class Rebalance:
         self._state.tell("groups_moving", groups=len(moves))
         for move in moves:
             group, target = move.group, move.target
-            self._state.drain(group, target)
             self._state.counters["groups_moved"] += 1
-            row = OwnerRow(target.number, 0) if target is not None else None
-            self._state.effects.owners[group.id] = row
+            if target is None:
+                self._state.close(group)
+                continue
+            self._state.drain(group, target)
+            self._state.effects.owners[group.id] = OwnerRow(target.number, 0)
             if not group.in_flight:
                 self._state.drained(group)
 
@@ -93,3 +134,18 @@ class Rebalance:
 def _least_busy(groups: list[Group]) -> list[Group]:
     """Those with nothing in flight first: they move without a pause."""
     return sorted(groups, key=lambda group: group.in_flight)
+
+
+def _in_transition(group: Group) -> CommandRefused:
+    text = f"the group is in transition ({group.state.value}); try again when it is settled"
+    return CommandRefused(text)
+
+
+def _describe(move: Move) -> dict[str, Any]:
+    owner = move.group.owner
+    return {
+        "group": format_group(move.group.id),
+        "from": owner.id if owner is not None else None,
+        "to": move.target.id if move.target is not None else None,
+        "waits_for": move.group.in_flight,
+    }

@@ -144,7 +144,7 @@ class LaneState:
 
     def keep_owner(self, group: Group) -> None:
         """Commit whose the group is. Epoch 0 says that nothing was dispatched since it was assigned."""
-        if self.policy.keeps_owner and group.owner is not None:
+        if self.policy.keeps_owner and group.owner is not None and group.state is not GroupState.DRAINING:
             self.effects.owners[group.id] = self.owner_row(group, group.owner)
 
     def owner_row(self, group: Group, owner: Consumer) -> OwnerRow:
@@ -186,6 +186,17 @@ class LaneState:
             group.become(GroupState.DRAINING, self.now_ms)
         self.retarget(group, target)
         self.list_backlogs(group)
+
+    def close(self, group: Group) -> None:
+        """The group is anybody's once nothing of it is in flight: at once if nothing is.
+
+        Committed now: a new leader may read the last settle before it sees that its message closed the group.
+        """
+        self.drain(group)
+        if self.policy.keeps_owner:
+            self.effects.owners[group.id] = None
+        if not group.in_flight:
+            self.drained(group)
 
     def retarget(self, group: Group, target: Consumer | None) -> None:
         """Set to whom a draining group goes; None: to whoever is next."""

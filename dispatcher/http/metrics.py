@@ -24,6 +24,7 @@ COUNTERS: Final = {
     "dead_lettered": "Originals given up to the dead queue.",
     "expired": "Originals that expired while they waited here.",
     "failed": "Messages that their consumer reported as failed.",
+    "groups_closed": "Groups that an operator closed.",
     "groups_moved": "Groups that a rebalance moved.",
     "joins": "Incarnations that joined.",
     "joins_ignored": "Joins that named another incarnation's queue.",

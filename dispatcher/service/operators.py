@@ -11,6 +11,7 @@ from pamqp import commands as amqp
 from pamqp import header
 
 from dispatcher.amqp.events import Delivery
+from dispatcher.core.commands import Commands
 from dispatcher.core.effects import Reply
 from dispatcher.core.events import CommandReceived
 from dispatcher.core.views import Views
@@ -21,7 +22,6 @@ from dispatcher.service.outbox import Outbox
 
 #: A command that waited longer than this was given up by whoever sent it.
 COMMAND_AGE_MS_MAX: Final = 60_000
-CHANGES: Final = frozenset({"rebalance"})
 
 
 class Operators:
@@ -34,13 +34,13 @@ class Operators:
         clock: Clock,
         *,
         describe: Callable[[], dict[str, Any]],
-        is_done: Callable[[str], bool],
+        commands: Commands,
     ) -> None:
         self._views = views
         self._outbox = outbox
         self._clock = clock
         self._describe = describe
-        self._is_done = is_done
+        self._commands = commands
         self._reads: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "status": lambda _: self.status(),
             "groups.list": views.groups,
@@ -64,9 +64,9 @@ class Operators:
         token = (reply_to, correlation_id)
         try:
             command = decode_command(delivery.body)
-            if not self._is_done(command.uuid):
+            if not self._commands.has_result(command.uuid):
                 self._check_age(command)
-            if command.name in CHANGES:
+            if command.name in self._commands:
                 return CommandReceived(token, command.uuid, command.name, command.arguments)
             read = self._reads.get(command.name)
             if read is None:

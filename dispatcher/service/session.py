@@ -113,7 +113,7 @@ class Session:
             relay, ack=self._settle_inbound, later=self._later, on_pause=self._pause_inbound
         )
         self._operators = Operators(
-            self.views, self._outbox, self._clock, describe=self._describe, is_done=lane.has_result
+            self.views, self._outbox, self._clock, describe=self._describe, commands=lane.commands
         )
         self._commit(lane.start(self._clock.now_ms()))
         self._schedule()

@@ -293,14 +293,17 @@ class Faults:
     def _reset_owners(self, fault: Fault) -> None:
         self._command({"reset": True})
 
-    def _command(self, arguments: dict[str, Any]) -> None:
+    def _close_group(self, fault: Fault) -> None:
+        self._command({"group": f"g{fault.amount % 3}"}, "groups.close")
+
+    def _command(self, arguments: dict[str, Any], name: str = "rebalance") -> None:
         world = self._world
         queue = world.broker.queues.get(world.names.command)
         if queue is None:
             return
         self._commands += 1
         body = {
-            "type": "command", "uuid": f"command-{self._commands}", "name": "rebalance",
+            "type": "command", "uuid": f"command-{self._commands}", "name": name,
             "sent_at_ms": world.scheduler.now_ms, "arguments": arguments,
         }  # fmt: skip
         properties = amqp_properties.write(Properties(delivery_mode=2), {})

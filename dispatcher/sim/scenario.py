@@ -87,7 +87,8 @@ FAULT_KINDS: Final = (
     ("kill_at_settle", 4), ("cut_at_settle", 3),
     ("kill_broker", 5), ("nack", 2), ("nack_marker", 3), ("slow_link", 2),
     ("restart_redis", 2), ("redis_loses_last", 3), ("redis_loses_all", 2), ("slow_redis", 2),
-    ("wipe", 1), ("rebalance", 4), ("reset_owners", 1), ("late_event", 2), ("repeat_control", 3),
+    ("wipe", 1), ("rebalance", 4), ("reset_owners", 1), ("close_group", 1), ("late_event", 2),
+    ("repeat_control", 3),
 )  # fmt: skip
 
 

@@ -72,6 +72,19 @@ WHY = {
              "Behind it: 1,234 messages", "- look-ahead of orders.high is full"],
         ),
         (
+            ["groups", "close", "orders", "g"], "groups.close", {"group": "g"},
+            {"group": "g", "owner": "c-1", "waits_for": 1_002},
+            ["g: closes when c-1 has settled 1,002 messages"],
+        ),
+        (
+            ["groups", "close", "orders", "g"], "groups.close", {"group": "g"},
+            {"group": "g", "owner": "c-1", "waits_for": 0}, ["g: closed; it belonged to c-1"],
+        ),
+        (
+            ["groups", "close", "orders", "g"], "groups.close", {"group": "g"},
+            {"group": "g", "owner": None, "waits_for": 0}, ["g: nobody owns it"],
+        ),
+        (
             ["consumers", "list", "orders"], "consumers.list", {}, {"consumers": [CONSUMER]},
             ["c-1", "u-1", "amq.gen-x", "340 ms", "1 consumer"],
         ),

@@ -90,6 +90,22 @@ async def test_reset_frees_every_group(bench: Bench) -> None:
     assert len(other.received) == 5
 
 
+async def test_an_operator_closes_a_group_once_it_is_settled(bench: Bench) -> None:
+    client, owner = await _owned_by_one(bench, 3)
+    other = await bench.joined("c2")
+    owner.hold()
+    client.send("in", b"1", "g1")
+    await owner.has(4)
+    assert await bench.ask("groups.close", group="g1") == {"group": "g1", "owner": "c1", "waits_for": 1}
+    client.send("in", b"2", "g1")
+    client.send("in", b"1", "g2")
+    await owner.has(5)  # g2 goes on
+    assert not other.received
+    owner.release()
+    await other.has(1)
+    assert other.received[0].body == b"2"
+
+
 async def test_a_moved_group_stays_moved_after_a_crash(bench: Bench) -> None:
     client, owner = await _owned_by_one(bench, 2)
     target = await bench.joined("c2")
@@ -184,6 +200,8 @@ async def test_rebalance_has_nothing_to_do_where_groups_have_no_lasting_owner(be
         ("groups.show", {}),
         ("groups.why", {"group": 7}),
         ("groups.why", {"group": "%zz"}),
+        ("groups.close", {}),
+        ("groups.close", {"group": "nobody"}),
         ("rebalance", {"group": 7}),
         ("rebalance", {"group": "%zz"}),
         ("rebalance", {"group": "g0", "to": ["c1"]}),

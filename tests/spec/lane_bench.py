@@ -13,6 +13,7 @@ from dispatcher.core.effects import (
     Dispatched,
     Effects,
     PublishMarker,
+    Reply,
     SendNotice,
     Snapshot,
     Tell,
@@ -60,6 +61,7 @@ class LaneBench:
         self.acked: list[bytes] = []
         self.notices: list[tuple[str, str]] = []
         self.markers: list[PublishMarker] = []
+        self.replies: list[Reply] = []
         self.told: list[tuple[str, dict[str, Any]]] = []  # for the log
         self.command_uuids: list[str] = []
         self._tags = [0 for _ in inbounds]
@@ -87,6 +89,8 @@ class LaneBench:
                     self.acked += [message.fingerprint.rstrip(b"\0") for message in action.messages]
                 case DeadLetter():
                     self.dead.append((action.message.fingerprint.rstrip(b"\0"), action.reason))
+                case Reply():
+                    self.replies.append(action)
                 case SendNotice():
                     self.notices.append((action.queue, action.type))
                 case PublishMarker():
@@ -147,9 +151,9 @@ class LaneBench:
         order = self.markers[-1]
         return Marker(incarnation=order.incarnation, lane_epoch=7, n=order.n)
 
-    def command(self, **arguments: Any) -> list[Dispatched]:
+    def command(self, command: str = "rebalance", **arguments: Any) -> list[Dispatched]:
         self.command_uuids.append(f"uuid-{len(self.command_uuids)}")
-        return self.step(CommandReceived(None, self.command_uuids[-1], "rebalance", arguments))
+        return self.step(CommandReceived(None, self.command_uuids[-1], command, arguments))
 
     # -- what came of it --
 

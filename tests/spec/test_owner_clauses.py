@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.spec.lane_bench import LaneBench, clause, names
 
 
@@ -123,6 +125,67 @@ def test_o8_closing_a_group_that_nobody_owns_leaves_it_unowned() -> None:
     bench.arrive("a1", closing=True)
     bench.settle("one", "a1")
     assert b"a" not in bench.lane.state.groups
+
+
+def test_o8_what_expired_while_it_waited_closes_nothing() -> None:
+    clause("O-8", "A message that never reached a consumer closes nothing")
+    bench = LaneBench()
+    bench.join("one", prefetch=1)
+    bench.arrive("a1")
+    bench.arrive("a2", closing=True, deadline_at_ms=bench.now_ms + 50)
+    bench.step(after_ms=100)
+    assert bench.dead == [(b"a2", "expired")]
+    bench.settle("one", "a1")
+    bench.join("two")
+    bench.arrive("a3")
+    assert bench.holder("a3") == "one"
+
+
+def test_o8_an_operator_closes_a_group() -> None:
+    clause("O-8", "The command `groups close` ends a group in the same way")
+    bench = LaneBench()
+    bench.join("one")
+    bench.arrive("a1", "b1", "c1")
+    bench.settle("one", "b1")
+    bench.join("two")
+    assert bench.command("groups.close", group="a") == []
+    assert bench.replies[-1].result == {"group": "a", "owner": "one", "waits_for": 1}
+    assert names(bench.arrive("a2", "c2")) == ["c2"], "only the closed group waits"
+    bench.command("groups.close", group="b")
+    assert b"b" not in bench.lane.state.groups, "it was empty"
+    assert names(bench.settle("one", "a1")) == ["a2"]
+    assert bench.holder("a2") == "two"
+
+
+@pytest.mark.parametrize("policy", ["exclusive", "sequenced"])
+def test_o8_closing_what_nobody_owns_changes_nothing(policy: str) -> None:
+    clause("O-8", "Closing a group that nobody owns leaves it unowned")
+    bench = LaneBench(policy)
+    bench.arrive("a1")
+    bench.command("groups.close", group="a")
+    assert bench.replies[-1].result == {"group": "a", "owner": None, "waits_for": 0}
+    assert names(bench.join("one")) == ["a1"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "group", "refusal"),
+    [
+        ("exclusive", "b", "no group 'b' is known here"),
+        ("exclusive", None, "name a group"),
+        ("exclusive", 7, "group: must be text"),
+        ("exclusive", "a", "the group is in transition (draining)"),
+        ("concurrent", "a", "a concurrent lane has no groups"),
+    ],
+)
+def test_o8_a_close_that_can_not_be_done_is_refused(policy: str, group: object, refusal: str) -> None:
+    bench = LaneBench(policy)
+    bench.join("one")
+    bench.join("two")
+    bench.arrive("a1")
+    if policy == "exclusive":
+        bench.command(group="a", to="two" if bench.holder("a1") == "one" else "one")
+    bench.command("groups.close", group=group)
+    assert refusal in (bench.replies[-1].error or "")
 
 
 def test_o9_ungrouped_messages_are_balanced() -> None:

@@ -1,0 +1,68 @@
+"""Operators' commands: each is done once, and what came of it is recorded with the commit that did it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from dispatcher.core.effects import Reply
+from dispatcher.core.events import CommandReceived
+from dispatcher.core.state import LaneState
+from dispatcher.errors import CommandRefused
+from dispatcher.group_text import parse_group
+
+T = TypeVar("T")
+Arguments = dict[str, Any]
+#: Does a command and returns its result; raises CommandRefused or ValueError if nothing was changed.
+Run = Callable[[Arguments], dict[str, Any]]
+
+
+class Commands:
+    """The commands that change something, by their names on the wire, and the results of those done."""
+
+    def __init__(self, state: LaneState, results: dict[str, dict[str, Any]]) -> None:
+        self._state = state
+        self.results = dict(results)  # by uuid
+        self._runs: dict[str, Run] = {}
+
+    def add(self, name: str, run: Run) -> None:
+        self._runs[name] = run
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._runs
+
+    def has_result(self, uuid: str) -> bool:
+        """Whether this command was done already; then its age does not matter."""
+        return uuid in self.results
+
+    def received(self, event: CommandReceived) -> None:
+        """Do a command once: a repeated uuid gets the recorded result."""
+        result = self.results.get(event.uuid)
+        error: str | None = None
+        if result is None:
+            try:
+                if event.name not in self._runs:
+                    raise CommandRefused(f"unknown command {event.name!r}")
+                result = self._runs[event.name](event.arguments)
+            except (CommandRefused, ValueError) as refused:
+                result, error = {}, str(refused)
+            else:
+                self.results[event.uuid] = result
+                self._state.effects.commands[event.uuid] = result
+        self._state.effects.actions.append(Reply(event.token, result, error))
+
+
+def argument(arguments: Arguments, name: str, kind: type[T]) -> T | None:
+    """An optional argument of a command. Raises CommandRefused: whoever sent it may be any program."""
+    value = arguments.get(name)
+    if value is not None and not isinstance(value, kind):
+        raise CommandRefused(f"{name}: must be {'text' if kind is str else 'true or false'}")
+    return value
+
+
+def group_argument(arguments: Arguments) -> bytes:
+    """The group that a command is about. Raises CommandRefused, ValueError."""
+    text = argument(arguments, "group", str)
+    if text is None:
+        raise CommandRefused("name a group")
+    return parse_group(text)
