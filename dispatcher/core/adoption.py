@@ -35,10 +35,15 @@ class Adoption:
     def begin(self) -> None:
         """Dispatch nothing until the consumers have had time to answer."""
         self.open = True
-        wait_ms = HEARTBEATS_TO_WAIT * self._state.options.heartbeat_ms
-        self._state.suspended_until_ms = self._state.now_ms + wait_ms
+        self.wait()
         for message in self._recovery.open_entries():
             self.saw(message)
+
+    def wait(self) -> None:
+        """Their time begins now: nobody could be heard before."""
+        if self.open:
+            until_ms = self._state.now_ms + HEARTBEATS_TO_WAIT * self._state.options.heartbeat_ms
+            self._state.suspended_until_ms = max(self._state.suspended_until_ms, until_ms)
 
     def ask(self, consumer: Consumer) -> None:
         """Have it join again, once for each of its queues: a join that we read may have been written before
@@ -63,7 +68,8 @@ class Adoption:
 
     def closes_now(self) -> bool:
         """True once: the consumers have had their time."""
-        if not self.open or self._state.now_ms < self._state.suspended_until_ms:
+        state = self._state
+        if not self.open or state.publishers_blocked or state.now_ms < state.suspended_until_ms:
             return False
         self.open = False
         self._by_fingerprint.clear()

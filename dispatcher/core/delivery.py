@@ -28,7 +28,7 @@ class Delivery:
         The window may be overshot by one batch, which is bounded by its consumer's prefetch.
         """
         state = self._state
-        if state.now_ms < state.suspended_until_ms:
+        if state.publishers_blocked or state.now_ms < state.suspended_until_ms:
             return
         while state.unconfirmed < UNCONFIRMED_MAX and state.unconfirmed_bytes < UNCONFIRMED_BYTES_MAX:
             inbound = self._turns.pick()

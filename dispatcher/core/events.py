@@ -45,6 +45,13 @@ class PingRouted:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishersBlocked:
+    """The broker stops reading from whoever publishes (out of memory or disk), or does it again."""
+
+    blocked: bool
+
+
+@dataclass(frozen=True, slots=True)
 class CopiesConfirmed:
     """The broker answered (confirmed, nacked or returned) this many copies of this many bytes."""
 
@@ -84,6 +91,7 @@ Event = (
     | QueueReturned
     | QueueNacked
     | PingRouted
+    | PublishersBlocked
     | CopiesConfirmed
     | DeadLetterConfirmed
     | AcksProven

@@ -319,13 +319,33 @@ class Membership:
     # -- time --
 
     def next_deadline_ms(self) -> int | None:
-        if not self._state.by_uuid:
+        if not self._state.by_uuid or self._state.publishers_blocked:
             return None
         return min(
             [self._next_round_ms, *(c.lost_until_ms for c in self._lost if c.state is ConsumerState.LOST)]
         )
 
+    def publishers_blocked(self, blocked: bool) -> None:
+        """The broker reads nothing from those who publish: no settle, join or heartbeat of a consumer either.
+
+        Meanwhile nobody's silence counts, and all that they are given time for begins again afterwards.
+        """
+        state = self._state
+        state.publishers_blocked = blocked
+        if blocked:
+            return
+        self._adoption.wait()
+        grace_ms = state.options.reconnect_grace_ms
+        return_until_ms = state.now_ms + max(grace_ms, RETURN_GRACE_MS_MIN)
+        self._return_until_ms = max(self._return_until_ms, return_until_ms)
+        for consumer in state.by_uuid.values():
+            consumer.last_heard_ms = state.now_ms
+        for consumer in self._lost:
+            consumer.lost_until_ms = max(consumer.lost_until_ms, state.now_ms + grace_ms)
+
     def run_timers(self) -> None:
+        if self._state.publishers_blocked:
+            return
         now_ms = self._state.now_ms
         for consumer in list(self._lost):
             if consumer.state is ConsumerState.LOST and consumer.lost_until_ms <= now_ms:

@@ -85,6 +85,7 @@ class LaneState:
         self.counters: Counter[str] = Counter()
         self.ignored: Counter[str] = Counter()  # settles ignored since last told, by consumer
         self.suspended_until_ms = 0  # nothing is dispatched before (Redis may have forgotten things)
+        self.publishers_blocked = False  # the broker reads nothing: no copy would leave, nobody can be heard
         self.records_since_checkpoint = 0
 
     # -- effects --

@@ -169,6 +169,8 @@ class Views:
     def _verdict(self, group: Group, waiting: list[Message], out: list[Message]) -> str:
         state = self._state
         owner = group.owner
+        if state.publishers_blocked:
+            return "RabbitMQ blocks publishers: it is short of memory or disk."
         if state.now_ms < state.suspended_until_ms:
             left_ms = state.suspended_until_ms - state.now_ms
             return (

@@ -44,6 +44,8 @@ GAUGES: Final = {
     "messages_held": ("held", "Originals that wait here for their turn."),
     "messages_in_flight": ("in_flight", "Messages dispatched and not settled."),
     "copies_unconfirmed": ("unconfirmed", "Copies that RabbitMQ has not confirmed yet."),
+    "publishers_blocked": ("publishers_blocked", "1 while RabbitMQ, short of memory or disk, blocks us."),
+    "redis_unavailable": ("redis_unavailable", "1 while commits to Redis are not answered."),
     "held_bytes": ("bytes_held", "Memory taken by originals."),
 }
 #: The same per inbound queue, by their key in a row of `overview()["inbound"]`.

@@ -53,15 +53,20 @@ class LocalRabbitMQ(LocalNode):
         RabbitMQ itself does that up to two seconds after its answer: a durable queue that was younger was
         seen to be gone after a kill -9. Takes half a second.
         """
+        self.control("eval", "mnesia:sync_log().")
+
+    def control(self, *arguments: str) -> str:
+        """Run rabbitmqctl on this node, which takes half a second; returns what it prints."""
         if self._process is None:
             raise DispatcherError(f"{self.name} was not started")
-        control = rabbitmq_server().with_name("rabbitmqctl")
+        program = rabbitmq_server().with_name("rabbitmqctl")
         result = subprocess.run(
-            [str(control), "eval", "mnesia:sync_log()."], env=self._environment(self._process),
+            [str(program), *arguments], env=self._environment(self._process),
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
         )  # fmt: skip
         if result.returncode != 0:
             raise DispatcherError(f"rabbitmqctl failed: {result.stderr or result.stdout}")
+        return result.stdout
 
     def _lay_out(self, process: GuardedProcess) -> None:
         self._ports = free_ports(4)

@@ -30,13 +30,14 @@ from dispatcher.amqp.events import (
 )
 from dispatcher.amqp.link import Link
 from dispatcher.core.effects import Effects, SendNotice
-from dispatcher.core.events import Event, MessagesArrived, QueueReturned
+from dispatcher.core.events import Event, MessagesArrived, PublishersBlocked, QueueReturned
 from dispatcher.core.lane import Lane
 from dispatcher.core.views import Views
 from dispatcher.errors import BrokerUnavailable, DispatcherError, Fenced, NumbersBehind, ProtocolViolation
-from dispatcher.protocol import TYPE_REFUSED, Heartbeat, Join, LaneNames, decode_control, refusable_join
+from dispatcher.protocol import TYPE_REFUSED, LaneNames, refusable_join
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.channels import Channels
+from dispatcher.service.control import read_control
 from dispatcher.service.inbound_feed import InboundFeed
 from dispatcher.service.intake import Clock, Intake
 from dispatcher.service.operators import Operators
@@ -179,8 +180,10 @@ class Session:
                 self.end(BrokerUnavailable(f"connection lost: {event.code} {event.text}"))
             case Blocked():
                 log.warning("rabbitmq_blocks_publishers", lane=self._names.lane, reason=event.reason)
+                self._events.append(PublishersBlocked(True))
             case Unblocked():
                 log.info("rabbitmq_unblocked", lane=self._names.lane)
+                self._events.append(PublishersBlocked(False))
 
     def _returned(self, queue: str) -> None:
         if queue in (self._names.dead, self._names.control):
@@ -204,13 +207,8 @@ class Session:
         if delivery.channel == channels.control:
             self._control_tag = delivery.tag
         try:
-            message = decode_control(delivery.body)
-            if isinstance(message, Join) and self._names.is_ours(message.queue):
-                raise ProtocolViolation(f"queue: {message.queue!r} is the lane's own")
-            is_heartbeat = isinstance(message, Heartbeat)
-            if is_heartbeat != (delivery.channel == channels.heartbeat):
-                kind, key = type(message).__name__.lower(), delivery.routing_key.decode(errors="replace")
-                raise ProtocolViolation(f"a {kind} must not be published with the routing key {key!r}")
+            is_heartbeat = delivery.channel == channels.heartbeat
+            message = read_control(delivery, self._names, is_heartbeat_queue=is_heartbeat)
         except ProtocolViolation as problem:
             self._bad_control(delivery, str(problem))
             return
@@ -369,6 +367,8 @@ class Session:
             "since_ms": self._clock.now_ms() - self.since_ms,
             "unanswered_publishes": self._outbox.unanswered,
             "problem": self.readiness()[1] if not self.readiness()[0] else None,
+            "publishers_blocked": self._link.blocked is not None,
+            "redis_unavailable": not self._store.available,
         }
 
     def status(self) -> dict[str, Any]:

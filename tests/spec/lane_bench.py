@@ -47,12 +47,18 @@ class LaneBench:
     """One leader of one lane with nothing before it."""
 
     def __init__(
-        self, name: str = "exclusive", *, weights: Iterable[int] = (1,), top_up: bool = False, **options: Any
+        self,
+        name: str = "exclusive",
+        *,
+        weights: Iterable[int] = (1,),
+        top_up: bool = False,
+        complete: bool = True,
+        **options: Any,
     ):
         inbounds = tuple((f"in{index}", weight) for index, weight in enumerate(weights))
         self.lane = Lane(
             LaneOptions(policy=policy(name, top_up=top_up), inbounds=inbounds, **options),
-            Snapshot(lane_epoch=7, complete=True, broker_restarted=False),
+            Snapshot(lane_epoch=7, complete=complete, broker_restarted=False),
             START_MS,
         )
         self.now_ms = START_MS

@@ -1,0 +1,142 @@
+"""RabbitMQ is short of memory or disk and blocks everybody who publishes, us and the consumers alike.
+
+Nothing moves, nobody is thought dead for his silence, /readyz, /metrics and the log say why, and it goes on
+by itself (G-1 to G-4, G-6, C-6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dispatcher.nodes.local_rabbitmq import LocalRabbitMQ
+from dispatcher.nodes.servers import PrivateServers
+from tests.recovery.conftest import OpenScene
+from tests.recovery.scene import Scene
+from tests.service.harness import LANE, DispatcherProcess, private_vhost
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+#: The consumers' heartbeat is 1 s here: after three missing ones they would be frozen.
+BLOCKED_S = 4.0
+RSS_GROWTH_KB_MAX = 20_000
+#: With what a busy test machine adds.
+STOP_S_MAX = 8.0
+
+
+def _no_memory(node: LocalRabbitMQ) -> None:
+    node.control("set_vm_memory_high_watermark", "0.00001")
+
+
+def _no_disk(node: LocalRabbitMQ) -> None:
+    node.control("set_disk_free_limit", "900000GB")
+
+
+def _enough(node: LocalRabbitMQ) -> None:
+    node.control("set_vm_memory_high_watermark", "0.4")
+    node.control("set_disk_free_limit", "50MB")
+
+
+async def _metric(dispatcher: DispatcherProcess, name: str) -> float:
+    _, text = await asyncio.to_thread(dispatcher.get, "/metrics")
+    start = f'{name}{{lane="{LANE}"}} '
+    return next(float(line.removeprefix(start)) for line in text.splitlines() if line.startswith(start))
+
+
+def _rss_kb(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+
+
+class Stage:
+    """A scene whose broker can be made short of something."""
+
+    def __init__(
+        self, scene: Scene, node: LocalRabbitMQ, raise_alarm: Callable[[LocalRabbitMQ], None]
+    ) -> None:
+        self.scene = scene
+        self._node = node
+        self._raise_alarm = raise_alarm
+
+    async def alarm(self) -> None:
+        await asyncio.to_thread(self._raise_alarm, self._node)
+
+    async def blocked(self, resource: str) -> DispatcherProcess:
+        """Wait until the leader says so; returns it."""
+        await self.scene.not_ready(f"RabbitMQ blocks publishers: low on {resource}")
+        return await self.scene.led()
+
+    async def over(self) -> None:
+        await asyncio.to_thread(_enough, self._node)
+        await self.scene.goes_on()
+
+
+async def _nobody_is_thought_dead(stage: Stage, resource: str) -> None:
+    await stage.alarm()
+    leader = await stage.blocked(resource)
+    rss_kb = _rss_kb(leader.pid)
+    assert await _metric(leader, "dispatcher_publishers_blocked") == 1
+    assert leader.logged("rabbitmq_blocks_publishers")
+    await asyncio.sleep(BLOCKED_S)  # sleeps: longer than consumers may be silent
+    assert _rss_kb(leader.pid) < rss_kb + RSS_GROWTH_KB_MAX
+    await stage.over()
+    assert await _metric(leader, "dispatcher_publishers_blocked") == 0
+    assert leader.logged("rabbitmq_unblocked")
+    for counter in ("consumers_frozen", "consumers_lost", "consumers_taken", "sent_again"):
+        assert await _metric(leader, f"dispatcher_{counter}_total") == 0
+
+
+async def _leader_and_consumer_die(stage: Stage, resource: str) -> None:
+    """RabbitMQ does not read, so it doesn't notice that their connections are gone before it is over."""
+    scene = stage.scene
+    await stage.alarm()
+    leader = await stage.blocked(resource)
+    life = scene.random.choice(scene.living())
+    scene.kill_consumer(life)
+    scene.kill_dispatcher(leader)
+    scene.start_consumer(life.consumer_id)
+    leader.start()
+    for dispatcher in scene.dispatchers:
+        await eventually(lambda d=dispatcher: "standing by" in d.get("/readyz")[1], 15, "a standby")
+    await stage.over()
+
+
+async def _dispatchers_start(stage: Stage, resource: str) -> None:
+    """A new connection is blocked as soon as it publishes something."""
+    for dispatcher in stage.scene.dispatchers:
+        assert (await asyncio.to_thread(dispatcher.terminate))[0] == 0
+    await stage.alarm()
+    for dispatcher in stage.scene.dispatchers:
+        dispatcher.start()
+    await stage.blocked(resource)
+    await stage.over()
+
+
+async def _leader_stops(stage: Stage, resource: str) -> None:
+    await stage.alarm()
+    leader = await stage.blocked(resource)
+    code, took_s = await asyncio.to_thread(leader.terminate)
+    assert (code, took_s < STOP_S_MAX) == (0, True), took_s
+    leader.start()
+    await stage.over()
+
+
+@pytest.mark.parametrize(
+    ("policy", "raise_alarm", "resource"),
+    [("exclusive", _no_memory, "memory"), ("sequenced", _no_disk, "disk")],
+)
+async def test_alarms(
+    private_servers: PrivateServers, open_scene: OpenScene, policy: str,
+    raise_alarm: Callable[[LocalRabbitMQ], None], resource: str,
+) -> None:  # fmt: skip
+    scene = await open_scene(private_vhost(private_servers), policy)
+    stage = Stage(scene, private_servers.rabbitmq, raise_alarm)
+    await _nobody_is_thought_dead(stage, resource)
+    await _leader_and_consumer_die(stage, resource)
+    await _dispatchers_start(stage, resource)
+    await _leader_stops(stage, resource)
+    await scene.verify()
