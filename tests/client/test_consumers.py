@@ -144,6 +144,7 @@ async def test_what_is_no_message_is_ignored(lane: LaneStub, make_consumer: Make
 # --- handlers ---
 
 
+@pytest.mark.seed("Q17", "R7")
 async def test_groups_run_in_parallel_and_each_in_order(lane: LaneStub, make_consumer: MakeConsumer) -> None:
     work = Work()
     async with running(await make_consumer(opened=False), work, concurrency=3):
@@ -187,6 +188,7 @@ class Unlucky:
                 raise self.error
 
 
+@pytest.mark.seed("R16", "R11")
 async def test_a_failing_handler_is_tried_again_and_its_group_waits(
     lane: LaneStub, make_consumer: MakeConsumer
 ) -> None:
@@ -205,6 +207,7 @@ async def test_a_failing_handler_is_tried_again_and_its_group_waits(
     assert not me.failed
 
 
+@pytest.mark.seed("R10", "R20")
 async def test_after_its_attempts_a_message_is_failed_and_the_group_goes_on(
     lane: LaneStub, make_consumer: MakeConsumer
 ) -> None:

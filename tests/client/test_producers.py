@@ -60,6 +60,7 @@ async def test_each_message_has_its_own_id(channel: AbstractChannel, make_produc
     assert [message.message_id for message in await received(channel, 50)] == ids
 
 
+@pytest.mark.seed("R3", "R5")
 async def test_messages_are_in_the_queue_in_the_order_of_the_calls(
     channel: AbstractChannel, make_producer: MakeProducer
 ) -> None:
@@ -70,6 +71,7 @@ async def test_messages_are_in_the_queue_in_the_order_of_the_calls(
         assert [n for n in bodies if n % 7 == group] == list(range(group, 200, 7))
 
 
+@pytest.mark.seed("R1", "A6")
 @pytest.mark.parametrize(
     ("options", "group", "header"),
     [
@@ -89,6 +91,7 @@ async def test_the_group_of_a_message(
     assert message.headers.get("x-group-id") == header
 
 
+@pytest.mark.seed("A5")
 async def test_an_automatic_group_is_one_per_producer(
     channel: AbstractChannel, make_producer: MakeProducer
 ) -> None:
@@ -100,6 +103,7 @@ async def test_an_automatic_group_is_one_per_producer(
     assert groups[0] == one.producer.group
 
 
+@pytest.mark.seed("A7")
 async def test_a_group_is_closed_by_a_negative_sequence(
     channel: AbstractChannel, make_producer: MakeProducer
 ) -> None:
@@ -173,6 +177,7 @@ async def test_a_missing_exchange_fails_the_send_and_not_the_producer(
     assert [m.body for m in await received(channel, 1)] == [b"2"]
 
 
+@pytest.mark.seed("R3", "R4", "R5")
 async def test_sends_survive_a_lost_connection_in_order(
     channel: AbstractChannel, proxy: TcpProxy, make_producer: MakeProducer
 ) -> None:

@@ -17,6 +17,7 @@ from tests.service.harness import private_vhost
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
+@pytest.mark.seed("Q10")
 @pytest.mark.parametrize("policy", ["exclusive", "sequenced"])
 async def test_stopped_and_killed(
     private_servers: PrivateServers, open_scene: OpenScene, policy: str

@@ -52,6 +52,7 @@ async def _back(scene: Scene, server: LocalRedis) -> None:
     await scene.goes_on()
 
 
+@pytest.mark.seed("A25")
 @pytest.mark.parametrize("policy", ["exclusive", "sequenced"])
 async def test_back_with_its_data(
     vhost: Vhost, own_redis: LocalRedis, open_scene: OpenScene, policy: str

@@ -28,6 +28,9 @@ class Client:
         self.channel = channel
         self._events = events
         self._last = 0
+        self._seen = 0  # events that were looked at
+        self._all_up_to = 0  # every publish up to this one is confirmed
+        self._singles: set[int] = set()  # and these above it
 
     @classmethod
     async def open(cls, settings: RabbitSettings) -> Client:
@@ -71,18 +74,24 @@ class Client:
             self.channel, exchange=exchange, routing_key=queue, properties=properties, body=body
         )
 
-    async def confirmed(self) -> None:
+    async def confirmed(self, timeout_s: float = 30.0) -> None:
         """Wait until the broker has everything; fails when it refused something."""
-        await eventually(self._answered, what="the broker's confirms")
+        await eventually(self._answered, timeout_s, "the broker's confirms")
 
     def _answered(self) -> bool:
-        refused = [e for e in self._events if isinstance(e, ChannelClosed | ConnectionClosed)]
-        assert not refused, refused
-        confirmed = [e for e in self._events if isinstance(e, Confirmed)]
-        assert not any(e.nacked for e in confirmed), "RabbitMQ refused a message"
-        highest = max((e.tag for e in confirmed if e.multiple), default=0)
-        singles = {e.tag for e in confirmed if not e.multiple and e.tag > highest}
-        return all(tag in singles for tag in range(highest + 1, self._last + 1))
+        for event in self._events[self._seen :]:
+            assert not isinstance(event, ChannelClosed | ConnectionClosed), event
+            if isinstance(event, Confirmed):
+                assert not event.nacked, "RabbitMQ refused a message"
+                if event.multiple:
+                    self._all_up_to = max(self._all_up_to, event.tag)
+                else:
+                    self._singles.add(event.tag)
+        self._seen = len(self._events)
+        while self._all_up_to + 1 in self._singles:
+            self._all_up_to += 1
+            self._singles.discard(self._all_up_to)
+        return self._all_up_to >= self._last
 
     # -- queues --
 

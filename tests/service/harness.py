@@ -80,11 +80,13 @@ class Bench:
             for name in settings.lanes:
                 await self.leads(name)
 
-    def settings(self, redis_url: str | None = None, **lanes: dict[str, Any]) -> Settings:
+    def settings(
+        self, redis_url: str | None = None, changes: dict[str, Any] | None = None, **lanes: dict[str, Any]
+    ) -> Settings:
         written = document(
             self.vhost.amqp_url, redis_url or self.vhost.redis_url, self.vhost.redis_prefix, lanes
         )
-        return config.parse(yaml.safe_dump(written), {})
+        return config.parse(yaml.safe_dump(written | (changes or {})), {})
 
     async def leads(self, name: str = LANE) -> None:
         """Wait until the lane is led, and recovered."""

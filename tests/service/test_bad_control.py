@@ -236,6 +236,7 @@ async def test_a_consumer_queue_deleted_from_outside_is_a_lost_connection(bench:
     assert [copy.attempt for copy in consumer.received] == [1] * 6
 
 
+@pytest.mark.seed("A29")
 async def test_a_deleted_consumer_queue_without_grace_is_a_death(bench: Bench) -> None:
     _, consumer = await _working(bench)
     await consumer.delete_queue()

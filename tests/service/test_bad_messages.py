@@ -17,6 +17,7 @@ ODD_GROUPS = [
 ]  # fmt: skip
 
 
+@pytest.mark.seed("C5")
 async def test_any_bytes_are_a_group(bench: Bench) -> None:
     await bench.run(orders=lane())
     client = await bench.client()

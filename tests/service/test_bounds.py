@@ -26,6 +26,7 @@ async def _backlog(client: Client, count: int) -> None:
     await client.confirmed()
 
 
+@pytest.mark.seed("D1", "D3")
 async def test_backlogged_queues_share_by_weight(bench: Bench) -> None:
     await bench.run(orders=_weighted())
     client = await bench.client()
@@ -37,6 +38,7 @@ async def test_backlogged_queues_share_by_weight(bench: Bench) -> None:
     assert 0.74 <= share <= 0.76
 
 
+@pytest.mark.seed("Q19")
 async def test_a_queue_whose_groups_are_all_blocked_does_not_hold_up_the_other(bench: Bench) -> None:
     await bench.run(orders=_weighted(policy="sequenced"))
     client = await bench.client()
@@ -51,6 +53,7 @@ async def test_a_queue_whose_groups_are_all_blocked_does_not_hold_up_the_other(b
     assert len(holder.received) == 1
 
 
+@pytest.mark.seed("D9")
 async def test_no_more_than_the_look_ahead_is_held(bench: Bench) -> None:
     await bench.run(orders=lane(look_ahead=30))
     client = await bench.client()
@@ -68,6 +71,7 @@ async def test_no_more_than_the_look_ahead_is_held(bench: Bench) -> None:
     await bench.acked()
 
 
+@pytest.mark.seed("D9")
 async def test_over_the_byte_budget_nothing_more_is_fetched_until_half_is_free(bench: Bench) -> None:
     await bench.run(orders=lane(look_ahead_bytes="256KiB"))
     client = await bench.client()
@@ -118,6 +122,7 @@ async def test_a_full_look_ahead_is_explained(bench: Bench) -> None:
     assert any("look-ahead of in is full" in detail for detail in why["details"])
 
 
+@pytest.mark.seed("D10")
 @pytest.mark.parametrize("owner_dies", [True, False])
 async def test_a_look_ahead_smaller_than_what_is_in_flight_blocks_nothing(
     bench: Bench, owner_dies: bool

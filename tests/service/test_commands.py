@@ -58,6 +58,7 @@ async def test_a_dry_run_only_says_what_would_move(bench: Bench) -> None:
     assert set((await _owners(bench)).values()) == {"c1"}
 
 
+@pytest.mark.seed("A16")
 async def test_one_group_moves_to_a_named_consumer_once_it_is_settled(bench: Bench) -> None:
     client, owner = await _owned_by_one(bench, 3)
     target = await bench.joined("c2")
@@ -79,6 +80,7 @@ async def test_one_group_moves_to_a_named_consumer_once_it_is_settled(bench: Ben
     assert (await _owners(bench))["g1"] == "c2"
 
 
+@pytest.mark.seed("A13", "C17")
 async def test_reset_frees_every_group(bench: Bench) -> None:
     client, owner = await _owned_by_one(bench, 10)
     other = await bench.joined("c2")
@@ -235,6 +237,7 @@ async def test_bytes_that_are_no_command_do_no_harm(bench: Bench) -> None:
     assert (await bench.ask("status"))["lane"] == "orders"
 
 
+@pytest.mark.seed("Q20", "R13", "R22")
 async def test_the_views_tell_what_is_going_on(bench: Bench) -> None:
     await bench.run(orders=lane())
     client = await bench.client()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.service.clients import Client
 from tests.service.harness import Bench, lane
 from tests.service.protocol_consumer import read_properties
@@ -60,6 +62,7 @@ async def test_in_flight_only_the_consumer_may_end_an_expired_message(bench: Ben
     await bench.acked()
 
 
+@pytest.mark.seed("R10", "R20", "R21")
 async def test_a_failed_message_goes_to_the_dead_queue_and_its_group_goes_on(bench: Bench) -> None:
     await bench.run(orders=lane())
     client = await bench.client()

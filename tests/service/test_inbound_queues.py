@@ -111,6 +111,7 @@ async def test_an_inbound_queue_purged_while_messages_wait_loses_only_what_was_p
     assert consumer.bodies() == [b"%d" % number for number in [*range(10), 30]]
 
 
+@pytest.mark.seed("Q5", "A23")
 async def test_several_lanes_live_side_by_side(bench: Bench) -> None:
     await bench.run(orders=lane("in.a"), payments=lane("in.b", policy="sequenced"))
     client = await bench.client()
@@ -128,6 +129,7 @@ async def test_several_lanes_live_side_by_side(bench: Bench) -> None:
     await theirs.has(51)
 
 
+@pytest.mark.seed("A24", "A26")
 async def test_a_second_dispatcher_of_a_lane_stands_by_and_takes_over(bench: Bench) -> None:
     await bench.run(orders=lane())
     settings = bench.settings(orders=lane())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
+
 from tests.service.clients import Client
 from tests.service.harness import Bench, lane
 from tests.waiting import eventually
@@ -78,6 +80,7 @@ async def test_a_heartbeat_of_a_stranger_is_answered_with_taken(bench: Bench) ->
     await eventually(lambda: stranger.heard("taken"))
 
 
+@pytest.mark.seed("R8")
 async def test_prefetch_bounds_what_is_unsettled(bench: Bench) -> None:
     await bench.run(orders=lane())
     client = await bench.client()
@@ -94,6 +97,7 @@ async def test_prefetch_bounds_what_is_unsettled(bench: Bench) -> None:
     await bench.acked()
 
 
+@pytest.mark.seed("C2")
 async def test_one_who_leaves_gets_nothing_more_and_settles_what_it_holds(bench: Bench) -> None:
     await bench.run(orders=lane())
     client = await bench.client()
@@ -149,6 +153,7 @@ async def test_a_join_with_a_lower_number_changes_nothing(bench: Bench) -> None:
     await consumer.has(3)
 
 
+@pytest.mark.seed("Q9", "A3", "R16")
 async def test_a_dead_consumers_messages_reach_the_next_owner_in_order(bench: Bench) -> None:
     await bench.run(orders=lane())
     client = await bench.client()
@@ -176,6 +181,7 @@ async def test_a_dead_consumers_messages_reach_the_next_owner_in_order(bench: Be
     await bench.acked()
 
 
+@pytest.mark.seed("C8")
 async def test_a_lost_connection_within_the_grace_moves_no_group(bench: Bench) -> None:
     await bench.run(orders=lane(reconnect_grace="30s"))
     client = await bench.client()

@@ -34,6 +34,7 @@ def _in_order(copies: list[Copy]) -> bool:
     return numbers == sorted(numbers)
 
 
+@pytest.mark.seed("Q1", "Q6", "A2", "R1", "R2", "R23")
 async def test_exclusive_pins_each_group_to_one_consumer_and_spreads_them_evenly(bench: Bench) -> None:
     await bench.run(orders=lane(policy="exclusive"))
     consumers = [await bench.joined(f"c{number}") for number in range(4)]
@@ -51,6 +52,7 @@ async def test_exclusive_pins_each_group_to_one_consumer_and_spreads_them_evenly
             assert len({copy.epoch for copy in copies}) == 1
 
 
+@pytest.mark.seed("Q8", "C2", "A12", "C10")
 async def test_exclusive_keeps_the_owner_of_an_empty_group(bench: Bench) -> None:
     await bench.run(orders=lane(policy="exclusive"))
     owner = await bench.joined("c1")
@@ -64,6 +66,7 @@ async def test_exclusive_keeps_the_owner_of_an_empty_group(bench: Bench) -> None
     assert not other.received
 
 
+@pytest.mark.seed("Q12", "Q14", "Q15", "Q16", "R9")
 async def test_sequenced_hands_out_one_batch_and_blocks_the_rest_until_all_of_it_is_settled(
     bench: Bench,
 ) -> None:
@@ -89,6 +92,7 @@ async def test_sequenced_hands_out_one_batch_and_blocks_the_rest_until_all_of_it
     assert len(set(epochs)) >= 3  # 12 messages, batches of at most 5
 
 
+@pytest.mark.seed("Q16")
 async def test_sequenced_with_top_up_lets_the_present_owner_go_on(bench: Bench) -> None:
     await bench.run(orders=lane(policy="sequenced", top_up=True))
     owner = await bench.joined("c1", prefetch=4, hold=True)
@@ -102,6 +106,7 @@ async def test_sequenced_with_top_up_lets_the_present_owner_go_on(bench: Bench) 
     assert not other.received
 
 
+@pytest.mark.seed("R12", "R23")
 async def test_concurrent_spreads_one_group_over_all_consumers(bench: Bench) -> None:
     await bench.run(orders=lane(policy="concurrent"))
     consumers = [await bench.joined(f"c{number}", prefetch=10, hold=True) for number in range(3)]
@@ -124,6 +129,7 @@ async def test_ungrouped_messages_go_to_all_in_turn_by_default(bench: Bench, pol
     assert all(copy.group is None and copy.group_seq == 0 for c in consumers for copy in c.received)
 
 
+@pytest.mark.seed("R18")
 async def test_ungrouped_messages_can_be_rejected(bench: Bench) -> None:
     await bench.run(orders=lane(ungrouped="reject"))
     consumer = await bench.joined("c1")
@@ -139,6 +145,7 @@ async def test_ungrouped_messages_can_be_rejected(bench: Bench) -> None:
     await bench.acked()
 
 
+@pytest.mark.seed("A6")
 async def test_ungrouped_messages_can_share_a_group(bench: Bench) -> None:
     await bench.run(orders=lane(ungrouped="group:rest"))
     consumers = [await bench.joined(f"c{number}") for number in range(2)]
@@ -151,6 +158,7 @@ async def test_ungrouped_messages_can_share_a_group(bench: Bench) -> None:
     assert _in_order(owner.received)
 
 
+@pytest.mark.seed("R6")
 async def test_a_group_over_two_inbound_queues_keeps_one_owner_and_the_order_of_each_queue(
     bench: Bench,
 ) -> None:
@@ -171,6 +179,7 @@ async def test_a_group_over_two_inbound_queues_keeps_one_owner_and_the_order_of_
                 assert _in_order([c for c in copies if c.properties.correlation_id == queue])
 
 
+@pytest.mark.seed("A7", "C3")
 async def test_a_negative_sequence_closes_the_group_when_it_is_settled(bench: Bench) -> None:
     await bench.run(orders=lane())
     first = await bench.joined("c1", hold=True)
@@ -193,6 +202,7 @@ async def test_a_negative_sequence_closes_the_group_when_it_is_settled(bench: Be
     assert after.group_seq == 1
 
 
+@pytest.mark.seed("A9", "A10", "C7")
 async def test_the_first_message_for_a_consumer_carries_the_first_header(bench: Bench) -> None:
     await bench.run(orders=lane(first_header="x-first"))
     client = await bench.client()

@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 
+import pytest
+
 from dispatcher.nodes.management import Management
 from tests.conftest import Vhost
 from tests.service.conftest import Starter
@@ -76,6 +78,7 @@ async def test_sigterm_with_slow_consumers_returns_what_is_unsettled(
     assert [int(copy.body) for copy in consumer.received] == list(range(50))
 
 
+@pytest.mark.seed("Q11", "A27", "A30")
 async def test_a_standby_takes_over_from_a_killed_process(dispatcher_process: Starter, bench: Bench) -> None:
     one = dispatcher_process(orders=lane())
     one.ready()

@@ -7,6 +7,7 @@ import pytest
 from tests.spec.lane_bench import LaneBench, clause, names
 
 
+@pytest.mark.seed("Q7")
 def test_o2_a_new_group_goes_to_the_consumer_that_owns_the_fewest() -> None:
     clause("O-2", "one with free capacity, among those the one that owns the fewest groups")
     bench = LaneBench()
