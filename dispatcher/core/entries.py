@@ -18,7 +18,7 @@ def copy_of(message: Message, consumer: Consumer) -> Dispatched:
 def open_entry(message: Message) -> OpenEntry:
     """The entry of a message that is in flight, or waits after it was taken back (then nobody has it)."""
     return OpenEntry(
-        message.inbound, message.arrival, message.fingerprint,
+        message.queue, message.arrival, message.fingerprint,
         message.consumer.number if message.consumer is not None else 0, message.seq, message.group_id,
         message.group_seq, message.epoch, message.attempt, message.first,
     )  # fmt: skip
@@ -27,5 +27,5 @@ def open_entry(message: Message) -> OpenEntry:
 def ended_entry(message: Message, reason: str) -> Ended:
     """The entry of a message that is on its way to the dead queue."""
     return Ended(
-        message.inbound, message.arrival, message.fingerprint, message.group_id, message.attempt, reason
+        message.queue, message.arrival, message.fingerprint, message.group_id, message.attempt, reason
     )  # fmt: skip

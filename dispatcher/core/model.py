@@ -31,8 +31,8 @@ class Message:
 
     __slots__ = (
         "arrival", "attempt", "closing", "consumer", "content", "cost", "deadline_at_ms", "epoch",
-        "fingerprint", "first", "group", "group_id", "group_seq", "inbound", "received_at_ms", "redelivered",
-        "refusal", "dispatched_at_ms", "seq", "size", "state", "tag",
+        "fingerprint", "first", "group", "group_id", "group_seq", "inbound", "queue", "received_at_ms",
+        "redelivered", "refusal", "dispatched_at_ms", "seq", "size", "state", "tag",
     )  # fmt: skip
 
     def __init__(
@@ -51,7 +51,8 @@ class Message:
         refusal: str | None = None,
         cost: int = 1,
     ) -> None:
-        self.inbound = inbound  # index in the lane's inbound queues
+        self.inbound = inbound  # index of the inbound queue in whose share and order it stands
+        self.queue = inbound  # index of the queue that its original is in
         self.tag = tag
         self.arrival = arrival
         self.fingerprint = fingerprint  # 16 bytes

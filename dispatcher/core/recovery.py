@@ -181,7 +181,8 @@ class Recovery:
         if message.state is MessageState.SETTLED:
             self._ack_again(inbound, delivered)
             return
-        message.inbound, message.arrival = inbound.index, delivered.arrival
+        message.inbound = message.queue = inbound.index
+        message.arrival = delivered.arrival
         reason = self._state.ending.get(message)
         records.append(open_entry(message) if reason is None else ended_entry(message, reason))
         self._match(inbound, message, delivered)
@@ -229,16 +230,16 @@ class Recovery:
     def settled_before_its_return(self, message: Message) -> list[Record]:
         """A settle for an entry without its original: ack that when it comes. Returns further records."""
         message.state = MessageState.SETTLED
-        unknown = message.inbound == UNKNOWN_INBOUND
+        unknown = message.queue == UNKNOWN_INBOUND
         if message not in self._awaited:
             if unknown:
                 return [Vanished(UNKNOWN_INBOUND, message.arrival)]
             entry = (message.arrival, message.fingerprint)
-            self._state.inbounds[message.inbound].proven.append(entry)
-            return [SettledEntries(message.inbound, True, (entry,))]
+            self._state.inbounds[message.queue].proven.append(entry)
+            return [SettledEntries(message.queue, True, (entry,))]
         del self._awaited[message]
         if not unknown:
-            recovery = self._state.inbounds[message.inbound].recovery
+            recovery = self._state.inbounds[message.queue].recovery
             assert recovery is not None
             recovery.settle(message)
         self._groups.resolved(message)
@@ -272,7 +273,7 @@ class Recovery:
         return message.tag == 0 and message not in self._awaited
 
     def _forgotten(self, message: Message) -> None:
-        self._state.effects.records.append(Vanished(message.inbound, message.arrival))
+        self._state.effects.records.append(Vanished(message.queue, message.arrival))
         self._state.counters["vanished"] += 1
 
     # -- the end --
@@ -280,8 +281,8 @@ class Recovery:
     def _vanish(self, message: Message) -> None:
         """No original will come. In a living consumer's hands its settle is awaited, else it is over."""
         del self._awaited[message]
-        if message.inbound != UNKNOWN_INBOUND:
-            recovery = self._state.inbounds[message.inbound].recovery
+        if message.queue != UNKNOWN_INBOUND:
+            recovery = self._state.inbounds[message.queue].recovery
             assert recovery is not None
             recovery.forget(message)
         if message.state is not MessageState.IN_FLIGHT:

@@ -92,5 +92,5 @@ class Settlement:
             return
         state = self._state
         state.ending.pop(message, None)
-        state.effects.records.append(Buried(message.inbound, message.arrival))
+        state.effects.records.append(Buried(message.queue, message.arrival))
         state.settled(message)

@@ -75,7 +75,7 @@ def encode(records: Iterable[Record], stored: Sequence[int]) -> bytes:
             lane_epoch, tag = message.arrival
             group = message.group_id
             entry = _pack_entry(
-                _ENTRY, stored[message.inbound], lane_epoch, tag, message.fingerprint, incarnation,
+                _ENTRY, stored[message.queue], lane_epoch, tag, message.fingerprint, incarnation,
                 seq, group_seq, epoch, attempt, first, NO_GROUP if group is None else len(group),
             )  # fmt: skip
             append(entry)

@@ -105,7 +105,7 @@ class Outbox:
             elif kind is AckInbound:
                 ack = self._ack
                 for message in action.messages:  # type: ignore[union-attr]
-                    ack(message.inbound, message.tag)
+                    ack(message.queue, message.tag)
             else:
                 self._perform_rare(action)
         self.flush()
@@ -178,7 +178,7 @@ class Outbox:
             message.content, channel=relay.channel, exchange=relay.names.exchange,
             routing_key=relay.names.dead, reason=order.reason, attempt=message.attempt,
             group=message.group_id,
-            origin=f"{relay.inbound_queues[message.inbound]} {epoch}.{tag}", frame_max=relay.link.frame_max,
+            origin=f"{relay.inbound_queues[message.queue]} {epoch}.{tag}", frame_max=relay.link.frame_max,
         )  # fmt: skip
         self._frames.append(frames)
         self._tokens.append(DeadToken(order))

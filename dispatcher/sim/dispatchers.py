@@ -102,7 +102,7 @@ class SimStore(LaneStore):
                 facts.journalled.append((self._uuids.get(record.incarnation, ""), record.seq))
         for action in effects.actions:
             if type(action) is AckInbound:
-                facts.acked += [(self.leader, message.inbound, message.tag) for message in action.messages]
+                facts.acked += [(self.leader, message.queue, message.tag) for message in action.messages]
         self.world.history.will_commit(self._chain.leader.encode(), self._chain.last, facts)
 
 

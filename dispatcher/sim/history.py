@@ -257,7 +257,7 @@ class History:
 
     def arrived(self, leader: str, messages: list[Message]) -> None:
         for message in messages:
-            self.uid_of[leader, message.inbound, message.tag] = int(message.content.body.rstrip(b"!"))
+            self.uid_of[leader, message.queue, message.tag] = int(message.content.body.rstrip(b"!"))
 
     def decided(self, process: str, events: list[Event], effects: Effects) -> None:
         if events or effects.actions:
