@@ -9,14 +9,10 @@ fence ends the session with everything it remembers: the next one recovers from 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import structlog
-from pamqp import commands
 
 from dispatcher.amqp.events import (
     Blocked,
@@ -29,42 +25,29 @@ from dispatcher.amqp.events import (
     Unblocked,
 )
 from dispatcher.amqp.link import Link
-from dispatcher.core.effects import Effects, SendNotice
+from dispatcher.core.effects import Effects
 from dispatcher.core.events import Event, MessagesArrived, PublishersBlocked, QueueReturned
 from dispatcher.core.lane import Lane
 from dispatcher.core.views import Views
-from dispatcher.errors import BrokerUnavailable, DispatcherError, Fenced, NumbersBehind, ProtocolViolation
-from dispatcher.protocol import TYPE_REFUSED, LaneNames, refusable_join
+from dispatcher.errors import BrokerUnavailable, DispatcherError, Fenced, NumbersBehind
+from dispatcher.protocol import LaneNames
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.channels import Channels
-from dispatcher.service.control import read_control
+from dispatcher.service.control_inbox import ControlInbox
 from dispatcher.service.inbound_feed import InboundFeed
 from dispatcher.service.intake import Clock, Intake
 from dispatcher.service.operators import Operators
 from dispatcher.service.outbox import Outbox, Relay
+from dispatcher.service.ticks import Tick, Ticks
 from dispatcher.settings import LaneSettings
 
 log = structlog.get_logger()
 
-#: Commits under way: more only lengthen the queue, fewer leave the core idle while Redis answers.
-COMMITS_UNDER_WAY_MAX: Final = 8
-#: Events gathered while no step runs. What isn't a heartbeat is bounded by prefetches and windows.
-EVENTS_MAX: Final = 10_000
 #: A publish that the broker refused is tried again after this long.
 RETRY_S: Final = 1.0
 #: What a stop waits for Redis and the last acks.
 DRAIN_S: Final = 2.0
 DRAIN_POLL_S: Final = 0.005
-
-
-@dataclass(slots=True)
-class Tick:
-    """One step of the core on its way: its actions and control acks wait for its commit."""
-
-    effects: Effects
-    control_tag: int  # control messages up to this delivery tag were read in it; 0: none
-    command_tag: int
-    committed: bool = False
 
 
 class Session:
@@ -87,8 +70,7 @@ class Session:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._events: list[Event] = []
-        self._ticks: deque[Tick] = deque()
-        self._control_tag = self._command_tag = 0
+        self._ticks = Ticks(store, finish=self._finish, go_on=self._schedule, fail=self.end)
         self._tick_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._restoring = False
@@ -116,6 +98,9 @@ class Session:
         self._operators = Operators(
             self.views, self._outbox, self._clock, describe=self._describe, commands=lane.commands
         )
+        self._control = ControlInbox(
+            self._names, self._link, self._channels, self._outbox, self._operators, lane.state.counters
+        )
         self._commit(lane.start(self._clock.now_ms()))
         self._schedule()
 
@@ -123,6 +108,7 @@ class Session:
         """Stop; whoever awaits `ended` gets the reason. Nothing of this session is sent any more."""
         if self._timer is not None:
             self._timer.cancel()
+        self._ticks.stop()
         if not self.ended.done():
             self.ended.set_exception(reason)
 
@@ -155,7 +141,7 @@ class Session:
                 if index is not None:
                     deliveries.setdefault(index, []).append(event)
                 else:
-                    self._receive_control(event)
+                    self._control.receive(event, self._events)
             elif kind is Confirmed:
                 self._outbox.answered(event, self._events)
             else:
@@ -191,47 +177,6 @@ class Session:
         else:
             self._events.append(QueueReturned(queue))
 
-    def _receive_control(self, delivery: Delivery) -> None:
-        channels = self._channels
-        if delivery.channel == channels.command:
-            self._command_tag = delivery.tag
-            command = self._operators.receive(delivery)
-            if command is not None:
-                self._events.append(command)
-            return
-        if delivery.channel == channels.events:
-            queue = channels.deleted_queue(delivery)
-            if queue is not None:
-                self._events.append(QueueReturned(queue))
-            return
-        if delivery.channel == channels.control:
-            self._control_tag = delivery.tag
-        try:
-            is_heartbeat = delivery.channel == channels.heartbeat
-            message = read_control(delivery, self._names, is_heartbeat_queue=is_heartbeat)
-        except ProtocolViolation as problem:
-            self._bad_control(delivery, str(problem))
-            return
-        if is_heartbeat and len(self._events) >= EVENTS_MAX:
-            return  # while Redis is away nothing is decided; the next heartbeat says the same
-        self._events.append(message)
-
-    def _bad_control(self, delivery: Delivery, problem: str) -> None:
-        """Not understood: to the dead queue with its reason, and counted."""
-        self.lane.state.counters["control_refused"] += 1
-        queue = refusable_join(delivery.body)
-        if queue is not None and not self._names.is_ours(queue):
-            log.warning("join_refused", lane=self._names.lane, queue=queue, problem=problem)
-            self._outbox.perform([SendNotice(queue, TYPE_REFUSED, {"reason": problem})])
-            return
-        log.warning(
-            "control_message_refused", lane=self._names.lane, problem=problem, size=len(delivery.body)
-        )
-        properties = commands.Basic.Properties(
-            delivery_mode=2, headers={"x-dispatch-reason": f"control: {problem}"}
-        )  # fmt: skip
-        self._outbox.store(self._names.dead, properties, delivery.body, lambda: None)
-
     # -- ticks --
 
     def _schedule(self) -> None:
@@ -241,7 +186,7 @@ class Session:
 
     def _tick(self) -> None:
         self._tick_scheduled = False
-        if self.ended.done() or self._restoring or len(self._ticks) >= COMMITS_UNDER_WAY_MAX:
+        if self.ended.done() or self._restoring or self._ticks.are_full:
             return  # a finished commit schedules the next tick
         try:
             events, self._events = self._events, []
@@ -249,7 +194,7 @@ class Session:
             self._commit(effects)
             if not self._known_complete and self.lane.is_complete():
                 self._known_complete = True
-                self._confirm_complete()
+                self._ticks.confirm_complete()
             if self.lane.checkpoint_is_due():
                 self._commit(self.lane.checkpoint())
             self._arm_timer()
@@ -260,35 +205,7 @@ class Session:
             self.end(failure)
 
     def _commit(self, effects: Effects) -> None:
-        tick = Tick(effects, self._control_tag, self._command_tag)
-        self._control_tag = self._command_tag = 0
-        if effects.needs_commit():
-            self._ticks.append(tick)
-            self._store.commit(effects).add_done_callback(partial(self._committed, tick))
-        elif self._ticks:
-            tick.committed = True
-            self._ticks.append(tick)
-        else:
-            self._finish(tick)
-
-    def _committed(self, tick: Tick, future: asyncio.Future[None]) -> None:
-        if self.ended.done() or future.cancelled():
-            future.cancelled() or future.exception()
-            return
-        failure = future.exception()
-        if failure is not None:
-            self.end(failure)
-            return
-        tick.committed = True
-        while self._ticks and self._ticks[0].committed:
-            self._finish(self._ticks.popleft())
-        self._schedule()
-
-    def _confirm_complete(self) -> None:
-        """The consumers have said what they hold, and that is committed: Redis may be trusted again."""
-        tick = Tick(Effects(), 0, 0)
-        self._ticks.append(tick)
-        self._store.confirm_complete().add_done_callback(partial(self._committed, tick))
+        self._ticks.add(effects, self._control.take_read())
 
     def _finish(self, tick: Tick) -> None:
         try:
@@ -296,10 +213,7 @@ class Session:
             self._outbox.take_withdrawn(self._events)
             for feed in self._feeds:
                 feed.flush_acks(self._clock.now_ms())
-            if tick.control_tag:
-                self._link.ack(self._channels.control, tick.control_tag, True)
-            if tick.command_tag:
-                self._link.ack(self._channels.command, tick.command_tag, True)
+            self._control.ack(tick.read)
         except DispatcherError as failure:
             self.end(failure)
 

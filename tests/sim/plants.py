@@ -55,9 +55,8 @@ def control_acked_before_the_commit(lane: Any, session: Any, store: Any) -> None
     commit = session._commit
 
     def early(effects: Any) -> None:
-        if session._control_tag:
-            session._link.ack(session._channels.control, session._control_tag, True)
-            session._control_tag = 0
+        read = session._control.take_read()
+        session._control.ack(read)
         commit(effects)
 
     session._commit = early

@@ -1,0 +1,127 @@
+"""What arrives on the lane's own queues: control messages, heartbeats, commands, the broker's notices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final, NamedTuple
+
+import structlog
+from pamqp import commands
+
+from dispatcher.amqp.events import Delivery
+from dispatcher.amqp.link import Link
+from dispatcher.core.effects import SendNotice
+from dispatcher.core.events import Event, QueueReturned
+from dispatcher.errors import ProtocolViolation
+from dispatcher.protocol import (
+    TYPE_REFUSED,
+    ControlMessage,
+    Heartbeat,
+    Join,
+    LaneNames,
+    decode_control,
+    refusable_join,
+)
+from dispatcher.service.channels import Channels
+from dispatcher.service.operators import Operators
+from dispatcher.service.outbox import Outbox
+
+log = structlog.get_logger()
+
+#: Events gathered while no step runs. What isn't a heartbeat is bounded by prefetches and windows.
+EVENTS_MAX: Final = 10_000
+
+
+class Read(NamedTuple):
+    """What has been read of the control and the command queue: delivery tags up to these; 0: nothing new."""
+
+    control_tag: int
+    command_tag: int
+
+
+class ControlInbox:
+    """Turns deliveries into events of the core; what was read is acked when its commit is known."""
+
+    def __init__(
+        self,
+        names: LaneNames,
+        link: Link,
+        channels: Channels,
+        outbox: Outbox,
+        operators: Operators,
+        counters: Counter[str],
+    ) -> None:
+        self._names = names
+        self._link = link
+        self._channels = channels
+        self._outbox = outbox
+        self._operators = operators
+        self._counters = counters
+        self._control_tag = self._command_tag = 0
+
+    def receive(self, delivery: Delivery, events: list[Event]) -> None:
+        """Add the event that this delivery means, if any."""
+        channels = self._channels
+        if delivery.channel == channels.command:
+            self._command_tag = delivery.tag
+            command = self._operators.receive(delivery)
+            if command is not None:
+                events.append(command)
+        elif delivery.channel == channels.events:
+            queue = channels.deleted_queue(delivery)
+            if queue is not None:
+                events.append(QueueReturned(queue))
+        else:
+            self._receive_control(delivery, events)
+
+    def _receive_control(self, delivery: Delivery, events: list[Event]) -> None:
+        if delivery.channel == self._channels.control:
+            self._control_tag = delivery.tag
+        try:
+            message = self._decode(delivery)
+        except ProtocolViolation as problem:
+            self._refuse(delivery, str(problem))
+            return
+        if type(message) is Heartbeat and len(events) >= EVENTS_MAX:
+            return  # while Redis is away nothing is decided; the next heartbeat says the same
+        events.append(message)
+
+    def _decode(self, delivery: Delivery) -> ControlMessage:
+        message = decode_control(delivery.body)
+        if isinstance(message, Join) and self._names.is_ours(message.queue):
+            raise ProtocolViolation(f"queue: {message.queue!r} is the lane's own")
+        if isinstance(message, Heartbeat) != (delivery.channel == self._channels.heartbeat):
+            kind, key = type(message).__name__.lower(), delivery.routing_key.decode(errors="replace")
+            raise ProtocolViolation(f"a {kind} must not be published with the routing key {key!r}")
+        return message
+
+    def _refuse(self, delivery: Delivery, problem: str) -> None:
+        """Not understood: to the dead queue with its reason, and counted."""
+        self._counters["control_refused"] += 1
+        queue = refusable_join(delivery.body)
+        if queue is not None and not self._names.is_ours(queue):
+            log.warning("join_refused", lane=self._names.lane, queue=queue, problem=problem)
+            self._outbox.perform([SendNotice(queue, TYPE_REFUSED, {"reason": problem})])
+            return
+        log.warning(
+            "control_message_refused", lane=self._names.lane, problem=problem, size=len(delivery.body)
+        )
+        properties = commands.Basic.Properties(
+            delivery_mode=2, headers={"x-dispatch-reason": f"control: {problem}"}
+        )  # fmt: skip
+        self._outbox.store(self._names.dead, properties, delivery.body, lambda: None)
+
+    # -- acks --
+
+    def take_read(self) -> Read:
+        """What was read since the last call."""
+        read = Read(self._control_tag, self._command_tag)
+        self._control_tag = self._command_tag = 0
+        return read
+
+    def ack(self, read: Read) -> None:
+        """What all that came of it is committed."""
+        if read.control_tag:
+            self._link.ack(self._channels.control, read.control_tag, True)
+        if read.command_tag:
+            self._link.ack(self._channels.command, read.command_tag, True)

@@ -1,0 +1,93 @@
+"""Steps of the core on their way to Redis and back.
+
+The commits of several steps may be under way. When Redis has answered, a step's actions are carried out;
+steps are finished in their order, also those that had nothing to commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from dispatcher.core.effects import Effects
+from dispatcher.redis_store.store import LaneStore
+from dispatcher.service.control_inbox import Read
+
+#: Commits under way: more only lengthen the queue, fewer leave the core idle while Redis answers.
+COMMITS_UNDER_WAY_MAX: Final = 8
+
+
+@dataclass(slots=True)
+class Tick:
+    """One step of the core on its way: its actions and control acks wait for its commit."""
+
+    effects: Effects
+    read: Read
+    committed: bool = False
+
+
+class Ticks:
+    """The steps under way. `finish` carries out one, `go_on` is called when there is room for another, and
+    `fail` when a commit was refused."""
+
+    def __init__(
+        self,
+        store: LaneStore,
+        *,
+        finish: Callable[[Tick], None],
+        go_on: Callable[[], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._store = store
+        self._finish = finish
+        self._go_on = go_on
+        self._fail = fail
+        self._ticks: deque[Tick] = deque()
+        self._over = False
+
+    def __len__(self) -> int:
+        return len(self._ticks)
+
+    @property
+    def are_full(self) -> bool:
+        """No further step until a commit is answered."""
+        return len(self._ticks) >= COMMITS_UNDER_WAY_MAX
+
+    def add(self, effects: Effects, read: Read) -> None:
+        """Commit what a step decided, and finish it after all that were added before."""
+        tick = Tick(effects, read)
+        if effects.needs_commit():
+            self._ticks.append(tick)
+            self._store.commit(effects).add_done_callback(partial(self._committed, tick))
+        elif self._ticks:
+            tick.committed = True
+            self._ticks.append(tick)
+        else:
+            self._finish(tick)
+
+    def confirm_complete(self) -> None:
+        """The consumers have said what they hold, and that is committed: Redis may be trusted again."""
+        tick = Tick(Effects(), Read(0, 0))
+        self._ticks.append(tick)
+        self._store.confirm_complete().add_done_callback(partial(self._committed, tick))
+
+    def stop(self) -> None:
+        """Finish nothing any more, whatever Redis answers."""
+        self._over = True
+
+    def _committed(self, tick: Tick, future: asyncio.Future[None]) -> None:
+        if self._over or future.cancelled():
+            future.cancelled() or future.exception()
+            return
+        failure = future.exception()
+        if failure is not None:
+            self._fail(failure)
+            return
+        tick.committed = True
+        while self._ticks and self._ticks[0].committed:
+            self._finish(self._ticks.popleft())
+        self._go_on()
