@@ -29,6 +29,8 @@ INBOUND_MAX: Final = 255
 WEIGHT_MAX: Final = 1_000
 #: AMQP's prefetch is 16 bits wide, and some of it is needed for what is not a held original.
 LOOK_AHEAD_MAX: Final = 60_000
+#: A year: whoever wants more wants `null`.
+_IDLE_TIMEOUT_MS_MAX: Final = 365 * 24 * 3_600_000
 SHORT_STRING_BYTES_MAX: Final = 255
 #: The longest word that the dispatcher puts behind a lane's name, with room for a parking queue's number.
 _NAME_TAIL_BYTES: Final = len(".heartbeat")
@@ -211,6 +213,10 @@ class LaneDefaults(_Model):
     ungrouped: Annotated[str, Text(_ungrouped)] = Field(
         default="balance", description="Messages without a group: balance, reject or group:<name>."
     )
+    group_idle_timeout_ms: Annotated[int, Duration(100, _IDLE_TIMEOUT_MS_MAX)] | None = Field(
+        default=None, alias="group_idle_timeout",
+        description="exclusive: a group of which nothing is here for so long loses its owner; null: never.",
+    )  # fmt: skip
     top_up: Annotated[bool, Flag()] = Field(
         default=False, description="sequenced: the present owner keeps receiving while it holds something."
     )
@@ -250,6 +256,8 @@ class LaneDefaults(_Model):
         found = []
         if self.top_up and self.policy is not PolicyName.SEQUENCED:
             found.append(Conflict(("top_up", "policy"), "only works with policy: sequenced"))
+        if self.group_idle_timeout_ms is not None and self.policy is not PolicyName.EXCLUSIVE:
+            found.append(Conflict(("group_idle_timeout", "policy"), "only works with policy: exclusive"))
         if self.policy is PolicyName.CONCURRENT and self.first_header is not None:
             found.append(
                 Conflict(("first_header", "policy"), "policy concurrent has no groups, so nothing is first")

@@ -67,7 +67,7 @@ def test_defaults_are_the_contracts() -> None:
         "x-group-seq",
         None,
     )
-    assert (lane.ungrouped, lane.top_up) == ("balance", False)
+    assert (lane.ungrouped, lane.top_up, lane.group_idle_timeout_ms) == ("balance", False, None)
     assert (lane.reconnect_grace_ms, lane.liveness_interval_ms, lane.heartbeat_ms) == (0, 500, 5_000)
     assert (lane.look_ahead, lane.look_ahead_bytes) == (10_000, 256 * 1024 * 1024)
     assert (settings.prefix, settings.redis.timeout_ms, settings.rabbitmq.heartbeat_ms) == (
@@ -214,6 +214,12 @@ def test_missing_and_malformed_variables_are_named_with_their_path() -> None:
         ("ungrouped: reject, policy: concurrent", "ungrouped: policy concurrent treats all messages alike"),
         ("top_up: 'yes'", "top_up: must be true or false"),
         ("top_up: true", "top_up: only works with policy: sequenced"),
+        ("group_idle_timeout: 10ms", "group_idle_timeout: must be from 100ms to 8760h"),
+        ("group_idle_timeout: 9000h", "group_idle_timeout: must be from 100ms to 8760h"),
+        (
+            "group_idle_timeout: 1s, policy: sequenced",
+            "group_idle_timeout: only works with policy: exclusive",
+        ),
         ("reconnect_grace: 5", "reconnect_grace: must be a duration such as 500ms, 5s, 2m or 0"),
         ("reconnect_grace: 5 s", "reconnect_grace: must be a duration such as 500ms, 5s, 2m or 0"),
         ("reconnect_grace: -5s", "reconnect_grace: must be a duration such as 500ms, 5s, 2m or 0"),

@@ -126,6 +126,8 @@ class Lane:
             self._membership.finish_all_leaving()
         self._arrivals.run_timers()
         self._watch_bytes()
+        if now_ms >= self.state.suspended_until_ms:
+            self.state.resting.release_overdue(self.state)
         self._delivery.run()
         return self.state.take_effects()
 
@@ -140,7 +142,7 @@ class Lane:
         if state.now_ms < state.suspended_until_ms:
             deadlines.append(state.suspended_until_ms)
         else:
-            deadlines.append(state.next_expiry_ms())
+            deadlines += [state.next_expiry_ms(), state.resting.next_deadline_ms()]
         if state.stale_owners:
             deadlines.append(state.now_ms + 1)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)

@@ -15,6 +15,7 @@ from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.policies import Policy
+from dispatcher.core.resting import Resting
 from dispatcher.group_text import format_group
 
 #: A broker that is killed forgets up to 32,768 acks of a busy classic queue (its index journal).
@@ -41,6 +42,7 @@ class LaneOptions:
     policy: Policy
     inbounds: tuple[tuple[str, int], ...]  # (queue name, weight)
     ungrouped: str = "balance"  # or "reject", or "group:<name>"
+    group_idle_timeout_ms: int | None = None  # None: never
     reconnect_grace_ms: int = 0
     liveness_interval_ms: int = 500
     heartbeat_ms: int = 5_000
@@ -63,6 +65,7 @@ class LaneState:
             Inbound(index, name, weight, self.pool, PROVEN_PER_INBOUND_MAX)
             for index, (name, weight) in enumerate(options.inbounds)
         ]
+        self.resting = Resting(options.group_idle_timeout_ms)
         self.by_uuid: dict[str, Consumer] = {}
         self.by_id: dict[str, Consumer] = {}
         self.by_queue: dict[str, Consumer] = {}
@@ -132,6 +135,7 @@ class LaneState:
         self.pool.given(consumer)
         self.keep_owner(group)
         self.list_backlogs(group)
+        self.resting.note(group, self.now_ms)
 
     def begin_epoch(self, group: Group) -> None:
         """Restart the group's own numbers under an epoch larger than all before (contract section 2)."""
@@ -168,6 +172,7 @@ class LaneState:
     def release(self, group: Group) -> None:
         """The group belongs to nobody from now on; it is forgotten when nothing of it is left."""
         self.disown(group)
+        self.resting.discard(group)
         self.retarget(group, None)
         group.epoch = 0
         group.fresh = False
@@ -217,6 +222,7 @@ class LaneState:
             group.become(GroupState.OWNED, self.now_ms)
             self.keep_owner(group)
             self.list_backlogs(group)
+            self.resting.note(group, self.now_ms)
 
     def hand_over(self, group: Group) -> None:
         """Nothing of it is in flight: it changes hands, or becomes free."""
@@ -232,6 +238,8 @@ class LaneState:
             return
         if group.state is not GroupState.OWNED or not self.policy.keeps_owner:
             self.hand_over(group)
+        else:
+            self.resting.note(group, self.now_ms)
 
     def list_backlogs(self, group: Group) -> None:
         """Put what waits of the group where its state says that it may be served from."""
@@ -326,6 +334,7 @@ class LaneState:
         if backlog is not None:
             backlog.group.forget_if_empty(backlog)
             self.forget_if_unused(backlog.group)
+            self.resting.note(backlog.group, self.now_ms)
 
     def _backlog_of(self, message: Message) -> Backlog | None:
         """Where it waits; None: among the loose ones."""

@@ -25,6 +25,7 @@ COUNTERS: Final = {
     "expired": "Originals that expired while they waited here.",
     "failed": "Messages that their consumer reported as failed.",
     "groups_closed": "Groups that an operator closed.",
+    "groups_idled": "Groups that lost their owner because nothing of them was here for too long.",
     "groups_moved": "Groups that a rebalance moved.",
     "joins": "Incarnations that joined.",
     "joins_ignored": "Joins that named another incarnation's queue.",

@@ -210,6 +210,7 @@ class LaneRunner:
             policy=policy(lane.policy, top_up=lane.top_up),
             inbounds=tuple((inbound.queue, inbound.weight) for inbound in lane.inbound),
             ungrouped=lane.ungrouped,
+            group_idle_timeout_ms=lane.group_idle_timeout_ms,
             reconnect_grace_ms=lane.reconnect_grace_ms,
             liveness_interval_ms=lane.liveness_interval_ms,
             heartbeat_ms=lane.heartbeat_ms,

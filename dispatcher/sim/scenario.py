@@ -57,6 +57,7 @@ class Scenario:
     ungrouped: str
     inbounds: tuple[tuple[str, int, bool], ...]  # (queue, weight, quorum)
     look_ahead: int
+    group_idle_timeout_ms: int | None
     reconnect_grace_ms: int
     liveness_interval_ms: int
     heartbeat_ms: int
@@ -95,6 +96,7 @@ FAULT_KINDS: Final = (
 def make_scenario(seed: int, messages: int | None = None) -> Scenario:
     """The scenario of a seed; `messages` overrides how many there are."""
     random = Random(seed)
+    later = Random(f"{seed} options that came later")  # so that a seed keeps what it meant before
     policy = random.choices(("exclusive", "sequenced", "concurrent"), (5, 4, 1))[0]
     count = messages or _message_count(random)
     inbounds = tuple(
@@ -110,6 +112,7 @@ def make_scenario(seed: int, messages: int | None = None) -> Scenario:
     return Scenario(
         seed=seed, policy=policy, top_up=policy == "sequenced" and random.random() < 0.3,
         ungrouped=ungrouped, inbounds=inbounds,
+        group_idle_timeout_ms=later.choice((None, None, 100, 1_000)) if policy == "exclusive" else None,
         look_ahead=random.choice((3, 10, 50, 10_000, 10_000)),
         reconnect_grace_ms=random.choice((0, 0, 200, 2_000)),
         liveness_interval_ms=random.choice((100, 500)),

@@ -149,6 +149,7 @@ def _settings(scenario: Scenario) -> Settings:
         "reconnect_grace_ms": scenario.reconnect_grace_ms,
         "liveness_interval_ms": scenario.liveness_interval_ms,
         "heartbeat_ms": scenario.heartbeat_ms,
+        "group_idle_timeout_ms": scenario.group_idle_timeout_ms,
     }
     lane = LaneSettings(
         name=LANE, policy=PolicyName(scenario.policy), top_up=scenario.top_up, ungrouped=scenario.ungrouped,

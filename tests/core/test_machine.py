@@ -26,9 +26,16 @@ class AnyLane(RuleBasedStateMachine):
         grace_ms=st.sampled_from([0, 0, 2_000]),
         look_ahead=st.sampled_from([10_000, 10_000, 6]),
         look_ahead_bytes=st.sampled_from([1 << 28, 1 << 28, 800]),
+        idle_ms=st.sampled_from([None, None, 400]),
     )
-    def begin(self, weights: list[int], grace_ms: int, look_ahead: int, look_ahead_bytes: int) -> None:
-        options = {"look_ahead": look_ahead, "look_ahead_bytes": look_ahead_bytes}
+    def begin(
+        self, weights: list[int], grace_ms: int, look_ahead: int, look_ahead_bytes: int, idle_ms: int | None
+    ) -> None:
+        options = {
+            "look_ahead": look_ahead,
+            "look_ahead_bytes": look_ahead_bytes,
+            "group_idle_timeout_ms": idle_ms if self.policy == "exclusive" else None,
+        }
         lane = world(
             self.policy, weights=tuple(weights), top_up=self.top_up, reconnect_grace_ms=grace_ms, **options
         )

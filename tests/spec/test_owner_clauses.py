@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from dispatcher.core.effects import IncarnationRow, OwnerRow, Snapshot
+from dispatcher.core.events import RedeliveriesEnded
+from dispatcher.core.lane import Lane
+from dispatcher.core.policies import policy
+from dispatcher.core.state import LaneOptions
 from tests.spec.lane_bench import LaneBench, clause, names
 
 
@@ -42,6 +47,64 @@ def test_o3_the_owner_loses_its_group_when_it_is_taken_back() -> None:
     bench.die("one")
     bench.arrive("a2")
     assert bench.holder("a2") == "two"
+
+
+def test_o3_an_idle_group_loses_its_owner() -> None:
+    clause("O-3", "nothing of it has waited here or been unsettled for longer than `group_idle_timeout`")
+    bench = LaneBench(group_idle_timeout_ms=1_000)
+    bench.join("one")
+    bench.arrive("a1", "b1")
+    bench.settle("one", "a1")
+    bench.join("two")
+    assert bench.lane.next_deadline_ms() is not None
+    bench.step(after_ms=900)
+    bench.arrive("a2")
+    assert bench.holder("a2") == "one", "it keeps its owner as long as something comes in time"
+    bench.settle("one", "a2")
+    bench.step(after_ms=900)
+    assert b"a" in bench.lane.state.groups
+    bench.step(after_ms=100)
+    assert set(bench.lane.state.groups) == {b"b"}, "what is unsettled keeps its owner"
+    bench.arrive("a3")
+    assert bench.holder("a3") == "two"
+
+
+def test_o3_what_waits_is_not_idle() -> None:
+    bench = LaneBench(group_idle_timeout_ms=1_000)
+    bench.join("one", prefetch=1)
+    bench.arrive("a1")
+    bench.settle("one", "a1")
+    bench.arrive("b1", "a2")
+    bench.step(after_ms=5_000)
+    bench.join("two")
+    bench.settle("one", "b1")
+    assert bench.holder("a2") == "one"
+
+
+def test_o3_a_take_over_begins_the_idle_time_anew() -> None:
+    clause("O-3", "A take-over begins that time anew")
+    now_ms = 1_800_000_000_000
+    snapshot = Snapshot(
+        lane_epoch=7, complete=True, broker_restarted=False, owners={b"a": OwnerRow(1, 5)},
+        incarnations={1: IncarnationRow("one", "one-1", "one-1.1", 1, 10, "live")},
+    )  # fmt: skip
+    options = LaneOptions(policy=policy("exclusive"), inbounds=(("in", 1),), group_idle_timeout_ms=1_000)
+    lane = Lane(options, snapshot, now_ms)
+    lane.start(now_ms)
+    assert not lane.step([RedeliveriesEnded(0)], now_ms + 999).owners
+    assert lane.step([], now_ms + 1_000).owners == {b"a": None}
+
+
+def test_o3_a_group_that_is_given_to_somebody_while_it_is_empty_can_become_idle() -> None:
+    bench = LaneBench(group_idle_timeout_ms=1_000)
+    bench.join("one")
+    bench.arrive("a1")
+    bench.settle("one", "a1")
+    bench.join("two")
+    bench.command(group="a", to="two")
+    assert bench.lane.state.groups[b"a"].owner is bench.lane.state.by_id["two"]
+    bench.step(after_ms=1_000)
+    assert b"a" not in bench.lane.state.groups
 
 
 def test_o4_a_batch_is_as_large_as_the_free_capacity_and_blocks_the_rest() -> None:
@@ -158,10 +221,10 @@ def test_o8_an_operator_closes_a_group() -> None:
     assert bench.holder("a2") == "two"
 
 
-@pytest.mark.parametrize("policy", ["exclusive", "sequenced"])
-def test_o8_closing_what_nobody_owns_changes_nothing(policy: str) -> None:
+@pytest.mark.parametrize("name", ["exclusive", "sequenced"])
+def test_o8_closing_what_nobody_owns_changes_nothing(name: str) -> None:
     clause("O-8", "Closing a group that nobody owns leaves it unowned")
-    bench = LaneBench(policy)
+    bench = LaneBench(name)
     bench.arrive("a1")
     bench.command("groups.close", group="a")
     assert bench.replies[-1].result == {"group": "a", "owner": None, "waits_for": 0}
@@ -169,7 +232,7 @@ def test_o8_closing_what_nobody_owns_changes_nothing(policy: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "group", "refusal"),
+    ("name", "group", "refusal"),
     [
         ("exclusive", "b", "no group 'b' is known here"),
         ("exclusive", None, "name a group"),
@@ -178,12 +241,12 @@ def test_o8_closing_what_nobody_owns_changes_nothing(policy: str) -> None:
         ("concurrent", "a", "a concurrent lane has no groups"),
     ],
 )
-def test_o8_a_close_that_can_not_be_done_is_refused(policy: str, group: object, refusal: str) -> None:
-    bench = LaneBench(policy)
+def test_o8_a_close_that_can_not_be_done_is_refused(name: str, group: object, refusal: str) -> None:
+    bench = LaneBench(name)
     bench.join("one")
     bench.join("two")
     bench.arrive("a1")
-    if policy == "exclusive":
+    if name == "exclusive":
         bench.command(group="a", to="two" if bench.holder("a1") == "one" else "one")
     bench.command("groups.close", group=group)
     assert refusal in (bench.replies[-1].error or "")
