@@ -60,12 +60,12 @@ class Recovery:
         for inbound in state.inbounds:
             inbound.recovery = InboundRecovery()
             unproven = replay.unproven.get(inbound.index, {})
-            for arrival, fingerprint in unproven.items():
-                inbound.recovery.expect_settled(arrival, fingerprint, proven=False)
+            inbound.recovery.expect_unproven(unproven)
             inbound.proven.extend(replay.proven.get(inbound.index, ()))
-            for arrival, fingerprint in dict(inbound.proven).items():
-                if arrival not in unproven:  # else it was acked once more
-                    inbound.recovery.expect_settled(arrival, fingerprint, proven=True)
+            proven = dict(inbound.proven)
+            for arrival in unproven.keys() & proven.keys():  # acked once more
+                del proven[arrival]
+            inbound.recovery.expect_proven(proven, broker_restarted=self._broker_restarted)
         for arrival, fingerprint in replay.unproven.get(UNKNOWN_INBOUND, {}).items():
             message = self._entry(UNKNOWN_INBOUND, arrival, fingerprint, None)
             message.state = MessageState.SETTLED
@@ -145,25 +145,15 @@ class Recovery:
         if self._adopted.get(fingerprint):
             self._match_adopted(inbound, self._adopted[fingerprint].popleft(), delivered)
             return True
-        if self._match_settled(inbound, recovery, delivered):
+        arrival = recovery.take_settled(fingerprint)
+        if arrival is not None:
+            delivered.arrival = arrival
+            self._ack_again(inbound, delivered)
             return True
         if not recovery.kept[fingerprint]:  # else it may be a settled one, which may stand before open ones
             for message in recovery.of_group(delivered.group_id):
                 self._vanish(message)
         return False
-
-    def _match_settled(self, inbound: Inbound, recovery: InboundRecovery, delivered: Message) -> bool:
-        """Only if it can be no other message: the one entry with these bytes, and not out of order."""
-        settled = recovery.settled.get(delivered.fingerprint)
-        if not settled or recovery.kept[delivered.fingerprint] != 1:
-            return False
-        arrival, proven = settled[0]
-        if recovery.is_past(arrival) or (proven and not self._broker_restarted):
-            return False
-        del recovery.settled[delivered.fingerprint]
-        delivered.arrival = arrival
-        self._ack_again(inbound, delivered)
-        return True
 
     def _ack_again(self, inbound: Inbound, delivered: Message) -> None:
         """It was settled before: nobody gets it, it is acked once more."""

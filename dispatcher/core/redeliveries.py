@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Mapping
 from typing import Final
 
 from dispatcher.core.model import Message, MessageState
@@ -19,7 +20,8 @@ class InboundRecovery:
     def __init__(self) -> None:
         self.open: dict[bytes, deque[Message]] = {}  # by fingerprint, in arrival order
         self.by_group: dict[bytes, dict[Message, None]] = {}  # those that are a prefix of their group
-        self.settled: dict[bytes, list[tuple[Arrival, bool]]] = {}  # (arrival, proven)
+        self._settled: dict[bytes, list[Arrival]] = {}  # by fingerprint; their acks may not have arrived
+        self._proven: dict[bytes, Arrival] = {}  # theirs have; of several with these bytes only one
         self.kept: Counter[bytes] = Counter()  # entries of either kind at the start, by fingerprint
         self._highest_matched: dict[int, int] = {}  # by lane epoch: delivery tag of an open entry
         self.proven_meanwhile = 0
@@ -72,18 +74,35 @@ class InboundRecovery:
     def settle(self, message: Message) -> None:
         """An expected one is settled: its original is to be acked when it comes."""
         self.forget(message)
-        self.settled.setdefault(message.fingerprint, []).append((message.arrival, False))
+        self._settled.setdefault(message.fingerprint, []).append(message.arrival)
 
-    def expect_settled(self, arrival: Arrival, fingerprint: bytes, *, proven: bool) -> None:
-        self.settled.setdefault(fingerprint, []).append((arrival, proven))
-        self.kept[fingerprint] += 1
+    def expect_unproven(self, entries: Mapping[Arrival, bytes]) -> None:
+        """Settled originals whose acks may not have reached the broker."""
+        self.kept.update(entries.values())
+        for arrival, fingerprint in entries.items():
+            self._settled.setdefault(fingerprint, []).append(arrival)
+
+    def expect_proven(self, entries: Mapping[Arrival, bytes], *, broker_restarted: bool) -> None:
+        """Settled originals whose acks have: they come back only from a broker that was killed. A busy queue
+        has tens of thousands of them, and a take-over waits for this."""
+        self.kept.update(entries.values())
+        if broker_restarted:
+            self._proven = {fingerprint: arrival for arrival, fingerprint in entries.items()}
+
+    def take_settled(self, fingerprint: bytes) -> Arrival | None:
+        """The settled entry with these bytes, which is then no longer expected. Only if it can be no other
+        message: no other entry of either kind has them, and nothing behind it has come back."""
+        if self.kept[fingerprint] != 1:
+            return None
+        unproven = self._settled.get(fingerprint)
+        arrival = unproven[0] if unproven else self._proven.get(fingerprint)
+        if arrival is None or self.is_past(arrival):
+            return None
+        self._settled.pop(fingerprint, None)
+        self._proven.pop(fingerprint, None)
+        return arrival
 
     def unmatched_settled(self) -> list[tuple[Arrival, bytes]]:
         """Settled originals that have not come back and whose acks may never have arrived."""
-        unproven = (
-            (arrival, fingerprint)
-            for fingerprint, settled in self.settled.items()
-            for arrival, proven in settled
-            if not proven
-        )
-        return sorted(unproven)
+        entries = ((arrival, fp) for fp, arrivals in self._settled.items() for arrival in arrivals)
+        return sorted(entries)

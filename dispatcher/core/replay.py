@@ -34,7 +34,7 @@ class Replay:
         self.unproven: dict[int, dict[Arrival, bytes]] = {}
         #: … and those whose acks have; kept in case the broker is killed.
         self.proven: dict[int, deque[tuple[Arrival, bytes]]] = {}
-        self._by_seq: dict[tuple[int, int], tuple[int, Arrival]] = {}
+        self._by_seq: dict[tuple[int, int], OpenEntry] = {}
         self._taken: set[int] = set()
         #: The highest seq of each incarnation that was ever used, and the highest epoch.
         self.highest_seq: dict[int, int] = {}
@@ -43,37 +43,35 @@ class Replay:
     def read(self, records: Iterable[Record]) -> Replay:
         """Apply records, oldest first; returns itself."""
         for record in records:
-            match record:
-                case OpenEntry():
-                    self._opened(record)
-                case SettledRange():
-                    self._settled(record)
-                case Ended():
-                    self._drop((record.inbound, record.arrival))
-                    self.entries[record.inbound, record.arrival] = record
-                case Reset():
-                    self.__init__()  # type: ignore[misc]
-                case _:
-                    self._read_rare(record)
+            if isinstance(record, OpenEntry):
+                self._opened(record)
+            elif isinstance(record, SettledRange):
+                self._settled(record)
+            elif isinstance(record, Proven):
+                self._prove(record)
+            else:
+                self._read_rare(record)
         return self
 
     def _read_rare(self, record: Record) -> None:
         match record:
-            case Proven():
-                self._prove(record)
+            case Reset():
+                self.__init__()  # type: ignore[misc]
+            case Ended():
+                self._drop((record.inbound, record.arrival))
+                self.entries[record.inbound, record.arrival] = record
             case Buried() | Vanished():
                 entry = self._drop((record.inbound, record.arrival))
                 if isinstance(record, Vanished):
                     self.unproven.get(record.inbound, {}).pop(record.arrival, None)
                 elif entry is not None:
-                    self._keep_settled(entry.inbound, entry.arrival, entry.fingerprint)
+                    self._keep_unproven(entry.inbound, entry.arrival, entry.fingerprint)
             case Used():
                 self._used(record.incarnation, record.highest)
             case Taken():
                 self._taken.add(record.incarnation)
             case SettledEntries():
-                for arrival, fingerprint in record.entries:
-                    self._keep_settled(record.inbound, arrival, fingerprint, proven=record.proven)
+                self._read_settled(record)
 
     def finish(self) -> list[OpenEntry | Ended]:
         """All open entries in arrival order; those of incarnations that are over belong to nobody (0)."""
@@ -85,14 +83,46 @@ class Replay:
         ]
         return sorted(entries, key=lambda entry: (entry.inbound, entry.arrival))
 
+    # A take-over waits for the journal to be read, and nearly all of it are entries, ranges and proofs: these
+    # three call as little as they can.
+
     def _opened(self, entry: OpenEntry) -> None:
         key = (entry.inbound, entry.arrival)
-        self._drop(key)
+        if key in self.entries:
+            self._drop(key)
         self.entries[key] = entry
-        if entry.incarnation:
-            self._by_seq[entry.incarnation, entry.seq] = key
-            self._used(entry.incarnation, entry.seq)
-        self._used(NOBODY, entry.epoch)
+        incarnation, seq = entry.incarnation, entry.seq
+        if incarnation:
+            self._by_seq[incarnation, seq] = entry
+            if seq > self.highest_seq.get(incarnation, 0):
+                self.highest_seq[incarnation] = seq
+        if entry.epoch > self.highest_epoch:
+            self.highest_epoch = entry.epoch
+
+    def _settled(self, record: SettledRange) -> None:
+        incarnation = record.incarnation
+        for seq in range(record.first, record.last + 1):
+            entry = self._by_seq.pop((incarnation, seq), None)
+            if entry is not None:
+                inbound, arrival = entry.inbound, entry.arrival
+                self.entries.pop((inbound, arrival), None)
+                self._keep_unproven(inbound, arrival, entry.fingerprint)
+
+    def _prove(self, record: Proven) -> None:
+        unproven = self.unproven.get(record.inbound, {})
+        arrivals = list(islice(unproven, record.count))
+        self._kept(record.inbound).extend([(arrival, unproven.pop(arrival)) for arrival in arrivals])
+
+    def _read_settled(self, record: SettledEntries) -> None:
+        if not record.proven:
+            for arrival, fingerprint in record.entries:
+                self._keep_unproven(record.inbound, arrival, fingerprint)
+            return
+        unproven = self.unproven.get(record.inbound)
+        if unproven:
+            for arrival, _ in record.entries:
+                unproven.pop(arrival, None)
+        self._kept(record.inbound).extend(record.entries)
 
     def _used(self, incarnation: int, highest: int) -> None:
         if incarnation == NOBODY:
@@ -100,31 +130,19 @@ class Replay:
         else:
             self.highest_seq[incarnation] = max(self.highest_seq.get(incarnation, 0), highest)
 
-    def _settled(self, record: SettledRange) -> None:
-        for seq in range(record.first, record.last + 1):
-            key = self._by_seq.get((record.incarnation, seq))
-            entry = self._drop(key) if key is not None else None
-            if entry is not None:
-                self._keep_settled(entry.inbound, entry.arrival, entry.fingerprint)
-
     def _drop(self, key: tuple[int, Arrival]) -> OpenEntry | Ended | None:
         entry = self.entries.pop(key, None)
         if isinstance(entry, OpenEntry):
             self._by_seq.pop((entry.incarnation, entry.seq), None)
         return entry
 
-    def _keep_settled(
-        self, inbound: int, arrival: Arrival, fingerprint: bytes, *, proven: bool = False
-    ) -> None:
+    def _keep_unproven(self, inbound: int, arrival: Arrival, fingerprint: bytes) -> None:
         unproven = self.unproven.setdefault(inbound, {})
         unproven.pop(arrival, None)  # settled again: it moves to the end
-        if proven:
-            kept = self.proven.setdefault(inbound, deque(maxlen=PROVEN_PER_INBOUND_MAX))
-            kept.append((arrival, fingerprint))
-        else:
-            unproven[arrival] = fingerprint
+        unproven[arrival] = fingerprint
 
-    def _prove(self, record: Proven) -> None:
-        unproven = self.unproven.get(record.inbound, {})
-        for arrival in list(islice(unproven, record.count)):
-            self._keep_settled(record.inbound, arrival, unproven[arrival], proven=True)
+    def _kept(self, inbound: int) -> deque[tuple[Arrival, bytes]]:
+        kept = self.proven.get(inbound)
+        if kept is None:
+            kept = self.proven[inbound] = deque(maxlen=PROVEN_PER_INBOUND_MAX)
+        return kept
