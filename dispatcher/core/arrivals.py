@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
-
 from dispatcher.core.adoption import Adoption
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import Message
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.state import LaneState
 
@@ -58,17 +56,14 @@ class Arrivals:
                 if backlog.source is None:
                     self._state.list_backlog(backlog)
             if message.deadline_at_ms is not None:
-                self._state.watch_deadline(message)
+                self._state.expiries.watch(message)
 
     def run_timers(self) -> None:
         """Dead-letter what expired while it waited. In flight only the consumer may fail it, so nothing
         expires while consumers are being asked what they have."""
         if self._adoption.open:
             return
-        expiries = self._state.expiries
-        while expiries and expiries[0][0] <= self._state.now_ms:
-            message = heapq.heappop(expiries)[2]
-            if message.state is MessageState.HELD:
-                self._state.end(message, REASON_EXPIRED)
-                self._state.waits_no_more(message)
-                self._state.counters["expired"] += 1
+        for message in self._state.expiries.due(self._state.now_ms):
+            self._state.end(message, REASON_EXPIRED)
+            self._state.waits_no_more(message)
+            self._state.counters["expired"] += 1

@@ -142,7 +142,7 @@ class Lane:
         if state.now_ms < state.suspended_until_ms:
             deadlines.append(state.suspended_until_ms)
         else:
-            deadlines += [state.next_expiry_ms(), state.resting.next_deadline_ms()]
+            deadlines += [state.expiries.next_ms(), state.resting.next_deadline_ms()]
         if state.stale_owners:
             deadlines.append(state.now_ms + 1)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)

@@ -203,8 +203,7 @@ class Recovery:
         """Its consumer is over: it waits for the next one, before everything newer of its group."""
         inbound.waiting += 1
         self._state.taken_back.add(message)
-        if message.deadline_at_ms is not None:
-            self._state.watch_deadline(message)
+        self._state.expiries.watch(message)
         if message.group_id is None or not self._state.policy.grouped:
             inbound.loose.messages.append(message)
             inbound.queue_source(inbound.loose)

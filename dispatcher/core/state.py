@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,6 +9,7 @@ from typing import Any, Final
 from dispatcher.core.consumers import Consumer, ConsumerState, Pool, queue_share
 from dispatcher.core.effects import AckInbound, DeadLetter, Effects, OwnerRow, SendNotice, Tell
 from dispatcher.core.entries import ended_entry
+from dispatcher.core.expiries import Expiries
 from dispatcher.core.groups import Backlog, Group, GroupState
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Message, MessageState
@@ -31,8 +31,6 @@ OFFENDERS_MAX: Final = 100
 #: the time in seconds, so the counters never go back: not over a take-over in the same second, and not even
 #: if Redis forgets everything.
 COUNTER_SHIFT: Final = 20
-#: Deadlines kept before those of messages that no longer wait are thrown out.
-EXPIRIES_KEPT_MIN: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +80,7 @@ class LaneState:
         #: Why they end, for messages whose copy in the dead queue is not confirmed yet.
         self.ending: dict[Message, str] = {}
         self.acks: list[Message] = []  # of this step
-        self.expiries: list[tuple[int, int, Message]] = []  # heap of (deadline, tie breaker, message)
-        self._expiries_pushed = 0
-        self._expiries_max = EXPIRIES_KEPT_MIN
+        self.expiries = Expiries()
         self.counters: Counter[str] = Counter()
         self.ignored: Counter[str] = Counter()  # settles ignored since last told, by consumer
         self.suspended_until_ms = 0  # nothing is dispatched before (Redis may have forgotten things)
@@ -344,24 +340,6 @@ class LaneState:
         if group is None or group.backlogs is None or not self.policy.grouped:
             return None
         return group.backlogs.get(message.inbound)
-
-    def watch_deadline(self, message: Message) -> None:
-        """End the message when its deadline passes while it waits."""
-        assert message.deadline_at_ms is not None
-        expiries = self.expiries
-        if len(expiries) >= self._expiries_max:  # mostly of messages that went out long before their deadline
-            expiries[:] = [expiry for expiry in expiries if expiry[2].state is MessageState.HELD]
-            heapq.heapify(expiries)
-            self._expiries_max = max(EXPIRIES_KEPT_MIN, 2 * len(expiries))
-        self._expiries_pushed += 1
-        heapq.heappush(expiries, (message.deadline_at_ms, self._expiries_pushed, message))
-
-    def next_expiry_ms(self) -> int | None:
-        """The earliest deadline of a message that waits."""
-        expiries = self.expiries
-        while expiries and expiries[0][2].state is not MessageState.HELD:
-            heapq.heappop(expiries)
-        return expiries[0][0] if expiries else None
 
     def settled(self, message: Message) -> None:
         """The original is over: remember it until its ack is proven, and ack it."""

@@ -68,8 +68,7 @@ class TakeBacks:
             inbound.in_flight -= 1
             inbound.waiting += 1
             state.taken_back.add(message)
-            if message.deadline_at_ms is not None:
-                state.watch_deadline(message)
+            state.expiries.watch(message)
             if group is None:
                 loose.setdefault(message.inbound, []).append(message)
             else:

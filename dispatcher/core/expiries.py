@@ -1,0 +1,48 @@
+"""Deadlines of messages that wait: in flight only the consumer may fail one."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import Final
+
+from dispatcher.core.model import Message, MessageState
+
+#: Deadlines kept before those of messages that no longer wait are thrown out.
+EXPIRIES_KEPT_MIN: Final = 1_000
+
+
+class Expiries:
+    """The deadlines of one lane, earliest first."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Message]] = []  # (deadline, tie breaker, message)
+        self._pushed = 0
+        self._kept_max = EXPIRIES_KEPT_MIN
+
+    def watch(self, message: Message) -> None:
+        """Remember its deadline, if it has one. Nothing is lost by doing so twice."""
+        if message.deadline_at_ms is None:
+            return
+        heap = self._heap
+        if len(heap) >= self._kept_max:  # mostly of messages that went out long before their deadline
+            heap[:] = [expiry for expiry in heap if expiry[2].state is MessageState.HELD]
+            heapq.heapify(heap)
+            self._kept_max = max(EXPIRIES_KEPT_MIN, 2 * len(heap))
+        self._pushed += 1
+        heapq.heappush(heap, (message.deadline_at_ms, self._pushed, message))
+
+    def due(self, now_ms: int) -> Iterator[Message]:
+        """Messages that still wait and whose deadline has passed, each once."""
+        heap = self._heap
+        while heap and heap[0][0] <= now_ms:
+            message = heapq.heappop(heap)[2]
+            if message.state is MessageState.HELD:
+                yield message
+
+    def next_ms(self) -> int | None:
+        """The earliest deadline of a message that waits."""
+        heap = self._heap
+        while heap and heap[0][2].state is not MessageState.HELD:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
