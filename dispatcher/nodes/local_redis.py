@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
+from pathlib import Path
 
+from dispatcher.errors import DispatcherError
 from dispatcher.nodes.installed import redis_server
 from dispatcher.nodes.local import LocalNode
 from dispatcher.nodes.ports import LOOPBACK, free_ports
@@ -33,11 +35,18 @@ class LocalRedis(LocalNode):
     def url(self) -> str:
         return f"redis://{LOOPBACK}:{self._port}/0"
 
+    @property
+    def data(self) -> Path:
+        """The folder with its data, from the first `start` on."""
+        if self._process is None:
+            raise DispatcherError(f"{self.name} was not started")
+        return self._process.directory / "data"
+
     def wipe(self) -> None:
         """Remove the data of a stopped server: it comes back empty."""
         if self._process is not None:
-            shutil.rmtree(self._process.directory / "data")
-            (self._process.directory / "data").mkdir()
+            shutil.rmtree(self.data)
+            self.data.mkdir()
 
     def _lay_out(self, process: GuardedProcess) -> None:
         (self._port,) = free_ports(1)

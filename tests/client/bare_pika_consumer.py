@@ -70,8 +70,7 @@ class BareConsumer:
 
     def received(self, channel, method, properties, body):
         get = (properties.headers or {}).get
-        seq, group = get("x-dispatch-seq"), get("x-dispatch-group")
-        number, epoch = get("x-dispatch-group-seq"), get("x-dispatch-epoch")
+        seq, group, number, epoch = (get(f"x-dispatch-{n}") for n in ("seq", "group", "group-seq", "epoch"))
         if seq is None:
             self.told(properties.type or "", json.loads(body or b"{}"))
         elif seq in self.outcomes:
@@ -96,4 +95,5 @@ class BareConsumer:
             self.n, self.welcomed, self.due_at = self.n + 1, False, 0
 
 
-BareConsumer(*sys.argv[1:4]).run_forever()
+if __name__ == "__main__":
+    BareConsumer(*sys.argv[1:4]).run_forever()

@@ -1,7 +1,8 @@
 """Reads a total record and says everything in it that the guarantees don't allow (contract section 3).
 
-A `life` is one process of a consumer. What a life had in hand when it was killed may be handed over again,
-with a higher attempt (G-4); everything else must have happened once, in order and without overlap.
+A `life` is one process of a consumer, or one incarnation of it. What a life had in hand when it was over may
+be handed over again, with a higher attempt (G-4); everything else must have happened once, in order and
+without overlap.
 """
 
 from __future__ import annotations
@@ -14,25 +15,45 @@ from typing import NamedTuple
 from tests.recovery.record import UNGROUPED, Handling, Number
 
 
+class Forgotten(NamedTuple):
+    """Redis lost its data and nobody wrote it back: nobody knows of settles in that time whose original was
+    not acked for good, nor who owned the groups of which nobody had anything in hand."""
+
+    since: float
+    until: float
+    again_from: float  # what was settled in that time may be handed over again from here on
+
+
+class Move(NamedTuple):
+    """An operator moved groups."""
+
+    since: float
+    until: float
+    groups: frozenset[str] | None  # None: whichever
+
+
 class Story(NamedTuple):
     """What happened besides the record: what was published for sure, and whose life was ended when."""
 
     published: frozenset[Number]
-    killed_at: dict[str, float]  # life → just before it was killed
+    killed_at: dict[str, float]  # life → just before it was killed, or when its connection was lost for good
     left_at: dict[str, float]  # life → when it was asked to stop
     keeps_owner: bool  # `exclusive`
-    #: (from, to): Redis was emptied while no dispatcher was alive. Nobody knows of settles in that time whose
-    #: original had not been acked yet, nor who owned the groups of which nobody had anything in hand.
-    forgotten: tuple[tuple[float, float], ...] = ()
+    forgotten: tuple[Forgotten, ...] = ()
+    moves: tuple[Move, ...] = ()
+    #: The broker may have these more than once, equal in every byte: a crash may repeat them (G-4).
+    repeated: frozenset[Number] = frozenset()
 
 
 def violations(record: list[Handling], story: Story) -> list[str]:
     """Everything that is wrong, in words. `record` is sorted by start."""
+    record = [handling for handling in record if not _is_ghost(handling, story)]
     found = lost(record, story) + doubled(record, story)
     by_group: dict[str, list[Handling]] = defaultdict(list)
     for handling in record:
         if handling.message.group != UNGROUPED:
             by_group[handling.message.group].append(handling)
+    found += passed_over(by_group, story)
     for handlings in by_group.values():
         found += out_of_order(handlings, story)
         found += overlapping(handlings, story)
@@ -48,49 +69,73 @@ def lost(record: list[Handling], story: Story) -> list[str]:
     last: dict[Number, Handling] = {}
     for handling in record:
         last[handling.message] = handling
-    found = [f"lost: {message} was never handled" for message in story.published - last.keys()]
+    found = [f"lost: {say_number(message)} was never handled" for message in story.published - last.keys()]
     found += [
-        f"lost: {_say(h)} began, did not end, and nobody got it again" for h in last.values() if h.end is None
+        f"lost: {say(h)} began, did not end, and nobody got it again" for h in last.values() if h.end is None
     ]
     return found
 
 
 def doubled(record: list[Handling], story: Story) -> list[str]:
-    """G-4: again only what a killed life had in hand, not confirmed, with a higher attempt."""
+    """G-4: again only what a life had in hand when it was over, not confirmed, with a higher attempt."""
     by_message: dict[Number, list[Handling]] = defaultdict(list)
     for handling in record:
         by_message[handling.message].append(handling)
     found = []
-    for handlings in by_message.values():
+    for message, handlings in by_message.items():
+        if message in story.repeated:
+            continue
         for first, second in pairwise(handlings):
             if _forgotten_by(first, second.start, story):
                 continue
             if second.attempt <= first.attempt:
-                found.append(f"doubled: {_say(first)}, then {_say(second)}: the attempt does not rise")
+                found.append(f"doubled: {say(first)}, then {say(second)}: the attempt does not rise")
             if not _over_by(first, second.start, story):
-                found.append(f"doubled: {_say(first)}, then {_say(second)}: the first one's consumer lives")
+                found.append(f"doubled: {say(first)}, then {say(second)}: the first one's consumer lives")
             if first.confirmed:
-                found.append(f"doubled: {_say(first)} was settled for good, then {_say(second)}")
+                found.append(f"doubled: {say(first)} was settled for good, then {say(second)}")
+    return found
+
+
+def passed_over(by_group: dict[str, list[Handling]], story: Story) -> list[str]:
+    """G-1: nothing begins for the first time before everything that its producer sent before it."""
+    lines: dict[tuple[str, str, str], list[Number]] = defaultdict(list)
+    for message in story.published:
+        lines[_line(message)].append(message)
+    found = []
+    for handlings in by_group.values():
+        begun: set[Number] = set()
+        first: dict[tuple[str, str, str], int] = defaultdict(int)
+        for handling in handlings:
+            line = _line(handling.message)
+            earlier = lines.get(line, [])
+            if not first[line]:
+                earlier.sort(key=_place)
+            while first[line] < len(earlier) and earlier[first[line]] in begun:
+                first[line] += 1
+            begun.add(handling.message)
+            if first[line] < len(earlier) and _place(earlier[first[line]]) < _place(handling.message):
+                passed = say_number(earlier[first[line]])
+                found.append(f"out of order: {say(handling)} before {passed} was begun")
     return found
 
 
 def out_of_order(handlings: Iterable[Handling], story: Story) -> list[str]:
-    """G-1 for one group: by inbound queue in the order of publishing; what is handed over again comes before
-    everything later."""
+    """G-1 for one group: what is handed over again comes before everything later, by its inbound queue in
+    the order of publishing."""
     found = []
-    highest: dict[str, Handling] = {}
+    lines: dict[tuple[str, str, str], list[Handling]] = defaultdict(list)
     for handling in handlings:
-        queue = handling.message.queue
-        before = highest.get(queue)
-        if before is not None and _position(handling) < _position(before):
-            if (_over_by(before, handling.start, story) and not before.confirmed) or _forgotten_by(
-                before, handling.start, story
-            ):
-                highest[queue] = handling  # it goes back to where the dead one's unsettled messages begin
-            else:
-                found.append(f"out of order: {_say(handling)} after {_say(before)}")
-                continue
-        highest[queue] = handling
+        if handling.message in story.repeated:
+            continue
+        line = lines[_line(handling.message)]
+        # It goes back to where the unsettled messages of one whose life is over begin.
+        while line and _place(handling.message) < _place(line[-1].message):
+            later = line.pop()
+            void = _over_by(later, handling.start, story) and not later.confirmed
+            if not void and not _forgotten_by(later, handling.start, story):
+                found.append(f"out of order: {say(handling)} after {say(later)}")
+        line.append(handling)
     return found
 
 
@@ -105,7 +150,7 @@ def overlapping(handlings: list[Handling], story: Story) -> list[str]:
             if _over_by(other, handling.start, story) or (other.end or handling.start + 1) <= handling.start:
                 del at_work[life]
             else:
-                found.append(f"overlap: {_say(handling)} while {_say(other)}")
+                found.append(f"overlap: {say(handling)} while {say(other)}")
         mine = at_work.get(handling.life)
         if mine is None or mine.end is not None:
             at_work[handling.life] = handling
@@ -117,9 +162,9 @@ def epochs_going_back(handlings: list[Handling]) -> list[str]:
     found = []
     for first, second in pairwise(handlings):
         if second.epoch < first.epoch:
-            found.append(f"epoch going back: {_say(first)}, then {_say(second)}")
+            found.append(f"epoch going back: {say(first)}, then {say(second)}")
         if second.epoch == first.epoch and second.life != first.life:
-            found.append(f"epoch shared: {_say(first)} and {_say(second)}")
+            found.append(f"epoch shared: {say(first)} and {say(second)}")
     return found
 
 
@@ -131,30 +176,44 @@ def numbers_with_gaps(handlings: list[Handling]) -> list[str]:
         key = (handling.life, handling.epoch)
         before = last.get(key)
         if handling.group_seq != (before.group_seq + 1 if before is not None else 1):
-            found.append(f"gap in the group's numbers: {before and _say(before)}, then {_say(handling)}")
+            found.append(f"gap in the group's numbers: {before and say(before)}, then {say(handling)}")
         last[key] = handling
     return found
 
 
 def owners_changed(handlings: list[Handling], story: Story) -> list[str]:
-    """G-6 for one group: only the end of its owner's life moves it, or the end of the group."""
+    """G-6 for one group: only the end of its owner's life moves it, an operator, or the end of the group."""
     return [
-        f"owner changed: {_say(first)}, then {_say(second)}"
+        f"owner changed: {say(first)}, then {say(second)}"
         for first, second in pairwise(handlings)
         if first.life != second.life
         and not first.message.closes
         and not _gone_by(first.life, second.start, story)
-        and not any(first.start <= end <= second.start for _, end in story.forgotten)
+        and not any(first.start <= gap.until <= second.start for gap in story.forgotten)
+        and not any(_moved(move, first, second) for move in story.moves)
     ]
 
 
+def _moved(move: Move, first: Handling, second: Handling) -> bool:
+    meant = move.groups is None or first.message.group in move.groups
+    return meant and move.since <= second.start and first.start <= move.until
+
+
+def _is_ghost(handling: Handling, story: Story) -> bool:
+    """Begun by a consumer that did not know yet that its life was over: no sidecar can stop it (G-2)."""
+    over_at = story.killed_at.get(handling.life)
+    return over_at is not None and over_at < handling.start and not handling.confirmed
+
+
 def _gone_by(life: str, at: float, story: Story) -> bool:
-    ended_at = story.killed_at.get(life, story.left_at.get(life))
+    ended_at = min(
+        (end for end in (story.killed_at.get(life), story.left_at.get(life)) if end is not None), default=None
+    )
     return ended_at is not None and ended_at <= at
 
 
 def _over_by(handling: Handling, at: float, story: Story) -> bool:
-    """Nothing of this handling counts any more: its process was killed, or told that the message is lost."""
+    """Nothing of this handling counts any more: its life was over, or its message was lost to it."""
     killed_at = story.killed_at.get(handling.life)
     if killed_at is not None and killed_at <= at:
         return True
@@ -163,17 +222,27 @@ def _over_by(handling: Handling, at: float, story: Story) -> bool:
 
 def _forgotten_by(handling: Handling, at: float, story: Story) -> bool:
     """It ended at a time of which nothing may be remembered."""
-    return handling.end is not None and any(a <= handling.end <= b <= at for a, b in story.forgotten)
+    return handling.end is not None and any(
+        gap.since <= handling.end <= gap.until and gap.again_from <= at for gap in story.forgotten
+    )
 
 
-def _position(handling: Handling) -> tuple[int, int]:
-    return handling.message.publish, handling.message.number
+def _line(message: Number) -> tuple[str, str, str]:
+    return message.group, message.queue, message.producer
 
 
-def _say(handling: Handling) -> str:
-    m, h = handling.message, handling
+def _place(message: Number) -> tuple[int, int]:
+    return message.publish, message.number
+
+
+def say_number(m: Number) -> str:
+    return f"{m.group}#{m.producer}.{m.publish}.{m.number} of {m.queue}"
+
+
+def say(h: Handling) -> str:
     end = f"{h.end:.3f}" if h.end is not None else "no end"
     return (
-        f"[{m.group}#{m.publish}.{m.number} of {m.queue} at {h.life} seq={h.seq} group_seq={h.group_seq} "
-        f"epoch={h.epoch} attempt={h.attempt} {h.start:.3f}–{end}{' confirmed' if h.confirmed else ''}]"
+        f"[{say_number(h.message)} at {h.life} seq={h.seq} group_seq={h.group_seq} "
+        f"epoch={h.epoch} attempt={h.attempt} {h.start:.3f}–{end}"
+        f"{f' cancelled {h.cancelled:.3f}' if h.cancelled else ''}{' confirmed' if h.confirmed else ''}]"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections import defaultdict, deque
 from typing import Any
@@ -26,6 +25,28 @@ _CLOSING = field("x-group-seq", "l", (-1).to_bytes(8, signed=True))
 RETRY_S = 0.1
 
 
+class Numbers:
+    """Random messages: which group, which queue, the how many-th of them."""
+
+    def __init__(self, queues: list[str], groups: int, seed: int, producer: str) -> None:
+        self._queues = queues
+        self._groups = groups
+        self._producer = producer
+        self._random = random.Random(seed)
+        self._count: dict[tuple[str, str], int] = defaultdict(int)
+        self._sum = 0
+
+    def next(self) -> Number:
+        # Old groups end and new ones begin, so that whoever joined last gets some as well.
+        first = self._sum // MESSAGES_PER_NEW_GROUP
+        in_a_group = self._random.random() > UNGROUPED_SHARE
+        group = f"g{first + self._random.randrange(self._groups)}" if in_a_group else UNGROUPED
+        queue = self._random.choice(self._queues)
+        self._sum += 1
+        self._count[queue, group] += 1
+        return Number(queue, group, 0, self._count[queue, group], self._producer)
+
+
 class NumberingProducer:
     """Publishes to random groups and queues at a rate, until told to stop, whatever happens to the broker.
 
@@ -34,16 +55,20 @@ class NumberingProducer:
     """
 
     def __init__(
-        self, settings: RabbitSettings, queues: list[str], groups: int, rate: float, seed: int
-    ) -> None:  # fmt: skip
+        self,
+        settings: RabbitSettings,
+        queues: list[str],
+        groups: int,
+        rate: float,
+        seed: int,
+        name: str = "p",
+    ) -> None:
         self.confirmed: set[Number] = set()
         self.pausing = False
         self._settings = settings
-        self._queues = queues
-        self._groups = groups
         self._rate = rate
+        self._numbers = Numbers(queues, groups, seed, name)
         self._random = random.Random(seed)
-        self._count: dict[tuple[str, str], int] = defaultdict(int)
         self._to_send: deque[Number] = deque()
         self._waiting: dict[int, Number] = {}  # by confirm tag
         self._publish = 0
@@ -83,10 +108,9 @@ class NumberingProducer:
                 await asyncio.sleep(RETRY_S)  # sleeps: between attempts to connect
 
     async def _connect(self) -> None:
-        link = await Link.open(self._settings, name="producer", on_events=self._on_events)
+        link = self._link = await Link.open(self._settings, name="producer", on_events=self._on_events)
         self._channel = await link.open_channel()
         await link.call(self._channel, commands.Confirm.Select())
-        self._link = link
 
     def _lost(self) -> None:
         if self._link is not None:
@@ -105,7 +129,7 @@ class NumberingProducer:
             raise BrokerUnavailable("lost")
         if not (self._stopping or self.pausing):
             for _ in range(self._due()):
-                self._to_send.append(self._next())
+                self._to_send.append(self._numbers.next()._replace(publish=self._publish))
         while self._to_send and len(self._waiting) < WINDOW:
             number = self._to_send.popleft()
             tag = self._link.publish(
@@ -118,27 +142,21 @@ class NumberingProducer:
         whole, part = divmod(self._rate * BURST_S, 1)
         return int(whole) + (self._random.random() < part)
 
-    def _next(self) -> Number:
-        # Old groups end and new ones begin, so that whoever joined last gets some as well.
-        first = sum(self._count.values()) // MESSAGES_PER_NEW_GROUP
-        in_a_group = self._random.random() > UNGROUPED_SHARE
-        group = f"g{first + self._random.randrange(self._groups)}" if in_a_group else UNGROUPED
-        queue = self._random.choice(self._queues)
-        self._count[queue, group] += 1
-        return Number(queue, group, self._publish, self._count[queue, group])
-
     def _on_events(self, events: list[Any]) -> None:
         for event in events:
             if not isinstance(event, Confirmed):
                 continue
             tags = [t for t in self._waiting if t <= event.tag] if event.multiple else [event.tag]
-            for tag in tags:
-                number = self._waiting.pop(tag, None)
-                if number is not None and not event.nacked:
-                    self.confirmed.add(number)
-                elif number is not None:  # the broker refused it, perhaps because it stops
-                    with contextlib.suppress(ValueError):
-                        self._to_send.appendleft(number)
+            if event.nacked:  # the broker refused it, perhaps because it stops: what follows must not pass it
+                if self._link is not None:
+                    self._link.abort()
+                return
+            taken = [number for tag in tags if (number := self._waiting.pop(tag, None)) is not None]
+            self.confirmed.update(taken)
+            self.note_confirmed(taken)
+
+    def note_confirmed(self, numbers: list[Number]) -> None:
+        """The broker has these."""
 
 
 def _properties(number: Number) -> bytes:

@@ -1,6 +1,6 @@
 """The total record: what every consumer process did with every message, written so that a kill loses nothing.
 
-One file per life of a consumer process, one line per fact, each written with one system call. Times are
+One file per process of a consumer, one line per fact, each written with one system call. Times are
 CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
@@ -9,26 +9,30 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 UNGROUPED = "-"
 #: The reason of what its consumer gave up.
 FAILED = "every fortieth"
-STARTED, ENDED, CANCELLED, CONFIRMED = "started", "ended", "cancelled", "confirmed"
+RECEIVED, STARTED, ENDED, CANCELLED, CONFIRMED = "received", "started", "ended", "cancelled", "confirmed"
+#: Facts about an incarnation.
+WELCOMED, OVER = "welcomed", "over"
 
 
 class Number(NamedTuple):
-    """Which message: the `number`-th of its group in that inbound queue; `attempt` counts its publishes.
+    """Which message: the `number`-th of its producer for its group in that inbound queue.
 
-    A producer that lost its connection publishes again what was not confirmed, which makes another message.
+    `publish` counts the connections that its producer lost: what was not confirmed then is published again,
+    which makes another message.
     """
 
     queue: str
     group: str  # UNGROUPED: it has none
     publish: int
     number: int
+    producer: str = "p"
 
     @property
     def closes(self) -> bool:
@@ -45,13 +49,14 @@ class Number(NamedTuple):
 
     @classmethod
     def of(cls, body: bytes) -> Number:
-        queue, group, publish, number = body.decode().split()
-        return cls(queue, group, int(publish), int(number))
+        """Of the body of a message, or of a line of a record."""
+        queue, group, publish, number, producer = body.decode().split()[:5]
+        return cls(queue, group, int(publish), int(number), producer)
 
 
 @dataclass(slots=True)
 class Handling:
-    """One call of a handler."""
+    """One call of a handler. A `life` is what the guarantees hold for: a process, or an incarnation of it."""
 
     life: str
     message: Number
@@ -63,59 +68,111 @@ class Handling:
     end: float | None = None
     cancelled: float | None = None  # the consumer said that the message was lost
     confirmed: bool = False  # the broker had its settle
+    received: float | None = None
+
+
+@dataclass(slots=True)
+class Incarnation:
+    """What its process said about one incarnation."""
+
+    process: str
+    name: str
+    welcomes: list[float] = field(default_factory=list)
+    over: float | None = None
+    end: str = ""  # why it is over
+
+    @property
+    def life(self) -> str:
+        return f"{self.process}/{self.name}"
 
 
 class RecordWriter:
-    """Appends to the file of one life."""
+    """Appends to the file of one process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = -1  # opened with the first fact
 
-    def started(self, message: Number, seq: int, group_seq: int, epoch: int, attempt: int) -> None:
-        fields = (STARTED, seq, time.monotonic(), group_seq, epoch, attempt, *message)
-        self._write(" ".join(map(str, fields)))
+    def received(self, incarnation: str, seq: int) -> None:
+        self._write(RECEIVED, incarnation, seq)
 
-    def ended(self, seq: int) -> None:
-        self._write(f"{ENDED} {seq} {time.monotonic()}")
+    def started(
+        self, incarnation: str, message: Number, seq: int, group_seq: int, epoch: int, attempt: int
+    ) -> None:
+        self._write(STARTED, incarnation, seq, group_seq, epoch, attempt, *message)
 
-    def cancelled(self, seq: int) -> None:
-        self._write(f"{CANCELLED} {seq} {time.monotonic()}")
+    def ended(self, incarnation: str, seq: int) -> None:
+        self._write(ENDED, incarnation, seq)
 
-    def confirmed(self, seqs: Iterable[int]) -> None:
-        self._write(f"{CONFIRMED} {','.join(map(str, seqs))} {time.monotonic()}")
+    def cancelled(self, incarnation: str, seq: int) -> None:
+        self._write(CANCELLED, incarnation, seq)
 
-    def _write(self, line: str) -> None:
+    def confirmed(self, incarnation: str, seqs: Iterable[int]) -> None:
+        self._write(CONFIRMED, incarnation, ",".join(map(str, seqs)))
+
+    def welcomed(self, incarnation: str, n: int) -> None:
+        self._write(WELCOMED, incarnation, n)
+
+    def over(self, incarnation: str, end: str) -> None:
+        self._write(OVER, incarnation, end.replace(" ", "-"))
+
+    def _write(self, kind: str, incarnation: str, *fields: object) -> None:
         if self._file < 0:
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        line = " ".join(map(str, (kind, time.monotonic(), incarnation, *fields)))
         os.write(self._file, line.encode() + b"\n")
 
 
+class LifeRecord:
+    """One file, read."""
+
+    def __init__(self, path: Path, *, by_incarnation: bool = False) -> None:
+        self.process = path.stem
+        self.handlings: list[Handling] = []
+        self.incarnations: dict[str, Incarnation] = {}
+        self._by_incarnation = by_incarnation
+        self._latest: dict[tuple[str, int], Handling] = {}  # by incarnation and seq
+        self._received: dict[tuple[str, int], float] = {}
+        # The last line may be the half of one.
+        whole = path.read_bytes().rpartition(b"\n")[0].decode()
+        for line in whole.splitlines():
+            kind, at, incarnation, *rest = line.split(" ")
+            self._read(kind, float(at), incarnation, rest)
+
+    def _read(self, kind: str, at: float, name: str, rest: list[str]) -> None:
+        incarnation = self.incarnations.setdefault(name, Incarnation(self.process, name))
+        match kind:
+            case "received":
+                self._received[name, int(rest[0])] = at
+            case "started":
+                self._read_start(at, incarnation, rest)
+            case "ended":
+                self._latest[name, int(rest[0])].end = at
+            case "cancelled":
+                self._latest[name, int(rest[0])].cancelled = at
+            case "confirmed":
+                for seq in map(int, rest[0].split(",")):
+                    self._latest[name, seq].confirmed = True
+            case "welcomed":
+                incarnation.welcomes.append(at)
+            case "over":
+                incarnation.over, incarnation.end = at, rest[0]
+
+    def _read_start(self, at: float, incarnation: Incarnation, rest: list[str]) -> None:
+        seq, group_seq, epoch, attempt = map(int, rest[:4])
+        message = Number.of(" ".join(rest[4:]).encode())
+        life = incarnation.life if self._by_incarnation else self.process
+        handling = Handling(life, message, seq, group_seq, epoch, attempt, at)
+        handling.received = self._received.get((incarnation.name, seq))
+        self.handlings.append(handling)
+        self._latest[incarnation.name, seq] = handling
+
+
 def read_record(folder: Path) -> list[Handling]:
-    """All handlings of all lives, by their start."""
-    handlings = [h for path in sorted(folder.glob("*.record")) for h in _read_life(path)]
-    return sorted(handlings, key=lambda handling: handling.start)
+    """All handlings of all processes, by their start; a life is a process."""
+    return in_order(LifeRecord(path) for path in sorted(folder.glob("*.record")))
 
 
-def _read_life(path: Path) -> list[Handling]:
-    life = path.stem
-    handlings: list[Handling] = []
-    latest: dict[int, Handling] = {}  # by seq
-    whole = path.read_bytes().rpartition(b"\n")[0].decode()
-    for line in whole.splitlines():
-        kind, seqs, at, *more = line.split(" ")
-        if kind == STARTED:
-            group_seq, epoch, attempt = map(int, more[:3])
-            message = Number(more[3], more[4], int(more[5]), int(more[6]))
-            handling = Handling(life, message, int(seqs), group_seq, epoch, attempt, float(at))
-            handlings.append(handling)
-            latest[handling.seq] = handling
-            continue
-        for seq in map(int, seqs.split(",")):
-            if kind == ENDED:
-                latest[seq].end = float(at)
-            elif kind == CANCELLED:
-                latest[seq].cancelled = float(at)
-            else:
-                latest[seq].confirmed = True
-    return handlings
+def in_order(lives: Iterable[LifeRecord]) -> list[Handling]:
+    """The handlings of all of these by their start."""
+    return sorted((h for life in lives for h in life.handlings), key=lambda handling: handling.start)

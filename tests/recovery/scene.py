@@ -17,7 +17,7 @@ from typing import Any
 
 from dispatcher.settings import RabbitSettings
 from tests.conftest import Vhost
-from tests.recovery.checker import Story, violations
+from tests.recovery.checker import Forgotten, Story, say_number, violations
 from tests.recovery.load import NumberingProducer
 from tests.recovery.record import FAILED, Handling, Number, read_record
 from tests.service.clients import Client
@@ -58,7 +58,7 @@ class Scene:
         self.killed_at: dict[str, float] = {}  # by the life's name, on the clock of the record
         self.left_at: dict[str, float] = {}
         self.dispatcher_killed_at: list[float] = []  # seconds since 1970
-        self.forgotten: list[tuple[float, float]] = []  # see Story
+        self.forgotten: list[Forgotten] = []
         self.work_ms = WORK_MS
         self._lives_of: dict[str, int] = {}
 
@@ -193,7 +193,7 @@ class Scene:
         await eventually(lambda: self.started() >= count, timeout_s, f"{count} handlings")
 
     def started(self) -> int:
-        return sum(path.read_bytes().count(b"started") for path in self.folder.glob("*.record"))
+        return sum(path.read_bytes().count(b"started ") for path in self.folder.glob("*.record"))
 
     async def goes_on(self, count: int = 200, timeout_s: float = 30.0) -> None:
         """Wait until that many more handlings have begun."""
@@ -259,9 +259,15 @@ async def scene_of(vhost: Vhost, folder: Path, policy: str, seed: int) -> AsyncI
         await scene.close()
 
 
-def wrongly_dead(dead: list[tuple[bytes, bytes]], record: list[Handling], *, once: bool) -> list[str]:
+def wrongly_dead(
+    dead: list[tuple[bytes, bytes]],
+    record: list[Handling],
+    *,
+    once: bool,
+    repeated: frozenset[Number] = frozenset(),
+) -> list[str]:
     """The dead queue must hold what was given up, once by origin: a crash may store a copy twice."""
-    failed = {handling.message for handling in record if handling.message.fails}
+    failed = {handling.message for handling in record if handling.message.fails and handling.end is not None}
     origins: dict[Number, set[str]] = {}
     found = []
     for body, raw in dead:
@@ -270,7 +276,11 @@ def wrongly_dead(dead: list[tuple[bytes, bytes]], record: list[Handling], *, onc
             found.append(f"wrongly dead: {body!r}: {headers['x-dispatch-reason']}")
             continue
         origins.setdefault(Number.of(body), set()).add(headers["x-dispatch-origin"])
-    found += [f"wrongly dead: {number} was not given up" for number in origins.keys() - failed]
-    found += [f"lost: given up and not dead: {h}" for h in record if h.message in failed - origins.keys()]
+    found += [f"wrongly dead: {say_number(n)} was not given up" for n in origins.keys() - failed]
+    found += [f"lost: {say_number(n)} was given up and is not dead" for n in failed - origins.keys()]
     twice = [number for number, of in origins.items() if len(of) > 1] if once else []
-    return found + [f"doubled: {number} is dead with origins {origins[number]}" for number in twice]
+    return found + [
+        f"doubled: {say_number(number)} is dead with origins {origins[number]}"
+        for number in twice
+        if number not in repeated
+    ]

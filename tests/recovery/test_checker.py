@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.recovery.checker import Story, violations
+from tests.recovery.checker import Forgotten, Story, say_number, violations
 from tests.recovery.record import Handling, Number
 
 
@@ -30,7 +30,7 @@ def test_a_good_record_has_nothing_wrong() -> None:
 
 def test_a_message_that_nobody_handled_is_lost() -> None:
     story = Story(frozenset([_message(1), _message(2)]), {}, {}, True)
-    assert violations([_handling(1, 1.0)], story) == [f"lost: {_message(2)} was never handled"]
+    assert violations([_handling(1, 1.0)], story) == [f"lost: {say_number(_message(2))} was never handled"]
 
 
 def test_a_message_that_was_begun_only_is_lost() -> None:
@@ -110,6 +110,6 @@ def test_other_groups_and_queues_have_an_order_of_their_own() -> None:
 
 def test_what_may_be_forgotten_may_come_again() -> None:
     record = [_handling(1, 1.0), _handling(1, 5.0, epoch=2, seq=2)]
-    story = Story(frozenset([_message(1)]), {}, {}, True, forgotten=((1.2, 4.0),))
+    story = Story(frozenset([_message(1)]), {}, {}, True, forgotten=(Forgotten(1.2, 4.0, 4.0),))
     assert not violations(record, story)
-    assert violations(record, story._replace(forgotten=((1.6, 4.0),)))
+    assert violations(record, story._replace(forgotten=(Forgotten(1.6, 4.0, 4.0),)))

@@ -15,6 +15,7 @@ import redis
 
 from dispatcher.nodes.local_redis import LocalRedis
 from tests.conftest import Vhost
+from tests.recovery.checker import Forgotten
 from tests.recovery.conftest import OpenScene
 from tests.recovery.scene import Scene
 
@@ -113,7 +114,8 @@ async def test_emptied_while_no_dispatcher_is_alive(
     await asyncio.to_thread(own_redis.start)
     dispatcher.start()
     await scene.led()
-    scene.forgotten.append((killed_at - ACK_DELAY_S, time.monotonic()))
+    now = time.monotonic()
+    scene.forgotten.append(Forgotten(killed_at - ACK_DELAY_S, now, now))
     await scene.goes_on()
     await scene.verify()
 
@@ -134,6 +136,7 @@ async def test_older_while_no_dispatcher_is_alive(
     await asyncio.to_thread(forgetful_redis.start)
     dispatcher.start()
     await scene.led()
-    scene.forgotten.append((killed_at - ACK_DELAY_S, time.monotonic()))
+    now = time.monotonic()
+    scene.forgotten.append(Forgotten(killed_at - ACK_DELAY_S, now, now))
     await scene.goes_on()
     await scene.verify()

@@ -2,7 +2,8 @@
 
     python -m tests.recovery.worker KIND URL PREFIX LANE CONSUMER PREFETCH RECORD_FILE WORK_MS
 
-KIND is `async` or `blocking`. It ends in order on SIGTERM; a test may also kill it.
+KIND is `async`, `blocking`, or `iterating`: an asynchronous one that takes messages and acks them itself. It
+ends in order on SIGTERM; a test may also kill it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dispatcher.client import (
     BlockingGroupConsumer,
@@ -30,85 +33,204 @@ CONCURRENCY = 8
 _PDEATHSIG = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One message at work."""
+
+    incarnation: str
+    message: Message | BlockingMessage
+    work_s: float
+
+    @property
+    def seq(self) -> int:
+        return self.message.seq
+
+
 class Work:
     """What is done with each message, and what of it was said to be done."""
 
-    def __init__(self, record: RecordWriter, work_ms: float) -> None:
-        self._record = record
+    def __init__(self, consumer: GroupConsumer | BlockingGroupConsumer, record: RecordWriter, work_ms: float):
+        self.record = record
+        self._consumer = consumer
         self._work_s = work_ms / 1000
         self._lock = threading.Lock()
-        self._done: list[int] = []
+        self._done: list[Task] = []
+        self._member: Any = None
+        self._welcomed = ("", 0)
 
-    def begin(self, message: Message | BlockingMessage) -> float:
-        """Returns how long the work takes."""
+    # -- incarnations --
+
+    def incarnation(self) -> str:
+        """The present one; notes what became of it and of the one before."""
+        with self._lock:
+            engine: Any = self._consumer._engine
+            member = engine._membership.member
+            if member is not self._member:
+                self._note_end()
+                self._member = member
+            name, n = str(member.incarnation)[:8], member.n
+            if engine.joined and (name, n) != self._welcomed:
+                self._welcomed = name, n
+                self.record.welcomed(name, n)
+            return name
+
+    def _note_end(self) -> None:
+        if self._member is not None and self._member.end is not None:
+            self.record.over(str(self._member.incarnation)[:8], self._member.end.value)
+
+    def is_over(self) -> None:
+        """The consumer has ended."""
+        self.incarnation()
+        self._note_end()
+
+    # -- messages --
+
+    def begin(self, message: Message | BlockingMessage) -> Task | None:
+        """None: the message was lost before its work began."""
+        incarnation = self.incarnation()
+        if message.lost:
+            return None
         number = Number.of(message.body)
         assert message.group == (None if number.group == UNGROUPED else number.group.encode())
-        self._record.started(number, message.seq, message.group_seq, message.epoch, message.attempt)
-        return random.expovariate(1 / self._work_s) if self._work_s else 0.0
+        self.record.started(
+            incarnation, number, message.seq, message.group_seq, message.epoch, message.attempt
+        )
+        work_s = random.expovariate(1 / self._work_s) if self._work_s else 0.0
+        return Task(incarnation, message, work_s)
 
-    def end(self, message: Message | BlockingMessage) -> None:
+    def end(self, task: Task) -> None:
         """Raises RejectMessage for what is to fail."""
-        self._record.ended(message.seq)
-        if Number.of(message.body).fails:
+        self.record.ended(task.incarnation, task.seq)
+        if Number.of(task.message.body).fails:
             raise RejectMessage(FAILED)
         with self._lock:
-            self._done.append(message.seq)
+            self._done.append(task)
 
-    def cancelled(self, message: Message | BlockingMessage) -> None:
-        self._record.cancelled(message.seq)
-
-    def take_done(self) -> list[int]:
+    def take_done(self) -> list[Task]:
+        """What is done, and was said to the dispatcher: its settle is in what `flush` waits for."""
         with self._lock:
-            done, self._done = self._done, []
+            done = [task for task in self._done if task.message.settled]
+            self._done = [task for task in self._done if not task.message.settled]
         return done
 
-    def confirmed(self, seqs: list[int]) -> None:
+    def confirmed(self, done: list[Task]) -> None:
+        """A flush, and a welcome after it: settles of this incarnation count for good."""
+        incarnation = self.incarnation()
+        seqs = [task.seq for task in done if task.incarnation == incarnation]
         if seqs:
-            self._record.confirmed(seqs)
+            self.record.confirmed(incarnation, seqs)
 
 
 async def run_async(consumer: GroupConsumer, work: Work) -> None:
     async def handle(message: Message) -> None:
-        work_s = work.begin(message)
-        try:
-            await asyncio.sleep(work_s)  # sleeps: this is the work
-        except asyncio.CancelledError:
-            work.cancelled(message)
-            raise
-        work.end(message)
+        task = work.begin(message)
+        if task is not None:
+            await _work(work, task)
 
+    await _with_notes(consumer, work, lambda: consumer.run(handle, concurrency=CONCURRENCY))
+
+
+async def _work(work: Work, task: Task) -> None:
+    try:
+        await asyncio.sleep(task.work_s)  # sleeps: this is the work
+    except asyncio.CancelledError:
+        work.record.cancelled(task.incarnation, task.seq)
+        raise
+    work.end(task)
+
+
+async def _with_notes(consumer: GroupConsumer, work: Work, run: Any) -> None:
     async def note_confirms() -> None:
         while True:
             done = work.take_done()
             await consumer.flush()
+            await consumer.joined()
             work.confirmed(done)
             await asyncio.sleep(CONFIRM_INTERVAL_S)  # sleeps: between two looks
 
     async with consumer:
         notes = asyncio.create_task(note_confirms())
-        await consumer.run(handle, concurrency=CONCURRENCY)
-        notes.cancel()
+        try:
+            await run()
+        finally:
+            notes.cancel()
+        work.is_over()
+
+
+async def run_iterating(consumer: GroupConsumer, work: Work) -> None:
+    """Groups side by side, each in its order: every message waits for the one before it."""
+    tails: dict[bytes | None, asyncio.Task[None]] = {}
+    running: set[asyncio.Task[None]] = set()
+
+    async def handle(message: Message, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        task = work.begin(message)
+        if task is None:
+            return
+        await asyncio.sleep(task.work_s)  # sleeps: this is the work
+        if message.lost:
+            work.record.cancelled(task.incarnation, task.seq)
+            return
+        try:
+            work.end(task)
+        except RejectMessage as rejected:
+            await message.fail(str(rejected))
+        else:
+            await message.ack()
+
+    async def iterate() -> None:
+        async for message in consumer:
+            work.record.received(work.incarnation(), message.seq)
+            task = asyncio.create_task(handle(message, tails.get(message.group)))
+            if message.group is not None:
+                tails[message.group] = task
+            running.add(task)
+            task.add_done_callback(running.discard)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, consumer.stop)
+    await _with_notes(consumer, work, iterate)
 
 
 def run_blocking(consumer: BlockingGroupConsumer, work: Work) -> None:
     def handle(message: BlockingMessage) -> None:
-        time.sleep(work.begin(message))  # sleeps: this is the work
+        task = work.begin(message)
+        if task is None:
+            return
+        time.sleep(task.work_s)  # sleeps: this is the work
         if message.lost:
-            work.cancelled(message)
+            work.record.cancelled(task.incarnation, task.seq)
         else:
-            work.end(message)
+            work.end(task)
 
+    def note_confirms() -> None:
+        done: list[Task] = []
+        while True:
+            # One round later: `settled` is set a moment before the settle is on its way.
+            later = work.take_done()
+            consumer.flush()
+            consumer.joined()
+            work.confirmed(done)
+            done = later
+            time.sleep(CONFIRM_INTERVAL_S)  # sleeps: between two looks
+
+    consumer.open()
+    threading.Thread(target=note_confirms, daemon=True).start()
     consumer.run(handle, concurrency=CONCURRENCY)
+    work.is_over()
 
 
 def main(arguments: list[str]) -> None:
     kind, url, prefix, lane, consumer_id, prefetch, record_file, work_ms = arguments
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
-    work = Work(RecordWriter(Path(record_file)), float(work_ms))
-    if kind == "async":
-        asyncio.run(run_async(GroupConsumer(url, lane, consumer_id, int(prefetch), prefix=prefix), work))
-    else:
-        run_blocking(BlockingGroupConsumer(url, lane, consumer_id, int(prefetch), prefix=prefix), work)
+    record, options = RecordWriter(Path(record_file)), {"prefix": prefix}
+    if kind == "blocking":
+        blocking = BlockingGroupConsumer(url, lane, consumer_id, int(prefetch), **options)
+        run_blocking(blocking, Work(blocking, record, float(work_ms)))
+        return
+    consumer = GroupConsumer(url, lane, consumer_id, int(prefetch), **options)
+    run = run_iterating if kind == "iterating" else run_async
+    asyncio.run(run(consumer, Work(consumer, record, float(work_ms))))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,113 @@
+"""`scripts/chaos`: real servers and processes, everything hurt at random, and a verdict on every message.
+
+Exit codes: 0 everything held, 1 something was violated (the evidence is printed), 2 usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import random
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from dispatcher.errors import DispatcherError
+from dispatcher.nodes.installed import ensure_installed
+from tests.chaos.faults import Faults
+from tests.chaos.plan import Plan
+from tests.chaos.report import Report, stamp
+from tests.chaos.stage import LaneOnStage, staged
+from tests.chaos.verdict import end_and_judge
+
+LANES = {"exclusive": LaneOnStage("orders", "exclusive"), "sequenced": LaneOnStage("events", "sequenced")}
+PROGRESS_S = 10.0
+INTERRUPTED = 130
+
+
+def main(arguments: list[str]) -> int:
+    options = _parsed(arguments)
+    seed = random.randrange(2**31) if options.seed is None else options.seed
+    console = Console(soft_wrap=True)
+    console.print(f"seed: {seed}", highlight=False)
+    try:
+        ensure_installed(console.print)
+        return asyncio.run(_until_signalled(options, seed, console))
+    except DispatcherError as error:
+        console.print(str(error), style="red", markup=False)
+        return 1
+
+
+def _parsed(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("scripts/chaos", description=(__doc__ or "").partition("\n\n")[2])
+    parser.add_argument("--seconds", type=float, default=600, help="how long it lasts (600)")
+    parser.add_argument("--seed", type=int, help="the faults, and what differs from run to run")
+    parser.add_argument("--policy", choices=[*LANES, "both"], default="both", help="one lane of each (both)")
+    parser.add_argument("--rate", type=float, default=200, help="messages per second, all producers (200)")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="where to put the report and the record")
+    return parser.parse_args(arguments)
+
+
+async def _until_signalled(options: argparse.Namespace, seed: int, console: Console) -> int:
+    """Ctrl-C and SIGTERM end everything that was started, and then us."""
+    running = asyncio.ensure_future(_run(options, seed, console))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, running.cancel)
+    try:
+        return await running
+    except asyncio.CancelledError:
+        console.print("Interrupted; everything is ended.")
+        return INTERRUPTED
+
+
+async def _run(options: argparse.Namespace, seed: int, console: Console) -> int:
+    folder: Path = options.report or Path(tempfile.gettempdir()) / f"chaos-{stamp()}-{seed}"
+    record = folder / "record"
+    record.mkdir(parents=True, exist_ok=True)
+    if any(record.iterdir()):
+        console.print(f"--report: {record} is not empty", style="red")
+        return 2
+    plan = Plan(seed, options.seconds)
+    lanes = [lane for policy, lane in LANES.items() if options.policy in (policy, "both")]
+    console.print(f"{len(plan.faults)} faults in {options.seconds:.0f} s, {plan.settings}", highlight=False)
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False)
+
+    async with staged(record, plan, lanes, options.rate) as stage:
+        begun = time.monotonic()
+        faults = Faults(stage, say)
+        progress = asyncio.create_task(_progress(stage.handled, say))
+        try:
+            await faults.carry_out(plan.faults, options.seconds)
+        finally:
+            progress.cancel()
+            await faults.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await progress
+        await stage.heal()
+        say("the last fault is over")
+        report = Report(seed, plan, begun, faults.happened, await end_and_judge(stage))
+    report.write(folder)
+    report.show(console)
+    console.print(f"report: {folder}", highlight=False)
+    return 1 if report.as_dict()["violations"] else 0
+
+
+async def _progress(handled: object, say: object) -> None:
+    assert callable(handled)
+    assert callable(say)
+    begun = time.monotonic()
+    while True:
+        await asyncio.sleep(PROGRESS_S)  # sleeps: between two lines
+        say(f"{time.monotonic() - begun:8.0f} s: {await asyncio.to_thread(handled):,} messages handled")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

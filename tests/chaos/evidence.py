@@ -1,0 +1,141 @@
+"""From what everybody wrote down to the story that the checker needs: whose life was over when, and what
+nobody could remember.
+
+An incarnation's life is over when its last connection was lost for good. The proxies saw that, so neither
+dispatcher nor consumer has to be believed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.chaos.producer import read_produced
+from tests.chaos.stage import LaneOnStage, Outage, Process, Stage
+from tests.client.tcp_proxy import Connection
+from tests.recovery.checker import Forgotten, Story
+from tests.recovery.record import Handling, Incarnation, LifeRecord, Number, in_order
+from tests.service.harness import log_records
+
+#: An ack may be on its way to the broker for this long after its settle was confirmed.
+ACK_DELAY_S = 2.5
+
+
+class Evidence(NamedTuple):
+    """One lane's record, and what happened besides."""
+
+    lane: LaneOnStage
+    handlings: list[Handling]
+    confirmed: dict[Number, float]
+    story: Story
+    wrong_ends: list[str]
+
+
+def gather(stage: Stage, lane: LaneOnStage) -> Evidence:
+    consumers = [process for process in stage.consumers if process.lane is lane]
+    producers = [process for process in stage.producers if process.lane is lane]
+    records, killed_at, left_at, wrong_ends = [], dict[str, float](), dict[str, float](), list[str]()
+    for process in consumers:
+        path = stage.folder / f"{process.name}.record"
+        if not path.exists():
+            continue
+        record = LifeRecord(path, by_incarnation=True)
+        records.append(record)
+        for incarnation in record.incarnations.values():
+            over_at = void_at(incarnation, process)
+            if over_at is not None:
+                killed_at[incarnation.life] = over_at
+            if process.left_at is not None:
+                left_at[incarnation.life] = process.left_at
+            if wrong := _wrong_end(incarnation, process):
+                wrong_ends.append(wrong)
+    confirmed, repeated = read_produced(_existing(stage.folder, producers))
+    story = Story(
+        frozenset(confirmed), killed_at, left_at, lane.keeps_owner,
+        tuple(forgotten(stage, lane)), tuple(stage.moves[lane.name]), repeated,
+    )  # fmt: skip
+    return Evidence(lane, in_order(records), confirmed, story, wrong_ends)
+
+
+def _existing(folder: Path, producers: Iterable[Process]) -> list[Path]:
+    paths = [folder / f"{process.name}.produced" for process in producers]
+    return [path for path in paths if path.exists()]
+
+
+def void_at(incarnation: Incarnation, process: Process) -> float | None:
+    """From when on nothing of this incarnation counts; None: it ended in order."""
+    over = incarnation.over
+    if incarnation.end == "left" or (over is None and process.killed_at is None):
+        return None
+    last_seen = min(at for at in (over, process.killed_at) if at is not None)
+    connection = _last_connection(incarnation, process.proxy.connections)
+    if _left(incarnation, process) and (connection is None or connection.closed >= last_seen):
+        return None  # `taken` is the answer to its leave: nothing is on its way any more
+    return last_seen if connection is None else min(last_seen, connection.closed)
+
+
+def _left(incarnation: Incarnation, process: Process) -> bool:
+    left_at, over = process.left_at, incarnation.over
+    return left_at is not None and over is not None and left_at <= over
+
+
+def _last_connection(incarnation: Incarnation, connections: list[Connection]) -> Connection | None:
+    """The one over which it was welcomed last; a process notes a welcome a moment after it came."""
+    if not incarnation.welcomes:
+        return None
+    welcomed = incarnation.welcomes[-1]
+    return next((c for c in reversed(connections) if c.opened <= welcomed), None)
+
+
+def _wrong_end(incarnation: Incarnation, process: Process) -> str:
+    """Slowness alone moves no group (G-6): nobody is taken back while its connection is up."""
+    if incarnation.end != "taken" or incarnation.over is None:
+        return ""
+    connection = _last_connection(incarnation, process.proxy.connections)
+    if connection is None or connection.closed < incarnation.over or process.left_at is not None:
+        return ""
+    since = incarnation.welcomes[-1]
+    return (
+        f"taken back: {incarnation.life}, connected since {since:.3f}, was told so at {incarnation.over:.3f}"
+    )
+
+
+def forgotten(stage: Stage, lane: LaneOnStage) -> list[Forgotten]:
+    """When Redis lost data, and a leader ended before it had written its state back (see Forgotten)."""
+    led, restored = leaderships(stage, lane)
+    found = []
+    for outage in stage.redis_outages:
+        if outage.back_to is None:
+            continue
+        next_led = min((at for at in led if at > outage.since), default=math.inf)
+        if any(outage.since < at < next_led for at in restored):
+            continue
+        until = next_led if next_led < math.inf else time.monotonic()
+        found.append(Forgotten(outage.back_to - ACK_DELAY_S, until, until))
+        found += [
+            # A killed broker forgets thousands of acks; what says that they were given is gone.
+            Forgotten(-math.inf, until, broker.since)
+            for broker in stage.rabbitmq_outages
+            if broker.killed and broker.since > outage.since - ACK_DELAY_S
+        ]
+    return found
+
+
+def leaderships(stage: Stage, lane: LaneOnStage) -> tuple[list[float], list[float]]:
+    """When somebody began to lead the lane, and when a leader had written everything back to Redis."""
+    offset = time.time() - time.monotonic()
+    times: dict[str, list[float]] = {"lane_led": [], "redis_restored": []}
+    for replica in stage.replicas:
+        for record in log_records(replica.process.whole_log()):
+            if record.get("lane") == lane.name and record.get("event") in times:
+                at = datetime.fromisoformat(record["timestamp"]).timestamp() - offset
+                times[record["event"]].append(at)
+    return sorted(times["lane_led"]), sorted(times["redis_restored"])
+
+
+def overlaps(outage: Outage, since: float, until: float) -> bool:
+    return outage.since <= until and since <= outage.until

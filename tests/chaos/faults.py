@@ -1,0 +1,357 @@
+"""Carries a plan's faults out, as many at a time as the plan says, and logs each with its times."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.operator import Operator
+from tests.chaos.plan import Fault
+from tests.chaos.stage import LaneOnStage, Outage, Process, Replica, Stage
+from tests.waiting import eventually
+
+EXTRA_KINDS = ("async", "blocking", "iterating", "bare")
+
+
+@dataclass(slots=True)
+class Happened:
+    """One fault as it was; times in seconds since the chaos began."""
+
+    fault: str
+    target: str
+    since_s: float
+    until_s: float = 0.0
+    note: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Faults:
+    """Every kind of fault is a method of its name."""
+
+    def __init__(self, stage: Stage, say: Callable[[str], None]) -> None:
+        self.happened: list[Happened] = []
+        self._stage = stage
+        self._operator = Operator(stage)
+        self._say = say
+        self._begun = time.monotonic()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._rabbitmq_busy = asyncio.Lock()
+        self._redis_busy = asyncio.Lock()
+        self._extras = 0
+
+    async def carry_out(self, faults: list[Fault], seconds: float) -> None:
+        """Returns after `seconds`, when the last fault is over too. Raises what a fault of ours raised."""
+        self._begun = time.monotonic()
+        for fault in faults:
+            # sleeps: the plan says when
+            await asyncio.sleep(max(0.0, self._begun + fault.at_s - time.monotonic()))  # sleeps: see above
+            self._raise_errors()
+            self._tasks.add(asyncio.create_task(self._carry_out(fault)))
+        await asyncio.sleep(max(0.0, self._begun + seconds - time.monotonic()))  # sleeps: until the end
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._raise_errors()
+
+    async def cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _raise_errors(self) -> None:
+        for task in [task for task in self._tasks if task.done()]:
+            self._tasks.discard(task)
+            task.result()
+
+    async def _carry_out(self, fault: Fault) -> None:
+        happened = Happened(fault.name, "", self._now_s())
+        self.happened.append(happened)
+        await getattr(self, fault.name)(fault, happened)
+        happened.until_s = self._now_s()
+        times = f"{happened.since_s:8.3f}–{happened.until_s:.3f}"
+        self._say(f"{times} {fault.name} {happened.target} {happened.note}".rstrip())
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._begun
+
+    async def _last(self, fault: Fault) -> None:
+        await asyncio.sleep(fault.length_s)  # sleeps: that long it lasts
+
+    # -- targets --
+
+    def _lane(self, fault: Fault) -> LaneOnStage:
+        return _picked(self._stage.lanes, fault)
+
+    def _leader(self, fault: Fault, happened: Happened) -> Replica | None:
+        leader = self._stage.leader(self._lane(fault))
+        happened.target = leader.name if leader is not None else "nobody"
+        return leader
+
+    def _replica(self, fault: Fault, happened: Happened) -> Replica:
+        replica = _picked(self._stage.replicas, fault)
+        happened.target = replica.name
+        return replica
+
+    def _consumer(self, fault: Fault, happened: Happened) -> Process | None:
+        return self._one_of(self._stage.living(self._stage.consumers), fault, happened)
+
+    def _producer(self, fault: Fault, happened: Happened) -> Process | None:
+        return self._one_of(self._stage.living(self._stage.producers), fault, happened)
+
+    def _one_of(self, processes: list[Process], fault: Fault, happened: Happened) -> Process | None:
+        processes = [process for process in processes if process.left_at is None]
+        happened.target = "nobody"
+        if not processes:
+            return None
+        process = _picked(processes, fault)
+        happened.target = f"{process.name} ({process.kind}, {process.lane.name})"
+        return process
+
+    # -- dispatchers --
+
+    async def kill_leader(self, fault: Fault, happened: Happened) -> None:
+        if leader := self._leader(fault, happened):
+            await self._kill_replicas([leader], fault)
+
+    async def kill_other(self, fault: Fault, happened: Happened) -> None:
+        others = [r for r in self._stage.replicas if r is not self._leader(fault, happened)]
+        happened.target = others[0].name
+        await self._kill_replicas(others[:1], fault)
+
+    async def kill_dispatchers(self, fault: Fault, happened: Happened) -> None:
+        happened.target = "both"
+        await self._kill_replicas(self._stage.replicas, fault)
+
+    async def _kill_replicas(self, replicas: list[Replica], fault: Fault) -> None:
+        killed = [replica for replica in replicas if replica.process.is_alive()]
+        for replica in killed:
+            replica.process.kill9()
+        await self._last(fault)
+        for replica in killed:
+            if not replica.process.is_alive():
+                replica.process.start()
+
+    async def stop_leader(self, fault: Fault, happened: Happened) -> None:
+        leader = self._leader(fault, happened)
+        if leader is None:
+            return
+        pid = leader.process.pid
+        leader.signal(signal.SIGTERM)
+        await self._last(fault)
+        try:
+            # Another fault may have started it again meanwhile.
+            await eventually(lambda: not leader.process.is_alive() or leader.process.pid != pid)
+        except AssertionError:  # it is frozen, or cut off
+            happened.note = "did not end in time"
+            leader.process.kill9()
+        if not leader.process.is_alive():
+            leader.process.start()
+
+    async def freeze_leader(self, fault: Fault, happened: Happened) -> None:
+        if leader := self._leader(fault, happened):
+            leader.signal(signal.SIGSTOP)
+            await self._last(fault)
+            leader.signal(signal.SIGCONT)
+
+    async def cut_dispatcher(self, fault: Fault, happened: Happened) -> None:
+        self._replica(fault, happened).rabbitmq.cut()
+
+    async def stall_dispatcher(self, fault: Fault, happened: Happened) -> None:
+        await self._stall(self._replica(fault, happened).rabbitmq, fault)
+
+    async def half_stall_dispatcher(self, fault: Fault, happened: Happened) -> None:
+        await self._half_stall(self._replica(fault, happened).rabbitmq, fault, happened)
+
+    async def cut_redis(self, fault: Fault, happened: Happened) -> None:
+        self._replica(fault, happened).redis.cut()
+
+    async def stall_redis(self, fault: Fault, happened: Happened) -> None:
+        await self._stall(self._replica(fault, happened).redis, fault)
+
+    async def lose_redis_replies(self, fault: Fault, happened: Happened) -> None:
+        """What is sent arrives, what is answered does not."""
+        proxy = self._replica(fault, happened).redis
+        proxy.stall(to_server=False)
+        await self._last(fault)
+        proxy.cut()
+        proxy.resume()
+
+    async def _stall(self, proxy: Any, fault: Fault) -> None:
+        proxy.stall()
+        await self._last(fault)
+        proxy.resume()
+
+    async def _half_stall(self, proxy: Any, fault: Fault, happened: Happened) -> None:
+        to_server = fault.pick * 1000 % 2 < 1
+        happened.note = "towards the server" if to_server else "from the server"
+        proxy.stall(to_server=to_server, to_client=not to_server)
+        await self._last(fault)
+        proxy.resume()
+
+    # -- consumers --
+
+    async def kill_consumer(self, fault: Fault, happened: Happened) -> None:
+        if process := self._consumer(fault, happened):
+            process.kill()
+            await self._last(fault)
+            await self._stage.start_consumer(process.lane, process.who, process.kind)
+
+    async def leave_consumer(self, fault: Fault, happened: Happened) -> None:
+        if process := self._consumer(fault, happened):
+            await self._leave(process, happened)
+            await self._last(fault)
+            await self._stage.start_consumer(process.lane, process.who, process.kind)
+
+    async def _leave(self, process: Process, happened: Happened) -> None:
+        if wrong := await self._stage.stop([process]):
+            happened.note += f" {wrong} did not end in order"
+
+    async def join_consumer(self, fault: Fault, happened: Happened) -> None:
+        """One more for a while."""
+        self._extras += 1
+        kind = EXTRA_KINDS[self._extras % len(EXTRA_KINDS)]
+        process = await self._stage.start_consumer(self._lane(fault), f"x{self._extras}", kind)
+        happened.target = f"{process.name} ({process.kind}, {process.lane.name})"
+        await self._last(fault)
+        if process.alive and process.left_at is None:
+            await self._leave(process, happened)
+
+    async def freeze_consumer(self, fault: Fault, happened: Happened) -> None:
+        await self._freeze(self._consumer(fault, happened), fault)
+
+    async def cut_consumer(self, fault: Fault, happened: Happened) -> None:
+        if process := self._consumer(fault, happened):
+            process.proxy.cut()
+
+    async def stall_consumer(self, fault: Fault, happened: Happened) -> None:
+        if process := self._consumer(fault, happened):
+            await self._stall(process.proxy, fault)
+
+    async def half_stall_consumer(self, fault: Fault, happened: Happened) -> None:
+        if process := self._consumer(fault, happened):
+            await self._half_stall(process.proxy, fault, happened)
+
+    async def _freeze(self, process: Process | None, fault: Fault) -> None:
+        if process is None:
+            return
+        since = time.monotonic()
+        process.signal(signal.SIGSTOP)
+        await self._last(fault)
+        process.signal(signal.SIGCONT)
+        process.frozen.append((since, time.monotonic()))
+
+    # -- producers --
+
+    async def kill_producer(self, fault: Fault, happened: Happened) -> None:
+        if process := self._producer(fault, happened):
+            process.kill()
+            await self._last(fault)
+            await self._stage.start_producer(process.lane, process.who, process.kind)
+
+    async def freeze_producer(self, fault: Fault, happened: Happened) -> None:
+        await self._freeze(self._producer(fault, happened), fault)
+
+    async def cut_producer(self, fault: Fault, happened: Happened) -> None:
+        if process := self._producer(fault, happened):
+            process.proxy.cut()
+
+    # -- operators --
+
+    async def rebalance(self, fault: Fault, happened: Happened) -> None:
+        await self._operator.rebalance(self._lane(fault), happened)
+
+    async def reset(self, fault: Fault, happened: Happened) -> None:
+        await self._operator.rebalance(self._lane(fault), happened, reset=True)
+
+    async def reset_group(self, fault: Fault, happened: Happened) -> None:
+        group = await self._operator.some_group(self._lane(fault), fault.pick)
+        await self._operator.rebalance(self._lane(fault), happened, reset=True, group=group)
+
+    async def move_group(self, fault: Fault, happened: Happened) -> None:
+        lane = self._lane(fault)
+        group = await self._operator.some_group(lane, fault.pick)
+        there = [p for p in self._stage.living(self._stage.consumers) if p.lane is lane]
+        if group is not None and there:
+            await self._operator.rebalance(lane, happened, group=group, to=_picked(there, fault).who)
+
+    async def rebalance_by_cli(self, fault: Fault, happened: Happened) -> None:
+        await self._operator.rebalance_by_cli(self._lane(fault), happened)
+
+    # -- servers --
+
+    async def kill_redis(self, fault: Fault, happened: Happened) -> None:
+        await self._without_redis(fault, happened, kill=True)
+
+    async def stop_redis(self, fault: Fault, happened: Happened) -> None:
+        await self._without_redis(fault, happened, kill=False)
+
+    async def empty_redis(self, fault: Fault, happened: Happened) -> None:
+        await self._without_redis(fault, happened, kill=True, empty=True)
+
+    async def set_redis_back(self, fault: Fault, happened: Happened) -> None:
+        """It comes back with the data of a while ago."""
+        folder = self._stage.folder / "redis-before"
+        back_to = time.monotonic()
+        await asyncio.to_thread(_copied, self._stage.servers.redis.data, folder)
+        await self._last(fault)
+        await self._without_redis(fault, happened, kill=True, older=folder, back_to=back_to)
+
+    async def _without_redis(
+        self, fault: Fault, happened: Happened, *, kill: bool, empty: bool = False,
+        older: Path | None = None, back_to: float | None = None,
+    ) -> None:  # fmt: skip
+        if self._redis_busy.locked():
+            happened.note = "skipped: it is down already"
+            return
+        async with self._redis_busy:
+            redis = self._stage.servers.redis
+            outage = Outage(time.monotonic(), 0.0, kill, back_to)
+            await asyncio.to_thread(redis.kill9 if kill else redis.stop)
+            if empty:
+                outage.back_to = outage.since
+                redis.wipe()
+            elif older is not None:
+                redis.wipe()
+                await asyncio.to_thread(_copied, older, redis.data)
+            else:
+                await self._last(fault)
+            await asyncio.to_thread(redis.start)
+            outage.until = time.monotonic()
+            self._stage.redis_outages.append(outage)
+
+    async def kill_rabbitmq(self, fault: Fault, happened: Happened) -> None:
+        await self._without_rabbitmq(fault, happened, kill=True)
+
+    async def stop_rabbitmq(self, fault: Fault, happened: Happened) -> None:
+        await self._without_rabbitmq(fault, happened, kill=False)
+
+    async def _without_rabbitmq(self, fault: Fault, happened: Happened, *, kill: bool) -> None:
+        if self._rabbitmq_busy.locked():
+            happened.note = "skipped: it is down already"
+            return
+        async with self._rabbitmq_busy:
+            rabbitmq = self._stage.servers.rabbitmq
+            outage = Outage(time.monotonic(), 0.0, kill)
+            await asyncio.to_thread(rabbitmq.kill9 if kill else rabbitmq.stop)
+            await self._last(fault)
+            await asyncio.to_thread(rabbitmq.start)
+            outage.until = time.monotonic()
+            self._stage.rabbitmq_outages.append(outage)
+
+
+def _picked(things: list[Any], fault: Fault) -> Any:
+    return things[int(fault.pick * len(things))]
+
+
+def _copied(source: Path, target: Path) -> None:
+    """A copy of a folder in which somebody may be writing."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target)

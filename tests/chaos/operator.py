@@ -1,0 +1,84 @@
+"""An operator who moves groups around, through the command queue and through the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from typing import Any
+
+from dispatcher.cli.asking import ask
+from dispatcher.cli.rabbitmq import connected
+from dispatcher.errors import BrokerUnavailable, CommandRefused, NoAnswer
+from dispatcher.protocol import LaneNames
+from tests.chaos.stage import PREFIX, LaneOnStage, Stage
+from tests.recovery.checker import Move
+from tests.service.harness import ROOT
+
+TIMEOUT_MS = 5_000
+#: A group moves when what is in flight of it is settled; its consumer may be frozen for that long.
+MOVE_LASTS_S = 30.0
+#: A command that nobody answered is carried out within this time or refused (contract section 7).
+COMMAND_LIVES_S = 60.0
+
+
+class Operator:
+    """Gives commands and notes which groups they may have moved, when."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    async def rebalance(self, lane: LaneOnStage, happened: Any, **arguments: Any) -> None:
+        begun = time.monotonic()
+        happened.target = " ".join([lane.name, *(f"{name}={value}" for name, value in arguments.items())])
+        try:
+            result = await asyncio.to_thread(self._ask, lane, "rebalance", arguments)
+        except CommandRefused as refused:
+            happened.note = f"refused: {refused}"
+            return
+        except (NoAnswer, BrokerUnavailable) as failure:
+            happened.note = str(failure).splitlines()[0][:80]
+            self._moved(lane, begun, None)
+            return
+        happened.note = f"{len(result['moves'])} groups"
+        self._moved(lane, begun, result)
+
+    async def rebalance_by_cli(self, lane: LaneOnStage, happened: Any) -> None:
+        begun = time.monotonic()
+        happened.target = lane.name
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "dispatcher", "rebalance", lane.name, "--json", "--timeout", "5s",
+            "-c", str(self._stage.replicas[0].process.config),
+            cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            out, err = await process.communicate()
+        except BaseException:
+            process.kill()
+            raise
+        if process.returncode == 0:
+            result = json.loads(out)
+            happened.note = f"{len(result['moves'])} groups"
+            self._moved(lane, begun, result)
+        else:
+            happened.note = f"exit {process.returncode}: {err.decode().strip().splitlines()[-1][:80]}"
+            self._moved(lane, begun, None)
+
+    async def some_group(self, lane: LaneOnStage, pick: float) -> str | None:
+        """One of the groups that are known now, None if nobody says."""
+        try:
+            result = await asyncio.to_thread(self._ask, lane, "groups.list", {"limit": 100})
+        except (CommandRefused, NoAnswer, BrokerUnavailable):
+            return None
+        groups = [row["group"] for row in result["groups"]]
+        return groups[int(pick * len(groups))] if groups else None
+
+    def _ask(self, lane: LaneOnStage, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        with connected(self._stage.rabbitmq, "chaos") as connection:
+            return ask(connection, LaneNames(lane.name, PREFIX), command, arguments, timeout_ms=TIMEOUT_MS)
+
+    def _moved(self, lane: LaneOnStage, begun: float, result: dict[str, Any] | None) -> None:
+        until = time.monotonic() + MOVE_LASTS_S + (COMMAND_LIVES_S if result is None else 0.0)
+        groups = None if result is None else frozenset(move["group"] for move in result["moves"])
+        self._stage.moves[lane.name].append(Move(begun, until, groups))

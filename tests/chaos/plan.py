@@ -1,0 +1,126 @@
+"""Which faults come when: drawn from the seed before anything starts, so that a seed names one plan."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+#: Heartbeat of the dispatchers' connections to RabbitMQ, the shortest that leaves room for a busy machine.
+DISPATCHER_HEARTBEAT_S: Final = 4
+QUEUE_VERSIONS: Final = (1, 2)
+
+
+class Span(NamedTuple):
+    """How long a fault lasts: uniform between these."""
+
+    shortest_s: float
+    longest_s: float
+
+
+#: Parts of the mean distance: a run of a minute sees something of every stream, and bursts are usual.
+FIRST, NEXT = Span(0.2, 0.8), Span(0.1, 1.9)
+MOMENT, SHORT, MIDDLE = Span(0.0, 0.0), Span(0.1, 3.0), Span(1.0, 6.0)
+#: Longer than RabbitMQ waits for a sign of life: two heartbeats of a dispatcher, of an SDK consumer (10 s).
+DISPATCHER_LOST, CONSUMER_LOST = Span(9.0, 14.0), Span(21.0, 28.0)
+
+
+class Kind(NamedTuple):
+    """One kind of fault; `faults.py` has the method of that name."""
+
+    name: str
+    weight: int
+    span: Span
+
+
+class Stream(NamedTuple):
+    """Faults of one kind of part, at random times with this mean distance."""
+
+    mean_s: float
+    kinds: tuple[Kind, ...]
+
+
+STREAMS: Final = {
+    "dispatcher": Stream(4.0, (
+        Kind("kill_leader", 4, SHORT), Kind("kill_other", 1, SHORT), Kind("kill_dispatchers", 1, SHORT),
+        Kind("stop_leader", 2, SHORT), Kind("freeze_leader", 2, SHORT),
+        Kind("freeze_leader", 1, DISPATCHER_LOST), Kind("cut_dispatcher", 3, MOMENT),
+        Kind("stall_dispatcher", 2, SHORT), Kind("stall_dispatcher", 1, DISPATCHER_LOST),
+        Kind("half_stall_dispatcher", 1, MIDDLE), Kind("cut_redis", 2, MOMENT),
+        Kind("stall_redis", 2, MIDDLE), Kind("lose_redis_replies", 2, SHORT),
+    )),
+    "consumer": Stream(2.5, (
+        Kind("kill_consumer", 5, SHORT), Kind("leave_consumer", 3, SHORT),
+        Kind("join_consumer", 1, CONSUMER_LOST), Kind("freeze_consumer", 3, MIDDLE),
+        Kind("freeze_consumer", 1, CONSUMER_LOST), Kind("cut_consumer", 4, MOMENT),
+        Kind("stall_consumer", 2, MIDDLE), Kind("stall_consumer", 1, CONSUMER_LOST),
+        Kind("half_stall_consumer", 1, MIDDLE),
+    )),
+    "producer": Stream(10.0, (
+        Kind("kill_producer", 1, SHORT), Kind("freeze_producer", 1, MIDDLE), Kind("cut_producer", 2, MOMENT),
+    )),
+    "operator": Stream(5.0, (
+        Kind("rebalance", 4, MOMENT), Kind("reset", 1, MOMENT), Kind("reset_group", 2, MOMENT),
+        Kind("move_group", 3, MOMENT), Kind("rebalance_by_cli", 1, MOMENT),
+    )),
+    "redis": Stream(12.0, (
+        Kind("kill_redis", 3, SHORT), Kind("stop_redis", 2, MIDDLE), Kind("empty_redis", 2, SHORT),
+        Kind("set_redis_back", 1, MIDDLE),
+    )),
+    "broker": Stream(32.0, (Kind("kill_rabbitmq", 3, SHORT), Kind("stop_rabbitmq", 2, SHORT))),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of a plan. `pick` chooses its target among those there are then, 0 <= pick < 1."""
+
+    at_s: float
+    name: str
+    length_s: float
+    pick: float
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What differs from seed to seed beside the faults."""
+
+    reconnect_grace: str
+    look_ahead: int
+    top_up: bool
+    queue_version: int
+
+
+class Plan:
+    """Everything that the seed decides."""
+
+    def __init__(self, seed: int, seconds: float) -> None:
+        chance = random.Random(seed)
+        self.settings = Settings(
+            reconnect_grace=chance.choice(["0s", "0s", "2s"]),
+            look_ahead=chance.choice([10_000, 300]),
+            top_up=chance.random() < 0.3,
+            queue_version=chance.choice(QUEUE_VERSIONS),
+        )
+        self.producer_seed = chance.randrange(2**31)
+        # A stream of its own each: one more kind here changes nothing there.
+        self.faults = sorted(
+            (
+                fault
+                for name, stream in STREAMS.items()
+                for fault in _drawn(random.Random(f"{seed} {name}"), stream, seconds)
+            ),
+            key=lambda fault: fault.at_s,
+        )
+
+
+def _drawn(chance: random.Random, stream: Stream, seconds: float) -> list[Fault]:
+    weights = [kind.weight for kind in stream.kinds]
+    faults = []
+    at_s = stream.mean_s * chance.uniform(*FIRST)
+    while at_s < seconds:
+        (kind,) = chance.choices(stream.kinds, weights)
+        length_s = min(chance.uniform(*kind.span), seconds - at_s)
+        faults.append(Fault(at_s, kind.name, length_s, chance.random()))
+        at_s += stream.mean_s * chance.uniform(*NEXT)
+    return faults

@@ -1,0 +1,275 @@
+"""Everything that runs: servers, proxies, dispatchers, consumers, producers, each in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dispatcher.nodes.servers import PrivateServers
+from dispatcher.settings import RabbitSettings
+from tests.chaos.plan import DISPATCHER_HEARTBEAT_S, Plan
+from tests.client.tcp_proxy import TcpProxy
+from tests.recovery.checker import Move
+from tests.recovery.scene import DELIVERY_LIMIT, GROUPS
+from tests.service.clients import Client
+from tests.service.harness import ROOT, DispatcherProcess, document
+from tests.waiting import eventually
+
+PREFIX = "dispatch"
+PREFETCH = 30
+WORK_MS = 4.0
+START_TIMEOUT_S = 60.0
+#: A consumer that was told to leave finishes what it has in hand and settles it.
+STOP_TIMEOUT_S = 45.0
+
+
+@dataclass(frozen=True, slots=True)
+class LaneOnStage:
+    """One lane with a classic and a quorum inbound queue."""
+
+    name: str
+    policy: str
+
+    @property
+    def queues(self) -> list[str]:
+        return [f"{self.name}.high", f"{self.name}.low"]
+
+    @property
+    def keeps_owner(self) -> bool:
+        return self.policy == "exclusive"
+
+
+@dataclass(slots=True, eq=False)
+class Process:
+    """One process of a consumer or producer, with a proxy of its own before RabbitMQ."""
+
+    name: str
+    who: str
+    lane: LaneOnStage
+    kind: str
+    proxy: TcpProxy
+    popen: subprocess.Popen[bytes]
+    killed_at: float | None = None
+    left_at: float | None = None
+    frozen: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def alive(self) -> bool:
+        return self.popen.poll() is None
+
+    def kill(self) -> None:
+        if self.alive:
+            self.killed_at = time.monotonic()
+            self.popen.kill()
+            self.popen.wait()
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.popen.send_signal(number)
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """One dispatcher with its proxies before RabbitMQ and Redis."""
+
+    name: str
+    process: DispatcherProcess
+    rabbitmq: TcpProxy
+    redis: TcpProxy
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, AssertionError):
+            os.kill(self.process.pid, number)
+
+
+@dataclass(slots=True)
+class Outage:
+    """A server was not there, or Redis lost what was written since `back_to`."""
+
+    since: float
+    until: float
+    killed: bool = False
+    back_to: float | None = None
+
+
+class Stage:
+    """The running system, and what was done to it. All times are CLOCK_MONOTONIC."""
+
+    def __init__(self, folder: Path, plan: Plan, lanes: list[LaneOnStage], rate: float) -> None:
+        self.folder = folder
+        self.plan = plan
+        self.lanes = lanes
+        self.rate = rate
+        self.servers = PrivateServers()
+        self.replicas: list[Replica] = []
+        self.consumers: list[Process] = []
+        self.producers: list[Process] = []
+        self.rabbitmq_outages: list[Outage] = []
+        self.redis_outages: list[Outage] = []
+        self.moves: dict[str, list[Move]] = {lane.name: [] for lane in lanes}
+        self._lives: dict[str, int] = {}
+        self._stack = AsyncExitStack()
+
+    @property
+    def rabbitmq(self) -> RabbitSettings:
+        """RabbitMQ, not through a proxy."""
+        return RabbitSettings(url=self.servers.amqp_url)
+
+    # -- beginning --
+
+    async def begin(self) -> None:
+        """Start everything; returns when messages are handled."""
+        await asyncio.to_thread(self.servers.start)
+        client = await Client.open(self.rabbitmq)
+        for lane in self.lanes:
+            high, low = lane.queues
+            await client.declare(high, x_queue_version=self.plan.settings.queue_version)
+            await client.declare(low, x_queue_type="quorum", x_delivery_limit=DELIVERY_LIMIT)
+        await client.close()
+        for number in range(2):
+            await self._start_replica(f"dispatcher{number}")
+        await eventually(lambda: all(map(self.leader, self.lanes)), START_TIMEOUT_S, "a leader of every lane")
+        await asyncio.to_thread(self.servers.rabbitmq.sync_definitions)
+        for number, kind in enumerate(["async", "blocking", "iterating"] * 2 + ["bare"] * 2):
+            await self.start_consumer(self.lanes[number % len(self.lanes)], f"c{number}", kind)
+        for number, kind in enumerate(["raw", "async", "blocking", "raw"]):
+            await self.start_producer(self.lanes[number % len(self.lanes)], f"p{number}", kind)
+        await eventually(lambda: self.handled() > 100, START_TIMEOUT_S, "the first messages to be handled")
+
+    async def _start_replica(self, name: str) -> None:
+        rabbitmq = await self._stack.enter_async_context(TcpProxy(self.servers.amqp_url))
+        redis = await self._stack.enter_async_context(TcpProxy(self.servers.redis_url))
+        process = DispatcherProcess(self.folder, name, self._configuration(rabbitmq.url, redis.url))
+        self.replicas.append(Replica(name, process, rabbitmq, redis))
+        process.start()
+
+    def _configuration(self, amqp_url: str, redis_url: str) -> dict[str, Any]:
+        settings = self.plan.settings
+        lanes = {}
+        for lane in self.lanes:
+            inbound = [{"queue": q, "weight": w} for q, w in zip(lane.queues, (3, 1), strict=True)]
+            lanes[lane.name] = {
+                "policy": lane.policy, "inbound": inbound, "look_ahead": settings.look_ahead,
+                "reconnect_grace": settings.reconnect_grace,
+            }  # fmt: skip
+            if lane.policy == "sequenced":
+                lanes[lane.name]["top_up"] = settings.top_up
+        written = document(amqp_url, redis_url, PREFIX, lanes)
+        written["rabbitmq"]["heartbeat"] = f"{DISPATCHER_HEARTBEAT_S}s"
+        return written
+
+    # -- dispatchers --
+
+    def leader(self, lane: LaneOnStage) -> Replica | None:
+        """Who leads this lane, as far as the logs of the living say."""
+        led = {
+            replica: [r["timestamp"] for r in replica.process.logged("lane_led") if r["lane"] == lane.name]
+            for replica in self.replicas
+            if replica.process.is_alive()
+        }
+        return max((r for r in led if led[r]), key=lambda r: led[r][-1], default=None)
+
+    # -- consumers and producers --
+
+    async def start_consumer(self, lane: LaneOnStage, who: str, kind: str) -> Process:
+        module = "tests.chaos.bare_worker" if kind == "bare" else "tests.recovery.worker"
+        name, proxy = await self._prepare(who)
+        arguments = [
+            kind, proxy.url, PREFIX, lane.name, who, str(PREFETCH), str(self.folder / f"{name}.record"),
+            str(WORK_MS),
+        ]  # fmt: skip
+        process = Process(name, who, lane, kind, proxy, self._spawn(name, module, arguments))
+        self.consumers.append(process)
+        return process
+
+    async def start_producer(self, lane: LaneOnStage, who: str, kind: str) -> Process:
+        name, proxy = await self._prepare(who)
+        seed = self.plan.producer_seed + len(self.producers)
+        arguments = [
+            kind, proxy.url, ",".join(lane.queues), str(GROUPS), str(self.rate / 4), name,
+            str(self.folder / f"{name}.produced"), str(seed),
+        ]  # fmt: skip
+        process = Process(name, who, lane, kind, proxy, self._spawn(name, "tests.chaos.producer", arguments))
+        self.producers.append(process)
+        return process
+
+    async def _prepare(self, who: str) -> tuple[str, TcpProxy]:
+        number = self._lives[who] = self._lives.get(who, 0) + 1
+        proxy = await self._stack.enter_async_context(TcpProxy(self.servers.amqp_url))
+        return f"{who}-{number}", proxy
+
+    def _spawn(self, name: str, module: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+        # In this thread: the kernel kills a child when the thread that started it ends.
+        with (self.folder / f"{name}.log").open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def living(self, processes: list[Process]) -> list[Process]:
+        return [process for process in processes if process.alive]
+
+    def handled(self) -> int:
+        return sum(path.read_bytes().count(b"\nended ") for path in self.folder.glob("*.record"))
+
+    # -- ending --
+
+    async def heal(self) -> None:
+        """Everything is there again and nothing is held back."""
+        for server in (self.servers.rabbitmq, self.servers.redis):
+            await asyncio.to_thread(server.start)
+        for process in [*self.living(self.consumers), *self.living(self.producers)]:
+            process.proxy.resume()
+            process.signal(signal.SIGCONT)
+        for replica in self.replicas:
+            replica.rabbitmq.resume()
+            replica.redis.resume()
+            replica.signal(signal.SIGCONT)
+            if not replica.process.is_alive():
+                replica.process.start()
+        for lane in self.lanes:
+            if not any(process.lane is lane for process in self.living(self.consumers)):
+                await self.start_consumer(lane, f"last-{lane.name}", "async")
+
+    async def stop(self, processes: list[Process]) -> list[str]:
+        """SIGTERM, and wait; the names of those that did not end in order."""
+        for process in processes:
+            process.left_at = time.monotonic()
+            if process.kind == "bare":
+                process.killed_at = process.left_at  # it does not know how to leave
+            process.signal(signal.SIGTERM)
+        with contextlib.suppress(AssertionError):
+            await eventually(lambda: not any(p.alive for p in processes), STOP_TIMEOUT_S)
+        wrong = [p.name for p in processes if p.popen.poll() not in (0, -signal.SIGTERM)]
+        for process in processes:
+            process.kill()
+        return wrong
+
+    async def close(self) -> None:
+        """End every process; whatever happened before."""
+        for process in [*self.consumers, *self.producers]:
+            process.kill()
+        for replica in self.replicas:
+            replica.process.close()
+        await self._stack.aclose()
+        await asyncio.to_thread(self.servers.close)
+
+
+@contextlib.asynccontextmanager
+async def staged(folder: Path, plan: Plan, lanes: list[LaneOnStage], rate: float) -> AsyncIterator[Stage]:
+    stage = Stage(folder, plan, lanes, rate)
+    try:
+        await stage.begin()
+        yield stage
+    finally:
+        await stage.close()

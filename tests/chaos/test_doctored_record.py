@@ -1,0 +1,166 @@
+"""The verdict finds what is planted in a record: a good one is written, doctored, and read again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.evidence import _wrong_end, gather, void_at
+from tests.chaos.plan import Plan
+from tests.chaos.producer import CONFIRMED, ProducerRecord
+from tests.chaos.stage import LaneOnStage, Outage, Process, Replica, Stage
+from tests.client.tcp_proxy import Connection, TcpProxy
+from tests.recovery.checker import violations
+from tests.recovery.record import LifeRecord, Number
+from tests.service.harness import DispatcherProcess
+
+LANE = LaneOnStage("orders", "exclusive")
+QUEUE = "orders.high"
+
+
+def _number(number: int) -> Number:
+    return Number(QUEUE, "g", 0, number, "p0-1")
+
+
+def _handled(number: int, at: float, seq: int, *, epoch: int = 1, attempt: int = 1, end: bool = True) -> str:
+    """The lines of one message, received, begun, ended and settled within half a second."""
+    numbers = " ".join(map(str, _number(number)))
+    lines = [f"received {at - 0.1} aaaa {seq}", f"started {at} aaaa {seq} {seq} {epoch} {attempt} {numbers}"]
+    if end:
+        lines += [f"ended {at + 0.4} aaaa {seq}", f"confirmed {at + 0.5} aaaa {seq}"]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat()
+
+
+class Doctored:
+    """A stage on which nothing runs, with the records of two processes, `a` and `b`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.stage = Stage(folder, Plan(1, 1.0), [LANE], 1.0)
+        self.a, self.b = self._process("a"), self._process("b")
+        self.stage.consumers = [self.a, self.b]
+        self.stage.producers = [self._process("p0-1")]
+        ProducerRecord(folder / "p0-1.produced").write(CONFIRMED, [_number(n) for n in (1, 2, 3)])
+
+    def _process(self, name: str) -> Process:
+        popen = subprocess.Popen(["true"])
+        popen.wait()
+        proxy = TcpProxy("amqp://guest:guest@127.0.0.1:1/")
+        proxy.connections.append(Connection(0.0))
+        return Process(name, name, LANE, "async", proxy, popen)
+
+    def write(self, process: Process, *parts: str) -> None:
+        text = "welcomed 0.5 aaaa 1\n" + "".join(parts)
+        (self.folder / f"{process.name}.record").write_text(text)
+
+    def led_at(self, at: float, restored_at: float | None = None) -> None:
+        """What a dispatcher's log says."""
+        log = self.folder / "dispatcher0.log"
+        offset = time.time() - time.monotonic()
+        events = [("lane_led", at)] + ([("redis_restored", restored_at)] if restored_at is not None else [])
+        lines = [
+            json.dumps({"event": event, "lane": LANE.name, "timestamp": _iso(when + offset)})
+            for event, when in events
+        ]
+        dispatcher = DispatcherProcess(self.folder, "dispatcher0", {})
+        log.write_text("".join(f"{line}\n" for line in lines))
+        proxy = TcpProxy("amqp://127.0.0.1:1/")
+        self.stage.replicas = [Replica("dispatcher0", dispatcher, proxy, proxy)]
+
+    def found(self) -> set[str]:
+        """The first words of what is wrong."""
+        evidence = gather(self.stage, LANE)
+        found = violations(evidence.handlings, evidence.story) + evidence.wrong_ends
+        return {text.partition(":")[0] for text in found}
+
+
+@pytest.fixture
+def doctored(tmp_path: Path) -> Doctored:
+    return Doctored(tmp_path)
+
+
+ONE, TWO, THREE = _handled(1, 1.0, 1), _handled(2, 2.0, 2), _handled(3, 3.0, 3)
+
+
+def test_nothing_is_wrong_with_a_good_record(doctored: Doctored) -> None:
+    doctored.write(doctored.a, ONE, TWO, THREE)
+    assert not doctored.found()
+
+
+def test_a_loss_is_found(doctored: Doctored) -> None:
+    doctored.write(doctored.a, ONE, TWO)
+    assert doctored.found() == {"lost"}
+
+
+def test_a_loss_by_a_consumer_that_died_is_found(doctored: Doctored) -> None:
+    doctored.write(doctored.a, ONE, TWO, _handled(3, 3.0, 3, end=False))
+    doctored.a.killed_at = 3.1
+    assert doctored.found() == {"lost"}
+
+
+def test_a_duplicate_is_found(doctored: Doctored) -> None:
+    doctored.write(doctored.a, ONE, TWO, _handled(2, 2.5, 3), _handled(3, 3.0, 4))
+    assert doctored.found() == {"doubled"}
+
+
+def test_a_disorder_is_found(doctored: Doctored) -> None:
+    doctored.write(doctored.a, ONE, _handled(3, 2.0, 2), _handled(2, 3.0, 3))
+    assert doctored.found() == {"out of order"}
+
+
+def test_an_overlap_is_found(doctored: Doctored) -> None:
+    doctored.write(doctored.a, ONE, TWO)
+    doctored.write(doctored.b, _handled(3, 2.2, 1, epoch=2))
+    assert doctored.found() == {"overlap", "owner changed"}
+
+
+def test_what_a_lost_connection_took_back_may_come_again(doctored: Doctored) -> None:
+    """`a` had 3 in hand when its connection was lost, and was told so only after `b` had begun it."""
+    doctored.write(doctored.a, ONE, TWO, _handled(3, 3.0, 3, end=False), "over 9.0 aaaa taken\n")
+    doctored.write(doctored.b, _handled(3, 3.6, 1, epoch=2, attempt=2))
+    doctored.a.proxy.connections = [Connection(0.0, 3.2), Connection(5.0)]
+    assert not doctored.found()
+
+
+def test_it_may_not_while_the_connection_is_up(doctored: Doctored) -> None:
+    doctored.write(doctored.a, ONE, TWO, _handled(3, 3.0, 3, end=False), "over 9.0 aaaa taken\n")
+    doctored.write(doctored.b, _handled(3, 3.6, 1, epoch=2, attempt=2))
+    assert doctored.found() == {"doubled", "overlap", "owner changed", "taken back"}
+
+
+def test_an_incarnation_that_came_back_is_not_over(doctored: Doctored) -> None:
+    """The last connection over which it was welcomed counts."""
+    doctored.write(doctored.a, ONE, "welcomed 5.5 aaaa 2\n", "over 9.0 aaaa taken\n")
+    record = LifeRecord(doctored.folder / "a.record", by_incarnation=True)
+    (incarnation,) = record.incarnations.values()
+    doctored.a.proxy.connections = [Connection(0.0, 3.2), Connection(5.0, 7.0)]
+    assert void_at(incarnation, doctored.a) == 7.0
+    assert not _wrong_end(incarnation, doctored.a)
+
+
+def test_what_redis_forgot_for_good_may_come_again(doctored: Doctored) -> None:
+    """Redis was emptied, and the next thing that happened is that another dispatcher led."""
+    again = _handled(3, 5.0, 1, epoch=2).replace("aaaa", "bbbb")
+    doctored.write(doctored.a, ONE, TWO, THREE, "over 4.6 aaaa taken\n", "welcomed 4.7 bbbb 1\n", again)
+    doctored.a.proxy.connections = [Connection(0.0, 4.0), Connection(4.5)]
+    assert doctored.found() == {"doubled"}
+    doctored.stage.redis_outages.append(Outage(3.5, 4.0, killed=True, back_to=3.5))
+    doctored.led_at(4.4)
+    assert not doctored.found()
+    doctored.led_at(4.4, restored_at=4.1)
+    assert doctored.found() == {"doubled"}
+
+
+def test_the_seed_decides_the_plan() -> None:
+    assert Plan(7, 60.0).faults == Plan(7, 60.0).faults
+    assert Plan(7, 60.0).faults != Plan(8, 60.0).faults
+    assert all(fault.at_s + fault.length_s <= 60.0 for fault in Plan(7, 60.0).faults)

@@ -1,0 +1,162 @@
+"""The last word: everything is stopped, and what happened is held against the guarantees."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tests.chaos.evidence import Evidence, gather
+from tests.chaos.stage import PREFIX, LaneOnStage, Stage
+from tests.recovery.checker import say, violations
+from tests.recovery.record import Handling, Number
+from tests.recovery.scene import wrongly_dead
+from tests.service.clients import Client
+from tests.waiting import eventually
+
+#: From the last fault to empty queues.
+DRAIN_TIMEOUT_S = 90.0
+LIVES_SHOWN_MAX = 5
+
+
+@dataclass(slots=True)
+class LaneVerdict:
+    """What one lane's record says."""
+
+    lane: LaneOnStage
+    evidence: Evidence
+    counts: dict[str, int]
+    violations: list[str]
+
+
+@dataclass(slots=True)
+class Verdict:
+    lanes: list[LaneVerdict] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    drained_s: float = 0.0
+
+    @property
+    def violations(self) -> list[str]:
+        return self.problems + [text for lane in self.lanes for text in lane.violations]
+
+
+async def end_and_judge(stage: Stage) -> Verdict:
+    """Let everything be handled, stop everything in order, look at what is left and what was recorded."""
+    verdict = Verdict()
+    await _wind_down(stage, verdict)
+    client = await Client.open(stage.rabbitmq)
+    for lane in stage.lanes:
+        evidence = await asyncio.to_thread(gather, stage, lane)
+        found = await asyncio.to_thread(violations, evidence.handlings, evidence.story)
+        found += evidence.wrong_ends
+        found += await _left_over(client, lane, evidence)
+        verdict.lanes.append(LaneVerdict(lane, evidence, _counts(evidence), found))
+    await client.close()
+    return verdict
+
+
+async def _wind_down(stage: Stage, verdict: Verdict) -> None:
+    begun = asyncio.get_running_loop().time()
+    if wrong := await stage.stop(stage.living(stage.producers)):
+        verdict.problems.append(f"not live: {wrong} could not get everything confirmed")
+    client = await Client.open(stage.rabbitmq)
+    try:
+        await eventually(lambda: _is_drained(stage, client), DRAIN_TIMEOUT_S)
+    except AssertionError:
+        verdict.problems.append(f"not live: not drained {DRAIN_TIMEOUT_S:.0f} s after the last fault")
+    verdict.drained_s = asyncio.get_running_loop().time() - begun
+    if wrong := await stage.stop(stage.living(stage.consumers)):
+        verdict.problems.append(f"not live: {wrong} did not end in order")
+    await _stop_dispatchers(stage, client, verdict)
+    await client.close()
+
+
+async def _is_drained(stage: Stage, client: Client) -> bool:
+    ready = [await client.ready(queue) for lane in stage.lanes for queue in lane.queues]
+    if any(ready):
+        return False
+    for lane in stage.lanes:
+        leader = stage.leader(lane)
+        if leader is None:
+            return False
+        try:
+            _, metrics = await asyncio.to_thread(leader.process.get, "/metrics")
+        except (OSError, AssertionError):
+            return False
+        if not _says_idle(metrics, lane.name):
+            return False
+    return True
+
+
+def _says_idle(metrics: str, lane: str) -> bool:
+    lines = set(metrics.splitlines())
+    names = ("messages_held", "messages_in_flight", "copies_unconfirmed")
+    leads = f'dispatcher_lane_active{{lane="{lane}"}} 1.0' in lines
+    return leads and all(f'dispatcher_{name}{{lane="{lane}"}} 0.0' in lines for name in names)
+
+
+async def _stop_dispatchers(stage: Stage, client: Client, verdict: Verdict) -> None:
+    controls = [f"{PREFIX}.{lane.name}.{queue}" for lane in stage.lanes for queue in ("control", "command")]
+
+    async def read() -> bool:
+        return not any([await client.ready(queue) for queue in controls])
+
+    try:
+        await eventually(read, 20)
+    except AssertionError as error:
+        verdict.problems.append(f"not live: control messages are not read: {error}")
+    for replica in stage.replicas:
+        code, _ = await asyncio.to_thread(replica.process.terminate, 30)
+        log = replica.process.whole_log()
+        if code:
+            verdict.problems.append(f"{replica.name} ended with exit code {code}: {log[-2000:]}")
+        if '"lane_failed"' in log:
+            lines = [line for line in log.splitlines() if '"lane_failed"' in line]
+            verdict.problems.append(f"a bug of {replica.name}: {lines[0][:3000]}")
+
+
+async def _left_over(client: Client, lane: LaneOnStage, evidence: Evidence) -> list[str]:
+    queues = [*lane.queues, f"{PREFIX}.{lane.name}.control", f"{PREFIX}.{lane.name}.command"]
+    found = [f"left in {queue}: {count} messages" for queue in queues if (count := await client.ready(queue))]
+    dead = await client.take(f"{PREFIX}.{lane.name}.dead")
+    once = not evidence.story.forgotten
+    bodies = [(message.body, message.properties) for message in dead]
+    exempt = evidence.story.repeated
+    return found + wrongly_dead(bodies, evidence.handlings, once=once, repeated=exempt)
+
+
+def _counts(evidence: Evidence) -> dict[str, int]:
+    """What there was, so that a reader sees how much was tried."""
+    handlings, story = evidence.handlings, evidence.story
+    by_message: Counter[Number] = Counter(handling.message for handling in handlings)
+    return {
+        "published and confirmed": len(story.published),
+        "perhaps published twice": len(story.repeated),
+        "handled": len(handlings),
+        "messages handled more than once": sum(count > 1 for count in by_message.values()),
+        "handlings cancelled": sum(handling.cancelled is not None for handling in handlings),
+        "settles known to be confirmed": sum(handling.confirmed for handling in handlings),
+        "incarnations": len({handling.life for handling in handlings}),
+        "incarnations that ended badly": len(story.killed_at),
+        "groups": len({handling.message.group for handling in handlings}),
+        "times that nobody could remember": len(story.forgotten),
+    }
+
+
+def lives_of(verdict: LaneVerdict) -> list[str]:
+    """The whole lives of the messages that the first violations name."""
+    by_name: dict[str, list[Handling]] = {}
+    for handling in verdict.evidence.handlings:
+        m = handling.message
+        by_name.setdefault(f"{m.group}#{m.producer}.{m.publish}.{m.number} of {m.queue}", []).append(handling)
+    shown = []
+    for text in verdict.violations:
+        for name in [name for name in by_name if f"{name} " in text or text.endswith(name)]:
+            if len(shown) >= LIVES_SHOWN_MAX:
+                return shown
+            message = by_name[name][0].message
+            published = verdict.evidence.confirmed.get(message)
+            when = f"confirmed to its producer at {published:.3f}" if published else "not confirmed"
+            story = "".join(f"\n    {say(handling)}" for handling in by_name.pop(name))
+            shown.append(f"{name}: {when}{story}")
+    return shown
