@@ -7,7 +7,7 @@ reports in hand is an open entry, whatever the journal says (docs/architecture.m
 
 from __future__ import annotations
 
-from dispatcher.core.consumers import REACHABLE, Consumer
+from dispatcher.core.consumers import PRESENT, Consumer
 from dispatcher.core.effects import UNKNOWN_INBOUND
 from dispatcher.core.entries import open_entry
 from dispatcher.core.group_recovery import GroupRecovery
@@ -117,7 +117,7 @@ class Adoption:
         """An original or entry with these bytes that nobody has who lives and said so."""
         for message in self._by_fingerprint.get(item.fingerprint, ()):
             holder = message.consumer
-            if holder is not None and holder.state in REACHABLE and message.seq in (holder.reported or ()):
+            if holder is not None and holder.state in PRESENT and message.seq in (holder.reported or ()):
                 continue
             if message.state in (MessageState.HELD, MessageState.IN_FLIGHT):
                 return message

@@ -23,6 +23,7 @@ class ConsumerState(Enum):
     EXPECTED = "expected"  # known from the journal; our ping to its queue has not been answered yet
     LIVE = "live"
     FROZEN = "frozen"  # heartbeats are missing: keeps what it has, gets no new group
+    REFUSING = "refusing"  # its queue is full: gets nothing until it has joined again and there is room
     LEAVING = "leaving"  # said so: gets nothing more, settles what it holds
     LOST = "lost"  # its queue is gone; it may come back until `lost_until_ms`
     MARKED = "marked"  # our marker is on its way through the control queue behind its last settles
@@ -31,16 +32,19 @@ class ConsumerState(Enum):
 
 _S = ConsumerState
 CONSUMER_TRANSITIONS: Final[dict[ConsumerState, frozenset[ConsumerState]]] = {
-    _S.EXPECTED: frozenset({_S.LIVE, _S.LEAVING, _S.LOST, _S.TAKEN}),
-    _S.LIVE: frozenset({_S.FROZEN, _S.LEAVING, _S.LOST, _S.TAKEN}),
-    _S.FROZEN: frozenset({_S.LIVE, _S.LEAVING, _S.LOST, _S.TAKEN}),
-    _S.LEAVING: frozenset({_S.LOST, _S.TAKEN}),
+    _S.EXPECTED: frozenset({_S.LIVE, _S.REFUSING, _S.LEAVING, _S.LOST, _S.TAKEN}),
+    _S.LIVE: frozenset({_S.FROZEN, _S.REFUSING, _S.LEAVING, _S.LOST, _S.TAKEN}),
+    _S.FROZEN: frozenset({_S.LIVE, _S.REFUSING, _S.LEAVING, _S.LOST, _S.TAKEN}),
+    _S.REFUSING: frozenset({_S.LIVE, _S.LEAVING, _S.LOST, _S.TAKEN}),
+    _S.LEAVING: frozenset({_S.REFUSING, _S.LOST, _S.TAKEN}),
     _S.LOST: frozenset({_S.LIVE, _S.LEAVING, _S.MARKED, _S.TAKEN}),
     _S.MARKED: frozenset({_S.LIVE, _S.LEAVING, _S.TAKEN}),
     _S.TAKEN: frozenset(),
 }
 #: States in which its queue is thought to exist and gets copies.
 REACHABLE: Final = frozenset({_S.EXPECTED, _S.LIVE, _S.FROZEN, _S.LEAVING})
+#: States in which its queue is thought to exist.
+PRESENT: Final = REACHABLE | {_S.REFUSING}
 #: States in which it gets new messages of the groups that it owns.
 RECEIVING: Final = frozenset({_S.LIVE, _S.FROZEN})
 
@@ -68,8 +72,9 @@ class Consumer:
 
     __slots__ = (
         "_state", "broken", "credit", "groups", "id", "in_flight", "incoming", "last_heard_ms",
-        "last_sent_ms", "lost_until_ms", "n", "next_seq", "number", "pool_level", "prefetch", "queue",
-        "reported", "resumes_as", "sent_again", "shares", "uuid", "waiting",
+        "last_sent_ms", "lost_until_ms", "n", "next_seq", "number", "ping_unanswered", "pool_level",
+        "prefetch", "queue", "refusals", "refused_n", "refused_until_ms", "reported", "resumes_as",
+        "sent_again", "shares", "uuid", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -96,7 +101,11 @@ class Consumer:
         self.waiting: Join | None = None  # another incarnation of this id that asked to join
         self.last_heard_ms = now_ms
         self.last_sent_ms = now_ms
+        self.ping_unanswered = False
         self.lost_until_ms = 0
+        self.refused_until_ms = 0  # REFUSING: when it may get something, or is asked again to join
+        self.refused_n = 0  # its latest join when its queue was found full
+        self.refusals = 0  # since it settled something
         self.pool_level = -1  # -1: not in the pool
 
     @property

@@ -82,10 +82,10 @@ class Lane:
             Heartbeat: self._membership.heartbeat,
             AcksProven: lambda e: self._recovery.proven(self.state.inbounds[e.inbound], e.count),
             DeadLetterConfirmed: lambda e: self._settlement.buried(e.message),
-            QueueReturned: lambda e: self._membership.queue_gone(e.queue),
-            QueueNacked: lambda e: self._membership.queue_refused(e.queue),
+            QueueReturned: lambda e: self._membership.liveness.queue_gone(e.queue),
+            QueueNacked: lambda e: self._membership.liveness.queue_refused(e.queue),
             PingRouted: lambda e: self._membership.ping_routed(e.queue),
-            PublishersBlocked: lambda e: self._membership.publishers_blocked(e.blocked),
+            PublishersBlocked: lambda e: self._membership.liveness.publishers_blocked(e.blocked),
             RedeliveriesEnded: lambda e: self._recovery.ended(self.state.inbounds[e.inbound]),
             Join: self._membership.join,
             Leave: self._membership.leave,
@@ -138,7 +138,7 @@ class Lane:
     def next_deadline_ms(self) -> int | None:
         """When `step` must run again even if nothing happens."""
         state = self.state
-        deadlines = [self._membership.next_deadline_ms()]
+        deadlines = [self._membership.liveness.next_deadline_ms()]
         if state.now_ms < state.suspended_until_ms:
             deadlines.append(state.suspended_until_ms)
         else:

@@ -1,23 +1,22 @@
 """Who consumes: joins, leaves, deaths and returns of incarnations (contract section 6).
 
-A consumer queue exists exactly as long as its connection. When it is seen to be gone, the incarnation is
-LOST; after the grace a marker goes through the control queue, and when that is read, every settle the
-broker had confirmed has been read too: only then is the incarnation TAKEN and its messages go to others.
-A join of the same incarnation in between brings it back with all that it holds.
+When a consumer's queue is gone (Liveness), a marker goes through the control queue after the grace, and when
+that is read, every settle the broker had confirmed has been read too: only then is the incarnation TAKEN and
+its messages go to others. A join of the same incarnation in between brings it back with all that it holds.
 """
 
 from __future__ import annotations
 
 from dispatcher.core.adoption import Adoption
-from dispatcher.core.consumers import REACHABLE, Consumer, ConsumerState
-from dispatcher.core.effects import IncarnationRow, PublishMarker, SendNotice
+from dispatcher.core.consumers import PRESENT, REACHABLE, Consumer, ConsumerState
+from dispatcher.core.effects import IncarnationRow, SendNotice
 from dispatcher.core.group_recovery import GroupRecovery
 from dispatcher.core.groups import GroupState
+from dispatcher.core.liveness import Liveness
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.core.take_backs import TakeBacks
 from dispatcher.protocol import (
-    TYPE_PING,
     TYPE_REJOIN,
     TYPE_TAKEN,
     TYPE_WAIT,
@@ -28,10 +27,6 @@ from dispatcher.protocol import (
     Marker,
 )
 
-#: After a take-over a consumer whose connection went with the broker may take this long to return (G-6).
-RETURN_GRACE_MS_MIN = 5_000
-#: Missing this many heartbeats, a consumer gets no new groups.
-FROZEN_AFTER_HEARTBEATS = 3
 #: Uuids of incarnations that are over, so that a late word of theirs is answered with `taken`.
 RETIRED_MAX = 1_000
 
@@ -47,12 +42,10 @@ class Membership:
         self._groups = groups
         self._adoption = adoption
         self._take_backs = TakeBacks(state, recovery)
-        self._lost: dict[Consumer, None] = {}
+        self.liveness = Liveness(state, adoption)
         self._retired: dict[str, tuple[int, IncarnationRow]] = {}  # by uuid, oldest first
         self._strangers: dict[str, None] = {}  # unknown uuids heard of once
         self._last_number = 0
-        self._next_round_ms = 0
-        self._return_until_ms = state.now_ms + max(state.options.reconnect_grace_ms, RETURN_GRACE_MS_MIN)
 
     # -- start --
 
@@ -72,7 +65,7 @@ class Membership:
     def probe_all(self) -> None:
         """Ask every known queue: routed means that nothing changed, returned that it has to come back."""
         for consumer in self._state.by_uuid.values():
-            self._ping(consumer)
+            self.liveness.ping(consumer)
 
     def ask_to_rejoin(self) -> None:
         """Redis may have forgotten things: every consumer shall say what it has in hand."""
@@ -112,8 +105,8 @@ class Membership:
         elif present is not None:
             present.waiting = join
             self._answer(join, TYPE_WAIT)
-            if present.state in REACHABLE:
-                self._ping(present)
+            if present.state in PRESENT:
+                self.liveness.ping(present)
             return
         self._last_number += 1
         row = IncarnationRow(join.consumer, join.incarnation, join.queue, join.n, join.prefetch, "live")
@@ -125,7 +118,7 @@ class Membership:
 
     def _is_doubtful(self, consumer: Consumer) -> bool:
         """It has not shown to us that it lives and has something in hand."""
-        return consumer.state not in REACHABLE or not consumer.reported
+        return consumer.state not in PRESENT or not consumer.reported
 
     def _is_over(self, join: Join) -> bool:
         """An incarnation that was taken back, or that has joined before and is not known any more."""
@@ -150,22 +143,27 @@ class Membership:
         state = self._state
         if state.by_queue.get(consumer.queue) is consumer:
             del state.by_queue[consumer.queue]
-        consumer.n, consumer.queue = join.n, join.queue
+        consumer.n, consumer.queue, consumer.ping_unanswered = join.n, join.queue, False
         state.by_queue[join.queue] = consumer
         consumer.credit += join.prefetch - consumer.prefetch
         consumer.prefetch = join.prefetch
         state.counters["rejoins"] += 1
         state.tell("consumer_returned", consumer=join.consumer, incarnation=join.incarnation, n=join.n)
         self._adoption.report(consumer, join)
+        if self.liveness.must_pause(consumer):
+            state.effects.incarnations[consumer.number] = consumer.row()
+            self._answer(join, TYPE_WELCOME)
+        else:
+            self._resume(consumer)
+
+    def _resume(self, consumer: Consumer) -> None:
+        """It is there again: give it what it misses, and go on."""
         self._welcome(consumer)
         self._send_missing(consumer)
         self.finish_leaving(consumer)
 
     def _welcome(self, consumer: Consumer) -> None:
-        if consumer.state not in (ConsumerState.LIVE, ConsumerState.LEAVING):
-            consumer.become(consumer.resumes_as)
-        self._lost.pop(consumer, None)
-        consumer.last_heard_ms = self._state.now_ms
+        self.liveness.found(consumer)
         self._state.effects.incarnations[consumer.number] = consumer.row()
         self._state.notice(consumer, TYPE_WELCOME)
         self._adoption.ask(consumer)
@@ -263,35 +261,15 @@ class Membership:
 
     def ping_routed(self, queue: str) -> None:
         consumer = self._state.by_queue.get(queue)
-        if consumer is not None and consumer.state is ConsumerState.EXPECTED:
+        if consumer is None:
+            return
+        consumer.ping_unanswered = False
+        if consumer.state is ConsumerState.EXPECTED:
             consumer.become(consumer.resumes_as)
             self._state.refresh_credit(consumer)
             self.finish_leaving(consumer)
 
     # -- deaths --
-
-    def queue_gone(self, queue: str) -> None:
-        """A return counts only if the queue is the incarnation's present one."""
-        consumer = self._state.by_queue.get(queue)
-        if consumer is None or consumer.state not in REACHABLE:
-            return
-        grace_ms = self._state.options.reconnect_grace_ms
-        until_ms = self._state.now_ms + grace_ms
-        if consumer.state is ConsumerState.EXPECTED:  # its connection may have gone with the broker
-            until_ms = max(until_ms, self._return_until_ms)
-        consumer.become(ConsumerState.LOST)
-        consumer.lost_until_ms = until_ms
-        self._lost[consumer] = None
-        self._state.pool.discard(consumer)
-        self._state.counters["consumers_lost"] += 1
-        self._state.tell("consumer_lost", consumer=consumer.id, in_flight=len(consumer.in_flight))
-
-    def queue_refused(self, queue: str) -> None:
-        """A nack: a copy is lost although the queue may exist. It has to join again, with a new queue."""
-        consumer = self._state.by_queue.get(queue)
-        if consumer is not None and consumer.state in REACHABLE:
-            self._state.notice(consumer, TYPE_REJOIN)
-            self.queue_gone(queue)
 
     def marker(self, marker: Marker) -> None:
         """Every settle confirmed to this consumer has been read: take back what it still holds."""
@@ -302,7 +280,7 @@ class Membership:
             self._take_back(consumer)
 
     def _take_back(self, consumer: Consumer) -> None:
-        self._lost.pop(consumer, None)
+        self.liveness.forget(consumer)
         self._take_backs.take_back(consumer)
         self._retire(consumer.number, consumer.row())
         if consumer.waiting is not None:
@@ -318,70 +296,11 @@ class Membership:
 
     # -- time --
 
-    def next_deadline_ms(self) -> int | None:
-        if not self._state.by_uuid or self._state.publishers_blocked:
-            return None
-        return min(
-            [self._next_round_ms, *(c.lost_until_ms for c in self._lost if c.state is ConsumerState.LOST)]
-        )
-
-    def publishers_blocked(self, blocked: bool) -> None:
-        """The broker reads nothing from those who publish: no settle, join or heartbeat of a consumer either.
-
-        Meanwhile nobody's silence counts, and all that they are given time for begins again afterwards.
-        """
-        state = self._state
-        state.publishers_blocked = blocked
-        if blocked:
-            return
-        self._adoption.wait()
-        grace_ms = state.options.reconnect_grace_ms
-        return_until_ms = state.now_ms + max(grace_ms, RETURN_GRACE_MS_MIN)
-        self._return_until_ms = max(self._return_until_ms, return_until_ms)
-        for consumer in state.by_uuid.values():
-            consumer.last_heard_ms = state.now_ms
-        for consumer in self._lost:
-            consumer.lost_until_ms = max(consumer.lost_until_ms, state.now_ms + grace_ms)
-
     def run_timers(self) -> None:
-        if self._state.publishers_blocked:
-            return
-        now_ms = self._state.now_ms
-        for consumer in list(self._lost):
-            if consumer.state is ConsumerState.LOST and consumer.lost_until_ms <= now_ms:
-                consumer.become(ConsumerState.MARKED)
-                self._state.effects.actions.append(PublishMarker(consumer.uuid, consumer.n))
-        if now_ms >= self._next_round_ms:
-            self._next_round_ms = now_ms + self._state.options.liveness_interval_ms
-            for consumer in self._state.by_uuid.values():
-                self._look_after(consumer, now_ms)
-            self._state.tell_offenders()
-
-    def _look_after(self, consumer: Consumer, now_ms: int) -> None:
-        """Ping who holds something, or is silent, and got nothing meanwhile; notice missing heartbeats."""
-        options = self._state.options
-        busy = consumer.in_flight or consumer.groups or consumer.state is ConsumerState.FROZEN
-        if (
-            busy
-            and consumer.state in REACHABLE
-            and now_ms - consumer.last_sent_ms >= options.liveness_interval_ms
-        ):
-            self._ping(consumer)
-        silent_ms = now_ms - consumer.last_heard_ms
-        if (
-            consumer.state is ConsumerState.LIVE
-            and silent_ms > FROZEN_AFTER_HEARTBEATS * options.heartbeat_ms
-        ):
-            consumer.become(ConsumerState.FROZEN)
-            self._state.pool.discard(consumer)
-            self._state.counters["consumers_frozen"] += 1
-            self._state.tell("consumer_frozen", consumer=consumer.id, silent_ms=silent_ms)
+        for consumer in self.liveness.run_timers():
+            self._resume(consumer)
 
     # -- notices --
-
-    def _ping(self, consumer: Consumer) -> None:
-        consumer.last_sent_ms = self._state.now_ms
-        self._state.notice(consumer, TYPE_PING)
 
     def _answer(self, join: Join, kind: str) -> None:
         body = {

@@ -64,6 +64,7 @@ class Settlement:
     def _over(self, consumer: Consumer, message: Message) -> None:
         """The copy is in nobody's hands any more: free its credit, and its group if that was the last."""
         consumer.credit += 1
+        consumer.refusals = 0
         message.consumer = None
         if message.tag:
             self._state.inbounds[message.inbound].in_flight -= 1

@@ -230,6 +230,8 @@ def _owner_verdict(owner: Consumer) -> str:
             return f"Its owner {owner.id} lost its connection; its messages go to others unless it returns."
         case ConsumerState.EXPECTED:
             return f"Its owner {owner.id} has not been heard of since this dispatcher took over."
+        case ConsumerState.REFUSING:
+            return f"The queue of its owner {owner.id} takes no more messages: waits until there is room."
         case ConsumerState.LEAVING:
             return f"Its owner {owner.id} is leaving: waits until it has settled what it holds."
         case _:

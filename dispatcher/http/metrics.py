@@ -19,6 +19,7 @@ COUNTERS: Final = {
     "adopted": "Messages that only a consumer still knew of after Redis had forgotten them.",
     "consumers_frozen": "Consumers that missed three heartbeats.",
     "consumers_lost": "Consumers whose connection was lost.",
+    "consumers_refused": "Times that a consumer's queue took no more messages.",
     "consumers_taken": "Incarnations that were taken back.",
     "control_refused": "Control messages that could not be understood or obeyed.",
     "dead_lettered": "Originals given up to the dead queue.",

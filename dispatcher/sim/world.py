@@ -107,7 +107,7 @@ class World:
 
     def _nobody_is_awaited(self) -> bool:
         lane = self.leader_lane()
-        return lane is not None and not lane._membership._lost and not lane.state.stale_owners
+        return lane is not None and not lane._membership.liveness.awaited and not lane.state.stale_owners
 
     def _all_done(self) -> bool:
         if not self.producer.finished or not self.history.all_over():

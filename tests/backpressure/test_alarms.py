@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from dispatcher.nodes.local_rabbitmq import LocalRabbitMQ
 from dispatcher.nodes.servers import PrivateServers
+from tests.backpressure.metrics import memory_kb, metric
 from tests.recovery.conftest import OpenScene
 from tests.recovery.scene import Scene
-from tests.service.harness import LANE, DispatcherProcess, private_vhost
+from tests.service.harness import DispatcherProcess, private_vhost
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -39,17 +39,6 @@ def _no_disk(node: LocalRabbitMQ) -> None:
 def _enough(node: LocalRabbitMQ) -> None:
     node.control("set_vm_memory_high_watermark", "0.4")
     node.control("set_disk_free_limit", "50MB")
-
-
-async def _metric(dispatcher: DispatcherProcess, name: str) -> float:
-    _, text = await asyncio.to_thread(dispatcher.get, "/metrics")
-    start = f'{name}{{lane="{LANE}"}} '
-    return next(float(line.removeprefix(start)) for line in text.splitlines() if line.startswith(start))
-
-
-def _rss_kb(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
 
 class Stage:
@@ -78,16 +67,16 @@ class Stage:
 async def _nobody_is_thought_dead(stage: Stage, resource: str) -> None:
     await stage.alarm()
     leader = await stage.blocked(resource)
-    rss_kb = _rss_kb(leader.pid)
-    assert await _metric(leader, "dispatcher_publishers_blocked") == 1
+    rss_kb = memory_kb(leader)
+    assert await metric(leader, "dispatcher_publishers_blocked") == 1
     assert leader.logged("rabbitmq_blocks_publishers")
     await asyncio.sleep(BLOCKED_S)  # sleeps: longer than consumers may be silent
-    assert _rss_kb(leader.pid) < rss_kb + RSS_GROWTH_KB_MAX
+    assert memory_kb(leader) < rss_kb + RSS_GROWTH_KB_MAX
     await stage.over()
-    assert await _metric(leader, "dispatcher_publishers_blocked") == 0
+    assert await metric(leader, "dispatcher_publishers_blocked") == 0
     assert leader.logged("rabbitmq_unblocked")
     for counter in ("consumers_frozen", "consumers_lost", "consumers_taken", "sent_again"):
-        assert await _metric(leader, f"dispatcher_{counter}_total") == 0
+        assert await metric(leader, f"dispatcher_{counter}_total") == 0
 
 
 async def _leader_and_consumer_die(stage: Stage, resource: str) -> None:
@@ -125,18 +114,15 @@ async def _leader_stops(stage: Stage, resource: str) -> None:
     await stage.over()
 
 
-@pytest.mark.parametrize(
-    ("policy", "raise_alarm", "resource"),
-    [("exclusive", _no_memory, "memory"), ("sequenced", _no_disk, "disk")],
-)
-async def test_alarms(
-    private_servers: PrivateServers, open_scene: OpenScene, policy: str,
-    raise_alarm: Callable[[LocalRabbitMQ], None], resource: str,
-) -> None:  # fmt: skip
-    scene = await open_scene(private_vhost(private_servers), policy)
-    stage = Stage(scene, private_servers.rabbitmq, raise_alarm)
-    await _nobody_is_thought_dead(stage, resource)
-    await _leader_and_consumer_die(stage, resource)
-    await _dispatchers_start(stage, resource)
-    await _leader_stops(stage, resource)
+async def test_short_of_memory(private_servers: PrivateServers, open_scene: OpenScene) -> None:
+    scene = await open_scene(private_vhost(private_servers), "exclusive")
+    stage = Stage(scene, private_servers.rabbitmq, _no_memory)
+    for act in (_nobody_is_thought_dead, _leader_and_consumer_die, _dispatchers_start, _leader_stops):
+        await act(stage, "memory")
+    await scene.verify()
+
+
+async def test_short_of_disk(private_servers: PrivateServers, open_scene: OpenScene) -> None:
+    scene = await open_scene(private_vhost(private_servers), "sequenced")
+    await _nobody_is_thought_dead(Stage(scene, private_servers.rabbitmq, _no_disk), "disk")
     await scene.verify()

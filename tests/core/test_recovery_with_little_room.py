@@ -5,7 +5,7 @@ from __future__ import annotations
 from dispatcher.core.effects import Dispatched, Effects, IncarnationRow, OpenEntry, PublishMarker, Snapshot
 from dispatcher.core.events import MessagesArrived, PingRouted, QueueReturned
 from dispatcher.core.lane import Lane
-from dispatcher.core.membership import RETURN_GRACE_MS_MIN
+from dispatcher.core.liveness import RETURN_GRACE_MS_MIN
 from dispatcher.core.model import Message
 from dispatcher.core.policies import policy
 from dispatcher.core.state import LaneOptions

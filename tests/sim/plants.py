@@ -245,7 +245,7 @@ def broker_restart_not_noticed(lane: Any, session: Any, store: Any) -> None:
 
 @planted
 def returns_not_noticed(lane: Any, session: Any, store: Any) -> None:
-    lane._membership.queue_gone = lambda queue: None
+    lane._membership.liveness.queue_gone = lambda queue: None
 
 
 @planted

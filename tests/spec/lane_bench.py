@@ -14,6 +14,7 @@ from dispatcher.core.effects import (
     Effects,
     PublishMarker,
     Reply,
+    SendCopy,
     SendNotice,
     Snapshot,
     Tell,
@@ -63,6 +64,7 @@ class LaneBench:
         )
         self.now_ms = START_MS
         self.sent: list[Dispatched] = []  # every dispatch so far
+        self.again: list[Dispatched] = []  # every copy that was sent again
         self.dead: list[tuple[bytes, str]] = []
         self.acked: list[bytes] = []
         self.notices: list[tuple[str, str]] = []
@@ -91,6 +93,8 @@ class LaneBench:
             match action:
                 case Dispatched():
                     sent.append(action)
+                case SendCopy():
+                    self.again.append(action.copy)
                 case AckInbound():
                     self.acked += [message.fingerprint.rstrip(b"\0") for message in action.messages]
                 case DeadLetter():

@@ -24,7 +24,7 @@ class Bounds(Checker):
             "entries awaiting their original": len(lane._recovery.open_entries()),
             "credit out": sum(c.prefetch - c.credit for c in state.by_uuid.values()),
             "in flight": sum(len(c.in_flight) for c in state.by_uuid.values()),
-            "lost consumers": len(lane._membership._lost),
+            "consumers awaited": lane._membership.liveness.awaited,
         }
         for inbound in state.inbounds:
             left[f"unacked of {inbound.name}"] = inbound.unacked

@@ -1,0 +1,60 @@
+"""A policy limits the consumers' queues, and RabbitMQ refuses copies (`reject-publish`).
+
+Nothing is lost, doubled or out of order, it goes on when there is room again, and a queue that is too small
+for good keeps nobody busy (C-7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from tests.backpressure.metrics import metric
+from tests.conftest import Vhost
+from tests.recovery.conftest import OpenScene
+from tests.service.harness import DispatcherProcess
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+REFUSED = "dispatcher_consumers_refused_total"
+ROUNDS = 4
+
+
+def _limit(vhost: Vhost) -> None:
+    """RabbitMQ hands everything on at once to a consumer that acks nothing: only 0 makes it full."""
+    definition = {"max-length": 0, "overflow": "reject-publish"}
+    body = {"pattern": "^amq[.]gen-", "apply-to": "queues", "definition": definition}
+    vhost.management(f"policies/{vhost.name}/full", "PUT", body)
+
+
+def _unlimit(vhost: Vhost) -> None:
+    vhost.management(f"policies/{vhost.name}/full", "DELETE")
+
+
+async def _rises(leader: DispatcherProcess, before: float) -> bool:
+    return await metric(leader, REFUSED) > before
+
+
+@pytest.mark.parametrize("policy", ["exclusive", "sequenced"])
+async def test_no_room_at_all_for_a_while(vhost: Vhost, open_scene: OpenScene, policy: str) -> None:
+    """No consumer can be given anything, not even the wish to join again."""
+    scene = await open_scene(vhost, policy, dispatchers=1)
+    leader = await scene.led()
+    _limit(vhost)
+    await eventually(lambda: len(leader.logged("consumer_refused")) == 4, 30, "all four refuse")
+    await asyncio.sleep(3)  # sleeps: a hot loop would show in the counters
+    assert await metric(leader, "dispatcher_sent_again_total") == 0
+    assert await metric(leader, REFUSED) == 4
+    _unlimit(vhost)
+    await scene.goes_on()
+    for _ in range(ROUNDS):
+        refused = await metric(leader, REFUSED)
+        _limit(vhost)
+        await eventually(partial(_rises, leader, refused), what="somebody refuses")
+        _unlimit(vhost)
+        await scene.goes_on(20)
+    await scene.verify()
+    assert leader.logged("consumer_lost") == []
