@@ -271,16 +271,34 @@ def _validate(
         return model.model_validate(value, context=FROM_FILE, by_alias=True, by_name=False), frozenset()
     except ValidationError as error:
         faults = error.errors(include_url=False, include_input=False)
-    known = tuple(field.alias or name for name, field in model.model_fields.items())
-    _refuse_unknown(value, known, path, problems)
+    _refuse_unknown(value, _known_keys(model), path, problems)
     for fault in faults:
         place = fault["loc"]
+        if fault["type"] == "extra_forbidden" and len(place) > 1:
+            inner = _model_at(model, place[:-1])
+            _refuse_unknown([place[-1]], _known_keys(inner), (*path, *place[:-1]), problems)
+            continue
         if fault["type"] == "extra_forbidden" or _at(value, place) is BROKEN:
             continue
         if fault["type"] == "too_short" and _at(value, place):
             continue  # pydantic counts only the good entries, and the bad ones have their own faults
         problems.add((*path, *place), _fault_text(fault))
     return None, frozenset(str(fault["loc"][0]) for fault in faults)
+
+
+def _known_keys(model: type[BaseModel]) -> tuple[str, ...]:
+    return tuple(field.alias or name for name, field in model.model_fields.items())
+
+
+def _model_at(model: type[BaseModel], place: Path) -> type[BaseModel]:
+    """The model of the mapping at that place of another one."""
+    for step in place:
+        fields = {field.alias or name: field for name, field in model.model_fields.items()}
+        annotation = fields[str(step)].annotation
+        assert isinstance(annotation, type)
+        assert issubclass(annotation, BaseModel)
+        model = annotation
+    return model
 
 
 def _at(value: Any, place: Path) -> Any:
@@ -303,6 +321,8 @@ def _fault_text(fault: Any) -> str:
             return "is required"
         case "tuple_type":
             return "must be a list"
+        case "model_type" | "dict_type":
+            return "must be a mapping of keys to values"
         case "too_short":
             return "must have at least one entry"
         case _:

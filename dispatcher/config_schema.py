@@ -14,12 +14,13 @@ from dispatcher.settings import (
     LaneSettings,
     RabbitSettings,
     RedisSettings,
+    RetrySettings,
     Settings,
 )
 from dispatcher.settings_types import Kind
 
 _MODELS: Final[tuple[type[BaseModel], ...]] = (
-    RabbitSettings, RedisSettings, HttpSettings, InboundSettings, LaneDefaults, LaneSettings,
+    RabbitSettings, RedisSettings, HttpSettings, InboundSettings, RetrySettings, LaneDefaults, LaneSettings,
 )  # fmt: skip
 
 
@@ -34,6 +35,7 @@ def json_schema() -> dict[str, Any]:
     definitions = schema["$defs"]
     lane, defaults = definitions["LaneSettings"], _of(LaneDefaults)
     definitions["LaneDefaults"] = defaults
+    defaults.pop("$defs", None)  # they are in the whole schema's
     for model in _MODELS:
         _show_defaults(model, definitions[model.__name__]["properties"])
     del lane["properties"]["name"]  # it is the key under lanes
@@ -74,5 +76,7 @@ def _show_defaults(model: type[BaseModel], properties: dict[str, Any]) -> None:
     for name, field in model.model_fields.items():
         kind = next((item for item in field.metadata if isinstance(item, Kind)), None)
         shown = properties.get(field.alias or name, {})
+        if isinstance(field.default, BaseModel):
+            del shown["default"]  # its keys have theirs
         if kind is not None and "default" in shown:
             shown["default"] = kind.show(field.default)

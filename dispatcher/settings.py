@@ -32,6 +32,8 @@ LOOK_AHEAD_MAX: Final = 60_000
 #: A year: whoever wants more wants `null`.
 _IDLE_TIMEOUT_MS_MAX: Final = 365 * 24 * 3_600_000
 SHORT_STRING_BYTES_MAX: Final = 255
+#: More attempts at one message than that keep a group waiting for hours.
+ATTEMPTS_MAX: Final = 1_000
 #: The longest word that the dispatcher puts behind a lane's name, with room for a parking queue's number.
 _NAME_TAIL_BYTES: Final = len(".heartbeat")
 #: Message properties that are text, and so can name a group.
@@ -194,6 +196,14 @@ class InboundSettings(_Model):
     )
 
 
+class RetrySettings(_Model):
+    """What becomes of a message that its consumers can't process."""
+
+    attempts: Annotated[int, Integer(1, ATTEMPTS_MAX)] = Field(
+        default=3, description="Deaths of consumers with one message before it is tried alone, and one more."
+    )
+
+
 class LaneDefaults(_Model):
     """Everything of a lane that `defaults` and `match` may set too."""
 
@@ -219,6 +229,9 @@ class LaneDefaults(_Model):
     )  # fmt: skip
     top_up: Annotated[bool, Flag()] = Field(
         default=False, description="sequenced: the present owner keeps receiving while it holds something."
+    )
+    retry: RetrySettings = Field(
+        default=RetrySettings(), description="How often a message is tried, and what comes then."
     )
     reconnect_grace_ms: Annotated[int, Duration(0, 3_600_000)] = Field(
         default=0, alias="reconnect_grace",

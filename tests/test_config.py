@@ -70,6 +70,7 @@ def test_defaults_are_the_contracts() -> None:
     assert (lane.ungrouped, lane.top_up, lane.group_idle_timeout_ms) == ("balance", False, None)
     assert (lane.reconnect_grace_ms, lane.liveness_interval_ms, lane.heartbeat_ms) == (0, 500, 5_000)
     assert (lane.look_ahead, lane.look_ahead_bytes) == (10_000, 256 * 1024 * 1024)
+    assert lane.retry.attempts == 3
     assert (settings.prefix, settings.redis.timeout_ms, settings.rabbitmq.heartbeat_ms) == (
         "dispatch", 2_000, 10_000,
     )  # fmt: skip
@@ -91,6 +92,7 @@ def test_every_key_arrives_under_its_attribute() -> None:
             heartbeat: 2m
             look_ahead: 60000
             look_ahead_bytes: 64KiB
+            retry: {attempts: 5}
         """).lanes["a"]
     assert lane.inbound == (InboundSettings(queue="q", weight=7, declare=True),)
     assert lane.group_header == ("JMSXGroupID", "property:message_id", "routing_key")
@@ -98,6 +100,7 @@ def test_every_key_arrives_under_its_attribute() -> None:
     assert (lane.policy, lane.top_up) == (PolicyName.SEQUENCED, True)
     assert (lane.reconnect_grace_ms, lane.liveness_interval_ms, lane.heartbeat_ms) == (5_000, 250, 120_000)
     assert (lane.look_ahead, lane.look_ahead_bytes) == (60_000, 65_536)
+    assert lane.retry.attempts == 5
 
 
 def test_lane_beats_first_match_beats_defaults() -> None:
@@ -197,6 +200,9 @@ def test_missing_and_malformed_variables_are_named_with_their_path() -> None:
         ("park_after: 10m", "park_after: unknown key"),
         ("polcy: exclusive", "polcy: unknown key; is policy meant?"),
         ("name: b", "name: unknown key"),
+        ("retry: {atempts: 3}", "retry.atempts: unknown key; is attempts meant?"),
+        ("retry: {attempts: 0}", "retry.attempts: must be a positive integer"),
+        ("retry: 3", "retry: must be a mapping of keys to values"),
         ("heartbeat_ms: 5000", "heartbeat_ms: unknown key; is heartbeat meant?"),
         ("policy: random", "policy: must be exclusive, sequenced or concurrent"),
         ("group_header: x-group-id", "group_header: must be a list"),

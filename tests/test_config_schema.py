@@ -31,6 +31,7 @@ def lane(**keys: Any) -> dict[str, Any]:
         {"reconnect_grace": "5s"},
         {"look_ahead": "${LOOK_AHEAD:-100}"},
         {"first_header": None},
+        {"retry": {"attempts": 5}},
         {"look_ahead_bytes": "1GiB", "policy": "sequenced", "top_up": True},
     ],
 )
@@ -49,6 +50,8 @@ def test_accepted(keys: dict[str, Any]) -> None:
         lane(heartbeat_ms=5),
         lane(heartbeat=5),
         lane(look_ahead=0),
+        lane(retry={"attempts": 0}),
+        lane(retry={"tries": 3}),
         lane(policy="random"),
         lane(inbound=[{"queue": "q", "weight": 0}]),
         {**lane(), "defaults": {"inbound": []}},

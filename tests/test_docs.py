@@ -71,11 +71,12 @@ def schema_keys() -> dict[str, Any]:
     found = {"prefix": schema["properties"]["prefix"]["default"]}
     places = (
         ("rabbitmq.", "RabbitSettings"), ("redis.", "RedisSettings"), ("http.", "HttpSettings"),
-        ("", "LaneSettings"), ("inbound[].", "InboundSettings"),
+        ("", "LaneSettings"), ("inbound[].", "InboundSettings"), ("retry.", "RetrySettings"),
     )  # fmt: skip
     for prefix, name in places:
         for key, value in schema["$defs"][name]["properties"].items():
-            found[prefix + key] = value.get("default", "required")
+            if "$ref" not in value:  # a mapping, whose keys are in the table
+                found[prefix + key] = value.get("default", "required")
     return found
 
 

@@ -64,6 +64,8 @@ class Share:
         consumer = self.consumer
         if consumer.credit <= 0 or consumer.state not in RECEIVING or not self.backlogs:
             return None
+        if consumer.alone_with is not None:
+            return None
         return next(iter(self.backlogs)).head()
 
 
@@ -71,10 +73,10 @@ class Consumer:
     """One incarnation. `in_flight` is by seq, in the order of dispatch; credit = prefetch − in flight."""
 
     __slots__ = (
-        "_state", "broken", "credit", "groups", "id", "in_flight", "incoming", "last_heard_ms",
-        "last_sent_ms", "lost_until_ms", "n", "next_seq", "number", "ping_unanswered", "pool_level",
-        "prefetch", "queue", "refusals", "refused_n", "refused_until_ms", "reported", "resumes_as",
-        "sent_again", "shares", "uuid", "waiting",
+        "_state", "alone_with", "broken", "credit", "groups", "id", "in_flight", "incoming",
+        "last_heard_ms", "last_sent_ms", "lost_until_ms", "n", "next_seq", "number", "ping_unanswered",
+        "pool_level", "prefetch", "queue", "refusals", "refused_n", "refused_until_ms", "reported",
+        "resumes_as", "sent_again", "shares", "uuid", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -99,6 +101,7 @@ class Consumer:
         self.sent_again: set[int] = set()  # seqs that its latest join did not name
         self.broken: OrderedSet[Group] = OrderedSet()  # groups of which a copy is gone that it has not seen
         self.waiting: Join | None = None  # another incarnation of this id that asked to join
+        self.alone_with: Message | None = None  # a suspect that it has, or for which it is kept free
         self.last_heard_ms = now_ms
         self.last_sent_ms = now_ms
         self.ping_unanswered = False

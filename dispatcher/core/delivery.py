@@ -28,7 +28,7 @@ class Delivery:
         The window may be overshot by one batch, which is bounded by its consumer's prefetch.
         """
         state = self._state
-        if state.publishers_blocked or state.now_ms < state.suspended_until_ms:
+        if state.is_suspended:
             return
         while state.unconfirmed < UNCONFIRMED_MAX and state.unconfirmed_bytes < UNCONFIRMED_BYTES_MAX:
             inbound = self._turns.pick()
@@ -50,6 +50,9 @@ class Delivery:
         backlog.group.forget_if_empty(backlog)
         if backlog.source is share:
             share.backlogs.move_to_end(backlog)
+            if backlog.messages[0].attempt >= self._state.suspect_after:
+                backlog.leave()
+                self._state.list_backlog(backlog)
 
     def _serve_free(self, inbound: Inbound, free: FreeGroups) -> None:
         """The next free group goes to the consumer with the least to do, with its first batch."""
@@ -64,13 +67,33 @@ class Delivery:
     def _dispatch_batch(self, inbound: Inbound, backlog: Backlog, consumer: Consumer, size: int) -> None:
         group = backlog.group
         for _ in range(size):
-            if backlog.head() is None:
+            head = backlog.head()
+            if head is None or head.attempt >= self._state.suspect_after:
                 break
             message = backlog.messages.popleft()
             self._dispatch(inbound, message, consumer, group)
             if message.closing:
                 break
         group.forget_if_empty(backlog)
+
+    def hand_over_alone(self, message: Message, consumer: Consumer) -> None:
+        """Give a suspect to a consumer that has nothing else (see dispatcher.core.suspects).
+
+        Its queue does not pay for it: many suspects would leave it in debt for long.
+        """
+        state, inbound = self._state, self._state.inbounds[message.inbound]
+        inbound.deficit += message.cost
+        backlog = state.backlog_of(message)
+        if backlog is None:
+            self._dispatch(inbound, message, consumer, None)
+            return
+        group = backlog.group
+        if group.state is GroupState.FREE:
+            state.assign(group, consumer, GroupState.OWNED if state.policy.tops_up else GroupState.BATCHED)
+        backlog.messages.popleft()
+        self._dispatch(inbound, message, consumer, group)
+        group.forget_if_empty(backlog)
+        state.list_backlog(backlog)
 
     def _serve_loose(self, inbound: Inbound, loose: Loose) -> None:
         pool = self._state.pool
@@ -97,6 +120,7 @@ class Delivery:
             message.group_seq, message.epoch = 0, state.epoch_counter
         if message.attempt:
             state.taken_back.discard(message)
+            state.suspects.discard(message)
         message.attempt += 1
         message.state = MessageState.IN_FLIGHT
         message.consumer = consumer

@@ -49,6 +49,7 @@ from dispatcher.core.recovery import Recovery
 from dispatcher.core.replay import Replay
 from dispatcher.core.settlement import Settlement
 from dispatcher.core.state import LaneOptions, LaneState
+from dispatcher.core.suspects import Suspects
 from dispatcher.protocol import Heartbeat, Join, Leave, Marker, Settle
 
 #: After this many journal records everything that is still true is written again and the rest trimmed:
@@ -67,10 +68,13 @@ class Lane:
         self._groups = GroupRecovery(self.state, redis_complete=snapshot.complete)
         self._recovery = Recovery(self.state, self._groups, broker_restarted=snapshot.broker_restarted)
         self._adoption = Adoption(self.state, self._recovery, self._groups)
-        self._membership = Membership(self.state, self._recovery, self._groups, self._adoption)
+        self._delivery = Delivery(self.state)
+        self._suspects = Suspects(self.state, self._delivery)
+        self._membership = Membership(
+            self.state, self._recovery, self._groups, self._adoption, self._suspects
+        )
         self._settlement = Settlement(self.state, self._recovery)
         self._arrivals = Arrivals(self.state, self._recovery, self._adoption)
-        self._delivery = Delivery(self.state)
         self.commands = Commands(self.state, snapshot.commands)
         rebalance = Rebalance(self.state)
         self.commands.add("rebalance", rebalance.rebalance)
@@ -95,6 +99,7 @@ class Lane:
         self._membership.load(snapshot.incarnations)
         self._recovery.load(Replay().read(snapshot.records))
         self._groups.load_owners(snapshot.owners)
+        self._suspects.load()
         self._complete = snapshot.complete
         self._begun = False
 
@@ -128,7 +133,9 @@ class Lane:
         self._watch_bytes()
         if now_ms >= self.state.suspended_until_ms:
             self.state.resting.release_overdue(self.state)
+        self._suspects.offer()
         self._delivery.run()
+        self._suspects.offer_unproven()
         return self.state.take_effects()
 
     def suspend(self) -> None:

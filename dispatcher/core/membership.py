@@ -15,6 +15,7 @@ from dispatcher.core.groups import GroupState
 from dispatcher.core.liveness import Liveness
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.state import LaneState
+from dispatcher.core.suspects import Suspects
 from dispatcher.core.take_backs import TakeBacks
 from dispatcher.protocol import (
     TYPE_REJOIN,
@@ -35,13 +36,18 @@ class Membership:
     """The lane's consumers and what becomes of what they hold."""
 
     def __init__(
-        self, state: LaneState, recovery: Recovery, groups: GroupRecovery, adoption: Adoption
+        self,
+        state: LaneState,
+        recovery: Recovery,
+        groups: GroupRecovery,
+        adoption: Adoption,
+        suspects: Suspects,
     ) -> None:
         self._state = state
         self._recovery = recovery
         self._groups = groups
         self._adoption = adoption
-        self._take_backs = TakeBacks(state, recovery)
+        self._take_backs = TakeBacks(state, recovery, suspects)
         self.liveness = Liveness(state, adoption)
         self._retired: dict[str, tuple[int, IncarnationRow]] = {}  # by uuid, oldest first
         self._strangers: dict[str, None] = {}  # unknown uuids heard of once

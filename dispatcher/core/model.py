@@ -32,7 +32,7 @@ class Message:
     __slots__ = (
         "arrival", "attempt", "closing", "consumer", "content", "cost", "deadline_at_ms", "epoch",
         "fingerprint", "first", "group", "group_id", "group_seq", "inbound", "queue", "received_at_ms",
-        "redelivered", "refusal", "dispatched_at_ms", "seq", "size", "state", "tag",
+        "redelivered", "refusal", "dispatched_at_ms", "seq", "settles_at_death", "size", "state", "tag",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +74,9 @@ class Message:
         self.group_seq = 0
         self.first = False  # first of its group for its consumer since the group was assigned to it
         self.dispatched_at_ms = 0
+        #: How much the lane's consumers had settled when the first consumer died with it; 0 if that was
+        #: before this leader's start, which settles count from.
+        self.settles_at_death = 0
 
     def __repr__(self) -> str:
         return f"<Message {self.group_id!r} {self.arrival} {self.state.value} seq={self.seq}>"

@@ -201,13 +201,15 @@ class Recovery:
 
     def _back_to_backlog(self, inbound: Inbound, message: Message) -> None:
         """Its consumer is over: it waits for the next one, before everything newer of its group."""
-        inbound.waiting += 1
-        self._state.taken_back.add(message)
-        self._state.expiries.watch(message)
-        if message.group_id is None or not self._state.policy.grouped:
+        self._state.wait_again(message)
+        is_loose = message.group_id is None or not self._state.policy.grouped
+        if is_loose and message.attempt >= self._state.suspect_after:
+            self._state.suspects.add(message)
+        elif is_loose:
             inbound.loose.messages.append(message)
             inbound.queue_source(inbound.loose)
         else:
+            assert message.group_id is not None
             message.group = self._state.group(message.group_id)
             backlog = message.group.backlog(inbound.index)
             backlog.messages.append(message)

@@ -41,6 +41,7 @@ class LaneOptions:
     inbounds: tuple[tuple[str, int], ...]  # (queue name, weight)
     ungrouped: str = "balance"  # or "reject", or "group:<name>"
     group_idle_timeout_ms: int | None = None  # None: never
+    attempts: int = 3
     reconnect_grace_ms: int = 0
     liveness_interval_ms: int = 500
     heartbeat_ms: int = 5_000
@@ -77,6 +78,10 @@ class LaneState:
         self.bytes_held = 0
         #: Messages that wait but have an open journal entry: they were taken back from a consumer.
         self.taken_back: OrderedSet[Message] = OrderedSet()
+        #: With so many deaths behind it a message that waits is tried alone (dispatcher.core.suspects).
+        self.suspect_after = max(1, options.attempts - 1)
+        #: Suspects that wait, first of their backlogs or without a group: the longest suspected first.
+        self.suspects: OrderedSet[Message] = OrderedSet()
         #: Why they end, for messages whose copy in the dead queue is not confirmed yet.
         self.ending: dict[Message, str] = {}
         self.acks: list[Message] = []  # of this step
@@ -86,6 +91,11 @@ class LaneState:
         self.suspended_until_ms = 0  # nothing is dispatched before (Redis may have forgotten things)
         self.publishers_blocked = False  # the broker reads nothing: no copy would leave, nobody can be heard
         self.records_since_checkpoint = 0
+
+    @property
+    def is_suspended(self) -> bool:
+        """Nothing may be dispatched now."""
+        return self.publishers_blocked or self.now_ms < self.suspended_until_ms
 
     # -- effects --
 
@@ -246,7 +256,11 @@ class LaneState:
 
     def list_backlog(self, backlog: Backlog) -> None:
         """Enter a backlog in the list of its group's owner, or of free groups, if it may be served."""
-        if backlog.source is not None or not backlog.messages:
+        head = backlog.head()
+        if backlog.source is not None or head is None:
+            return
+        if head.attempt >= self.suspect_after:
+            self.suspects.add(head)
             return
         group = backlog.group
         inbound = self.inbounds[backlog.inbound]
@@ -263,7 +277,7 @@ class LaneState:
 
     def refresh_credit(self, consumer: Consumer) -> None:
         """Its credit or state changed: offer it to the delivery pass, or take it away."""
-        if consumer.credit > 0 and consumer.state is ConsumerState.LIVE:
+        if consumer.credit > 0 and consumer.state is ConsumerState.LIVE and consumer.alone_with is None:
             if consumer.pool_level < 0:
                 self.pool.add(consumer)
                 for inbound in self.inbounds:
@@ -289,6 +303,11 @@ class LaneState:
         """Say in the log what was decided, once it is committed."""
         self.effects.actions.append(Tell(event, fields))
 
+    def tell_of(self, message: Message, event: str, **fields: Any) -> None:
+        """The same, about a message: names its group."""
+        group = None if message.group_id is None else format_group(message.group_id)
+        self.tell(event, group=group, **fields)
+
     def ignore_settles(self, consumer: str, count: int) -> None:
         """Settles of what was never sent, is over, or is another's: counted, and told now and then."""
         self.counters["settles_ignored"] += count
@@ -307,32 +326,45 @@ class LaneState:
         """Send a message that is in no consumer's hands to the dead queue (G-7)."""
         message.state = MessageState.ENDING
         self.taken_back.discard(message)
+        self.suspects.discard(message)
         self.ending[message] = reason
         self.effects.records.append(ended_entry(message, reason))
         self.effects.actions.append(DeadLetter(message, reason))
         self.counters["dead_lettered"] += 1
-        self.tell("message_dead_lettered", group=_shown(message), reason=reason, attempt=message.attempt)
+        self.tell_of(message, "message_dead_lettered", reason=reason, attempt=message.attempt)
 
     def take_out(self, message: Message) -> None:
         """A message that waited is found to be out already: it waits no more. Its group is kept for it."""
-        backlog = self._backlog_of(message)
-        waiting = self.inbounds[message.inbound].loose.messages if backlog is None else backlog.messages
-        waiting.remove(message)
+        backlog = self.backlog_of(message)
+        if backlog is not None:
+            backlog.messages.remove(message)
+        elif message not in self.suspects:
+            self.inbounds[message.inbound].loose.messages.remove(message)
         self.inbounds[message.inbound].waiting -= 1
         self.taken_back.discard(message)
+        self.suspects.discard(message)
         if backlog is not None:
             backlog.group.forget_if_empty(backlog)
+            self.list_backlog(backlog)
 
     def waits_no_more(self, message: Message) -> None:
         """A message ended while it waited: its group is forgotten if nothing else is left of that."""
         self.inbounds[message.inbound].waiting -= 1
-        backlog = self._backlog_of(message)
+        backlog = self.backlog_of(message)
         if backlog is not None:
             backlog.group.forget_if_empty(backlog)
+            self.list_backlog(backlog)
             self.forget_if_unused(backlog.group)
             self.resting.note(backlog.group, self.now_ms)
 
-    def _backlog_of(self, message: Message) -> Backlog | None:
+    def wait_again(self, message: Message) -> None:
+        """A message that was handed over waits once more; who calls puts it back into its backlog."""
+        message.state = MessageState.HELD
+        self.inbounds[message.inbound].waiting += 1
+        self.taken_back.add(message)
+        self.expiries.watch(message)
+
+    def backlog_of(self, message: Message) -> Backlog | None:
         """Where it waits; None: among the loose ones."""
         group = message.group
         if group is None and message.group_id is not None:
@@ -350,10 +382,6 @@ class LaneState:
         self.bytes_held -= message.size
         self.acks.append(message)
         message.content = None
-
-
-def _shown(message: Message) -> str | None:
-    return None if message.group_id is None else format_group(message.group_id)
 
 
 def _groups_owned(consumer: Consumer) -> int:

@@ -9,14 +9,16 @@ from dispatcher.core.model import Message, MessageState
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.state import LaneState
+from dispatcher.core.suspects import REASON_POISON, Suspects
 
 
 class TakeBacks:
     """Returns what a consumer holds to where it came from, in order."""
 
-    def __init__(self, state: LaneState, recovery: Recovery) -> None:
+    def __init__(self, state: LaneState, recovery: Recovery, suspects: Suspects) -> None:
         self._state = state
         self._recovery = recovery
+        self._suspects = suspects
 
     def take_back(self, consumer: Consumer) -> None:
         """End an incarnation: its word counts no more, its messages and groups go to others."""
@@ -30,7 +32,7 @@ class TakeBacks:
             del state.by_queue[consumer.queue]
         groups, messages = len(consumer.groups), len(consumer.in_flight)
         state.tell("consumer_taken_back", consumer=consumer.id, groups=groups, messages=messages)
-        touched = self._return_messages(consumer)
+        touched = self._return_messages(consumer, self._suspects.poison_of(consumer))
         for group in list(consumer.incoming):
             state.cancel_move(group)
         for group in list(consumer.groups):
@@ -44,8 +46,9 @@ class TakeBacks:
                 state.hand_over(group)
         state.counters["consumers_taken"] += 1
 
-    def _return_messages(self, consumer: Consumer) -> OrderedSet[Group]:
-        """Its unsettled messages go back in front of everything newer of their groups, in queue order.
+    def _return_messages(self, consumer: Consumer, poison: Message | None) -> OrderedSet[Group]:
+        """Its unsettled messages go back in front of everything newer of their groups, in queue order; poison
+        to the dead queue.
 
         Returns the groups that it held messages of.
         """
@@ -61,15 +64,18 @@ class TakeBacks:
             if group is not None:
                 group.in_flight -= 1
                 touched.add(group)
+            if message.tag:
+                state.inbounds[message.inbound].in_flight -= 1
+            if message is poison:
+                self._bury(message)
+                continue
             if not message.tag:
                 not_back.append(message)
                 continue
-            inbound = state.inbounds[message.inbound]
-            inbound.in_flight -= 1
-            inbound.waiting += 1
-            state.taken_back.add(message)
-            state.expiries.watch(message)
-            if group is None:
+            state.wait_again(message)
+            if group is None and message.attempt >= state.suspect_after:
+                state.suspects.add(message)
+            elif group is None:
                 loose.setdefault(message.inbound, []).append(message)
             else:
                 returned.setdefault(group.backlog(message.inbound), []).append(message)
@@ -83,6 +89,12 @@ class TakeBacks:
             state.inbounds[index].queue_source(state.inbounds[index].loose)
         self._recovery.taken_before_their_return(not_back)
         return touched
+
+    def _bury(self, poison: Message) -> None:
+        if poison.tag:
+            self._state.end(poison, REASON_POISON)
+        else:
+            self._recovery.failed_before_its_return(poison, REASON_POISON)
 
 
 def put_in_front(backlog: Backlog, messages: list[Message]) -> None:

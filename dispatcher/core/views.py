@@ -6,11 +6,12 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
-from dispatcher.core.consumers import RECEIVING, Consumer, ConsumerState
+from dispatcher.core.consumers import Consumer
 from dispatcher.core.groups import Group, GroupState
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.state import LaneState
+from dispatcher.core.verdicts import verdict
 from dispatcher.errors import CommandRefused
 from dispatcher.group_text import format_group, parse_group
 
@@ -160,39 +161,11 @@ class Views:
         ]
         return {
             "group": format_group(group.id),
-            "verdict": self._verdict(group, waiting, out),
+            "verdict": verdict(self._state, group, waiting, out),
             "blocking": blocking,
             "behind": len(waiting),
             "details": details,
         }
-
-    def _verdict(self, group: Group, waiting: list[Message], out: list[Message]) -> str:
-        state = self._state
-        owner = group.owner
-        if state.publishers_blocked:
-            return "RabbitMQ blocks publishers: it is short of memory or disk."
-        if state.now_ms < state.suspended_until_ms:
-            left_ms = state.suspended_until_ms - state.now_ms
-            return (
-                f"Redis may have forgotten what was out: waiting {left_ms} ms more for the consumers' word."
-            )
-        if group.state is GroupState.RECOVERING:
-            return f"Recovering: {group.unresolved} of its messages have not come back from RabbitMQ yet."
-        if owner is not None and owner.state not in RECEIVING:
-            return _owner_verdict(owner)
-        if not waiting:
-            return f"Nothing waits; {len(out)} in flight." if out else "Nothing waits."
-        if group.state is GroupState.DRAINING:
-            to = group.target.id if group.target is not None else "whoever is next"
-            return f"Changing hands to {to}: waits until {group.in_flight} in flight are settled."
-        if group.state is GroupState.BATCHED:
-            holder = owner.id if owner is not None else "its consumer"
-            return f"Sequenced: waits until {holder} has settled the {group.in_flight} messages of its batch."
-        if owner is not None and owner.credit <= 0:
-            return f"Its owner {owner.id} has {len(owner.in_flight)} unsettled messages, its whole prefetch."
-        if owner is None and not state.pool:
-            return "No consumer has free capacity." if state.by_uuid else "No consumer has joined this lane."
-        return "Nothing blocks it: its turn comes with the next step."
 
     # -- consumers --
 
@@ -208,6 +181,7 @@ class Views:
             "prefetch": consumer.prefetch,
             "in_flight": len(consumer.in_flight),
             "groups": len(consumer.groups),
+            "alone": consumer.alone_with is not None,
             "queue": consumer.queue,
             "last_heartbeat_ms": self._state.now_ms - consumer.last_heard_ms,
         }
@@ -222,17 +196,3 @@ def _oldest_at_ms(group: Group) -> float:
     """When the oldest message that waits was received."""
     heads = (backlog.messages for backlog in (group.backlogs or {}).values())
     return min((messages[0].received_at_ms for messages in heads if messages), default=float("inf"))
-
-
-def _owner_verdict(owner: Consumer) -> str:
-    match owner.state:
-        case ConsumerState.LOST | ConsumerState.MARKED:
-            return f"Its owner {owner.id} lost its connection; its messages go to others unless it returns."
-        case ConsumerState.EXPECTED:
-            return f"Its owner {owner.id} has not been heard of since this dispatcher took over."
-        case ConsumerState.REFUSING:
-            return f"The queue of its owner {owner.id} takes no more messages: waits until there is room."
-        case ConsumerState.LEAVING:
-            return f"Its owner {owner.id} is leaving: waits until it has settled what it holds."
-        case _:
-            return f"Its owner {owner.id} is {owner.state.value}."

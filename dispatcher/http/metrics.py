@@ -31,6 +31,7 @@ COUNTERS: Final = {
     "joins": "Incarnations that joined.",
     "joins_ignored": "Joins that named another incarnation's queue.",
     "leaves": "Incarnations that left.",
+    "poisoned": "Messages dead-lettered because consumers died with them, the last one alone with it.",
     "rejoins": "Joins of incarnations that were known already.",
     "sent_again": "Copies sent again with the number they had.",
     "settled": "Messages settled.",

@@ -211,6 +211,7 @@ class LaneRunner:
             inbounds=tuple((inbound.queue, inbound.weight) for inbound in lane.inbound),
             ungrouped=lane.ungrouped,
             group_idle_timeout_ms=lane.group_idle_timeout_ms,
+            attempts=lane.retry.attempts,
             reconnect_grace_ms=lane.reconnect_grace_ms,
             liveness_interval_ms=lane.liveness_interval_ms,
             heartbeat_ms=lane.heartbeat_ms,

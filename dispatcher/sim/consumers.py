@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from dispatcher.sim.world import World
 
 _CONNECT_MS = 3
+#: A consumer that died of its message is started again after this long.
+RESTART_MS = 200
 _CHANNEL = 1
 
 
@@ -256,11 +258,17 @@ class Application:
             message = self._schedule.start_next(scheduler.now_ms)
             if message is None:
                 return
-            self._history.begun(self._incarnations[message], message)
+            kills = self._history.begun(self._incarnations[message], message)
             work_ms = int(scheduler.random.random() * 2 * plan.work_ms)
             if scheduler.random.random() < 0.01:
                 work_ms *= 20
-            self._running[message] = process.call_later(work_ms / 1000, self._finish, message)
+            then = self._die if kills else self._finish
+            self._running[message] = process.call_later(work_ms / 1000, then, message)
+
+    def _die(self, message: Copy) -> None:
+        self._history.note(self._incarnations[message], "dies of", self._history._life(message).uid)
+        self._machine.kill()
+        self._machine.world.scheduler.after(RESTART_MS, self._machine.start)
 
     def _finish(self, message: Copy) -> None:
         del self._running[message]

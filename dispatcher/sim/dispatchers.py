@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dispatcher.amqp.link import Link
-from dispatcher.core.effects import AckInbound, Effects, OpenEntry, Snapshot
+from dispatcher.core.effects import AckInbound, DeadLetter, Effects, OpenEntry, Snapshot
 from dispatcher.core.effects import Dispatched as DispatchedRecord
 from dispatcher.core.events import Event, MessagesArrived
 from dispatcher.core.lane import Lane
+from dispatcher.core.model import Message
 from dispatcher.errors import StoreUnavailable
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.intake import Clock
@@ -31,11 +32,13 @@ _CONNECT_S = 0.001
 class Facts:
     """What one commit says, for those who check what happens after it."""
 
-    __slots__ = ("acked", "journalled", "taken")
+    __slots__ = ("acked", "dispatched", "given_up", "journalled", "taken")
 
     def __init__(self) -> None:
+        self.dispatched: list[tuple[str, int, int]] = []  # (incarnation, uid, attempt), not those sent again
         self.journalled: list[tuple[str, int]] = []  # (incarnation, seq)
         self.taken: list[tuple[str, int]] = []  # (incarnation, n)
+        self.given_up: list[int] = []  # uids of what goes to the dead queue
         self.acked: list[Tag] = []  # whose inbound ack was ordered
 
 
@@ -97,13 +100,25 @@ class SimStore(LaneStore):
                 self._uuids[number] = row.uuid
                 if row.state == "taken":
                     facts.taken.append((row.uuid, row.n))
+        self._remember_messages(effects, facts)
+        self.world.history.will_commit(self._chain.leader.encode(), self._chain.last, facts)
+
+    def _remember_messages(self, effects: Effects, facts: Facts) -> None:
         for record in effects.records:
+            if type(record) is DispatchedRecord:
+                holder = self._uuids.get(record.incarnation, "")
+                facts.dispatched.append((holder, _uid(record.message), record.attempt))
             if type(record) is DispatchedRecord or type(record) is OpenEntry:
                 facts.journalled.append((self._uuids.get(record.incarnation, ""), record.seq))
         for action in effects.actions:
+            if type(action) is DeadLetter:
+                facts.given_up.append(_uid(action.message))
             if type(action) is AckInbound:
                 facts.acked += [(self.leader, message.queue, message.tag) for message in action.messages]
-        self.world.history.will_commit(self._chain.leader.encode(), self._chain.last, facts)
+
+
+def _uid(message: Message) -> int:
+    return int(message.content.body.rstrip(b"!"))
 
 
 class SimLane(Lane):

@@ -6,6 +6,7 @@ import json
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from dispatcher.client import properties as amqp_properties
 from dispatcher.client.copies import Copy
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import Event
@@ -39,17 +40,27 @@ class Life:
     """One message that a producer published."""
 
     __slots__ = (
-        "acked", "buried", "confirmed", "done_by", "expired", "expires", "fails", "fresh", "group", "inbound",
-        "lost", "place", "risks", "settled", "starts", "stored", "twins", "uid", "unsure",
+        "acked", "buried", "confirmed", "dead_reason", "done_by", "expired", "expires", "fails", "fresh",
+        "given_up", "group", "inbound", "kills", "lost", "place", "risks", "settled", "starts", "stored",
+        "twins", "uid", "unsure",
     )  # fmt: skip
 
     def __init__(
-        self, uid: int, inbound: str, group: bytes | None, *, fails: bool, expires: bool, twins: int
+        self,
+        uid: int,
+        inbound: str,
+        group: bytes | None,
+        *,
+        fails: bool = False,
+        kills: bool = False,
+        expires: bool = False,
+        twins: int = 1,
     ) -> None:
         self.uid = uid
         self.inbound = inbound
         self.group = group
         self.fails = fails
+        self.kills = kills  # whoever works on it
         self.expires = expires  # it may end at any time while it waits
         self.twins = twins  # messages that are equal in every byte, this one included
         self.stored = 0  # times that the broker took it (twins share one life)
@@ -59,6 +70,8 @@ class Life:
         self.expired = False
         self.acked = 0
         self.buried = 0  # copies in the dead queue
+        self.dead_reason = ""
+        self.given_up = False  # that it goes to the dead queue is committed
         self.risks = 0  # twins: crashes after which one may have been taken for another
         self.fresh = 0  # twins: acked ones that had not been delivered before
         self.unsure: set[str] = set()  # who settled it in a message that a kill lost after it was read
@@ -170,7 +183,8 @@ class History:
         if text.isdigit():
             life = self.lives[int(text)]
             life.buried += 1
-            self.note("broker", "dead", life.uid)
+            life.dead_reason = str(amqp_properties.read(message.properties)[1].get("x-dispatch-reason"))
+            self.note("broker", "dead", life.uid, life.dead_reason)
             for checker in self.checkers:
                 checker.buried(life)
 
@@ -275,6 +289,11 @@ class History:
         while waiting and waiting[0][0] <= ordinal:
             facts = waiting.popleft()[1]
             self.journalled.update(facts.journalled)
+            for uid in facts.given_up:
+                self.lives[uid].given_up = True
+            for incarnation, uid, attempt in facts.dispatched:
+                for checker in self.checkers:
+                    checker.dispatched(self.lives[uid], incarnation, attempt)
             self.may_be_acked.update(self.uid_of[tag] for tag in facts.acked)
             for incarnation, n in facts.taken:
                 self._take(incarnation, n, lane_epoch)
@@ -311,12 +330,13 @@ class History:
         life.starts.append((incarnation, copy.seq, copy.attempt))
         self.in_hand.setdefault(incarnation, {})[copy.seq] = life.uid
 
-    def begun(self, incarnation: str, copy: Copy) -> None:
+    def begun(self, incarnation: str, copy: Copy) -> bool:
+        """Whether it kills whoever works on it."""
         life = self._life(copy)
-        if incarnation in self.taken:
-            return
-        for checker in self.checkers:
-            checker.begun(life, incarnation, copy)
+        if incarnation not in self.taken:
+            for checker in self.checkers:
+                checker.begun(life, incarnation, copy)
+        return life.kills
 
     def done(self, incarnation: str, copy: Copy, *, failed: bool) -> None:
         life = self._life(copy)

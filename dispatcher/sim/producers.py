@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _CHANNEL: Final = 1
 _RETRY_MS: Final = 100
+SIGN_OF_LIFE_MS: Final = 500
 
 
 class Producer:
@@ -27,6 +28,8 @@ class Producer:
         self._process = ProcessLoop(world.scheduler, "producer")
         self._connection: BrokerConnection | None = None
         self._published = 0
+        self._killers: list[Life] = []
+        self._signs = 0  # messages published beyond the scenario's
         self._twins = Counter(plan.twin_of or plan.uid for plan in world.scenario.messages)
 
     @property
@@ -35,18 +38,25 @@ class Producer:
 
     def start(self) -> None:
         self._go_on()
+        self._give_sign_of_life()
+
+    def _give_sign_of_life(self) -> None:
+        """While something kills its consumers, others must be settled: else it is never called poison."""
+        world = self._world
+        if self.finished and world.broker.up and not all(life.over for life in self._killers):
+            self._signs += 1
+            uid = max(plan.uid for plan in world.scenario.messages) + self._signs
+            self._publish(self._connected(), MessagePlan(0, uid, 0, "sign"))
+        world.scheduler.after(SIGN_OF_LIFE_MS, self._give_sign_of_life)
 
     def _go_on(self) -> None:
         world, now_ms = self._world, self._world.scheduler.now_ms
         if self.finished:
             return
-        if self._connection is None or self._connection.gone or not self._connection.open:
-            if not world.broker.up:
-                world.scheduler.after(_RETRY_MS, self._go_on)
-                return
-            self._connection = world.broker.connect(self._process, "producer", _ignore, lambda _: None)
-            self._connection.send(BrokerConnection.open_channel, _CHANNEL, None)
-            self._connection.send(BrokerConnection.select_confirms, _CHANNEL, None)
+        if not world.broker.up:
+            world.scheduler.after(_RETRY_MS, self._go_on)
+            return
+        connection = self._connected()
         messages = world.scenario.messages
         begun_at_ms = world.begun_at_ms
         while not self.finished:
@@ -54,16 +64,29 @@ class Producer:
             if plan.at_ms + begun_at_ms > now_ms:
                 world.scheduler.after(plan.at_ms + begun_at_ms - now_ms, self._go_on)
                 return
-            self._publish(self._connection, plan)
+            self._publish(connection, plan)
             self._published += 1
+
+    def _connected(self) -> BrokerConnection:
+        connection = self._connection
+        if connection is None or connection.gone or not connection.open:
+            connection = self._world.broker.connect(self._process, "producer", _ignore, lambda _: None)
+            connection.send(BrokerConnection.open_channel, _CHANNEL, None)
+            connection.send(BrokerConnection.select_confirms, _CHANNEL, None)
+            self._connection = connection
+        return connection
 
     def _publish(self, connection: BrokerConnection, plan: MessagePlan) -> None:
         world = self._world
         queue = world.scenario.inbounds[plan.inbound][0]
         uid = plan.twin_of or plan.uid
         group = plan.group.encode() if plan.group is not None else None
-        twins = self._twins[uid]
-        life = Life(uid, queue, group, fails=plan.fails, expires=plan.expires_ms > 0, twins=twins)
+        twins = max(1, self._twins[uid])
+        life = Life(
+            uid, queue, group, fails=plan.fails, kills=plan.kills, expires=plan.expires_ms > 0, twins=twins
+        )
+        if plan.kills:
+            self._killers.append(life)
         world.history.publishes(life)
         headers: dict[str | bytes, Any] = {}
         if plan.group is not None:

@@ -33,6 +33,7 @@ class MessagePlan(NamedTuple):
     expires_ms: int = 0
     twin_of: int = 0  # equal in every byte to this one; 0: to none
     message_id: str | None = None
+    kills: bool = False  # whoever works on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class Scenario:
     liveness_interval_ms: int
     heartbeat_ms: int
     records_per_checkpoint: int
+    attempts: int
     dispatchers: int
     consumers: tuple[ConsumerPlan, ...]
     messages: tuple[MessagePlan, ...]
@@ -109,7 +111,7 @@ def make_scenario(seed: int, messages: int | None = None) -> Scenario:
         ungrouped = "balance"
     faulty = random.random() < 0.9
     consumers = _consumers(random)
-    return Scenario(
+    scenario = Scenario(
         seed=seed, policy=policy, top_up=policy == "sequenced" and random.random() < 0.3,
         ungrouped=ungrouped, inbounds=inbounds,
         group_idle_timeout_ms=later.choice((None, None, 100, 1_000)) if policy == "exclusive" else None,
@@ -118,11 +120,13 @@ def make_scenario(seed: int, messages: int | None = None) -> Scenario:
         liveness_interval_ms=random.choice((100, 500)),
         heartbeat_ms=random.choice((300, 1_000, 2_000)),
         records_per_checkpoint=random.choice((30, 200, 100_000)),
+        attempts=3,
         dispatchers=random.choices((1, 2, 3), (5, 4, 1))[0],
         consumers=consumers,
         messages=_messages(random, count, len(inbounds), span_ms, policy),
         faults=_faults(random, max(span_ms, 1_000) + 1_500, len(consumers)) if faulty else (),
     )  # fmt: skip
+    return _with_failures(Random(f"{seed} failures"), scenario)
 
 
 def _message_count(random: Random) -> int:
@@ -177,6 +181,25 @@ def _messages(
             for _ in range(random.choice((1, 1, 2))):
                 plans.append(plain._replace(twin_of=uid, at_ms=at_ms + random.choice((0, 0, 300, 1_000))))
     return tuple(sorted(plans, key=lambda plan: plan.at_ms))
+
+
+def _with_failures(random: Random, scenario: Scenario) -> Scenario:
+    """How often messages are tried; and a few that kill whoever works on them."""
+    plans = scenario.messages
+    attempts = random.choice((1, 2, 3, 3, 3))
+    twins = {plan.twin_of for plan in plans}
+    single = [
+        index for index, plan in enumerate(plans)
+        if not (plan.twin_of or plan.uid in twins or plan.fails or plan.expires_ms)
+    ]  # fmt: skip
+    poison = set(random.sample(single, min(len(single), random.choice((0, 0, 0, 0, 0, 1, 2, 3)))))
+    if not poison:
+        return scenario.but(attempts=attempts)
+    return scenario.but(
+        attempts=attempts,
+        messages=tuple(plan._replace(kills=index in poison) for index, plan in enumerate(plans)),
+        look_ahead=10_000,  # a window full of its group lets in nothing that could be settled meanwhile
+    )
 
 
 def _faults(random: Random, horizon_ms: int, consumers: int) -> tuple[Fault, ...]:

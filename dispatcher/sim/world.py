@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dispatcher.core.lane import Lane
 from dispatcher.protocol import LaneNames
-from dispatcher.settings import InboundSettings, LaneSettings, PolicyName, Settings
+from dispatcher.settings import InboundSettings, LaneSettings, PolicyName, RetrySettings, Settings
 from dispatcher.sim.broker import Broker
 from dispatcher.sim.checkers import Checker
 from dispatcher.sim.connections import BrokerConnection
@@ -41,6 +41,7 @@ class World:
         from dispatcher.sim.checkers.loss import Loss
         from dispatcher.sim.checkers.order import Order
         from dispatcher.sim.checkers.overlap import Overlap
+        from dispatcher.sim.checkers.poison import Poison
         from dispatcher.sim.checkers.share import Share
         from dispatcher.sim.faults import Faults
 
@@ -48,9 +49,10 @@ class World:
         self.scheduler = Scheduler(scenario.seed)
         self.begun_at_ms = self.scheduler.now_ms
         self.names = LaneNames(LANE)
+        self.lane_name = LANE
         self.settings = _settings(scenario)
         self.liveness = Liveness(self)
-        kinds = (Loss, Duplicates, Order, Overlap, Share, Fence, Deaths, Bounds)
+        kinds = (Loss, Duplicates, Order, Overlap, Share, Fence, Deaths, Bounds, Poison)
         self.checkers: list[Checker] = [*(kind(self) for kind in kinds), self.liveness]
         self.history = History(self.scheduler, self.names, self.checkers, verbose=verbose)
         self.broker = Broker(self.scheduler, self.history)
@@ -154,6 +156,6 @@ def _settings(scenario: Scenario) -> Settings:
     lane = LaneSettings(
         name=LANE, policy=PolicyName(scenario.policy), top_up=scenario.top_up, ungrouped=scenario.ungrouped,
         inbound=tuple(InboundSettings(queue=name, weight=weight) for name, weight, _ in scenario.inbounds),
-        look_ahead=scenario.look_ahead, **times,
+        look_ahead=scenario.look_ahead, retry=RetrySettings(attempts=scenario.attempts), **times,
     )  # fmt: skip
     return Settings(lanes={LANE: lane})

@@ -18,6 +18,7 @@ def held_of(state: LaneState) -> Iterator[Message]:
             yield from (m for m in backlog.messages if m.state is MessageState.HELD)
     for inbound in state.inbounds:
         yield from (m for m in inbound.loose.messages if m.state is MessageState.HELD)
+    yield from (m for m in state.suspects if state.backlog_of(m) is None)
 
 
 def messages_of(lane: Lane) -> list[Message]:
@@ -69,7 +70,9 @@ def _check_consumer(state: LaneState, consumer: Consumer) -> None:
         assert message.seq == seq < consumer.next_seq
         assert message.consumer is consumer, f"{message} is in flight at two consumers"
         assert message.state is MessageState.IN_FLIGHT, f"{message} is in flight at {consumer}"
-    available = consumer.state is ConsumerState.LIVE and consumer.credit > 0
+    if consumer.alone_with in consumer.in_flight.values():
+        assert len(consumer.in_flight) == 1, f"{consumer} has more than the suspect"
+    available = consumer.state is ConsumerState.LIVE and consumer.credit > 0 and consumer.alone_with is None
     assert (consumer in state.pool) == available, f"{consumer} in the pool"
     for group in consumer.groups:
         assert group.owner is consumer
@@ -128,10 +131,30 @@ def _check_nothing_eligible(state: LaneState) -> None:
         if free:
             assert not [m for m in inbound.loose.messages if m.state is MessageState.HELD], "ungrouped wait"
     for group in state.groups.values():
-        if not group.waiting():
+        if not group.waiting() or _is_suspect(state, group):
             continue
         if group.state is GroupState.FREE:
             assert not free, f"{group} is free, waits, and there is a consumer"
         if group.state is GroupState.OWNED:
             assert group.owner is not None
-            assert group.owner.credit <= 0 or group.owner.state not in RECEIVING, f"{group} waits for nothing"
+            owner = group.owner
+            receives = owner.state in RECEIVING and owner.alone_with is None
+            assert owner.credit <= 0 or not receives, f"{group} waits for nothing"
+    _check_suspects(state)
+
+
+def _is_suspect(state: LaneState, group: Group) -> bool:
+    """One of its backlogs waits until its first message can go alone."""
+    heads = [backlog.head() for backlog in (group.backlogs or {}).values()]
+    return any(head is not None and head.attempt >= state.suspect_after for head in heads)
+
+
+def _check_suspects(state: LaneState) -> None:
+    live = [c for c in state.by_uuid.values() if c.state is ConsumerState.LIVE]
+    alone = [c for c in state.by_uuid.values() if c.alone_with is not None]
+    empty = [c for c in live if c.alone_with is None and not c.in_flight]
+    if empty and len(alone) < max(1, len(live) // 2):
+        for message in state.suspects:
+            backlog = state.backlog_of(message)
+            free = backlog is None or backlog.group.state is GroupState.FREE
+            assert not free, f"{message} could be tried alone at {empty[0]}"

@@ -27,11 +27,19 @@ class AnyLane(RuleBasedStateMachine):
         look_ahead=st.sampled_from([10_000, 10_000, 6]),
         look_ahead_bytes=st.sampled_from([1 << 28, 1 << 28, 800]),
         idle_ms=st.sampled_from([None, None, 400]),
+        attempts=st.sampled_from([3, 1]),
     )
     def begin(
-        self, weights: list[int], grace_ms: int, look_ahead: int, look_ahead_bytes: int, idle_ms: int | None
+        self,
+        weights: list[int],
+        grace_ms: int,
+        look_ahead: int,
+        look_ahead_bytes: int,
+        idle_ms: int | None,
+        attempts: int,
     ) -> None:
         options = {
+            "attempts": attempts,
             "look_ahead": look_ahead,
             "look_ahead_bytes": look_ahead_bytes,
             "group_idle_timeout_ms": idle_ms if self.policy == "exclusive" else None,

@@ -249,6 +249,20 @@ def returns_not_noticed(lane: Any, session: Any, store: Any) -> None:
 
 
 @planted
+def a_death_counted_for_every_neighbour(lane: Any, session: Any, store: Any) -> None:
+    suspects = lane._suspects
+
+    def blames_all(consumer: Any) -> Any:
+        guilty = [m for m in consumer.in_flight.values() if m.attempt > lane.state.suspect_after]
+        suspects._let_go(consumer)
+        return guilty[0] if guilty else None
+
+    suspects.poison_of = blames_all
+    suspects.offer = lambda: None
+    lane.state.suspect_after = 1_000_000
+
+
+@planted
 def attempt_not_counted(lane: Any, session: Any, store: Any) -> None:
     take_backs = lane._membership._take_backs
     returned = take_backs._return_messages

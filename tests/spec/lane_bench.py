@@ -151,9 +151,9 @@ class LaneBench:
     def leave(self, consumer: str) -> list[Dispatched]:
         return self.step(Leave(consumer=consumer, incarnation=f"{consumer}-1"))
 
-    def die(self, consumer: str) -> list[Dispatched]:
+    def die(self, consumer: str, *, uuid: str = "") -> list[Dispatched]:
         """Its queue is gone, and the marker is read."""
-        queue = f"{consumer}-1.1"
+        queue = f"{uuid or f'{consumer}-1'}.1"
         self.step(QueueReturned(queue))
         return self.step(self.marker())
 

@@ -38,6 +38,9 @@ class Checker:
     def buried(self, life: Life) -> None:
         """The dead queue has it."""
 
+    def dispatched(self, life: Life, incarnation: str, attempt: int) -> None:
+        """That it is handed to this incarnation is committed."""
+
     def reopened(self, life: Life) -> None:
         """A settle turned out not to count."""
 

@@ -41,6 +41,7 @@ class Order(Checker):
         for earlier in line[first:]:
             if earlier.place >= life.place:
                 break
-            if not (earlier.over or earlier.expires or earlier.unsure) and incarnation not in earlier.done_by:
+            over = earlier.over or earlier.given_up or earlier.expires or earlier.unsure
+            if not over and incarnation not in earlier.done_by:
                 self.violate(f"{incarnation} begins {life} before {earlier}")
                 return

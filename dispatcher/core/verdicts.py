@@ -1,0 +1,88 @@
+"""Why a group waits, in one sentence for operators: what blocks the whole lane first, then its own causes."""
+
+from __future__ import annotations
+
+from dispatcher.core.consumers import RECEIVING, Consumer, ConsumerState
+from dispatcher.core.groups import Group, GroupState
+from dispatcher.core.model import Message
+from dispatcher.core.state import LaneState
+
+
+def verdict(state: LaneState, group: Group, waiting: list[Message], out: list[Message]) -> str:
+    """What the group waits for; `waiting` and `out` are its messages here and in flight, in order."""
+    return (
+        _of_lane(state)
+        or _of_recovery(group)
+        or _of_owner(group.owner)
+        or _of_suspects(state, group, waiting)
+        or _of_group(group, waiting, out)
+        or _of_capacity(state, group.owner)
+        or "Nothing blocks it: its turn comes with the next step."
+    )
+
+
+def _of_lane(state: LaneState) -> str | None:
+    if state.publishers_blocked:
+        return "RabbitMQ blocks publishers: it is short of memory or disk."
+    if state.now_ms < state.suspended_until_ms:
+        left_ms = state.suspended_until_ms - state.now_ms
+        return f"Redis may have forgotten what was out: waiting {left_ms} ms more for the consumers' word."
+    return None
+
+
+def _of_recovery(group: Group) -> str | None:
+    if group.state is GroupState.RECOVERING:
+        return f"Recovering: {group.unresolved} of its messages have not come back from RabbitMQ yet."
+    return None
+
+
+def _of_owner(owner: Consumer | None) -> str | None:
+    if owner is None or owner.state in RECEIVING:
+        return None
+    match owner.state:
+        case ConsumerState.LOST | ConsumerState.MARKED:
+            return f"Its owner {owner.id} lost its connection; its messages go to others unless it returns."
+        case ConsumerState.EXPECTED:
+            return f"Its owner {owner.id} has not been heard of since this dispatcher took over."
+        case ConsumerState.REFUSING:
+            return f"The queue of its owner {owner.id} takes no more messages: waits until there is room."
+        case ConsumerState.LEAVING:
+            return f"Its owner {owner.id} is leaving: waits until it has settled what it holds."
+        case _:
+            return f"Its owner {owner.id} is {owner.state.value}."
+
+
+def _of_suspects(state: LaneState, group: Group, waiting: list[Message]) -> str | None:
+    if not waiting:
+        return None
+    if waiting[0].attempt >= state.suspect_after:
+        kept = [c for c in state.by_id.values() if c.alone_with is waiting[0]]
+        where = f"consumer {kept[0].id} is" if kept else "a consumer is"
+        return (
+            f"{waiting[0].attempt} consumers died while they had its first message: it goes alone, "
+            f"as soon as {where} free of everything else."
+        )
+    owner = group.owner
+    if owner is not None and owner.alone_with is not None:
+        return f"Its owner {owner.id} gets nothing else while it tries a message that others died with."
+    return None
+
+
+def _of_group(group: Group, waiting: list[Message], out: list[Message]) -> str | None:
+    if not waiting:
+        return f"Nothing waits; {len(out)} in flight." if out else "Nothing waits."
+    if group.state is GroupState.DRAINING:
+        to = group.target.id if group.target is not None else "whoever is next"
+        return f"Changing hands to {to}: waits until {group.in_flight} in flight are settled."
+    if group.state is GroupState.BATCHED:
+        holder = group.owner.id if group.owner is not None else "its consumer"
+        return f"Sequenced: waits until {holder} has settled the {group.in_flight} messages of its batch."
+    return None
+
+
+def _of_capacity(state: LaneState, owner: Consumer | None) -> str | None:
+    if owner is not None and owner.credit <= 0:
+        return f"Its owner {owner.id} has {len(owner.in_flight)} unsettled messages, its whole prefetch."
+    if owner is None and not state.pool:
+        return "No consumer has free capacity." if state.by_uuid else "No consumer has joined this lane."
+    return None

@@ -1,0 +1,55 @@
+"""M-1, M-2: who is suspected is handed over alone, and only who killed alone is called poison."""
+
+from __future__ import annotations
+
+from dispatcher.core.suspects import REASON_POISON
+from dispatcher.sim.checkers import Checker
+from dispatcher.sim.history import Life
+from dispatcher.sim.world import World
+
+
+class Poison(Checker):
+    """Looks at the hand-overs that were committed, in their order."""
+
+    name = "poison"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        attempts = world.settings.lanes[world.lane_name].retry.attempts
+        self._deaths_min = max(1, attempts - 1)
+        self._given: dict[str, list[Life]] = {}  # by incarnation
+        self._holders: dict[int, list[str]] = {}  # by message
+
+    def dispatched(self, life: Life, incarnation: str, attempt: int) -> None:
+        given = self._given.setdefault(incarnation, [])
+        alone = given[-1] if given and self._is_suspect(given[-1], incarnation) else None
+        if alone is not None and self._has(incarnation, alone) and alone is not life:
+            self.violate(f"{incarnation} gets {life} while it tries {alone} alone")
+        given.append(life)
+        self._holders.setdefault(life.uid, []).append(incarnation)
+        if attempt > self._deaths_min and self._is_suspect(life, incarnation):
+            others = [other for other in given if other is not life and self._has(incarnation, other)]
+            if others:
+                self.violate(f"{incarnation} gets the suspect {life} beside {others[0]}")
+
+    def _is_suspect(self, life: Life, incarnation: str) -> bool:
+        """So many others had it and are over. Who forgot deaths with Redis may not know it."""
+        former = {holder for holder in self._holders[life.uid] if holder != incarnation}
+        return life.twins == 1 and self._is_known(life) and len(former) >= self._deaths_min
+
+    def _is_known(self, life: Life) -> bool:
+        return self.world.history.complete and life.uid not in self.world.history.excused
+
+    def _has(self, incarnation: str, life: Life) -> bool:
+        """Unsettled there, as far as the broker knows, and its original exists."""
+        gone = life.lost or life.expired or life.buried > 0 or life.twins > 1 or not self._is_known(life)
+        return not (gone or incarnation in life.settled or incarnation in life.unsure)
+
+    def buried(self, life: Life) -> None:
+        if life.dead_reason != REASON_POISON or life.twins > 1 or not self._is_known(life):
+            return
+        holders = self._holders.get(life.uid, [])
+        if len(set(holders)) <= self._deaths_min:
+            self.violate(f"called poison after {len(set(holders))} deaths: {life}")
+        elif self._given[holders[-1]][-1] is not life:
+            self.violate(f"called poison although {holders[-1]} got others after it: {life}")
