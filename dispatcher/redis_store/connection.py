@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -28,6 +29,15 @@ _LOOKS_PER_TIMEOUT: Final = 4
 _NOTHING: Final = object()
 #: Error replies that somebody has to do something about; waiting doesn't help.
 _SETTINGS_ERRORS: Final = ("NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH", "ERR DB index", "ERR invalid DB")
+#: Why Redis may refuse every write for a while, and what is to be done.
+_WRITE_REFUSALS: Final = {
+    "OOM": "is full: raise its maxmemory, or free memory",
+    "READONLY": "is a read-only replica: redis.url must name its master",
+    "MISCONF": "refuses writes because it can't save its data: look at its disk and log",
+    "NOREPLICAS": "refuses writes because too few replicas follow it",
+}
+#: The word stands first, or before Redis 7 behind the text of a script's error.
+_WRITE_REFUSED: Final = re.compile(rf"(?:^|-)({'|'.join(_WRITE_REFUSALS)})\b")
 
 
 class RedisConnection(asyncio.Protocol):
@@ -145,6 +155,9 @@ class RedisConnection(asyncio.Protocol):
         text = str(reply)
         if text.startswith(_SETTINGS_ERRORS):
             return ConfigurationError(f"redis.url: Redis at {self._where} refuses us: {text}")
+        code = _WRITE_REFUSED.search(text)
+        if code is not None:
+            return StoreUnavailable(f"Redis at {self._where} {_WRITE_REFUSALS[code[1]]} ({code[1]})")
         return StoreUnavailable(f"Redis at {self._where} answers {text}")
 
     def abort(self, reason: str) -> None:

@@ -11,6 +11,8 @@ from dispatcher.settings import RedisSettings
 #: Begins a line about something that works but may cost data; every other line is a problem.
 WARNING: Final = "warning: "
 
+_NEARLY_FULL: Final = 0.9
+
 
 async def probe(settings: RedisSettings) -> list[str]:
     """Everything that is wrong with this Redis as the dispatcher's memory; warnings begin with WARNING.
@@ -45,6 +47,12 @@ def _facts_found(facts: dict[str, str]) -> list[str]:
         found.append(
             f"{WARNING}redis.url: appendonly is off, so a restart of Redis forgets owners and journal "
             "and lanes wait for their consumers to report; set appendonly yes"
+        )
+    memory_max, used = int(facts.get("maxmemory", "0")), int(facts.get("used_memory", "0"))
+    if memory_max and used >= memory_max * _NEARLY_FULL:
+        found.append(
+            f"{'' if used >= memory_max else WARNING}redis.url: {used} of {memory_max} bytes (maxmemory) are "
+            "used; a full Redis refuses writes, and dispatch pauses: raise maxmemory, or free memory"
         )
     policy = facts.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":

@@ -234,8 +234,7 @@ class LaneRunner:
         if self._session is not None:
             self._session.restore()
 
-    def _redis_available(self, available: bool) -> None:
-        log.info("redis_available" if available else "redis_unavailable", lane=self.name)
+    def _redis_available(self, _available: bool) -> None:
         if self._session is not None:
             self._session.redis_changed()
 

@@ -271,6 +271,10 @@ class Session:
         """Redis became available or unavailable: the session ends if that is because another one leads."""
         if self._store.fenced:
             self.end(Fenced(f"another dispatcher leads lane {self._names.lane} now"))
+        elif self._store.available:
+            log.info("redis_available", lane=self._names.lane)
+        else:
+            log.warning("redis_unavailable", lane=self._names.lane, problem=self._store.problem)
 
     # -- views --
 

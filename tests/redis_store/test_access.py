@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import hiredis
 import pytest
 import redis.asyncio
 
@@ -16,7 +17,7 @@ from dispatcher.errors import ConfigurationError, StoreUnavailable
 from dispatcher.nodes.local_redis import LocalRedis
 from dispatcher.nodes.ports import free_ports
 from dispatcher.redis_store import LaneStore, probe
-from dispatcher.redis_store.connection import version_problem
+from dispatcher.redis_store.connection import RedisConnection, version_problem
 from dispatcher.settings import RedisSettings
 from tests.redis_store.certificates import SERVER_NAME, Certificates
 from tests.redis_store.conftest import now_ms
@@ -221,3 +222,31 @@ async def test_an_unreachable_redis_is_a_problem() -> None:
     [port] = free_ports(1)
     [line] = await probe(RedisSettings(url=f"redis://127.0.0.1:{port}/0"))
     assert line.startswith(f"redis.url: Redis at 127.0.0.1:{port} can't be reached")
+
+
+async def test_probe_says_when_redis_is_full_or_nearly(own_redis: LocalRedis) -> None:
+    async with redis.asyncio.Redis.from_url(own_redis.url) as client:
+        await client.set("much", bytes(20_000_000))  # against which what Redis needs meanwhile is little
+        used = (await client.info("memory"))["used_memory"]
+        await client.config_set("maxmemory", int(used * 1.05))
+        [warning] = await probe(RedisSettings(url=own_redis.url))
+        assert warning.startswith("warning: redis.url: ")
+        await client.config_set("maxmemory", 1)
+        [problem] = await probe(RedisSettings(url=own_redis.url))
+        assert problem.startswith("redis.url: ")
+        assert "of 1 bytes (maxmemory) are used" in problem
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "OOM command not allowed when used memory > 'maxmemory'. script: 81de, on @user_script:25.",
+        "ERR Error running script (call to f_81de): @user_script:25: -OOM command not allowed",
+    ],
+)
+async def test_a_full_redis_is_said_to_be_full_in_every_version(own_redis: LocalRedis, reply: str) -> None:
+    connection = await RedisConnection.open(RedisSettings(url=own_redis.url), "test", lambda *_: None)
+    problem = connection.error_of(hiredis.ReplyError(reply))
+    connection.abort("tested")
+    assert isinstance(problem, StoreUnavailable)
+    assert str(problem).endswith("is full: raise its maxmemory, or free memory (OOM)")
