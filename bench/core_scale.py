@@ -20,8 +20,8 @@ from dispatcher.core.effects import Dispatched, Effects, Snapshot
 from dispatcher.core.events import AcksProven, CopiesConfirmed, MessagesArrived, RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
+from dispatcher.core.options import LaneOptions
 from dispatcher.core.policies import policy
-from dispatcher.core.state import LaneOptions
 from dispatcher.protocol import Join, Settle
 
 ROUNDS: Final = 7

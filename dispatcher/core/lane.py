@@ -44,11 +44,12 @@ from dispatcher.core.events import (
 from dispatcher.core.group_recovery import GroupRecovery
 from dispatcher.core.groups import GroupState
 from dispatcher.core.membership import Membership
+from dispatcher.core.options import LaneOptions
 from dispatcher.core.rebalance import Rebalance
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.replay import Replay
 from dispatcher.core.settlement import Settlement
-from dispatcher.core.state import LaneOptions, LaneState
+from dispatcher.core.state import LaneState
 from dispatcher.core.suspects import Suspects
 from dispatcher.protocol import Heartbeat, Join, Leave, Marker, Settle
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass
 from typing import Any, Final
 
 from dispatcher.core.consumers import Consumer, ConsumerState, Pool, queue_share
@@ -13,8 +12,8 @@ from dispatcher.core.expiries import Expiries
 from dispatcher.core.groups import Backlog, Group, GroupState
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Message, MessageState
+from dispatcher.core.options import LaneOptions
 from dispatcher.core.ordered import OrderedSet
-from dispatcher.core.policies import Policy
 from dispatcher.core.resting import Resting
 from dispatcher.group_text import format_group
 
@@ -31,22 +30,6 @@ OFFENDERS_MAX: Final = 100
 #: the time in seconds, so the counters never go back: not over a take-over in the same second, and not even
 #: if Redis forgets everything.
 COUNTER_SHIFT: Final = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneOptions:
-    """What the core needs to know of a lane's configuration. Durations in ms, sizes in bytes."""
-
-    policy: Policy
-    inbounds: tuple[tuple[str, int], ...]  # (queue name, weight)
-    ungrouped: str = "balance"  # or "reject", or "group:<name>"
-    group_idle_timeout_ms: int | None = None  # None: never
-    attempts: int = 3
-    reconnect_grace_ms: int = 0
-    liveness_interval_ms: int = 500
-    heartbeat_ms: int = 5_000
-    look_ahead: int = 10_000
-    look_ahead_bytes: int = 256 * 1024 * 1024
 
 
 class LaneState:

@@ -13,8 +13,8 @@ import structlog
 from dispatcher.amqp.events import ChannelClosed
 from dispatcher.amqp.link import Link
 from dispatcher.core.lane import Lane
+from dispatcher.core.options import LaneOptions
 from dispatcher.core.policies import policy
-from dispatcher.core.state import LaneOptions
 from dispatcher.core.views import Views
 from dispatcher.errors import ConfigurationError, DispatcherError, Fenced, LoginRefused, NumbersBehind
 from dispatcher.protocol import LaneNames

@@ -9,8 +9,8 @@ import pytest
 from dispatcher.core.effects import Reply, Snapshot
 from dispatcher.core.events import CommandReceived
 from dispatcher.core.lane import Lane
+from dispatcher.core.options import LaneOptions
 from dispatcher.core.policies import policy
-from dispatcher.core.state import LaneOptions
 
 NOW_MS = 1_700_000_000_000
 

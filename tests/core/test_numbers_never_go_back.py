@@ -6,8 +6,8 @@ from dispatcher.core.effects import Dispatched, IncarnationRow, Snapshot
 from dispatcher.core.events import MessagesArrived, PingRouted, RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
+from dispatcher.core.options import LaneOptions
 from dispatcher.core.policies import policy
-from dispatcher.core.state import LaneOptions
 
 NOW_MS = 1_700_000_000_500
 ROW = IncarnationRow("c1", "uuid", "q1", 1, 10, "live")

@@ -7,8 +7,8 @@ from dispatcher.core.events import MessagesArrived, PingRouted, QueueReturned
 from dispatcher.core.lane import Lane
 from dispatcher.core.liveness import RETURN_GRACE_MS_MIN
 from dispatcher.core.model import Message
+from dispatcher.core.options import LaneOptions
 from dispatcher.core.policies import policy
-from dispatcher.core.state import LaneOptions
 from dispatcher.protocol import Join, Marker
 
 NOW_MS = 1_700_000_000_000

@@ -40,8 +40,8 @@ from dispatcher.core.events import (
 )
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
+from dispatcher.core.options import LaneOptions
 from dispatcher.core.policies import policy
-from dispatcher.core.state import LaneOptions
 from dispatcher.protocol import TYPE_PING, Leave, Marker, Settle
 from tests.core.broker import Broker, Copy, InboundQueue, Original
 from tests.core.member import Member

@@ -19,8 +19,9 @@ from dispatcher.core.effects import (
 from dispatcher.core.events import MessagesArrived, RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
+from dispatcher.core.options import LaneOptions
 from dispatcher.core.policies import policy
-from dispatcher.core.state import COUNTER_SHIFT, LaneOptions
+from dispatcher.core.state import COUNTER_SHIFT
 from dispatcher.errors import NumbersBehind
 from dispatcher.protocol import TYPE_REJOIN, Heartbeat, Join, Settle
 

@@ -29,8 +29,8 @@ from dispatcher.core.events import (
 )
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
+from dispatcher.core.options import LaneOptions
 from dispatcher.core.policies import policy
-from dispatcher.core.state import LaneOptions
 from dispatcher.protocol import FailedMessage, InHand, Join, Leave, Marker, Settle
 
 SEMANTICS: Final = " ".join((Path(__file__).parents[2] / "docs" / "semantics.md").read_text().split())

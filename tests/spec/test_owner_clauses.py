@@ -7,8 +7,8 @@ import pytest
 from dispatcher.core.effects import IncarnationRow, OwnerRow, Snapshot
 from dispatcher.core.events import RedeliveriesEnded
 from dispatcher.core.lane import Lane
+from dispatcher.core.options import LaneOptions
 from dispatcher.core.policies import policy
-from dispatcher.core.state import LaneOptions
 from tests.spec.lane_bench import LaneBench, clause, names
 
 

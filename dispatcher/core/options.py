@@ -1,0 +1,23 @@
+"""What the core needs to know of a lane's configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dispatcher.core.policies import Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneOptions:
+    """One lane's options. Durations in ms, sizes in bytes."""
+
+    policy: Policy
+    inbounds: tuple[tuple[str, int], ...]  # (queue name, weight)
+    ungrouped: str = "balance"  # or "reject", or "group:<name>"
+    group_idle_timeout_ms: int | None = None  # None: never
+    attempts: int = 3
+    reconnect_grace_ms: int = 0
+    liveness_interval_ms: int = 500
+    heartbeat_ms: int = 5_000
+    look_ahead: int = 10_000
+    look_ahead_bytes: int = 256 * 1024 * 1024
