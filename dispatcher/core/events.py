@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from dispatcher.core.effects import Dispatched
 from dispatcher.core.model import Message
 from dispatcher.protocol import Heartbeat, Join, Leave, Marker, Settle
 
@@ -67,6 +68,22 @@ class DeadLetterConfirmed:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyRefused:
+    """The broker closed the channel or the connection because of this copy: no consumer has it."""
+
+    copy: Dispatched
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterRefused:
+    """The broker closed the channel or the connection because of this message's copy for the dead queue."""
+
+    message: Message
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class AcksProven:
     """The broker has processed the acks of the first `count` settled originals of this queue that were
     not proven before."""
@@ -94,6 +111,8 @@ Event = (
     | PublishersBlocked
     | CopiesConfirmed
     | DeadLetterConfirmed
+    | CopyRefused
+    | DeadLetterRefused
     | AcksProven
     | CommandReceived
     | Join

@@ -173,6 +173,13 @@ class GroupRecovery:
         for holder, group in last:
             holder.broken.discard(group)
 
+    def send_with_new_numbers(self, group: Group, messages: list[Message]) -> None:
+        """Publish these copies of one consumer, in this order, as the beginning of a new epoch."""
+        last: tuple[int, int] | None = None
+        for message in messages:
+            last = self._renumber(message, group, last)
+            self.send_again(message)
+
     def _misses(self, holder: Consumer, message: Message) -> bool:
         """Unless it said that it has it in hand."""
         return holder.reported is None or message.seq not in holder.reported

@@ -32,7 +32,9 @@ from dispatcher.core.events import (
     AcksProven,
     CommandReceived,
     CopiesConfirmed,
+    CopyRefused,
     DeadLetterConfirmed,
+    DeadLetterRefused,
     Event,
     MessagesArrived,
     PingRouted,
@@ -47,6 +49,7 @@ from dispatcher.core.membership import Membership
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.rebalance import Rebalance
 from dispatcher.core.recovery import Recovery
+from dispatcher.core.refusals import Refusals
 from dispatcher.core.replay import Replay
 from dispatcher.core.settlement import Settlement
 from dispatcher.core.state import LaneState
@@ -75,6 +78,7 @@ class Lane:
             self.state, self._recovery, self._groups, self._adoption, self._suspects
         )
         self._settlement = Settlement(self.state, self._recovery)
+        self._refusals = Refusals(self.state, self._settlement, self._groups)
         self._arrivals = Arrivals(self.state, self._recovery, self._adoption)
         self.commands = Commands(self.state, snapshot.commands)
         rebalance = Rebalance(self.state)
@@ -86,6 +90,8 @@ class Lane:
             CopiesConfirmed: self._copies_confirmed,
             Heartbeat: self._membership.heartbeat,
             AcksProven: lambda e: self._recovery.proven(self.state.inbounds[e.inbound], e.count),
+            CopyRefused: self._refusals.copy_refused,
+            DeadLetterRefused: self._refusals.dead_letter_refused,
             DeadLetterConfirmed: lambda e: self._settlement.buried(e.message),
             QueueReturned: lambda e: self._membership.liveness.queue_gone(e.queue),
             QueueNacked: lambda e: self._membership.liveness.queue_refused(e.queue),

@@ -87,11 +87,19 @@ class Settlement:
         else:
             self._recovery.failed_before_its_return(message, failed.reason)
 
+    def withdraw(self, consumer: Consumer, message: Message, reason: str) -> None:
+        """Take a message that never reached it out of a consumer's hands, and give it up."""
+        del consumer.in_flight[message.seq]
+        self._over(consumer, message)
+        self._state.end(message, reason)
+        self._state.refresh_credit(consumer)
+
     def buried(self, message: Message) -> None:
         """The broker has stored the copy in the dead queue: the original is settled."""
         if message.state is not MessageState.ENDING:
             return
         state = self._state
         state.ending.pop(message, None)
+        state.undeliverable.pop(message, None)
         state.effects.records.append(Buried(message.queue, message.arrival))
         state.settled(message)

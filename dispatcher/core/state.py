@@ -67,6 +67,8 @@ class LaneState:
         self.suspects: OrderedSet[Message] = OrderedSet()
         #: Why they end, for messages whose copy in the dead queue is not confirmed yet.
         self.ending: dict[Message, str] = {}
+        #: Those of them that the broker doesn't take for the dead queue, and what it says.
+        self.undeliverable: dict[Message, str] = {}
         self.acks: list[Message] = []  # of this step
         self.expiries = Expiries()
         self.counters: Counter[str] = Counter()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import islice
+from typing import Final
+
 from dispatcher.core.consumers import RECEIVING, Consumer, ConsumerState
 from dispatcher.core.groups import Group, GroupState
 from dispatcher.core.model import Message
 from dispatcher.core.state import LaneState
+
+UNDELIVERABLE_SHOWN: Final = 5
 
 
 def verdict(state: LaneState, group: Group, waiting: list[Message], out: list[Message]) -> str:
@@ -15,10 +20,21 @@ def verdict(state: LaneState, group: Group, waiting: list[Message], out: list[Me
         or _of_recovery(group)
         or _of_owner(group.owner)
         or _of_suspects(state, group, waiting)
-        or _of_group(group, waiting, out)
+        or _of_group(state, group, waiting, out)
         or _of_capacity(state, group.owner)
         or "Nothing blocks it: its turn comes with the next step."
     )
+
+
+def undeliverable(state: LaneState, group: Group) -> list[str]:
+    """The first messages of the group that RabbitMQ does not even take for the dead queue, a line each."""
+    of_group = ((m, problem) for m, problem in state.undeliverable.items() if m.group_id == group.id)
+    return [
+        f"undeliverable: message {m.arrival[0]}.{m.arrival[1]} of {m.size} bytes ({state.ending[m]}): "
+        f"the dead queue does not take it ({problem}); it stays in {state.inbounds[m.inbound].name} "
+        "and is tried again"
+        for m, problem in islice(of_group, UNDELIVERABLE_SHOWN)
+    ]
 
 
 def _of_lane(state: LaneState) -> str | None:
@@ -68,9 +84,9 @@ def _of_suspects(state: LaneState, group: Group, waiting: list[Message]) -> str 
     return None
 
 
-def _of_group(group: Group, waiting: list[Message], out: list[Message]) -> str | None:
+def _of_group(state: LaneState, group: Group, waiting: list[Message], out: list[Message]) -> str | None:
     if not waiting:
-        return f"Nothing waits; {len(out)} in flight." if out else "Nothing waits."
+        return _of_nothing(state, group, out)
     if group.state is GroupState.DRAINING:
         to = group.target.id if group.target is not None else "whoever is next"
         return f"Changing hands to {to}: waits until {group.in_flight} in flight are settled."
@@ -78,6 +94,14 @@ def _of_group(group: Group, waiting: list[Message], out: list[Message]) -> str |
         holder = group.owner.id if group.owner is not None else "its consumer"
         return f"Sequenced: waits until {holder} has settled the {group.in_flight} messages of its batch."
     return None
+
+
+def _of_nothing(state: LaneState, group: Group, out: list[Message]) -> str:
+    if out:
+        return f"Nothing waits; {len(out)} in flight."
+    if undeliverable(state, group):
+        return "Nothing waits but what RabbitMQ does not take."
+    return "Nothing waits."
 
 
 def _of_capacity(state: LaneState, owner: Consumer | None) -> str | None:

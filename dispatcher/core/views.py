@@ -11,7 +11,7 @@ from dispatcher.core.groups import Group, GroupState
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.state import LaneState
-from dispatcher.core.verdicts import verdict
+from dispatcher.core.verdicts import undeliverable, verdict
 from dispatcher.errors import CommandRefused
 from dispatcher.group_text import format_group, parse_group
 
@@ -37,6 +37,7 @@ class Views:
             "held": sum(inbound.waiting for inbound in state.inbounds),
             "in_flight": sum(len(consumer.in_flight) for consumer in state.by_uuid.values()),
             "unconfirmed": state.unconfirmed,
+            "undeliverable": len(state.undeliverable),
             "bytes_held": state.bytes_held,
             "counters": dict(state.counters),
         }
@@ -113,7 +114,10 @@ class Views:
         text = arguments.get("group")
         if not isinstance(text, str):
             raise CommandRefused("name a group")
-        group = self._state.groups.get(parse_group(text))
+        group_id = parse_group(text)
+        group = self._state.groups.get(group_id)
+        if group is None and any(message.group_id == group_id for message in self._state.undeliverable):
+            group = Group(group_id)
         if group is None:
             raise CommandRefused(f"no group {text!r} is known here: nothing of it waits and nobody owns it")
         return group
@@ -159,6 +163,7 @@ class Views:
             for inbound in self._state.inbounds
             if inbound.unacked >= self._state.options.look_ahead or inbound.paused
         ]
+        details += undeliverable(self._state, group)
         return {
             "group": format_group(group.id),
             "verdict": verdict(self._state, group, waiting, out),

@@ -37,6 +37,7 @@ COUNTERS: Final = {
     "settled": "Messages settled.",
     "settles_ignored": "Settles for numbers that were over or never given.",
     "taken_back": "Messages taken back from a consumer that is over.",
+    "unpublishable": "Messages over whose copy RabbitMQ closed the channel or the connection.",
     "vanished": "Originals that others deleted, or that expired, while they were in flight.",
 }
 #: Numbers of a lane by their key in `LaneView.overview`; the metric is `dispatcher_<name>`.
@@ -47,6 +48,7 @@ GAUGES: Final = {
     "messages_held": ("held", "Originals that wait here for their turn."),
     "messages_in_flight": ("in_flight", "Messages dispatched and not settled."),
     "copies_unconfirmed": ("unconfirmed", "Copies that RabbitMQ has not confirmed yet."),
+    "messages_undeliverable": ("undeliverable", "Originals that not even the dead queue takes."),
     "publishers_blocked": ("publishers_blocked", "1 while RabbitMQ, short of memory or disk, blocks us."),
     "redis_unavailable": ("redis_unavailable", "1 while commits to Redis are not answered."),
     "held_bytes": ("bytes_held", "Memory taken by originals."),

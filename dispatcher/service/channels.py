@@ -96,11 +96,16 @@ class Channels:
 
     async def listen(self) -> None:
         """Open the channels for publishes, control messages, commands and heartbeats, and consume."""
-        self.publish = await self._link.open_channel()
-        await self._link.call(self.publish, commands.Confirm.Select())
+        await self.open_publishing()
         self.control = await self._listen(self._names.control, CONTROL_PREFETCH)
         self.command = await self._listen(self._names.command, COMMAND_PREFETCH)
         self.heartbeat = await self._listen(self._names.heartbeat, None)
+
+    async def open_publishing(self) -> None:
+        """Open a channel for publishes, in place of the last one if there was one."""
+        channel = await self._link.open_channel()
+        await self._link.call(channel, commands.Confirm.Select())
+        self.publish = channel
 
     async def _listen(self, queue: str, prefetch: int | None) -> int:
         channel = await self._link.open_channel()

@@ -24,6 +24,13 @@ class PublishWindow:
         self._tags.append(tag)
         self._tokens[tag] = token
 
+    def take_all(self) -> list[Any]:
+        """The tokens of all publishes that are not answered, in order; the next tag begins a new channel."""
+        tokens = list(self._tokens.values())
+        self._tags.clear()
+        self._tokens.clear()
+        return tokens
+
     def answered(self, confirmed: Confirmed) -> Iterator[Any]:
         """The tokens of all publishes that this confirm (or nack) answers, in their order."""
         tags, tokens = self._tags, self._tokens

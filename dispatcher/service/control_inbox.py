@@ -24,7 +24,7 @@ from dispatcher.protocol import (
 )
 from dispatcher.service.channels import Channels
 from dispatcher.service.operators import Operators
-from dispatcher.service.outbox import Outbox
+from dispatcher.service.outbox import Outbox, Store
 
 log = structlog.get_logger()
 
@@ -109,7 +109,7 @@ class ControlInbox:
         properties = commands.Basic.Properties(
             delivery_mode=2, headers={"x-dispatch-reason": f"control: {problem}"}
         )  # fmt: skip
-        self._outbox.store(self._names.dead, properties, delivery.body, lambda: None)
+        self._outbox.perform([Store(self._names.dead, properties, delivery.body, lambda: None)])
 
     # -- acks --
 

@@ -19,6 +19,7 @@ from dispatcher.core.views import Views
 from dispatcher.errors import ConfigurationError, DispatcherError, Fenced, LoginRefused, NumbersBehind
 from dispatcher.protocol import LaneNames
 from dispatcher.redis_store.store import LaneStore
+from dispatcher.service.caution import NO_SUSPICION
 from dispatcher.service.channels import Channels
 from dispatcher.service.inbound_feed import InboundFeed, open_inbound
 from dispatcher.service.intake import Clock
@@ -67,6 +68,7 @@ class LaneRunner:
         self._tasks: list[asyncio.Task[None]] = []
         self.leaderships = 0
         self._lane_epoch_min = 0  # consumers have seen numbers below it
+        self._suspicion = NO_SUSPICION
         self._is_new = False  # its exchange was not there: no consumer can hold anything of it
 
     # -- life --
@@ -151,7 +153,10 @@ class LaneRunner:
             self.leaderships += 1
             log.info("lane_led", lane=self.name)
             self._tasks.append(asyncio.create_task(witness.renew_after_recovery()))
-            await session.ended
+            try:
+                await session.ended
+            finally:
+                self._suspicion = session.suspicion
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -173,7 +178,9 @@ class LaneRunner:
     async def _take_over(self, link: Link, channels: Channels, store: LaneStore) -> tuple[Session, Witness]:
         """Lock, inbound, epoch, then the journal: in this order no late write of a former leader can be
         missed. One broker round trip after it: the lock was ours all the time."""
-        session = self.session_type(self._lane, self._names, link, channels, store, self._clock)
+        session = self.session_type(
+            self._lane, self._names, link, channels, store, self._clock, self._suspicion
+        )
         witness = Witness(link, self._names)
         restarted = await witness.is_gone()
         sources = [

@@ -71,9 +71,9 @@ class Operators:
             read = self._reads.get(command.name)
             if read is None:
                 raise CommandRefused(f"unknown command {command.name!r}")
-            self._outbox.reply(Reply(token, read(command.arguments), None))
+            self._outbox.perform([Reply(token, read(command.arguments), None)])
         except (CommandRefused, ProtocolViolation, ValueError, TypeError) as refused:
-            self._outbox.reply(Reply(token, {}, str(refused) or "the command can't be read"))
+            self._outbox.perform([Reply(token, {}, str(refused) or "the command can't be read")])
         return None
 
     def _check_age(self, command: Command) -> None:

@@ -13,6 +13,7 @@ from pamqp import commands
 from dispatcher.amqp.events import Confirmed
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.relay import copy_frames, dead_frames
+from dispatcher.amqp.wire import content_frames, publish_frame
 from dispatcher.core.effects import (
     AckInbound,
     Action,
@@ -25,36 +26,37 @@ from dispatcher.core.effects import (
     SendNotice,
     Tell,
 )
-from dispatcher.core.events import CopiesConfirmed, DeadLetterConfirmed, Event, PingRouted, QueueNacked
-from dispatcher.errors import InvalidTransition
+from dispatcher.core.events import (
+    CopiesConfirmed,
+    CopyRefused,
+    DeadLetterConfirmed,
+    DeadLetterRefused,
+    Event,
+    PingRouted,
+    QueueNacked,
+)
+from dispatcher.errors import ChannelRefused, InvalidTransition
+from dispatcher.group_text import format_group
 from dispatcher.protocol import KEY_CONTROL, TYPE_PING, LaneNames, Marker, encode
+from dispatcher.service.caution import Caution, Suspicion
 from dispatcher.service.confirms import PublishWindow
+from dispatcher.service.kept_back import KeptBack
 
 log = structlog.get_logger()
 
 _PERSISTENT: Final = 2
 _TRANSIENT: Final = 1
+#: A publish that the broker did not take (a nack) is tried again after this long.
+RETRY_S: Final = 1.0
 
 
-class PingToken(NamedTuple):
+class Store(NamedTuple):
+    """Put something that is no message of the lane into a queue of it; `done` is called when it is there."""
+
     queue: str
-
-
-class RetryToken(NamedTuple):
-    """A publish to a queue of ours that must get there: done again when the broker refuses it."""
-
-    again: Callable[[], None]
-
-
-class DeadToken(NamedTuple):
-    order: DeadLetter
-
-
-class StoreToken(NamedTuple):
-    """Something that is acked elsewhere only when the broker has stored it here."""
-
+    properties: commands.Basic.Properties
+    body: bytes
     done: Callable[[], None]
-    again: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,6 @@ class Relay:
     """Where copies go, and how they look: fixed for one connection."""
 
     link: Link
-    channel: int  # confirms are on; no consumer on it
     names: LaneNames
     lane_epoch: int
     first_header: str | None
@@ -70,74 +71,111 @@ class Relay:
 
 
 class Outbox:
-    """One connection's way out. `later` re-schedules a refused publish; `on_pause` changes a consumer."""
+    """One connection's way out, in the order of the orders. An order that is published is its own token until
+    the broker has answered.
+
+    `channel` has confirms on and no consumer; another one takes its place when the broker closed it over a
+    publish. `later` calls something after so many seconds, `on_pause` changes a consumer, `report` takes
+    what the core must know.
+    """
 
     def __init__(
         self,
         relay: Relay,
+        channel: int,
+        suspicion: Suspicion,
         *,
         ack: Callable[[int, int], None],
-        later: Callable[[Callable[[], None]], None],
+        later: Callable[[float, Callable[[], None]], None],
         on_pause: Callable[[int, bool], None],
+        report: Callable[[Event], None],
     ) -> None:
         self._relay = relay
+        self._channel = channel  # 0: there is none for the moment
         self._exchange = relay.names.exchange
         self._frame_max = relay.link.frame_max
         self._ack = ack
         self._later = later
         self._on_pause = on_pause
+        self._report = report
         self._window = PublishWindow()
         self._frames: list[bytes] = []
-        self._tokens: list[Any] = []
+        self._orders: list[Any] = []  # those that the frames are of
         self._withdrawn: list[Dispatched] = []  # copies that nobody waits for any more: never sent
+        self._caution = Caution(suspicion)
+        self._kept_back = KeptBack(later, self._publish_with_care)
 
     @property
     def unanswered(self) -> int:
-        """How many publishes the broker has not answered yet."""
-        return len(self._window)
+        """How many publishes the broker has not answered yet, those that it has not been sent included."""
+        return len(self._window) + len(self._caution)
 
-    def perform(self, actions: Iterable[Action]) -> None:
+    def perform(self, actions: Iterable[Action | Store]) -> None:
         """Carry out actions in order; everything published in one write."""
+        careful = not self._channel or self._caution.is_needed
         for action in actions:
             kind = type(action)
             if kind is Dispatched:
-                self._copy(action)  # type: ignore[arg-type]
+                if careful:
+                    self._wait(action)
+                else:
+                    self._copy(action)  # type: ignore[arg-type]
             elif kind is AckInbound:
                 ack = self._ack
                 for message in action.messages:  # type: ignore[union-attr]
                     ack(message.queue, message.tag)
             else:
-                self._perform_rare(action)
-        self.flush()
+                self._perform_rare(action, careful=careful)
+        if careful:
+            self._go_on()
+        else:
+            self.flush()
+        self._tell_withdrawn()
 
-    def _perform_rare(self, action: Action) -> None:
+    def _perform_rare(self, action: Action | Store, *, careful: bool) -> None:
         match action:
-            case SendCopy():
-                self._copy(action.copy)
-            case SendNotice():
-                self._notice(action)
-            case DeadLetter():
-                self._dead_letter(action)
-            case PublishMarker():
-                self._marker(action)
-            case Reply():
-                self.reply(action)
             case PauseInbound():
                 self._on_pause(action.inbound, action.paused)
             case Tell():
                 log.info(action.event, lane=self._relay.names.lane, **action.fields)
+            case _:
+                order = action.copy if isinstance(action, SendCopy) else action
+                if careful:
+                    self._wait(order)
+                else:
+                    self._publish(order)
+
+    def _publish(self, order: Any) -> None:
+        match order:
+            case Dispatched():
+                self._copy(order)
+            case DeadLetter():
+                self._dead_letter(order)
+            case SendNotice():
+                self._notice(order)
+            case PublishMarker():
+                self._marker(order)
+            case Reply():
+                self._reply(order)
+            case Store():
+                self._gather(order, self._exchange, order.queue, order.properties, order.body)
 
     # -- publishes --
 
     def _copy(self, copy: Dispatched) -> None:
         message = copy.message
         content = message.content
-        if content is None:  # settled while its commit was under way
+        if (
+            content is None  # settled while its commit was under way
+            or message.consumer is None
+            or message.seq != copy.seq
+            or message.epoch != copy.epoch  # another order for it comes, with its present numbers
+        ):
             self._withdrawn.append(copy)
             return
         relay = self._relay
         frames = copy_frames(
-            content, channel=relay.channel, exchange=self._exchange, routing_key=copy.queue,
+            content, channel=self._channel, exchange=self._exchange, routing_key=copy.queue,
             group=message.group_id if copy.group_seq else None, seq=copy.seq, group_seq=copy.group_seq,
             epoch=copy.epoch, attempt=copy.attempt, deadline_at_ms=message.deadline_at_ms,
             first_header=relay.first_header if copy.first else None, frame_max=self._frame_max,
@@ -145,23 +183,21 @@ class Outbox:
         if frames is None:  # refused when it arrived, see Intake
             raise InvalidTransition(f"the headers of {message!r} don't fit into a frame")
         self._frames.append(frames)
-        self._tokens.append(copy)
+        self._orders.append(copy)
 
     def _notice(self, notice: SendNotice) -> None:
         body = json.dumps({"lane": self._relay.names.lane, **notice.body}).encode()
         properties = commands.Basic.Properties(
             content_type="application/json", message_type=notice.type, delivery_mode=_TRANSIENT
         )  # fmt: skip
-        token = PingToken(notice.queue) if notice.type == TYPE_PING else None
-        self._publish(self._relay.names.exchange, notice.queue, properties, body, token)
+        self._gather(notice, self._exchange, notice.queue, properties, body)
 
     def _marker(self, order: PublishMarker) -> None:
         body = encode(Marker(incarnation=order.incarnation, lane_epoch=self._relay.lane_epoch, n=order.n))
         properties = commands.Basic.Properties(content_type="application/json", delivery_mode=_PERSISTENT)
-        token = RetryToken(lambda: self.perform([order]))
-        self._publish(self._relay.names.control_exchange, KEY_CONTROL, properties, body, token)
+        self._gather(order, self._relay.names.control_exchange, KEY_CONTROL, properties, body)
 
-    def reply(self, order: Reply) -> None:
+    def _reply(self, order: Reply) -> None:
         """Answer a command where its sender waits; a reply to nobody is confirmed and lost."""
         reply_to, correlation_id = order.token
         if not reply_to:
@@ -169,88 +205,154 @@ class Outbox:
         answer = {"error": order.error} if order.error is not None else {"result": order.result}
         properties = commands.Basic.Properties(content_type="application/json", correlation_id=correlation_id)
         # Not mandatory: RabbitMQ delivers a mandatory direct reply AND returns it.
-        self._publish("", reply_to, properties, json.dumps(answer).encode(), None, mandatory=False)
+        body = json.dumps(answer).encode()
+        self._gather(order, "", reply_to, properties, body, mandatory=False)
 
     def _dead_letter(self, order: DeadLetter) -> None:
         message, relay = order.message, self._relay
         epoch, tag = message.arrival
         frames = dead_frames(
-            message.content, channel=relay.channel, exchange=relay.names.exchange,
+            message.content, channel=self._channel, exchange=relay.names.exchange,
             routing_key=relay.names.dead, reason=order.reason, attempt=message.attempt,
             group=message.group_id,
             origin=f"{relay.inbound_queues[message.queue]} {epoch}.{tag}", frame_max=relay.link.frame_max,
         )  # fmt: skip
         self._frames.append(frames)
-        self._tokens.append(DeadToken(order))
+        self._orders.append(order)
 
-    def _publish(
-        self, exchange: str, key: str, properties: commands.Basic.Properties, body: bytes, token: Any,
+    def _gather(
+        self, order: Any, exchange: str, key: str, properties: commands.Basic.Properties, body: bytes,
         *, mandatory: bool = True,
     ) -> None:  # fmt: skip
-        link, channel = self._relay.link, self._relay.channel
-        self.flush()
-        tag = link.publish(
-            channel, exchange=exchange, routing_key=key, properties=properties.marshal(), body=body,
-            mandatory=mandatory,
-        )  # fmt: skip
-        self._window.add(tag, token)
-
-    def store(
-        self, queue: str, properties: commands.Basic.Properties, body: bytes, done: Callable[[], None]
-    ) -> None:
-        """Store something in a queue of the lane; `done` is called when the broker has it."""
-        token = StoreToken(done, lambda: self.store(queue, properties, body, done))
-        self._publish(self._relay.names.exchange, queue, properties, body, token)
+        channel = self._channel
+        frames = publish_frame(channel, exchange, key, mandatory)
+        self._frames.append(frames + content_frames(channel, properties.marshal(), body, self._frame_max))
+        self._orders.append(order)
 
     def flush(self) -> None:
         """Write what has been gathered."""
         if not self._frames:
             return
-        relay = self._relay
-        count = len(self._tokens)
-        last = relay.link.write(relay.channel, b"".join(self._frames), count)
+        frames, orders = self._frames, self._orders
+        self._frames, self._orders = [], []
+        try:
+            last = self._relay.link.write(self._channel, b"".join(frames), len(orders))
+        except ChannelRefused:  # the event that says so comes a moment later
+            self._channel = 0
+            for order in orders:
+                self._caution.add(order)
+            return
         add = self._window.add
-        for tag, token in enumerate(self._tokens, last - count + 1):
-            add(tag, token)
-        self._frames, self._tokens = [], []
+        for tag, order in enumerate(orders, last - len(orders) + 1):
+            add(tag, order)
+
+    def _tell_withdrawn(self) -> None:
+        """Copies that were never sent count as answered."""
+        if self._withdrawn:
+            withdrawn, self._withdrawn = self._withdrawn, []
+            self._report(CopiesConfirmed(len(withdrawn), sum(copy.message.size for copy in withdrawn)))
 
     # -- answers --
 
     def answered(self, confirmed: Confirmed, events: list[Event]) -> None:
         """Tell the core what this confirm or nack means."""
         copies = size = 0
-        for token in self._window.answered(confirmed):
-            if type(token) is Dispatched:
+        for order in self._window.answered(confirmed):
+            if type(order) is Dispatched:
                 copies += 1
-                size += token.message.size
+                size += order.message.size
                 if confirmed.nacked:
-                    events.append(QueueNacked(token.queue))
-            elif token is not None:
-                self._answered_rare(token, confirmed.nacked, events)
+                    events.append(QueueNacked(order.queue))
+            else:
+                self._answered_rare(order, confirmed.nacked, events)
         if copies:
             events.append(CopiesConfirmed(copies, size))
+        if self._caution.is_needed:
+            self._go_on()
+            self._tell_withdrawn()
 
-    def _answered_rare(self, token: Any, nacked: bool, events: list[Event]) -> None:
-        match token:
-            case PingToken():
-                events.append(QueueNacked(token.queue) if nacked else PingRouted(token.queue))
-            case DeadToken():
-                if nacked:
-                    self._later(lambda: self.perform([token.order]))
-                else:
-                    events.append(DeadLetterConfirmed(token.order.message))
-            case StoreToken():
-                if nacked:
-                    self._later(token.again)
-                else:
-                    token.done()
-            case RetryToken():
-                if nacked:
-                    self._later(token.again)
+    def _answered_rare(self, order: Any, nacked: bool, events: list[Event]) -> None:
+        match order:
+            case SendNotice(type=kind) if kind == TYPE_PING:
+                events.append(QueueNacked(order.queue) if nacked else PingRouted(order.queue))
+            case DeadLetter() | Store() | PublishMarker() if nacked:
+                self._later(RETRY_S, lambda: self.perform([order]))
+            case DeadLetter():
+                events.append(DeadLetterConfirmed(order.message))
+                self._kept_back.taken(order)
+            case Store():
+                order.done()
+                self._kept_back.taken(order)
 
-    def take_withdrawn(self, events: list[Event]) -> None:
-        """Copies that were never sent count as answered."""
-        if self._withdrawn:
-            size = sum(copy.message.size for copy in self._withdrawn)
-            events.append(CopiesConfirmed(len(self._withdrawn), size))
-            self._withdrawn = []
+    # -- when the broker closes the channel, or the connection, over one of them --
+
+    def channel_closed(self, problem: str) -> None:
+        """The broker closed the channel over something that it did not answer, with these words."""
+        self._channel = 0
+        culprit = self._caution.closed(self._window.take_all())
+        if culprit is not None:
+            self._refused(culprit, problem)
+
+    def use(self, channel: int) -> None:
+        """Go on, on this channel."""
+        self._channel = channel
+        self._go_on()
+        self._tell_withdrawn()
+
+    def connection_closed(self, problem: str) -> Suspicion:
+        """The broker ended the whole connection over something that it did not answer; what the next session
+        must know."""
+        culprit = self._caution.closed(self._window.take_all())
+        if culprit is not None:
+            self._caution.condemn(culprit, problem)
+        return self._caution.suspicion()
+
+    def _wait(self, order: Any) -> None:
+        problem = self._caution.verdict(order)
+        if problem is not None:
+            self._refused(order, problem)
+        else:
+            self._caution.add(order)
+
+    def _publish_with_care(self, order: Any) -> None:
+        self._caution.suspect(order)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Publish what may go now of what waits."""
+        caution, window = self._caution, self._window
+        while self._channel:
+            if not len(window):
+                caution.all_answered()
+            orders = caution.take(under_way=len(window))
+            if not orders:
+                return
+            for order in orders:
+                self._publish(order)
+            self.flush()
+
+    def _refused(self, order: Any, problem: str) -> None:
+        """The broker can't be made to take it: what becomes of it."""
+        lane = self._relay.names.lane
+        match order:
+            case Dispatched():
+                self._report(CopiesConfirmed(1, order.message.size))
+                self._report(CopyRefused(order, problem))
+            case DeadLetter(message, reason):
+                group = None if message.group_id is None else format_group(message.group_id)
+                log.warning(
+                    "message_undeliverable", lane=lane, group=group, size=message.size, reason=reason,
+                    problem=problem,
+                )  # fmt: skip
+                self._keep_back(order)
+                self._report(DeadLetterRefused(message, problem))
+            case Store():
+                log.warning("control_message_undeliverable", lane=lane, size=len(order.body), problem=problem)
+                self._keep_back(order)
+            case _:
+                log.warning("publish_refused", lane=lane, what=type(order).__name__, problem=problem)
+                self._caution.acquit(order)
+
+    def _keep_back(self, order: Any) -> None:
+        if self._caution.verdict(order) is None:  # else it would end the connection again
+            self._kept_back.keep(order)

@@ -32,6 +32,7 @@ from dispatcher.core.views import Views
 from dispatcher.errors import BrokerUnavailable, DispatcherError, Fenced, NumbersBehind
 from dispatcher.protocol import LaneNames
 from dispatcher.redis_store.store import LaneStore
+from dispatcher.service.caution import NO_SUSPICION, Suspicion
 from dispatcher.service.channels import Channels
 from dispatcher.service.control_inbox import ControlInbox
 from dispatcher.service.inbound_feed import InboundFeed
@@ -43,8 +44,12 @@ from dispatcher.settings import LaneSettings
 
 log = structlog.get_logger()
 
-#: A publish that the broker refused is tried again after this long.
-RETRY_S: Final = 1.0
+#: Reply codes of a channel that was closed over what was published on it: too large, or with properties that
+#: RabbitMQ can't obey. (404 and 403 say that the exchange is missing, or our rights.)
+BLAMES_A_PUBLISH: Final = frozenset({311, 406})
+#: Reply codes of a connection that may have been ended over a publish: RabbitMQ could not read it, or failed
+#: at it.
+ENDS_OVER_A_PUBLISH: Final = frozenset({501, 502, 541})
 #: What a stop waits for Redis and the last acks.
 DRAIN_S: Final = 2.0
 DRAIN_POLL_S: Final = 0.005
@@ -61,6 +66,7 @@ class Session:
         channels: Channels,
         store: LaneStore,
         clock: Clock,
+        suspicion: Suspicion = NO_SUSPICION,
     ) -> None:
         self._settings = lane
         self._names = names
@@ -76,6 +82,9 @@ class Session:
         self._restoring = False
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.since_ms = clock.now_ms()
+        #: What the next session must know of publishes over which RabbitMQ ended a connection.
+        self.suspicion = suspicion._replace(suspects=frozenset())
+        self._suspicion = suspicion
 
     # -- life --
 
@@ -89,12 +98,13 @@ class Session:
             self._settings, lane_epoch=lane_epoch, frame_max=self._link.frame_max, now_ms=self._clock.now_ms
         )
         relay = Relay(
-            self._link, self._channels.publish, self._names, lane_epoch, self._settings.first_header,
+            self._link, self._names, lane_epoch, self._settings.first_header,
             tuple(inbound.queue for inbound in self._settings.inbound),
         )  # fmt: skip
         self._outbox = Outbox(
-            relay, ack=self._settle_inbound, later=self._later, on_pause=self._pause_inbound
-        )
+            relay, self._channels.publish, self._suspicion, ack=self._settle_inbound, later=self._later,
+            on_pause=self._pause_inbound, report=self.report,
+        )  # fmt: skip
         self._operators = Operators(
             self.views, self._outbox, self._clock, describe=self._describe, commands=lane.commands
         )
@@ -112,8 +122,8 @@ class Session:
         if not self.ended.done():
             self.ended.set_exception(reason)
 
-    def _later(self, act: Callable[[], None]) -> None:
-        self._loop.call_later(RETRY_S, self._if_alive, act)
+    def _later(self, delay_s: float, act: Callable[[], None]) -> None:
+        self._loop.call_later(delay_s, self._if_alive, act)
 
     def _if_alive(self, act: Callable[[], None]) -> None:
         if not self.ended.done():
@@ -159,10 +169,16 @@ class Session:
                 self.end(
                     BrokerUnavailable(f"RabbitMQ cancelled our consumer {event.consumer_tag.decode()!r}")
                 )
+            case ChannelClosed(channel=channel, code=code) if (
+                channel == self._channels.publish and code in BLAMES_A_PUBLISH
+            ):
+                self._reopen_publishing(event)
             case ChannelClosed():
                 if event.channel in self._channels.essential:
                     self.end(BrokerUnavailable(f"RabbitMQ closed our channel: {event.code} {event.text}"))
             case ConnectionClosed():
+                if event.code in ENDS_OVER_A_PUBLISH:
+                    self.suspicion = self._outbox.connection_closed(f"{event.code} {event.text}")
                 self.end(BrokerUnavailable(f"connection lost: {event.code} {event.text}"))
             case Blocked():
                 log.warning("rabbitmq_blocks_publishers", lane=self._names.lane, reason=event.reason)
@@ -170,6 +186,21 @@ class Session:
             case Unblocked():
                 log.info("rabbitmq_unblocked", lane=self._names.lane)
                 self._events.append(PublishersBlocked(False))
+
+    def _reopen_publishing(self, closed: ChannelClosed) -> None:
+        """Nothing is lost with that channel but the answers to what is published on it."""
+        problem = f"{closed.code} {closed.text}"
+        log.warning("publishing_refused", lane=self._names.lane, problem=problem)
+        self._channels.publish = 0
+        self._outbox.channel_closed(problem)
+        self._reopening = self._loop.create_task(self._open_publishing())
+
+    async def _open_publishing(self) -> None:
+        try:
+            await self._channels.open_publishing()
+            self._outbox.use(self._channels.publish)
+        except DispatcherError as failure:
+            self.end(failure)
 
     def _returned(self, queue: str) -> None:
         if queue in (self._names.dead, self._names.control):
@@ -210,7 +241,6 @@ class Session:
     def _finish(self, tick: Tick) -> None:
         try:
             self._outbox.perform(tick.effects.actions)
-            self._outbox.take_withdrawn(self._events)
             for feed in self._feeds:
                 feed.flush_acks(self._clock.now_ms())
             self._control.ack(tick.read)

@@ -157,6 +157,15 @@ class LaneBench:
         self.step(QueueReturned(queue))
         return self.step(self.marker())
 
+    def returned(self, consumer: str) -> QueueReturned:
+        """The queue of its first connection is gone."""
+        return QueueReturned(f"{consumer}-1.1")
+
+    def in_hand(self, name: str) -> InHand:
+        """A message as its consumer reports it when it joins again."""
+        copy = self.latest(name)
+        return InHand(seq=copy.seq, group=copy.message.group_id, fingerprint=copy.message.fingerprint)
+
     def marker(self) -> Marker:
         order = self.markers[-1]
         return Marker(incarnation=order.incarnation, lane_epoch=7, n=order.n)

@@ -192,7 +192,7 @@ def test_o8_closing_a_group_that_nobody_owns_leaves_it_unowned() -> None:
 
 
 def test_o8_what_expired_while_it_waited_closes_nothing() -> None:
-    clause("O-8", "A message that never reached a consumer closes nothing")
+    clause("O-8", "A message that was never dispatched closes nothing")
     bench = LaneBench()
     bench.join("one", prefetch=1)
     bench.arrive("a1")

@@ -1,0 +1,141 @@
+"""Finds out which publish makes RabbitMQ close the channel, or the whole connection.
+
+RabbitMQ doesn't say which one it was; it is one of those that it had not answered. They become suspects and
+are published again with nothing else under way, first one alone, then, as long as all goes well, twice as
+many as before at a time. If it happens again the next attempt is one alone. The one that does it alone is
+the culprit. What is to be published after a suspect waits, so the order of everything stays what it was.
+A copy may go out twice by this: its consumer knows the number and drops it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from dispatcher.core.effects import DeadLetter, Dispatched
+
+#: Suspects that are tried together at most: as many are published again when one of them is to blame.
+TOGETHER_MAX: Final = 256
+_COPY, _DEAD = "copy", "dead letter"
+Key = tuple[str, bytes]
+
+
+class Suspicion(NamedTuple):
+    """What one session leaves to the next: fingerprints of suspects, and those found guilty of closing the
+    connection, by what they were published as, with RabbitMQ's words. Lost with the process: then they are
+    found again."""
+
+    suspects: frozenset[bytes] = frozenset()
+    guilty: Mapping[Key, str] = MappingProxyType({})
+
+
+NO_SUSPICION: Final = Suspicion()
+
+
+class Caution:
+    """What waits to be published while there are suspects. Orders are compared by identity."""
+
+    def __init__(self, suspicion: Suspicion) -> None:
+        self._guilty = dict(suspicion.guilty)
+        #: By fingerprint, which is the same for messages that are equal in every byte, or by identity.
+        self._suspects: set[bytes | int] = set(suspicion.suspects)
+        self._line: deque[Any] = deque()
+        self._tried: list[Any] = []  # suspects that are under way
+        self._together = 1
+
+    def __len__(self) -> int:
+        """How many orders wait."""
+        return len(self._line)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether orders must pass through here."""
+        return bool(self._line or self._suspects or self._guilty)
+
+    def add(self, order: Any) -> None:
+        """Something is to be published, after all that waits."""
+        self._line.append(order)
+
+    def suspect(self, order: Any) -> None:
+        """Publish it with care, after all that waits."""
+        self._suspects.add(_identity(order))
+        self._line.append(order)
+
+    def take(self, *, under_way: int) -> list[Any]:
+        """What may be published now, in order; `under_way` counts the publishes that are not answered."""
+        line, suspects = self._line, self._suspects
+        if self._tried:
+            return []
+        taken = []
+        while line and _identity(line[0]) not in suspects:
+            taken.append(line.popleft())
+        if taken or under_way:
+            return taken
+        while line and len(self._tried) < self._together and _identity(line[0]) in suspects:
+            self._tried.append(line.popleft())
+        return list(self._tried)
+
+    def all_answered(self) -> None:
+        """Nothing is under way any more: whatever was tried is innocent."""
+        if self._tried:
+            self._acquit(self._tried)
+            self._tried = []
+            self._together = min(2 * self._together, TOGETHER_MAX)
+
+    def acquit(self, order: Any) -> None:
+        """It will never be published again, or was taken."""
+        self._suspects.discard(_identity(order))
+
+    def _acquit(self, orders: Iterable[Any]) -> None:
+        for order in orders:
+            self.acquit(order)
+
+    def closed(self, unanswered: list[Any]) -> Any | None:
+        """RabbitMQ closed the channel while these were unanswered: the culprit, or None and they wait again.
+
+        A culprit stays a suspect: what it is published as next, or a twin of it, is published with care too.
+        """
+        tried, self._tried = self._tried, []
+        self._together = 1
+        if len(tried) == 1 and len(unanswered) == 1 and tried[0] is unanswered[0]:
+            return tried[0]
+        waiting = {id(order) for order in unanswered}
+        self._acquit(order for order in tried if id(order) not in waiting)
+        self._suspects.update(_identity(order) for order in unanswered)
+        self._line.extendleft(reversed(unanswered))
+        return None
+
+    # -- over the end of the connection --
+
+    def condemn(self, culprit: Any, problem: str) -> None:
+        """It ended the whole connection: it is not published again by this process."""
+        key = _key(culprit)
+        if key is not None:
+            self._guilty[key] = problem
+
+    def verdict(self, order: Any) -> str | None:
+        """Why this order must not be carried out, in RabbitMQ's words."""
+        key = _key(order) if self._guilty else None
+        return self._guilty.get(key) if key is not None else None
+
+    def suspicion(self) -> Suspicion:
+        """What the next session must know."""
+        suspects = frozenset(name for name in self._suspects if isinstance(name, bytes))
+        return Suspicion(suspects, MappingProxyType(self._guilty))
+
+
+def _identity(order: Any) -> bytes | int:
+    key = _key(order)
+    return key[1] if key is not None else id(order)
+
+
+def _key(order: Any) -> Key | None:
+    match order:
+        case Dispatched():
+            return _COPY, order.message.fingerprint
+        case DeadLetter():
+            return _DEAD, order.message.fingerprint
+        case _:
+            return None
