@@ -78,14 +78,21 @@ class Decoder:
         self._needed_bytes = 0  # nothing can be decoded before this many are here
         self._ready: set[int] = set()  # open channels that are between two messages
         self._contents: dict[int, _Content] = {}  # the others
+        self._closed: set[int] = set()  # channels of which RabbitMQ may still send what it had under way
         self._muted = False  # we are closing the connection: only channel 0 counts
         self._stopped = False
 
     def open_channel(self, channel: int) -> None:
         """Messages and confirms may come on this channel from now on."""
+        self._closed.discard(channel)
         self._ready.add(channel)
 
     def close_channel(self, channel: int) -> None:
+        """Ignore what still comes on it, until it is opened again.
+
+        RabbitMQ's channel.close overtakes deliveries and confirms: another of its processes writes these.
+        """
+        self._closed.add(channel)
         self._ready.discard(channel)
         self._contents.pop(channel, None)
 
@@ -188,7 +195,7 @@ class Decoder:
         if kind == wire.FRAME_HEARTBEAT:
             if channel or payload:
                 raise ProtocolViolation("the broker sent a heartbeat with a channel or content")
-        elif self._muted and channel:
+        elif (self._muted and channel) or (channel in self._closed and not _is_opened(kind, payload)):
             return
         elif kind == wire.FRAME_METHOD:
             self._read_method(channel, payload, events)
@@ -237,6 +244,10 @@ class Decoder:
                 self._on_fetched(channel, event)
             else:
                 events.append(event)
+
+
+def _is_opened(kind: int, payload: bytes) -> bool:
+    return kind == wire.FRAME_METHOD and payload[:4] == wire.CHANNEL_OPEN_OK.to_bytes(4)
 
 
 def _read_content_start(channel: int, index: int, payload: bytes) -> _Content:

@@ -50,8 +50,9 @@ def check_broker(settings: Settings, findings: Findings) -> None:
     except BrokerUnavailable as error:
         findings.problem(f"rabbitmq.url: {error}")
     findings.note(
-        "rabbitmq: a message that is processed for longer than the broker's consumer_timeout (30 minutes "
-        "unless set) makes it close the lane's channel; the lane recovers, but raise it where that is usual"
+        "rabbitmq: an original that waits here or is processed for longer than the broker's consumer_timeout "
+        "(30 minutes unless set; it can't be asked for) makes it close the lane's channel; the lane "
+        "recovers, but raise it where that is usual"
     )
 
 

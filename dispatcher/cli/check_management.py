@@ -11,12 +11,16 @@ from dispatcher.errors import BrokerUnavailable
 from dispatcher.nodes.management import Management
 from dispatcher.protocol import LaneNames
 from dispatcher.settings import RabbitSettings, Settings
+from dispatcher.units import format_duration
 
 MANAGEMENT_PORT: Final = 15_672
 #: A queue with one of these drops messages, settles and commands among them.
 _HARMFUL_POLICY_KEYS: Final = ("max-length", "max-length-bytes", "message-ttl", "expires")
 _COLUMNS: Final = "name,type,arguments,effective_policy_definition"
 _POLICY_TARGETS: Final = ("queues", "classic_queues", "all")
+_ALARMS: Final = {"mem_alarm": "memory", "disk_free_alarm": "disk"}
+#: From this version on RabbitMQ obeys a consumer timeout of a queue or policy, not only its own.
+_OWN_TIMEOUTS_SINCE: Final = (3, 12)
 #: From this version on a quorum queue drops a message that came back so often, unless it says otherwise.
 _DEFAULT_LIMIT_SINCE: Final = 4
 _DEFAULT_LIMIT: Final = 20
@@ -46,11 +50,26 @@ def check_management(settings: Settings, url: str, findings: Findings) -> None:
             "not looked at (--management URL)"
         )
         return
+    _check_alarms(management, findings)
     for name, lane in settings.lanes.items():
         for index, inbound in enumerate(lane.inbound):
             if (queue := queues.get(inbound.queue)) is not None:
                 _check_inbound(f"lanes.{name}.inbound[{index}].queue", queue, version, findings)
         _check_policies(LaneNames(name, settings.prefix), policies, findings)
+
+
+def _check_alarms(management: Management, findings: Findings) -> None:
+    try:
+        nodes = management.request(f"nodes?columns={','.join(('name', *_ALARMS))}")
+    except BrokerUnavailable:
+        return  # a user without the tag "monitoring" may not see the nodes
+    for node in nodes:
+        for field, resource in _ALARMS.items():
+            if node.get(field):
+                findings.problem(
+                    f"rabbitmq: node {node['name']!r} is short of {resource} and blocks publishers: "
+                    "nothing is dispatched until it has more"
+                )
 
 
 def _check_inbound(path: str, queue: dict[str, Any], version: str, findings: Findings) -> None:
@@ -61,6 +80,7 @@ def _check_inbound(path: str, queue: dict[str, Any], version: str, findings: Fin
         findings.problem(f"{path}: {queue['name']!r} is a stream; it must be a classic or quorum queue")
     if "x-max-priority" in arguments:
         findings.problem(priority_problem(path, queue["name"]))
+    _check_timeout(path, queue["name"], arguments, policy, version, findings)
     if kind == "quorum":
         limits = [arguments.get("x-delivery-limit"), policy.get("delivery-limit")]
         limit = min((int(value) for value in limits if isinstance(value, int)), default=None)
@@ -72,6 +92,25 @@ def _check_inbound(path: str, queue: dict[str, Any], version: str, findings: Fin
                 f"{path}: quorum queue {queue['name']!r} drops a message that came back more than {limit} "
                 "times, and every lost connection of the dispatcher counts; raise its delivery limit"
             )
+
+
+def _check_timeout(
+    path: str, queue: str, arguments: dict[str, Any], policy: dict[str, Any], version: str,
+    findings: Findings,
+) -> None:  # fmt: skip
+    """The broker's own consumer_timeout can't be read from outside, a queue's can."""
+    given = [arguments.get("x-consumer-timeout"), policy.get("consumer-timeout")]
+    timeout_ms = min((int(value) for value in given if isinstance(value, int)), default=None)
+    if timeout_ms is None:
+        return
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if numbers < _OWN_TIMEOUTS_SINCE:
+        findings.note(f"{path}: RabbitMQ {version} ignores the consumer timeout of {queue!r}")
+    else:
+        findings.warning(
+            f"{path}: {queue!r} has a consumer timeout of {format_duration(timeout_ms)}: an original that "
+            "waits or is processed for longer makes RabbitMQ close the lane's channel, which then recovers"
+        )
 
 
 def priority_problem(path: str, queue: str) -> str:

@@ -13,7 +13,12 @@ import pika
 from pika.adapters.blocking_connection import BlockingConnection
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.credentials import ExternalCredentials, PlainCredentials
-from pika.exceptions import AMQPError, IncompatibleProtocolError, StreamLostError
+from pika.exceptions import (
+    AMQPError,
+    ConnectionBlockedTimeout,
+    IncompatibleProtocolError,
+    StreamLostError,
+)
 
 from dispatcher.amqp.tls import login, tls_context
 from dispatcher.errors import BrokerUnavailable
@@ -45,6 +50,8 @@ def connected(settings: RabbitSettings, purpose: str) -> Iterator[BlockingConnec
         raise BrokerUnavailable(f"{where}: {_reason(settings, error)}") from None
     try:
         yield connection
+    except ConnectionBlockedTimeout:
+        raise BrokerUnavailable(f"{where} blocks publishers: it is short of memory or disk") from None
     except AMQPError as error:
         raise BrokerUnavailable(f"{where} ended the connection: {_words(error)}") from None
     finally:

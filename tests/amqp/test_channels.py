@@ -134,6 +134,20 @@ def test_what_is_written_leaves_in_one_piece_in_its_order() -> None:
 CLOSE = Channel.Close(200, "done", 0, 0)
 
 
+def test_what_comes_behind_a_channel_close_is_ignored_until_the_number_is_open_again() -> None:
+    """Seen of RabbitMQ 3.10 when its consumer_timeout closes a channel that has deliveries under way."""
+    connection = opened(channels=2)
+    late = [deliver(1), method(1, Basic.Ack(1)), deliver(1, body=b"x" * 200_000)]
+    events = feed(
+        connection, method(1, Channel.Close(406, "PRECONDITION_FAILED", 0, 0)), *late, deliver(2, channel=2)
+    )
+    assert [type(event).__name__ for event in events] == ["ChannelClosed", "Delivery"]
+    assert connection.open_channel("again") == 1
+    assert feed(connection, *late) == []
+    events = feed(connection, channel_open(1), deliver(1))
+    assert [type(event).__name__ for event in events] == ["Delivery"]
+
+
 def test_our_own_channel_close() -> None:
     connection = opened(channels=2)
     connection.request(1, Queue.Declare(queue="q"), "declare")

@@ -7,22 +7,23 @@ by itself (G-1 to G-4, G-6, C-6).
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import Callable
 
 import pytest
 
 from dispatcher.nodes.local_rabbitmq import LocalRabbitMQ
-from dispatcher.nodes.servers import PrivateServers
+from dispatcher.nodes.servers import MANAGEMENT_VARIABLE, PrivateServers
 from tests.backpressure.metrics import memory_kb, metric
 from tests.recovery.conftest import OpenScene
 from tests.recovery.scene import Scene
-from tests.service.harness import DispatcherProcess, private_vhost
+from tests.service.harness import LANE, ROOT, DispatcherProcess, private_vhost
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-#: The consumers' heartbeat is 1 s here: after three missing ones they would be frozen.
-BLOCKED_S = 4.0
+COMMANDS = (["status"], ["groups", "list", LANE], ["check"])
 RSS_GROWTH_KB_MAX = 20_000
 #: With what a busy test machine adds.
 STOP_S_MAX = 8.0
@@ -45,11 +46,22 @@ class Stage:
     """A scene whose broker can be made short of something."""
 
     def __init__(
-        self, scene: Scene, node: LocalRabbitMQ, raise_alarm: Callable[[LocalRabbitMQ], None]
+        self, scene: Scene, servers: PrivateServers, raise_alarm: Callable[[LocalRabbitMQ], None]
     ) -> None:
         self.scene = scene
-        self._node = node
+        self._servers = servers
+        self._node = servers.rabbitmq
         self._raise_alarm = raise_alarm
+
+    async def says_blocked(self, dispatcher: DispatcherProcess, *command: str) -> None:
+        """The command fails with the reason."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "dispatcher", *command, "-c", str(dispatcher.config),
+            cwd=ROOT, env={**os.environ, MANAGEMENT_VARIABLE: self._servers.management_url},
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        out = (await process.communicate())[0].decode()
+        assert (process.returncode, "blocks publishers" in " ".join(out.split())) == (1, True), out
 
     async def alarm(self) -> None:
         await asyncio.to_thread(self._raise_alarm, self._node)
@@ -70,7 +82,8 @@ async def _nobody_is_thought_dead(stage: Stage, resource: str) -> None:
     rss_kb = memory_kb(leader)
     assert await metric(leader, "dispatcher_publishers_blocked") == 1
     assert leader.logged("rabbitmq_blocks_publishers")
-    await asyncio.sleep(BLOCKED_S)  # sleeps: longer than consumers may be silent
+    # Longer than consumers may be silent: a blocked command gives up after 5 s.
+    await asyncio.gather(*(stage.says_blocked(leader, *command) for command in COMMANDS))
     assert memory_kb(leader) < rss_kb + RSS_GROWTH_KB_MAX
     await stage.over()
     assert await metric(leader, "dispatcher_publishers_blocked") == 0
@@ -116,7 +129,7 @@ async def _leader_stops(stage: Stage, resource: str) -> None:
 
 async def test_short_of_memory(private_servers: PrivateServers, open_scene: OpenScene) -> None:
     scene = await open_scene(private_vhost(private_servers), "exclusive")
-    stage = Stage(scene, private_servers.rabbitmq, _no_memory)
+    stage = Stage(scene, private_servers, _no_memory)
     for act in (_nobody_is_thought_dead, _leader_and_consumer_die, _dispatchers_start, _leader_stops):
         await act(stage, "memory")
     await scene.verify()
@@ -124,5 +137,5 @@ async def test_short_of_memory(private_servers: PrivateServers, open_scene: Open
 
 async def test_short_of_disk(private_servers: PrivateServers, open_scene: OpenScene) -> None:
     scene = await open_scene(private_vhost(private_servers), "sequenced")
-    await _nobody_is_thought_dead(Stage(scene, private_servers.rabbitmq, _no_disk), "disk")
+    await _nobody_is_thought_dead(Stage(scene, private_servers, _no_disk), "disk")
     await scene.verify()

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 import pika
 import pytest
 
+from dispatcher.cli.check_management import _check_inbound
+from dispatcher.cli.findings import Findings, Level
 from dispatcher.nodes.servers import Servers
 from dispatcher.protocol import LaneNames
 from tests.cli.conftest import Run, as_user
@@ -130,6 +132,26 @@ def test_streams_delivery_limits_and_policies(run: Run, vhost: Vhost) -> None:
     assert "'orders.high' drops a message that came back more than 7 times" in limit
     assert [line.split(":")[0] for line in policies] == ["lanes.orders", "lanes.bills"]
     assert "policy 'short' sets max-length on" in policies[0]
+
+
+def test_a_consumer_timeout_of_a_queue(run: Run, vhost: Vhost) -> None:
+    """RabbitMQ before 3.12 takes the argument and ignores it."""
+    with channel(vhost) as declaring:
+        declaring.queue_declare("orders.high", durable=True, arguments={"x-consumer-timeout": 90_000})
+    found = levels(run)
+    (said,) = [text for text in found["note"] + found["warning"] if "consumer timeout of" in text]
+    assert said.startswith("lanes.orders.inbound[0].queue: ")
+
+
+def test_a_consumer_timeout_is_obeyed_from_rabbitmq_3_12_on() -> None:
+    findings = Findings()
+    queue = {"name": "in", "effective_policy_definition": {"consumer-timeout": 90_000}}
+    _check_inbound("path", queue, "3.11.9", findings)
+    _check_inbound("path", queue, "4.0.5", findings)
+    old, new = findings.all()
+    assert (old.level, old.text) == (Level.NOTE, "path: RabbitMQ 3.11.9 ignores the consumer timeout of 'in'")
+    assert new.level is Level.WARNING
+    assert "'in' has a consumer timeout of 90s" in new.text
 
 
 @pytest.mark.usefixtures("inbound")
