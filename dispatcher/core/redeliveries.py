@@ -45,8 +45,11 @@ class InboundRecovery:
             self.by_group.get(message.group_id, {}).pop(message, None)
 
     def matched(self, message: Message) -> None:
-        """Its original has come."""
+        """Its original has come; or, where bytes are equal, another one with as good a claim to be it. Only
+        one that can be no other says how far the queue has come."""
         self.forget(message)
+        if self.kept[message.fingerprint] != 1:
+            return
         lane_epoch, tag = message.arrival
         self._highest_matched[lane_epoch] = max(self._highest_matched.get(lane_epoch, 0), tag)
 

@@ -19,11 +19,14 @@ ADDED_HEADERS_BYTES_MAX: Final = 512
 class Clock:
     """Milliseconds since 1970 that never go back: the wall clock at start, then a monotonic one."""
 
-    def __init__(self) -> None:
-        self._offset_s = time.time() - time.monotonic()
+    def __init__(
+        self, wall_s: Callable[[], float] = time.time, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._monotonic_s = monotonic_s
+        self._offset_s = wall_s() - monotonic_s()
 
     def now_ms(self) -> int:
-        return int((time.monotonic() + self._offset_s) * 1000)
+        return int((self._monotonic_s() + self._offset_s) * 1000)
 
 
 class Intake:

@@ -42,20 +42,23 @@ def run_many(seeds: range, messages: int | None, jobs: int | None) -> int:
 def run_one(seed: int, messages: int | None, *, trace: Path | None, shrinks: bool) -> int:
     """Run one seed; returns the exit code."""
     scenario = make_scenario(seed, messages)
-    outcome = run_scenario(scenario, verbose=trace is not None)
+    outcome = run_scenario(scenario)
+    if outcome.problem is not None and shrinks:
+        _tell(outcome, events=False)
+        scenario = _shrink(scenario, outcome)
+        outcome = run_scenario(scenario)
     if trace is not None:
-        trace.write_text("\n".join([str(scenario), *outcome.events, ""]))
-        print(f"{len(outcome.events):,} events are in {trace}")
+        events = run_scenario(scenario, verbose=True).events
+        trace.write_text("\n".join([str(scenario), *events, ""]))
+        print(f"{len(events):,} events are in {trace}")
     if outcome.problem is None:
         print(f"seed {seed}: {outcome.messages:,} messages, {outcome.virtual_ms / 1_000:.1f} s: all held")
         return 0
-    _tell(outcome, events=trace is None and not shrinks)
-    if shrinks:
-        _shrink(scenario, outcome)
+    _tell(outcome, events=trace is None)
     return 1
 
 
-def _shrink(scenario: Scenario, outcome: Outcome) -> None:
+def _shrink(scenario: Scenario, outcome: Outcome) -> Scenario:
     def fails(candidate: Scenario) -> bool:
         return run_scenario(candidate).checker == outcome.checker
 
@@ -66,7 +69,7 @@ def _shrink(scenario: Scenario, outcome: Outcome) -> None:
     )
     for fault in smallest.faults:
         print(f"  {fault}")
-    _tell(run_scenario(smallest))
+    return smallest
 
 
 def _tell(outcome: Outcome, *, events: bool = True) -> None:

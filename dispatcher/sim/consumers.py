@@ -169,6 +169,7 @@ class ConsumerMachine:
         self.link: ConsumerLink | None = None
         self.starts = 0
         self.left = False
+        self.slowness = 1  # how many times longer its handlers take than planned
 
     @property
     def name(self) -> str:
@@ -259,7 +260,7 @@ class Application:
             if message is None:
                 return
             kills = self._history.begun(self._incarnations[message], message)
-            work_ms = int(scheduler.random.random() * 2 * plan.work_ms)
+            work_ms = int(scheduler.random.random() * 2 * plan.work_ms) * self._machine.slowness
             if scheduler.random.random() < 0.01:
                 work_ms *= 20
             then = self._die if kills else self._finish

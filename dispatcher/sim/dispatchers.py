@@ -48,16 +48,6 @@ class Plant(Protocol):
     def __call__(self, lane: Lane, session: Session, store: SimStore) -> None: ...
 
 
-class SimClock(Clock):
-    """The process' own wall clock, which may be wrong."""
-
-    def __init__(self, process: ProcessLoop) -> None:
-        self._process = process
-
-    def now_ms(self) -> int:
-        return self._process.now_ms()
-
-
 class SimStore(LaneStore):
     """The real store on a modelled Redis; remembers what each commit says until it is applied."""
 
@@ -148,7 +138,7 @@ class SimRunner(LaneRunner):
         super().__init__(settings, lane)
         self._world = world
         self._process = process
-        self._clock = SimClock(process)
+        self._clock = Clock(process.wall_s, process.time)
         runner = self
 
         class BoundLane(SimLane):
@@ -197,6 +187,7 @@ class DispatcherMachine:
         self.runner: SimRunner | None = None
         self._task: asyncio.Task[None] | None = None
         self.starts = 0
+        self._clock_offset_ms = 0
 
     @property
     def leads(self) -> bool:
@@ -207,13 +198,19 @@ class DispatcherMachine:
             return
         world = self.world
         self.starts += 1
-        offset_ms = world.scheduler.random.choice((0, 0, 0, 5_000, -5_000, 3_600_000, -3_600_000))
+        offset_ms = self._clock_offset_ms
         process = ProcessLoop(world.scheduler, f"{self.name}.{self.starts}", offset_ms)
         self.process = process
         self.links, self.redis_connections = [], []
         world.machines[process] = self
         process.call_soon(self._begin, process)
         world.history.note(process.name, "starts", offset_ms)
+
+    def set_clock(self, offset_ms: int) -> None:
+        """Set the machine's wall clock wrong by that much."""
+        self._clock_offset_ms = offset_ms
+        if self.process is not None:
+            self.process.clock_offset_ms = offset_ms
 
     def _begin(self, process: ProcessLoop) -> None:
         settings = self.world.settings

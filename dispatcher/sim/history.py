@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.client import properties as amqp_properties
@@ -111,6 +111,7 @@ class History:
         self.in_hand: dict[str, dict[int, int]] = {}  # incarnation → seq → uid
         self.control_read: deque[Stored] = deque(maxlen=CONTROL_KEPT)  # control messages that were acked
         self.leaderships = 0
+        self.met: Counter[tuple[str, str]] = Counter()  # what happened how often, of things worth seeing
         self.complete = False  # what the present leader read from Redis is known to be everything
         self.doubt = False  # Redis lost writes, and no leader that knew them has written them back
         self.excused: set[int] = set()  # messages of which nobody but the lost Redis knew that they are over

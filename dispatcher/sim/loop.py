@@ -92,7 +92,8 @@ class Scheduler:
             self.steps += 1
 
     def thaw(self, handles: list[Handle]) -> None:
-        self._ready.extend(handles)
+        """Run what has waited, before whatever else this moment brings."""
+        self._ready.extendleft(reversed(handles))
 
 
 class ProcessLoop:
@@ -148,9 +149,9 @@ class ProcessLoop:
         asyncio._set_running_loop(outer)
         self._zombie = None
 
-    def now_ms(self) -> int:
-        """What the process takes for the time, in ms since 1970."""
-        return self.scheduler.now_ms + self.clock_offset_ms
+    def wall_s(self) -> float:
+        """What its machine takes for the time, in s since 1970."""
+        return (self.scheduler.now_ms + self.clock_offset_ms) / 1000
 
     # -- what asyncio needs --
 

@@ -59,10 +59,10 @@ class Pipe:
         return int((draw - 0.98) * 1500) + self.slow_ms
 
     def _arrive(self, batch: list[Any]) -> None:
-        if self._batches and self._batches[0] is batch:
-            self._batches.popleft()
-            self._opened_at_ms = -1 if not self._batches else self._opened_at_ms
-            self._receiver(batch)
+        arrived = self._batches.popleft()
+        assert arrived is batch, "what was sent later arrived first"
+        self._opened_at_ms = -1 if not self._batches else self._opened_at_ms
+        self._receiver(batch)
 
     def cut(self, then: Callable[[], None] | None = None, *, everything_lost: bool = False) -> None:
         """The connection breaks: a prefix of what is on its way still arrives, then `then` happens."""

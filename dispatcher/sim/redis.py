@@ -135,13 +135,14 @@ class Keys:
 class Redis:
     """The server. Every command that was carried out is kept, so that a restart can lose the last ones."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, *, pace_ms: int = 0) -> None:
         self.scheduler = scheduler
         self.up = True
         self.restarts = 0
         self.keys = Keys()
         self.connections: list[SimRedisConnection] = []
-        self.slow_ms = 0
+        self.pace_ms = pace_ms  # each way, all the time
+        self.slow_ms = 0  # more for each answer, for a while
         #: Called before and after a commit is carried out: where a fault may strike.
         self.around_commit: Callable[[SimRedisConnection, bool], None] | None = None
         #: Called with (leader, ordinal) when a commit is stored for the first time.
@@ -225,27 +226,27 @@ class SimRedisConnection:
         self.lost: str | None = None
         self.run_id = redis.run_id
         self._redis = redis
-        self._process = process
+        self.process = process
         self._on_lost = on_lost
         self._waiters: list[Callable[[Any], None]] = []
         self._calls: list[Any] = []
         self._reader = hiredis.Reader()
         self._up = Pipe(redis.scheduler, None, self._arrived)
         self._down = Pipe(redis.scheduler, process, self._answered)
-        self._asked_at_ms = 0
+        self._up.slow_ms = redis.pace_ms
         redis.connections.append(self)
 
     # -- the store's side --
 
     def send(self, packed: bytes, on_reply: Callable[[Any], None]) -> None:
-        if self.lost is not None or self._process.dead:
+        if self.lost is not None or self.process.dead:
             return
         self._waiters.append(on_reply)
         self._reader.feed(packed)
         self._up.send(self._reader.gets())
         if self._redis.slow_ms:
             self._redis.scheduler.at(
-                self._redis.scheduler.now_ms + _SILENCE_MS, Handle(self._process, self._overdue, (on_reply,))
+                self._redis.scheduler.now_ms + _SILENCE_MS, Handle(self.process, self._overdue, (on_reply,))
             )
 
     def _overdue(self, waiter: Callable[[Any], None]) -> None:
@@ -255,7 +256,7 @@ class SimRedisConnection:
     async def call(self, *arguments: Any) -> Any:
         if self.lost is not None:
             raise StoreUnavailable(self.lost)
-        future = self._process.create_future()
+        future = self.process.create_future()
         self._calls.append(future)
         self.send(pack(*arguments), lambda reply: None if future.done() else future.set_result(reply))
         try:
@@ -293,7 +294,7 @@ class SimRedisConnection:
             answer = redis.execute(arguments)
             if is_commit and redis.around_commit is not None:
                 redis.around_commit(self, True)
-            self._down.slow_ms = redis.slow_ms
+            self._down.slow_ms = redis.pace_ms + redis.slow_ms
             self._down.send(answer)
 
     def _answered(self, batch: list[Any]) -> None:

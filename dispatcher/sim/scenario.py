@@ -1,23 +1,26 @@
-"""What a seed means: a lane, its consumers, its messages and its faults."""
+"""What a seed means: a lane, its consumers, its messages and its faults.
+
+Each aspect of a seed is drawn from chance of its own, so what is added to one changes nothing of the others.
+To add an option of the lane, add a line to `OPTIONS`; to add a fault, see `dispatcher/sim/faults`; to aim at
+the window that a rare bug needs, add a `Theme`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final, NamedTuple
+
+from dispatcher.settings import RetrySettings
+from dispatcher.sim.faults.kinds import Fault
+from dispatcher.sim.themes import THEMES, Theme, draw_faults
 
 #: Most runs are short, some are long: interleavings of few messages find most, long runs find the rest.
 MESSAGES_MIN: Final = 200
 MESSAGES_MAX: Final = 2_000
-
-
-class Fault(NamedTuple):
-    """Something that goes wrong: when (ms after the beginning), what, to whom, how long or how much."""
-
-    at_ms: int
-    kind: str
-    target: int = 0
-    amount: int = 0
+#: Faults strike in the first so many ms at most.
+BUSY_MS_MAX: Final = 8_000
 
 
 class MessagePlan(NamedTuple):
@@ -53,27 +56,21 @@ class Scenario:
     """Everything about a run that is not chance on its way."""
 
     seed: int
+    theme: str
     policy: str
-    top_up: bool
-    ungrouped: str
     inbounds: tuple[tuple[str, int, bool], ...]  # (queue, weight, quorum)
-    look_ahead: int
-    group_idle_timeout_ms: int | None
-    reconnect_grace_ms: int
-    liveness_interval_ms: int
-    heartbeat_ms: int
+    options: dict[str, Any]  # of the lane: fields of LaneSettings
     records_per_checkpoint: int
-    attempts: int
+    redis_ms: int  # how long a command takes to Redis, and its answer back
     dispatchers: int
     consumers: tuple[ConsumerPlan, ...]
     messages: tuple[MessagePlan, ...]
     faults: tuple[Fault, ...]
-    options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def batch_max(self) -> int:
         """The most messages that one decision may hand over."""
-        if self.policy == "sequenced" and not self.top_up:
+        if self.policy == "sequenced" and not self.options["top_up"]:
             return max(consumer.prefetch for consumer in self.consumers)
         return 1
 
@@ -81,52 +78,54 @@ class Scenario:
         return replace(self, **changes)
 
 
-#: (kind, how often): kinds that need a target draw it from all machines of that sort.
-FAULT_KINDS: Final = (
-    ("kill_leader", 10), ("kill_dispatcher", 3), ("cut_leader", 6), ("freeze_leader", 5),
-    ("kill_at_publish", 6), ("cut_at_publish", 5), ("kill_before_commit", 5), ("kill_after_commit", 6),
-    ("cut_redis_before_commit", 3), ("cut_redis_after_commit", 4),
-    ("kill_consumer", 10), ("cut_consumer", 8), ("freeze_consumer", 5), ("leave_consumer", 3),
-    ("kill_at_settle", 4), ("cut_at_settle", 3),
-    ("kill_broker", 5), ("nack", 2), ("nack_marker", 3), ("slow_link", 2),
-    ("restart_redis", 2), ("redis_loses_last", 3), ("redis_loses_all", 2), ("slow_redis", 2),
-    ("wipe", 1), ("rebalance", 4), ("reset_owners", 1), ("close_group", 1), ("late_event", 2),
-    ("repeat_control", 3),
-)  # fmt: skip
+#: Options of the lane that a seed draws: a field of LaneSettings, and how, given the lane's policy.
+OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
+    "top_up": lambda random, policy: policy == "sequenced" and random.random() < 0.3,
+    "ungrouped": lambda random, policy: (
+        "balance" if policy == "concurrent"
+        else random.choices(("balance", "reject", "group:common"), (8, 1, 1))[0]
+    ),
+    "look_ahead": lambda random, _: random.choice((3, 10, 50, 10_000, 10_000)),
+    "reconnect_grace_ms": lambda random, _: random.choice((0, 0, 200, 2_000)),
+    "liveness_interval_ms": lambda random, _: random.choice((100, 500)),
+    "group_idle_timeout_ms": lambda random, policy: (
+        random.choice((None, None, 100, 1_000)) if policy == "exclusive" else None
+    ),
+    "retry": lambda random, _: RetrySettings(attempts=random.choice((1, 2, 3, 3, 3))),
+    "heartbeat_ms": lambda random, _: random.choice((300, 1_000, 2_000)),
+}  # fmt: skip
 
 
 def make_scenario(seed: int, messages: int | None = None) -> Scenario:
     """The scenario of a seed; `messages` overrides how many there are."""
-    random = Random(seed)
-    later = Random(f"{seed} options that came later")  # so that a seed keeps what it meant before
+
+    def chance(aspect: str) -> Random:
+        return Random(f"{seed} {aspect}")
+
+    random = chance("lane")
+    theme = random.choices(THEMES, [theme.often for theme in THEMES])[0]
     policy = random.choices(("exclusive", "sequenced", "concurrent"), (5, 4, 1))[0]
-    count = messages or _message_count(random)
     inbounds = tuple(
         (f"in{index}", random.choice((1, 1, 2, 3, 5)), random.random() < 0.35)
         for index in range(random.choices((1, 2, 3), (5, 4, 1))[0])
     )
+    options = {name: draw(chance(name), policy) for name, draw in OPTIONS.items()}
+    options |= theme.draw_options(chance("theme"))
+    consumers = _consumers(chance("consumers"), theme)
+    count = messages or _message_count(chance("count"))
     span_ms = random.choice((0, 500, 2_000, 5_000))
-    ungrouped = random.choices(("balance", "reject", "group:common"), (8, 1, 1))[0]
-    if policy == "concurrent":
-        ungrouped = "balance"
-    faulty = random.random() < 0.9
-    consumers = _consumers(random)
-    scenario = Scenario(
-        seed=seed, policy=policy, top_up=policy == "sequenced" and random.random() < 0.3,
-        ungrouped=ungrouped, inbounds=inbounds,
-        group_idle_timeout_ms=later.choice((None, None, 100, 1_000)) if policy == "exclusive" else None,
-        look_ahead=random.choice((3, 10, 50, 10_000, 10_000)),
-        reconnect_grace_ms=random.choice((0, 0, 200, 2_000)),
-        liveness_interval_ms=random.choice((100, 500)),
-        heartbeat_ms=random.choice((300, 1_000, 2_000)),
+    busy_ms = max(1_000, span_ms, _work_ms(count, consumers))
+    plans = _messages(chance("messages"), count, len(inbounds), span_ms, theme)
+    plans = _with_killers(chance("killers"), plans, theme)
+    if any(plan.kills for plan in plans):
+        options["look_ahead"] = 10_000  # a window full of its group lets in nothing that could be settled
+    return Scenario(
+        seed=seed, theme=theme.name, policy=policy, inbounds=inbounds, options=options,
         records_per_checkpoint=random.choice((30, 200, 100_000)),
-        attempts=3,
-        dispatchers=random.choices((1, 2, 3), (5, 4, 1))[0],
-        consumers=consumers,
-        messages=_messages(random, count, len(inbounds), span_ms, policy),
-        faults=_faults(random, max(span_ms, 1_000) + 1_500, len(consumers)) if faulty else (),
+        redis_ms=random.choice(theme.redis_ms), dispatchers=random.choice(theme.dispatchers),
+        consumers=consumers, messages=plans,
+        faults=draw_faults(chance("faults"), theme, busy_ms),
     )  # fmt: skip
-    return _with_failures(Random(f"{seed} failures"), scenario)
 
 
 def _message_count(random: Random) -> int:
@@ -136,16 +135,21 @@ def _message_count(random: Random) -> int:
     return random.randint(300, 800) if draw < 0.98 else random.randint(800, MESSAGES_MAX)
 
 
-def _consumers(random: Random) -> tuple[ConsumerPlan, ...]:
-    plans = []
+def _work_ms(count: int, consumers: tuple[ConsumerPlan, ...]) -> int:
+    """About how long that many messages take: faults that strike later strike nobody."""
+    per_ms = sum(min(c.concurrency, c.prefetch) / max(1, c.work_ms) for c in consumers)
+    return min(BUSY_MS_MAX, int(count / per_ms))
+
+
+def _consumers(random: Random, theme: Theme) -> tuple[ConsumerPlan, ...]:
+    plans: list[ConsumerPlan] = []
     for index in range(random.randint(1, 5)):
         consumer_id = f"c{index}"
-        if index and random.random() < 0.25:
-            consumer_id = f"c{index - 1}"  # a second process with the same id
-        prefetch = random.choice((1, 2, 5, 10, 50))
+        if index and random.random() < theme.same_id:
+            consumer_id = plans[-1].consumer_id  # another process with the same id
         plans.append(
             ConsumerPlan(
-                name=f"c{index}", consumer_id=consumer_id, prefetch=prefetch,
+                name=f"c{index}", consumer_id=consumer_id, prefetch=random.choice((1, 2, 5, 10, 50)),
                 concurrency=random.choice((1, 2, 10)), work_ms=random.choice((0, 2, 10, 40)),
                 starts_at_ms=random.choice((0, 0, 100, 1_500)),
             )
@@ -154,12 +158,12 @@ def _consumers(random: Random) -> tuple[ConsumerPlan, ...]:
 
 
 def _messages(
-    random: Random, count: int, inbounds: int, span_ms: int, policy: str
+    random: Random, count: int, inbounds: int, span_ms: int, theme: Theme
 ) -> tuple[MessagePlan, ...]:
     groups = random.choice((1, 3, 10, 40))
     failing, closing = random.choice((0, 0, 0.02)), random.choice((0, 0, 0.05))
     loose, transient = random.choice((0, 0, 0.2)), random.choice((0, 0, 0.1))
-    expiring, twins = random.choice((0, 0, 0, 0.05)), random.choice((0, 0, 0, 0.03))
+    expiring, twins = random.choice((0, 0, 0, 0.05)), random.choice(theme.twins)
     ids = random.choice((0, 0, 1, 20))  # 0: none, 1: unique ones, else: one for so many messages
     plans = []
     times = sorted(int(random.random() * span_ms) for _ in range(count))
@@ -174,44 +178,27 @@ def _messages(
         )  # fmt: skip
         plans.append(plan)
         if random.random() < twins:
-            plain = plan._replace(
+            plans[-1] = plan._replace(
                 group=f"twins{uid}", fails=False, closes=False, persistent=True, expires_ms=0
             )
-            plans[-1] = plain
-            for _ in range(random.choice((1, 1, 2))):
-                plans.append(plain._replace(twin_of=uid, at_ms=at_ms + random.choice((0, 0, 300, 1_000))))
+            plans += _twins(random, plans[-1])
     return tuple(sorted(plans, key=lambda plan: plan.at_ms))
 
 
-def _with_failures(random: Random, scenario: Scenario) -> Scenario:
-    """How often messages are tried; and a few that kill whoever works on them."""
-    plans = scenario.messages
-    attempts = random.choice((1, 2, 3, 3, 3))
+def _with_killers(random: Random, plans: tuple[MessagePlan, ...], theme: Theme) -> tuple[MessagePlan, ...]:
+    """Now and then a few that kill whoever works on them."""
     twins = {plan.twin_of for plan in plans}
     single = [
         index for index, plan in enumerate(plans)
         if not (plan.twin_of or plan.uid in twins or plan.fails or plan.expires_ms)
     ]  # fmt: skip
-    poison = set(random.sample(single, min(len(single), random.choice((0, 0, 0, 0, 0, 1, 2, 3)))))
-    if not poison:
-        return scenario.but(attempts=attempts)
-    return scenario.but(
-        attempts=attempts,
-        messages=tuple(plan._replace(kills=index in poison) for index, plan in enumerate(plans)),
-        look_ahead=10_000,  # a window full of its group lets in nothing that could be settled meanwhile
-    )
+    killers = set(random.sample(single, min(len(single), random.choice(theme.killers))))
+    return tuple(plan._replace(kills=index in killers) for index, plan in enumerate(plans))
 
 
-def _faults(random: Random, horizon_ms: int, consumers: int) -> tuple[Fault, ...]:
-    kinds = [kind for kind, _ in FAULT_KINDS]
-    weights = [weight for _, weight in FAULT_KINDS]
-    faults = []
-    for _ in range(random.choice((1, 1, 2, 3, 5, 8, 12))):
-        kind = random.choices(kinds, weights)[0]
-        at_ms = int(random.random() * horizon_ms)
-        faults.append(Fault(at_ms, kind, random.randrange(60), random.randrange(10_000)))
-        if random.random() < 0.25:  # trouble rarely comes alone
-            second = random.choices(kinds, weights)[0]
-            at_ms += random.randrange(60)
-            faults.append(Fault(at_ms, second, random.randrange(60), random.randrange(10_000)))
-    return tuple(sorted(faults))
+def _twins(random: Random, plan: MessagePlan) -> list[MessagePlan]:
+    """One or two more that are equal to it in every byte."""
+    return [
+        plan._replace(twin_of=plan.uid, at_ms=plan.at_ms + random.choice((0, 0, 300, 1_000)))
+        for _ in range(random.choice((1, 1, 2)))
+    ]

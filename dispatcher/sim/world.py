@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dispatcher.core.lane import Lane
 from dispatcher.protocol import LaneNames
-from dispatcher.settings import InboundSettings, LaneSettings, PolicyName, RetrySettings, Settings
+from dispatcher.settings import InboundSettings, LaneSettings, PolicyName, Settings
 from dispatcher.sim.broker import Broker
 from dispatcher.sim.checkers import Checker
 from dispatcher.sim.connections import BrokerConnection
@@ -21,8 +21,10 @@ from dispatcher.sim.redis import Redis
 from dispatcher.sim.scenario import Scenario
 
 LANE: Final = "sim"
-#: Longer than anything may take once faults are over: two heartbeats, the return grace, all the work.
+#: Longer than anything may take once faults are over: two heartbeats, the return grace …
 CALM_MS_MAX: Final = 90_000
+#: … and all the work, if it is done one by one: so many times the way to Redis and back, and the handling.
+WAYS_PER_MESSAGE: Final = 3
 #: After everything is over, so that acks are proven and pings have come back.
 SETTLING_MS: Final = 1_500
 #: Whoever died while nobody led is waited for so long.
@@ -56,7 +58,7 @@ class World:
         self.checkers: list[Checker] = [*(kind(self) for kind in kinds), self.liveness]
         self.history = History(self.scheduler, self.names, self.checkers, verbose=verbose)
         self.broker = Broker(self.scheduler, self.history)
-        self.redis = Redis(self.scheduler)
+        self.redis = Redis(self.scheduler, pace_ms=scenario.redis_ms)
         self.redis.on_commit = self.history.committed
         self.redis.on_lead = self.history.raised
         self.plants = tuple(plants)
@@ -94,7 +96,7 @@ class World:
 
     def _calm_down(self) -> None:
         scheduler = self.scheduler
-        scheduler.run(scheduler.now_ms + CALM_MS_MAX, self._all_done)
+        scheduler.run(scheduler.now_ms + self._calm_ms_max(), self._all_done)
         if scheduler.failures:
             return
         if not self._all_done():
@@ -106,6 +108,12 @@ class World:
         for checker in self.checkers:
             if not scheduler.failures:
                 checker.at_end()
+
+    def _calm_ms_max(self) -> int:
+        scenario = self.scenario
+        slowest_ms = max(consumer.work_ms for consumer in scenario.consumers)
+        one_ms = WAYS_PER_MESSAGE * 2 * scenario.redis_ms + 2 * slowest_ms
+        return CALM_MS_MAX + len(scenario.messages) * one_ms
 
     def _nobody_is_awaited(self) -> bool:
         lane = self.leader_lane()
@@ -138,8 +146,9 @@ class World:
         """The group that keeps the order of such messages; None: no order is promised."""
         if self.scenario.policy == "concurrent":
             return None
-        if group is None and self.scenario.ungrouped.startswith("group:"):
-            return self.scenario.ungrouped.removeprefix("group:").encode()
+        ungrouped: str = self.scenario.options["ungrouped"]
+        if group is None and ungrouped.startswith("group:"):
+            return ungrouped.removeprefix("group:").encode()
         return group
 
     def each_connection(self, wanted: Callable[[BrokerConnection], bool]) -> list[BrokerConnection]:
@@ -147,15 +156,9 @@ class World:
 
 
 def _settings(scenario: Scenario) -> Settings:
-    times: dict[str, Any] = {
-        "reconnect_grace_ms": scenario.reconnect_grace_ms,
-        "liveness_interval_ms": scenario.liveness_interval_ms,
-        "heartbeat_ms": scenario.heartbeat_ms,
-        "group_idle_timeout_ms": scenario.group_idle_timeout_ms,
-    }
     lane = LaneSettings(
-        name=LANE, policy=PolicyName(scenario.policy), top_up=scenario.top_up, ungrouped=scenario.ungrouped,
+        name=LANE, policy=PolicyName(scenario.policy),
         inbound=tuple(InboundSettings(queue=name, weight=weight) for name, weight, _ in scenario.inbounds),
-        look_ahead=scenario.look_ahead, retry=RetrySettings(attempts=scenario.attempts), **times,
+        **scenario.options,
     )  # fmt: skip
     return Settings(lanes={LANE: lane})

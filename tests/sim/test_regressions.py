@@ -121,3 +121,14 @@ def test_numbers_that_consumers_have_seen_are_not_given_again(ahead: int) -> Non
     with pytest.raises(NumbersBehind) as behind:
         core.step([beat], NOW_MS)
     assert behind.value.lane_epoch == EPOCH + 2 + ahead
+
+
+def test_equal_messages_do_not_make_another_one_look_late() -> None:
+    """The first of two was settled, its delivery met the entry of the second, and the one between them was
+    taken for new because it stands before that: handed over again."""
+    settled = (((EPOCH, 1), fingerprint("twin")), ((EPOCH, 2), fingerprint("between")))
+    records = [SettledEntries(0, False, settled), entry("twin", 3, 1, 1)]
+    core = lane(records=records, incarnations={1: ROW})
+    core.step([MessagesArrived([original("twin", 1), original("between", 2, group=b"other")])], NOW_MS)
+    assert core.state.counters["acked_again"] == 1
+    assert b"other" not in core.state.groups

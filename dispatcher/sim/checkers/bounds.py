@@ -46,7 +46,7 @@ class Bounds(Checker):
             if lane.state.by_uuid.get(group.owner.uuid) is not group.owner:
                 self.violate(f"{group} belongs to {group.owner}, which is over")
                 return
-        idle_ms = self.world.scenario.group_idle_timeout_ms
+        idle_ms = self.world.scenario.options["group_idle_timeout_ms"]
         if idle_ms is not None and lane.state.groups:
             self.violate(
                 f"{len(lane.state.groups)} groups still have owners, idle for more than {idle_ms} ms"

@@ -1,0 +1,13 @@
+"""What goes wrong: one function per kind of fault, and who carries them out.
+
+To add a kind, write one function with `@fault(often=…)` in one of the modules below. Scenarios draw it from
+then on, and a test sees to it that it strikes.
+"""
+
+from dispatcher.sim.faults import broker, consumers, dispatchers, moments, operators, redis
+from dispatcher.sim.faults.kinds import KINDS, Fault, Kind
+from dispatcher.sim.faults.striking import Faults
+
+MODULES = (dispatchers, consumers, moments, broker, redis, operators)
+
+__all__ = ["KINDS", "MODULES", "Fault", "Faults", "Kind"]

@@ -1,0 +1,57 @@
+"""Faults of the broker: killed, refusing, slow, forgetful."""
+
+from __future__ import annotations
+
+from dispatcher.sim.consumers import ConsumerMachine
+from dispatcher.sim.faults.kinds import Fault, fault
+from dispatcher.sim.faults.striking import Faults
+from dispatcher.sim.queues import Stored
+
+
+@fault(often=5)
+def kill_broker(faults: Faults, fault: Fault) -> None:
+    broker = faults.world.broker
+    if broker.up:
+        broker.kill()
+        faults.after(200 + fault.amount % 2_000, broker.restart)
+
+
+@fault(often=2)
+def nack(faults: Faults, fault: Fault) -> None:
+    """A queue refuses the next publishes to it."""
+    broker, names = faults.world.broker, faults.world.names
+    queues = [queue.name for queue in broker.queues.values() if queue.owner is not None]
+    queues += [names.dead, names.control]
+    broker.nack_next[queues[fault.target % len(queues)]] = 1 + fault.amount % 3
+
+
+@fault(often=2)
+def slow_link(faults: Faults, fault: Fault) -> None:
+    """One connection of anybody is slow until everything is repaired."""
+    connections = faults.world.broker.connections
+    if connections:
+        connection = connections[fault.target % len(connections)]
+        connection.up.slow_ms = connection.down.slow_ms = fault.amount % 400
+
+
+@fault(often=3)
+def repeat_control(faults: Faults, fault: Fault) -> None:
+    """Control messages that were read come once more, as after a killed broker forgot their acks."""
+    read = faults.world.history.control_read
+    first = max(0, len(read) - 1 - fault.target)
+    _put_again(faults, list(read)[first : first + 1 + fault.amount % 20])
+
+
+def repeat_words(faults: Faults, consumer: ConsumerMachine) -> None:
+    """All that consumers of this id said comes once more."""
+    word = f'"consumer":"{consumer.plan.consumer_id}"'.encode()
+    _put_again(faults, [message for message in faults.world.history.control_read if word in message.body])
+
+
+def _put_again(faults: Faults, messages: list[Stored]) -> None:
+    broker = faults.world.broker
+    queue = broker.queues.get(faults.world.names.control)
+    if queue is not None:
+        for message in messages:
+            again = broker.put(queue, message.exchange, message.routing_key, message.properties, message.body)
+            again.synced = True

@@ -1,0 +1,52 @@
+"""Faults of consumers: killed, cut off, frozen, slow, gone on purpose."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dispatcher.sim.faults.broker import repeat_words
+from dispatcher.sim.faults.kinds import Fault, fault
+from dispatcher.sim.faults.striking import Faults
+
+_SLOWER: Final = 30
+
+
+@fault(often=10)
+def kill_consumer(faults: Faults, fault: Fault) -> None:
+    down_ms = fault.amount % 2_000
+    consumer = faults.consumer(fault)
+    faults.kill(consumer, down_ms)
+    if fault.amount % 3 == 0:  # what the former one said is read again by a dispatcher that has a new one
+        faults.after(down_ms + fault.target // 2, repeat_words, faults, consumer)
+
+
+@fault(often=8)
+def cut_consumer(faults: Faults, fault: Fault) -> None:
+    faults.cut(faults.consumer(fault), fault)
+
+
+@fault(often=2)
+def cut_all_consumers(faults: Faults, fault: Fault) -> None:
+    """A load balancer between them and the broker is restarted."""
+    for consumer in faults.world.consumers:
+        faults.cut(consumer, fault)
+
+
+@fault(often=5)
+def freeze_consumer(faults: Faults, fault: Fault) -> None:
+    faults.freeze(faults.consumer(fault), fault)
+
+
+@fault(often=2)
+def slow_consumer(faults: Faults, fault: Fault) -> None:
+    """Its handlers take much longer for a while."""
+    consumer = faults.consumer(fault)
+    consumer.slowness = _SLOWER
+    faults.after(fault.amount % 3_000, setattr, consumer, "slowness", 1)
+
+
+@fault(often=3)
+def leave_consumer(faults: Faults, fault: Fault) -> None:
+    consumer = faults.consumer(fault)
+    consumer.leave()
+    faults.after(fault.amount % 3_000, consumer.start)

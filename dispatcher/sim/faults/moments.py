@@ -1,0 +1,106 @@
+"""Faults that strike exactly at a publish or a commit."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from dispatcher.sim.faults.kinds import Fault, fault
+from dispatcher.sim.faults.striking import Faults
+
+#: At most so many of the same pass before the fault strikes.
+_OTHERS_MAX: Final = 30
+
+
+def _others(fault: Fault) -> int:
+    return fault.target % _OTHERS_MAX
+
+
+def _cut(connection: Any) -> None:
+    connection.ended_by_broker("cut at a publish")
+
+
+@fault(often=6)
+def kill_at_publish(faults: Faults, fault: Fault) -> None:
+    """A dispatcher dies: the copies before this one are out, their confirms are not read."""
+
+    def strike(connection: Any) -> None:
+        _cut(connection)
+        faults.kill_owner(connection, 200)
+
+    faults.arm(fault, "copy", _others(fault), strike)
+
+
+@fault(often=5)
+def cut_at_publish(faults: Faults, fault: Fault) -> None:
+    faults.arm(fault, "copy", _others(fault), _cut)
+
+
+@fault(often=4)
+def kill_at_settle(faults: Faults, fault: Fault) -> None:
+    """A consumer dies: what it said before is stored, and it has not read the confirms."""
+
+    def strike(connection: Any) -> None:
+        _cut(connection)
+        faults.kill_owner(connection, 200)
+
+    faults.arm(fault, "word", _others(fault), strike)
+
+
+@fault(often=3)
+def cut_at_settle(faults: Faults, fault: Fault) -> None:
+    faults.arm(fault, "word", _others(fault), _cut)
+
+
+@fault(often=5)
+def kill_before_commit(faults: Faults, fault: Fault) -> None:
+    """A dispatcher dies, and Redis never sees its commit."""
+    faults.arm(fault, "before commit", _others(fault), _killer(faults, fault))
+
+
+@fault(often=6)
+def kill_after_commit(faults: Faults, fault: Fault) -> None:
+    """A dispatcher dies, and its commit is in Redis."""
+    faults.arm(fault, "after commit", _others(fault), _killer(faults, fault))
+
+
+def _killer(faults: Faults, fault: Fault) -> Any:
+    def strike(connection: Any) -> None:
+        faults.kill_owner(connection, 100)
+        if fault.amount % 2:  # who could have told of the settle goes with it
+            for consumer in faults.world.consumers:
+                faults.kill(consumer, 300)
+
+    return strike
+
+
+@fault(often=3)
+def cut_redis_before_commit(faults: Faults, fault: Fault) -> None:
+    faults.arm(fault, "before commit", _others(fault), lambda connection: connection.cut("cut at a commit"))
+
+
+@fault(often=4)
+def cut_redis_after_commit(faults: Faults, fault: Fault) -> None:
+    """The reply is lost after the write."""
+    faults.arm(fault, "after commit", _others(fault), lambda connection: connection.cut("cut at a commit"))
+
+
+@fault(often=3)
+def nack_marker(faults: Faults, fault: Fault) -> None:
+    """A consumer comes back while the marker for its former connection waits to be published again."""
+    world = faults.world
+
+    def strike(_: Any) -> None:
+        world.broker.nack_next[world.names.control] = 1
+
+    faults.arm(fault, "marker", 0, strike)
+    faults.cut(faults.consumer(fault), fault)
+
+
+@fault(often=3)
+def late_marker(faults: Faults, fault: Fault) -> None:
+    """The marker for a consumer's former connection is stored behind the words of its new one."""
+    faults.arm(fault, "marker", 0, lambda connection: setattr(connection.up, "slow_ms", fault.amount % 100))
+    for connection in faults.connections_of(faults.leader_or(fault).process):
+        connection.up.slow_ms = fault.amount % 100
+        faults.after(1_000, setattr, connection.up, "slow_ms", 0)
+    faults.cut(faults.consumer(fault), fault)

@@ -1,0 +1,163 @@
+"""Carries out a scenario's faults, and undoes all of them when they shall stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from dispatcher.sim.connections import BrokerConnection
+from dispatcher.sim.consumers import ConsumerMachine
+from dispatcher.sim.dispatchers import DispatcherMachine
+from dispatcher.sim.faults.kinds import KINDS, Fault
+from dispatcher.sim.loop import ProcessLoop
+
+if TYPE_CHECKING:
+    from dispatcher.sim.world import World
+
+Machine = DispatcherMachine | ConsumerMachine
+
+#: How long after the last fault everything is repaired.
+_REPAIR_MS: Final = 3_000
+
+
+class Armed:
+    """A fault that strikes at a moment, after that many others like it."""
+
+    __slots__ = ("act", "kind", "moment", "others")
+
+    def __init__(self, kind: str, moment: str, others: int, act: Callable[[Any], None]) -> None:
+        self.kind = kind
+        self.moment = moment
+        self.others = others
+        self.act = act
+
+
+class Faults:
+    """Strikes. `over_at_ms`: when the last fault has struck and has been undone."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._armed: list[Armed] = []
+        faults = world.scenario.faults
+        last_ms = max((fault.at_ms for fault in faults), default=0)
+        self.over_at_ms = world.begun_at_ms + last_ms + (_REPAIR_MS if faults else 100)
+
+    def schedule(self) -> None:
+        world = self.world
+        for fault in world.scenario.faults:
+            world.scheduler.after(fault.at_ms, self._strike, fault)
+        world.broker.before_publish = self._before_publish
+        world.redis.around_commit = self._around_commit
+
+    def _strike(self, fault: Fault) -> None:
+        self.world.history.note("FAULT", fault.kind, fault.target, fault.amount)
+        self.world.history.met["fault", fault.kind] += 1
+        KINDS[fault.kind].strike(self, fault)
+
+    def after(self, delay_ms: int, act: Callable[..., object], *arguments: Any) -> None:
+        self.world.scheduler.after(delay_ms, act, *arguments)
+
+    def stop(self) -> None:
+        """Everything is repaired, everybody is there again."""
+        world = self.world
+        self._armed.clear()
+        world.history.note("FAULT", "over")
+        world.broker.restart()
+        world.broker.nack_next.clear()
+        if not world.redis.up:
+            world.redis.restart(0)
+        world.redis.slow_ms = 0
+        for connection in world.broker.connections:
+            connection.up.slow_ms = connection.down.slow_ms = 0
+        for consumer in world.consumers:
+            consumer.slowness = 1
+        machines: list[Machine] = [*world.dispatchers, *world.consumers]
+        for machine in machines:
+            if machine.process is not None:
+                machine.process.thaw()
+            machine.start()
+
+    # -- moments: "copy", "word" (of a consumer), "marker", "before commit", "after commit" --
+
+    def arm(self, fault: Fault, moment: str, others: int, act: Callable[[Any], None]) -> None:
+        """Strike at that moment, once `others` more like it have passed; `act` gets the connection."""
+        self._armed.append(Armed(fault.kind, moment, others, act))
+
+    def _pass(self, moment: str, connection: Any) -> None:
+        for armed in self._armed:
+            if armed.moment != moment:
+                continue
+            armed.others -= 1
+            if armed.others < 0:
+                self._armed.remove(armed)
+                self.world.history.note("FAULT", "strikes", armed.kind, connection.process.name)
+                self.world.history.met["struck", armed.kind] += 1
+                armed.act(connection)
+                return
+
+    def _before_publish(self, connection: BrokerConnection, exchange: str) -> None:
+        if not self._armed:
+            return
+        if exchange == self.world.names.exchange:
+            self._pass("copy", connection)
+        elif exchange == self.world.names.control_exchange:
+            machine = self.world.machines.get(connection.process)
+            self._pass("word" if isinstance(machine, ConsumerMachine) else "marker", connection)
+
+    def _around_commit(self, connection: Any, after: bool) -> None:
+        if self._armed:
+            self._pass("after commit" if after else "before commit", connection)
+
+    # -- to whom --
+
+    def leader_or(self, fault: Fault) -> DispatcherMachine:
+        """Who leads; while nobody does, any dispatcher."""
+        return self.world.leader() or self.dispatcher(fault)
+
+    def dispatcher(self, fault: Fault) -> DispatcherMachine:
+        return self.world.dispatchers[fault.target % len(self.world.dispatchers)]
+
+    def consumer(self, fault: Fault) -> ConsumerMachine:
+        return self.world.consumers[fault.target % len(self.world.consumers)]
+
+    def connections_of(self, process: ProcessLoop | None) -> list[BrokerConnection]:
+        """Its connections to the broker."""
+        return [connection for connection in self.world.broker.connections if connection.process is process]
+
+    # -- what happens to processes of either sort --
+
+    def kill(self, machine: Machine, down_ms: int) -> None:
+        """kill -9, and a start after that time."""
+        machine.kill()
+        self.after(down_ms, machine.start)
+
+    def kill_owner(self, connection: Any, down_ms: int) -> None:
+        """Kill the process whose connection this is."""
+        machine = self.world.machines.get(connection.process)
+        if machine is not None:
+            self.kill(machine, down_ms)
+
+    def cut(self, machine: Machine, fault: Fault) -> None:
+        """Its connections to the broker end: at the broker at once, or somewhere on the way."""
+        for connection in self.connections_of(machine.process):
+            if fault.amount % 2:
+                connection.ended_by_broker("cut")
+            else:
+                connection.reset("cut")
+
+    def freeze(self, machine: Machine, fault: Fault) -> None:
+        """SIGSTOP; long ones are cut off by the broker, and wake up when others have their place."""
+        process = machine.process
+        if process is None:
+            return
+        process.freeze()
+        if fault.amount % 3 == 0:  # a short stop
+            self.after(fault.amount % 700, process.thaw)
+            return
+        noticed_ms = fault.amount % 500
+        self.after(noticed_ms, self._end_connections, process)
+        self.after(noticed_ms + fault.amount % 2_000, process.thaw)
+
+    def _end_connections(self, process: ProcessLoop) -> None:
+        for connection in self.connections_of(process):
+            connection.ended_by_broker("missed heartbeats from client")

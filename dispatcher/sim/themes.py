@@ -1,0 +1,103 @@
+"""What goes wrong in a run: most runs have a theme, whose faults come oftener, in a lane that they hurt more.
+
+Faults that are drawn evenly from everything meet the windows of rare bugs about once in a thousand runs. A
+theme brings together what such a window needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+from dispatcher.sim.faults import KINDS
+from dispatcher.sim.faults.kinds import Fault
+
+#: In a run with a theme so many of the faults are the theme's.
+_OF_THE_THEME: Final = 0.7
+#: Trouble rarely comes alone: so long after a fault another may follow it.
+_SOON_MS: Final = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Theme:
+    """What comes oftener than elsewhere. Each tuple of values is drawn from evenly."""
+
+    name: str
+    often: int
+    kinds: tuple[str, ...] = ()  # of faults
+    incidents: tuple[int, ...] = (1, 2, 3, 5, 8, 12)
+    options: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # of the lane
+    dispatchers: tuple[int, ...] = (1, 1, 2, 3)
+    redis_ms: tuple[int, ...] = (0, 0, 10, 60)
+    same_id: float = 0.25  # consumers that take the id of the one before
+    twins: tuple[float, ...] = (0, 0, 0, 0.03)  # messages that have an equal one
+    killers: tuple[int, ...] = (0, 0, 0, 0, 0, 1, 2, 3)  # messages that kill their consumers
+
+    def draw_options(self, random: Random) -> dict[str, Any]:
+        return {name: random.choice(values) for name, values in self.options.items()}
+
+
+THEMES: Final = (
+    Theme(name="nothing", often=2, incidents=(0,)),
+    Theme(name="anything", often=5),
+    Theme(
+        name="consumers come and go", often=4,
+        kinds=(
+            "kill_consumer", "cut_consumer", "cut_all_consumers", "freeze_consumer", "leave_consumer",
+            "slow_consumer", "nack", "nack_marker", "late_marker", "kill_at_settle", "cut_at_settle",
+        ),
+        incidents=(3, 5, 8, 12), same_id=0.4, redis_ms=(0, 10, 60, 150),
+    ),
+    Theme(
+        name="two leaders", often=3,
+        kinds=("freeze_leader", "cut_leader", "kill_leader", "slow_redis", "clock_jump", "late_event"),
+        incidents=(3, 5, 8), dispatchers=(2, 2, 3), redis_ms=(0, 60, 200),
+    ),
+    Theme(
+        name="crashes at commits", often=3,
+        kinds=(
+            "kill_before_commit", "kill_after_commit", "kill_host", "cut_redis_before_commit",
+            "cut_redis_after_commit", "kill_at_publish", "cut_at_publish",
+        ),
+        incidents=(2, 3, 5, 8), redis_ms=(0, 10, 60),
+    ),
+    Theme(
+        name="the broker fails", often=3,
+        kinds=("kill_broker", "repeat_control", "nack", "slow_link", "kill_consumer", "cut_leader"),
+        incidents=(1, 2, 3, 5), same_id=0.4,
+    ),
+    Theme(
+        name="Redis fails", often=3,
+        kinds=("restart_redis", "redis_loses_last", "redis_loses_all", "slow_redis", "wipe", "kill_leader"),
+        incidents=(1, 2, 3, 5),
+    ),
+    Theme(
+        name="equal messages", often=2,
+        kinds=("kill_leader", "cut_leader", "kill_after_commit", "kill_consumer"),
+        incidents=(2, 3, 5, 8), twins=(0.05, 0.2), options={"look_ahead": (3, 10, 50)},
+    ),
+    Theme(
+        name="operators", often=2,
+        kinds=("rebalance", "reset_owners", "close_group", "leave_consumer", "kill_leader", "kill_consumer"),
+        incidents=(3, 5, 8), redis_ms=(0, 10, 60),
+    ),
+)  # fmt: skip
+
+
+def draw_faults(random: Random, theme: Theme, busy_ms: int) -> tuple[Fault, ...]:
+    """The faults of a run whose consumers have work for about that long."""
+    faults = []
+    for _ in range(random.choice(theme.incidents)):
+        at_ms = int(random.random() * busy_ms)
+        faults.append(_fault(random, theme, at_ms))
+        while random.random() < 0.25:
+            at_ms += random.randrange(_SOON_MS)
+            faults.append(_fault(random, theme, at_ms))
+    return tuple(sorted(faults))
+
+
+def _fault(random: Random, theme: Theme, at_ms: int) -> Fault:
+    names = theme.kinds if theme.kinds and random.random() < _OF_THE_THEME else tuple(KINDS)
+    kind = random.choices(names, [KINDS[name].often for name in names])[0]
+    return Fault(at_ms, kind, random.randrange(60), random.randrange(10_000))
