@@ -200,7 +200,12 @@ class RetrySettings(_Model):
     """What becomes of a message that its consumers can't process."""
 
     attempts: Annotated[int, Integer(1, ATTEMPTS_MAX)] = Field(
-        default=3, description="Deaths of consumers with one message before it is tried alone, and one more."
+        default=3, description="Calls of the handler in one hand-over, and deaths that make poison."
+    )
+    backoff_ms: Annotated[int, Duration(0, 60_000)] = Field(
+        default=1_000,
+        alias="backoff",
+        description="Pause before the second call; it doubles, up to a minute.",
     )
 
 

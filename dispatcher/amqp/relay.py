@@ -30,6 +30,7 @@ from dispatcher.errors import ProtocolViolation
 from dispatcher.protocol import (
     BROKER_HEADERS,
     HEADER_ATTEMPT,
+    HEADER_CALLS,
     HEADER_DEADLINE,
     HEADER_EPOCH,
     HEADER_EXCHANGE,
@@ -267,6 +268,7 @@ def dead_frames(
     routing_key: str,
     reason: str,
     attempt: int,
+    calls: int,
     group: bytes | None,
     origin: str,
     frame_max: int,
@@ -278,6 +280,8 @@ def dead_frames(
     """
     essential = _reason_field(reason)
     added = essential + field(HEADER_ATTEMPT.encode(), b"l", attempt.to_bytes(8, signed=True))
+    if calls:
+        added += field(HEADER_CALLS.encode(), b"l", calls.to_bytes(8, signed=True))
     if group is not None:
         added += string_field(HEADER_GROUP.encode(), group)
     added += string_field(HEADER_ORIGIN.encode(), origin.encode())

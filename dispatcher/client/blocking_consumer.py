@@ -19,7 +19,7 @@ from dispatcher.client.io_thread import IoThread
 from dispatcher.client.links import CLOSE_TIMEOUT_S, Tls
 from dispatcher.client.membership import OFFLINE_LIMIT_MS
 from dispatcher.client.pika_link import PikaLink
-from dispatcher.client.retries import RetryPolicy
+from dispatcher.client.retries import RetryChoice
 from dispatcher.client.thread_runner import BlockingHandler, ThreadRunner
 from dispatcher.protocol import DEFAULT_PREFIX
 
@@ -192,15 +192,16 @@ class BlockingGroupConsumer:
         handler: BlockingHandler,
         *,
         concurrency: int = 10,
-        attempts: int = 3,
-        backoff_ms: int = 1_000,
+        attempts: int | None = None,
+        backoff_ms: int | None = None,
         stop_on_signals: bool = True,
     ) -> None:
         """Call `handler(message)` in `concurrency` threads for every message until `stop`, SIGTERM or SIGINT.
 
         Order, retries, RetryLater, RejectMessage and signals are those of `GroupConsumer.run`.
         """
-        runner = ThreadRunner(handler, concurrency, RetryPolicy(attempts=attempts, backoff_ms=backoff_ms))
+        choice = RetryChoice(attempts, backoff_ms)
+        runner = ThreadRunner(handler, concurrency, lambda: choice.over(self._opened()[1].retry))
         with self._stopping_on_signals() if stop_on_signals else contextlib.nullcontext():
             self.open()
             io, _ = self._opened()

@@ -16,7 +16,7 @@ from dispatcher.client.identity import ConsumerIdentity
 from dispatcher.client.inbox import Inbox
 from dispatcher.client.links import CLOSE_TIMEOUT_S, Tls
 from dispatcher.client.membership import OFFLINE_LIMIT_MS
-from dispatcher.client.retries import RetryPolicy
+from dispatcher.client.retries import RetryChoice
 from dispatcher.client.runner import SLICE_MS, Handler, Runner, monotonic_ms
 from dispatcher.protocol import DEFAULT_PREFIX
 
@@ -135,8 +135,8 @@ class GroupConsumer:
         handler: Handler,
         *,
         concurrency: int = 10,
-        attempts: int = 3,
-        backoff_ms: int = 1_000,
+        attempts: int | None = None,
+        backoff_ms: int | None = None,
         stop_on_signals: bool = True,
     ) -> None:
         """Call `await handler(message)` for every message until `stop`, SIGTERM or SIGINT.
@@ -144,15 +144,17 @@ class GroupConsumer:
         At most `concurrency` handlers run at a time, and never two on one group: within a group messages are
         handled strictly in order. A handler that returns has processed its message, which is acked. One that
         raises is called again after `backoff_ms`, doubled each time, up to a minute; after `attempts` calls
-        the message is failed with the exception's text, and the group goes on. RetryLater and RejectMessage
-        say otherwise. A message whose deadline has passed is failed as `expired` instead of handled.
-        Handlers must not block the event loop: heartbeats would stop, and after seconds RabbitMQ closes the
-        connection. What blocks belongs into a BlockingGroupConsumer.
+        the message is failed with the exception's text, and the group goes on. Where these are None the
+        lane's configuration says (`retry`). RetryLater and RejectMessage say otherwise. A message whose
+        deadline has passed is failed as `expired` instead of handled. Handlers must not block the event loop:
+        heartbeats would stop, and after seconds RabbitMQ closes the connection. What blocks belongs into a
+        BlockingGroupConsumer.
 
         On the first signal (in the main thread, unless `stop_on_signals` is False) it leaves, finishes what
         is in hand, and returns when that is settled; on the second it stops at once.
         """
-        runner = Runner(handler, concurrency, RetryPolicy(attempts=attempts, backoff_ms=backoff_ms))
+        choice = RetryChoice(attempts, backoff_ms)
+        runner = Runner(handler, concurrency, lambda: choice.over(self._opened().retry))
         with self._stopping_on_signals() if stop_on_signals else contextlib.nullcontext():
             await self.open()
             self._inbox.give_to(runner)

@@ -18,6 +18,7 @@ from dispatcher.client.links import REFUSAL_CODES, Loop, MakeLink, Publication, 
 from dispatcher.client.membership import Membership
 from dispatcher.client.orders import Finish, Lose, OpenQueue, Order, Publish
 from dispatcher.client.properties import Properties
+from dispatcher.client.retries import RetryPolicy
 from dispatcher.client.tap import Delivery
 from dispatcher.errors import ConfigurationError
 from dispatcher.protocol import KEY_HEARTBEAT, LaneNames
@@ -113,6 +114,11 @@ class ConsumerEngine(Generic[M]):
     @property
     def joined(self) -> bool:
         return self._membership.joined
+
+    @property
+    def retry(self) -> RetryPolicy:
+        """The lane's policy, as far as a welcome has told it."""
+        return self._membership.retry
 
     @property
     def all_confirmed(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final, Generic, TypeVar
 
 from dispatcher.client.copies import Copy
-from dispatcher.client.retries import GiveUp, RejectMessage, RetryIn, RetryLater, RetryPolicy
+from dispatcher.client.retries import GiveUp, RejectMessage, RetryIn, RetryLater, RetryPolicyNow
 from dispatcher.client.schedule import GroupSchedule
 
 LOG: Final = logging.getLogger("dispatcher.client")
@@ -19,7 +19,7 @@ M = TypeVar("M", bound=Copy)
 class Handling(Generic[M]):
     """What the handlers of one `run` work on. Not safe for threads: the caller holds a lock."""
 
-    def __init__(self, policy: RetryPolicy) -> None:
+    def __init__(self, policy: RetryPolicyNow) -> None:
         self._policy = policy
         self._schedule: GroupSchedule[M] = GroupSchedule()
         self._calls: dict[M, int] = {}  # of messages that were tried before
@@ -55,11 +55,12 @@ class Handling(Generic[M]):
         else:
             asked = isinstance(error, RetryLater | RejectMessage)  # the handler's word, not its accident
             trace = None if asked else error
-            match self._policy.after(error, calls):
+            policy = self._policy()
+            match policy.after(error, calls):
                 case RetryIn(delay_ms):
                     LOG.warning(
                         "attempt %d of %d at %r failed, again in %d ms",
-                        calls, self._policy.attempts, message, delay_ms, exc_info=trace,
+                        calls, policy.attempts, message, delay_ms, exc_info=trace,
                     )  # fmt: skip
                     self._calls[message] = calls
                     self._schedule.retry(message, now_ms + delay_ms)

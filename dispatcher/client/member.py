@@ -23,6 +23,7 @@ from dispatcher.client.group_order import GroupOrder
 from dispatcher.client.orders import OpenQueue, Order, Publish
 from dispatcher.client.pacing import Backoff
 from dispatcher.client.ranges import SeqRanges
+from dispatcher.client.retries import RetryPolicy
 from dispatcher.client.settling import Settling
 from dispatcher.errors import InvalidTransition
 from dispatcher.protocol import FailedMessage, Heartbeat, InHand, Join, Leave, Settle
@@ -113,6 +114,7 @@ class Member(Generic[C]):
         self.end_reason = ""
         self.n = 0  # joins announced so far
         self.queue = ""
+        self.retry: RetryPolicy | None = None  # of the lane, as the latest welcome said
         self.in_hand: dict[int, C] = {}  # by seq, in the order of arrival
         self.settling = Settling(consumer, incarnation, full_count=max(1, prefetch // 2))
         self.settling.adopt(leftovers)
@@ -324,6 +326,7 @@ class Member(Generic[C]):
         heartbeat_ms = body.get("heartbeat")
         if isinstance(heartbeat_ms, int) and heartbeat_ms > 0:
             self._heartbeat_ms = heartbeat_ms
+        self.retry = RetryPolicy.of_welcome(body.get("retry")) or self.retry
         if self.standing is Standing.JOINING:  # a repeated answer does nothing
             self._heartbeat_at_ms = now_ms
         self._become(Standing.JOINED)

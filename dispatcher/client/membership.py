@@ -12,6 +12,7 @@ from dispatcher.client import properties as amqp_properties
 from dispatcher.client.copies import Copy, Numbers, read_numbers
 from dispatcher.client.member import End, Member, Standing, Wish
 from dispatcher.client.orders import Finish, Lose, Order
+from dispatcher.client.retries import RetryPolicy
 from dispatcher.client.tap import Delivery
 from dispatcher.errors import ConsumerRefused
 from dispatcher.protocol import FailedMessage, Settle
@@ -50,6 +51,7 @@ class Membership(Generic[M]):
         self._tokens = count(1)  # over all incarnations: a late confirm can't mean another's message
         self.over = False
         self.ever_welcomed = False
+        self.retry = RetryPolicy()  # the lane's; until the first welcome what a lane has by default
         self.member = self._next_member(now_ms)
 
     def _next_member(self, now_ms: int, leftovers: Iterable[Settle] = ()) -> Member[M]:
@@ -83,6 +85,7 @@ class Membership(Generic[M]):
             raise ValueError(f"the body of a {kind} is not JSON") from None
         self.member.notice_received(kind, body if isinstance(body, dict) else {}, now_ms)
         self.ever_welcomed |= self.joined
+        self.retry = self.member.retry or self.retry
 
     def settle(self, message: M, reason: str | None, attempts: int, now_ms: int) -> bool:
         """The application's word on a message. False: it was lost before."""

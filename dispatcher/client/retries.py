@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 BACKOFF_MAX_MS: Final = 60_000
 
@@ -41,7 +42,10 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """`attempts` calls of the handler in one hand-over; the pause doubles each time, up to a minute."""
+    """`attempts` calls of the handler in one hand-over; the pause doubles each time, up to a minute.
+
+    The defaults are those of a lane (`retry` in the dispatcher's configuration).
+    """
 
     attempts: int = 3
     backoff_ms: int = 1_000
@@ -51,6 +55,14 @@ class RetryPolicy:
             raise ValueError(f"attempts must be at least 1, but is {self.attempts}")
         if self.backoff_ms < 0:
             raise ValueError(f"backoff_ms must not be negative, but is {self.backoff_ms}")
+
+    @classmethod
+    def of_welcome(cls, told: Any) -> RetryPolicy | None:
+        """What a welcome says that the lane's `retry` is; None for anything else than that."""
+        match told:
+            case {"attempts": int(attempts), "backoff": int(backoff_ms)} if attempts >= 1 and backoff_ms >= 0:
+                return cls(attempts=attempts, backoff_ms=backoff_ms)
+        return None
 
     def after(self, error: BaseException, calls: int) -> RetryIn | GiveUp:
         """What to do when call number `calls` (1 first) raised `error`."""
@@ -62,3 +74,25 @@ class RetryPolicy:
         if isinstance(error, RetryLater):
             return RetryIn(error.delay_ms)
         return RetryIn(min(self.backoff_ms << min(calls - 1, 30), BACKOFF_MAX_MS))
+
+
+#: The policy that counts now: a lane's may come with each welcome.
+RetryPolicyNow = Callable[[], RetryPolicy]
+
+
+@dataclass(frozen=True, slots=True)
+class RetryChoice:
+    """What an application says of retries itself; None: as the lane's configuration does."""
+
+    attempts: int | None
+    backoff_ms: int | None
+
+    def __post_init__(self) -> None:
+        self.over(RetryPolicy())  # raises ValueError now, not at the first failure
+
+    def over(self, lane: RetryPolicy) -> RetryPolicy:
+        """The lane's policy with this choice."""
+        return RetryPolicy(
+            attempts=lane.attempts if self.attempts is None else self.attempts,
+            backoff_ms=lane.backoff_ms if self.backoff_ms is None else self.backoff_ms,
+        )

@@ -9,7 +9,7 @@ from typing import Final
 
 from dispatcher.client.copies import Message
 from dispatcher.client.handling import Handling
-from dispatcher.client.retries import RetryPolicy
+from dispatcher.client.retries import RetryPolicyNow
 
 Handler = Callable[[Message], Awaitable[object]]
 #: Handlers that never wait would keep the loop from heartbeats and settles: it gets its turn this often.
@@ -23,7 +23,7 @@ def monotonic_ms() -> int:
 class Runner:
     """At most `concurrency` handlers at a time; a pause before a retry takes no place."""
 
-    def __init__(self, handler: Handler, concurrency: int, policy: RetryPolicy) -> None:
+    def __init__(self, handler: Handler, concurrency: int, policy: RetryPolicyNow) -> None:
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, but is {concurrency}")
         self._handler = handler

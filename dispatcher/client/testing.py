@@ -71,7 +71,8 @@ class PracticeLane:
     ) -> list[Outcome]:
         """Handle everything added; the outcomes are in the order in which the messages were settled."""
         outcomes: list[Outcome] = []
-        runner = Runner(handler, concurrency, RetryPolicy(attempts=attempts, backoff_ms=backoff_ms))
+        policy = RetryPolicy(attempts=attempts, backoff_ms=backoff_ms)
+        runner = Runner(handler, concurrency, lambda: policy)
         runner.add(Message(*planned, _recording(outcomes)) for planned in self._planned)
         try:
             async with asyncio.timeout(TIMEOUT_S):
@@ -94,7 +95,8 @@ class PracticeLane:
                 done.set()
             return True
 
-        runner = ThreadRunner(handler, concurrency, RetryPolicy(attempts=attempts, backoff_ms=backoff_ms))
+        policy = RetryPolicy(attempts=attempts, backoff_ms=backoff_ms)
+        runner = ThreadRunner(handler, concurrency, lambda: policy)
         runner.add(BlockingMessage(*planned, settled) for planned in self._planned)
         runner.start()
         try:

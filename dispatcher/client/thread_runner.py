@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from dispatcher.client.copies import BlockingMessage
 from dispatcher.client.handling import Handling
-from dispatcher.client.retries import RetryPolicy
+from dispatcher.client.retries import RetryPolicyNow
 from dispatcher.client.runner import monotonic_ms
 
 BlockingHandler = Callable[[BlockingMessage], object]
@@ -19,7 +19,7 @@ class ThreadRunner:
     A thread can't be cancelled: the handler of a lost message runs on, and its group waits for it here.
     """
 
-    def __init__(self, handler: BlockingHandler, concurrency: int, policy: RetryPolicy) -> None:
+    def __init__(self, handler: BlockingHandler, concurrency: int, policy: RetryPolicyNow) -> None:
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, but is {concurrency}")
         self._handler = handler

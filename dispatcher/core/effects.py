@@ -66,6 +66,7 @@ class Ended(NamedTuple):
     group: bytes | None
     attempt: int
     reason: str
+    calls: int = 0  # of its handler, if its consumer has failed it
 
 
 class Buried(NamedTuple):

@@ -27,5 +27,6 @@ def open_entry(message: Message) -> OpenEntry:
 def ended_entry(message: Message, reason: str) -> Ended:
     """The entry of a message that is on its way to the dead queue."""
     return Ended(
-        message.queue, message.arrival, message.fingerprint, message.group_id, message.attempt, reason
+        message.queue, message.arrival, message.fingerprint, message.group_id, message.attempt, reason,
+        message.calls,
     )  # fmt: skip

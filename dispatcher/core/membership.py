@@ -309,8 +309,4 @@ class Membership:
     # -- notices --
 
     def _answer(self, join: Join, kind: str) -> None:
-        body = {
-            "consumer": join.consumer, "incarnation": join.incarnation, "n": join.n,
-            "heartbeat": self._state.options.heartbeat_ms,
-        }  # fmt: skip
-        self._state.effects.actions.append(SendNotice(join.queue, kind, body))
+        self._state.answer(join.queue, kind, consumer=join.consumer, incarnation=join.incarnation, n=join.n)

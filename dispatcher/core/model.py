@@ -30,7 +30,7 @@ class Message:
     """
 
     __slots__ = (
-        "arrival", "attempt", "closing", "consumer", "content", "cost", "deadline_at_ms", "epoch",
+        "arrival", "attempt", "calls", "closing", "consumer", "content", "cost", "deadline_at_ms", "epoch",
         "fingerprint", "first", "group", "group_id", "group_seq", "inbound", "queue", "received_at_ms",
         "redelivered", "refusal", "dispatched_at_ms", "seq", "settles_at_death", "size", "state", "tag",
     )  # fmt: skip
@@ -67,6 +67,7 @@ class Message:
         self.cost = cost  # in DWRR units
         self.state = MessageState.HELD
         self.attempt = 0  # hand-overs so far
+        self.calls = 0  # of its handler, by the consumer that has failed it
         self.group: Group | None = None
         self.consumer: Consumer | None = None
         self.seq = 0

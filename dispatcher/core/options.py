@@ -16,6 +16,7 @@ class LaneOptions:
     ungrouped: str = "balance"  # or "reject", or "group:<name>"
     group_idle_timeout_ms: int | None = None  # None: never
     attempts: int = 3
+    backoff_ms: int = 1_000
     reconnect_grace_ms: int = 0
     liveness_interval_ms: int = 500
     heartbeat_ms: int = 5_000

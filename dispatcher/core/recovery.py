@@ -78,6 +78,7 @@ class Recovery:
         message.attempt = entry.attempt
         if isinstance(entry, Ended):
             message.state = MessageState.ENDING
+            message.calls = entry.calls
             self._state.ending[message] = entry.reason
         else:
             holder = self._state.by_number.get(entry.incarnation)

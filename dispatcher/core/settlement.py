@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from dispatcher.core.consumers import Consumer
 from dispatcher.core.effects import Buried, Record, SettledRange
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.protocol import FailedMessage, Settle
+
+#: Handler calls that a consumer may report are kept up to this; the journal and the dead queue have 32 bits.
+CALLS_MAX: Final = 2**31 - 1
 
 
 class Settlement:
@@ -80,7 +85,12 @@ class Settlement:
         if message is None:
             self._state.ignore_settles(consumer.id, 1)
             return
+        message.calls = min(failed.attempts, CALLS_MAX)
         self._state.counters["failed"] += 1
+        self._state.tell_of(
+            message, "message_failed", consumer=consumer.id, reason=failed.reason,
+            attempt=message.attempt, calls=message.calls,
+        )  # fmt: skip
         self._over(consumer, message)
         if message.tag:
             self._state.end(message, failed.reason)

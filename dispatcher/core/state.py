@@ -16,6 +16,7 @@ from dispatcher.core.options import LaneOptions
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.resting import Resting
 from dispatcher.group_text import format_group
+from dispatcher.protocol import TYPE_WELCOME
 
 #: A broker that is killed forgets up to 32,768 acks of a busy classic queue (its index journal).
 PROVEN_PER_INBOUND_MAX: Final = 40_000
@@ -101,11 +102,15 @@ class LaneState:
 
     def notice(self, consumer: Consumer, kind: str) -> None:
         """Send a `dispatch.*` message to a consumer's present queue."""
-        body = {
-            "consumer": consumer.id, "incarnation": consumer.uuid, "n": consumer.n,
-            "heartbeat": self.options.heartbeat_ms,
-        }  # fmt: skip
-        self.effects.actions.append(SendNotice(consumer.queue, kind, body))
+        self.answer(consumer.queue, kind, consumer=consumer.id, incarnation=consumer.uuid, n=consumer.n)
+
+    def answer(self, queue: str, kind: str, **whom: Any) -> None:
+        """A `dispatch.*` message to this queue. A welcome says what the lane expects of its consumers."""
+        options = self.options
+        body = {**whom, "heartbeat": options.heartbeat_ms}
+        if kind == TYPE_WELCOME:
+            body["retry"] = {"attempts": options.attempts, "backoff": options.backoff_ms}
+        self.effects.actions.append(SendNotice(queue, kind, body))
 
     # -- groups --
 
@@ -316,7 +321,8 @@ class LaneState:
         self.effects.records.append(ended_entry(message, reason))
         self.effects.actions.append(DeadLetter(message, reason))
         self.counters["dead_lettered"] += 1
-        self.tell_of(message, "message_dead_lettered", reason=reason, attempt=message.attempt)
+        facts = {"reason": reason, "attempt": message.attempt, "calls": message.calls}
+        self.tell_of(message, "message_dead_lettered", **facts)
 
     def take_out(self, message: Message) -> None:
         """A message that waited is found to be out already: it waits no more. Its group is kept for it."""

@@ -6,7 +6,7 @@ A blob is one version byte and then records, each a kind byte and fixed fields i
     Entry           inbound u16, arrival u64 u64, fingerprint 16, incarnation u64, seq u64, group_seq u64,
                     epoch u64, attempt u32, first u8, group
     SettledRange    incarnation u64, first u64, last u64
-    Ended           inbound u16, arrival u64 u64, fingerprint 16, attempt u32, group, reason
+    Ended           inbound u16, arrival u64 u64, fingerprint 16, attempt u32, calls u32, group, reason
     Buried          inbound u16, arrival u64 u64
     Vanished        inbound u16, arrival u64 u64
     Taken           incarnation u64
@@ -42,7 +42,7 @@ from dispatcher.core.effects import (
 from dispatcher.errors import ConfigurationError, InvalidTransition
 
 #: Raised with every change of the layout above; what was written by a later version is refused.
-VERSION: Final = 1
+VERSION: Final = 2
 FINGERPRINT_BYTES: Final = 16
 #: In place of a group's length: the message is ungrouped.
 NO_GROUP: Final = 0xFFFF_FFFF
@@ -50,7 +50,7 @@ NO_GROUP: Final = 0xFFFF_FFFF
 _RESET, _ENTRY, _RANGE, _ENDED, _BURIED, _VANISHED, _TAKEN, _SETTLED, _PROVEN, _USED = range(1, 11)
 _ENTRY_FIELDS = Struct("!BHQQ16sQQQQIBI")
 _RANGE_FIELDS = Struct("!BQQQ")
-_ENDED_FIELDS = Struct("!BHQQ16sII")
+_ENDED_FIELDS = Struct("!BHQQ16sIII")
 _POSITION_FIELDS = Struct("!BHQQ")
 _TAKEN_FIELDS = Struct("!BQ")
 _SETTLED_FIELDS = Struct("!BHBI")
@@ -100,7 +100,7 @@ def _encode_rare(record: Record, stored: Sequence[int]) -> bytes:
             reason = record.reason.encode(errors="surrogatepass")  # any text that a consumer's JSON can hold
             fixed = _ENDED_FIELDS.pack(
                 _ENDED, stored[record.inbound], *record.arrival, _checked(record.fingerprint), record.attempt,
-                NO_GROUP if record.group is None else len(record.group),
+                record.calls, NO_GROUP if record.group is None else len(record.group),
             )  # fmt: skip
             return b"".join((fixed, record.group or b"", _LENGTH.pack(len(reason)), reason))
         case SettledEntries():
@@ -201,12 +201,12 @@ def _read_range(blob: bytes, at: int) -> tuple[Record, int]:
 
 
 def _read_ended(blob: bytes, at: int) -> tuple[Record, int]:
-    _, inbound, lane_epoch, tag, fingerprint, attempt, length = _ENDED_FIELDS.unpack_from(blob, at)
+    _, inbound, lane_epoch, tag, fingerprint, attempt, calls, length = _ENDED_FIELDS.unpack_from(blob, at)
     group, at = _read_group(blob, at + _ENDED_FIELDS.size, length)
     (length,) = _LENGTH.unpack_from(blob, at)
     reason, at = _read_bytes(blob, at + _LENGTH.size, length)
     text = reason.decode(errors="surrogatepass")
-    return Ended(inbound, (lane_epoch, tag), fingerprint, group, attempt, text), at
+    return Ended(inbound, (lane_epoch, tag), fingerprint, group, attempt, text, calls), at
 
 
 def _read_buried(blob: bytes, at: int) -> tuple[Record, int]:

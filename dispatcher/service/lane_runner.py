@@ -219,6 +219,7 @@ class LaneRunner:
             ungrouped=lane.ungrouped,
             group_idle_timeout_ms=lane.group_idle_timeout_ms,
             attempts=lane.retry.attempts,
+            backoff_ms=lane.retry.backoff_ms,
             reconnect_grace_ms=lane.reconnect_grace_ms,
             liveness_interval_ms=lane.liveness_interval_ms,
             heartbeat_ms=lane.heartbeat_ms,

@@ -214,7 +214,7 @@ class Outbox:
         frames = dead_frames(
             message.content, channel=self._channel, exchange=relay.names.exchange,
             routing_key=relay.names.dead, reason=order.reason, attempt=message.attempt,
-            group=message.group_id,
+            calls=message.calls, group=message.group_id,
             origin=f"{relay.inbound_queues[message.queue]} {epoch}.{tag}", frame_max=relay.link.frame_max,
         )  # fmt: skip
         self._frames.append(frames)

@@ -21,7 +21,7 @@ def dead(
     delivery = Delivery(1, b"in", 5, False, b"events", key, raw, body)
     content = read_content(delivery, Grouping(("x-group-id",), "x-group-seq"))
     arguments: dict[str, Any] = {
-        "reason": "failed", "attempt": 3, "group": content.group, "origin": ORIGIN, **given,
+        "reason": "failed", "attempt": 3, "calls": 2, "group": content.group, "origin": ORIGIN, **given,
     }  # fmt: skip
     frames = dead_frames(
         content,
@@ -43,6 +43,7 @@ def dead(
 
 def added(reason: str = "failed", group: bytes | None = b"g", key: bytes = b"k") -> bytes:
     fields = [text("x-dispatch-reason", reason), field("x-dispatch-attempt", "l", (3).to_bytes(8))]
+    fields.append(field("x-dispatch-calls", "l", (2).to_bytes(8)))
     if group is not None:
         fields.append(text("x-dispatch-group", group))
     fields += [text("x-dispatch-origin", ORIGIN), text("x-dispatch-exchange", "events")]

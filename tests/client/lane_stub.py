@@ -63,6 +63,7 @@ class LaneStub:
         self.incarnations: dict[str, Incarnation] = {}
         self.answer: str | None = protocol.TYPE_WELCOME  # to new incarnations; None: silence
         self.ends_leavers = True
+        self.retry: dict[str, int] | None = None  # what a welcome says of retries
         self._url = url
         self._declare = declare
         self._epoch = 5
@@ -163,6 +164,8 @@ class LaneStub:
     async def notice(self, queue: str, kind: str, join: Join, **more: Any) -> None:
         body = {"lane": LANE, "consumer": join.consumer, "incarnation": join.incarnation, "n": join.n}
         body |= {"heartbeat": HEARTBEAT_MS, **more}
+        if self.retry is not None and kind == protocol.TYPE_WELCOME:
+            body["retry"] = self.retry
         await self.publish_notice(queue, kind, json.dumps(body).encode())
 
     async def say(self, to: Incarnation, kind: str) -> None:

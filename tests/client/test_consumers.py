@@ -221,6 +221,20 @@ async def test_after_its_attempts_a_message_is_failed_and_the_group_goes_on(
     assert work.bodies() == [b"after"]
 
 
+async def test_the_lane_says_how_often_a_message_is_tried(
+    lane: LaneStub, make_consumer: MakeConsumer
+) -> None:
+    lane.retry = {"attempts": 2, "backoff": 70}
+    unlucky = Unlucky(ValueError("never"))
+    async with running(await make_consumer(opened=False), Work(unlucky)):
+        me = await lane.present()
+        bad = await lane.send(me, b"bad", b"g")
+        await eventually(lambda: not me.unsettled)
+    assert me.failed == [(bad, "ValueError: never", 2)]
+    first, second = unlucky.calls_at
+    assert second - first >= 0.069
+
+
 async def test_a_rejected_message_is_failed_at_once(lane: LaneStub, make_consumer: MakeConsumer) -> None:
     unlucky = Unlucky(RejectMessage("unknown customer"))
     async with running(await make_consumer(opened=False), Work(unlucky)):

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.client.retries import BACKOFF_MAX_MS, GiveUp, RejectMessage, RetryIn, RetryLater, RetryPolicy
+from dispatcher.client.retries import (
+    BACKOFF_MAX_MS,
+    GiveUp,
+    RejectMessage,
+    RetryChoice,
+    RetryIn,
+    RetryLater,
+    RetryPolicy,
+)
 
 
 def test_the_pause_doubles_up_to_a_minute() -> None:
@@ -38,3 +46,20 @@ def test_what_can_not_work_is_named(arguments: dict[str, int], problem: str) -> 
         RetryPolicy(**arguments)
     with pytest.raises(ValueError, match="delay_ms must"):
         RetryLater(-1)
+    with pytest.raises(ValueError, match=problem):
+        RetryChoice(**{"attempts": None, "backoff_ms": None, **arguments})
+
+
+def test_what_an_application_leaves_open_is_the_lanes() -> None:
+    lane = RetryPolicy(attempts=7, backoff_ms=70)
+    assert RetryChoice(None, None).over(lane) == lane
+    assert RetryChoice(2, None).over(lane) == RetryPolicy(attempts=2, backoff_ms=70)
+    assert RetryChoice(None, 0).over(lane) == RetryPolicy(attempts=7, backoff_ms=0)
+
+
+@pytest.mark.parametrize(
+    "told", [None, 3, {}, {"attempts": 0, "backoff": 5}, {"attempts": 3, "backoff": "1s"}]
+)
+def test_a_welcome_that_says_nothing_of_retries_changes_nothing(told: object) -> None:
+    assert RetryPolicy.of_welcome(told) is None
+    assert RetryPolicy.of_welcome({"attempts": 2, "backoff": 5}) == RetryPolicy(attempts=2, backoff_ms=5)

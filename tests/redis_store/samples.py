@@ -77,7 +77,7 @@ records = st.one_of(
         _counters, _counters, _attempts, st.booleans(),
     ),
     st.builds(SettledRange, _counters, _counters, _counters),
-    st.builds(Ended, inbound_numbers, _arrivals, _fingerprints, _groups, _attempts, _texts),
+    st.builds(Ended, inbound_numbers, _arrivals, _fingerprints, _groups, _attempts, _texts, _attempts),
     st.builds(Buried, inbound_numbers, _arrivals),
     st.builds(Vanished, inbound_numbers, _arrivals),
     st.builds(Taken, _counters),

@@ -68,6 +68,7 @@ class LaneBench:
         self.dead: list[tuple[bytes, str]] = []
         self.acked: list[bytes] = []
         self.notices: list[tuple[str, str]] = []
+        self.bodies: list[dict[str, Any]] = []  # of the notices
         self.markers: list[PublishMarker] = []
         self.replies: list[Reply] = []
         self.told: list[tuple[str, dict[str, Any]]] = []  # for the log
@@ -103,6 +104,7 @@ class LaneBench:
                     self.replies.append(action)
                 case SendNotice():
                     self.notices.append((action.queue, action.type))
+                    self.bodies.append(action.body)
                 case PublishMarker():
                     self.markers.append(action)
                 case Tell():

@@ -83,7 +83,10 @@ def test_m2_who_kills_alone_is_poison_and_its_neighbours_are_not() -> None:
     bench.die(bench.holder("a1"))
     assert bench.dead == [(b"a1", "poison")]
     assert bench.lane.state.counters["poisoned"] == 1
-    assert ("message_dead_lettered", {"group": "a", "reason": "poison", "attempt": 3}) in bench.told
+    assert (
+        "message_dead_lettered",
+        {"group": "a", "reason": "poison", "attempt": 3, "calls": 0},
+    ) in bench.told
     bench.join("four")
     for name in ("b1", "a2", "b2"):
         bench.settle(bench.holder(name), name)
@@ -163,3 +166,11 @@ def test_m4_the_longest_suspected_goes_first() -> None:
     bench.join("two")
     for name, following in (("a1", "b1"), ("b1", "c1")):
         assert names(bench.settle("two", name)) == [following]
+
+
+def test_d4_a_welcome_says_how_often_a_message_is_tried() -> None:
+    clause("D-4", "is `retry` in the lane's configuration, unless the application says otherwise")
+    bench = LaneBench(attempts=5, backoff_ms=70)
+    bench.join("one")
+    assert bench.notices[-1] == ("one-1.1", "dispatch.welcome")
+    assert bench.bodies[-1]["retry"] == {"attempts": 5, "backoff": 70}

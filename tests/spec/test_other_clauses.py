@@ -242,6 +242,7 @@ def test_every_word_about_a_consumer_is_told() -> None:
     bench.leave("two")
     assert [event for event, _ in bench.told] == [
         "consumer_joined",
+        "message_failed",
         "message_dead_lettered",
         "consumer_lost",
         "consumer_taken_back",
