@@ -202,7 +202,7 @@ class _Loader:
                 self._problems.add((*path, conflict.keys[0]), conflict.text + suffix)
         if broken or inbound is None:
             return None
-        return LaneSettings(name=name, inbound=inbound, **own.model_dump(by_alias=False))
+        return LaneSettings(name=name, inbound=inbound, **dict(own))
 
     def _inbound(self, raw: Any, path: Path) -> tuple[InboundSettings, ...] | None:
         path = (*path, "inbound")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from dispatcher.protocol import DEFAULT_PREFIX, HEADER_PREFIX, RESERVED_SEGMENTS, dotted_name_problem
-from dispatcher.settings_types import Choice, Duration, Flag, Integer, Size, Text
+from dispatcher.settings_types import Choice, Chosen, Duration, Flag, Integer, OneOf, Size, Text
 from dispatcher.urls import (
     BrokerAddress,
     StoreAddress,
@@ -31,6 +31,8 @@ WEIGHT_MAX: Final = 1_000
 LOOK_AHEAD_MAX: Final = 60_000
 #: A year: whoever wants more wants `null`.
 _IDLE_TIMEOUT_MS_MAX: Final = 365 * 24 * 3_600_000
+#: As many groups as the core is measured with.
+GROUPS_MAX: Final = 1_000_000
 SHORT_STRING_BYTES_MAX: Final = 255
 #: More attempts at one message than that keep a group waiting for hours.
 ATTEMPTS_MAX: Final = 1_000
@@ -71,6 +73,11 @@ def _ungrouped(text: str) -> str:
     if kind == "group":
         raise ValueError("group: needs a name, for example group:default")
     raise ValueError("must be balance, reject or group:<name>")
+
+
+_GROUP_MAP: Final = OneOf(
+    ("exact", "none"), (("lru", "N", Integer(1, GROUPS_MAX)), ("buckets", "N", Integer(1, GROUPS_MAX)))
+)
 
 
 def _checked(parse: Callable[[str], object]) -> Callable[[str], str]:
@@ -228,6 +235,10 @@ class LaneDefaults(_Model):
     ungrouped: Annotated[str, Text(_ungrouped)] = Field(
         default="balance", description="Messages without a group: balance, reject or group:<name>."
     )
+    group_map: Annotated[Chosen, _GROUP_MAP] = Field(
+        default=Chosen("exact"),
+        description="Which groups are remembered: exact, {lru: N}, {buckets: N} or none (no grouping).",
+    )
     group_idle_timeout_ms: Annotated[int, Duration(100, _IDLE_TIMEOUT_MS_MAX)] | None = Field(
         default=None, alias="group_idle_timeout",
         description="exclusive: a group of which nothing is here for so long loses its owner; null: never.",
@@ -271,7 +282,7 @@ class LaneDefaults(_Model):
 
     def conflicts(self) -> list[Conflict]:
         """What its keys say against each other."""
-        found = []
+        found = self._group_map_conflicts()
         if self.top_up and self.policy is not PolicyName.SEQUENCED:
             found.append(Conflict(("top_up", "policy"), "only works with policy: sequenced"))
         if self.group_idle_timeout_ms is not None and self.policy is not PolicyName.EXCLUSIVE:
@@ -289,6 +300,26 @@ class LaneDefaults(_Model):
         if self.first_header is not None and self.first_header in (*self.group_header, self.sequence_header):
             keys = ("first_header", "group_header", "sequence_header")
             found.append(Conflict(keys, "is read as group or sequence header too"))
+        return found
+
+    def _group_map_conflicts(self) -> list[Conflict]:
+        kind = self.group_map.name
+        found = []
+        if kind == "lru" and self.policy is not PolicyName.EXCLUSIVE:
+            text = "lru only works with policy: exclusive; the others forget empty groups anyway"
+            found.append(Conflict(("group_map", "policy"), text))
+        if kind == "buckets" and self.policy is PolicyName.CONCURRENT:
+            found.append(
+                Conflict(("group_map", "policy"), "policy concurrent has no groups to put in buckets")
+            )
+        if kind == "none":
+            for key in ("first_header", "group_idle_timeout_ms"):
+                if getattr(self, key) is not None:
+                    name = key.removesuffix("_ms")
+                    found.append(Conflict((name, "group_map"), "group_map none has no groups"))
+            if self.ungrouped != "balance":
+                text = "group_map none treats all messages alike: balance"
+                found.append(Conflict(("ungrouped", "group_map"), text))
         return found
 
 

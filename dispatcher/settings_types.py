@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
@@ -57,6 +57,10 @@ class Kind:
         return core_schema.with_info_plain_validator_function(validate)
 
     def __get_pydantic_json_schema__(self, _: CoreSchema, __: GetJsonSchemaHandler) -> dict[str, Any]:
+        return self.schema_with_variable()
+
+    def schema_with_variable(self) -> dict[str, Any]:
+        """Also text that names an environment variable, whatever that may hold."""
         schema = self.schema()
         return schema if schema == _ANY_TEXT else {"anyOf": [schema, dict(_VARIABLE)]}
 
@@ -180,3 +184,54 @@ class Choice(Kind):
 
     def show(self, value: Any) -> Any:
         return value.value
+
+
+class Chosen(NamedTuple):
+    """What `OneOf` read: a word alone, or the one key of a mapping with its value."""
+
+    name: str
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class OneOf(Kind):
+    """One of several words (or numbers), or a mapping with one key: `exact`, `{lru: 1024}`."""
+
+    words: tuple[str | int, ...]
+    keys: tuple[tuple[str, str, Kind], ...]  # key, what its value is called, its kind
+
+    def read(self, value: Any, from_file: bool) -> Chosen:
+        if isinstance(value, Chosen):
+            return value
+        if isinstance(value, dict) and len(value) == 1:
+            ((name, argument),) = value.items()
+            for key, _, kind in self.keys:
+                if name == key:
+                    return Chosen(key, self._read_value(kind, key, argument, from_file))
+        if any(value == word and type(value) is not bool for word in self.words):
+            return Chosen(str(value))
+        *most, last = [*map(str, self.words), *(f"{{{key}: {name}}}" for key, name, _ in self.keys)]
+        raise ValueError(f"must be {', '.join(most)} or {last}")
+
+    @staticmethod
+    def _read_value(kind: Kind, key: str, value: Any, from_file: bool) -> Any:
+        try:
+            return kind.read(value, from_file)
+        except ValueError as error:
+            raise ValueError(f"{key}: {error}") from None
+
+    def schema(self) -> dict[str, Any]:
+        mappings = [
+            {
+                "type": "object",
+                "properties": {key: kind.schema_with_variable()},
+                "required": [key],
+                "additionalProperties": False,
+            }
+            for key, _, kind in self.keys
+        ]
+        return {"anyOf": [{"enum": list(self.words)}, *mappings]}
+
+    def show(self, value: Any) -> Any:
+        number = next((word for word in self.words if str(word) == value.name), value.name)
+        return number if value.value is None else {value.name: value.value}

@@ -11,6 +11,7 @@ import pytest
 from dispatcher import config
 from dispatcher.errors import ConfigurationError
 from dispatcher.settings import InboundSettings, PolicyName, Settings
+from dispatcher.settings_types import Chosen
 
 CONTRACT_EXAMPLE = """
 rabbitmq: {url: "amqp://guest:guest@localhost:5672/"}
@@ -67,6 +68,7 @@ def test_defaults_are_the_contracts() -> None:
         "x-group-seq",
         None,
     )
+    assert lane.group_map == Chosen("exact")
     assert (lane.ungrouped, lane.top_up, lane.group_idle_timeout_ms) == ("balance", False, None)
     assert (lane.reconnect_grace_ms, lane.liveness_interval_ms, lane.heartbeat_ms) == (0, 500, 5_000)
     assert (lane.look_ahead, lane.look_ahead_bytes) == (10_000, 256 * 1024 * 1024)
@@ -191,59 +193,6 @@ def test_missing_and_malformed_variables_are_named_with_their_path() -> None:
         "lanes.a.policy: the environment variable POLICY is not set",
         "lanes.a.policy: the environment variable TOO is not set",
     ]
-
-
-@pytest.mark.parametrize(
-    ("keys", "expected"),
-    [
-        ("weight: 3", "weight: unknown key"),
-        ("park_after: 10m", "park_after: unknown key"),
-        ("polcy: exclusive", "polcy: unknown key; is policy meant?"),
-        ("name: b", "name: unknown key"),
-        ("retry: {atempts: 3}", "retry.atempts: unknown key; is attempts meant?"),
-        ("retry: {attempts: 0}", "retry.attempts: must be a positive integer"),
-        ("retry: 3", "retry: must be a mapping of keys to values"),
-        ("heartbeat_ms: 5000", "heartbeat_ms: unknown key; is heartbeat meant?"),
-        ("policy: random", "policy: must be exclusive, sequenced or concurrent"),
-        ("group_header: x-group-id", "group_header: must be a list"),
-        ("group_header: []", "group_header: must have at least one entry"),
-        ("group_header: [a, a]", "group_header: names the same header twice"),
-        ("group_header: [7]", "group_header[0]: must be text (put it in quotes)"),
-        ("group_header: ['property:prio']", "group_header[0]: property: must be followed by one of app_id, "),
-        ("sequence_header: ''", "sequence_header: must not be empty or hold control characters"),
-        ("sequence_header: x-group-id", "sequence_header: is a group header too"),
-        ("first_header: x-group-id", "first_header: is read as group or sequence header too"),
-        ("first_header: x-dispatch-first", "first_header: must not begin with x-dispatch-"),
-        ("first_header: x, policy: concurrent", "first_header: policy concurrent has no groups"),
-        ("ungrouped: drop", "ungrouped: must be balance, reject or group:<name>"),
-        ("ungrouped: 'group:'", "ungrouped: group: needs a name, for example group:default"),
-        ("ungrouped: reject, policy: concurrent", "ungrouped: policy concurrent treats all messages alike"),
-        ("top_up: 'yes'", "top_up: must be true or false"),
-        ("top_up: true", "top_up: only works with policy: sequenced"),
-        ("group_idle_timeout: 10ms", "group_idle_timeout: must be from 100ms to 8760h"),
-        ("group_idle_timeout: 9000h", "group_idle_timeout: must be from 100ms to 8760h"),
-        (
-            "group_idle_timeout: 1s, policy: sequenced",
-            "group_idle_timeout: only works with policy: exclusive",
-        ),
-        ("reconnect_grace: 5", "reconnect_grace: must be a duration such as 500ms, 5s, 2m or 0"),
-        ("reconnect_grace: 5 s", "reconnect_grace: must be a duration such as 500ms, 5s, 2m or 0"),
-        ("reconnect_grace: -5s", "reconnect_grace: must be a duration such as 500ms, 5s, 2m or 0"),
-        ("reconnect_grace: 2h", "reconnect_grace: must be from 0 to 1h"),
-        ("liveness_interval: 0", "liveness_interval: must be from 10ms to 1m"),
-        ("heartbeat: null", "heartbeat: must be a duration such as 500ms, 5s, 2m or 0"),
-        ("look_ahead: 0", "look_ahead: must be a positive integer"),
-        ("look_ahead: true", "look_ahead: must be a positive integer"),
-        ("look_ahead: 1.5", "look_ahead: must be a positive integer"),
-        ("look_ahead: 60001", "look_ahead: must be at most 60000"),
-        ("look_ahead_bytes: 1024", "look_ahead_bytes: must be a size such as 64KiB, 256MiB or 1GiB"),
-        ("look_ahead_bytes: 0MiB", "look_ahead_bytes: must be from 1B to 1024GiB"),
-    ],
-)
-def test_lane_keys_refused(keys: str, expected: str) -> None:
-    found = lane_problems(keys)
-    assert len(found) == 1
-    assert found[0].startswith(expected)
 
 
 @pytest.mark.parametrize(

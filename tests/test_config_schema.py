@@ -32,6 +32,8 @@ def lane(**keys: Any) -> dict[str, Any]:
         {"look_ahead": "${LOOK_AHEAD:-100}"},
         {"first_header": None},
         {"retry": {"attempts": 5}},
+        {"group_map": "none"},
+        {"group_map": {"buckets": 1024}},
         {"look_ahead_bytes": "1GiB", "policy": "sequenced", "top_up": True},
     ],
 )
@@ -53,6 +55,9 @@ def test_accepted(keys: dict[str, Any]) -> None:
         lane(retry={"attempts": 0}),
         lane(retry={"tries": 3}),
         lane(policy="random"),
+        lane(group_map="all"),
+        lane(group_map={"lru": 0}),
+        lane(group_map={"lru": 1, "buckets": 1}),
         lane(inbound=[{"queue": "q", "weight": 0}]),
         {**lane(), "defaults": {"inbound": []}},
         {**lane(), "match": [{"policy": "sequenced"}]},

@@ -133,7 +133,7 @@ class Adoption:
             if message.tag:
                 state.inbounds[message.inbound].in_flight -= 1
             if message.group is not None:
-                message.group.in_flight -= 1
+                message.group.came_back(message)
             state.refresh_credit(other)
         elif message.tag:
             state.take_out(message)

@@ -97,7 +97,7 @@ class Delivery:
 
     def _serve_loose(self, inbound: Inbound, loose: Loose) -> None:
         pool = self._state.pool
-        consumer = pool.next_in_turn() if self._state.policy.grouped else pool.least_loaded()
+        consumer = pool.least_loaded() if self._state.policy.by_load else pool.next_in_turn()
         self._dispatch(inbound, loose.messages.popleft(), consumer, None)
 
     def _dispatch(self, inbound: Inbound, message: Message, consumer: Consumer, group: Group | None) -> None:
@@ -110,9 +110,8 @@ class Delivery:
             message.first, group.fresh = group.fresh, False
             if group.epoch == 0:
                 state.begin_epoch(group)
-            group.last_seq += 1
-            group.in_flight += 1
-            message.group_seq, message.epoch = group.last_seq, group.epoch
+            group.number(message, state.next_epoch)
+            group.went_out(message)
             message.group = group
             if message.closing and group.state is GroupState.OWNED:
                 state.close(group)

@@ -14,6 +14,7 @@ from dispatcher.core.effects import OwnerRow, SendCopy
 from dispatcher.core.entries import copy_of, open_entry
 from dispatcher.core.groups import Group, GroupState
 from dispatcher.core.model import Message, MessageState
+from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.state import LaneState
 
 
@@ -34,12 +35,16 @@ class GroupRecovery:
         state = self._state
         for group_id, row in rows.items():
             state.epoch_counter = max(state.epoch_counter, row.epoch)
+            if not state.group_map.may_have(group_id):  # the lane had another map before
+                state.stale_owners.append(group_id)
+                continue
             owner = state.by_number.get(row.incarnation)
             usable = owner is not None and owner.stays and state.policy.keeps_owner
             if group_id in self._entries:
                 self._owners[group_id] = owner if usable else None
             elif owner is not None and usable:
-                self._hold(state.group(group_id), owner, GroupState.OWNED, fresh=row.epoch == 0)
+                group = state.groups[group_id] = state.group_map.make(group_id)
+                self._hold(group, owner, GroupState.OWNED, fresh=row.epoch == 0)
             else:
                 state.stale_owners.append(group_id)
 
@@ -50,20 +55,20 @@ class GroupRecovery:
     def wait_for(self, message: Message) -> None:
         """Its group goes on only when this entry has met its original, or has none."""
         state = self._state
-        group_id = message.group_id
-        if group_id is None or not state.policy.grouped:
+        if message.group_id is None or not state.policy.grouped:
             return
-        group = state.groups.get(group_id)
+        key = state.group_map.key(message.group_id)
+        group = state.groups.get(key)
         if group is None:
-            group = state.groups[group_id] = Group(group_id, GroupState.RECOVERING)
+            group = state.groups[key] = state.group_map.make(key, GroupState.RECOVERING)
             group.since_ms = state.now_ms
         elif group.state is not GroupState.RECOVERING:
             self._interrupt(group)
         message.group = group
         group.unresolved += 1
         if message.consumer is not None:
-            group.in_flight += 1
-        self._entries.setdefault(group_id, []).append(message)
+            group.went_out(message)
+        self._entries.setdefault(key, []).append(message)
 
     def _interrupt(self, group: Group) -> None:
         """A group that went on already: a consumer told us of a message that we did not know of."""
@@ -89,7 +94,7 @@ class GroupRecovery:
         state, group, holder = self._state, message.group, message.consumer
         if group is None or holder is None:
             return
-        group.in_flight += 1
+        group.went_out(message)
         if group.state is GroupState.RECOVERING:
             entries = self._entries[group.id]
             if message not in entries:
@@ -162,40 +167,28 @@ class GroupRecovery:
 
     def send_all_again(self, messages: list[Message]) -> None:
         """Publish these copies again, in this order, those of a broken group with new numbers."""
-        last: dict[tuple[Consumer, Group], tuple[int, int]] = {}
+        numbers = _NewNumbers(self._state)
         for message in messages:
             holder, group = message.consumer, message.group
             if holder is None or not self._misses(holder, message):
                 continue
             if group is not None and group in holder.broken:
-                last[holder, group] = self._renumber(message, group, last.get((holder, group)))
+                numbers.give(message, group, holder)
             self.send_again(message)
-        for holder, group in last:
+        for holder, group in numbers.given:
             holder.broken.discard(group)
 
     def send_with_new_numbers(self, group: Group, messages: list[Message]) -> None:
         """Publish these copies of one consumer, in this order, as the beginning of a new epoch."""
-        last: tuple[int, int] | None = None
+        numbers = _NewNumbers(self._state)
         for message in messages:
-            last = self._renumber(message, group, last)
+            assert message.consumer is not None
+            numbers.give(message, group, message.consumer)
             self.send_again(message)
 
     def _misses(self, holder: Consumer, message: Message) -> bool:
         """Unless it said that it has it in hand."""
         return holder.reported is None or message.seq not in holder.reported
-
-    def _renumber(self, message: Message, group: Group, last: tuple[int, int] | None) -> tuple[int, int]:
-        """Give the message the number after `last` (epoch and group-seq), or the first of a new epoch."""
-        state = self._state
-        is_owner = group.owner is message.consumer
-        if last is None and is_owner:
-            state.begin_epoch(group)
-        epoch, group_seq = last or (group.epoch if is_owner else state.next_epoch(), 0)
-        message.epoch, message.group_seq = epoch, group_seq + 1
-        if is_owner:
-            group.last_seq = message.group_seq
-        state.effects.records.append(open_entry(message))
-        return message.epoch, message.group_seq
 
     def send_again(self, message: Message) -> None:
         """Publish a copy again with the numbers it has, if that can be and its consumer misses it."""
@@ -209,3 +202,29 @@ class GroupRecovery:
         state.unconfirmed_bytes += message.size
         state.effects.actions.append(SendCopy(copy_of(message, consumer)))
         state.counters["sent_again"] += 1
+
+
+class _NewNumbers:
+    """Numbers for copies that are sent again: they count from 1 for each holder and id, under a new epoch."""
+
+    def __init__(self, state: LaneState) -> None:
+        self._state = state
+        self._last: dict[tuple[Consumer, bytes | None], tuple[int, int]] = {}  # epoch, group-seq
+        self.given: OrderedSet[tuple[Consumer, Group]] = OrderedSet()
+
+    def give(self, message: Message, group: Group, holder: Consumer) -> None:
+        """The number behind those that this holder got of this id before."""
+        line = (holder, message.group_id)
+        epoch, last_seq = self._last.get(line) or (self._new_epoch(holder, group), 0)
+        self.given.add((holder, group))
+        message.epoch, message.group_seq = self._last[line] = epoch, last_seq + 1
+        if group.owner is holder:
+            group.renumbered(message)
+        self._state.effects.records.append(open_entry(message))
+
+    def _new_epoch(self, holder: Consumer, group: Group) -> int:
+        """Of the owner's group it is that of the assignment: what is handed over next goes on with it."""
+        if group.owner is not holder or (holder, group) in self.given:
+            return self._state.next_epoch()
+        self._state.begin_epoch(group)
+        return group.epoch

@@ -10,6 +10,7 @@ fail-over a group with open entries is RECOVERING until every one of them has me
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -125,6 +126,23 @@ class Group:
             self.backlogs.pop(backlog.inbound, None)
             if not self.backlogs:
                 self.backlogs = None
+
+    def number(self, message: Message, next_epoch: Callable[[], int]) -> None:
+        """Give the message the next number under the epoch of the present assignment."""
+        self.last_seq += 1
+        message.group_seq, message.epoch = self.last_seq, self.epoch
+
+    def renumbered(self, message: Message) -> None:
+        """The owner gets this message once more, with these numbers: the next ones follow them."""
+        self.last_seq = message.group_seq
+
+    def went_out(self, message: Message) -> None:
+        """A message is in a consumer's hands."""
+        self.in_flight += 1
+
+    def came_back(self, message: Message) -> None:
+        """It no longer is."""
+        self.in_flight -= 1
 
     def waiting(self) -> int:
         """How many of its messages wait here."""

@@ -51,6 +51,7 @@ from dispatcher.core.rebalance import Rebalance
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.refusals import Refusals
 from dispatcher.core.replay import Replay
+from dispatcher.core.resting import NEVER_MS
 from dispatcher.core.settlement import Settlement
 from dispatcher.core.state import LaneState
 from dispatcher.core.suspects import Suspects
@@ -59,9 +60,6 @@ from dispatcher.protocol import Heartbeat, Join, Leave, Marker, Settle
 #: After this many journal records everything that is still true is written again and the rest trimmed:
 #: large enough that the copy costs next to nothing per message, small enough to be read in well under 1 s.
 RECORDS_PER_CHECKPOINT = 100_000
-
-#: Later than any clock will say.
-SUSPENDED_FOR_GOOD_MS = 1 << 62
 
 
 class Lane:
@@ -139,7 +137,7 @@ class Lane:
         self._arrivals.run_timers()
         self._watch_bytes()
         if now_ms >= self.state.suspended_until_ms:
-            self.state.resting.release_overdue(self.state)
+            self.state.resting.release(self.state)
         self._suspects.offer()
         self._delivery.run()
         self._suspects.offer_unproven()
@@ -147,7 +145,7 @@ class Lane:
 
     def suspend(self) -> None:
         """Dispatch nothing from now on: whoever owns this lane is about to stop."""
-        self.state.suspended_until_ms = SUSPENDED_FOR_GOOD_MS
+        self.state.suspended_until_ms = NEVER_MS
 
     def next_deadline_ms(self) -> int | None:
         """When `step` must run again even if nothing happens."""
@@ -156,7 +154,7 @@ class Lane:
         if state.now_ms < state.suspended_until_ms:
             deadlines.append(state.suspended_until_ms)
         else:
-            deadlines += [state.expiries.next_ms(), state.resting.next_deadline_ms()]
+            deadlines += [state.expiries.next_ms(), state.resting.next_deadline_ms(state)]
         if state.stale_owners:
             deadlines.append(state.now_ms + 1)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)

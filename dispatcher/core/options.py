@@ -14,6 +14,8 @@ class LaneOptions:
     policy: Policy
     inbounds: tuple[tuple[str, int], ...]  # (queue name, weight)
     ungrouped: str = "balance"  # or "reject", or "group:<name>"
+    groups_remembered: int | None = None  # more than that are forgotten once they are empty; None: no limit
+    buckets: int | None = None  # groups by the hash of their ids; None: by the ids
     group_idle_timeout_ms: int | None = None  # None: never
     attempts: int = 3
     backoff_ms: int = 1_000

@@ -17,6 +17,7 @@ class Policy:
     grouped: bool  # False: group ids are carried along, but nothing is ordered by them
     tops_up: bool  # the owner may receive more while it holds something
     keeps_owner: bool  # the owner keeps the group while nothing of it is out
+    by_load: bool = False  # messages without a group go to the least loaded consumer, else in turn
 
     def first_batch(self, credit: int, waiting: int) -> int:
         """How many messages of a free group go to the consumer that takes it (1 or more).
@@ -27,17 +28,20 @@ class Policy:
         return 1 if self.tops_up else min(credit, waiting)
 
 
-def policy(name: str, *, top_up: bool = False) -> Policy:
+def policy(name: str, *, top_up: bool = False, grouped: bool = True) -> Policy:
     """The policy of that name; `top_up` matters for `sequenced` only (what brokers shipped, decision 7).
 
+    Not `grouped`: a lane that ignores groups (`group_map: none`), whatever its policy would do with them.
     Raises ValueError for a name that is none.
     """
+    if not grouped and name in ("exclusive", "sequenced"):
+        return Policy(name, grouped=False, tops_up=True, keeps_owner=False)
     match name:
         case "exclusive":
             return Policy(name, grouped=True, tops_up=True, keeps_owner=True)
         case "sequenced":
             return Policy(name, grouped=True, tops_up=top_up, keeps_owner=False)
         case "concurrent":
-            return Policy(name, grouped=False, tops_up=True, keeps_owner=False)
+            return Policy(name, grouped=False, tops_up=True, keeps_owner=False, by_load=True)
         case _:
             raise ValueError(f"no policy {name!r}")

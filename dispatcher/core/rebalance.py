@@ -56,10 +56,10 @@ class Rebalance:
         owner = group.owner.id if group.owner is not None else None
         waits_for = group.in_flight
         if group.state is GroupState.OWNED:
-            self._state.tell("group_closed", group=format_group(group_id), owner=owner, waits_for=waits_for)
+            self._state.tell("group_closed", group=format_group(group.id), owner=owner, waits_for=waits_for)
             self._state.counters["groups_closed"] += 1
             self._state.close(group)
-        return {"group": format_group(group_id), "owner": owner, "waits_for": waits_for}
+        return {"group": format_group(group.id), "owner": owner, "waits_for": waits_for}
 
     # -- moves --
 
@@ -87,7 +87,7 @@ class Rebalance:
         return [Move(group, target)]
 
     def _known(self, group_id: bytes) -> Group:
-        group = self._state.groups.get(group_id)
+        group = self._state.named_group(group_id)
         if group is None:
             raise CommandRefused(f"no group {format_group(group_id)!r} is known here")
         return group

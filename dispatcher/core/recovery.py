@@ -305,7 +305,7 @@ class Recovery:
             holder.broken.add(group)
             if group.owner is holder:
                 group.epoch = 0
-            group.in_flight -= 1
+            group.came_back(message)
             if not group.in_flight:
                 self._state.drained(group)
         self._state.refresh_credit(holder)

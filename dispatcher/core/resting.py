@@ -1,7 +1,11 @@
-"""Groups at rest: owned, and nothing of them waits here or is unsettled. They lose their owner after a time.
+"""Groups at rest: owned, and nothing of them waits here or is unsettled.
 
-Only where a lane asks for it. A group is entered when it comes to rest and not taken out when it wakes up:
-whoever looks at the one that rests longest sees whether it does. So it costs O(1) for each settled message.
+They lose their owner after a time, or when there are too many groups, whoever rests longest first: a group
+that has something is never forgotten, so that no order is lost (C18).
+
+Only where a lane asks for either. A group is entered when it comes to rest and not taken out when it
+wakes up: whoever looks at the one that rests longest sees whether it does. So it costs O(1) for each
+settled message.
 """
 
 from __future__ import annotations
@@ -16,14 +20,17 @@ if TYPE_CHECKING:
 
 #: Very many groups may have come to rest at once; one commit must stay short.
 RELEASED_PER_STEP: Final = 500
+#: Later than any clock will say.
+NEVER_MS: Final = 1 << 62
 
 
 class Resting:
     """The groups that came to rest, the one that did so first in front."""
 
-    def __init__(self, idle_timeout_ms: int | None) -> None:
+    def __init__(self, idle_timeout_ms: int | None, groups_max: int | None) -> None:
         self._idle_timeout_ms = idle_timeout_ms
-        self._is_kept = idle_timeout_ms is not None
+        self._groups_max = groups_max
+        self._is_kept = idle_timeout_ms is not None or groups_max is not None
         self._since_ms: OrderedDict[Group, int] = OrderedDict()
 
     def note(self, group: Group, now_ms: int) -> None:
@@ -36,25 +43,34 @@ class Resting:
         """It has no owner any more."""
         self._since_ms.pop(group, None)
 
-    def release_overdue(self, state: LaneState) -> None:
-        """Take those from their owners that rest for too long."""
+    def release(self, state: LaneState) -> None:
+        """Take those from their owners that rest for too long, or that are too many."""
         for _ in range(RELEASED_PER_STEP):
             group = self._first()
-            if group is None or not self._is_overdue(group, state.now_ms):
+            if group is None:
                 return
-            state.counters["groups_idled"] += 1
+            if self._are_too_many(state):
+                state.counters["groups_forgotten"] += 1
+            elif self._overdue_at_ms(group) <= state.now_ms:
+                state.counters["groups_idled"] += 1
+            else:
+                return
             state.release(group)
 
-    def next_deadline_ms(self) -> int | None:
-        """When the next one will have rested for too long."""
+    def next_deadline_ms(self, state: LaneState) -> int | None:
+        """When the next one will have rested for too long; at once while there are too many."""
         group = self._first()
-        if group is None or self._idle_timeout_ms is None:
+        if group is None:
             return None
-        return self._since_ms[group] + self._idle_timeout_ms
+        if self._are_too_many(state):
+            return state.now_ms + 1
+        return None if self._idle_timeout_ms is None else self._overdue_at_ms(group)
 
-    def _is_overdue(self, group: Group, now_ms: int) -> bool:
-        timeout_ms = self._idle_timeout_ms
-        return timeout_ms is not None and self._since_ms[group] + timeout_ms <= now_ms
+    def _are_too_many(self, state: LaneState) -> bool:
+        return self._groups_max is not None and len(state.groups) > self._groups_max
+
+    def _overdue_at_ms(self, group: Group) -> int:
+        return self._since_ms[group] + (self._idle_timeout_ms or NEVER_MS)
 
     def _first(self) -> Group | None:
         """The one that rests longest; forgets those in front of it that have woken up."""

@@ -75,7 +75,7 @@ class Settlement:
             self._state.inbounds[message.inbound].in_flight -= 1
         group = message.group
         if group is not None:
-            group.in_flight -= 1
+            group.came_back(message)
             if not group.in_flight:
                 self._state.drained(group)
 

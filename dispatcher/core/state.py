@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import Any, Final
 
+from dispatcher.core.buckets import GroupMap
 from dispatcher.core.consumers import Consumer, ConsumerState, Pool, queue_share
 from dispatcher.core.effects import AckInbound, DeadLetter, Effects, OwnerRow, SendNotice, Tell
 from dispatcher.core.entries import ended_entry
@@ -42,13 +43,14 @@ class LaneState:
         self.lane_epoch = lane_epoch
         self.now_ms = now_ms
         self.effects = Effects()
-        self.groups: dict[bytes, Group] = {}
+        self.group_map = GroupMap(options.buckets)
+        self.groups: dict[bytes, Group] = {}  # by the key that the map gives them
         self.pool = Pool(_groups_owned if options.policy.grouped else _in_flight)
         self.inbounds = [
             Inbound(index, name, weight, self.pool, PROVEN_PER_INBOUND_MAX)
             for index, (name, weight) in enumerate(options.inbounds)
         ]
-        self.resting = Resting(options.group_idle_timeout_ms)
+        self.resting = Resting(options.group_idle_timeout_ms, options.groups_remembered)
         self.by_uuid: dict[str, Consumer] = {}
         self.by_id: dict[str, Consumer] = {}
         self.by_queue: dict[str, Consumer] = {}
@@ -115,11 +117,20 @@ class LaneState:
     # -- groups --
 
     def group(self, group_id: bytes) -> Group:
-        """The group of that id, made when it is new."""
-        group = self.groups.get(group_id)
+        """The group to which messages of that id belong, made when it is new."""
+        key = group_id if self.options.buckets is None else self.group_map.key(group_id)
+        group = self.groups.get(key)
         if group is None:
-            group = self.groups[group_id] = Group(group_id)
+            group = self.groups[key] = self.group_map.make(key)
         return group
+
+    def known_group(self, group_id: bytes) -> Group | None:
+        """The group to which messages of that id belong, if there is one."""
+        return self.groups.get(self.group_map.key(group_id))
+
+    def named_group(self, name: bytes) -> Group | None:
+        """The group that an operator means."""
+        return self.groups.get(self.group_map.named(name))
 
     def assign(self, group: Group, consumer: Consumer, state: GroupState) -> None:
         """Give a group to a consumer; its next message begins a new epoch."""
@@ -359,7 +370,7 @@ class LaneState:
         """Where it waits; None: among the loose ones."""
         group = message.group
         if group is None and message.group_id is not None:
-            group = self.groups.get(message.group_id)
+            group = self.known_group(message.group_id)
         if group is None or group.backlogs is None or not self.policy.grouped:
             return None
         return group.backlogs.get(message.inbound)

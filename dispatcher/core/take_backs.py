@@ -62,7 +62,7 @@ class TakeBacks:
             message.state = MessageState.HELD
             group = message.group
             if group is not None:
-                group.in_flight -= 1
+                group.came_back(message)
                 touched.add(group)
             if message.tag:
                 state.inbounds[message.inbound].in_flight -= 1

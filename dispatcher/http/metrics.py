@@ -26,6 +26,7 @@ COUNTERS: Final = {
     "expired": "Originals that expired while they waited here.",
     "failed": "Messages that their consumer reported as failed.",
     "groups_closed": "Groups that an operator closed.",
+    "groups_forgotten": "Groups at rest that lost their owner because there were too many of them.",
     "groups_idled": "Groups that lost their owner because nothing of them was here for too long.",
     "groups_moved": "Groups that a rebalance moved.",
     "joins": "Incarnations that joined.",

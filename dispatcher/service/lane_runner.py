@@ -214,9 +214,11 @@ class LaneRunner:
     def _options(self) -> LaneOptions:
         lane = self._lane
         return LaneOptions(
-            policy=policy(lane.policy, top_up=lane.top_up),
+            policy=policy(lane.policy, top_up=lane.top_up, grouped=lane.group_map.name != "none"),
             inbounds=tuple((inbound.queue, inbound.weight) for inbound in lane.inbound),
             ungrouped=lane.ungrouped,
+            groups_remembered=lane.group_map.value if lane.group_map.name == "lru" else None,
+            buckets=lane.group_map.value if lane.group_map.name == "buckets" else None,
             group_idle_timeout_ms=lane.group_idle_timeout_ms,
             attempts=lane.retry.attempts,
             backoff_ms=lane.retry.backoff_ms,

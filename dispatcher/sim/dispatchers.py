@@ -213,7 +213,7 @@ class DispatcherMachine:
             self.process.clock_offset_ms = offset_ms
 
     def _begin(self, process: ProcessLoop) -> None:
-        settings = self.world.settings
+        settings = self.world.next_settings()
         (lane,) = settings.lanes.values()
         self.runner = SimRunner(self.world, process, settings, lane)
         self._task = process.create_task(self.runner.run())

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from dispatcher.settings import RetrySettings
+from dispatcher.settings_types import Chosen
 from dispatcher.sim.faults.kinds import Fault
 from dispatcher.sim.themes import THEMES, Theme, draw_faults
 
@@ -60,6 +61,7 @@ class Scenario:
     policy: str
     inbounds: tuple[tuple[str, int, bool], ...]  # (queue, weight, quorum)
     options: dict[str, Any]  # of the lane: fields of LaneSettings
+    group_maps: tuple[Chosen, ...]  # that dispatchers start with, in turn
     records_per_checkpoint: int
     redis_ms: int  # how long a command takes to Redis, and its answer back
     dispatchers: int
@@ -73,6 +75,11 @@ class Scenario:
         if self.policy == "sequenced" and not self.options["top_up"]:
             return max(consumer.prefetch for consumer in self.consumers)
         return 1
+
+    @property
+    def groups(self) -> bool:
+        """Whether messages of a group are kept in order."""
+        return self.policy != "concurrent" and self.group_maps[0].name != "none"
 
     def but(self, **changes: Any) -> Scenario:
         return replace(self, **changes)
@@ -110,6 +117,9 @@ def make_scenario(seed: int, messages: int | None = None) -> Scenario:
         for index in range(random.choices((1, 2, 3), (5, 4, 1))[0])
     )
     options = {name: draw(chance(name), policy) for name, draw in OPTIONS.items()}
+    group_maps = _group_maps(chance("group maps"), policy)
+    if group_maps == (Chosen("none"),):
+        options |= {"group_idle_timeout_ms": None, "ungrouped": "balance"}
     options |= theme.draw_options(chance("theme"))
     consumers = _consumers(chance("consumers"), theme)
     count = messages or _message_count(chance("count"))
@@ -120,12 +130,22 @@ def make_scenario(seed: int, messages: int | None = None) -> Scenario:
     if any(plan.kills for plan in plans):
         options["look_ahead"] = 10_000  # a window full of its group lets in nothing that could be settled
     return Scenario(
-        seed=seed, theme=theme.name, policy=policy, inbounds=inbounds, options=options,
+        seed=seed, theme=theme.name, policy=policy, inbounds=inbounds, options=options, group_maps=group_maps,
         records_per_checkpoint=random.choice((30, 200, 100_000)),
         redis_ms=random.choice(theme.redis_ms), dispatchers=random.choice(theme.dispatchers),
         consumers=consumers, messages=plans,
         faults=draw_faults(chance("faults"), theme, busy_ms),
     )  # fmt: skip
+
+
+def _group_maps(random: Random, policy: str) -> tuple[Chosen, ...]:
+    """Mostly one. With two of them dispatchers take over from others that mapped otherwise."""
+    maps = [Chosen("exact"), *(Chosen("buckets", count) for count in (1, 3, 16))]
+    if policy == "exclusive":
+        maps += [Chosen("lru", count) for count in (1, 5)]
+    if policy == "concurrent" or random.random() < 0.7:
+        return (maps[0],)
+    return random.choice(((Chosen("none"),), (random.choice(maps),), tuple(random.sample(maps, 2))))
 
 
 def _message_count(random: Random) -> int:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from dispatcher.core.lane import Lane
 from dispatcher.protocol import LaneNames
 from dispatcher.settings import InboundSettings, LaneSettings, PolicyName, Settings
+from dispatcher.settings_types import Chosen
 from dispatcher.sim.broker import Broker
 from dispatcher.sim.checkers import Checker
 from dispatcher.sim.connections import BrokerConnection
@@ -51,8 +52,7 @@ class World:
         self.scheduler = Scheduler(scenario.seed)
         self.begun_at_ms = self.scheduler.now_ms
         self.names = LaneNames(LANE)
-        self.lane_name = LANE
-        self.settings = _settings(scenario)
+        self._starts = 0
         self.liveness = Liveness(self)
         kinds = (Loss, Duplicates, Order, Overlap, Share, Fence, Deaths, Bounds, Poison)
         self.checkers: list[Checker] = [*(kind(self) for kind in kinds), self.liveness]
@@ -138,13 +138,19 @@ class World:
         leader = self.leader()
         return leader.runner.lane if leader is not None and leader.runner is not None else None
 
+    def next_settings(self) -> Settings:
+        """What the next dispatcher that starts reads."""
+        self._starts += 1
+        maps = self.scenario.group_maps
+        return _settings(self.scenario, maps[self._starts % len(maps)])
+
     def prepare_lane(self, lane: Lane) -> None:
         for checker in self.checkers:
             checker.leading(lane)
 
     def ordered_group(self, group: bytes | None) -> bytes | None:
         """The group that keeps the order of such messages; None: no order is promised."""
-        if self.scenario.policy == "concurrent":
+        if not self.scenario.groups:
             return None
         ungrouped: str = self.scenario.options["ungrouped"]
         if group is None and ungrouped.startswith("group:"):
@@ -155,10 +161,10 @@ class World:
         return [connection for connection in self.broker.connections if wanted(connection)]
 
 
-def _settings(scenario: Scenario) -> Settings:
+def _settings(scenario: Scenario, group_map: Chosen) -> Settings:
     lane = LaneSettings(
         name=LANE, policy=PolicyName(scenario.policy),
         inbound=tuple(InboundSettings(queue=name, weight=weight) for name, weight, _ in scenario.inbounds),
-        **scenario.options,
+        group_map=group_map, **scenario.options,
     )  # fmt: skip
     return Settings(lanes={LANE: lane})

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from tests.core.broker import Original
@@ -165,6 +166,14 @@ class Chaos:
             self.world.now_ms += choose(3_000)
         self.world.take_over()
 
+    def remap(self, choose: Choose) -> None:
+        """The next dispatcher has another group map."""
+        if self.world.options.policy.grouped:
+            self.world.crash(choose(12))
+            buckets = (None, 1, 2, 3)[choose(4)]
+            self.world.options = replace(self.world.options, buckets=buckets)
+            self.world.take_over()
+
     def restart_broker(self, choose: Choose) -> None:
         self.world.restart_broker(*(choose(6) for _ in self.world.broker.inbounds))
 
@@ -229,4 +238,5 @@ WEIGHTS: Final = {
     Chaos.fail: 2, Chaos.heartbeat: 2, Chaos.ask_again: 1, Chaos.leave: 1, Chaos.disconnect: 2,
     Chaos.connect: 3, Chaos.die: 2, Chaos.wait: 3, Chaos.checkpoint: 1, Chaos.rebalance: 2,
     Chaos.crash: 3, Chaos.restart_broker: 1, Chaos.delete: 1, Chaos.remember: 1, Chaos.forget: 1,
+    Chaos.remap: 1,
 }  # fmt: skip

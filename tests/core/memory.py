@@ -113,14 +113,14 @@ def _check_order(state: LaneState) -> None:
         for index, backlog in (group.backlogs or {}).items():
             tags = [m.tag for m in backlog.messages if m.state is MessageState.HELD]
             assert tags == sorted(tags), f"backlog of {group} is out of order"
-            out = [
-                m.tag
-                for c in state.by_uuid.values()
-                for m in c.in_flight.values()
-                if m.group is group and m.inbound == index
-            ]
-            if tags and out:
-                assert max(out) < tags[0], f"{group} has handed over something newer than what waits"
+            oldest: dict[bytes | None, int] = {}  # by id: a bucket may have been made of others since
+            for message in backlog.messages:
+                if message.state is MessageState.HELD:
+                    oldest.setdefault(message.group_id, message.tag)
+            for consumer in state.by_uuid.values():
+                for m in consumer.in_flight.values():
+                    if m.group is group and m.inbound == index and m.group_id in oldest:
+                        assert m.tag < oldest[m.group_id], f"{group} has handed over something newer"
 
 
 def _check_nothing_eligible(state: LaneState) -> None:

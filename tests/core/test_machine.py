@@ -28,6 +28,8 @@ class AnyLane(RuleBasedStateMachine):
         look_ahead_bytes=st.sampled_from([1 << 28, 1 << 28, 800]),
         idle_ms=st.sampled_from([None, None, 400]),
         attempts=st.sampled_from([3, 1]),
+        remembered=st.sampled_from([None, None, 1]),
+        buckets=st.sampled_from([None, None, 1, 2]),
     )
     def begin(
         self,
@@ -37,12 +39,17 @@ class AnyLane(RuleBasedStateMachine):
         look_ahead_bytes: int,
         idle_ms: int | None,
         attempts: int,
+        remembered: int | None,
+        buckets: int | None,
     ) -> None:
+        is_exclusive = self.policy == "exclusive"
         options = {
             "attempts": attempts,
             "look_ahead": look_ahead,
             "look_ahead_bytes": look_ahead_bytes,
-            "group_idle_timeout_ms": idle_ms if self.policy == "exclusive" else None,
+            "group_idle_timeout_ms": idle_ms if is_exclusive else None,
+            "groups_remembered": remembered if is_exclusive and buckets is None else None,
+            "buckets": buckets if self.policy != "concurrent" else None,
         }
         lane = world(
             self.policy, weights=tuple(weights), top_up=self.top_up, reconnect_grace_ms=grace_ms, **options

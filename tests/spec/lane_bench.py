@@ -53,12 +53,13 @@ class LaneBench:
         *,
         weights: Iterable[int] = (1,),
         top_up: bool = False,
+        grouped: bool = True,
         complete: bool = True,
         **options: Any,
     ):
         inbounds = tuple((f"in{index}", weight) for index, weight in enumerate(weights))
         self.lane = Lane(
-            LaneOptions(policy=policy(name, top_up=top_up), inbounds=inbounds, **options),
+            LaneOptions(policy=policy(name, top_up=top_up, grouped=grouped), inbounds=inbounds, **options),
             Snapshot(lane_epoch=7, complete=complete, broker_restarted=False),
             START_MS,
         )

@@ -46,11 +46,16 @@ class Bounds(Checker):
             if lane.state.by_uuid.get(group.owner.uuid) is not group.owner:
                 self.violate(f"{group} belongs to {group.owner}, which is over")
                 return
-        idle_ms = self.world.scenario.options["group_idle_timeout_ms"]
-        if idle_ms is not None and lane.state.groups:
-            self.violate(
-                f"{len(lane.state.groups)} groups still have owners, idle for more than {idle_ms} ms"
-            )
         rows = len(self.world.redis.keys.owners)
         if rows > len(lane.state.groups) + len(lane.state.stale_owners):
             self.violate(f"{rows} owners in Redis for {len(lane.state.groups)} groups")
+        self._check_remembered(lane)
+
+    def _check_remembered(self, lane: Lane) -> None:
+        """No more groups are remembered than the lane wants to."""
+        options, count = lane.state.options, len(lane.state.groups)
+        if options.group_idle_timeout_ms is not None and count:
+            self.violate(f"{count} groups still have owners, idle for {options.group_idle_timeout_ms} ms")
+        for limit in (options.groups_remembered, options.buckets):
+            if limit is not None and count > limit:
+                self.violate(f"{count} groups are remembered, not {limit}")

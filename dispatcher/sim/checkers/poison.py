@@ -15,7 +15,7 @@ class Poison(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        attempts = world.settings.lanes[world.lane_name].retry.attempts
+        attempts = world.scenario.options["retry"].attempts
         self._deaths_min = max(1, attempts - 1)
         self._given: dict[str, list[Life]] = {}  # by incarnation
         self._holders: dict[int, list[str]] = {}  # by message

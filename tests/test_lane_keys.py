@@ -1,0 +1,71 @@
+"""Lane keys that are refused, one by one and with each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.test_config import lane_problems
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ("weight: 3", "weight: unknown key"),
+        ("park_after: 10m", "park_after: unknown key"),
+        ("retry: {atempts: 3}", "retry.atempts: unknown key; is attempts meant?"),
+        ("retry: {attempts: 0}", "retry.attempts: must be a positive integer"),
+        ("retry: 3", "retry: must be a mapping of keys to values"),
+        ("polcy: exclusive", "polcy: unknown key; is policy meant?"),
+        ("name: b", "name: unknown key"),
+        ("heartbeat_ms: 5000", "heartbeat_ms: unknown key; is heartbeat meant?"),
+        ("policy: random", "policy: must be exclusive, sequenced or concurrent"),
+        ("group_header: x-group-id", "group_header: must be a list"),
+        ("group_header: []", "group_header: must have at least one entry"),
+        ("group_header: [a, a]", "group_header: names the same header twice"),
+        ("group_header: [7]", "group_header[0]: must be text (put it in quotes)"),
+        ("group_header: ['property:prio']", "group_header[0]: property: must be followed by one of app_id, "),
+        ("sequence_header: ''", "sequence_header: must not be empty or hold control characters"),
+        ("sequence_header: x-group-id", "sequence_header: is a group header too"),
+        ("first_header: x-group-id", "first_header: is read as group or sequence header too"),
+        ("first_header: x-dispatch-first", "first_header: must not begin with x-dispatch-"),
+        ("first_header: x, policy: concurrent", "first_header: policy concurrent has no groups"),
+        ("ungrouped: drop", "ungrouped: must be balance, reject or group:<name>"),
+        ("ungrouped: 'group:'", "ungrouped: group: needs a name, for example group:default"),
+        ("ungrouped: reject, policy: concurrent", "ungrouped: policy concurrent treats all messages alike"),
+        ("top_up: 'yes'", "top_up: must be true or false"),
+        ("top_up: true", "top_up: only works with policy: sequenced"),
+        ("group_map: all", "group_map: must be exact, none, {lru: N} or {buckets: N}"),
+        ("group_map: null", "group_map: must be exact, none, {lru: N} or {buckets: N}"),
+        ("group_map: {lru: 1, buckets: 1}", "group_map: must be exact, none, {lru: N} or {buckets: N}"),
+        ("group_map: {lru: 0}", "group_map: lru: must be a positive integer"),
+        ("group_map: {buckets: -5}", "group_map: buckets: must be a positive integer"),
+        ("group_map: {buckets: 1000001}", "group_map: buckets: must be at most 1000000"),
+        ("group_map: {lru: 9}, policy: sequenced", "group_map: lru only works with policy: exclusive"),
+        ("group_map: {buckets: 9}, policy: concurrent", "group_map: policy concurrent has no groups"),
+        ("group_map: none, first_header: x", "first_header: group_map none has no groups"),
+        ("group_map: none, group_idle_timeout: 1s", "group_idle_timeout: group_map none has no groups"),
+        ("group_map: none, ungrouped: reject", "ungrouped: group_map none treats all messages alike"),
+        ("group_idle_timeout: 10ms", "group_idle_timeout: must be from 100ms to 8760h"),
+        ("group_idle_timeout: 9000h", "group_idle_timeout: must be from 100ms to 8760h"),
+        (
+            "group_idle_timeout: 1s, policy: sequenced",
+            "group_idle_timeout: only works with policy: exclusive",
+        ),
+        ("reconnect_grace: 5", "reconnect_grace: must be a duration such as 500ms, 5s, 2m or 0"),
+        ("reconnect_grace: 5 s", "reconnect_grace: must be a duration such as 500ms, 5s, 2m or 0"),
+        ("reconnect_grace: -5s", "reconnect_grace: must be a duration such as 500ms, 5s, 2m or 0"),
+        ("reconnect_grace: 2h", "reconnect_grace: must be from 0 to 1h"),
+        ("liveness_interval: 0", "liveness_interval: must be from 10ms to 1m"),
+        ("heartbeat: null", "heartbeat: must be a duration such as 500ms, 5s, 2m or 0"),
+        ("look_ahead: 0", "look_ahead: must be a positive integer"),
+        ("look_ahead: true", "look_ahead: must be a positive integer"),
+        ("look_ahead: 1.5", "look_ahead: must be a positive integer"),
+        ("look_ahead: 60001", "look_ahead: must be at most 60000"),
+        ("look_ahead_bytes: 1024", "look_ahead_bytes: must be a size such as 64KiB, 256MiB or 1GiB"),
+        ("look_ahead_bytes: 0MiB", "look_ahead_bytes: must be from 1B to 1024GiB"),
+    ],
+)
+def test_lane_keys_refused(keys: str, expected: str) -> None:
+    found = lane_problems(keys)
+    assert len(found) == 1
+    assert found[0].startswith(expected)
