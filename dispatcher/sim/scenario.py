@@ -129,6 +129,7 @@ def make_scenario(seed: int, messages: int | None = None) -> Scenario:
     plans = _with_killers(chance("killers"), plans, theme)
     if any(plan.kills for plan in plans):
         options["look_ahead"] = 10_000  # a window full of its group lets in nothing that could be settled
+        group_maps = tuple(Chosen("exact") if _are_few(map_) else map_ for map_ in group_maps)
     return Scenario(
         seed=seed, theme=theme.name, policy=policy, inbounds=inbounds, options=options, group_maps=group_maps,
         records_per_checkpoint=random.choice((30, 200, 100_000)),
@@ -146,6 +147,11 @@ def _group_maps(random: Random, policy: str) -> tuple[Chosen, ...]:
     if policy == "concurrent" or random.random() < 0.7:
         return (maps[0],)
     return random.choice(((Chosen("none"),), (random.choice(maps),), tuple(random.sample(maps, 2))))
+
+
+def _are_few(group_map: Chosen) -> bool:
+    """Messages that kill their consumers may stand in front of all groups."""
+    return group_map.name == "buckets" and group_map.value < 16
 
 
 def _message_count(random: Random) -> int:
