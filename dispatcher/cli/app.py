@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from dispatcher import __version__
-from dispatcher.cli import config_commands, consumers, groups
+from dispatcher.cli import config_commands, consumers, dead, groups
 from dispatcher.cli.check import check
 from dispatcher.cli.demo import demo
 from dispatcher.cli.output import print_error
@@ -51,6 +51,7 @@ app.command()(status)
 app.add_typer(groups.app, name="groups")
 app.add_typer(consumers.app, name="consumers")
 app.command()(rebalance)
+app.add_typer(dead.app, name="dead")
 app.command()(demo)
 app.command()(sim)
 app.add_typer(config_commands.app, name="config")

@@ -1,0 +1,220 @@
+"""`dispatcher dead …`: what a lane has given up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from dispatcher.cli import options
+from dispatcher.cli.dead_queue import DeadMessage, DeadQueue, Selection
+from dispatcher.cli.output import console, counted, print_json, shown, table
+from dispatcher.cli.progress import progress
+from dispatcher.errors import BrokerUnavailable, CommandRefused
+from dispatcher.group_text import parse_group
+from dispatcher.settings import Settings
+
+app = typer.Typer(help="Look at what a lane has given up, and decide about it.", no_args_is_help=True)
+
+_KEYS = ("origin", "group", "reason", "attempt", "calls", "size", "message_id")
+_COLUMNS = ("origin", "group", "reason", "hand-overs", "calls", "bytes", "message id")
+
+Group = Annotated[
+    str | None, typer.Option("--group", metavar="GROUP", help="Only of this group (as `list` shows it).")
+]
+Reason = Annotated[
+    str | None, typer.Option("--reason", metavar="TEXT", help="Only with this text in the reason.")
+]
+Origin = Annotated[
+    str | None, typer.Option("--origin", metavar="ORIGIN", help="Only this one (as `list` shows it).")
+]
+Everything = Annotated[bool, typer.Option("--all", help="Everything that is there.")]
+First = Annotated[int | None, typer.Option("--limit", min=1, help="Only the first ones of them.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count them.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do with messages: release or drop them; `limit` None: all of them."""
+
+    verb: str
+    limit: int | None
+    dry_run: bool
+
+    @property
+    def releases(self) -> bool:
+        return self.verb == "released"
+
+    def act(self, queue: DeadQueue) -> Callable[[DeadMessage], Awaitable[None]]:
+        if self.dry_run:
+            return _do_nothing
+        return queue.release if self.releases else queue.drop
+
+
+async def _do_nothing(_: DeadMessage) -> None:
+    """A dry run."""
+
+
+@app.command("list")
+def list_dead(
+    lane: options.LaneName,
+    group: Group = None,
+    reason: Reason = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Show at most this many.")] = 50,
+    offset: Annotated[int, typer.Option(min=0, help="Leave out this many from the beginning.")] = 0,
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    as_json: options.AsJson = False,
+    timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
+) -> None:
+    """List what the dead queue holds, the oldest first: where it came from, why it is there, how often it
+    was tried. It stays there."""
+    settings = options.load_settings(file)
+    selection = _selection(group, reason)
+    result = asyncio.run(_list(settings, lane, selection, offset, limit, timeout_ms))
+    if as_json:
+        print_json(result)
+        return
+    out = console()
+    rows = [tuple(row[key] for key in _KEYS) for row in result["messages"]]
+    out.print(table(_COLUMNS, rows, numbers=("hand-overs", "calls", "bytes")))
+    more = ", and more" if result["more"] else ""
+    out.print(f"{counted(len(rows), 'message')}{more}; {shown(result['in_queue'])} in the dead queue")
+
+
+@app.command("release")
+def release(
+    lane: options.LaneName,
+    group: Group = None,
+    reason: Reason = None,
+    origin: Origin = None,
+    everything: Everything = False,
+    limit: First = None,
+    dry_run: DryRun = False,
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    as_json: options.AsJson = False,
+    timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Send messages back to the inbound queues that they came from, to be processed again.
+
+    They go to the end of their queues: what came later of their groups may have been processed.
+    """
+    settings = options.load_settings(file)
+    wanted = _wanted(group, reason, origin, everything=everything)
+    if "routing_key" in settings.lanes[options.lane_names(settings, lane).lane].group_header:
+        raise CommandRefused(
+            f"lanes.{lane}.group_header: the routing key is the group, and a released message would have "
+            "another one; publish it again where it came from"
+        )
+    decision = Decision("released", limit, dry_run)
+    _tell(asyncio.run(_decide(settings, lane, wanted, decision, timeout_ms)), decision, as_json=as_json)
+
+
+@app.command("drop")
+def drop(
+    lane: options.LaneName,
+    group: Group = None,
+    reason: Reason = None,
+    origin: Origin = None,
+    everything: Everything = False,
+    limit: First = None,
+    dry_run: DryRun = False,
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    as_json: options.AsJson = False,
+    timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Delete messages from the dead queue. They are gone."""
+    settings = options.load_settings(file)
+    wanted = _wanted(group, reason, origin, everything=everything)
+    decision = Decision("dropped", limit, dry_run)
+    _tell(asyncio.run(_decide(settings, lane, wanted, decision, timeout_ms)), decision, as_json=as_json)
+
+
+def _selection(group: str | None, reason: str | None, origin: str | None = None) -> Selection:
+    return Selection(parse_group(group) if group is not None else None, reason, origin)
+
+
+def _wanted(group: str | None, reason: str | None, origin: str | None, *, everything: bool) -> Selection:
+    if everything == (group is not None or reason is not None or origin is not None):
+        raise typer.BadParameter("say which ones, with --group, --reason or --origin, or else --all")
+    return _selection(group, reason, origin)
+
+
+def _tell(result: dict[str, Any], decision: Decision, *, as_json: bool) -> None:
+    if as_json:
+        print_json(result)
+        return
+    would = "would be " if decision.dry_run else ""
+    text = f"{counted(result[decision.verb], 'message')} {would}{decision.verb}"
+    if result["skipped"]:
+        text += f"; {counted(result['skipped'], 'message')} of no inbound queue left"
+    console().print(text)
+
+
+async def _list(
+    settings: Settings, lane: str, selection: Selection, offset: int, limit: int, timeout_ms: int
+) -> dict[str, Any]:
+    names = options.lane_names(settings, lane)
+    rows: list[dict[str, Any]] = []
+    seen: set[str] = set()
+    end = offset + limit
+    matching = read = 0
+    async with DeadQueue.opened(settings.rabbitmq, names, timeout_ms) as queue:
+        with progress("read", queue.count) as advance:
+            async for message in queue.messages(end if selection == Selection() else None):
+                advance()
+                read += 1
+                if not selection.has(message) or _is_repeated(message, seen):
+                    continue
+                matching += 1
+                if matching > offset:
+                    rows.append(message.row())
+                if matching == end:
+                    break
+        return {"lane": lane, "messages": rows, "more": read < queue.count, "in_queue": queue.count}
+
+
+def _is_repeated(message: DeadMessage, seen: set[str]) -> bool:
+    """A crash may have stored it twice, with the same origin."""
+    if message.origin is None:
+        return False
+    repeated = message.origin in seen
+    seen.add(message.origin)
+    return repeated
+
+
+async def _decide(
+    settings: Settings, lane: str, wanted: Selection, decision: Decision, timeout_ms: int
+) -> dict[str, Any]:
+    """Carry a decision out for everything wanted. Raises BrokerUnavailable, saying how far it came."""
+    names = options.lane_names(settings, lane)
+    seen: set[str] = set()
+    repeated: list[DeadMessage] = []
+    decided = skipped = 0
+    async with DeadQueue.opened(settings.rabbitmq, names, timeout_ms) as queue:
+        act = decision.act(queue)
+        try:
+            with progress(decision.verb, queue.count) as advance:
+                async for message in queue.messages():
+                    advance()
+                    if not wanted.has(message):
+                        continue
+                    if decision.releases and message.origin is None:
+                        skipped += 1
+                    elif _is_repeated(message, seen):
+                        repeated.append(message)
+                    else:
+                        decided += 1
+                        await act(message)
+                    if decided == decision.limit:
+                        break
+                await queue.finish()
+                if not decision.dry_run:
+                    for message in repeated:  # now that the first ones have arrived
+                        await queue.drop(message)
+        except BrokerUnavailable as problem:
+            done = queue.released if decision.releases else decided
+            raise BrokerUnavailable(f"{problem}; {counted(done, 'message')} {decision.verb} before") from None
+    return {"lane": lane, decision.verb: decided, "skipped": skipped, "applied": not decision.dry_run}

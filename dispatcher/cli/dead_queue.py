@@ -1,0 +1,280 @@
+"""Reads a lane's dead queue: what was given up, why, and back to where it came from."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from pamqp import commands
+
+from dispatcher.amqp.events import (
+    ChannelClosed,
+    Confirmed,
+    ConnectionClosed,
+    ConsumerCancelled,
+    Delivery,
+    Event,
+    Returned,
+)  # fmt: skip
+from dispatcher.amqp.grouping import Grouping
+from dispatcher.amqp.link import Link
+from dispatcher.amqp.relay import read_content
+from dispatcher.client import properties as amqp_properties
+from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused
+from dispatcher.group_text import format_group
+from dispatcher.protocol import (
+    HEADER_ATTEMPT,
+    HEADER_CALLS,
+    HEADER_EXCHANGE,
+    HEADER_GROUP,
+    HEADER_ORIGIN,
+    HEADER_REASON,
+    HEADER_ROUTING_KEY,
+    LaneNames,
+)
+from dispatcher.settings import RabbitSettings
+from dispatcher.units import format_duration
+
+#: Publishes and acks on their way at a time.
+_UNCONFIRMED_MAX: Final = 500
+#: AMQP's prefetch is 16 bits wide; 0 is without a limit.
+_PREFETCH_MAX: Final = 65_535
+_ACCESS_REFUSED, _NOT_FOUND = 403, 404
+#: RabbitMQ would obey this header a second time and send further copies; it means nothing to a consumer.
+_OBEYED_HEADER: Final = "CC"
+#: What it takes to tell headers that are relayed from those that are not.
+_CLEANING: Final = Grouping((), None, first_header=_OBEYED_HEADER)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadMessage:
+    """One message of the dead queue. What a control message of a consumer has not is None."""
+
+    delivery: Delivery
+    reason: str
+    group: bytes | None
+    origin: str | None  # inbound queue and arrival; copies of one original have the same
+    attempt: int | None  # hand-overs
+    calls: int | None  # of its handler in the last one
+    exchange: str | None
+    routing_key: str | None
+    message_id: str | None
+
+    @property
+    def inbound(self) -> str | None:
+        """The inbound queue that it came from."""
+        return self.origin.rpartition(" ")[0] if self.origin is not None else None
+
+    def row(self) -> dict[str, Any]:
+        """For people and programs; bodies are not shown."""
+        return {
+            "origin": self.origin,
+            "inbound": self.inbound,
+            "group": format_group(self.group) if self.group is not None else None,
+            "reason": self.reason,
+            "attempt": self.attempt,
+            "calls": self.calls,
+            "exchange": self.exchange,
+            "routing_key": self.routing_key,
+            "message_id": self.message_id,
+            "size": len(self.delivery.body),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which messages a command is about; None: any."""
+
+    group: bytes | None = None
+    reason: str | None = None  # a part of it is enough
+    origin: str | None = None
+
+    def has(self, message: DeadMessage) -> bool:
+        return (
+            (self.group is None or message.group == self.group)
+            and (self.reason is None or self.reason in message.reason)
+            and (self.origin is None or message.origin == self.origin)
+        )
+
+
+def read_dead(delivery: Delivery) -> DeadMessage:
+    """What the headers of a message in a dead queue say; anybody may have put it there."""
+    try:
+        found, headers = amqp_properties.read(delivery.properties)
+    except (ValueError, IndexError):
+        found, headers = amqp_properties.Properties(), {}
+    group = headers.get(HEADER_GROUP)
+    if isinstance(group, str):
+        group = group.encode(errors="surrogateescape")
+
+    def text(name: str) -> str | None:
+        value = headers.get(name)
+        return value.decode(errors="replace") if isinstance(value, bytes) else value and str(value)
+
+    def number(name: str) -> int | None:
+        value = headers.get(name)
+        return value if isinstance(value, int) else None
+
+    message_id = found.message_id
+    return DeadMessage(
+        delivery, text(HEADER_REASON) or "not said", group if isinstance(group, bytes) else None,
+        text(HEADER_ORIGIN), number(HEADER_ATTEMPT), number(HEADER_CALLS), text(HEADER_EXCHANGE),
+        text(HEADER_ROUTING_KEY), None if message_id is None else str(message_id),
+    )  # fmt: skip
+
+
+class DeadQueue:
+    """One reader at a time: two would each see a part. What it doesn't take out is back in its place when it
+    ends.
+
+    A message is taken out only after the broker has what becomes of it, so a crash in between leaves it in
+    both places.
+    """
+
+    def __init__(self, names: LaneNames, timeout_ms: int) -> None:
+        self._names = names
+        self._timeout_ms = timeout_ms
+        self._link: Link | None = None
+        self._channel = 0
+        self._deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
+        self._answer = asyncio.Event()
+        self._unconfirmed: dict[int, DeadMessage] = {}
+        self._missing: set[bytes] = set()  # queues that releases did not reach
+        self._problem: str | None = None  # with the connection
+        self._refusal: str | None = None  # of a release
+        self.count = 0  # at the beginning
+        self.released = 0
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def opened(cls, settings: RabbitSettings, names: LaneNames, timeout_ms: int) -> AsyncIterator[Self]:
+        """Raises BrokerUnavailable, CommandRefused when somebody else reads it now."""
+        queue = cls(names, timeout_ms)
+        link = queue._link = await Link.open(settings, name="dispatcher dead", on_events=queue._on_events)
+        try:
+            await queue._begin(link)
+            yield queue
+        finally:
+            await link.close()
+
+    async def _begin(self, link: Link) -> None:
+        self._channel = await link.open_channel()
+        await link.call(self._channel, commands.Confirm.Select())
+        try:
+            declared = await link.call(
+                self._channel, commands.Queue.Declare(queue=self._names.dead, passive=True)
+            )
+        except ChannelRefused as refused:
+            if refused.code != _NOT_FOUND:
+                raise
+            raise BrokerUnavailable(
+                f"lane {self._names.lane} has no dead queue {self._names.dead} on RabbitMQ "
+                "(a dispatcher declares it when it first runs the lane)"
+            ) from None
+        self.count = declared.message_count
+
+    async def messages(self, first: int | None = None) -> AsyncIterator[DeadMessage]:
+        """What was there at the beginning, in the queue's order; None: all of it, else the first ones."""
+        link, channel = self._opened(), self._channel
+        wanted = self.count if first is None else min(self.count, first)
+        if first is not None and 0 < wanted <= _PREFETCH_MAX:
+            await link.call(channel, commands.Basic.Qos(prefetch_count=wanted))
+        try:
+            await link.call(channel, commands.Basic.Consume(queue=self._names.dead, exclusive=True))
+        except ChannelRefused as refused:
+            if refused.code == _ACCESS_REFUSED and "exclusive" in refused.text:
+                raise CommandRefused(
+                    f"somebody else reads {self._names.dead} now; try again when that has ended"
+                ) from None
+            raise
+        for _ in range(wanted):
+            yield read_dead(await self._next_delivery())
+
+    async def _next_delivery(self) -> Delivery:
+        if self._deliveries.empty():
+            await self._until(lambda: not self._deliveries.empty())
+        return self._deliveries.get_nowait()
+
+    async def drop(self, message: DeadMessage) -> None:
+        """Take it out for good."""
+        self._take_out(message)
+
+    def _take_out(self, message: DeadMessage) -> None:
+        self._opened().ack(self._channel, message.delivery.tag)
+
+    async def release(self, message: DeadMessage) -> None:
+        """Publish it to its inbound queue again; it is taken out when the broker has it there.
+
+        Raises BrokerUnavailable.
+        """
+        assert message.inbound is not None
+        content = read_content(message.delivery, _CLEANING)
+        tag = self._opened().publish(
+            self._channel, exchange="", routing_key=message.inbound, properties=content.properties,
+            body=content.body,
+        )  # fmt: skip
+        self._unconfirmed[tag] = message
+        await self._until(lambda: len(self._unconfirmed) < _UNCONFIRMED_MAX)
+        if self._refusal is not None:
+            await self.finish()
+
+    async def finish(self) -> None:
+        """Wait for the broker's word on everything released. Raises BrokerUnavailable."""
+        await self._until(lambda: not self._unconfirmed)
+        if self._refusal is not None:
+            raise BrokerUnavailable(self._refusal)
+
+    def _opened(self) -> Link:
+        assert self._link is not None
+        return self._link
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            if self._problem is not None:
+                raise BrokerUnavailable(self._problem)
+            self._answer.clear()
+            try:
+                async with asyncio.timeout(self._timeout_ms / 1_000):
+                    await self._answer.wait()
+            except TimeoutError:
+                span = format_duration(self._timeout_ms)
+                blocked = self._opened().blocked
+                why = f": it blocks publishers ({blocked})" if blocked else ""
+                raise BrokerUnavailable(f"RabbitMQ did not answer within {span}{why}") from None
+        if self._problem is not None:
+            raise BrokerUnavailable(self._problem)
+
+    # -- what the broker says --
+
+    def _on_events(self, events: list[Event]) -> None:
+        for event in events:
+            match event:
+                case Delivery():
+                    self._deliveries.put_nowait(event)
+                case Returned():
+                    self._missing.add(event.routing_key)
+                case Confirmed():
+                    self._confirmed(event)
+                case ChannelClosed() | ConnectionClosed():
+                    self._problem = self._problem or f"RabbitMQ ended it: {event.text}"
+                case ConsumerCancelled():
+                    self._problem = f"somebody deleted the queue {self._names.dead}"
+        self._answer.set()
+
+    def _confirmed(self, confirmed: Confirmed) -> None:
+        tags = [confirmed.tag]
+        if confirmed.multiple:
+            tags = [tag for tag in self._unconfirmed if tag <= confirmed.tag]
+        for tag in tags:
+            message = self._unconfirmed.pop(tag)
+            inbound = message.inbound or ""
+            if inbound.encode() in self._missing:
+                self._refusal = f"there is no queue {inbound!r}: what came from it stays in the dead queue"
+            elif confirmed.nacked:
+                self._refusal = f"queue {inbound!r} refuses messages: is it full?"
+            else:
+                self.released += 1
+                self._take_out(message)
