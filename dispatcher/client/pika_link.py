@@ -45,6 +45,10 @@ class _TappedConnection(pika.SelectConnection):  # type: ignore[misc]  # pika pu
         if deliveries:
             self._tapped(deliveries)
 
+    def _on_connection_workflow_done(self, conn_or_exc: Any) -> None:
+        # When its handshake was given up pika reports the class of an exception, and fails over that.
+        super()._on_connection_workflow_done(conn_or_exc() if isinstance(conn_or_exc, type) else conn_or_exc)
+
 
 class _RawProperties:
     """Properties that are on the wire exactly the bytes that were written for them."""

@@ -11,11 +11,12 @@ import math
 import time
 from collections.abc import Iterable
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.chaos.producer import read_produced
-from tests.chaos.stage import LaneOnStage, Outage, Process, Stage
+from tests.chaos.stage import LaneOnStage, Process, Stage
 from tests.client.tcp_proxy import Connection
 from tests.recovery.checker import Forgotten, Story
 from tests.recovery.record import Handling, Incarnation, LifeRecord, Number, in_order
@@ -104,6 +105,13 @@ def _wrong_end(incarnation: Incarnation, process: Process) -> str:
     )
 
 
+class Leadership(NamedTuple):
+    """Somebody led a lane."""
+
+    since: float
+    until: float
+
+
 def forgotten(stage: Stage, lane: LaneOnStage) -> list[Forgotten]:
     """When Redis lost data, and a leader ended before it had written its state back (see Forgotten)."""
     led, restored = leaderships(stage, lane)
@@ -111,31 +119,44 @@ def forgotten(stage: Stage, lane: LaneOnStage) -> list[Forgotten]:
     for outage in stage.redis_outages:
         if outage.back_to is None:
             continue
-        next_led = min((at for at in led if at > outage.since), default=math.inf)
+        next_led = min((one.since for one in led if one.since > outage.since), default=math.inf)
         if any(outage.since < at < next_led for at in restored):
             continue
+        since = _last_acks(stage, led, outage.back_to) - ACK_DELAY_S
         until = next_led if next_led < math.inf else time.monotonic()
-        found.append(Forgotten(outage.back_to - ACK_DELAY_S, until, until))
+        found.append(Forgotten(since, until, until))
         found += [
             # A killed broker forgets thousands of acks; what says that they were given is gone.
             Forgotten(-math.inf, until, broker.since)
             for broker in stage.rabbitmq_outages
-            if broker.killed and broker.since > outage.since - ACK_DELAY_S
+            if broker.killed and broker.since > since
         ]
     return found
 
 
-def leaderships(stage: Stage, lane: LaneOnStage) -> tuple[list[float], list[float]]:
-    """When somebody began to lead the lane, and when a leader had written everything back to Redis."""
+def _last_acks(stage: Stage, led: list[Leadership], at: float) -> float:
+    """The latest time up to `at` at which somebody led and its acks went through."""
+    hindered = [(one.until, after.since) for one, after in pairwise(led)]
+    hindered += [slow for replica in stage.replicas for slow in replica.slow]
+    hindered += [(outage.since, outage.until) for outage in stage.rabbitmq_outages]
+    while earlier := [since for since, until in hindered if since < at <= until + ACK_DELAY_S]:
+        at = min(earlier)
+    return at
+
+
+def leaderships(stage: Stage, lane: LaneOnStage) -> tuple[list[Leadership], list[float]]:
+    """Who led the lane, by the logs; and when a leader had written everything back to Redis."""
     offset = time.time() - time.monotonic()
-    times: dict[str, list[float]] = {"lane_led": [], "redis_restored": []}
+    led, restored = [], []
     for replica in stage.replicas:
+        events: list[tuple[float, str]] = [(at, "ended") for at in replica.ended_at]
         for record in log_records(replica.process.whole_log()):
-            if record.get("lane") == lane.name and record.get("event") in times:
+            if record.get("lane") == lane.name:
                 at = datetime.fromisoformat(record["timestamp"]).timestamp() - offset
-                times[record["event"]].append(at)
-    return sorted(times["lane_led"]), sorted(times["redis_restored"])
-
-
-def overlaps(outage: Outage, since: float, until: float) -> bool:
-    return outage.since <= until and since <= outage.until
+                events.append((at, record["event"]))
+        events.sort()
+        restored += [at for at, event in events if event == "redis_restored"]
+        ends = [at for at, event in events if event in ("ended", "lane_interrupted", "lane_failed")]
+        for since in (at for at, event in events if event == "lane_led"):
+            led.append(Leadership(since, min((end for end in ends if end > since), default=math.inf)))
+    return sorted(led), restored

@@ -133,7 +133,7 @@ class Faults:
     async def _kill_replicas(self, replicas: list[Replica], fault: Fault) -> None:
         killed = [replica for replica in replicas if replica.process.is_alive()]
         for replica in killed:
-            replica.process.kill9()
+            replica.kill()
         await self._last(fault)
         for replica in killed:
             if not replica.process.is_alive():
@@ -144,6 +144,7 @@ class Faults:
         if leader is None:
             return
         pid = leader.process.pid
+        leader.ended_at.append(time.monotonic())
         leader.signal(signal.SIGTERM)
         await self._last(fault)
         try:
@@ -151,24 +152,30 @@ class Faults:
             await eventually(lambda: not leader.process.is_alive() or leader.process.pid != pid)
         except AssertionError:  # it is frozen, or cut off
             happened.note = "did not end in time"
-            leader.process.kill9()
+            leader.kill()
         if not leader.process.is_alive():
             leader.process.start()
 
     async def freeze_leader(self, fault: Fault, happened: Happened) -> None:
         if leader := self._leader(fault, happened):
+            since = time.monotonic()
             leader.signal(signal.SIGSTOP)
             await self._last(fault)
             leader.signal(signal.SIGCONT)
+            leader.slow.append((since, time.monotonic()))
 
     async def cut_dispatcher(self, fault: Fault, happened: Happened) -> None:
         self._replica(fault, happened).rabbitmq.cut()
 
     async def stall_dispatcher(self, fault: Fault, happened: Happened) -> None:
-        await self._stall(self._replica(fault, happened).rabbitmq, fault)
+        replica, since = self._replica(fault, happened), time.monotonic()
+        await self._stall(replica.rabbitmq, fault)
+        replica.slow.append((since, time.monotonic()))
 
     async def half_stall_dispatcher(self, fault: Fault, happened: Happened) -> None:
-        await self._half_stall(self._replica(fault, happened).rabbitmq, fault, happened)
+        replica, since = self._replica(fault, happened), time.monotonic()
+        await self._half_stall(replica.rabbitmq, fault, happened)
+        replica.slow.append((since, time.monotonic()))
 
     async def cut_redis(self, fault: Fault, happened: Happened) -> None:
         self._replica(fault, happened).redis.cut()
@@ -312,6 +319,9 @@ class Faults:
             happened.note = "skipped: it is down already"
             return
         async with self._redis_busy:
+            if (empty or older) and not await self._led():
+                happened.note = "skipped: nobody leads"
+                return
             redis = self._stage.servers.redis
             outage = Outage(time.monotonic(), 0.0, kill, back_to)
             await asyncio.to_thread(redis.kill9 if kill else redis.stop)
@@ -326,6 +336,15 @@ class Faults:
             await asyncio.to_thread(redis.start)
             outage.until = time.monotonic()
             self._stage.redis_outages.append(outage)
+
+    async def _led(self) -> bool:
+        """Wait for a leader of every lane: a Redis that forgets while nobody leads is two failures, about
+        which little is promised. What hits that leader just then is chance."""
+        try:
+            await eventually(self._stage.is_led)
+        except AssertionError:
+            return False
+        return True
 
     async def kill_rabbitmq(self, fault: Fault, happened: Happened) -> None:
         await self._without_rabbitmq(fault, happened, kill=True)

@@ -89,6 +89,8 @@ class Settings:
     look_ahead: int
     top_up: bool
     queue_version: int
+    groups: int  # of a producer at a time; the fewer, the more of each is in flight
+    work_ms: float  # of an SDK consumer, whose handlers run side by side
 
 
 class Plan:
@@ -101,6 +103,8 @@ class Plan:
             look_ahead=chance.choice([10_000, 300]),
             top_up=chance.random() < 0.3,
             queue_version=chance.choice(QUEUE_VERSIONS),
+            groups=chance.choice([6, 12, 40]),
+            work_ms=chance.choice([4.0, 30.0, 80.0]),
         )
         self.producer_seed = chance.randrange(2**31)
         # A stream of its own each: one more kind here changes nothing there.

@@ -20,14 +20,15 @@ from dispatcher.settings import RabbitSettings
 from tests.chaos.plan import DISPATCHER_HEARTBEAT_S, Plan
 from tests.client.tcp_proxy import TcpProxy
 from tests.recovery.checker import Move
-from tests.recovery.scene import DELIVERY_LIMIT, GROUPS
+from tests.recovery.scene import DELIVERY_LIMIT
 from tests.service.clients import Client
 from tests.service.harness import ROOT, DispatcherProcess, document
 from tests.waiting import eventually
 
 PREFIX = "dispatch"
 PREFETCH = 30
-WORK_MS = 4.0
+#: A bare consumer does one thing after the other.
+BARE_WORK_MS = 4.0
 START_TIMEOUT_S = 60.0
 #: A consumer that was told to leave finishes what it has in hand and settles it.
 STOP_TIMEOUT_S = 45.0
@@ -67,6 +68,10 @@ class Process:
     def alive(self) -> bool:
         return self.popen.poll() is None
 
+    def ended_by_itself(self) -> bool:
+        """Nobody has killed it or told it to stop, and it is gone."""
+        return self.killed_at is None and self.left_at is None and not self.alive
+
     def kill(self) -> None:
         if self.alive:
             self.killed_at = time.monotonic()
@@ -86,6 +91,12 @@ class Replica:
     process: DispatcherProcess
     rabbitmq: TcpProxy
     redis: TcpProxy
+    ended_at: list[float] = field(default_factory=list)  # when it was killed, or told to stop
+    slow: list[tuple[float, float]] = field(default_factory=list)  # it, or its way to RabbitMQ, stood still
+
+    def kill(self) -> None:
+        self.ended_at.append(time.monotonic())
+        self.process.kill9()
 
     def signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, AssertionError):
@@ -179,6 +190,20 @@ class Stage:
         }
         return max((r for r in led if led[r]), key=lambda r: led[r][-1], default=None)
 
+    async def is_led(self) -> bool:
+        """Every lane's leader says so itself: it reaches RabbitMQ and Redis."""
+        for lane in self.lanes:
+            leader = self.leader(lane)
+            if leader is None:
+                return False
+            try:
+                _, text = await asyncio.to_thread(leader.process.get, "/readyz")
+            except (OSError, AssertionError):
+                return False
+            if f"{lane.name}: leading" not in text:
+                return False
+        return True
+
     # -- consumers and producers --
 
     async def start_consumer(self, lane: LaneOnStage, who: str, kind: str) -> Process:
@@ -186,7 +211,7 @@ class Stage:
         name, proxy = await self._prepare(who)
         arguments = [
             kind, proxy.url, PREFIX, lane.name, who, str(PREFETCH), str(self.folder / f"{name}.record"),
-            str(WORK_MS),
+            str(BARE_WORK_MS if kind == "bare" else self.plan.settings.work_ms),
         ]  # fmt: skip
         process = Process(name, who, lane, kind, proxy, self._spawn(name, module, arguments))
         self.consumers.append(process)
@@ -196,7 +221,7 @@ class Stage:
         name, proxy = await self._prepare(who)
         seed = self.plan.producer_seed + len(self.producers)
         arguments = [
-            kind, proxy.url, ",".join(lane.queues), str(GROUPS), str(self.rate / 4), name,
+            kind, proxy.url, ",".join(lane.queues), str(self.plan.settings.groups), str(self.rate / 4), name,
             str(self.folder / f"{name}.produced"), str(seed),
         ]  # fmt: skip
         process = Process(name, who, lane, kind, proxy, self._spawn(name, "tests.chaos.producer", arguments))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -57,6 +58,10 @@ async def end_and_judge(stage: Stage) -> Verdict:
 
 async def _wind_down(stage: Stage, verdict: Verdict) -> None:
     begun = asyncio.get_running_loop().time()
+    for process in [*stage.consumers, *stage.producers]:
+        if process.ended_by_itself():
+            end = (stage.folder / f"{process.name}.log").read_text()[-2000:]
+            verdict.problems.append(f"{process.name} ({process.kind}) ended by itself: {end}")
     if wrong := await stage.stop(stage.living(stage.producers)):
         verdict.problems.append(f"not live: {wrong} could not get everything confirmed")
     client = await Client.open(stage.rabbitmq)
@@ -108,7 +113,7 @@ async def _stop_dispatchers(stage: Stage, client: Client, verdict: Verdict) -> N
     for replica in stage.replicas:
         code, _ = await asyncio.to_thread(replica.process.terminate, 30)
         log = replica.process.whole_log()
-        if code:
+        if code and not (code == -signal.SIGTERM and not replica.process.logged("dispatcher_started")):
             verdict.problems.append(f"{replica.name} ended with exit code {code}: {log[-2000:]}")
         if '"lane_failed"' in log:
             lines = [line for line in log.splitlines() if '"lane_failed"' in line]

@@ -88,7 +88,7 @@ def doubled(record: list[Handling], story: Story) -> list[str]:
         for first, second in pairwise(handlings):
             if _forgotten_by(first, second.start, story):
                 continue
-            if second.attempt <= first.attempt:
+            if second.attempt <= first.attempt and not _attempt_forgotten(first, second.start, story):
                 found.append(f"doubled: {say(first)}, then {say(second)}: the attempt does not rise")
             if not _over_by(first, second.start, story):
                 found.append(f"doubled: {say(first)}, then {say(second)}: the first one's consumer lives")
@@ -125,9 +125,14 @@ def out_of_order(handlings: Iterable[Handling], story: Story) -> list[str]:
     the order of publishing."""
     found = []
     lines: dict[tuple[str, str, str], list[Handling]] = defaultdict(list)
+    former: dict[Number, Handling] = {}
     for handling in handlings:
+        before = former.get(handling.message)
+        former[handling.message] = handling
         if handling.message in story.repeated:
             continue
+        if before is not None and _forgotten_by(before, handling.start, story):
+            continue  # what came after it may be in hand already
         line = lines[_line(handling.message)]
         # It goes back to where the unsettled messages of one whose life is over begin.
         while line and _place(handling.message) < _place(line[-1].message):
@@ -225,6 +230,11 @@ def _forgotten_by(handling: Handling, at: float, story: Story) -> bool:
     return handling.end is not None and any(
         gap.since <= handling.end <= gap.until and gap.again_from <= at for gap in story.forgotten
     )
+
+
+def _attempt_forgotten(handling: Handling, at: float, story: Story) -> bool:
+    """It was open when everything was forgotten, and its consumer was not there to say so."""
+    return not handling.confirmed and any(handling.start <= gap.until <= at for gap in story.forgotten)
 
 
 def _line(message: Number) -> tuple[str, str, str]:
