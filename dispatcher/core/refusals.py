@@ -56,11 +56,10 @@ class Refusals:
 
 
 def _followers(consumer: Consumer, message: Message) -> list[Message]:
-    """What is out of the same group at the same consumer with a higher number of the same epoch."""
+    """What is out of the same group at the same consumer behind it, in order: perhaps of several epochs."""
     if message.group is None:
         return []
-    return [
-        m
-        for m in consumer.in_flight.values()
-        if m.group is message.group and m.epoch == message.epoch and m.group_seq > message.group_seq
-    ]
+    place = (message.epoch, message.group_seq)
+    of_group = (m for m in consumer.in_flight.values() if m.group is message.group)
+    behind = [m for m in of_group if (m.epoch, m.group_seq) > place]
+    return sorted(behind, key=lambda m: (m.epoch, m.group_seq))

@@ -103,6 +103,7 @@ class Outbox:
         self._orders: list[Any] = []  # those that the frames are of
         self._withdrawn: list[Dispatched] = []  # copies that nobody waits for any more: never sent
         self._caution = Caution(suspicion)
+        self._reported: list[Dispatched] = []  # culprits of which the core may not know yet
         self._kept_back = KeptBack(later, self._publish_with_care)
 
     @property
@@ -112,7 +113,7 @@ class Outbox:
 
     def perform(self, actions: Iterable[Action | Store]) -> None:
         """Carry out actions in order; everything published in one write."""
-        careful = not self._channel or self._caution.is_needed
+        careful = not self._channel or self._caution.is_needed or bool(self._reported)
         for action in actions:
             kind = type(action)
             if kind is Dispatched:
@@ -165,12 +166,8 @@ class Outbox:
     def _copy(self, copy: Dispatched) -> None:
         message = copy.message
         content = message.content
-        if (
-            content is None  # settled while its commit was under way
-            or message.consumer is None
-            or message.seq != copy.seq
-            or message.epoch != copy.epoch  # another order for it comes, with its present numbers
-        ):
+        # Settled while its commit was under way, or another order for it comes, with its present numbers.
+        if content is None or not _is_wanted(copy):
             self._withdrawn.append(copy)
             return
         relay = self._relay
@@ -319,8 +316,12 @@ class Outbox:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Publish what may go now of what waits."""
+        """Publish what may go now of what waits: nothing before the core knows of a culprit, for what was
+        decided before that has numbers with a gap."""
         caution, window = self._caution, self._window
+        self._reported = [copy for copy in self._reported if _is_wanted(copy)]
+        if self._reported:
+            return
         while self._channel:
             if not len(window):
                 caution.all_answered()
@@ -338,6 +339,7 @@ class Outbox:
             case Dispatched():
                 self._report(CopiesConfirmed(1, order.message.size))
                 self._report(CopyRefused(order, problem))
+                self._reported.append(order)
             case DeadLetter(message, reason):
                 group = None if message.group_id is None else format_group(message.group_id)
                 log.warning(
@@ -356,3 +358,9 @@ class Outbox:
     def _keep_back(self, order: Any) -> None:
         if self._caution.verdict(order) is None:  # else it would end the connection again
             self._kept_back.keep(order)
+
+
+def _is_wanted(copy: Dispatched) -> bool:
+    """Whether its message is still in those hands, under those numbers."""
+    message = copy.message
+    return message.consumer is not None and message.seq == copy.seq and message.epoch == copy.epoch

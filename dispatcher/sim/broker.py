@@ -45,6 +45,9 @@ class Broker:
         self.nack_next: dict[str, int] = {}  # queue → publishes to it that will be refused
         #: Called with (connection, exchange) before each publish: where a fault may strike.
         self.before_publish: Callable[[BrokerConnection, str], None] | None = None
+        #: Whether this publish (connection, exchange, routing key, body) can't be taken: "channel" or
+        #: "connection" is what it costs its publisher.
+        self.refuses: Callable[[BrokerConnection, str, str, bytes], str | None] | None = None
         self._unsynced: list[tuple[BrokerChannel, int, Stored, Queue]] = []
         self._sync_due = False
         self._sync_run = 0
@@ -144,7 +147,8 @@ class Broker:
             channel.answer(tag)
             channels[channel] = None
         for channel in channels:
-            channel.send_confirms()
+            if not channel.closed:
+                channel.send_confirms()
 
     # -- faults --
 
@@ -156,7 +160,7 @@ class Broker:
         self._sync_due = False
         self._unsynced = []
         for connection in list(self.connections):
-            connection.ended_by_broker("the broker was killed", sudden=True)
+            connection.ended_by_broker("the broker was killed")
         for queue in list(self.queues.values()):
             if queue.owner is not None:
                 self.delete(queue)

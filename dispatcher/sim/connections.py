@@ -30,6 +30,7 @@ class BrokerConnection:
         self.channels: dict[int, BrokerChannel] = {}
         self.open = True  # as the broker sees it
         self.gone = False  # as its process sees it
+        self.end_code = 320  # AMQP's reply code, once it is over
         self._on_lost = on_lost
 
     # -- what its process does --
@@ -55,8 +56,9 @@ class BrokerConnection:
             self.gone = True
             self.down.cut(everything_lost=True)
 
-    def ended_by_broker(self, why: str, *, sudden: bool = False) -> None:
+    def ended_by_broker(self, why: str, *, code: int = 320) -> None:
         """The broker ends it now; the process hears of it when it reads so far."""
+        self.end_code = code
         self.up.cut(everything_lost=True)
         self._end()
         self.down.cut(lambda: self._lost(why))
@@ -144,6 +146,12 @@ class BrokerConnection:
             self.broker.before_publish(self, exchange)
             if not self.open:
                 return
+        cost = self.broker.refuses(self, exchange, key, body) if self.broker.refuses is not None else None
+        if cost == "channel":
+            raise Refusal(406, "PRECONDITION_FAILED - message size 9 is larger than configured max size 8")
+        if cost == "connection":
+            self.ended_by_broker("INTERNAL_ERROR", code=541)
+            return
         self.channels[number].publish(exchange, key, mandatory, properties, body, uid, expires_ms)
 
     def ack(self, number: int, tag: int, multiple: bool) -> None:

@@ -20,7 +20,6 @@ _FRAME_HEAD: Final = Struct(">BHI").unpack_from
 _BODY_SIZE: Final = Struct(">Q").unpack_from
 _METHOD, _HEADER = 1, 2
 _OPEN_MS: Final = 3
-_LOST: Final = 320
 
 
 class SimLink:
@@ -158,7 +157,7 @@ class SimLink:
             self._process.call_soon(self._finish, ConnectionClosed(0, "aborted"))
 
     def _lost(self, why: str) -> None:
-        self._finish(ConnectionClosed(_LOST, why))
+        self._finish(ConnectionClosed(self.connection.end_code, why))
 
     def _finish(self, end: ConnectionClosed) -> None:
         for future in self._calls:

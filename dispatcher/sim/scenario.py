@@ -22,6 +22,9 @@ MESSAGES_MIN: Final = 200
 MESSAGES_MAX: Final = 2_000
 #: Faults strike in the first so many ms at most.
 BUSY_MS_MAX: Final = 8_000
+#: What it costs to publish a copy of a message: the channel; the channel, also for its dead letter
+#: until faults are over; the connection.
+REFUSALS: Final = ("copy", "copy", "everywhere", "connection")
 
 
 class MessagePlan(NamedTuple):
@@ -38,6 +41,7 @@ class MessagePlan(NamedTuple):
     twin_of: int = 0  # equal in every byte to this one; 0: to none
     message_id: str | None = None
     kills: bool = False  # whoever works on it
+    refused: str = ""  # RabbitMQ took it and does not take it again: one of REFUSALS
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,7 @@ def make_scenario(seed: int, messages: int | None = None) -> Scenario:
     busy_ms = max(1_000, span_ms, _work_ms(count, consumers))
     plans = _messages(chance("messages"), count, len(inbounds), span_ms, theme)
     plans = _with_killers(chance("killers"), plans, theme)
+    plans = _with_refusals(chance("refusals"), plans)
     if any(plan.kills for plan in plans):
         options["look_ahead"] = 10_000  # a window full of its group lets in nothing that could be settled
         group_maps = tuple(Chosen("exact") if _are_few(map_) else map_ for map_ in group_maps)
@@ -220,6 +225,15 @@ def _with_killers(random: Random, plans: tuple[MessagePlan, ...], theme: Theme) 
     ]  # fmt: skip
     killers = set(random.sample(single, min(len(single), random.choice(theme.killers))))
     return tuple(plan._replace(kills=index in killers) for index, plan in enumerate(plans))
+
+
+def _with_refusals(random: Random, plans: tuple[MessagePlan, ...]) -> tuple[MessagePlan, ...]:
+    """Now and then a few that can't be published again."""
+    count, kind = random.choice((0, 0, 0, 0, 0, 0, 1, 2, 8)), random.choice(REFUSALS)
+    twins = {plan.twin_of for plan in plans}
+    single = [n for n, p in enumerate(plans) if not (p.twin_of or p.uid in twins or p.kills)]
+    chosen = set(random.sample(single, min(len(single), count)))
+    return tuple(plan._replace(refused=kind if n in chosen else "") for n, plan in enumerate(plans))
 
 
 def _twins(random: Random, plan: MessagePlan) -> list[MessagePlan]:

@@ -19,6 +19,7 @@ from dispatcher.sim.logs import captured
 from dispatcher.sim.loop import ProcessLoop, Scheduler
 from dispatcher.sim.producers import Producer
 from dispatcher.sim.redis import Redis
+from dispatcher.sim.refusals import Refusals
 from dispatcher.sim.scenario import Scenario
 
 LANE: Final = "sim"
@@ -71,6 +72,8 @@ class World:
         self.consumers = [ConsumerMachine(self, plan) for plan in scenario.consumers]
         self.producer = Producer(self)
         self.faults = Faults(self)
+        self.refusals = Refusals(self)
+        self.broker.refuses = self.refusals.cost
 
     # -- running --
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from dispatcher.core.effects import AckInbound, Dispatched, Taken
 from dispatcher.core.entries import copy_of
-from dispatcher.core.events import MessagesArrived
+from dispatcher.core.events import CopyRefused, MessagesArrived
 from dispatcher.core.groups import GroupState
 from dispatcher.protocol import Marker
 
@@ -273,3 +273,8 @@ def attempt_not_counted(lane: Any, session: Any, store: Any) -> None:
         return returned(consumer)
 
     take_backs._return_messages = forgiving
+
+
+@planted
+def refused_copies_not_withdrawn(lane: Any, session: Any, store: Any) -> None:
+    lane._handlers[CopyRefused] = lambda event: None

@@ -54,6 +54,15 @@ def test_d8_with_nothing_behind_it_the_next_message_begins_the_new_epoch() -> No
     assert follower.epoch > first.epoch
 
 
+def test_d8_followers_of_several_epochs_stay_in_order() -> None:
+    clause("D-8", "those after it go on in order under a new epoch")
+    bench = LaneBench()
+    bench.join("one")
+    bench.arrive("a1", "a2", "a3", "a4", "a5", "a6")
+    assert numbers(refuse(bench, "a4")) == [("a5", 1), ("a6", 2)]
+    assert numbers(refuse(bench, "a2")) == [("a3", 1), ("a5", 2), ("a6", 3)]
+
+
 def test_d8_what_is_committed_says_so() -> None:
     clause("D-8", "It goes to the dead queue")
     bench = LaneBench()

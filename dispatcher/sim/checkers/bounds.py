@@ -21,6 +21,7 @@ class Bounds(Checker):
             "bytes held": state.bytes_held,
             "messages taken back": len(state.taken_back),
             "messages ending": len(state.ending),
+            "messages undeliverable": len(state.undeliverable),
             "suspects": len(state.suspects),
             "consumers kept for suspects": sum(c.alone_with is not None for c in state.by_uuid.values()),
             "entries awaiting their original": len(lane._recovery.open_entries()),

@@ -42,7 +42,7 @@ class Poison(Checker):
 
     def _has(self, incarnation: str, life: Life) -> bool:
         """Unsettled there, as far as the broker knows, and its original exists."""
-        gone = life.lost or life.expired or life.buried > 0 or life.twins > 1 or not self._is_known(life)
+        gone = life.lost or life.expired or life.given_up or life.twins > 1 or not self._is_known(life)
         return not (gone or incarnation in life.settled or incarnation in life.unsure)
 
     def buried(self, life: Life) -> None:

@@ -61,6 +61,7 @@ class Faults:
         """Everything is repaired, everybody is there again."""
         world = self.world
         self._armed.clear()
+        world.refusals.stop()
         world.history.note("FAULT", "over")
         world.broker.restart()
         world.broker.nack_next.clear()
