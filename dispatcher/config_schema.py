@@ -17,10 +17,12 @@ from dispatcher.settings import (
     RetrySettings,
     Settings,
 )
+from dispatcher.settings_parts import StartSettings
 from dispatcher.settings_types import Kind
 
 _MODELS: Final[tuple[type[BaseModel], ...]] = (
-    RabbitSettings, RedisSettings, HttpSettings, InboundSettings, RetrySettings, LaneDefaults, LaneSettings,
+    RabbitSettings, RedisSettings, HttpSettings, InboundSettings, RetrySettings, StartSettings, LaneDefaults,
+    LaneSettings,
 )  # fmt: skip
 
 

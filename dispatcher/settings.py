@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from dispatcher.protocol import DEFAULT_PREFIX, HEADER_PREFIX, RESERVED_SEGMENTS, dotted_name_problem
+from dispatcher.settings_parts import Model, StartSettings
 from dispatcher.settings_types import Choice, Chosen, Duration, Flag, Integer, OneOf, Size, Text
 from dispatcher.urls import (
     BrokerAddress,
@@ -20,7 +21,6 @@ from dispatcher.urls import (
     parse_broker_url,
     parse_listen,
     parse_store_url,
-    redact,
 )
 
 #: One priority of AMQP each; more inbound queues than that is a mistake in a template.
@@ -95,17 +95,7 @@ class Conflict(NamedTuple):
     text: str
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True, validate_default=False
-    )
-
-    def __repr_args__(self) -> Any:
-        for name, value in super().__repr_args__():
-            yield name, redact(value) if name == "url" and isinstance(value, str) else value
-
-
-class _Certificates(_Model):
+class _Certificates(Model):
     """Files in PEM format; only an amqps:// or rediss:// URL uses them."""
 
     ca_file: Annotated[str, Text()] | None = Field(
@@ -174,7 +164,7 @@ class RedisSettings(_Certificates):
         return self._tls_conflicts(self.address.tls)
 
 
-class HttpSettings(_Model):
+class HttpSettings(Model):
     """Where health, metrics and the page for people are served."""
 
     listen: Annotated[str, Text(_checked(parse_listen))] = Field(
@@ -190,7 +180,7 @@ class HttpSettings(_Model):
         return parse_listen(self.listen)[1]
 
 
-class InboundSettings(_Model):
+class InboundSettings(Model):
     """One queue that producers publish to."""
 
     queue: Annotated[str, Text(_short_string)] = Field(description="Name of the queue.")
@@ -203,7 +193,7 @@ class InboundSettings(_Model):
     )
 
 
-class RetrySettings(_Model):
+class RetrySettings(Model):
     """What becomes of a message that its consumers can't process."""
 
     attempts: Annotated[int, Integer(1, ATTEMPTS_MAX)] = Field(
@@ -216,7 +206,7 @@ class RetrySettings(_Model):
     )
 
 
-class LaneDefaults(_Model):
+class LaneDefaults(Model):
     """Everything of a lane that `defaults` and `match` may set too."""
 
     policy: Annotated[PolicyName, Choice(PolicyName)] = Field(
@@ -234,6 +224,9 @@ class LaneDefaults(_Model):
     )
     ungrouped: Annotated[str, Text(_ungrouped)] = Field(
         default="balance", description="Messages without a group: balance, reject or group:<name>."
+    )
+    start: StartSettings = Field(
+        default=StartSettings(), description="What to wait for before anything is handed out."
     )
     group_map: Annotated[Chosen, _GROUP_MAP] = Field(
         default=Chosen("exact"),
@@ -332,7 +325,7 @@ class LaneSettings(LaneDefaults):
     )
 
 
-class Settings(_Model):
+class Settings(Model):
     """Everything that the file says."""
 
     rabbitmq: RabbitSettings = RabbitSettings()

@@ -32,6 +32,7 @@ def lane(**keys: Any) -> dict[str, Any]:
         {"look_ahead": "${LOOK_AHEAD:-100}"},
         {"first_header": None},
         {"retry": {"attempts": 5}},
+        {"start": {"consumers": 3, "wait": "2s"}},
         {"group_map": "none"},
         {"group_map": {"buckets": 1024}},
         {"look_ahead_bytes": "1GiB", "policy": "sequenced", "top_up": True},

@@ -72,6 +72,7 @@ def schema_keys() -> dict[str, Any]:
     places = (
         ("rabbitmq.", "RabbitSettings"), ("redis.", "RedisSettings"), ("http.", "HttpSettings"),
         ("", "LaneSettings"), ("inbound[].", "InboundSettings"), ("retry.", "RetrySettings"),
+        ("start.", "StartSettings"),
     )  # fmt: skip
     for prefix, name in places:
         for key, value in schema["$defs"][name]["properties"].items():

@@ -7,13 +7,14 @@ reports in hand is an open entry, whatever the journal says (docs/architecture.m
 
 from __future__ import annotations
 
+from dispatcher.core.bounds import COUNTER_SHIFT
 from dispatcher.core.consumers import PRESENT, Consumer
 from dispatcher.core.effects import UNKNOWN_INBOUND
 from dispatcher.core.entries import open_entry
 from dispatcher.core.group_recovery import GroupRecovery
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.recovery import Recovery
-from dispatcher.core.state import COUNTER_SHIFT, LaneState
+from dispatcher.core.state import LaneState
 from dispatcher.errors import NumbersBehind
 from dispatcher.protocol import TYPE_REJOIN, InHand, Join
 

@@ -7,12 +7,13 @@ enough is on its way to the broker. Nothing else dispatches.
 
 from __future__ import annotations
 
+from dispatcher.core.bounds import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
 from dispatcher.core.consumers import Consumer, Share
 from dispatcher.core.effects import Dispatched
 from dispatcher.core.groups import Backlog, Group, GroupState
 from dispatcher.core.inbound import DeficitRoundRobin, FreeGroups, Inbound, Loose
 from dispatcher.core.model import Message, MessageState
-from dispatcher.core.state import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX, LaneState
+from dispatcher.core.state import LaneState
 
 
 class Delivery:

@@ -13,6 +13,7 @@ from typing import Any
 
 from dispatcher.core.adoption import Adoption
 from dispatcher.core.arrivals import Arrivals
+from dispatcher.core.bounds import NEVER_MS
 from dispatcher.core.commands import Commands
 from dispatcher.core.delivery import Delivery
 from dispatcher.core.effects import (
@@ -51,7 +52,6 @@ from dispatcher.core.rebalance import Rebalance
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.refusals import Refusals
 from dispatcher.core.replay import Replay
-from dispatcher.core.resting import NEVER_MS
 from dispatcher.core.settlement import Settlement
 from dispatcher.core.state import LaneState
 from dispatcher.core.suspects import Suspects
@@ -105,6 +105,8 @@ class Lane:
         self._recovery.load(Replay().read(snapshot.records))
         self._groups.load_owners(snapshot.owners)
         self._suspects.load()
+        if snapshot.owners or any(consumer.in_flight for consumer in self.state.by_uuid.values()):
+            self.state.start.is_over(now_ms)
         self._complete = snapshot.complete
         self._begun = False
 
@@ -138,6 +140,7 @@ class Lane:
         self._watch_bytes()
         if now_ms >= self.state.suspended_until_ms:
             self.state.resting.release(self.state)
+        self.state.start.look(self.state)
         self._suspects.offer()
         self._delivery.run()
         self._suspects.offer_unproven()
@@ -154,6 +157,7 @@ class Lane:
         if state.now_ms < state.suspended_until_ms:
             deadlines.append(state.suspended_until_ms)
         else:
+            deadlines.append(state.start.next_deadline_ms(state.now_ms))
             deadlines += [state.expiries.next_ms(), state.resting.next_deadline_ms(state)]
         if state.stale_owners:
             deadlines.append(state.now_ms + 1)

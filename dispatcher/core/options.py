@@ -16,6 +16,8 @@ class LaneOptions:
     ungrouped: str = "balance"  # or "reject", or "group:<name>"
     groups_remembered: int | None = None  # more than that are forgotten once they are empty; None: no limit
     buckets: int | None = None  # groups by the hash of their ids; None: by the ids
+    start_consumers: int = 0  # to wait for before anything is handed out
+    start_wait_ms: int = 0  # at most; 0 with a number of consumers: 1 s
     group_idle_timeout_ms: int | None = None  # None: never
     attempts: int = 3
     backoff_ms: int = 1_000

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import islice
 
+from dispatcher.core.bounds import PROVEN_PER_INBOUND_MAX
 from dispatcher.core.effects import (
     NOBODY,
     Buried,
@@ -20,7 +21,6 @@ from dispatcher.core.effects import (
     Used,
     Vanished,
 )
-from dispatcher.core.state import PROVEN_PER_INBOUND_MAX
 
 Arrival = tuple[int, int]
 

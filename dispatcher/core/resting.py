@@ -11,17 +11,13 @@ settled message.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from dispatcher.core.bounds import NEVER_MS, RELEASED_PER_STEP
 from dispatcher.core.groups import Group, GroupState
 
 if TYPE_CHECKING:
     from dispatcher.core.state import LaneState
-
-#: Very many groups may have come to rest at once; one commit must stay short.
-RELEASED_PER_STEP: Final = 500
-#: Later than any clock will say.
-NEVER_MS: Final = 1 << 62
 
 
 class Resting:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import Any, Final
+from typing import Any
 
+from dispatcher.core.bounds import (
+    COUNTER_SHIFT,
+    OFFENDERS_MAX,
+    PROVEN_PER_INBOUND_MAX,
+    STALE_OWNERS_PER_STEP,
+)
 from dispatcher.core.buckets import GroupMap
 from dispatcher.core.consumers import Consumer, ConsumerState, Pool, queue_share
 from dispatcher.core.effects import AckInbound, DeadLetter, Effects, OwnerRow, SendNotice, Tell
@@ -16,22 +22,9 @@ from dispatcher.core.model import Message, MessageState
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.resting import Resting
+from dispatcher.core.start import Start
 from dispatcher.group_text import format_group
 from dispatcher.protocol import TYPE_WELCOME
-
-#: A broker that is killed forgets up to 32,768 acks of a busy classic queue (its index journal).
-PROVEN_PER_INBOUND_MAX: Final = 40_000
-#: Copies published and not yet confirmed: enough to keep the broker busy, and bounded.
-UNCONFIRMED_MAX: Final = 2_048
-UNCONFIRMED_BYTES_MAX: Final = 8 * 1024 * 1024
-#: A consumer that dies may have owned very many groups; one commit must stay short.
-STALE_OWNERS_PER_STEP: Final = 500
-#: Names of consumers told of at once; whoever invents more is only counted.
-OFFENDERS_MAX: Final = 100
-#: Sequence and epoch counters begin at lane epoch × 2^20. A lane epoch is larger than all before and at least
-#: the time in seconds, so the counters never go back: not over a take-over in the same second, and not even
-#: if Redis forgets everything.
-COUNTER_SHIFT: Final = 20
 
 
 class LaneState:
@@ -51,6 +44,7 @@ class LaneState:
             for index, (name, weight) in enumerate(options.inbounds)
         ]
         self.resting = Resting(options.group_idle_timeout_ms, options.groups_remembered)
+        self.start = Start(options.start_consumers, options.start_wait_ms)
         self.by_uuid: dict[str, Consumer] = {}
         self.by_id: dict[str, Consumer] = {}
         self.by_queue: dict[str, Consumer] = {}
@@ -83,7 +77,8 @@ class LaneState:
     @property
     def is_suspended(self) -> bool:
         """Nothing may be dispatched now."""
-        return self.publishers_blocked or self.now_ms < self.suspended_until_ms
+        now_ms = self.now_ms
+        return self.publishers_blocked or now_ms < self.suspended_until_ms or self.start.holds(now_ms)
 
     # -- effects --
 

@@ -8,6 +8,7 @@ from typing import Final
 from dispatcher.core.consumers import RECEIVING, Consumer, ConsumerState
 from dispatcher.core.groups import Group, GroupState
 from dispatcher.core.model import Message
+from dispatcher.core.start import live_consumers
 from dispatcher.core.state import LaneState
 
 UNDELIVERABLE_SHOWN: Final = 5
@@ -43,6 +44,11 @@ def _of_lane(state: LaneState) -> str | None:
     if state.now_ms < state.suspended_until_ms:
         left_ms = state.suspended_until_ms - state.now_ms
         return f"Redis may have forgotten what was out: waiting {left_ms} ms more for the consumers' word."
+    if state.start.holds(state.now_ms) and state.start.begins_at_ms is not None:
+        left_ms = state.start.begins_at_ms - state.now_ms
+        here, wanted = live_consumers(state), state.start.consumers
+        of_wanted = f", {here} of {wanted} consumers are here" if wanted else ""
+        return f"The lane has not begun{of_wanted}: it begins in {left_ms} ms at the latest."
     return None
 
 

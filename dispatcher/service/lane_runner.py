@@ -219,6 +219,8 @@ class LaneRunner:
             ungrouped=lane.ungrouped,
             groups_remembered=lane.group_map.value if lane.group_map.name == "lru" else None,
             buckets=lane.group_map.value if lane.group_map.name == "buckets" else None,
+            start_consumers=lane.start.consumers,
+            start_wait_ms=lane.start.wait_ms,
             group_idle_timeout_ms=lane.group_idle_timeout_ms,
             attempts=lane.retry.attempts,
             backoff_ms=lane.retry.backoff_ms,

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from dispatcher.settings import RetrySettings
+from dispatcher.settings_parts import StartSettings
 from dispatcher.settings_types import Chosen
 from dispatcher.sim.faults.kinds import Fault
 from dispatcher.sim.themes import THEMES, Theme, draw_faults
@@ -102,6 +103,7 @@ OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
     "group_idle_timeout_ms": lambda random, policy: (
         random.choice((None, None, 100, 1_000)) if policy == "exclusive" else None
     ),
+    "start": lambda random, _: random.choice((StartSettings(),) * 3 + (StartSettings(consumers=3),)),
     "retry": lambda random, _: RetrySettings(attempts=random.choice((1, 2, 3, 3, 3))),
     "heartbeat_ms": lambda random, _: random.choice((300, 1_000, 2_000)),
 }  # fmt: skip

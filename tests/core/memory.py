@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dispatcher.core.bounds import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
 from dispatcher.core.consumers import RECEIVING, Consumer, ConsumerState
 from dispatcher.core.groups import Group, GroupState
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message, MessageState
-from dispatcher.core.state import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX, LaneState
+from dispatcher.core.state import LaneState
 
 
 def held_of(state: LaneState) -> Iterator[Message]:
@@ -38,7 +39,7 @@ def check_memory(lane: Lane, *, in_order: bool) -> None:
         _check_group(state, group)
     if in_order:
         _check_order(state)
-    if state.now_ms >= state.suspended_until_ms and not _window_is_full(state):
+    if not state.is_suspended and not _window_is_full(state):
         _check_nothing_eligible(state)
 
 

@@ -30,6 +30,7 @@ class AnyLane(RuleBasedStateMachine):
         attempts=st.sampled_from([3, 1]),
         remembered=st.sampled_from([None, None, 1]),
         buckets=st.sampled_from([None, None, 1, 2]),
+        start_consumers=st.sampled_from([0, 0, 0, 2]),
     )
     def begin(
         self,
@@ -41,10 +42,12 @@ class AnyLane(RuleBasedStateMachine):
         attempts: int,
         remembered: int | None,
         buckets: int | None,
+        start_consumers: int,
     ) -> None:
         is_exclusive = self.policy == "exclusive"
         options = {
             "attempts": attempts,
+            "start_consumers": start_consumers,
             "look_ahead": look_ahead,
             "look_ahead_bytes": look_ahead_bytes,
             "group_idle_timeout_ms": idle_ms if is_exclusive else None,

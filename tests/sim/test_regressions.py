@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dispatcher.core.bounds import COUNTER_SHIFT
 from dispatcher.core.effects import (
     Dispatched,
     Ended,
@@ -21,7 +22,6 @@ from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.policies import policy
-from dispatcher.core.state import COUNTER_SHIFT
 from dispatcher.errors import NumbersBehind
 from dispatcher.protocol import TYPE_REJOIN, Heartbeat, Join, Settle
 

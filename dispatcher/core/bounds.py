@@ -1,0 +1,23 @@
+"""Bounds of the core: each with its reason."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: A broker that is killed forgets up to 32,768 acks of a busy classic queue (its index journal).
+PROVEN_PER_INBOUND_MAX: Final = 40_000
+#: Copies published and not yet confirmed: enough to keep the broker busy, and bounded.
+UNCONFIRMED_MAX: Final = 2_048
+UNCONFIRMED_BYTES_MAX: Final = 8 * 1024 * 1024
+#: A consumer that dies may have owned very many groups; one commit must stay short.
+STALE_OWNERS_PER_STEP: Final = 500
+#: Very many groups may have come to rest at once; one commit must stay short.
+RELEASED_PER_STEP: Final = 500
+#: Names of consumers told of at once; whoever invents more is only counted.
+OFFENDERS_MAX: Final = 100
+#: Sequence and epoch counters begin at lane epoch × 2^20. A lane epoch is larger than all before and at least
+#: the time in seconds, so the counters never go back: not over a take-over in the same second, and not even
+#: if Redis forgets everything.
+COUNTER_SHIFT: Final = 20
+#: Later than any clock will say.
+NEVER_MS: Final = 1 << 62

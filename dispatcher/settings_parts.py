@@ -1,0 +1,37 @@
+"""Settings in groups of their own under a lane's key."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dispatcher.settings_types import Duration, Integer
+from dispatcher.urls import redact
+
+#: More than a lane is measured with.
+CONSUMERS_MAX: Final = 10_000
+
+
+class Model(BaseModel):
+    """Frozen, and strict about its keys; shows no password."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True, validate_default=False
+    )
+
+    def __repr_args__(self) -> Any:
+        for name, value in super().__repr_args__():
+            yield name, redact(value) if name == "url" and isinstance(value, str) else value
+
+
+class StartSettings(Model):
+    """What a lane waits for before it hands anything out, each time that its first consumer comes."""
+
+    consumers: Annotated[int, Integer(0, CONSUMERS_MAX)] = Field(
+        default=0, description="As soon as so many consumers are here; 0: the time alone counts."
+    )
+    wait_ms: Annotated[int, Duration(0, 3_600_000)] = Field(
+        default=0, alias="wait",
+        description="At the latest so long after the first one came; 0 with a number of consumers: 1s.",
+    )  # fmt: skip
