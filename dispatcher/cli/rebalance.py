@@ -44,12 +44,14 @@ def rebalance(
     if as_json:
         print_json(result)
         return
-    moves = result.get("moves", [])
+    moves, groups = result.get("moves", []), int(result.get("groups", 0))
     out = console()
     if moves:
         rows = [
             (move.get("group"), move.get("from"), move.get("to"), move.get("waits_for")) for move in moves
         ]
         out.print(table(_COLUMNS, rows, numbers=("waits for",)))
-    verb = "would move" if not result.get("applied") else "moves" if len(moves) == 1 else "move"
-    out.print(f"{counted(len(moves), 'group')} {verb}")
+    if groups > len(moves):
+        out.print(f"… and {groups - len(moves):,} more")
+    verb = "would move" if not result.get("applied") else "moves" if groups == 1 else "move"
+    out.print(f"{counted(groups, 'group')} {verb}")

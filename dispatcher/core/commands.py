@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from dispatcher.core.effects import Reply
 from dispatcher.core.events import CommandReceived
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
 from dispatcher.group_text import parse_group
+
+#: Results that are kept, here and in Redis, the oldest forgotten first. A command is repeated within seconds
+#: (its sender waits for an answer, or RabbitMQ delivers it again), and refused when it is first read late.
+RESULTS_KEPT_MAX: Final = 1_000
 
 T = TypeVar("T")
 Arguments = dict[str, Any]
@@ -22,7 +26,7 @@ class Commands:
 
     def __init__(self, state: LaneState, results: dict[str, dict[str, Any]]) -> None:
         self._state = state
-        self.results = dict(results)  # by uuid
+        self.results = dict(results)  # by uuid, oldest first
         self._runs: dict[str, Run] = {}
 
     def add(self, name: str, run: Run) -> None:
@@ -36,7 +40,8 @@ class Commands:
         return uuid in self.results
 
     def received(self, event: CommandReceived) -> None:
-        """Do a command once: a repeated uuid gets the recorded result."""
+        """Do a command once: a repeated uuid gets the recorded result. One whose result says that it was not
+        `applied` is not recorded: it only asked, and may be done again."""
         result = self.results.get(event.uuid)
         error: str | None = None
         if result is None:
@@ -47,9 +52,14 @@ class Commands:
             except (CommandRefused, ValueError) as refused:
                 result, error = {}, str(refused)
             else:
-                self.results[event.uuid] = result
-                self._state.effects.commands[event.uuid] = result
+                if result.get("applied", True):
+                    self._record(event.uuid, result)
         self._state.effects.actions.append(Reply(event.token, result, error))
+
+    def _record(self, uuid: str, result: dict[str, Any]) -> None:
+        self._state.effects.commands[uuid] = self.results[uuid] = result
+        if len(self.results) > RESULTS_KEPT_MAX:
+            del self.results[next(iter(self.results))]
 
 
 def argument(arguments: Arguments, name: str, kind: type[T]) -> T | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from dispatcher.core.commands import Arguments, argument, group_argument
 from dispatcher.core.consumers import Consumer, ConsumerState
@@ -12,6 +12,9 @@ from dispatcher.core.groups import Group, GroupState
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
 from dispatcher.group_text import format_group, parse_group
+
+#: Moves that a result names, of perhaps a million: it is one message, and is kept for a while.
+MOVES_SHOWN: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +39,10 @@ class Rebalance:
         reset, dry_run = (argument(arguments, name, bool) for name in ("reset", "dry_run"))
         group_id = parse_group(group) if group is not None else None
         moves = self.plan(group_id=group_id, to=to, reset=bool(reset))
-        described = [_describe(move) for move in moves]
+        described = [_describe(move) for move in moves[:MOVES_SHOWN]]
         if not dry_run:
             self.start(moves)
-        return {"moves": described, "applied": not dry_run}
+        return {"groups": len(moves), "moves": described, "applied": not dry_run}
 
     def close(self, arguments: Arguments) -> dict[str, Any]:
         """The command `groups.close`: what a negative sequence does, done by an operator (A7, C3).

@@ -49,7 +49,7 @@ for position = 1, #results, 2 do
     redis.call('RPUSH', KEYS[6], results[position])
   end
 end
-while redis.call('LLEN', KEYS[6]) > 1000 do
+while redis.call('LLEN', KEYS[6]) > RESULTS_KEPT_MAX do
   redis.call('HDEL', KEYS[5], redis.call('LPOP', KEYS[6]))
 end
 return finish()

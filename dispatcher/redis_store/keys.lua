@@ -10,7 +10,7 @@
 -- 3 owners        hash    group (bytes) -> version u8, incarnation u64, epoch u64
 -- 4 incarnations  hash    number -> JSON of consumer, uuid, queue, n, prefetch, state
 -- 5 commands      hash    uuid -> JSON of the recorded result
--- 6 command_order list    uuids, oldest first; its length bounds the hash before it
+-- 6 command_order list    uuids, oldest first, at most RESULTS_KEPT_MAX (core/commands.py); the hash has no others
 
 -- Why this leader may not write: 'fenced' if another one came after it, else 'gap': Redis lost what it wrote.
 local function refusal(leader)

@@ -9,6 +9,8 @@ from typing import Final
 
 import hiredis
 
+from dispatcher.core.commands import RESULTS_KEPT_MAX
+
 
 @dataclass(frozen=True, slots=True)
 class LaneKeys:
@@ -35,7 +37,8 @@ class LaneKeys:
 
 def _script(name: str) -> bytes:
     folder = resources.files(__package__)
-    return (folder / "keys.lua").read_bytes() + (folder / f"{name}.lua").read_bytes()
+    limits = b"local RESULTS_KEPT_MAX = %d\n" % RESULTS_KEPT_MAX
+    return (folder / "keys.lua").read_bytes() + limits + (folder / f"{name}.lua").read_bytes()
 
 
 LEAD: Final = _script("lead")

@@ -64,7 +64,9 @@ async def read_snapshot(connection: RedisConnection, keys: LaneKeys, leadership:
     records = await _read_journal(connection, keys)
     owners = await _read_table(connection, keys.owners)
     incarnations = await _read_table(connection, keys.incarnations)
-    commands = await _read_table(connection, keys.commands)
+    results = await _read_table(connection, keys.commands)
+    uuids = await connection.call("LRANGE", keys.command_order, 0, -1)
+    commands = {uuid: results[uuid] for uuid in uuids if uuid in results}
     return Snapshot(
         lane_epoch=leadership.epoch,
         complete=leadership.complete,

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import hiredis
 
+from dispatcher.core.commands import RESULTS_KEPT_MAX
 from dispatcher.errors import StoreUnavailable
 from dispatcher.redis_store.connection import RedisConnection
 from dispatcher.redis_store.scripts import BEGIN_RESTORE, COMMIT_SHA, LEAD, VERIFY, pack
@@ -19,7 +20,6 @@ from dispatcher.sim.loop import Handle, ProcessLoop, Scheduler
 from dispatcher.sim.pipes import Pipe
 
 _read_length: Final = Struct(">I").unpack_from
-_COMMANDS_MAX: Final = 1_000
 _SILENCE_MS: Final = 2_000  # after which a connection is given up, as with the default settings
 
 
@@ -97,7 +97,7 @@ class Keys:
             if uuid not in self.commands:
                 self.command_order.append(uuid)
             self.commands[uuid] = result
-        while len(self.command_order) > _COMMANDS_MAX:
+        while len(self.command_order) > RESULTS_KEPT_MAX:
             del self.commands[self.command_order.pop(0)]
 
     def verify(self, leader: bytes, ordinal: bytes, run_before: bytes, run_now: bytes) -> bytes:
@@ -164,6 +164,8 @@ class Redis:
             return self._script(arguments[1], tuple(arguments[3 + count :]))
         if name == b"XRANGE":
             return self._range(arguments)
+        if name == b"LRANGE":
+            return list(self.keys.command_order)
         if name == b"HSCAN":
             rows = self.keys.table(arguments[1])
             return [b"0", [part for pair in rows.items() for part in pair]]

@@ -41,7 +41,7 @@ class Operator:
             happened.note = str(failure).splitlines()[0][:80]
             self._moved(lane, begun, None)
             return
-        happened.note = f"{len(result['moves'])} groups"
+        happened.note = f"{result['groups']} groups"
         self._moved(lane, begun, result)
 
     async def rebalance_by_cli(self, lane: LaneOnStage, happened: Any) -> None:
@@ -59,7 +59,7 @@ class Operator:
             raise
         if process.returncode == 0:
             result = json.loads(out)
-            happened.note = f"{len(result['moves'])} groups"
+            happened.note = f"{result['groups']} groups"
             self._moved(lane, begun, result)
         else:
             happened.note = f"exit {process.returncode}: {err.decode().strip().splitlines()[-1][:80]}"
@@ -80,5 +80,6 @@ class Operator:
 
     def _moved(self, lane: LaneOnStage, begun: float, result: dict[str, Any] | None) -> None:
         until = time.monotonic() + MOVE_LASTS_S + (COMMAND_LIVES_S if result is None else 0.0)
-        groups = None if result is None else frozenset(move["group"] for move in result["moves"])
+        named = [] if result is None else [move["group"] for move in result["moves"]]
+        groups = None if result is None or result["groups"] > len(named) else frozenset(named)
         self._stage.moves[lane.name].append(Move(begun, until, groups))

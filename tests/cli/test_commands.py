@@ -34,7 +34,7 @@ CONSUMER = {
     "consumer": "c-1", "incarnation": "u-1", "state": "live", "prefetch": 50, "in_flight": 1, "groups": 1,
     "queue": "amq.gen-x", "last_heartbeat_ms": 340,
 }  # fmt: skip
-MOVES = {"moves": [{"group": "g", "from": "c-1", "to": "c-2", "waits_for": 4}], "applied": True}
+MOVES = {"groups": 1, "moves": [{"group": "g", "from": "c-1", "to": "c-2", "waits_for": 4}], "applied": True}
 WHY = {
     "group": "g", "verdict": "Sequenced: waits.",
     "blocking": {"message": MESSAGE, "consumer": "c-1", "since_ms": 61_000},
@@ -100,8 +100,13 @@ WHY = {
         ),
         (
             ["rebalance", "orders", "--reset"], "rebalance",
-            {"group": None, "to": None, "reset": True, "dry_run": False}, {"moves": [], "applied": True},
-            ["0 groups move"],
+            {"group": None, "to": None, "reset": True, "dry_run": False},
+            {"groups": 0, "moves": [], "applied": True}, ["0 groups move"],
+        ),
+        (
+            ["rebalance", "orders", "--reset"], "rebalance",
+            {"group": None, "to": None, "reset": True, "dry_run": False}, {**MOVES, "groups": 1_000_000},
+            ["c-2", "… and 999,999 more", "1,000,000 groups move"],
         ),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",

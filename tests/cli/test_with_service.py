@@ -86,6 +86,7 @@ def test_a_service_answers_every_command_and_stops_in_time(run: Run, service: Se
     assert run("groups", "why", "orders", "g9").exit_code == 1
     assert json.loads(run("consumers", "list", "orders", "--json").stdout) == {"consumers": []}
     assert json.loads(run("rebalance", "orders", "--dry-run", "--json").stdout) == {
+        "groups": 0,
         "moves": [],
         "applied": False,
     }

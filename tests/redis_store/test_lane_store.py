@@ -203,6 +203,7 @@ async def test_only_the_newest_thousand_results_are_kept(lane: Lane) -> None:
     assert "c-2" not in commands
     assert commands["c-3"] == {"n": 3}
     assert commands["c-599"] == {"n": "again"}
+    assert list(commands) == [f"c-{number}" for number in range(3, 1_003)], "oldest first"
 
 
 async def test_a_result_and_its_uuid_may_be_any_json_text(lane: Lane) -> None:

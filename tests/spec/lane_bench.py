@@ -177,6 +177,10 @@ class LaneBench:
         self.command_uuids.append(f"uuid-{len(self.command_uuids)}")
         return self.step(CommandReceived(None, self.command_uuids[-1], command, arguments))
 
+    def repeat_command(self) -> list[Dispatched]:
+        """The latest one is read once more."""
+        return self.step(CommandReceived(None, self.command_uuids[-1], "rebalance", {}))
+
     # -- what came of it --
 
     def latest(self, name: str) -> Dispatched:

@@ -65,6 +65,16 @@ def a_commit() -> Effects:
 # --- scripts ---
 
 
+async def results_are_kept_in_their_order_the_last_thousand(side: Side) -> Any:
+    store, _ = await side.lead()
+    await store.confirm_complete()
+    for first in range(0, 1_200, 400):
+        await store.commit(Effects(commands={f"u{n}": {"n": n} for n in range(first, first + 400)}))
+    await store.commit(Effects(commands={"u500": {"n": "again"}}))
+    _, snapshot = await side.lead()
+    return list(snapshot.commands.items())
+
+
 async def what_is_committed_is_read(side: Side) -> Any:
     store, empty = await side.lead()
     await store.confirm_complete()
@@ -122,6 +132,7 @@ async def an_unconfirmed_lane_is_never_complete(side: Side) -> Any:
 
 SCRIPTS = [
     what_is_committed_is_read,
+    results_are_kept_in_their_order_the_last_thousand,
     a_checkpoint_trims,
     a_former_leader_is_fenced,
     lost_writes_are_a_gap_and_come_back,
