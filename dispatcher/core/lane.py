@@ -59,7 +59,7 @@ from dispatcher.protocol import Heartbeat, Join, Leave, Marker, Settle
 
 #: After this many journal records everything that is still true is written again and the rest trimmed:
 #: large enough that the copy costs next to nothing per message, small enough to be read in well under 1 s.
-RECORDS_PER_CHECKPOINT = 100_000
+RECORDS_PER_CHECKPOINT = 50_000
 
 
 class Lane:

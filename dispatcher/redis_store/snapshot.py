@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from dispatcher.core.effects import Record, Snapshot
 from dispatcher.errors import ConfigurationError
@@ -88,13 +89,22 @@ async def read_snapshot(connection: RedisConnection, keys: LaneKeys, leadership:
 
 async def _read_journal(connection: RedisConnection, keys: LaneKeys) -> list[Record]:
     records: list[Record] = []
-    start = "-"
-    while entries := await connection.call("XRANGE", keys.journal, start, "+", "COUNT", _ENTRIES_PER_READ):
-        for entry_id, fields in entries:
-            origin = f"redis.url: entry {entry_id.decode()} of the journal {keys.journal}"
-            records.extend(decode(fields[1], origin))
-        start = "(" + entries[-1][0].decode()
+    page = _ask_for_page(connection, keys, "-")
+    try:
+        while entries := await page:
+            page = _ask_for_page(connection, keys, "(" + entries[-1][0].decode())
+            await asyncio.sleep(0)  # it is on its way while these are decoded
+            for entry_id, fields in entries:
+                origin = f"redis.url: entry {entry_id.decode()} of the journal {keys.journal}"
+                records.extend(decode(fields[1], origin))
+    finally:
+        page.cancel()
     return records
+
+
+def _ask_for_page(connection: RedisConnection, keys: LaneKeys, start: str) -> asyncio.Task[Any]:
+    call = connection.call("XRANGE", keys.journal, start, "+", "COUNT", _ENTRIES_PER_READ)
+    return asyncio.get_running_loop().create_task(call)
 
 
 async def _read_table(connection: RedisConnection, key: str) -> dict[bytes, bytes]:

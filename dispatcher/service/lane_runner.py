@@ -183,10 +183,10 @@ class LaneRunner:
         )
         witness = Witness(link, self._names)
         restarted = await witness.is_gone()
-        sources = [
-            await open_inbound(link, inbound.queue, f"inbound-{index}", self._lane.look_ahead)
+        sources = await asyncio.gather(*(
+            open_inbound(link, inbound.queue, f"inbound-{index}", self._lane.look_ahead)
             for index, inbound in enumerate(self._lane.inbound)
-        ]
+        ))  # fmt: skip
         channels.inbound_index = {source.channel: index for index, source in enumerate(sources)}
         seconds_ms = max(self._clock.now_ms(), self._lane_epoch_min * 1_000)
         snapshot = await store.lead(seconds_ms, [inbound.queue for inbound in self._lane.inbound])

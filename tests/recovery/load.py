@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import defaultdict, deque
 from typing import Any
 
@@ -64,6 +65,7 @@ class NumberingProducer:
         name: str = "p",
     ) -> None:
         self.confirmed: set[Number] = set()
+        self.sent_at: dict[Number, float] = {}  # on the clock of the record
         self.pausing = False
         self._settings = settings
         self._rate = rate
@@ -137,6 +139,7 @@ class NumberingProducer:
                 properties=_properties(number),
             )  # fmt: skip
             self._waiting[tag] = number
+            self.sent_at[number] = time.monotonic()
 
     def _due(self) -> int:
         whole, part = divmod(self._rate * BURST_S, 1)

@@ -15,13 +15,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from dispatcher.cli.asking import ask
+from dispatcher.cli.rabbitmq import connected
+from dispatcher.protocol import LaneNames
 from dispatcher.settings import RabbitSettings
 from tests.conftest import Vhost
 from tests.recovery.checker import Forgotten, Story, say_number, violations
 from tests.recovery.load import NumberingProducer
-from tests.recovery.record import FAILED, Handling, Number, read_record
+from tests.recovery.record import FAILED, STARTED, Handling, Number, read_record
 from tests.service.clients import Client
-from tests.service.harness import LANE, ROOT, DispatcherProcess, document, lane, log_records
+from tests.service.harness import ASK_TIMEOUT_MS, LANE, ROOT, DispatcherProcess, document, lane, log_records
 from tests.service.protocol_consumer import read_properties
 from tests.waiting import eventually
 
@@ -46,13 +49,13 @@ class Life:
 class Scene:
     """A running system that a test hurts."""
 
-    def __init__(self, vhost: Vhost, folder: Path, policy: str, seed: int) -> None:
+    def __init__(self, vhost: Vhost, folder: Path, policy: str, seed: int, rate: float = RATE) -> None:
         self.vhost = vhost
         self.folder = folder
         self.policy = policy
         self.random = random.Random(seed)
         self.rabbitmq = RabbitSettings(url=vhost.amqp_url)
-        self.producer = NumberingProducer(self.rabbitmq, QUEUES, GROUPS, RATE, seed)
+        self.producer = NumberingProducer(self.rabbitmq, QUEUES, GROUPS, rate, seed)
         self.dispatchers: list[DispatcherProcess] = []
         self.lives: list[Life] = []
         self.killed_at: dict[str, float] = {}  # by the life's name, on the clock of the record
@@ -61,6 +64,7 @@ class Scene:
         self.forgotten: list[Forgotten] = []
         self.work_ms = WORK_MS
         self._lives_of: dict[str, int] = {}
+        self._counted: dict[Path, tuple[int, int]] = {}  # of each record: bytes read, handlings in them
 
     # -- dispatchers --
 
@@ -106,6 +110,43 @@ class Scene:
     def kill_dispatcher(self, dispatcher: DispatcherProcess) -> None:
         self.dispatcher_killed_at.append(time.time())
         dispatcher.kill9()
+
+    async def followed(self, leader: DispatcherProcess, timeout_s: float = 30.0) -> DispatcherProcess:
+        """Wait until another one than `leader` leads."""
+        await eventually(lambda: self.leading() not in (None, leader), timeout_s, f"another: {self._logs()}")
+        return await self.led()
+
+    async def restart(self, dispatcher: DispatcherProcess) -> None:
+        """SIGTERM, and again; returns when it leads or stands by."""
+        code, _ = await asyncio.to_thread(dispatcher.terminate, 30)
+        assert code == 0, dispatcher.log()[-2000:]
+        dispatcher.start()
+        await asyncio.to_thread(dispatcher.ready)
+
+    async def assign(self, groups: list[str]) -> None:
+        """One message of each group, after which nothing more comes: under `exclusive` it keeps its owner."""
+        numbers = [Number(QUEUES[0], group, 0, 1, "once") for group in groups]
+        async with Client.opened(self.rabbitmq) as client:
+            for number in numbers:
+                client.send(number.queue, number.body(), number.group)
+            await client.confirmed()
+        self.producer.confirmed.update(numbers)
+
+        async def owned() -> bool:
+            return set(groups) <= set(await self.owners())
+
+        await eventually(owned, 30, "owners of all groups")
+
+    async def owners(self) -> dict[str, str]:
+        """Who owns which group, by the leader's own word."""
+
+        def asked() -> dict[str, Any]:
+            with connected(self.rabbitmq, "test") as connection:
+                names = LaneNames(LANE, self.vhost.redis_prefix)
+                return ask(connection, names, "groups.list", {"limit": 100_000}, timeout_ms=ASK_TIMEOUT_MS)
+
+        rows = (await asyncio.to_thread(asked))["groups"]
+        return {row["group"]: row["owner"] for row in rows if row["owner"] is not None}
 
     def led_at(self) -> list[float]:
         """When each leadership began, in seconds since 1970."""
@@ -193,7 +234,14 @@ class Scene:
         await eventually(lambda: self.started() >= count, timeout_s, f"{count} handlings")
 
     def started(self) -> int:
-        return sum(path.read_bytes().count(b"started ") for path in self.folder.glob("*.record"))
+        """How many handlings have begun. Reads what was written since the last call: it is asked often."""
+        for path in self.folder.glob("*.record"):
+            offset, count = self._counted.get(path, (0, 0))
+            with path.open("rb") as file:
+                file.seek(offset)
+                whole = file.read().rpartition(b"\n")[0]
+            self._counted[path] = (offset + len(whole), count + whole.count(f"{STARTED} ".encode()))
+        return sum(count for _, count in self._counted.values())
 
     async def goes_on(self, count: int = 200, timeout_s: float = 30.0) -> None:
         """Wait until that many more handlings have begun."""
@@ -249,10 +297,12 @@ class Scene:
 
 
 @contextlib.asynccontextmanager
-async def scene_of(vhost: Vhost, folder: Path, policy: str, seed: int) -> AsyncIterator[Scene]:
+async def scene_of(
+    vhost: Vhost, folder: Path, policy: str, seed: int, rate: float = RATE
+) -> AsyncIterator[Scene]:
     """A scene that leaves no process and no socket behind, however the test ends."""
     print(f"seed: {seed}")
-    scene = Scene(vhost, folder, policy, seed)
+    scene = Scene(vhost, folder, policy, seed, rate)
     try:
         yield scene
     finally:
