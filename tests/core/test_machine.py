@@ -87,6 +87,7 @@ BOUNDED = settings(
 )
 
 
+@pytest.mark.timeout(600)  # a failure is made small before it is reported
 @pytest.mark.parametrize("machine", [AnyLane, Sequenced, ToppedUp, Concurrent], ids=lambda m: m.__name__)
 def test_promises_hold_whatever_happens(machine: type[AnyLane]) -> None:
     case = machine.TestCase

@@ -162,7 +162,7 @@ class World:
         )  # fmt: skip
         self.truth.taken_over()
         self.lane = Lane(self.options, snapshot, self.now_ms)
-        self._decided(self.lane.start(self.now_ms))
+        self._decided(self.lane.start(self.now_ms), 0)
 
     def crash(self, performed: int = 0) -> None:
         """The dispatcher dies. Of the oldest committed step it has done the first `performed` actions."""
@@ -204,20 +204,20 @@ class World:
         self.events = []
         self.truth.took_in(given)
         effects = self.lane.step(given, self.now_ms)
-        self._decided(effects)
+        self._decided(effects, self.broker.control_read)
         if all(inbound.recovery is None for inbound in self.lane.state.inbounds):
             self.broker_restarted = False
         self.truth.check()
         return effects
 
-    def _decided(self, effects: Effects) -> None:
+    def _decided(self, effects: Effects, control: int) -> None:
         records = [_stored(record) for record in effects.records]
         self.truth.decided(effects, records)
-        self.steps.append(Step(effects, records, self.broker.control_read))
+        self.steps.append(Step(effects, records, control))
 
     def checkpoint(self) -> None:
         assert self.lane is not None
-        self._decided(self.lane.checkpoint())
+        self._decided(self.lane.checkpoint(), 0)  # what was read and not stepped is not in it
 
     def commit(self) -> bool:
         """Redis applies the oldest decided step."""
