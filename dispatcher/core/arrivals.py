@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dispatcher.core.adoption import Adoption
 from dispatcher.core.model import Message
+from dispatcher.core.moves import Moves
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.state import LaneState
 
@@ -14,8 +15,10 @@ REASON_EXPIRED = "expired"
 class Arrivals:
     """Files every original that the broker delivers, and ends those that expire while they wait."""
 
-    def __init__(self, state: LaneState, recovery: Recovery, adoption: Adoption) -> None:
+    def __init__(self, state: LaneState, recovery: Recovery, adoption: Adoption, moves: Moves) -> None:
         self._state = state
+        self._moves = moves
+        self._parks = bool(state.options.parking_queues)
         self._recovery = recovery
         self._adoption = adoption
         ungrouped = state.options.ungrouped
@@ -27,7 +30,6 @@ class Arrivals:
     def arrived(self, messages: list[Message]) -> None:
         """Take in deliveries, in their queues' order."""
         inbounds = self._state.inbounds
-        grouped = self._state.policy.grouped
         for message in messages:
             inbound = inbounds[message.inbound]
             if message.group_id is None and self._common_group is not None:
@@ -45,18 +47,43 @@ class Arrivals:
             if group_id is None and self._rejects_ungrouped:
                 self._state.end(message, REASON_UNGROUPED)
                 continue
-            inbound.waiting += 1
-            if group_id is None or not grouped:
-                inbound.loose.messages.append(message)
-                inbound.queue_source(inbound.loose)
-            else:
-                group = self._state.group(group_id)
-                backlog = group.backlog(message.inbound)
-                backlog.messages.append(message)
-                if backlog.source is None:
-                    self._state.list_backlog(backlog)
-            if message.deadline_at_ms is not None:
-                self._state.expiries.watch(message)
+            self.file(message)
+
+    def read_back(self, message: Message) -> None:
+        """An original was read from a parking queue."""
+        if message.group_id is None and self._common_group is not None:
+            message.group_id = self._common_group
+        self._state.bytes_held += message.size
+        if self._adoption.open:
+            self._adoption.saw(message)
+        if message.refusal is not None:
+            self._state.end(message, message.refusal)
+        else:
+            self.file(message)
+
+    def file(self, message: Message) -> None:
+        """It waits: to be moved on along its group's route, or in its backlog."""
+        state = self._state
+        inbound = state.inbounds[message.inbound]
+        inbound.waiting += 1
+        if message.deadline_at_ms is not None:
+            state.expiries.watch(message)
+        if message.group_id is None or not state.policy.grouped:
+            inbound.loose.messages.append(message)
+            inbound.queue_source(inbound.loose)
+        else:
+            group = state.group(message.group_id)
+            if group.route or state.parking.default_route:
+                target = state.parking.next_stop(group, message.queue)
+                if target is not None:
+                    self._moves.wait(message, target)
+                    return
+            backlog = group.backlog(message.inbound)
+            backlog.messages.append(message)
+            if backlog.source is None:
+                state.list_backlog(backlog)
+        if self._parks and message.queue == inbound.index:
+            inbound.aging.append(message)
 
     def run_timers(self) -> None:
         """Dead-letter what expired while it waited. In flight only the consumer may fail it, so nothing

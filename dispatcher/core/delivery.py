@@ -23,18 +23,18 @@ class Delivery:
         self._state = state
         self._turns = DeficitRoundRobin(state.inbounds)
 
-    def run(self) -> None:
-        """Serve until nothing is eligible or the window of unconfirmed copies is full.
+    def run(self) -> bool:
+        """Serve until nothing is eligible (True) or the window of unconfirmed copies is full (False).
 
         The window may be overshot by one batch, which is bounded by its consumer's prefetch.
         """
         state = self._state
         if state.is_suspended:
-            return
+            return False
         while state.unconfirmed < UNCONFIRMED_MAX and state.unconfirmed_bytes < UNCONFIRMED_BYTES_MAX:
             inbound = self._turns.pick()
             if inbound is None:
-                return
+                return True
             source = inbound.ready[0]
             if len(inbound.ready) > 1:
                 inbound.ready.rotate(-1)
@@ -44,6 +44,7 @@ class Delivery:
                 self._serve_free(inbound, source)
             elif type(source) is Loose:
                 self._serve_loose(inbound, source)
+        return False
 
     def _serve_share(self, inbound: Inbound, share: Share) -> None:
         backlog = next(iter(share.backlogs))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dispatcher.core.model import Message
+from dispatcher.core.parking_effects import ParkingAction, ParkingRecord
 
 # --- records: the journal, in the order in which things were decided ------------------------------------
 
@@ -116,7 +117,7 @@ class Used(NamedTuple):
 
 Record = (
     Reset | Dispatched | OpenEntry | SettledRange | Ended
-    | Buried | Vanished | Taken | SettledEntries | Proven | Used
+    | Buried | Vanished | Taken | SettledEntries | Proven | Used | ParkingRecord
 )  # fmt: skip
 UNKNOWN_INBOUND = 255
 #: In place of an incarnation's number: a message is in nobody's hands.
@@ -204,6 +205,7 @@ class PauseInbound(NamedTuple):
 
 Action = (
     Dispatched | SendCopy | SendNotice | PublishMarker | AckInbound | DeadLetter | Reply | Tell | PauseInbound
+    | ParkingAction
 )  # fmt: skip
 
 
@@ -237,3 +239,4 @@ class Snapshot:
     owners: dict[bytes, OwnerRow] = field(default_factory=dict)
     incarnations: dict[int, IncarnationRow] = field(default_factory=dict)
     commands: dict[str, dict[str, Any]] = field(default_factory=dict)
+    parking_found: tuple[int, ...] = ()  # parking queues that exist; looked for only when not complete

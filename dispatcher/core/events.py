@@ -102,6 +102,47 @@ class CommandReceived:
     arguments: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class ParkingQueueOpened:
+    """The parking queue is declared and can be read and published to."""
+
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingQueueRead:
+    """What an order to read brought, in the queue's order; `is_end`: then nothing was left in it."""
+
+    queue: int
+    messages: list[Message]
+    is_end: bool
+    left: int  # messages still in it
+
+
+@dataclass(frozen=True, slots=True)
+class MoveConfirmed:
+    """The broker has stored the copy in its parking queue, as it was published in that term."""
+
+    message: Message
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRefused:
+    """The broker did not take the copy for a parking queue that was published in that term."""
+
+    message: Message
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingQueueDeleted:
+    """The answer to an order to delete; not gone: something was in it."""
+
+    queue: int
+    is_gone: bool
+
+
 Event = (
     MessagesArrived
     | RedeliveriesEnded
@@ -115,6 +156,11 @@ Event = (
     | DeadLetterRefused
     | AcksProven
     | CommandReceived
+    | ParkingQueueOpened
+    | ParkingQueueRead
+    | MoveConfirmed
+    | MoveRefused
+    | ParkingQueueDeleted
     | Join
     | Settle
     | Leave

@@ -20,6 +20,7 @@ from dispatcher.errors import InvalidTransition
 if TYPE_CHECKING:
     from dispatcher.core.consumers import Consumer, Share
     from dispatcher.core.inbound import FreeGroups
+    from dispatcher.core.parking_queue import Demand
 
 
 class GroupState(Enum):
@@ -66,6 +67,24 @@ class Backlog:
             messages.popleft()
         return None
 
+    def put_back(self, messages: list[Message]) -> None:
+        """Messages that are older than what waits, or than some of it; their arrivals say so."""
+        messages.sort(key=lambda message: message.order)
+        waiting = self.messages
+        if waiting and waiting[0].order < messages[-1].order:
+            merged = sorted([*waiting, *messages], key=lambda message: message.order)
+            waiting.clear()
+            waiting.extend(merged)
+        else:
+            waiting.extendleft(reversed(messages))
+
+    def take_behind(self, queue: int) -> list[Message]:
+        """Take out what waits behind everything that came from this queue; all, if nothing did."""
+        messages = list(self.messages)
+        last = max((at for at, message in enumerate(messages) if message.queue == queue), default=-1)
+        self.messages = deque(messages[: last + 1])
+        return [message for message in messages[last + 1 :] if message.state is MessageState.HELD]
+
     def enter(self, source: Share | FreeGroups) -> None:
         """Let it be served from this list, behind the others."""
         source.backlogs[self] = None
@@ -82,8 +101,8 @@ class Group:
     """One message group of the lane. `in_flight` counts its unsettled copies at all consumers."""
 
     __slots__ = (
-        "_state", "backlogs", "epoch", "fresh", "id", "in_flight", "last_seq", "owner", "since_ms",
-        "target", "unresolved",
+        "_state", "backlogs", "demand", "epoch", "fresh", "id", "in_flight", "last_seq", "owner", "route",
+        "since_ms", "target", "unresolved",
     )  # fmt: skip
 
     def __init__(self, group_id: bytes, state: GroupState = GroupState.FREE) -> None:
@@ -98,6 +117,8 @@ class Group:
         self.target: Consumer | None = None  # DRAINING: who gets it next, None: nobody in particular
         self.since_ms = 0  # when it entered its present state
         self.backlogs: dict[int, Backlog] | None = None  # by inbound index; None: nothing waits
+        self.route: tuple[int, ...] = ()  # parking queues that its messages pass, by rising index
+        self.demand: Demand | None = None  # who could take what is read from the last of these
 
     @property
     def state(self) -> GroupState:

@@ -63,8 +63,8 @@ class Inbound:
     """One inbound queue of the lane. Sizes are in bytes."""
 
     __slots__ = (
-        "deficit", "dispatched", "free", "in_flight", "index", "loose", "name", "paused", "proven", "ready",
-        "recovery", "unacked", "unproven", "waiting", "weight",
+        "aging", "blocked_since_ms", "deficit", "dispatched", "free", "in_flight", "index", "loose", "name",
+        "pausable", "paused", "proven", "ready", "recovery", "unacked", "unproven", "waiting", "weight",
     )  # fmt: skip
 
     def __init__(self, index: int, name: str, weight: int, pool: Pool, proven_max: int) -> None:
@@ -80,6 +80,9 @@ class Inbound:
         self.in_flight = 0
         self.dispatched = 0  # since start
         self.paused = False  # not fetched from because of the byte budget
+        self.pausable = True  # False: its consumer must never be cancelled
+        self.aging: deque[Message] = deque()  # what waits here, longest first, and some that no longer does
+        self.blocked_since_ms: int | None = None  # full of what can't go, while somebody has free capacity
         self.recovery: InboundRecovery | None = None
         # Settled originals, in settle order: their acks are on the way …
         self.unproven: deque[tuple[tuple[int, int], bytes]] = deque()

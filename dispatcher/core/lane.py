@@ -38,6 +38,11 @@ from dispatcher.core.events import (
     DeadLetterRefused,
     Event,
     MessagesArrived,
+    MoveConfirmed,
+    MoveRefused,
+    ParkingQueueDeleted,
+    ParkingQueueOpened,
+    ParkingQueueRead,
     PingRouted,
     PublishersBlocked,
     QueueNacked,
@@ -47,7 +52,12 @@ from dispatcher.core.events import (
 from dispatcher.core.group_recovery import GroupRecovery
 from dispatcher.core.groups import GroupState
 from dispatcher.core.membership import Membership
+from dispatcher.core.model import MessageState
+from dispatcher.core.moves import Moves
 from dispatcher.core.options import LaneOptions
+from dispatcher.core.parked_reading import ParkedReading
+from dispatcher.core.parking import Parking
+from dispatcher.core.parking_loading import load_queues, load_routes
 from dispatcher.core.rebalance import Rebalance
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.refusals import Refusals
@@ -77,7 +87,10 @@ class Lane:
         )
         self._settlement = Settlement(self.state, self._recovery)
         self._refusals = Refusals(self.state, self._settlement, self._groups)
-        self._arrivals = Arrivals(self.state, self._recovery, self._adoption)
+        moves = Moves(self.state)
+        self._arrivals = Arrivals(self.state, self._recovery, self._adoption, moves)
+        reading = ParkedReading(self.state, self._recovery, self._arrivals.read_back)
+        self._parking = Parking(self.state, moves, reading, self._arrivals.file)
         self.commands = Commands(self.state, snapshot.commands)
         rebalance = Rebalance(self.state)
         self.commands.add("rebalance", rebalance.rebalance)
@@ -100,10 +113,18 @@ class Lane:
             Leave: self._membership.leave,
             Marker: self._membership.marker,
             CommandReceived: self.commands.received,
+            ParkingQueueOpened: self._parking.opened,
+            ParkingQueueRead: reading.read,
+            ParkingQueueDeleted: self._parking.deleted,
+            MoveConfirmed: moves.confirmed,
+            MoveRefused: moves.refused,
         }
         self._membership.load(snapshot.incarnations)
-        self._recovery.load(Replay().read(snapshot.records))
+        replay = Replay().read(snapshot.records)
+        load_queues(self.state, replay, snapshot.parking_found)
+        self._recovery.load(replay)
         self._groups.load_owners(snapshot.owners)
+        load_routes(self.state)
         self._suspects.load()
         if snapshot.owners or any(consumer.in_flight for consumer in self.state.by_uuid.values()):
             self.state.start.is_over(now_ms)
@@ -118,6 +139,7 @@ class Lane:
             self._adoption.begin()
             self._membership.ask_to_rejoin()
         self._membership.probe_all()
+        self._parking.begin()
         begun = self.state.take_effects()
         effects = self.checkpoint()
         effects.actions, effects.owners, effects.incarnations = (
@@ -137,12 +159,15 @@ class Lane:
         if self._adoption.closes_now():
             self._membership.finish_all_leaving()
         self._arrivals.run_timers()
+        self._parking.take_in()
         self._watch_bytes()
         if now_ms >= self.state.suspended_until_ms:
             self.state.resting.release(self.state)
         self.state.start.look(self.state)
         self._suspects.offer()
-        self._delivery.run()
+        idle = self._delivery.run()
+        if self._parking.run(idle=idle):
+            self._delivery.run()
         self._suspects.offer_unproven()
         return self.state.take_effects()
 
@@ -159,6 +184,7 @@ class Lane:
         else:
             deadlines.append(state.start.next_deadline_ms(state.now_ms))
             deadlines += [state.expiries.next_ms(), state.resting.next_deadline_ms(state)]
+            deadlines.append(self._parking.next_deadline_ms())
         if state.stale_owners:
             deadlines.append(state.now_ms + 1)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
@@ -183,7 +209,9 @@ class Lane:
         records.append(Reset())
         entries = [m for c in state.by_uuid.values() for m in c.in_flight.values()]
         entries += state.taken_back
-        entries += [m for m in self._recovery.open_entries() if m.consumer is None and m not in state.ending]
+        held = MessageState.HELD
+        entries += [message for message in self._recovery.open_entries() if message.state is held]
+        records += self._parking.records()
         records += [open_entry(message) for message in entries]
         records += [ended_entry(message, reason) for message, reason in state.ending.items()]
         for inbound in state.inbounds:

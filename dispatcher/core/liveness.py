@@ -143,7 +143,7 @@ class Liveness:
             self._next_round_ms = now_ms + self._state.options.liveness_interval_ms
             for consumer in self._state.by_uuid.values():
                 self._look_after(consumer, now_ms)
-            self._state.tell_offenders()
+            self._state.offenders.tell()
         return self._run_pauses(now_ms)
 
     def _run_pauses(self, now_ms: int) -> list[Consumer]:

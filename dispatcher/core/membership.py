@@ -187,7 +187,7 @@ class Membership:
         for message in missing:
             group = message.group
             if self._recovery.is_orphan(message):
-                self._recovery.drop_orphan(message, consumer)
+                self._recovery.orphans.drop(message, consumer)
             elif group is not None and (not message.group_seq or message.seq in consumer.sent_again):
                 consumer.broken.add(group)
         consumer.sent_again.clear()

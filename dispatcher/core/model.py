@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dispatcher.core.consumers import Consumer
     from dispatcher.core.groups import Group
+    from dispatcher.core.parking_queue import Move
 
 
 class MessageState(Enum):
@@ -15,6 +16,7 @@ class MessageState(Enum):
 
     HELD = "held"  # here, waiting for its turn
     IN_FLIGHT = "in flight"  # dispatched to `consumer`, not settled
+    MOVING = "moving"  # on its way to a parking queue, waiting for the broker's confirm
     ENDING = "ending"  # on its way to the dead queue, waiting for the broker's confirm
     SETTLED = "settled"  # over; its inbound ack may still be on the way
 
@@ -31,8 +33,9 @@ class Message:
 
     __slots__ = (
         "arrival", "attempt", "calls", "closing", "consumer", "content", "cost", "deadline_at_ms", "epoch",
-        "fingerprint", "first", "group", "group_id", "group_seq", "inbound", "queue", "received_at_ms",
-        "redelivered", "refusal", "dispatched_at_ms", "seq", "settles_at_death", "size", "state", "tag",
+        "fingerprint", "first", "group", "group_id", "group_seq", "inbound", "move", "queue",
+        "received_at_ms", "redelivered", "refusal", "dispatched_at_ms", "root", "seq", "settles_at_death",
+        "size", "state", "tag", "term",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +56,9 @@ class Message:
     ) -> None:
         self.inbound = inbound  # index of the inbound queue in whose share and order it stands
         self.queue = inbound  # index of the queue that its original is in
+        self.root: tuple[int, int] | None = None  # its arrival in the first queue that it was in, if not here
+        self.term = 0  # of a parked copy: in which round of publishes it was made
+        self.move: Move | None = None  # it is, or will be, on its way to a parking queue
         self.tag = tag
         self.arrival = arrival
         self.fingerprint = fingerprint  # 16 bytes
@@ -78,6 +84,11 @@ class Message:
         #: How much the lane's consumers had settled when the first consumer died with it; 0 if that was
         #: before this leader's start, which settles count from.
         self.settles_at_death = 0
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Its place among the messages of its group that came through the same inbound queue."""
+        return self.root or self.arrival
 
     def __repr__(self) -> str:
         return f"<Message {self.group_id!r} {self.arrival} {self.state.value} seq={self.seq}>"

@@ -26,3 +26,5 @@ class LaneOptions:
     heartbeat_ms: int = 5_000
     look_ahead: int = 10_000
     look_ahead_bytes: int = 256 * 1024 * 1024
+    park_after_ms: int = 600_000
+    parking_queues: tuple[str, ...] = ()  # their names, in order; none: nothing is parked

@@ -28,13 +28,18 @@ from dispatcher.core.effects import (
 )
 from dispatcher.core.entries import ended_entry, open_entry
 from dispatcher.core.group_recovery import GroupRecovery
+from dispatcher.core.groups import Group
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Message, MessageState
+from dispatcher.core.moves import resume_move
 from dispatcher.core.ordered import OrderedSet
+from dispatcher.core.orphans import Orphans
+from dispatcher.core.parking_effects import Moving
+from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE, ParkingQueue
 from dispatcher.core.redeliveries import REDELIVERIES_MAX, InboundRecovery
 from dispatcher.core.replay import Arrival, Replay
+from dispatcher.core.returning import Returning
 from dispatcher.core.state import LaneState
-from dispatcher.protocol import TYPE_REJOIN
 
 
 class Recovery:
@@ -47,7 +52,11 @@ class Recovery:
         self._awaited: OrderedSet[Message] = OrderedSet()  # open entries whose original has not come back
         #: Messages that only their consumer told us of, settled ones too; matched in whatever queue.
         self._adopted: dict[bytes, deque[Message]] = {}
-        self._asked: OrderedSet[Consumer] = OrderedSet()  # to join again: what they have is gone
+        self.orphans = Orphans(state)
+        self._parked_groups: set[bytes | None] = (
+            set()
+        )  # the journal knows messages of theirs in parking queues
+        self.returning = Returning()
 
     # -- loading --
 
@@ -70,30 +79,43 @@ class Recovery:
             message = self._entry(UNKNOWN_INBOUND, arrival, fingerprint, None)
             message.state = MessageState.SETTLED
             self._adopted.setdefault(fingerprint, deque()).append(message)
-        for entry in replay.finish():
+        entries = replay.finish()
+        self._parked_groups = {e.group for e in entries if e.inbound >= FIRST_PARKING_QUEUE}
+        for entry in entries:
             self._load_entry(entry)
 
-    def _load_entry(self, entry: OpenEntry | Ended) -> None:
+    def _load_entry(self, entry: OpenEntry | Ended | Moving) -> None:
         message = self._entry(entry.inbound, entry.arrival, entry.fingerprint, entry.group)
         message.attempt = entry.attempt
         if isinstance(entry, Ended):
             message.state = MessageState.ENDING
             message.calls = entry.calls
             self._state.ending[message] = entry.reason
+        elif isinstance(entry, Moving):
+            resume_move(self._state, message, entry)
         else:
             holder = self._state.by_number.get(entry.incarnation)
             message.seq, message.epoch, message.group_seq = entry.seq, entry.epoch, entry.group_seq
             message.first = entry.first
             if holder is not None:
                 self.put_in_flight(message, holder)
+            elif entry.inbound < UNKNOWN_INBOUND:
+                self.returning.add(message)
+            if holder is not None or entry.group in self._parked_groups:
                 self._groups.wait_for(message)
         self._awaited.add(message)
         if entry.inbound == UNKNOWN_INBOUND:
             self._adopted.setdefault(entry.fingerprint, deque()).append(message)
         else:
-            recovery = self._state.inbounds[entry.inbound].recovery
-            assert recovery is not None
-            recovery.expect(message)
+            self._expecting(message).expect(message)
+
+    def _expecting(self, message: Message) -> InboundRecovery | ParkingQueue:
+        """Who waits for its original."""
+        if message.queue >= FIRST_PARKING_QUEUE:
+            return self._state.parking[message.queue]
+        recovery = self._state.inbounds[message.queue].recovery
+        assert recovery is not None
+        return recovery
 
     def _entry(self, inbound: int, arrival: Arrival, fingerprint: bytes, group: bytes | None) -> Message:
         return Message(inbound, 0, arrival, fingerprint, group, None, 0, self._state.now_ms)
@@ -109,7 +131,7 @@ class Recovery:
     def adopt(self, message: Message) -> None:
         """A message in flight that only its consumer told us of: whatever queue delivers these bytes again
         has its original. When every queue is through, nobody has it."""
-        if all(inbound.recovery is None for inbound in self._state.inbounds):
+        if self._is_through():
             if message.group_id is not None and self._state.policy.grouped:
                 message.group = self._state.group(message.group_id)
                 self._groups.reported(message)
@@ -156,11 +178,48 @@ class Recovery:
                 self._vanish(message)
         return False
 
+    # -- parking queues: there a fingerprint names one original --
+
+    def is_adopted(self, fingerprint: bytes) -> bool:
+        """A consumer told us of it, and its original has not come."""
+        return bool(self._adopted.get(fingerprint))
+
+    def claims_parked(self, queue: ParkingQueue, delivered: Message) -> None:
+        """An original that the journal or a consumer knows was read from this parking queue."""
+        inbound, fingerprint = self._state.inbounds[delivered.inbound], delivered.fingerprint
+        if fingerprint in queue.awaited:
+            self._match(inbound, queue.awaited.pop(fingerprint), delivered)
+        else:
+            self._match_adopted(inbound, self._adopted[fingerprint].popleft(), delivered)
+
+    def expect_parked(self, queue: ParkingQueue, message: Message) -> None:
+        """It was given back, and the journal has an entry of it."""
+        queue.expect(message)
+        self._awaited.add(message)
+
+    def parked_vanished(self, queue: ParkingQueue) -> None:
+        """The queue was read to its end: what is still awaited was deleted by others."""
+        for message in list(queue.awaited.values()):
+            self._vanish(message)
+
+    def parked_through(self) -> None:
+        """Nothing at the head of a parking queue is still to be told of."""
+        if self._is_through():
+            self._end_adopted()
+
+    def _is_through(self) -> bool:
+        """Nothing that was unacked before is still to come from any queue."""
+        redelivering = any(queue.redelivering for queue in self._state.parking.values())
+        return not redelivering and all(inbound.recovery is None for inbound in self._state.inbounds)
+
+    # -- meetings --
+
     def _ack_again(self, inbound: Inbound, delivered: Message) -> None:
         """It was settled before: nobody gets it, it is acked once more."""
         entry = (delivered.arrival, delivered.fingerprint)
-        self._state.effects.records.append(SettledEntries(inbound.index, False, (entry,)))
-        inbound.unacked += 1
+        self._state.effects.records.append(SettledEntries(delivered.queue, False, (entry,)))
+        if delivered.queue < FIRST_PARKING_QUEUE:
+            inbound.unacked += 1
         self._state.bytes_held += delivered.size
         self._state.settled(delivered)
         self._state.counters["acked_again"] += 1
@@ -172,8 +231,7 @@ class Recovery:
         if message.state is MessageState.SETTLED:
             self._ack_again(inbound, delivered)
             return
-        message.inbound = message.queue = inbound.index
-        message.arrival = delivered.arrival
+        message.queue, message.arrival = delivered.queue, delivered.arrival
         reason = self._state.ending.get(message)
         records.append(open_entry(message) if reason is None else ended_entry(message, reason))
         self._match(inbound, message, delivered)
@@ -181,13 +239,22 @@ class Recovery:
     def _match(self, inbound: Inbound, message: Message, delivered: Message) -> None:
         """The original is back: from now on it can be acked, sent again or dead-lettered."""
         message.tag = delivered.tag
+        message.inbound, message.root = inbound.index, delivered.root
         message.content, message.size = delivered.content, delivered.size
         message.deadline_at_ms, message.closing = delivered.deadline_at_ms, delivered.closing
         message.cost, message.received_at_ms = delivered.cost, delivered.received_at_ms
-        inbound.unacked += 1
+        if message.queue < FIRST_PARKING_QUEUE:
+            inbound.unacked += 1
+        else:
+            self._state.parking[message.queue].here[message.fingerprint] = message
         self._state.bytes_held += message.size
         del self._awaited[message]
+        self.returning.discard(message)
         match message.state:
+            case MessageState.MOVING:
+                assert message.move is not None
+                message.move.target.waiting.append(message)
+                return
             case MessageState.ENDING:
                 self._state.effects.actions.append(DeadLetter(message, self._state.ending[message]))
                 return
@@ -196,8 +263,10 @@ class Recovery:
                 if message.group is None:
                     self._groups.send_again(message)
             case MessageState.HELD:
+                is_waited_for = message.group is not None
                 self._back_to_backlog(inbound, message)
-                return
+                if not is_waited_for:
+                    return
         self._groups.resolved(message)
 
     def _back_to_backlog(self, inbound: Inbound, message: Message) -> None:
@@ -213,7 +282,7 @@ class Recovery:
             assert message.group_id is not None
             message.group = self._state.group(message.group_id)
             backlog = message.group.backlog(inbound.index)
-            backlog.messages.append(message)
+            backlog.put_back([message])
             if backlog.source is None:
                 self._state.list_backlog(backlog)
 
@@ -227,13 +296,15 @@ class Recovery:
             if unknown:
                 return [Vanished(UNKNOWN_INBOUND, message.arrival)]
             entry = (message.arrival, message.fingerprint)
-            self._state.inbounds[message.queue].proven.append(entry)
+            if message.queue < FIRST_PARKING_QUEUE:
+                self._state.inbounds[message.queue].proven.append(entry)
+            else:
+                self._state.parking[message.queue].remember(message.fingerprint, message.arrival)
             return [SettledEntries(message.queue, True, (entry,))]
         del self._awaited[message]
+        self.returning.discard(message)
         if not unknown:
-            recovery = self._state.inbounds[message.queue].recovery
-            assert recovery is not None
-            recovery.settle(message)
+            self._expecting(message).settled_early(message)
         self._groups.resolved(message)
         return []
 
@@ -241,7 +312,7 @@ class Recovery:
         """A failure for an entry without its original: it goes to the dead queue when that comes."""
         state = self._state
         if message not in self._awaited:
-            self._forgotten(message)
+            self.orphans.forget(message)
             return
         message.state = MessageState.ENDING
         state.ending[message] = reason
@@ -255,18 +326,23 @@ class Recovery:
         may end before the last of them."""
         for message in messages:
             if message not in self._awaited:
-                self._forgotten(message)
-            else:
-                self._groups.resolved(message)
-                message.group = None
+                self.orphans.forget(message)
+                continue
+            if message.queue < UNKNOWN_INBOUND:
+                self.returning.add(message)
+            if message.group is not None and not self._comes_in_order(message, message.group):
+                continue
+            self._groups.resolved(message)
+            message.group = None
+
+    def _comes_in_order(self, message: Message, group: Group) -> bool:
+        """Everything of the group comes out of one queue."""
+        in_several = message.queue >= FIRST_PARKING_QUEUE or message.group_id in self._parked_groups
+        return not (in_several or self._state.parking.route(group))
 
     def is_orphan(self, message: Message) -> bool:
         """In flight, and its original will not come back."""
         return message.tag == 0 and message not in self._awaited
-
-    def _forgotten(self, message: Message) -> None:
-        self._state.effects.records.append(Vanished(message.queue, message.arrival))
-        self._state.counters["vanished"] += 1
 
     # -- the end --
 
@@ -274,41 +350,17 @@ class Recovery:
         """No original will come. In a living consumer's hands its settle is awaited, else it is over."""
         del self._awaited[message]
         if message.queue != UNKNOWN_INBOUND:
-            recovery = self._state.inbounds[message.queue].recovery
-            assert recovery is not None
-            recovery.forget(message)
+            self._expecting(message).forget(message)
+        self.returning.discard(message)
+        if message.move is not None:
+            message.move.target.incoming.pop(message.move.copy, None)
+            message.move = None
         if message.state is not MessageState.IN_FLIGHT:
             self._state.ending.pop(message, None)
-            self._forgotten(message)
+            self.orphans.forget(message)
         elif message.consumer is not None:
-            self._ask_for(message, message.consumer)
+            self.orphans.ask_for(message, message.consumer)
         self._groups.resolved(message)
-
-    def _ask_for(self, message: Message, holder: Consumer) -> None:
-        """Its settle is awaited, if the holder has it: the copy may never have been published."""
-        if holder.reported is None:
-            if holder not in self._asked:
-                self._asked.add(holder)
-                self._state.notice(holder, TYPE_REJOIN)
-        elif message.seq not in holder.reported:
-            self.drop_orphan(message, holder)
-
-    def drop_orphan(self, message: Message, holder: Consumer) -> None:
-        """Neither its queue nor its consumer has it: it is gone. Its group's numbers begin again, for the
-        consumer would wait for the missing one."""
-        del holder.in_flight[message.seq]
-        holder.credit += 1
-        message.state, message.consumer = MessageState.SETTLED, None
-        self._forgotten(message)
-        group = message.group
-        if group is not None:
-            holder.broken.add(group)
-            if group.owner is holder:
-                group.epoch = 0
-            group.came_back(message)
-            if not group.in_flight:
-                self._state.drained(group)
-        self._state.refresh_credit(holder)
 
     def ended(self, inbound: Inbound) -> None:
         """Nothing that was unacked before is still to come from this queue."""
@@ -323,7 +375,7 @@ class Recovery:
             self._state.effects.records.append(SettledEntries(inbound.index, True, tuple(arrived)))
         inbound.recovery = None
         self.proven(inbound, recovery.proven_meanwhile)
-        if all(other.recovery is None for other in self._state.inbounds):
+        if self._is_through():
             self._end_adopted()
 
     def _end_adopted(self) -> None:

@@ -32,7 +32,8 @@ class InboundRecovery:
         self.kept[message.fingerprint] += 1
         # One that ended while it waited may stand anywhere in its group. One that only its consumer told us
         # of (then its number is not known) may stand behind others that Redis forgot to be settled.
-        if message.group_seq and message.state is not MessageState.ENDING and message.group_id is not None:
+        dispatched = message.group_seq and message.state is not MessageState.ENDING
+        if message.group_id is not None and (dispatched or message.state is MessageState.MOVING):
             self.by_group.setdefault(message.group_id, {})[message] = None
 
     def forget(self, message: Message) -> None:
@@ -74,7 +75,7 @@ class InboundRecovery:
     def all_open(self) -> list[Message]:
         return [message for waiting in self.open.values() for message in waiting]
 
-    def settle(self, message: Message) -> None:
+    def settled_early(self, message: Message) -> None:
         """An expected one is settled: its original is to be acked when it comes."""
         self.forget(message)
         self._settled.setdefault(message.fingerprint, []).append(message.arrival)

@@ -21,6 +21,9 @@ from dispatcher.core.effects import (
     Used,
     Vanished,
 )
+from dispatcher.core.parked_replay import ParkedReplay
+from dispatcher.core.parking_effects import Moved, Moving
+from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
 
 Arrival = tuple[int, int]
 
@@ -29,7 +32,8 @@ class Replay:
     """What a journal says. Entries are in the order of their inbound queues' arrivals once `finish` ran."""
 
     def __init__(self) -> None:
-        self.entries: dict[tuple[int, Arrival], OpenEntry | Ended] = {}
+        self.entries: dict[tuple[int, Arrival], OpenEntry | Ended | Moving] = {}
+        self.parking = ParkedReplay()
         #: By inbound queue: settled originals by arrival, in settle order, whose acks may not have arrived …
         self.unproven: dict[int, dict[Arrival, bytes]] = {}
         #: … and those whose acks have; kept in case the broker is killed.
@@ -57,25 +61,42 @@ class Replay:
         match record:
             case Reset():
                 self.__init__()  # type: ignore[misc]
-            case Ended():
+            case Ended() | Moving():
                 self._drop((record.inbound, record.arrival))
                 self.entries[record.inbound, record.arrival] = record
-            case Buried() | Vanished():
+                self.parking.known(record.inbound, record.fingerprint)
+            case Buried():
                 entry = self._drop((record.inbound, record.arrival))
-                if isinstance(record, Vanished):
-                    self.unproven.get(record.inbound, {}).pop(record.arrival, None)
-                elif entry is not None:
-                    self._keep_unproven(entry.inbound, entry.arrival, entry.fingerprint)
+                if entry is not None:
+                    self._over(entry)
+            case Vanished():
+                self._drop((record.inbound, record.arrival))
+                self.unproven.get(record.inbound, {}).pop(record.arrival, None)
             case Used():
                 self._used(record.incarnation, record.highest)
             case Taken():
                 self._taken.add(record.incarnation)
             case SettledEntries():
                 self._read_settled(record)
+            case Moved():
+                self._moved(record)
+            case _:
+                self.parking.read(record)
 
-    def finish(self) -> list[OpenEntry | Ended]:
+    def _moved(self, record: Moved) -> None:
+        entry = self._drop((record.inbound, record.arrival))
+        if isinstance(entry, Moving):
+            self._over(entry)
+            self.parking.moved(entry)
+
+    def _over(self, entry: Ended | OpenEntry | Moving) -> None:
+        self._keep_unproven(entry.inbound, entry.arrival, entry.fingerprint)
+        if entry.inbound >= FIRST_PARKING_QUEUE:
+            self.parking.left(entry)
+
+    def finish(self) -> list[OpenEntry | Ended | Moving]:
         """All open entries in arrival order; those of incarnations that are over belong to nobody (0)."""
-        entries: list[OpenEntry | Ended] = [
+        entries: list[OpenEntry | Ended | Moving] = [
             entry._replace(incarnation=0)
             if isinstance(entry, OpenEntry) and entry.incarnation in self._taken
             else entry
@@ -98,6 +119,8 @@ class Replay:
                 self.highest_seq[incarnation] = seq
         if entry.epoch > self.highest_epoch:
             self.highest_epoch = entry.epoch
+        if entry.inbound >= FIRST_PARKING_QUEUE:
+            self.parking.known(entry.inbound, entry.fingerprint)
 
     def _settled(self, record: SettledRange) -> None:
         incarnation = record.incarnation
@@ -107,6 +130,8 @@ class Replay:
                 inbound, arrival = entry.inbound, entry.arrival
                 self.entries.pop((inbound, arrival), None)
                 self._keep_unproven(inbound, arrival, entry.fingerprint)
+                if inbound >= FIRST_PARKING_QUEUE:
+                    self.parking.left(entry)
 
     def _prove(self, record: Proven) -> None:
         unproven = self.unproven.get(record.inbound, {})
@@ -130,7 +155,7 @@ class Replay:
         else:
             self.highest_seq[incarnation] = max(self.highest_seq.get(incarnation, 0), highest)
 
-    def _drop(self, key: tuple[int, Arrival]) -> OpenEntry | Ended | None:
+    def _drop(self, key: tuple[int, Arrival]) -> OpenEntry | Ended | Moving | None:
         entry = self.entries.pop(key, None)
         if isinstance(entry, OpenEntry):
             self._by_seq.pop((entry.incarnation, entry.seq), None)

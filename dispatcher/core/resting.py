@@ -80,4 +80,4 @@ class Resting:
 
 
 def _is_at_rest(group: Group) -> bool:
-    return group.state is GroupState.OWNED and not group.in_flight and group.backlogs is None
+    return group.state is GroupState.OWNED and not (group.in_flight or group.backlogs or group.route)

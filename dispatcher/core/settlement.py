@@ -28,7 +28,7 @@ class Settlement:
         consumer = state.by_uuid.get(settle.incarnation)
         if consumer is None or consumer.id != settle.consumer:
             named = sum(b - a + 1 for a, b in settle.acked if b >= a) + len(settle.failed)
-            state.ignore_settles(settle.consumer, named)
+            state.offenders.note(settle.consumer, named)
             return None
         for first, last in settle.acked:
             self._settle_range(consumer, first, last)
@@ -43,13 +43,13 @@ class Settlement:
         seqs: range | list[int] = range(first, last + 1)
         if len(seqs) > len(in_flight):  # whoever names more than there is does not make us count it
             seqs = [seq for seq in in_flight if first <= seq <= last]
-            self._state.ignore_settles(consumer.id, last - first + 1 - len(seqs))
+            self._state.offenders.note(consumer.id, last - first + 1 - len(seqs))
         run_first = run_last = 0
         moved: list[Record] = []
         for seq in seqs:
             message = in_flight.pop(seq, None)
             if message is None:
-                self._state.ignore_settles(consumer.id, 1)
+                self._state.offenders.note(consumer.id, 1)
                 continue
             if seq != run_last + 1:
                 if run_first:
@@ -83,7 +83,7 @@ class Settlement:
         """Given up by its consumer: to the dead queue, the followers go on (`skip`)."""
         message = consumer.in_flight.pop(failed.seq, None)
         if message is None:
-            self._state.ignore_settles(consumer.id, 1)
+            self._state.offenders.note(consumer.id, 1)
             return
         message.calls = min(failed.attempts, CALLS_MAX)
         self._state.counters["failed"] += 1

@@ -7,7 +7,6 @@ from typing import Any
 
 from dispatcher.core.bounds import (
     COUNTER_SHIFT,
-    OFFENDERS_MAX,
     PROVEN_PER_INBOUND_MAX,
     STALE_OWNERS_PER_STEP,
 )
@@ -19,8 +18,10 @@ from dispatcher.core.expiries import Expiries
 from dispatcher.core.groups import Backlog, Group, GroupState
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Message, MessageState
+from dispatcher.core.offenders import Offenders
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.ordered import OrderedSet
+from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE, ParkingQueues
 from dispatcher.core.resting import Resting
 from dispatcher.core.start import Start
 from dispatcher.group_text import format_group
@@ -68,8 +69,9 @@ class LaneState:
         self.undeliverable: dict[Message, str] = {}
         self.acks: list[Message] = []  # of this step
         self.expiries = Expiries()
+        self.parking = ParkingQueues()
         self.counters: Counter[str] = Counter()
-        self.ignored: Counter[str] = Counter()  # settles ignored since last told, by consumer
+        self.offenders = Offenders(self.counters, self.tell)
         self.suspended_until_ms = 0  # nothing is dispatched before (Redis may have forgotten things)
         self.publishers_blocked = False  # the broker reads nothing: no copy would leave, nobody can be heard
         self.records_since_checkpoint = 0
@@ -122,6 +124,10 @@ class LaneState:
     def known_group(self, group_id: bytes) -> Group | None:
         """The group to which messages of that id belong, if there is one."""
         return self.groups.get(self.group_map.key(group_id))
+
+    def member_key(self, group_id: bytes | None) -> bytes | None:
+        """Under what parking queues count messages of that id; None: no order binds them."""
+        return None if group_id is None or not self.policy.grouped else self.group_map.key(group_id)
 
     def named_group(self, name: bytes) -> Group | None:
         """The group that an operator means."""
@@ -185,7 +191,7 @@ class LaneState:
 
     def forget_if_unused(self, group: Group) -> None:
         """A free group of which nothing is left is no group."""
-        if group.state is GroupState.FREE and group.backlogs is None:
+        if group.state is GroupState.FREE and group.backlogs is None and not group.route:
             self.groups.pop(group.id, None)
 
     def drain(self, group: Group, target: Consumer | None = None) -> None:
@@ -249,6 +255,8 @@ class LaneState:
             for backlog in group.backlogs.values():
                 backlog.leave()
                 self.list_backlog(backlog)
+        if group.route or group.demand:
+            self.parking.refresh_demand(group)
 
     def list_backlog(self, backlog: Backlog) -> None:
         """Enter a backlog in the list of its group's owner, or of free groups, if it may be served."""
@@ -304,18 +312,6 @@ class LaneState:
         group = None if message.group_id is None else format_group(message.group_id)
         self.tell(event, group=group, **fields)
 
-    def ignore_settles(self, consumer: str, count: int) -> None:
-        """Settles of what was never sent, is over, or is another's: counted, and told now and then."""
-        self.counters["settles_ignored"] += count
-        if consumer in self.ignored or len(self.ignored) < OFFENDERS_MAX:
-            self.ignored[consumer] += count
-
-    def tell_offenders(self) -> None:
-        """Name those whose settles were ignored since the last time."""
-        for consumer, count in self.ignored.items():
-            self.tell("settles_ignored", consumer=consumer, count=count)
-        self.ignored.clear()
-
     # -- messages --
 
     def end(self, message: Message, reason: str) -> None:
@@ -332,8 +328,11 @@ class LaneState:
 
     def take_out(self, message: Message) -> None:
         """A message that waited is found to be out already: it waits no more. Its group is kept for it."""
-        backlog = self.backlog_of(message)
-        if backlog is not None:
+        backlog = self.backlog_of(message) if message.move is None else None
+        if message.move is not None:
+            message.move.target.waiting.remove(message)
+            message.move = None
+        elif backlog is not None:
             backlog.messages.remove(message)
         elif message not in self.suspects:
             self.inbounds[message.inbound].loose.messages.remove(message)
@@ -347,7 +346,8 @@ class LaneState:
     def waits_no_more(self, message: Message) -> None:
         """A message ended while it waited: its group is forgotten if nothing else is left of that."""
         self.inbounds[message.inbound].waiting -= 1
-        backlog = self.backlog_of(message)
+        backlog = self.backlog_of(message) if message.move is None else None
+        message.move = None
         if backlog is not None:
             backlog.group.forget_if_empty(backlog)
             self.list_backlog(backlog)
@@ -372,10 +372,13 @@ class LaneState:
 
     def settled(self, message: Message) -> None:
         """The original is over: remember it until its ack is proven, and ack it."""
-        inbound = self.inbounds[message.inbound]
         message.state = MessageState.SETTLED
-        inbound.unproven.append((message.arrival, message.fingerprint))
-        inbound.unacked -= 1
+        if message.queue < FIRST_PARKING_QUEUE:
+            inbound = self.inbounds[message.queue]
+            inbound.unproven.append((message.arrival, message.fingerprint))
+            inbound.unacked -= 1
+        else:
+            self.parking[message.queue].settle(message, self.member_key(message.group_id))
         self.bytes_held -= message.size
         self.acks.append(message)
         message.content = None

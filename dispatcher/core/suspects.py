@@ -163,7 +163,7 @@ class Suspects:
 
     def _may_go(self, message: Message) -> bool:
         """It waits, it is the first of its group, and the group is not on its way between consumers."""
-        if message.state is not MessageState.HELD:
+        if message.state is not MessageState.HELD or message.move is not None:
             return False
         backlog = self._state.backlog_of(message)
         if backlog is None:

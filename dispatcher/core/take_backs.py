@@ -82,7 +82,7 @@ class TakeBacks:
             state.counters["taken_back"] += 1
         consumer.in_flight.clear()
         for backlog, messages in returned.items():
-            put_in_front(backlog, messages)
+            backlog.put_back(messages)
         for index, messages in loose.items():
             messages.sort(key=lambda message: message.tag)
             state.inbounds[index].loose.messages.extendleft(reversed(messages))
@@ -95,15 +95,3 @@ class TakeBacks:
             self._state.end(poison, REASON_POISON)
         else:
             self._recovery.failed_before_its_return(poison, REASON_POISON)
-
-
-def put_in_front(backlog: Backlog, messages: list[Message]) -> None:
-    """Put messages back before those that wait; delivery tags are the queue's order on this connection."""
-    messages.sort(key=lambda message: message.tag)
-    waiting = backlog.messages
-    if waiting and waiting[0].tag < messages[-1].tag:
-        merged = sorted([*waiting, *messages], key=lambda message: message.tag)
-        waiting.clear()
-        waiting.extend(merged)
-    else:
-        waiting.extendleft(reversed(messages))

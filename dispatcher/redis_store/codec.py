@@ -15,6 +15,8 @@ A blob is one version byte and then records, each a kind byte and fixed fields i
     Used            incarnation u64, highest u64
 
 `group` is a u32 length and that many bytes, or the length NO_GROUP; `reason` a u32 length and UTF-8.
+Records of parking are in parking_codec.py.
+
 Inbound queues are written by their number in the lane's stored table (inbounds.py), never by position.
 """
 
@@ -40,12 +42,19 @@ from dispatcher.core.effects import (
     Vanished,
 )
 from dispatcher.errors import ConfigurationError, InvalidTransition
+from dispatcher.redis_store.fields import (
+    LENGTH,
+    NO_GROUP,
+    Damaged,
+    checked,
+    group_length,
+    read_bytes,
+    read_group,
+)
+from dispatcher.redis_store.parking_codec import PARKING_READERS, encode_parking
 
 #: Raised with every change of the layout above; what was written by a later version is refused.
 VERSION: Final = 2
-FINGERPRINT_BYTES: Final = 16
-#: In place of a group's length: the message is ungrouped.
-NO_GROUP: Final = 0xFFFF_FFFF
 
 _RESET, _ENTRY, _RANGE, _ENDED, _BURIED, _VANISHED, _TAKEN, _SETTLED, _PROVEN, _USED = range(1, 11)
 _ENTRY_FIELDS = Struct("!BHQQ16sQQQQIBI")
@@ -57,7 +66,6 @@ _SETTLED_FIELDS = Struct("!BHBI")
 _ARRIVAL_FIELDS = Struct("!QQ16s")
 _PROVEN_FIELDS = Struct("!BHQ")
 _USED_FIELDS = Struct("!BQQ")
-_LENGTH = Struct("!I")
 _pack_entry = _ENTRY_FIELDS.pack
 _pack_range = _RANGE_FIELDS.pack
 
@@ -84,7 +92,7 @@ def encode(records: Iterable[Record], stored: Sequence[int]) -> bytes:
         elif type(record) is SettledRange:
             append(_pack_range(_RANGE, *record))
         else:
-            append(_encode_rare(record, stored))
+            append(encode_parking(record, stored) or _encode_rare(record, stored))
     return b"".join(parts)
 
 
@@ -92,17 +100,17 @@ def _encode_rare(record: Record, stored: Sequence[int]) -> bytes:
     match record:
         case OpenEntry():
             return _ENTRY_FIELDS.pack(
-                _ENTRY, stored[record.inbound], *record.arrival, _checked(record.fingerprint),
+                _ENTRY, stored[record.inbound], *record.arrival, checked(record.fingerprint),
                 record.incarnation, record.seq, record.group_seq, record.epoch, record.attempt, record.first,
-                NO_GROUP if record.group is None else len(record.group),
+                group_length(record.group),
             ) + (record.group or b"")  # fmt: skip
         case Ended():
             reason = record.reason.encode(errors="surrogatepass")  # any text that a consumer's JSON can hold
             fixed = _ENDED_FIELDS.pack(
-                _ENDED, stored[record.inbound], *record.arrival, _checked(record.fingerprint), record.attempt,
-                record.calls, NO_GROUP if record.group is None else len(record.group),
+                _ENDED, stored[record.inbound], *record.arrival, checked(record.fingerprint), record.attempt,
+                record.calls, group_length(record.group),
             )  # fmt: skip
-            return b"".join((fixed, record.group or b"", _LENGTH.pack(len(reason)), reason))
+            return b"".join((fixed, record.group or b"", LENGTH.pack(len(reason)), reason))
         case SettledEntries():
             fixed = _SETTLED_FIELDS.pack(_SETTLED, stored[record.inbound], record.proven, len(record.entries))
             return fixed + b"".join(
@@ -123,17 +131,6 @@ def _encode_rare(record: Record, stored: Sequence[int]) -> bytes:
     raise InvalidTransition(f"the journal has no form for {record!r}")
 
 
-def _checked(fingerprint: bytes) -> bytes:
-    # struct would cut or fill it without a word, and the message would then match nothing after a crash.
-    if len(fingerprint) != FINGERPRINT_BYTES:
-        raise InvalidTransition(f"a fingerprint of {len(fingerprint)} bytes reached the journal")
-    return fingerprint
-
-
-class _Damaged(Exception):
-    """The bytes are no blob of this version; the text says what is wrong."""
-
-
 def decode(blob: bytes, origin: str) -> list[Record]:
     """The records of a blob, with stored inbound numbers and `OpenEntry` for what was `Dispatched`.
 
@@ -152,30 +149,19 @@ def decode(blob: bytes, origin: str) -> list[Record]:
         while at < end:
             reader = _READERS.get(blob[at])
             if reader is None:
-                raise _Damaged(f"unknown record kind {blob[at]} at byte {at}")
+                raise Damaged(f"unknown record kind {blob[at]} at byte {at}")
             record, at = reader(blob, at)
             records.append(record)
-    except (_Damaged, struct.error, UnicodeDecodeError) as error:
+    except (Damaged, struct.error, UnicodeDecodeError) as error:
         raise ConfigurationError(
             f"{origin}: can't be read ({error}); something else wrote it, delete the lane's keys"
         ) from None
     return records
 
 
-def _read_bytes(blob: bytes, at: int, length: int) -> tuple[bytes, int]:
-    end = at + length
-    if end > len(blob):
-        raise _Damaged(f"ends after {len(blob)} bytes and should have {end}")
-    return blob[at:end], end
-
-
-def _read_group(blob: bytes, at: int, length: int) -> tuple[bytes | None, int]:
-    return (None, at) if length == NO_GROUP else _read_bytes(blob, at, length)
-
-
 def _truth(value: int, at: int) -> bool:
     if value > 1:
-        raise _Damaged(f"a truth value of {value} in the record at byte {at}")
+        raise Damaged(f"a truth value of {value} in the record at byte {at}")
     return value == 1
 
 
@@ -187,7 +173,7 @@ def _read_entry(blob: bytes, at: int) -> tuple[Record, int]:
     (_, inbound, lane_epoch, tag, fingerprint, incarnation, seq, group_seq, epoch, attempt, first, length) = (
         _ENTRY_FIELDS.unpack_from(blob, at)
     )
-    group, after = _read_group(blob, at + _ENTRY_FIELDS.size, length)
+    group, after = read_group(blob, at + _ENTRY_FIELDS.size, length)
     arrival, is_first = (lane_epoch, tag), _truth(first, at)
     entry = OpenEntry(
         inbound, arrival, fingerprint, incarnation, seq, group, group_seq, epoch, attempt, is_first
@@ -202,9 +188,9 @@ def _read_range(blob: bytes, at: int) -> tuple[Record, int]:
 
 def _read_ended(blob: bytes, at: int) -> tuple[Record, int]:
     _, inbound, lane_epoch, tag, fingerprint, attempt, calls, length = _ENDED_FIELDS.unpack_from(blob, at)
-    group, at = _read_group(blob, at + _ENDED_FIELDS.size, length)
-    (length,) = _LENGTH.unpack_from(blob, at)
-    reason, at = _read_bytes(blob, at + _LENGTH.size, length)
+    group, at = read_group(blob, at + _ENDED_FIELDS.size, length)
+    (length,) = LENGTH.unpack_from(blob, at)
+    reason, at = read_bytes(blob, at + LENGTH.size, length)
     text = reason.decode(errors="surrogatepass")
     return Ended(inbound, (lane_epoch, tag), fingerprint, group, attempt, text, calls), at
 
@@ -227,7 +213,7 @@ def _read_taken(blob: bytes, at: int) -> tuple[Record, int]:
 def _read_settled(blob: bytes, at: int) -> tuple[Record, int]:
     _, inbound, proven, count = _SETTLED_FIELDS.unpack_from(blob, at)
     is_proven = _truth(proven, at)
-    packed, at = _read_bytes(blob, at + _SETTLED_FIELDS.size, count * _ARRIVAL_FIELDS.size)
+    packed, at = read_bytes(blob, at + _SETTLED_FIELDS.size, count * _ARRIVAL_FIELDS.size)
     unpacked = _ARRIVAL_FIELDS.iter_unpack(packed)
     entries = tuple(((lane_epoch, tag), fingerprint) for lane_epoch, tag, fingerprint in unpacked)
     return SettledEntries(inbound, is_proven, entries), at
@@ -254,4 +240,5 @@ _READERS: Final[dict[int, Callable[[bytes, int], tuple[Record, int]]]] = {
     _SETTLED: _read_settled,
     _PROVEN: _read_proven,
     _USED: _read_used,
+    **PARKING_READERS,
 }

@@ -22,25 +22,40 @@ from dispatcher.core.effects import (
     SettledRange,
     Vanished,
 )
+from dispatcher.core.parking_effects import (
+    GroupParked,
+    Moved,
+    Moving,
+    ParkingQueueForgotten,
+    ParkingQueueNamed,
+    QueueUnparked,
+    TermNeeded,
+)
+from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
 from dispatcher.errors import ConfigurationError
 
 #: What the journal has for UNKNOWN_INBOUND; the last of its 16 bits' numbers, so tables end before it.
 UNKNOWN_STORED: Final = 0xFFFF
-_PLACED = (OpenEntry, Ended, Buried, Vanished, SettledEntries, Proven)
+_PLACED = (OpenEntry, Ended, Buried, Vanished, SettledEntries, Proven, Moving, Moved)
+#: Records of parking queues alone.
+_PARKED = (ParkingQueueNamed, ParkingQueueForgotten, GroupParked, QueueUnparked, TermNeeded)
 _Position = tuple[int, tuple[int, int]]  # stored inbound number, arrival
 
 
 class InboundTable:
     """The stored table and how it maps to the configured queues, which are all in it."""
 
-    def __init__(self, stored_names: Sequence[str], configured: Sequence[str]) -> None:
+    def __init__(
+        self, stored_names: Sequence[str], configured: Sequence[str], parking: Sequence[str] = ()
+    ) -> None:
         number_of = {name: number for number, name in enumerate(stored_names)}
         self.stored_names = list(stored_names)
         #: Stored number by configured position, for `codec.encode`.
-        self.to_stored = [UNKNOWN_STORED] * (UNKNOWN_INBOUND + 1)
-        for position, name in enumerate(configured):
+        self.to_stored = [UNKNOWN_STORED] * (FIRST_PARKING_QUEUE + len(parking))
+        positions = [*enumerate(configured), *enumerate(parking, FIRST_PARKING_QUEUE)]
+        for position, name in positions:
             self.to_stored[position] = number_of[name]
-        self._to_configured = {number_of[name]: position for position, name in enumerate(configured)}
+        self._to_configured = {number_of[name]: position for position, name in positions}
         self._to_configured[UNKNOWN_STORED] = UNKNOWN_INBOUND
 
     def translate(self, records: list[Record], origin: str) -> list[Record]:
@@ -57,9 +72,15 @@ class InboundTable:
                 position = self._to_configured.get(record.inbound)
                 if position is None:
                     unconfigured.follow(record)
+                elif isinstance(record, Moving):
+                    target = self._parking_position(record.target, origin)
+                    translated.append(record._replace(inbound=position, target=target))
                 else:
                     same = position == record.inbound
                     translated.append(record if same else record._replace(inbound=position))
+            elif isinstance(record, _PARKED):
+                queue = self._parking_position(record.queue, origin)
+                translated.append(record._replace(queue=queue))
             elif isinstance(record, SettledRange):
                 translated.extend(unconfigured.settle(record))
             else:
@@ -73,6 +94,16 @@ class InboundTable:
                 "put it back under inbound until the lane has finished them"
             )
         return translated
+
+    def _parking_position(self, number: int, origin: str) -> int:
+        self._check_known(number, origin)
+        position = self._to_configured.get(number)
+        if position is None or position < FIRST_PARKING_QUEUE:
+            raise ConfigurationError(
+                f"{origin}: names {self.stored_names[number]!r} as a parking queue, which it is not; "
+                "something else wrote it, delete the lane's keys"
+            )
+        return position
 
     def _check_known(self, number: int, origin: str) -> None:
         if number >= len(self.stored_names) and number != UNKNOWN_STORED:
@@ -89,7 +120,9 @@ class _Unconfigured:
         self._open: dict[_Position, tuple[int, int]] = {}  # → incarnation, seq; 0, 0 once it has ended
         self._at: dict[int, dict[int, _Position]] = {}  # incarnation → seq → position
 
-    def follow(self, record: OpenEntry | Ended | Buried | Vanished | SettledEntries | Proven) -> None:
+    def follow(
+        self, record: OpenEntry | Ended | Buried | Vanished | SettledEntries | Proven | Moving | Moved
+    ) -> None:
         if isinstance(record, (SettledEntries, Proven)):
             return
         position = (record.inbound, record.arrival)
@@ -98,7 +131,7 @@ class _Unconfigured:
         if isinstance(record, OpenEntry):
             self._open[position] = (record.incarnation, record.seq)
             self._at.setdefault(record.incarnation, {})[record.seq] = position
-        elif isinstance(record, Ended):
+        elif isinstance(record, Ended | Moving):
             self._open[position] = (0, 0)
 
     def settle(self, settled: SettledRange) -> list[SettledRange]:

@@ -34,12 +34,16 @@ class Leadership:
 
 
 async def take_lead(
-    connection: RedisConnection, keys: LaneKeys, now_ms: int, inbounds: Sequence[str]
+    connection: RedisConnection,
+    keys: LaneKeys,
+    now_ms: int,
+    inbounds: Sequence[str],
+    parking: Sequence[str] = (),
 ) -> Leadership:
     """Fence every leader before. Raises ConfigurationError, StoreUnavailable."""
     token = uuid.uuid4().hex  # two leaders of one second, after Redis was emptied, still differ
     epoch, ordinal, run_id, stored_names = await connection.call(
-        *evaluate(LEAD, keys, now_ms // 1000, token, *inbounds)
+        *evaluate(LEAD, keys, now_ms // 1000, token, *inbounds, *parking)
     )
     names = tables.read_names(stored_names, f"redis.url: field inbounds of {keys.meta}")
     if len(names) > UNKNOWN_STORED:
@@ -52,7 +56,7 @@ async def take_lead(
         leader=f"{int(epoch)} {token}",
         ordinal=int(ordinal),
         complete=bool(run_id) and run_id.decode() == connection.run_id,
-        inbounds=InboundTable(names, inbounds),
+        inbounds=InboundTable(names, inbounds, parking),
     )
 
 

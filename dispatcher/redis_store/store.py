@@ -107,10 +107,11 @@ class LaneStore:
 
     # --- orders ----------------------------------------------------------------------------------------
 
-    async def lead(self, now_ms: int, inbounds: Sequence[str]) -> Snapshot:
+    async def lead(self, now_ms: int, inbounds: Sequence[str], parking: Sequence[str] = ()) -> Snapshot:
         """Raise the lane epoch, which fences every leader before, then read everything.
 
-        `inbounds` are the configured queues; records come with positions in it. `broker_restarted` is False
+        `inbounds` are the configured queues, `parking` the names of all parking queues that there may be;
+        records come with positions in them. `broker_restarted` is False
         in the answer: the caller knows. Unanswered commits of an earlier lead of this store fail with
         Fenced. After an incomplete snapshot the next leader's is incomplete too, until `confirm_complete`.
 
@@ -121,7 +122,7 @@ class LaneStore:
             raise InvalidTransition("the store is closed")
         self._step_down(_Phase.FOLLOWING, Fenced(f"lane {self._lane}: led anew by this dispatcher"))
         connection = self._connection or await self._connect_now()
-        leadership = await take_lead(connection, self._keys, now_ms, inbounds)
+        leadership = await take_lead(connection, self._keys, now_ms, inbounds, parking)
         snapshot = await read_snapshot(connection, self._keys, leadership)
         self._chain = CommitChain(self._keys, leadership)
         self._phase = _Phase.LEADING

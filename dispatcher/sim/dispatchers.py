@@ -63,8 +63,8 @@ class SimStore(LaneStore):
         self.world.machines[self.process].redis_connections.append(connection)
         return connection
 
-    async def lead(self, now_ms: int, inbounds: Any) -> Snapshot:
-        snapshot = await super().lead(now_ms, inbounds)
+    async def lead(self, now_ms: int, inbounds: Any, parking: Any = ()) -> Snapshot:
+        snapshot = await super().lead(now_ms, inbounds, parking)
         self.snapshot = snapshot
         self.leader = f"{self.process.name} {snapshot.lane_epoch}"
         self._uuids = {number: row.uuid for number, row in snapshot.incarnations.items()}

@@ -24,6 +24,15 @@ from dispatcher.core.effects import (
     Vanished,
 )
 from dispatcher.core.model import Message
+from dispatcher.core.parking_effects import (
+    GroupParked,
+    Moved,
+    Moving,
+    ParkingQueueForgotten,
+    ParkingQueueNamed,
+    QueueUnparked,
+    TermNeeded,
+)
 
 #: The lane epoch of every arrival here.
 EPOCH = 1_700_000_000
@@ -87,4 +96,14 @@ records = st.one_of(
     ),
     st.builds(Proven, inbound_numbers, _counters),
     st.builds(Used, _counters, _counters),
+    st.builds(ParkingQueueNamed, inbound_numbers, st.text(max_size=10).filter(str.isascii)),
+    st.builds(ParkingQueueForgotten, inbound_numbers),
+    st.builds(GroupParked, _groups, inbound_numbers, _counters),
+    st.builds(QueueUnparked, inbound_numbers),
+    st.builds(
+        Moving, inbound_numbers, _arrivals, _fingerprints, _groups, _attempts, inbound_numbers,
+        _fingerprints, _counters,
+    ),
+    st.builds(Moved, inbound_numbers, _arrivals),
+    st.builds(TermNeeded, inbound_numbers, _fingerprints, _counters),
 )  # fmt: skip

@@ -17,6 +17,8 @@ from dispatcher.core.effects import (
     Taken,
     Vanished,
 )
+from dispatcher.core.parking_effects import GroupParked, Moved, Moving, TermNeeded
+from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
 from dispatcher.errors import ConfigurationError
 from dispatcher.redis_store.inbounds import UNKNOWN_STORED, InboundTable
 from tests.redis_store.samples import dispatched, entry
@@ -46,6 +48,36 @@ def test_positions_follow_the_configuration() -> None:
     ]  # fmt: skip
     found = [record.inbound for record in table.translate(records, "journal") if hasattr(record, "inbound")]
     assert found == [2, 0, 1, 0, 2, 1]
+
+
+def test_parking_queues_have_indexes_of_their_own() -> None:
+    table = InboundTable([*STORED, "park.1", "park.2"], ["low"], ["park.1", "park.2"])
+    first, second = FIRST_PARKING_QUEUE, FIRST_PARKING_QUEUE + 1
+    assert [table.to_stored[index] for index in (0, first, second)] == [1, 3, 4]
+    moving = Moving(1, arrival(1), bytes(16), b"g", 1, 4, bytes(16), 0)
+    records: list[Record] = [
+        GroupParked(b"g", 4, 0),
+        moving,
+        TermNeeded(3, bytes(16), 7),
+        opened(2, inbound=4),
+    ]
+    found = table.translate(records, "journal")
+    assert [r.queue for r in found if isinstance(r, GroupParked | TermNeeded)] == [second, first]
+    assert found[1] == moving._replace(inbound=0, target=second)
+    assert found[3] == opened(2, inbound=second)
+
+
+def test_a_move_out_of_a_queue_that_was_removed_is_unfinished() -> None:
+    moving = Moving(2, arrival(1), bytes(16), b"g", 0, 3, bytes(16), 0)
+    table = InboundTable([*STORED, "park.1"], ["low", "high"], ["park.1"])
+    with pytest.raises(ConfigurationError, match="unfinished messages of 'gone'"):
+        table.translate([moving], "journal")
+    table.translate([moving, Moved(2, arrival(1))], "journal")
+
+
+def test_an_inbound_queue_is_no_parking_queue() -> None:
+    with pytest.raises(ConfigurationError, match="names 'low' as a parking queue"):
+        translated([GroupParked(b"g", 1, 0)])
 
 
 def test_what_only_a_consumer_told_us_stays_unknown() -> None:

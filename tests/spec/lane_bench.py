@@ -124,7 +124,14 @@ class LaneBench:
             group = None if name.startswith("-") else name.rstrip("0123456789").encode()
             messages.append(
                 Message(
-                    inbound, tag, (7, tag), name.encode().ljust(16, b"\0"), group, object(), 100, self.now_ms
+                    inbound,
+                    tag,
+                    (self.lane.state.lane_epoch, tag),
+                    name.encode().ljust(16, b"\0"),
+                    group,
+                    object(),
+                    100,
+                    self.now_ms,
                 )
             )
             for field, value in fields.items():
@@ -171,7 +178,7 @@ class LaneBench:
 
     def marker(self) -> Marker:
         order = self.markers[-1]
-        return Marker(incarnation=order.incarnation, lane_epoch=7, n=order.n)
+        return Marker(incarnation=order.incarnation, lane_epoch=self.lane.state.lane_epoch, n=order.n)
 
     def command(self, command: str = "rebalance", **arguments: Any) -> list[Dispatched]:
         self.command_uuids.append(f"uuid-{len(self.command_uuids)}")

@@ -1,0 +1,156 @@
+"""Moving originals into parking queues: committed, published in order, confirmed, settled where they were."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dispatcher.core.events import MoveConfirmed, MoveRefused
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.parking_effects import Moved, Moving, ParkCopy
+from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE, Move, ParkingQueue
+from dispatcher.core.state import LaneState
+from dispatcher.origin import origin_fingerprint, origin_text
+
+#: Moves published and not yet confirmed: enough for the disk to be busy, and few enough that dispatches,
+#: which share the connection with them, don't wait.
+MOVES_UNCONFIRMED_MAX: Final = 256
+MOVES_UNCONFIRMED_BYTES_MAX: Final = 2 * 1024 * 1024
+#: After a refused publish everything unconfirmed in that parking queue is published again.
+RETRY_MS: Final = 1_000
+
+
+class Moves:
+    """The moves of one lane."""
+
+    def __init__(self, state: LaneState) -> None:
+        self._state = state
+
+    def wait(self, message: Message, target: ParkingQueue) -> None:
+        """A message that waits here shall wait there; it goes behind all that were told so before."""
+        message.move = Move(target, self.fingerprint_of(message))
+        target.waiting.append(message)
+
+    def fingerprint_of(self, message: Message) -> bytes:
+        """What the message is called in any parking queue."""
+        if message.queue >= FIRST_PARKING_QUEUE:
+            return message.fingerprint
+        name = self._state.inbounds[message.queue].name
+        return origin_fingerprint(origin_text(name, message.arrival))
+
+    # -- orders --
+
+    def run(self) -> None:
+        """Publish what may be published now."""
+        for queue in self._state.parking.values():
+            if queue.waiting and queue.is_open and not self._is_held_back(queue):
+                self._publish(queue)
+
+    def _is_held_back(self, queue: ParkingQueue) -> bool:
+        """It is nearly read out, and by somebody who can take all of it: what waits may go directly soon."""
+        if self._state.now_ms < queue.refused_until_ms:
+            return True
+        if not queue.end_seen or not queue.is_wanted(self._state.pool):
+            return False
+        return not queue.holds_undecided(self._state.taken_back)
+
+    def _publish(self, queue: ParkingQueue) -> None:
+        state, waiting = self._state, queue.waiting
+        while (
+            waiting
+            and state.parking.unconfirmed < MOVES_UNCONFIRMED_MAX
+            and state.parking.unconfirmed_bytes < MOVES_UNCONFIRMED_BYTES_MAX
+        ):
+            message = waiting.popleft()
+            if message.state in (MessageState.HELD, MessageState.MOVING):
+                self._begin(message, queue)
+
+    def _begin(self, message: Message, queue: ParkingQueue) -> None:
+        state, move = self._state, message.move
+        assert move is not None
+        if message.state is MessageState.HELD:
+            state.inbounds[message.inbound].waiting -= 1
+            state.taken_back.discard(message)
+            message.state = MessageState.MOVING
+            queue.incoming[move.copy] = message
+        if not queue.term:
+            queue.term = state.next_epoch()
+        move.term = queue.term
+        queue.moving[move.copy] = message
+        state.parking.unconfirmed += 1
+        state.parking.unconfirmed_bytes += message.size
+        state.effects.records.append(self.entry(message))
+        state.effects.actions.append(ParkCopy(message, queue.index, move.term))
+
+    @staticmethod
+    def entry(message: Message) -> Moving:
+        """The journal entry of an open move."""
+        move = message.move
+        assert move is not None
+        return Moving(
+            message.queue, message.arrival, message.fingerprint, message.group_id, message.attempt,
+            move.target.index, move.copy, move.term if move.repeated else 0,
+        )  # fmt: skip
+
+    # -- answers --
+
+    def confirmed(self, event: MoveConfirmed) -> None:
+        """The broker has this copy. It counts once it has all that were published before it, too: a killed
+        broker may keep a later one and lose an earlier one."""
+        move = event.message.move
+        self._answered(event.message)
+        if move is None or event.term != move.term or move.copy not in move.target.moving:
+            return
+        queue = move.target
+        queue.confirmed.add(move.copy)
+        while queue.moving:
+            copy, message = next(iter(queue.moving.items()))
+            if copy not in queue.confirmed:
+                return
+            del queue.moving[copy]
+            queue.confirmed.discard(copy)
+            self._moved(message, queue)
+
+    def _moved(self, message: Message, queue: ParkingQueue) -> None:
+        state, move = self._state, message.move
+        assert move is not None
+        state.effects.records.append(Moved(message.queue, message.arrival))
+        del queue.incoming[move.copy]
+        queue.stored += 1
+        key = state.member_key(message.group_id)
+        queue.members[key] = queue.members.get(key, 0) + 1
+        if move.repeated:
+            queue.terms_needed[move.copy] = move.term
+        state.settled(message)
+        message.move = None
+        state.counters["parked"] += 1
+
+    def refused(self, event: MoveRefused) -> None:
+        """The broker did not take it, and may have taken later ones: all are published again, in order."""
+        move = event.message.move
+        self._answered(event.message)
+        if move is None or event.term != move.term or move.copy not in move.target.moving:
+            return
+        queue = move.target
+        queue.term = self._state.next_epoch()
+        queue.refused_until_ms = self._state.now_ms + RETRY_MS
+        again = list(queue.moving.values())
+        for message in again:
+            assert message.move is not None
+            message.move.repeated = True
+        queue.moving.clear()
+        queue.confirmed.clear()
+        queue.waiting.extendleft(reversed(again))
+        self._state.tell("parking_refused", queue=queue.name, messages=len(again))
+
+    def _answered(self, message: Message) -> None:
+        self._state.parking.unconfirmed -= 1
+        self._state.parking.unconfirmed_bytes -= message.size
+
+
+def resume_move(state: LaneState, message: Message, entry: Moving) -> None:
+    """The journal has an open move of this message: it is done again when the original comes."""
+    target = state.parking[entry.target]
+    message.state = MessageState.MOVING
+    message.move = Move(target, entry.copy)
+    message.move.repeated = True
+    target.incoming[entry.copy] = message

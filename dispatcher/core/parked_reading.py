@@ -1,0 +1,178 @@
+"""Reading parking queues: which deliveries are originals, where they go on, and when the end was reached."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Final
+
+from dispatcher.core.events import ParkingQueueRead
+from dispatcher.core.groups import Backlog
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.parking_effects import GiveBack, ReadParkingQueue
+from dispatcher.core.parking_queue import ParkingQueue
+from dispatcher.core.recovery import Recovery
+from dispatcher.core.state import LaneState
+
+#: Messages fetched at a time: each is a request of its own, and what is fetched for nothing is held.
+READ_MAX: Final = 100
+
+
+class Verdict(Enum):
+    """What a delivery of a parking queue is."""
+
+    WAIT = auto()  # not known before a move that is under way has been decided
+    REPEATED = auto()  # another copy counts
+    KNOWN = auto()  # the journal, or a consumer, knows it: its original is back
+    ORIGINAL = auto()
+
+
+class ParkedReading:
+    """Reads on demand. `file` puts a message where it waits: on its group's route, or in its backlog."""
+
+    def __init__(self, state: LaneState, recovery: Recovery, file: Callable[[Message], None]) -> None:
+        self._state = state
+        self._recovery = recovery
+        self._file = file
+
+    # -- what came --
+
+    def read(self, event: ParkingQueueRead) -> None:
+        """The answer to an order to read."""
+        queue = self._state.parking[event.queue]
+        queue.reading = False
+        queue.left = event.left
+        queue.end_seen = event.is_end
+        queue.early.extend(event.messages)
+        if event.is_end:
+            queue.end_at = queue.asked_at
+        self.take_in(queue)
+        if queue.redelivering:
+            full = len(queue.here) >= self._state.options.look_ahead
+            if full or event.is_end or any(not message.redelivered for message in event.messages):
+                queue.redelivering = False
+                self._recovery.parked_through()
+
+    def take_in(self, queue: ParkingQueue) -> None:
+        """Decide about what was read, in its order, as far as that can be known."""
+        early = queue.early
+        while early:
+            message = early[0]
+            match self._judge(queue, message):
+                case Verdict.WAIT:
+                    return
+                case Verdict.REPEATED:
+                    self._state.acks.append(message)
+                    self._state.counters["repeated_copies"] += 1
+                case Verdict.KNOWN:
+                    self._recovery.claims_parked(queue, message)
+                case Verdict.ORIGINAL:
+                    self._take(queue, message)
+            early.popleft()
+        if queue.end_at == queue.stored and not queue.moving and queue.awaited:
+            self._recovery.parked_vanished(queue)
+
+    def _judge(self, queue: ParkingQueue, message: Message) -> Verdict:
+        copy = message.fingerprint
+        moving = queue.incoming.get(copy)
+        if moving is not None:
+            assert moving.move is not None
+            if copy in queue.moving:
+                return Verdict.WAIT if message.term >= moving.move.term else Verdict.REPEATED
+            return Verdict.REPEATED if moving.tag else Verdict.WAIT
+        if copy in queue.awaited or self._recovery.is_adopted(copy):
+            return Verdict.KNOWN
+        if self._recovery.returning.has_any(message.group_id):
+            return Verdict.WAIT  # older ones of its group are still to come from an inbound queue
+        if copy in queue.here or copy in queue.settled or message.term < queue.terms_needed.get(copy, 0):
+            return Verdict.REPEATED
+        return Verdict.ORIGINAL
+
+    def _take(self, queue: ParkingQueue, message: Message) -> None:
+        queue.here[message.fingerprint] = message
+        queue.terms_needed.pop(message.fingerprint, None)
+        self._file(message)
+
+    # -- orders --
+
+    def ask(self, queue: ParkingQueue, *, idle: bool) -> None:
+        """Read on, if that is of use; `idle`: nothing that is here could go."""
+        if not queue.is_open or queue.reading or queue.early:
+            return
+        limit = self._limit(queue, idle=idle)
+        if limit > 0:
+            queue.begin_read()
+            self._state.effects.actions.append(ReadParkingQueue(queue.index, min(limit, READ_MAX)))
+
+    def _limit(self, queue: ParkingQueue, *, idle: bool) -> int:
+        state = self._state
+        if queue.awaited:
+            return READ_MAX
+        if queue.redelivering:
+            return state.options.look_ahead - len(queue.here)
+        if queue.at_end:
+            return 0
+        if not queue.members and not queue.unknown:  # only copies that count no more can be left
+            return READ_MAX
+        if not idle or state.bytes_held >= state.options.look_ahead_bytes:
+            return 0
+        if not queue.is_wanted(state.pool):
+            return 0
+        return min(queue.room(state.pool), state.options.look_ahead - len(queue.here))
+
+    # -- giving back --
+
+    def give_back(self, queue: ParkingQueue) -> None:
+        """What waits here and can't go is better kept in its queue: in its place there, in front."""
+        returned: set[Message] = set()
+        tags = []
+        for message in list(queue.here.values()):
+            if message.state is not MessageState.HELD or message.move is not None:
+                continue
+            if not self._returns_in_order(queue, message):
+                continue
+            returned.add(message)
+            tags.append(message.tag)
+            self._leave(queue, message)
+        if not returned:
+            return
+        self._drop(returned)
+        queue.stored += 1
+        queue.end_seen = False
+        self._state.effects.actions.append(GiveBack(queue.index, tuple(tags)))
+        self._state.counters["given_back"] += len(returned)
+
+    def _returns_in_order(self, queue: ParkingQueue, message: Message) -> bool:
+        """What is newer of its group comes out of this queue too, so none of it can be here before it."""
+        if message.group_id is None or not self._state.policy.grouped:
+            return True
+        group = self._state.known_group(message.group_id)
+        return group is not None and self._state.parking.route(group)[-1:] == (queue.index,)
+
+    def _drop(self, messages: set[Message]) -> None:
+        """They wait here no more."""
+        state = self._state
+        backlogs: dict[Backlog, None] = {}
+        for message in messages:
+            inbound = state.inbounds[message.inbound]
+            inbound.waiting -= 1
+            backlog = state.backlog_of(message)
+            if backlog is not None:
+                backlogs[backlog] = None
+            elif message not in state.suspects:
+                inbound.loose.messages.remove(message)
+            state.suspects.discard(message)
+        for backlog in backlogs:
+            backlog.messages = deque(message for message in backlog.messages if message not in messages)
+            backlog.group.forget_if_empty(backlog)
+            state.list_backlog(backlog)
+
+    def _leave(self, queue: ParkingQueue, message: Message) -> None:
+        state = self._state
+        del queue.here[message.fingerprint]
+        state.bytes_held -= message.size
+        if message in state.taken_back:  # the journal has an entry of it, which it will meet again
+            state.taken_back.discard(message)
+            message.tag, message.content = 0, None
+            self._recovery.expect_parked(queue, message)

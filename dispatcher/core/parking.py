@@ -1,0 +1,339 @@
+"""Which backlogs move to parking queues, and when they have come back (docs/architecture.md, "Parking").
+
+The pass of parking runs behind that of deliveries: it sees what could not go. It parks, moves, reads on and
+unparks; nothing here dispatches.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from dispatcher.core.consumers import Consumer
+from dispatcher.core.effects import Record, SettledEntries
+from dispatcher.core.events import ParkingQueueDeleted, ParkingQueueOpened, ParkingQueueRead
+from dispatcher.core.groups import Group, GroupState
+from dispatcher.core.inbound import Inbound
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.moves import Moves
+from dispatcher.core.parked_reading import ParkedReading
+from dispatcher.core.parking_effects import (
+    DeleteParkingQueue,
+    GroupParked,
+    OpenParkingQueue,
+    ParkingQueueForgotten,
+    ParkingQueueNamed,
+    QueueUnparked,
+    TermNeeded,
+)
+from dispatcher.core.parking_loading import add_queue
+from dispatcher.core.parking_queue import (
+    FIRST_PARKING_QUEUE,
+    ParkingQueue,
+    ParkingQueueState,
+)
+from dispatcher.core.state import LaneState
+
+#: A look-ahead that is full of blocked messages for so long has more behind it that could go.
+BLOCKED_MS: Final = 20
+#: A parking queue that ran empty is kept a while, for groups that are blocked again at once.
+LINGER_MS: Final = 2_000
+#: When all parking queues are in use, look for a free one so often.
+BOUND_RETRY_MS: Final = 1_000
+
+
+class Parking:
+    """Parks and unparks the groups of one lane."""
+
+    def __init__(
+        self, state: LaneState, moves: Moves, reading: ParkedReading, file: Callable[[Message], None]
+    ) -> None:
+        self._state = state
+        self._moves = moves
+        self._reading = reading
+        self._file = file  # where a message waits
+        self._names = state.options.parking_queues
+        self._bound_until_ms = 0
+        self.at_bound = False  # the last attempt to park found no free parking queue
+
+    # -- the pass --
+
+    def begin(self) -> None:
+        """The first orders of a leader."""
+        for queue in self._state.parking.values():
+            self._state.effects.actions.append(OpenParkingQueue(queue.index))
+
+    def take_in(self) -> None:
+        """Decide about what was read, and could not be decided about before."""
+        for queue in self._state.parking.values():
+            if queue.early:
+                self._reading.take_in(queue)
+
+    def run(self, *, idle: bool) -> bool:
+        """Everything but deliveries. `idle`: nothing that waits here could be dispatched.
+
+        Returns True when there is something to dispatch now.
+        """
+        state = self._state
+        if not self._names or state.now_ms < state.suspended_until_ms:
+            return False
+        if idle:
+            self._look_for_blocked()
+        self._look_for_old()
+        woken = False
+        for queue in list(state.parking.values()):
+            woken |= self._unpark(queue)
+        self._moves.run()
+        for queue in list(state.parking.values()):
+            self._look_after(queue, idle=idle)
+        return woken
+
+    def _look_after(self, queue: ParkingQueue, *, idle: bool) -> None:
+        state, now_ms = self._state, self._state.now_ms
+        self._reading.ask(queue, idle=idle)
+        if queue.is_wanted(state.pool) or not queue.here:
+            queue.unwanted_since_ms = now_ms
+        elif not (queue.reading or queue.early):
+            full = state.bytes_held >= state.options.look_ahead_bytes
+            if full or now_ms - queue.unwanted_since_ms >= state.options.park_after_ms:
+                queue.unwanted_since_ms = now_ms
+                self._reading.give_back(queue)
+        if not queue.is_empty() or not queue.at_end or queue.reading or queue.unknown:
+            queue.idle_since_ms = now_ms
+        elif queue.is_open and now_ms - queue.idle_since_ms >= LINGER_MS:
+            queue.become(ParkingQueueState.DELETING)
+            state.effects.actions.append(DeleteParkingQueue(queue.index))
+
+    # -- who is parked --
+
+    def _look_for_blocked(self) -> None:
+        state = self._state
+        over = state.bytes_held >= state.options.look_ahead_bytes
+        for inbound in state.inbounds:
+            full = inbound.unacked >= state.options.look_ahead or inbound.paused
+            stuck = (full and bool(state.pool)) or (over and not inbound.pausable)
+            inbound.blocked_since_ms = self._since(inbound.blocked_since_ms, stuck)
+            if self._is_due(inbound.blocked_since_ms):
+                inbound.blocked_since_ms = None
+                self._park_largest(m for m in inbound.aging if self._waits_in(inbound, m))
+        for queue in list(state.parking.values()):
+            stuck = len(queue.here) >= state.options.look_ahead and queue.is_wanted(state.pool)
+            queue.blocked_since_ms = self._since(queue.blocked_since_ms, stuck)
+            if self._is_due(queue.blocked_since_ms):
+                queue.blocked_since_ms = None
+                waits = (m for m in queue.here.values() if m.state is MessageState.HELD and m.move is None)
+                self._park_largest(waits)
+
+    def _since(self, before_ms: int | None, stuck: bool) -> int | None:
+        if not stuck:
+            return None
+        return self._state.now_ms if before_ms is None else before_ms
+
+    def _is_due(self, since_ms: int | None) -> bool:
+        return since_ms is not None and self._state.now_ms - since_ms >= BLOCKED_MS
+
+    @staticmethod
+    def _waits_in(inbound: Inbound, message: Message) -> bool:
+        held = message.state is MessageState.HELD and message.move is None
+        return held and message.queue == inbound.index
+
+    def _park_largest(self, messages: Iterable[Message]) -> None:
+        """Park all groups of the owner that most of these messages wait for."""
+        counts: dict[Consumer | None, int] = {}
+        groups: dict[Consumer | None, dict[Group, None]] = {}
+        for message in messages:
+            group = self._group_of(message)
+            if group is not None and group.state is not GroupState.RECOVERING:
+                counts[group.owner] = counts.get(group.owner, 0) + 1
+                groups.setdefault(group.owner, {})[group] = None
+        if not counts:
+            return
+        owner = max(counts, key=lambda consumer: counts[consumer])
+        for group in groups[owner]:
+            self._park(group)
+
+    def _group_of(self, message: Message) -> Group | None:
+        if message.group_id is None or not self._state.policy.grouped:
+            return None
+        return message.group or self._state.known_group(message.group_id)
+
+    def _look_for_old(self) -> None:
+        """Park what has waited for too long: a broker closes the channel of who holds a message for ever."""
+        state = self._state
+        limit_ms = state.now_ms - state.options.park_after_ms
+        for inbound in state.inbounds:
+            aging = inbound.aging
+            for _ in range(len(aging)):
+                message = aging[0]
+                if self._waits_in(inbound, message):
+                    if message.received_at_ms > limit_ms or state.now_ms < self._bound_until_ms:
+                        break
+                    group = self._group_of(message)
+                    recovering = group is not None and group.state is GroupState.RECOVERING
+                    if recovering or not (self._park(group) if group else self._park_alone(message)):
+                        aging.append(message)  # looked at again when the others were
+                aging.popleft()
+            self._compact(inbound)
+
+    @staticmethod
+    def _compact(inbound: Inbound) -> None:
+        """What has gone long ago is remembered only until it would be most of what is remembered."""
+        if len(inbound.aging) > 2 * inbound.unacked + 1_000:
+            inbound.aging = deque(m for m in inbound.aging if Parking._waits_in(inbound, m))
+
+    # -- parking --
+
+    def _park(self, group: Group) -> bool:
+        """Give the group a route, or a longer one, and move all that waits of it. False: no queue is free."""
+        waiting = [m for b in (group.backlogs or {}).values() for m in b.messages]
+        route = self._state.parking.route(group)
+        last = max([m.queue for m in waiting if m.queue >= FIRST_PARKING_QUEUE] + list(route), default=0)
+        if last and last not in route:  # it was read to its end, and what was read of the group waits here
+            target: ParkingQueue | None = self._state.parking[last]
+        else:
+            target = self._queue_for(group.owner, above=last)
+        if target is None:
+            return False
+        self._state.effects.records.append(GroupParked(group.id, target.index, 0))
+        group.route = (*group.route, target.index)
+        target.members.setdefault(group.id, 0)
+        self._state.counters["groups_parked"] += 1
+        for backlog in list((group.backlogs or {}).values()):
+            for message in backlog.take_behind(target.index):
+                self._state.suspects.discard(message)
+                self._moves.wait(message, target)
+            group.forget_if_empty(backlog)
+        self._state.parking.refresh_demand(group)
+        return True
+
+    def _park_alone(self, message: Message) -> bool:
+        """A message that no order binds: it goes alone."""
+        target = self._queue_for(None, above=0)
+        if target is None:
+            return False
+        if message in self._state.suspects:
+            self._state.suspects.discard(message)
+        else:
+            self._state.inbounds[message.inbound].loose.messages.remove(message)
+        self._moves.wait(message, target)
+        return True
+
+    def _queue_for(self, owner: Consumer | None, *, above: int) -> ParkingQueue | None:
+        """The parking queue for what waits for this consumer; its number is larger than `above`."""
+        state = self._state
+        consumer = owner.id if owner is not None else ""
+        deleting = ParkingQueueState.DELETING
+        for queue in state.parking.values():
+            usable = queue.index > above and not queue.unknown and queue.state is not deleting
+            if usable and queue.consumer == consumer:
+                return queue
+        return self._name_queue(consumer, above)
+
+    def _name_queue(self, consumer: str, above: int) -> ParkingQueue | None:
+        state = self._state
+        indexes = range(FIRST_PARKING_QUEUE, FIRST_PARKING_QUEUE + len(self._names))
+        free = next((index for index in indexes if index > above and index not in state.parking), None)
+        if free is None:
+            self._bound_until_ms = state.now_ms + BOUND_RETRY_MS
+            if not self.at_bound:
+                state.tell("parking_bound_reached", queues=len(state.parking))
+            self.at_bound = True
+            return None
+        self.at_bound = False
+        queue = add_queue(state, free, consumer)
+        state.effects.records.append(ParkingQueueNamed(free, consumer))
+        state.effects.actions.append(OpenParkingQueue(free))
+        state.tell("parking_begins", queue=queue.name, consumer=consumer or None)
+        return queue
+
+    # -- unparking --
+
+    def _unpark(self, queue: ParkingQueue) -> bool:
+        """When it was read to its end, and nothing of it is here but what the journal knows: its groups are
+        done with it. True when something waits that may be dispatched now."""
+        state = self._state
+        if not (queue.members or queue.unknown) or not queue.at_end or queue.reading:
+            return False
+        if queue.incoming or queue.early or queue.awaited or queue.redelivering:
+            return False
+        if queue.holds_undecided(state.taken_back):
+            return False
+        state.effects.records.append(QueueUnparked(queue.index))
+        state.tell("parking_ends", queue=queue.name, groups=len(queue.members))
+        queue.unknown = False
+        state.parking.default_route = _without(queue.index, state.parking.default_route)
+        members = [state.groups[key] for key in queue.members if key is not None and key in state.groups]
+        queue.members.clear()
+        queue.terms_needed.clear()
+        for group in members:
+            group.route = _without(queue.index, group.route)
+            state.parking.refresh_demand(group)
+        waiting, queue.waiting = queue.waiting, deque()
+        for message in waiting:
+            if message.state is MessageState.HELD:
+                message.move = None
+                state.inbounds[message.inbound].waiting -= 1
+                self._file(message)
+        for group in members:
+            state.forget_if_unused(group)
+        return bool(waiting)
+
+    # -- what the edge says --
+
+    def opened(self, event: ParkingQueueOpened) -> None:
+        self._state.parking[event.queue].become(ParkingQueueState.OPEN)
+
+    def read(self, event: ParkingQueueRead) -> None:
+        self._reading.read(event)
+
+    def deleted(self, event: ParkingQueueDeleted) -> None:
+        """It is gone; or something was in it, which must be read then."""
+        queue = self._state.parking[event.queue]
+        if not event.is_gone:
+            queue.become(ParkingQueueState.OPEN)
+            queue.stored += 1
+            return
+        self._state.effects.records.append(ParkingQueueForgotten(event.queue))
+        del self._state.parking[event.queue]
+
+    # -- the journal --
+
+    def records(self) -> list[Record]:
+        """All that is still true, for a checkpoint. In-flight entries of parked originals are not part."""
+        records: list[Record] = []
+        queues = self._state.parking.values()
+        for queue in queues:
+            records.append(ParkingQueueNamed(queue.index, queue.consumer))
+            records += [GroupParked(key, queue.index, count) for key, count in queue.members.items()]
+            records += [TermNeeded(queue.index, copy, term) for copy, term in queue.terms_needed.items()]
+            settled = tuple((arrival, copy) for copy, arrival in queue.settled.items())
+            records.append(SettledEntries(queue.index, True, settled))
+        for queue in queues:
+            records += [self._moves.entry(message) for message in queue.incoming.values()]
+        return records
+
+    def next_deadline_ms(self) -> int | None:
+        """When the pass must run again even if nothing happens."""
+        state = self._state
+        if not self._names or state.now_ms < state.suspended_until_ms:
+            return None
+        after_ms = state.options.park_after_ms
+        due = [i.blocked_since_ms + BLOCKED_MS for i in state.inbounds if i.blocked_since_ms is not None]
+        for inbound in state.inbounds:
+            if inbound.aging:
+                due.append(max(inbound.aging[0].received_at_ms + after_ms, self._bound_until_ms))
+        for queue in state.parking.values():
+            if queue.blocked_since_ms is not None:
+                due.append(queue.blocked_since_ms + BLOCKED_MS)
+            if queue.waiting and queue.refused_until_ms > state.now_ms:
+                due.append(queue.refused_until_ms)
+            if queue.here:
+                due.append(queue.unwanted_since_ms + after_ms)
+            elif queue.is_open and queue.at_end and queue.is_empty():
+                due.append(queue.idle_since_ms + LINGER_MS)
+        return max(min(due), state.now_ms + 1) if due else None
+
+
+def _without(queue: int, route: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(index for index in route if index != queue)

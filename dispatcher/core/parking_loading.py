@@ -1,0 +1,66 @@
+"""What a new leader takes over of parking: queues, their members, the groups' routes."""
+
+from __future__ import annotations
+
+from dispatcher.core.groups import Group
+from dispatcher.core.parked_replay import ParkedReplay
+from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE, ParkingQueue
+from dispatcher.core.replay import Replay
+from dispatcher.core.state import LaneState
+
+
+def add_queue(state: LaneState, index: int, consumer: str) -> ParkingQueue:
+    """A parking queue that the lane did not know of."""
+    name = state.options.parking_queues[index - FIRST_PARKING_QUEUE]
+    queue = ParkingQueue(index, name, consumer, state.now_ms)
+    state.parking.insert(queue)
+    return queue
+
+
+def load_queues(state: LaneState, replay: Replay, found: tuple[int, ...]) -> None:
+    """Take over the parking queues, before the entries that name them.
+
+    `found` exist on the broker, after Redis had forgotten something: messages of any group may be in them.
+    """
+    parked = replay.parking
+    for index in sorted({*parked.consumers, *found}):
+        queue = add_queue(state, index, parked.consumers.get(index, ""))
+        queue.terms_needed = parked.terms.get(index, {})
+        for arrival, copy in replay.proven.get(index, ()):
+            queue.remember(copy, arrival)
+        for arrival, copy in replay.unproven.get(index, {}).items():
+            queue.remember(copy, arrival)
+        _load_members(state, queue, parked)
+    for index in found:
+        state.parking[index].unknown = state.parking[index].redelivering = True
+    state.parking.default_route = tuple(queue.index for queue in state.parking.values() if queue.unknown)
+
+
+def _load_members(state: LaneState, queue: ParkingQueue, parked: ParkedReplay) -> None:
+    """Which groups go there. A lane that grouped otherwise before had other groups: then any may."""
+    grouped = state.policy.grouped
+    for member in parked.routes.get(queue.index, ()):
+        if grouped and state.group_map.may_have(member):
+            queue.members[member] = 0
+        else:
+            queue.unknown |= grouped
+    for group_id, count in parked.counts.get(queue.index, {}).items():
+        is_key = group_id in queue.members
+        key = group_id if is_key else state.member_key(group_id)
+        if key in queue.members or (key is None and count > 0):
+            queue.members[key] = queue.members.get(key, 0) + count
+
+
+def load_routes(state: LaneState) -> None:
+    """Give the groups their routes, when groups, entries and owners are loaded."""
+    parked: dict[Group, None] = {}
+    for queue in state.parking.values():
+        for key in queue.members:
+            if key is not None:
+                group = state.groups.get(key)
+                if group is None:
+                    group = state.groups[key] = state.group_map.make(key)
+                group.route = (*group.route, queue.index)
+                parked[group] = None
+    for group in parked:
+        state.parking.refresh_demand(group)

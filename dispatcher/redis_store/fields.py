@@ -1,0 +1,43 @@
+"""Parts that records of the journal share: groups, fingerprints, and bytes behind their length."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from dispatcher.errors import InvalidTransition
+
+FINGERPRINT_BYTES: Final = 16
+#: In place of a group's length: the message is ungrouped.
+NO_GROUP: Final = 0xFFFF_FFFF
+LENGTH: Final = Struct("!I")
+
+
+class Damaged(Exception):
+    """The bytes are no blob of this version; the text says what is wrong."""
+
+
+def checked(fingerprint: bytes) -> bytes:
+    """The fingerprint; struct would cut or fill another length without a word, and after a crash the message
+    would match nothing. Raises InvalidTransition."""
+    if len(fingerprint) != FINGERPRINT_BYTES:
+        raise InvalidTransition(f"a fingerprint of {len(fingerprint)} bytes reached the journal")
+    return fingerprint
+
+
+def group_length(group: bytes | None) -> int:
+    """What stands for the group's length; its bytes follow."""
+    return NO_GROUP if group is None else len(group)
+
+
+def read_bytes(blob: bytes, at: int, length: int) -> tuple[bytes, int]:
+    """So many bytes and where they end. Raises Damaged."""
+    end = at + length
+    if end > len(blob):
+        raise Damaged(f"ends after {len(blob)} bytes and should have {end}")
+    return blob[at:end], end
+
+
+def read_group(blob: bytes, at: int, length: int) -> tuple[bytes | None, int]:
+    """A group and where it ends. Raises Damaged."""
+    return (None, at) if length == NO_GROUP else read_bytes(blob, at, length)

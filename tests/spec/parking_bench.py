@@ -1,0 +1,283 @@
+"""A lane's core with parking queues around it: stores, confirms and reads them, and lets leaders die."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dispatcher.core.effects import (
+    AckInbound,
+    Action,
+    Dispatched,
+    Effects,
+    OpenEntry,
+    Record,
+    SendNotice,
+    Snapshot,
+)
+from dispatcher.core.events import (
+    Event,
+    MessagesArrived,
+    MoveConfirmed,
+    MoveRefused,
+    ParkingQueueDeleted,
+    ParkingQueueOpened,
+    ParkingQueueRead,
+    PingRouted,
+    RedeliveriesEnded,
+)
+from dispatcher.core.lane import Lane
+from dispatcher.core.model import Message
+from dispatcher.core.parking_effects import (
+    DeleteParkingQueue,
+    GiveBack,
+    OpenParkingQueue,
+    ParkCopy,
+    ReadParkingQueue,
+)
+from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
+from tests.spec.lane_bench import LaneBench
+
+FIRST: Final = FIRST_PARKING_QUEUE
+
+
+@dataclass(eq=False)
+class Parked:
+    """One message in a parking queue, as the broker has it."""
+
+    name: str
+    group: bytes | None
+    copy: bytes
+    term: int
+    root: tuple[int, int]
+    inbound: int
+    attempt: int
+    deadline_at_ms: int | None
+    closing: bool
+    flagged: bool = False
+
+
+class ParkingBench(LaneBench):
+    """`hold_confirms`, `hold_reads`: the broker does not answer for now."""
+
+    def __init__(self, name: str = "exclusive", *, parking: int = 4, **options: Any) -> None:
+        self.ready: dict[int, deque[Parked]] = {}
+        self.unacked: dict[int, dict[int, Parked]] = {}
+        self.pending: deque[Event] = deque()
+        self.unconfirmed: list[tuple[ParkCopy, Parked]] = []
+        self.hold_confirms = self.hold_reads = False
+        self.journal: list[Record] = []
+        self.owners: dict[bytes, Any] = {}
+        self.rows: dict[int, Any] = {}
+        self.moved: list[str] = []  # every publish to a parking queue
+        self.deleted: list[int] = []
+        self.inbound_unacked: dict[tuple[int, int], tuple[str, dict[str, Any]]] = {}
+        self._name: dict[Message, str] = {}
+        self._read_tags: dict[int, int] = {}
+        self._lane_epoch = 7
+        queues = tuple(f"park.{number}" for number in range(1, parking + 1))
+        super().__init__(name, parking_queues=queues, **options)
+
+    # -- the broker --
+
+    def _take(self, effects: Effects) -> list[Dispatched]:
+        self._commit(effects)
+        sent = super()._take(effects)
+        for action in effects.actions:
+            self._carry_out(action)
+        for copy in sent:
+            self._name[copy.message] = self._name_of(copy.message)
+        return sent
+
+    def _carry_out(self, action: Action) -> None:
+        if isinstance(action, ParkCopy):
+            self._store(action)
+        elif isinstance(action, ReadParkingQueue):
+            self._reads.append(action)
+        elif isinstance(action, AckInbound):
+            for message in action.messages:
+                self._ack(message)
+        else:
+            match action:
+                case SendNotice(type="dispatch.ping"):
+                    self.pending.append(PingRouted(action.queue))
+                case OpenParkingQueue():
+                    self.ready.setdefault(action.queue, deque())
+                    self.unacked.setdefault(action.queue, {})
+                    self.pending.append(ParkingQueueOpened(action.queue))
+                case GiveBack():
+                    returned = [self.unacked[action.queue].pop(tag) for tag in action.tags]
+                    self._requeue(action.queue, returned)
+                case DeleteParkingQueue():
+                    assert not self.ready[action.queue]
+                    del self.ready[action.queue], self.unacked[action.queue]
+                    self.deleted.append(action.queue)
+                    self.pending.append(ParkingQueueDeleted(action.queue, True))
+
+    def _commit(self, effects: Effects) -> None:
+        if effects.checkpoint:
+            self.journal.clear()
+        self.journal += [_stored(record) for record in effects.records]
+        self.rows.update(effects.incarnations)
+        for group, row in effects.owners.items():
+            if row is None:
+                self.owners.pop(group, None)
+            else:
+                self.owners[group] = row
+
+    def _ack(self, message: Message) -> None:
+        if message.queue < FIRST:
+            del self.inbound_unacked[message.queue, message.tag]
+        else:
+            del self.unacked[message.queue][message.tag]
+
+    def _store(self, order: ParkCopy) -> None:
+        message, move = order.message, order.message.move
+        assert move is not None
+        name = self._name_of(message)
+        self.moved.append(name)
+        parked = Parked(
+            name, message.group_id, move.copy, order.term, message.order, message.inbound, message.attempt,
+            message.deadline_at_ms, message.closing,
+        )  # fmt: skip
+        self.ready[order.queue].append(parked)
+        self.unconfirmed.append((order, parked))
+
+    def _requeue(self, queue: int, parked: list[Parked]) -> None:
+        for one in parked:
+            one.flagged = True
+        self.ready[queue].extendleft(reversed(parked))
+
+    def _name_of(self, message: Message) -> str:
+        if isinstance(message.content, str):
+            self._name[message] = message.content
+        return self._name.get(message) or message.fingerprint.rstrip(b"\0").decode()
+
+    @property
+    def _reads(self) -> list[ReadParkingQueue]:
+        return self.__dict__.setdefault("reads", [])  # type: ignore[no-any-return]
+
+    # -- going on --
+
+    def run(self, ms: int = 0) -> list[str]:
+        """Let the broker answer until nothing is under way, for at least so long; what was dispatched."""
+        begun, until_ms = len(self.sent), self.now_ms + ms
+        while True:
+            events = self._answers()
+            if events:
+                self.step(*events, after_ms=0)
+                continue
+            deadline = self.lane.next_deadline_ms()
+            if deadline is None or deadline > until_ms:
+                break
+            self.now_ms = max(self.now_ms, deadline)
+            self.step(after_ms=0)
+        self.now_ms = max(self.now_ms, until_ms)
+        return [self._name_of(copy.message) for copy in self.sent[begun:]]
+
+    def _answers(self) -> list[Event]:
+        events: list[Event] = list(self.pending)
+        self.pending.clear()
+        if not self.hold_confirms:
+            events += [MoveConfirmed(order.message, order.term) for order, _ in self.unconfirmed]
+            self.unconfirmed.clear()
+        if not self.hold_reads:
+            for order in self._reads:
+                events.append(self._read(order))
+            self._reads.clear()
+        return events
+
+    def _read(self, order: ReadParkingQueue) -> ParkingQueueRead:
+        ready, messages = self.ready[order.queue], []
+        while ready and len(messages) < order.limit:
+            parked = ready.popleft()
+            tag = self._read_tags[order.queue] = self._read_tags.get(order.queue, 0) + 1
+            self.unacked[order.queue][tag] = parked
+            message = Message(
+                parked.inbound, tag, (self._lane_epoch, tag), parked.copy, parked.group, parked.name, 100,
+                self.now_ms, parked.flagged, parked.closing, parked.deadline_at_ms,
+            )  # fmt: skip
+            message.queue, message.root, message.term = order.queue, parked.root, parked.term
+            message.attempt = parked.attempt
+            self._name[message] = parked.name
+            messages.append(message)
+        return ParkingQueueRead(order.queue, messages, len(messages) < order.limit, len(ready))
+
+    def refuse(self) -> None:
+        """The broker nacks the oldest unanswered publish, and keeps those behind it."""
+        order, parked = self.unconfirmed.pop(0)
+        self.ready[order.queue].remove(parked)
+        self.step(MoveRefused(order.message, order.term))
+
+    # -- what comes in --
+
+    def arrive(self, *names: str, inbound: int = 0, **fields: Any) -> list[Dispatched]:
+        for offset, name in enumerate(names, 1):
+            self.inbound_unacked[inbound, self._tags[inbound] + offset] = (name, fields)
+        return super().arrive(*names, inbound=inbound, **fields)
+
+    def latest(self, name: str) -> Dispatched:
+        return next(copy for copy in reversed(self.sent) if self._name_of(copy.message) == name)
+
+    def handed(self) -> list[str]:
+        """Names of all that was dispatched, in order."""
+        return [self._name_of(copy.message) for copy in self.sent]
+
+    def in_parking(self, queue: int = FIRST) -> list[str]:
+        """What is in a parking queue: read and not acked, then ready."""
+        read = self.unacked.get(queue, {}).values()
+        return [parked.name for parked in [*read, *self.ready.get(queue, ())]]
+
+    # -- leaders --
+
+    def fail_over(self, *, forget: bool = False, lost: int = 0) -> None:
+        """The leader dies; the broker forgets the last `lost` unconfirmed copies; another one begins."""
+        for order, parked in self.unconfirmed[len(self.unconfirmed) - lost :]:
+            self.ready[order.queue].remove(parked)
+        self.unconfirmed.clear()
+        self.pending.clear()
+        self._reads.clear()
+        for queue, unacked in self.unacked.items():
+            self._requeue(queue, list(unacked.values()))
+            unacked.clear()
+        self._read_tags.clear()
+        self._lane_epoch += 1
+        snapshot = Snapshot(
+            self._lane_epoch, complete=not forget, broker_restarted=False,
+            records=[] if forget else list(self.journal),
+            owners={} if forget else dict(self.owners),
+            incarnations={} if forget else {n: row for n, row in self.rows.items() if row is not None},
+            parking_found=tuple(self.ready) if forget else (),
+        )  # fmt: skip
+        self.lane = Lane(self.lane.state.options, snapshot, self.now_ms)
+        before, self.inbound_unacked = self.inbound_unacked, {}
+        self._take(self.lane.start(self.now_ms))
+        self._tags = [0 for _ in self._tags]
+        for (inbound, _), (name, fields) in sorted(before.items()):
+            self._redeliver(inbound, name, fields)
+        self.step(*(RedeliveriesEnded(index) for index in range(len(self._tags))))
+
+    def _redeliver(self, inbound: int, name: str, fields: dict[str, Any]) -> None:
+        self._tags[inbound] += 1
+        tag = self._tags[inbound]
+        self.inbound_unacked[inbound, tag] = (name, fields)
+        group = None if name.startswith("-") else name.rstrip("0123456789").encode()
+        message = Message(
+            inbound, tag, (self._lane_epoch, tag), name.encode().ljust(16, b"\0"), group, object(), 100,
+            self.now_ms, True,
+        )  # fmt: skip
+        for field, value in fields.items():
+            setattr(message, field, value)
+        self.step(MessagesArrived([message]))
+
+
+def _stored(record: Record) -> Record:
+    """What a leader reads of it: messages change after their commit."""
+    if not isinstance(record, Dispatched):
+        return record
+    message = record.message
+    return OpenEntry(
+        message.queue, message.arrival, message.fingerprint, record.incarnation, record.seq, message.group_id,
+        record.group_seq, record.epoch, record.attempt, record.first,
+    )  # fmt: skip
