@@ -9,6 +9,7 @@ fence ends the session with everything it remembers: the next one recovers from 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -151,7 +152,9 @@ class Session:
                 if index is not None:
                     deliveries.setdefault(index, []).append(event)
                 else:
-                    self._control.receive(event, self._events)
+                    # What can't be answered came together with the end of the connection, which is next.
+                    with contextlib.suppress(BrokerUnavailable):
+                        self._control.receive(event, self._events)
             elif kind is Confirmed:
                 self._outbox.answered(event, self._events)
             else:

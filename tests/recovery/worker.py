@@ -117,7 +117,8 @@ class Work:
         """A flush, and a welcome after it: settles of this incarnation count for good."""
         incarnation = self.incarnation()
         seqs = [task.seq for task in done if task.incarnation == incarnation]
-        if seqs:
+        engine: Any = self._consumer._engine
+        if seqs and engine.joined:  # else it has ended meanwhile, perhaps because it was taken back
             self.record.confirmed(incarnation, seqs)
 
 
