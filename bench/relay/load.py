@@ -27,9 +27,9 @@ SENT_AT_BYTES: Final = 8
 _HEADERS_DELIVERY_MODE_MESSAGE_ID: Final = (1 << 13 | 1 << 12 | 1 << 7).to_bytes(2, "big")
 
 
-def properties(number: int) -> bytes:
+def properties(number: int, groups: int = GROUPS) -> bytes:
     """Property list of message `number`: its group as a header, persistent, a message id."""
-    table = string_field(b"x-group-id", b"group-%03d" % (number % GROUPS))
+    table = string_field(b"x-group-id", b"group-%03d" % (number % groups))
     identity = b"%036d" % number
     return b"".join((
         _HEADERS_DELIVERY_MODE_MESSAGE_ID, pack_u32(len(table)), table, b"\x02",
@@ -37,16 +37,18 @@ def properties(number: int) -> bytes:
     ))  # fmt: skip
 
 
-def body(number: int, sent_at_ns: int = 0) -> bytes:
+def body(number: int, sent_at_ns: int = 0, size: int = BODY_BYTES) -> bytes:
     head = number.to_bytes(NUMBER_BYTES, "big") + sent_at_ns.to_bytes(SENT_AT_BYTES, "big")
-    return head + b"x" * (BODY_BYTES - len(head))
+    return head + b"x" * (size - len(head))
 
 
 class Publisher:
     """One connection that publishes to one queue through the default exchange, with confirms."""
 
-    def __init__(self, queue: str) -> None:
+    def __init__(self, queue: str, *, groups: int = GROUPS, body_bytes: int = BODY_BYTES) -> None:
         self._queue = queue
+        self._groups = groups
+        self._body_bytes = body_bytes
         self._window = PublishWindow()
         self._answered = asyncio.Event()
 
@@ -84,9 +86,10 @@ class Publisher:
             return
         frames = []
         for number in numbers:
-            content = body(number, sent_at_ns)
+            content = body(number, sent_at_ns, self._body_bytes)
+            listed = properties(number, self._groups)
             frames.append(self._method)
-            frames.append(content_frames(self._channel, properties(number), content, self._link.frame_max))
+            frames.append(content_frames(self._channel, listed, content, self._link.frame_max))
         last = self._link.write(self._channel, b"".join(frames), len(numbers))
         for tag in range(last - len(numbers) + 1, last + 1):
             self._window.add(tag, None)

@@ -62,7 +62,7 @@ class Stage:
     async def throughput(self, kind: type[Contender], messages: int) -> Throughput:
         """Relay a queue of `messages` that was filled before. Raises DispatcherError when it gets stuck."""
         meter = Meter(messages)
-        async with self._place() as place, _opened(kind, place, meter) as contender:
+        async with self.place() as place, _opened(kind, place, meter) as contender:
             publisher = Publisher(INBOUND)
             await publisher.open(place.amqp_url)
             await publisher.fill(messages)
@@ -82,7 +82,7 @@ class Stage:
     async def latency(self, kind: type[Contender], messages: int, per_second: int) -> Latency:
         """Send at a steady rate and see when each arrives."""
         meter = Meter(messages, latencies=True)
-        async with self._place() as place, _opened(kind, place, meter) as contender:
+        async with self.place() as place, _opened(kind, place, meter) as contender:
             publisher = Publisher(INBOUND)
             await publisher.open(place.amqp_url)
             await contender.start()
@@ -103,7 +103,8 @@ class Stage:
         return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
 
     @contextlib.asynccontextmanager
-    async def _place(self) -> AsyncIterator[Place]:
+    async def place(self) -> AsyncIterator[Place]:
+        """A vhost of its own with an empty inbound queue, gone after the block with all that is in it."""
         name = f"bench-{uuid.uuid4().hex[:8]}"
         await asyncio.to_thread(self._api.create_vhost, name)
         url = with_vhost(self._servers.amqp_url, name)

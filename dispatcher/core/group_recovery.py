@@ -61,7 +61,6 @@ class GroupRecovery:
         group = state.groups.get(key)
         if group is None:
             group = state.groups[key] = state.group_map.make(key, GroupState.RECOVERING)
-            group.since_ms = state.now_ms
         elif group.state is not GroupState.RECOVERING:
             self._interrupt(group)
         message.group = group
@@ -81,7 +80,7 @@ class GroupRecovery:
             state.pool.level_changed(group.owner)
             group.owner = None
         state.retarget(group, None)
-        group.become(GroupState.RECOVERING, state.now_ms)
+        group.become(GroupState.RECOVERING)
         state.list_backlogs(group)
         self._entries[group.id] = [
             m for c in state.by_uuid.values() for m in c.in_flight.values() if m.group is group
@@ -156,7 +155,7 @@ class GroupRecovery:
 
     def _hold(self, group: Group, owner: Consumer, state: GroupState, *, fresh: bool = False) -> None:
         """The group belongs to this consumer already; its next dispatch begins a new epoch."""
-        group.become(state, self._state.now_ms)
+        group.become(state)
         group.owner = owner
         group.epoch = 0
         group.fresh = fresh

@@ -102,7 +102,7 @@ class Group:
 
     __slots__ = (
         "_state", "backlogs", "demand", "epoch", "fresh", "id", "in_flight", "last_seq", "owner", "route",
-        "since_ms", "target", "unresolved",
+        "target", "unresolved",
     )  # fmt: skip
 
     def __init__(self, group_id: bytes, state: GroupState = GroupState.FREE) -> None:
@@ -115,7 +115,6 @@ class Group:
         self.in_flight = 0
         self.unresolved = 0  # open entries whose original has not come back yet
         self.target: Consumer | None = None  # DRAINING: who gets it next, None: nobody in particular
-        self.since_ms = 0  # when it entered its present state
         self.backlogs: dict[int, Backlog] | None = None  # by inbound index; None: nothing waits
         self.route: tuple[int, ...] = ()  # parking queues that its messages pass, by rising index
         self.demand: Demand | None = None  # who could take what is read from the last of these
@@ -124,12 +123,11 @@ class Group:
     def state(self) -> GroupState:
         return self._state
 
-    def become(self, state: GroupState, now_ms: int) -> None:
+    def become(self, state: GroupState) -> None:
         """Move to `state`. Raises InvalidTransition for a move that the table doesn't have."""
         if state not in GROUP_TRANSITIONS[self._state]:
             raise InvalidTransition(f"group {self.id!r} can't go from {self._state.value} to {state.value}")
         self._state = state
-        self.since_ms = now_ms
 
     def backlog(self, inbound: int) -> Backlog:
         """The backlog for that inbound queue, made when it is first needed."""

@@ -135,7 +135,7 @@ class LaneState:
 
     def assign(self, group: Group, consumer: Consumer, state: GroupState) -> None:
         """Give a group to a consumer; its next message begins a new epoch."""
-        group.become(state, self.now_ms)
+        group.become(state)
         group.owner = consumer
         group.fresh = True
         group.epoch = 0
@@ -185,7 +185,7 @@ class LaneState:
         group.epoch = 0
         group.fresh = False
         if group.state is not GroupState.FREE:
-            group.become(GroupState.FREE, self.now_ms)
+            group.become(GroupState.FREE)
         self.list_backlogs(group)
         self.forget_if_unused(group)
 
@@ -197,7 +197,7 @@ class LaneState:
     def drain(self, group: Group, target: Consumer | None = None) -> None:
         """The owner gets no more of it; when nothing is in flight any more it changes hands."""
         if group.state is not GroupState.DRAINING:
-            group.become(GroupState.DRAINING, self.now_ms)
+            group.become(GroupState.DRAINING)
         self.retarget(group, target)
         self.list_backlogs(group)
 
@@ -227,7 +227,7 @@ class LaneState:
         if owner is None or not owner.stays:
             return
         if sum(message.group is group for message in owner.in_flight.values()) == group.in_flight:
-            group.become(GroupState.OWNED, self.now_ms)
+            group.become(GroupState.OWNED)
             self.keep_owner(group)
             self.list_backlogs(group)
             self.resting.note(group, self.now_ms)

@@ -73,8 +73,12 @@ class DispatcherProcess:
 
     def in_flight(self) -> int:
         """Messages dispatched and not settled, in all lanes; 0 when it doesn't answer."""
-        lines = [line for line in self._get("/metrics") if line.startswith("dispatcher_messages_in_flight{")]
-        return sum(int(float(line.rpartition(" ")[2])) for line in lines)
+        return int(self.metric("dispatcher_messages_in_flight"))
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric over all lanes; 0 when it doesn't answer."""
+        lines = [line for line in self._get("/metrics") if line.startswith(f"{name}{{")]
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
 
     def _get(self, path: str) -> list[str]:
         """The lines of an answer, none when there is no good one."""

@@ -1,0 +1,283 @@
+"""What the dispatcher takes of memory while very many messages wait: `python -m bench.memory`.
+
+A queue is filled while a dispatcher leads its lane and nobody consumes; then slow consumers come. The peak
+is the kernel's (VmHWM) over the process' whole life. In the end every group of a lane is given an owner, to
+see what a group costs that has nothing in flight. Exit code 1 when a bound is exceeded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import redis
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from bench.relay.consumers import ProtocolConsumer
+from bench.relay.contenders import CONSUMERS, INBOUND, LANE, Place
+from bench.relay.load import Publisher
+from bench.relay.meter import Meter
+from bench.relay.report import machine
+from bench.relay.rounds import Stage
+from dispatcher.client import GroupConsumer, Message
+from dispatcher.demo.dispatcher_process import DispatcherProcess
+from dispatcher.errors import DispatcherError
+from dispatcher.nodes import open_servers
+from dispatcher.protocol import LaneNames
+from dispatcher.redis_store.scripts import LaneKeys
+
+PEAK_MB_MAX: Final = 300
+GROUP_BYTES_MAX: Final = 400
+#: Of fewer the allocator's own room would be counted.
+GROUPS_JUDGED_MIN: Final = 100_000
+SIZES: Final = "256,1024"
+FEW_GROUPS: Final = 1_000
+#: A slow consumer: so many messages at a time, each for so long.
+WORK_S: Final = 0.05
+CONCURRENCY: Final = 8
+PREFETCH: Final = 50
+#: Before groups are counted everything is filled that is bounded: 40,000 fingerprints of settled originals.
+WARM_UP: Final = 60_000
+POLL_S: Final = 0.2
+STUCK_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Peaks of one dispatcher process, in MB (10⁶ bytes)."""
+
+    messages: int
+    body_bytes: int
+    groups: int
+    idle_mb: float  # it leads, and nothing is there
+    no_consumers_mb: float
+    slow_consumers_mb: float
+    settled: int  # by the slow consumers
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """Bytes for each group that has an owner and nothing in flight."""
+
+    groups: int
+    dispatcher_bytes: float
+    redis_bytes: float
+
+
+def memory_bytes(pid: int, field: str) -> int:
+    """A field of the process' status: VmRSS, or VmHWM for the peak."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise DispatcherError(f"the system does not say {field}")
+
+
+class Subject:
+    """A dispatcher that leads a lane, and what it says about itself."""
+
+    def __init__(self, place: Place) -> None:
+        lane = {"policy": "exclusive", "inbound": [{"queue": INBOUND}]}
+        self._process = DispatcherProcess(
+            {
+                "rabbitmq": {"url": place.amqp_url}, "redis": {"url": place.redis_url},
+                "prefix": place.redis_prefix, "lanes": {LANE: lane},
+            }
+        )  # fmt: skip
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        try:
+            self._process.start()
+            yield
+        finally:
+            self._process.close()
+
+    def mb(self, field: str) -> float:
+        return memory_bytes(self._process.pid, field) / 1e6
+
+    async def settled(self) -> int:
+        """How many messages were settled so far."""
+        return int(await asyncio.to_thread(self._process.metric, "dispatcher_settled_total"))
+
+    async def until_settled(self, count: int) -> None:
+        """Wait for so many settles. Raises DispatcherError when there are none for a while."""
+        seen, since = 0, asyncio.get_running_loop().time()
+        while True:
+            settled = await self.settled()
+            if settled >= count:
+                return
+            now = asyncio.get_running_loop().time()
+            if settled > seen:
+                seen, since = settled, now
+            elif now > since + STUCK_S:
+                raise DispatcherError(f"stuck after {settled} of {count} messages")
+            await asyncio.sleep(POLL_S)
+
+
+async def fill(place: Place, messages: int, groups: int, body_bytes: int) -> None:
+    publisher = Publisher(INBOUND, groups=groups, body_bytes=body_bytes)
+    await publisher.open(place.amqp_url)
+    await publisher.fill(messages)
+    await publisher.close()
+
+
+async def consume_slowly(place: Place, seconds: float) -> None:
+    """Four consumers of the SDK that take their time."""
+
+    async def work(_: Message) -> None:
+        await asyncio.sleep(WORK_S)
+
+    async def consume(number: int) -> None:
+        consumer = GroupConsumer(place.amqp_url, LANE, f"slow-{number}", PREFETCH, prefix=place.redis_prefix)
+        async with consumer:
+            await consumer.run(work, concurrency=CONCURRENCY)
+
+    tasks = [asyncio.create_task(consume(number)) for number in range(CONSUMERS)]
+    await asyncio.wait(tasks, timeout=seconds)
+    for task in tasks:
+        task.cancel()
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(outcome, Exception):
+            raise outcome
+
+
+async def waiting(stage: Stage, messages: int, body_bytes: int, groups: int, seconds: float) -> Waiting:
+    """Fill a queue under a dispatcher without consumers, then with slow ones."""
+    async with stage.place() as place:
+        subject = Subject(place)
+        with subject.running():
+            idle_mb = subject.mb("VmHWM")
+            await fill(place, messages, groups, body_bytes)
+            no_consumers_mb = subject.mb("VmHWM")
+            await consume_slowly(place, seconds)
+            return Waiting(
+                messages, body_bytes, groups, idle_mb, no_consumers_mb, subject.mb("VmHWM"),
+                await subject.settled(),
+            )  # fmt: skip
+
+
+async def tracked(stage: Stage, groups: int) -> Tracked:
+    """Give every group an owner, and see what that takes here and in Redis."""
+    async with stage.place() as place:
+        subject = Subject(place)
+        consumers = [
+            ProtocolConsumer(Meter(sys.maxsize), LaneNames(LANE, place.redis_prefix), f"consumer-{number}")
+            for number in range(CONSUMERS)
+        ]
+        with subject.running():
+            for consumer in consumers:
+                await consumer.open(place.amqp_url)
+            await fill(place, WARM_UP, FEW_GROUPS, 256)
+            await subject.until_settled(WARM_UP)
+            before_mb = subject.mb("VmRSS")
+            await fill(place, groups, groups, 256)
+            await subject.until_settled(WARM_UP + groups)
+            own = (subject.mb("VmRSS") - before_mb) * 1e6 / groups
+            for consumer in consumers:
+                await consumer.close()
+        return Tracked(groups, own, _owners_bytes(place) / groups)
+
+
+def _owners_bytes(place: Place) -> float:
+    with redis.Redis.from_url(place.redis_url) as client:
+        used = client.memory_usage(LaneKeys.of(place.redis_prefix, LANE).owners, samples=0)
+    return float(used or 0)
+
+
+def arguments(given: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.memory", description=__doc__)
+    parser.add_argument("--messages", type=int, default=1_000_000, help="that wait (1000000)")
+    parser.add_argument("--groups", type=int, default=1_000_000, help="of the lanes with many (1000000)")
+    parser.add_argument("--sizes", default=SIZES, help=f"of bodies, in bytes ({SIZES})")
+    parser.add_argument("--seconds", type=float, default=15, help="with slow consumers (15)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
+    options = parser.parse_args(given)
+    try:
+        options.sizes = [int(size) for size in options.sizes.split(",")]
+    except ValueError:
+        parser.error("--sizes: numbers of bytes with commas between them")
+    if min(options.messages, options.groups, *options.sizes) < 1 or options.seconds <= 0:
+        parser.error("--messages, --groups and --sizes must be at least 1, --seconds more than 0")
+    return options
+
+
+async def measure(
+    stage: Stage, options: argparse.Namespace, console: Console
+) -> tuple[list[Waiting], Tracked]:
+    rows = []
+    for body_bytes in options.sizes:
+        for groups in dict.fromkeys((FEW_GROUPS, options.groups)):
+            row = await waiting(stage, options.messages, body_bytes, groups, options.seconds)
+            rows.append(row)
+            what = f"{row.messages:,} messages of {body_bytes} B in {groups:,} groups"
+            console.print(f"{what}: peak {row.slow_consumers_mb:.0f} MB")
+    return rows, await tracked(stage, options.groups)
+
+
+def report(console: Console, rows: list[Waiting], groups: Tracked) -> None:
+    table = Table(caption="peak resident memory of the dispatcher in MB", caption_justify="left")
+    for title in ("waiting", "body B", "groups", "idle", "no consumers", "slow consumers", "settled"):
+        table.add_column(title, justify="right")
+    for row in rows:
+        table.add_row(
+            f"{row.messages:,}", f"{row.body_bytes:,}", f"{row.groups:,}", f"{row.idle_mb:.0f}",
+            f"{row.no_consumers_mb:.0f}", f"{row.slow_consumers_mb:.0f}", f"{row.settled:,}",
+        )  # fmt: skip
+    console.print(table)
+    console.print(
+        f"each of {groups.groups:,} tracked groups: {groups.dispatcher_bytes:.0f} bytes in the dispatcher, "
+        f"{groups.redis_bytes:.0f} in Redis"
+    )
+
+
+def exceeded(rows: list[Waiting], groups: Tracked) -> list[str]:
+    """Bounds that do not hold."""
+    found = [
+        f"{row.slow_consumers_mb:.0f} MB with {row.messages:,} messages of {row.body_bytes} B waiting in "
+        f"{row.groups:,} groups: more than {PEAK_MB_MAX}"
+        for row in rows
+        if row.slow_consumers_mb > PEAK_MB_MAX
+    ]
+    if groups.groups >= GROUPS_JUDGED_MIN and groups.dispatcher_bytes > GROUP_BYTES_MAX:
+        found.append(f"{groups.dispatcher_bytes:.0f} bytes for a tracked group: more than {GROUP_BYTES_MAX}")
+    return found
+
+
+def main() -> int:
+    options = arguments(sys.argv[1:])
+    console = Console()
+    logging.getLogger("dispatcher.client").setLevel(logging.ERROR)  # the slow consumers end with work in hand
+    try:
+        with ExitStack() as running:
+            stage = Stage(running.enter_context(open_servers()))
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                rows, groups = runner.run(measure(stage, options, console))
+    except (DispatcherError, redis.RedisError) as error:
+        print(f"bench.memory: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    report(console, rows, groups)
+    if options.json:
+        document: dict[str, Any] = {
+            "machine": machine() | stage.versions, "waiting": [asdict(row) for row in rows],
+            "tracked": asdict(groups),
+        }  # fmt: skip
+        options.json.write_text(json.dumps(document, indent=2) + "\n")
+    for problem in (found := exceeded(rows, groups)):
+        print(f"bench.memory: {problem}", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
