@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
@@ -22,7 +23,8 @@ from dispatcher.protocol import (
     decode_control,
     refusable_join,
 )
-from dispatcher.service.channels import Channels
+from dispatcher.service.ack_window import AckWindow
+from dispatcher.service.channels import CONTROL_PREFETCH, Channels
 from dispatcher.service.operators import Operators
 from dispatcher.service.outbox import Outbox, Store
 
@@ -58,6 +60,9 @@ class ControlInbox:
         self._operators = operators
         self._counters = counters
         self._control_tag = self._command_tag = 0
+        self._acks = AckWindow(waiting_max=CONTROL_PREFETCH)
+        self._committed_tag = 0  # what came of control messages up to this tag is committed
+        self._kept: set[int] = set()  # tags of those whose copy in the dead queue is not confirmed
 
     def receive(self, delivery: Delivery, events: list[Event]) -> None:
         """Add the event that this delivery means, if any."""
@@ -77,6 +82,7 @@ class ControlInbox:
     def _receive_control(self, delivery: Delivery, events: list[Event]) -> None:
         if delivery.channel == self._channels.control:
             self._control_tag = delivery.tag
+            self._acks.deliver(1)
         try:
             message = self._decode(delivery)
         except ProtocolViolation as problem:
@@ -96,7 +102,7 @@ class ControlInbox:
         return message
 
     def _refuse(self, delivery: Delivery, problem: str) -> None:
-        """Not understood: to the dead queue with its reason, and counted."""
+        """Not understood: to the dead queue with its reason, and counted; acked when it is there."""
         self._counters["control_refused"] += 1
         queue = refusable_join(delivery.body)
         if queue is not None and not self._names.is_ours(queue):
@@ -109,9 +115,20 @@ class ControlInbox:
         properties = commands.Basic.Properties(
             delivery_mode=2, headers={"x-dispatch-reason": f"control: {problem}"}
         )  # fmt: skip
-        self._outbox.perform([Store(self._names.dead, properties, delivery.body, lambda: None)])
+        stored = partial(self._stored, delivery)
+        if delivery.channel == self._channels.control:
+            self._kept.add(delivery.tag)
+        self._outbox.perform([Store(self._names.dead, properties, delivery.body, stored)])
 
     # -- acks --
+
+    def _stored(self, delivery: Delivery) -> None:
+        """The dead queue has it."""
+        if delivery.channel == self._channels.control:
+            self._kept.discard(delivery.tag)
+            if delivery.tag <= self._committed_tag:
+                self._acks.settle(delivery.tag)
+                self._send_acks()
 
     def take_read(self) -> Read:
         """What was read since the last call."""
@@ -122,6 +139,15 @@ class ControlInbox:
     def ack(self, read: Read) -> None:
         """What all that came of it is committed."""
         if read.control_tag:
-            self._link.ack(self._channels.control, read.control_tag, True)
+            for tag in range(self._committed_tag + 1, read.control_tag + 1):
+                if tag not in self._kept:
+                    self._acks.settle(tag)
+            self._committed_tag = read.control_tag
+            self._send_acks()
         if read.command_tag:
             self._link.ack(self._channels.command, read.command_tag, True)
+
+    def _send_acks(self) -> None:
+        for ack in self._acks.take(0, everything=True):  # nothing waits, so the time does not matter
+            self._link.ack(self._channels.control, ack.tag, ack.multiple)
+        self._acks.take_acked()

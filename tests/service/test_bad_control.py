@@ -256,3 +256,32 @@ async def test_a_flood_of_nonsense_does_not_stop_the_lane(bench: Bench) -> None:
     await client.confirmed()
     await eventually(lambda: bench.counter("control_refused") == 2_000)
     await _still_works(bench, client, consumer)
+
+
+async def test_a_bad_message_is_acked_only_when_the_dead_queue_has_it(bench: Bench) -> None:
+    full, dead = f"policies/{bench.vhost.name}/full", bench.names().dead
+    limit = {"pattern": r"\.dead$", "definition": {"max-length": 0, "overflow": "reject-publish"}}
+    bench.vhost.management(full, "PUT", limit)
+    client, consumer = await _working(bench)
+    consumer.publish(b"nonsense")
+    await eventually(lambda: bench.counter("control_refused") == 1)
+    consumer.release()
+    await bench.acked()  # what is said behind it is obeyed
+    await bench.crash()
+    assert await client.ready(dead) == 0
+    bench.vhost.management(full, "DELETE")
+    await bench.run(orders=lane())
+    await client.has_ready(dead, 1)
+    assert [message.body for message in await client.take(dead)] == [b"nonsense"]
+    await bench.stop()
+    assert await client.ready(bench.names().control) == 0
+
+
+async def test_a_bad_message_for_a_dead_queue_that_is_gone_is_not_lost(bench: Bench) -> None:
+    client, consumer = await _working(bench)
+    await client.delete(bench.names().dead)
+    consumer.publish(b"nonsense")
+    await eventually(lambda: bench.runners["orders"].leaderships == 2)
+    await client.has_ready(bench.names().dead, 1)
+    consumer.release()
+    await bench.acked()
