@@ -53,6 +53,13 @@ class PolicyName(StrEnum):
     CONCURRENT = "concurrent"
 
 
+class OverdueAct(StrEnum):
+    """What is done about a message that its consumer has had for longer than `ack_timeout`."""
+
+    REPORT = "report"
+    EVICT = "evict"
+
+
 def _short_string(text: str) -> str:
     if not text or len(text.encode()) > SHORT_STRING_BYTES_MAX:
         raise ValueError(f"must be text of 1 to {SHORT_STRING_BYTES_MAX} bytes")
@@ -242,6 +249,13 @@ class LaneDefaults(Model):
     retry: RetrySettings = Field(
         default=RetrySettings(), description="How often a message is tried, and what comes then."
     )
+    ack_timeout_ms: Annotated[int, Duration(1_000, _IDLE_TIMEOUT_MS_MAX)] | None = Field(
+        default=None, alias="ack_timeout",
+        description="A message that is not settled for so long is overdue; null: never.",
+    )  # fmt: skip
+    on_ack_timeout: Annotated[OverdueAct, Choice(OverdueAct)] = Field(
+        default=OverdueAct.REPORT, description="What becomes of a consumer that has something overdue."
+    )
     reconnect_grace_ms: Annotated[int, Duration(0, 3_600_000)] = Field(
         default=0, alias="reconnect_grace",
         description="How long a consumer whose connection was lost keeps its groups; 0: not at all.",
@@ -280,6 +294,8 @@ class LaneDefaults(Model):
             found.append(Conflict(("top_up", "policy"), "only works with policy: sequenced"))
         if self.group_idle_timeout_ms is not None and self.policy is not PolicyName.EXCLUSIVE:
             found.append(Conflict(("group_idle_timeout", "policy"), "only works with policy: exclusive"))
+        if self.on_ack_timeout is OverdueAct.EVICT and self.ack_timeout_ms is None:
+            found.append(Conflict(("on_ack_timeout", "ack_timeout"), "evict needs an ack_timeout"))
         if self.policy is PolicyName.CONCURRENT and self.first_header is not None:
             found.append(
                 Conflict(("first_header", "policy"), "policy concurrent has no groups, so nothing is first")

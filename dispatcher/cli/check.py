@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
 
 import typer
 
@@ -21,15 +20,7 @@ from dispatcher.urls import redact
 def check(
     file: options.ConfigFile = options.DEFAULT_CONFIG,
     as_json: options.AsJson = False,
-    management: Annotated[
-        str | None,
-        typer.Option(
-            "--management",
-            metavar="URL",
-            envvar="DISPATCHER_RABBITMQ_MANAGEMENT_URL",
-            help="RabbitMQ's management API; usually port 15672 of its host, with the same user.",
-        ),
-    ] = None,
+    management: options.ManagementUrl = None,
 ) -> None:
     """Check configuration, connections, rights, inbound queues and limits; changes nothing anywhere.
 

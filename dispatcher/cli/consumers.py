@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 import typer
 
 from dispatcher.cli import options
-from dispatcher.cli.asking import ask_lane
+from dispatcher.cli.asking import ask, ask_lane
+from dispatcher.cli.check_management import usual_management_url
+from dispatcher.cli.connections import ConsumerConnections
 from dispatcher.cli.output import console, counted, print_json, span, table
+from dispatcher.cli.rabbitmq import connected
+from dispatcher.errors import BrokerUnavailable, CommandRefused
 
-app = typer.Typer(help="Look at the consumers of a lane.", no_args_is_help=True)
+app = typer.Typer(help="Look at the consumers of a lane, and end them.", no_args_is_help=True)
 
+Name = Annotated[str, typer.Argument(metavar="CONSUMER", help="Its id, as `consumers list` shows it.")]
 _KEYS = ("consumer", "state", "prefetch", "in_flight", "groups", "incarnation", "queue")
 _COLUMNS = ("consumer", "state", "prefetch", "in flight", "groups", "incarnation", "queue", "last heard")
 
@@ -31,3 +38,41 @@ def list_consumers(
     rows = [(*(row.get(key) for key in _KEYS), span(row.get("last_heartbeat_ms"))) for row in consumers]
     out.print(table(_COLUMNS, rows, numbers=("prefetch", "in flight", "groups", "last heard")))
     out.print(counted(len(consumers), "consumer"))
+
+
+@app.command("evict")
+def evict(
+    lane: options.LaneName,
+    consumer: Name,
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    as_json: options.AsJson = False,
+    management: options.ManagementUrl = None,
+    timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
+) -> None:
+    """End an incarnation: what it settles from now on doesn't count, its messages and groups go to others.
+
+    Its connection is closed too, by RabbitMQ's management API; if that can't be, nothing is done.
+    """
+    settings = options.load_settings(file)
+    names = options.lane_names(settings, lane)
+    connections = ConsumerConnections(settings, management or usual_management_url(settings.rabbitmq))
+    with connected(settings.rabbitmq, "evict") as channel:
+        rows = ask(channel, names, "consumers.list", {}, timeout_ms=timeout_ms).get("consumers", [])
+        row: dict[str, Any] = next((row for row in rows if row.get("consumer") == consumer), {})
+        connection = connections.of_queue(str(row["queue"])) if row else None
+        arguments = {"consumer": consumer, "incarnation": row.get("incarnation")}
+        result = ask(channel, names, "consumers.evict", arguments, timeout_ms=timeout_ms)
+    try:
+        if connection is not None:
+            connections.close(connection, f"evicted from lane {lane}")
+    except BrokerUnavailable as problem:
+        raise CommandRefused(f"it is evicted, but its connection could not be closed: {problem}") from None
+    result["connection"] = connection
+    if as_json:
+        print_json(result)
+        return
+    closed = "its connection is closed" if connection is not None else "it was not connected"
+    console().print(
+        f"{consumer}: evicted with {counted(result.get('in_flight'), 'message')} and "
+        f"{counted(result.get('groups'), 'group')}; {closed}"
+    )

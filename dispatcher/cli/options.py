@@ -49,6 +49,16 @@ GroupText = Annotated[
     str, typer.Argument(metavar="GROUP", help="Group id as `groups list` shows it; %xx stands for one byte.")
 ]
 
+ManagementUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--management",
+        metavar="URL",
+        envvar="DISPATCHER_RABBITMQ_MANAGEMENT_URL",
+        help="RabbitMQ's management API; usually port 15672 of its host, with the same user.",
+    ),
+]
+
 
 def load_settings(file: Path) -> Settings:
     """The settings in this file. Raises ConfigurationError."""

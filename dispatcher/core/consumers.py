@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from dispatcher.core.inbound import Inbound
 
 
+class EvictedBy(Enum):
+    """Who ends an incarnation that would go on."""
+
+    OPERATOR = "operator"
+    ACK_TIMEOUT = "ack_timeout"
+    FORMER_LEADER = "a former dispatcher"  # for either reason
+
+
 class ConsumerState(Enum):
     EXPECTED = "expected"  # known from the journal; our ping to its queue has not been answered yet
     LIVE = "live"
@@ -32,11 +40,11 @@ class ConsumerState(Enum):
 
 _S = ConsumerState
 CONSUMER_TRANSITIONS: Final[dict[ConsumerState, frozenset[ConsumerState]]] = {
-    _S.EXPECTED: frozenset({_S.LIVE, _S.REFUSING, _S.LEAVING, _S.LOST, _S.TAKEN}),
-    _S.LIVE: frozenset({_S.FROZEN, _S.REFUSING, _S.LEAVING, _S.LOST, _S.TAKEN}),
-    _S.FROZEN: frozenset({_S.LIVE, _S.REFUSING, _S.LEAVING, _S.LOST, _S.TAKEN}),
-    _S.REFUSING: frozenset({_S.LIVE, _S.LEAVING, _S.LOST, _S.TAKEN}),
-    _S.LEAVING: frozenset({_S.REFUSING, _S.LOST, _S.TAKEN}),
+    _S.EXPECTED: frozenset({_S.LIVE, _S.REFUSING, _S.LEAVING, _S.LOST, _S.MARKED, _S.TAKEN}),
+    _S.LIVE: frozenset({_S.FROZEN, _S.REFUSING, _S.LEAVING, _S.LOST, _S.MARKED, _S.TAKEN}),
+    _S.FROZEN: frozenset({_S.LIVE, _S.REFUSING, _S.LEAVING, _S.LOST, _S.MARKED, _S.TAKEN}),
+    _S.REFUSING: frozenset({_S.LIVE, _S.LEAVING, _S.LOST, _S.MARKED, _S.TAKEN}),
+    _S.LEAVING: frozenset({_S.REFUSING, _S.LOST, _S.MARKED, _S.TAKEN}),
     _S.LOST: frozenset({_S.LIVE, _S.LEAVING, _S.MARKED, _S.TAKEN}),
     _S.MARKED: frozenset({_S.LIVE, _S.LEAVING, _S.TAKEN}),
     _S.TAKEN: frozenset(),
@@ -73,10 +81,10 @@ class Consumer:
     """One incarnation. `in_flight` is by seq, in the order of dispatch; credit = prefetch − in flight."""
 
     __slots__ = (
-        "_state", "alone_with", "broken", "credit", "groups", "id", "in_flight", "incoming",
-        "last_heard_ms", "last_sent_ms", "lost_until_ms", "n", "next_seq", "number", "ping_unanswered",
-        "pool_level", "prefetch", "queue", "refusals", "refused_n", "refused_until_ms", "reported",
-        "resumes_as", "sent_again", "shares", "uuid", "waiting",
+        "_state", "alone_with", "broken", "credit", "evicted_by", "groups", "id", "in_flight", "incoming",
+        "last_heard_ms", "last_sent_ms", "lost_until_ms", "n", "next_seq", "number", "overdue",
+        "ping_unanswered", "pool_level", "prefetch", "queue", "refusals", "refused_n", "refused_until_ms",
+        "reported", "resumes_as", "sent_again", "shares", "uuid", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +110,8 @@ class Consumer:
         self.broken: OrderedSet[Group] = OrderedSet()  # groups of which a copy is gone that it has not seen
         self.waiting: Join | None = None  # another incarnation of this id that asked to join
         self.alone_with: Message | None = None  # a suspect that it has, or for which it is kept free
+        self.evicted_by = EvictedBy.FORMER_LEADER if row.state == "evicted" else None
+        self.overdue = 0  # messages that it has had for longer than the lane's ack_timeout
         self.last_heard_ms = now_ms
         self.last_sent_ms = now_ms
         self.ping_unanswered = False
@@ -124,11 +134,14 @@ class Consumer:
     @property
     def stays(self) -> bool:
         """It may own groups: it is not over and has not said that it leaves."""
-        return self._state is not ConsumerState.TAKEN and self.resumes_as is ConsumerState.LIVE
+        is_over = self._state is ConsumerState.TAKEN or self.evicted_by is not None
+        return not is_over and self.resumes_as is ConsumerState.LIVE
 
     def row(self) -> IncarnationRow:
         """What Redis keeps of it."""
-        stored = "live" if self.stays else "leaving"
+        stored = "leaving" if self.resumes_as is ConsumerState.LEAVING else "live"
+        if self.evicted_by is not None:
+            stored = "evicted"
         if self._state is ConsumerState.TAKEN:
             stored = "taken"
         return IncarnationRow(self.id, self.uuid, self.queue, self.n, self.prefetch, stored)

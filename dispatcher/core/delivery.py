@@ -126,6 +126,7 @@ class Delivery:
         message.state = MessageState.IN_FLIGHT
         message.consumer = consumer
         message.seq = seq
+        message.overdue = False
         message.dispatched_at_ms = consumer.last_sent_ms = state.now_ms
         consumer.in_flight[seq] = message
         consumer.credit -= 1

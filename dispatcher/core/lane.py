@@ -49,6 +49,7 @@ from dispatcher.core.events import (
     QueueReturned,
     RedeliveriesEnded,
 )
+from dispatcher.core.evictions import Evictions
 from dispatcher.core.group_recovery import GroupRecovery
 from dispatcher.core.groups import GroupState
 from dispatcher.core.membership import Membership
@@ -93,6 +94,8 @@ class Lane:
         self._parking = Parking(self.state, moves, reading, self._arrivals.file)
         self.commands = Commands(self.state, snapshot.commands)
         rebalance = Rebalance(self.state)
+        self._evictions = Evictions(self.state, self._membership.liveness)
+        self.commands.add("consumers.evict", self._evictions.command)
         self.commands.add("rebalance", rebalance.rebalance)
         self.commands.add("groups.close", rebalance.close)
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -140,6 +143,7 @@ class Lane:
             self._membership.ask_to_rejoin()
         self._membership.probe_all()
         self._parking.begin()
+        self._evictions.load()
         begun = self.state.take_effects()
         effects = self.checkpoint()
         effects.actions, effects.owners, effects.incarnations = (
@@ -156,6 +160,7 @@ class Lane:
         for event in events:
             handlers[type(event)](event)
         self._membership.run_timers()
+        self._evictions.run_timers()
         if self._adoption.closes_now():
             self._membership.finish_all_leaving()
         self._arrivals.run_timers()
@@ -178,7 +183,7 @@ class Lane:
     def next_deadline_ms(self) -> int | None:
         """When `step` must run again even if nothing happens."""
         state = self.state
-        deadlines = [self._membership.liveness.next_deadline_ms()]
+        deadlines = [self._membership.liveness.next_deadline_ms(), self._evictions.next_deadline_ms()]
         if state.now_ms < state.suspended_until_ms:
             deadlines.append(state.suspended_until_ms)
         else:

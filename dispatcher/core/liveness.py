@@ -61,6 +61,15 @@ class Liveness:
         self._state.counters["consumers_lost"] += 1
         self._state.tell("consumer_lost", consumer=consumer.id, in_flight=len(consumer.in_flight))
 
+    def mark(self, consumer: Consumer) -> None:
+        """It is to be taken back: publish the marker behind which its word counts no more."""
+        self._refusing.pop(consumer, None)
+        self._lost[consumer] = None
+        self._state.pool.discard(consumer)
+        if consumer.state is not ConsumerState.MARKED:
+            consumer.become(ConsumerState.MARKED)
+            self._state.effects.actions.append(PublishMarker(consumer.uuid, consumer.n))
+
     def queue_refused(self, queue: str) -> None:
         """A nack: a copy is lost although the queue exists. Its consumer has to say again what it has."""
         consumer = self._state.by_queue.get(queue)
@@ -111,6 +120,7 @@ class Liveness:
             return
         self._adoption.wait()
         self._grant_return()
+        state.patience_from_ms = state.now_ms
         for consumer in state.by_uuid.values():
             consumer.last_heard_ms = state.now_ms
         for consumer in self._lost:
@@ -137,8 +147,7 @@ class Liveness:
             return []
         for consumer in list(self._lost):
             if consumer.state is ConsumerState.LOST and consumer.lost_until_ms <= now_ms:
-                consumer.become(ConsumerState.MARKED)
-                self._state.effects.actions.append(PublishMarker(consumer.uuid, consumer.n))
+                self.mark(consumer)
         if now_ms >= self._next_round_ms:
             self._next_round_ms = now_ms + self._state.options.liveness_interval_ms
             for consumer in self._state.by_uuid.values():

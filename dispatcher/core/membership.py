@@ -71,7 +71,8 @@ class Membership:
     def probe_all(self) -> None:
         """Ask every known queue: routed means that nothing changed, returned that it has to come back."""
         for consumer in self._state.by_uuid.values():
-            self.liveness.ping(consumer)
+            if consumer.evicted_by is None:
+                self.liveness.ping(consumer)
 
     def ask_to_rejoin(self) -> None:
         """Redis may have forgotten things: every consumer shall say what it has in hand."""
@@ -149,8 +150,12 @@ class Membership:
         state = self._state
         if state.by_queue.get(consumer.queue) is consumer:
             del state.by_queue[consumer.queue]
-        consumer.n, consumer.queue, consumer.ping_unanswered = join.n, join.queue, False
+        consumer.queue, consumer.ping_unanswered = join.queue, False
         state.by_queue[join.queue] = consumer
+        if consumer.evicted_by is not None:  # in the new one it will hear that it was taken back
+            state.effects.incarnations[consumer.number] = consumer.row()
+            return
+        consumer.n = join.n
         consumer.credit += join.prefetch - consumer.prefetch
         consumer.prefetch = join.prefetch
         state.counters["rejoins"] += 1
@@ -286,6 +291,8 @@ class Membership:
             self._take_back(consumer)
 
     def _take_back(self, consumer: Consumer) -> None:
+        if consumer.evicted_by is not None:
+            self._state.notice(consumer, TYPE_TAKEN)
         self.liveness.forget(consumer)
         self._take_backs.take_back(consumer)
         self._retire(consumer.number, consumer.row())

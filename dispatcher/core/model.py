@@ -32,10 +32,10 @@ class Message:
     """
 
     __slots__ = (
-        "arrival", "attempt", "calls", "closing", "consumer", "content", "cost", "deadline_at_ms", "epoch",
-        "fingerprint", "first", "group", "group_id", "group_seq", "inbound", "move", "queue",
-        "received_at_ms", "redelivered", "refusal", "dispatched_at_ms", "root", "seq", "settles_at_death",
-        "size", "state", "tag", "term",
+        "arrival", "attempt", "calls", "closing", "consumer", "content", "cost", "deadline_at_ms",
+        "dispatched_at_ms", "epoch", "fingerprint", "first", "group", "group_id", "group_seq", "inbound",
+        "move", "overdue", "queue", "received_at_ms", "redelivered", "refusal", "root", "seq",
+        "settles_at_death", "size", "state", "tag", "term",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +81,7 @@ class Message:
         self.group_seq = 0
         self.first = False  # first of its group for its consumer since the group was assigned to it
         self.dispatched_at_ms = 0
+        self.overdue = False  # its consumer has had it for longer than the lane's ack_timeout
         #: How much the lane's consumers had settled when the first consumer died with it; 0 if that was
         #: before this leader's start, which settles count from.
         self.settles_at_death = 0

@@ -21,6 +21,8 @@ class LaneOptions:
     group_idle_timeout_ms: int | None = None  # None: never
     attempts: int = 3
     backoff_ms: int = 1_000
+    ack_timeout_ms: int | None = None  # None: never
+    evicts_overdue: bool = False
     reconnect_grace_ms: int = 0
     liveness_interval_ms: int = 500
     heartbeat_ms: int = 5_000

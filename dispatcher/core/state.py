@@ -72,6 +72,7 @@ class LaneState:
         self.parking = ParkingQueues()
         self.counters: Counter[str] = Counter()
         self.offenders = Offenders(self.counters, self.tell)
+        self.patience_from_ms = now_ms  # since when consumers could be heard
         self.suspended_until_ms = 0  # nothing is dispatched before (Redis may have forgotten things)
         self.publishers_blocked = False  # the broker reads nothing: no copy would leave, nobody can be heard
         self.records_since_checkpoint = 0

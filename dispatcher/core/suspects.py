@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dispatcher.core.consumers import RECEIVING, Consumer, ConsumerState
+from dispatcher.core.consumers import RECEIVING, Consumer, ConsumerState, EvictedBy
 from dispatcher.core.delivery import Delivery
 from dispatcher.core.groups import GroupState
 from dispatcher.core.model import Message, MessageState
@@ -55,7 +55,8 @@ class Suspects:
         self._let_go(consumer)
         if suspect is None or suspect.consumer is not consumer or not is_alone:
             return None
-        if consumer.resumes_as is ConsumerState.LEAVING:
+        is_evicted = consumer.evicted_by not in (None, EvictedBy.ACK_TIMEOUT)
+        if is_evicted or consumer.resumes_as is ConsumerState.LEAVING:
             return None  # it ended because it was meant to
         if settles > suspect.settles_at_death:
             self._unproven.pop(suspect, None)

@@ -61,6 +61,8 @@ def _of_recovery(group: Group) -> str | None:
 def _of_owner(owner: Consumer | None) -> str | None:
     if owner is None or owner.state in RECEIVING:
         return None
+    if owner.evicted_by is not None:
+        return f"Its owner {owner.id} is being evicted: waits until its last settles have been read."
     match owner.state:
         case ConsumerState.LOST | ConsumerState.MARKED:
             return f"Its owner {owner.id} lost its connection; its messages go to others unless it returns."

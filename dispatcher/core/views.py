@@ -164,6 +164,10 @@ class Views:
             if inbound.unacked >= self._state.options.look_ahead or inbound.paused
         ]
         details += undeliverable(self._state, group)
+        if out and out[0].overdue:
+            details.append(
+                "the message in front is overdue: its consumer did not settle it within ack_timeout"
+            )
         return {
             "group": format_group(group.id),
             "verdict": verdict(self._state, group, waiting, out),
@@ -187,6 +191,8 @@ class Views:
             "in_flight": len(consumer.in_flight),
             "groups": len(consumer.groups),
             "alone": consumer.alone_with is not None,
+            "overdue": consumer.overdue,
+            "evicted_by": consumer.evicted_by.value if consumer.evicted_by is not None else None,
             "queue": consumer.queue,
             "last_heartbeat_ms": self._state.now_ms - consumer.last_heard_ms,
         }

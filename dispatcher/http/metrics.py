@@ -17,6 +17,7 @@ from dispatcher.http.views import LaneView
 COUNTERS: Final = {
     "acked_again": "Originals that came back after their ack and were acked again.",
     "adopted": "Messages that only a consumer still knew of after Redis had forgotten them.",
+    "consumers_evicted": "Incarnations that were ended by an operator or by ack_timeout.",
     "consumers_frozen": "Consumers that missed three heartbeats.",
     "consumers_lost": "Consumers whose connection was lost.",
     "consumers_refused": "Times that a consumer's queue took no more messages.",
@@ -32,6 +33,7 @@ COUNTERS: Final = {
     "joins": "Incarnations that joined.",
     "joins_ignored": "Joins that named another incarnation's queue.",
     "leaves": "Incarnations that left.",
+    "overdue": "Messages that were not settled within ack_timeout.",
     "poisoned": "Messages dead-lettered because consumers died with them, the last one alone with it.",
     "rejoins": "Joins of incarnations that were known already.",
     "sent_again": "Copies sent again with the number they had.",

@@ -32,14 +32,16 @@ class Management:
         # Loopback and private networks: never through the proxy that the environment may name.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    def request(self, path: str, method: str = "GET", body: Any = None) -> Any:
+    def request(
+        self, path: str, method: str = "GET", body: Any = None, headers: dict[str, str] | None = None
+    ) -> Any:
         """Do one request below `/api/`; the decoded JSON answer, None when it is empty.
 
         Names inside `path` must be quoted already. Raises BrokerUnavailable with the API's own reason.
         """
         url = f"{self._base}/api/{path.removeprefix('/').removeprefix('api/')}"
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(url, data, self._headers, method=method)
+        request = urllib.request.Request(url, data, {**self._headers, **(headers or {})}, method=method)
         try:
             with self._opener.open(request, timeout=TIMEOUT_S) as answer:
                 content = answer.read()

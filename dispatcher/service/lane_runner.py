@@ -26,7 +26,7 @@ from dispatcher.service.intake import Clock
 from dispatcher.service.session import Session
 from dispatcher.service.topology import declare_lane, prepare_inbound
 from dispatcher.service.witness import Witness
-from dispatcher.settings import LaneSettings, Settings
+from dispatcher.settings import LaneSettings, OverdueAct, Settings
 
 log = structlog.get_logger()
 
@@ -224,6 +224,8 @@ class LaneRunner:
             group_idle_timeout_ms=lane.group_idle_timeout_ms,
             attempts=lane.retry.attempts,
             backoff_ms=lane.retry.backoff_ms,
+            ack_timeout_ms=lane.ack_timeout_ms,
+            evicts_overdue=lane.on_ack_timeout is OverdueAct.EVICT,
             reconnect_grace_ms=lane.reconnect_grace_ms,
             liveness_interval_ms=lane.liveness_interval_ms,
             heartbeat_ms=lane.heartbeat_ms,

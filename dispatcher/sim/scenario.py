@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from dispatcher.settings import RetrySettings
+from dispatcher.settings import OverdueAct, RetrySettings
 from dispatcher.settings_parts import StartSettings
 from dispatcher.settings_types import Chosen
 from dispatcher.sim.faults.kinds import Fault
@@ -104,6 +104,8 @@ OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
         random.choice((None, None, 100, 1_000)) if policy == "exclusive" else None
     ),
     "start": lambda random, _: random.choice((StartSettings(),) * 3 + (StartSettings(consumers=3),)),
+    "ack_timeout_ms": lambda random, _: random.choice((None, None, 1_000, 2_000)),
+    "on_ack_timeout": lambda random, _: random.choice(tuple(OverdueAct)),
     "retry": lambda random, _: RetrySettings(attempts=random.choice((1, 2, 3, 3, 3))),
     "heartbeat_ms": lambda random, _: random.choice((300, 1_000, 2_000)),
 }  # fmt: skip

@@ -6,18 +6,14 @@ import asyncio
 import contextlib
 import json
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from structlog.testing import capture_logs
-from typer.testing import CliRunner
 
-from dispatcher.cli import app
 from dispatcher.client import GroupConsumer
 from dispatcher.client.copies import Message
-from tests.service.harness import LANE, Bench, document, lane
+from tests.service.harness import LANE, Bench, lane
+from tests.service.program import program
 from tests.service.protocol_consumer import read_properties
 
 
@@ -72,7 +68,7 @@ async def test_calls_survive_a_crash_and_absurd_ones_do_no_harm(bench: Bench) ->
     assert calls == {2**31 - 1}
 
 
-async def test_a_released_message_is_processed_again(bench: Bench, tmp_path: Path) -> None:
+async def test_a_released_message_is_processed_again(bench: Bench) -> None:
     await bench.run(orders=lane())
     client = await bench.client()
     consumer = await bench.joined("c1", hold=True)
@@ -80,18 +76,10 @@ async def test_a_released_message_is_processed_again(bench: Bench, tmp_path: Pat
     (copy,) = await consumer.has(1)
     consumer.fail(copy.seq, "no stock", attempts=3)
     await client.has_ready(bench.names().dead, 1)
-    vhost = bench.vhost
-    written = document(vhost.amqp_url, vhost.redis_url, vhost.redis_prefix, {"orders": lane()})
-    (tmp_path / "dispatcher.yaml").write_text(yaml.safe_dump(written))
-
-    def dead(*arguments: str) -> dict[str, Any]:
-        whole = ["dead", *arguments, "--json", "-c", str(tmp_path / "dispatcher.yaml")]
-        result: dict[str, Any] = json.loads(CliRunner().invoke(app, whole, prog_name="dispatcher").stdout)
-        return result
-
-    (row,) = (await asyncio.to_thread(dead, "list", "orders"))["messages"]
+    listed = json.loads((await program(bench.vhost, "dead", "list", "orders", "--json")).stdout)
+    (row,) = listed["messages"]
     assert (row["group"], row["reason"], row["attempt"], row["calls"]) == ("g", "no stock", 1, 3)
-    assert (await asyncio.to_thread(dead, "release", "orders", "--group", "g"))["released"] == 1
+    assert (await program(bench.vhost, "dead", "release", "orders", "--group", "g")).returncode == 0
     again = (await consumer.has(2))[1]
     assert (again.body, again.group, again.attempt) == (b"0", b"g", 1)
     consumer.settle([again.seq])

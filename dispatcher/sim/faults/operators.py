@@ -27,6 +27,13 @@ def close_group(faults: Faults, fault: Fault) -> None:
     command(faults, fault, "groups.close", {"group": f"g{fault.amount % 3}"})
 
 
+@fault(often=2)
+def evict(faults: Faults, fault: Fault) -> None:
+    consumers = faults.world.scenario.consumers
+    consumer = consumers[fault.target % len(consumers)].consumer_id
+    command(faults, fault, "consumers.evict", {"consumer": consumer})
+
+
 def command(faults: Faults, fault: Fault, name: str, arguments: dict[str, Any]) -> None:
     """Send a command as the CLI does; now and then it is stored twice."""
     world = faults.world

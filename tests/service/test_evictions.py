@@ -1,0 +1,92 @@
+"""Consumers that do not settle in time, and those that an operator ends."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from dispatcher.nodes.servers import PrivateServers
+from tests.service.harness import Bench, lane
+from tests.service.program import program
+from tests.waiting import eventually
+
+
+@pytest.mark.seed("R14")
+async def test_what_is_not_settled_in_time_is_reported(bench: Bench) -> None:
+    with capture_logs() as logged:
+        await bench.run(orders=lane(ack_timeout="1s"))
+        client = await bench.client()
+        consumer = await bench.joined("c1", hold=True)
+        client.send("in", b"0", "g")
+        await consumer.has(1)
+        await eventually(lambda: bench.counter("overdue") == 1)
+        why = await bench.ask("groups.why", group="g")
+        consumer.release()
+        await bench.acked()
+    assert any("overdue" in detail for detail in why["details"])
+    (told,) = [record for record in logged if record["event"] == "message_overdue"]
+    assert (told["consumer"], told["group"]) == ("c1", "g")
+    assert bench.counter("consumers_evicted") == 0
+
+
+@pytest.mark.seed("R14")
+async def test_who_is_late_is_evicted_and_its_messages_go_to_others(bench: Bench) -> None:
+    await bench.run(orders=lane(ack_timeout="1s", on_ack_timeout="evict"))
+    client = await bench.client()
+    stuck = await bench.joined("c1", hold=True)
+    for number in range(3):
+        client.send("in", b"%d" % number, "g")
+    await stuck.has(3)
+    other = await bench.joined("c2")
+    assert [copy.body for copy in await other.has(3)] == [b"0", b"1", b"2"]
+    assert {copy.attempt for copy in other.received} == {2}
+    await eventually(lambda: stuck.heard("taken"))
+    stuck.release()
+    await stuck.confirmed()
+    await bench.acked()
+    await eventually(lambda: bench.counter("settles_ignored") == 3)
+    assert bench.counter("consumers_evicted") == 1
+
+
+async def test_an_evicted_consumer_loses_its_connection_and_its_groups(
+    bench: Bench, servers: PrivateServers
+) -> None:
+    await bench.run(orders=lane(reconnect_grace="60s"))
+    client = await bench.client()
+    consumer = await bench.joined("c1", hold=True)
+    client.send("in", b"0", "g")
+    await consumer.has(1)
+    other = await bench.joined("c2")
+    arguments = ("consumers", "evict", "orders", "c1", "--json", "--management", servers.management_url)
+    result = await program(bench.vhost, *arguments)
+    assert (result.returncode, result.stderr) == (0, "")
+    answer: dict[str, Any] = json.loads(result.stdout)
+    assert (answer["incarnation"], answer["in_flight"], answer["groups"]) == (consumer.incarnation, 1, 1)
+    assert "->" in answer["connection"]
+    await eventually(lambda: not consumer.connected, what="the end of its connection")
+    assert (await other.has(1))[0].attempt == 2
+    await bench.acked()
+
+
+async def test_without_the_management_api_nobody_is_evicted(bench: Bench) -> None:
+    await bench.run(orders=lane())
+    consumer = await bench.joined("c1")
+    nowhere = "http://guest:guest@127.0.0.1:1"
+    arguments = ("consumers", "evict", "orders", "c1", "--management", nowhere)
+    result = await program(bench.vhost, *arguments)
+    assert result.returncode == 1
+    assert result.stderr.startswith("dispatcher: its connection can't be closed, so nothing was done: ")
+    assert result.stderr.count("\n") == 1
+    assert consumer.connected
+    assert bench.counter("consumers_evicted") == 0
+
+
+async def test_nobody_of_that_name(bench: Bench, servers: PrivateServers) -> None:
+    await bench.run(orders=lane())
+    arguments = ("consumers", "evict", "orders", "c9", "--management", servers.management_url)
+    result = await program(bench.vhost, *arguments)
+    assert result.returncode == 1
+    assert result.stderr.startswith("dispatcher: no consumer 'c9'; ")

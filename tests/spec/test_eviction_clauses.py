@@ -1,0 +1,169 @@
+"""docs/semantics.md, C-8 and C-9: consumers that do not settle in time, and those that are evicted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dispatcher.core.effects import PublishMarker, Reply, Snapshot
+from dispatcher.core.events import CommandReceived, PublishersBlocked, QueueReturned
+from dispatcher.core.lane import Lane
+from dispatcher.core.policies import policy
+from dispatcher.core.state import LaneOptions
+from dispatcher.core.views import Views
+from dispatcher.protocol import Marker
+from tests.spec.lane_bench import START_MS, LaneBench, clause, names
+
+
+def told(bench: LaneBench, event: str) -> list[dict[str, Any]]:
+    return [fields for name, fields in bench.told if name == event]
+
+
+def evict(bench: LaneBench, consumer: str, **more: Any) -> Reply:
+    bench.command("consumers.evict", consumer=consumer, **more)
+    return bench.replies[-1]
+
+
+def test_c8_an_overdue_message_is_told_once() -> None:
+    clause("C-8", "the log names it once, a metric counts it, `groups why` says so")
+    bench = LaneBench(ack_timeout_ms=10_000)
+    bench.join("one")
+    bench.arrive("a1")
+    bench.step(after_ms=9_000)
+    bench.arrive("b1")
+    assert not told(bench, "message_overdue")
+    bench.step(after_ms=2_000)
+    bench.step(after_ms=1_000)
+    (fields,) = told(bench, "message_overdue")
+    assert (fields["group"], fields["consumer"], fields["attempt"]) == ("a", "one", 1)
+    assert bench.lane.state.counters["overdue"] == 1
+    assert "overdue" in Views(bench.lane.state).why({"group": "a"})["details"][0]
+    assert Views(bench.lane.state).consumers()["consumers"][0]["overdue"] == 1
+    bench.settle("one", "a1")
+    assert bench.acked == [b"a1"], "it is only reported"
+
+
+def test_c8_nothing_is_overdue_without_the_option() -> None:
+    bench = LaneBench()
+    bench.join("one")
+    bench.arrive("a1")
+    bench.step(after_ms=10_000_000)
+    assert not told(bench, "message_overdue")
+
+
+def test_c8_blocked_publishers_get_their_time_again() -> None:
+    clause("C-8", "when RabbitMQ takes publishes again after it had blocked them")
+    bench = LaneBench(ack_timeout_ms=10_000)
+    bench.join("one")
+    bench.arrive("a1")
+    bench.step(PublishersBlocked(True))
+    bench.step(after_ms=60_000)
+    bench.step(PublishersBlocked(False))
+    bench.step(after_ms=9_000)
+    assert not told(bench, "message_overdue")
+    bench.step(after_ms=2_000)
+    assert told(bench, "message_overdue")
+
+
+def test_c8_who_is_late_is_evicted_and_others_get_what_it_has() -> None:
+    clause("C-8", "With `on_ack_timeout: evict` its consumer is evicted")
+    bench = LaneBench(ack_timeout_ms=10_000, evicts_overdue=True)
+    bench.join("one")
+    bench.arrive("a1")
+    bench.join("two")
+    bench.arrive("b1", "a2")
+    bench.step(after_ms=9_000)
+    bench.settle("two", "b1")
+    bench.step(after_ms=2_000)
+    assert told(bench, "consumer_evicted") == [{"consumer": "one", "by": "ack_timeout", "in_flight": 2}]
+    assert names(bench.step(bench.marker())) == ["a1", "a2"]
+    assert bench.latest("a1").attempt == 2
+
+
+def test_c9_what_is_confirmed_before_the_eviction_counts_and_nothing_later() -> None:
+    clause("C-9", "what is confirmed later doesn't count")
+    bench = LaneBench()
+    bench.join("one")
+    bench.arrive("a1", "a2", "b1")
+    reply = evict(bench, "one")
+    assert (reply.error, reply.result["queue"], reply.result["in_flight"]) == (None, "one-1.1", 3)
+    bench.settle("one", "a1")
+    assert bench.acked == [b"a1"], "it was in the control queue before the marker"
+    bench.step(bench.marker())
+    bench.settle("one", "a2")
+    assert bench.acked == [b"a1"]
+    assert bench.notices[-1] == ("one-1.1", "dispatch.taken")
+    bench.join("two")
+    assert sorted(bench.holder(name) for name in ("a2", "b1")) == ["two", "two"]
+
+
+def test_c9_no_join_brings_it_back() -> None:
+    clause("C-9", "It hears `dispatch.taken`, no join brings it back")
+    bench = LaneBench(reconnect_grace_ms=60_000)
+    bench.join("one")
+    bench.arrive("a1")
+    evict(bench, "one")
+    bench.step(QueueReturned("one-1.1"))
+    bench.join("one", n=2)
+    assert bench.lane.state.by_id["one"].state.value == "marked"
+    bench.step(bench.marker())
+    assert bench.notices[-1] == ("one-1.2", "dispatch.taken")
+    assert names(bench.join("one", uuid="one-2")) == ["a1"], "its next life may go on"
+
+
+def test_c9_it_gets_nothing_more() -> None:
+    bench = LaneBench()
+    bench.join("one")
+    bench.arrive("a1")
+    evict(bench, "one")
+    assert bench.arrive("a2", "b1", "-1") == []
+    verdict = Views(bench.lane.state).why({"group": "a"})["verdict"]
+    assert verdict == "Its owner one is being evicted: waits until its last settles have been read."
+
+
+def test_c9_a_new_leader_goes_on_with_it() -> None:
+    clause("C-9", "a fail-over doesn't save it")
+    bench = LaneBench()
+    bench.join("one")
+    event = CommandReceived(None, "uuid", "consumers.evict", {"consumer": "one"})
+    ((number, row),) = bench.lane.step([event], bench.now_ms).incarnations.items()
+    assert row is not None
+    assert row.state == "evicted"
+    options = LaneOptions(policy=policy("exclusive"), inbounds=(("in0", 1),))
+    snapshot = Snapshot(lane_epoch=8, complete=True, broker_restarted=False, incarnations={number: row})
+    lane = Lane(options, snapshot, START_MS)
+    (marker,) = [a for a in lane.start(START_MS).actions if isinstance(a, PublishMarker)]
+    taken = lane.step([Marker(incarnation="one-1", lane_epoch=8, n=marker.n)], START_MS)
+    assert taken.incarnations[number] is not None
+    assert taken.incarnations[number].state == "taken"  # type: ignore[union-attr]
+
+
+def test_c9_an_operator_blames_nobody_and_a_timeout_does() -> None:
+    clause("C-9", "counts as a death for M-1 and M-2, one by an operator blames nobody")
+    for by_operator in (True, False):
+        bench = LaneBench(attempts=1, ack_timeout_ms=10_000, evicts_overdue=not by_operator)
+        bench.join("one")
+        bench.arrive("a1", "b1")
+        bench.settle("one", "b1")
+        bench.die("one")
+        bench.join("other")
+        bench.join("one", uuid="one-2")
+        bench.arrive("c1")
+        holder = bench.holder("a1")
+        bench.settle(bench.holder("c1"), "c1", uuid="" if bench.holder("c1") == "other" else "one-2")
+        if by_operator:
+            evict(bench, holder)
+        else:
+            bench.step(after_ms=11_000)
+        bench.step(bench.marker())
+        assert bench.dead == ([] if by_operator else [(b"a1", "poison")])
+
+
+def test_an_eviction_is_refused_for_whom_it_makes_no_sense() -> None:
+    bench = LaneBench()
+    bench.join("one")
+    assert "no consumer 'two'" in str(evict(bench, "two").error)
+    bench.command("consumers.evict")
+    assert "no consumer None" in str(bench.replies[-1].error)
+    assert "another incarnation" in str(evict(bench, "one", incarnation="one-0").error)
+    assert evict(bench, "one", incarnation="one-1").error is None
+    assert "being evicted already" in str(evict(bench, "one").error)
