@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import redis
 import uvloop
+from pamqp import commands
 from rich.console import Console
 from rich.table import Table
 
@@ -29,12 +30,14 @@ from bench.relay.load import Publisher
 from bench.relay.meter import Meter
 from bench.relay.report import machine
 from bench.relay.rounds import Stage
+from dispatcher.amqp.link import Link
 from dispatcher.client import GroupConsumer, Message
 from dispatcher.demo.dispatcher_process import DispatcherProcess
 from dispatcher.errors import DispatcherError
 from dispatcher.nodes import open_servers
 from dispatcher.protocol import LaneNames
 from dispatcher.redis_store.scripts import LaneKeys
+from dispatcher.settings import RabbitSettings
 
 PEAK_MB_MAX: Final = 300
 GROUP_BYTES_MAX: Final = 400
@@ -131,6 +134,13 @@ async def fill(place: Place, messages: int, groups: int, body_bytes: int) -> Non
     await publisher.close()
 
 
+async def empty(place: Place) -> None:
+    """With a million messages in it a vhost is deleted too slowly for the management API."""
+    link = await Link.open(RabbitSettings(url=place.amqp_url), name="bench", on_events=lambda _: None)
+    await link.call(await link.open_channel(), commands.Queue.Delete(queue=INBOUND))
+    await link.close()
+
+
 async def consume_slowly(place: Place, seconds: float) -> None:
     """Four consumers of the SDK that take their time."""
 
@@ -160,10 +170,12 @@ async def waiting(stage: Stage, messages: int, body_bytes: int, groups: int, sec
             await fill(place, messages, groups, body_bytes)
             no_consumers_mb = subject.mb("VmHWM")
             await consume_slowly(place, seconds)
-            return Waiting(
+            row = Waiting(
                 messages, body_bytes, groups, idle_mb, no_consumers_mb, subject.mb("VmHWM"),
                 await subject.settled(),
             )  # fmt: skip
+        await empty(place)
+        return row
 
 
 async def tracked(stage: Stage, groups: int) -> Tracked:
