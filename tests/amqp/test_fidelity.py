@@ -167,7 +167,7 @@ async def test_a_dead_letter_is_the_persistent_original(relay: Relay) -> None:
     await peer.lane_exchange(relay.channel, dead)
     frames = dead_frames(
         content, channel=relay.channel, exchange=relay.exchange, routing_key=dead, reason="failed: \udcff ö",
-        attempt=3, group=b"g", origin="inbound 1790000000.1", frame_max=peer.link.frame_max,
+        attempt=3, calls=2, group=b"g", origin="inbound 1790000000.1", frame_max=peer.link.frame_max,
     )  # fmt: skip
     peer.link.write(relay.channel, frames, 1)
     await peer.consume(relay.channel, dead, "dead")

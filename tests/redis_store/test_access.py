@@ -226,7 +226,9 @@ async def test_an_unreachable_redis_is_a_problem() -> None:
 
 async def test_probe_says_when_redis_is_full_or_nearly(own_redis: LocalRedis) -> None:
     async with redis.asyncio.Redis.from_url(own_redis.url) as client:
-        await client.set("much", bytes(20_000_000))  # against which what Redis needs meanwhile is little
+        # Much, against which what Redis needs meanwhile is little; made there, for what is sent takes room as
+        # well, until Redis gives the buffer back.
+        await client.setrange("much", 20_000_000, b"x")
         used = (await client.info("memory"))["used_memory"]
         await client.config_set("maxmemory", int(used * 1.05))
         [warning] = await probe(RedisSettings(url=own_redis.url))

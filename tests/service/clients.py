@@ -13,7 +13,7 @@ from dispatcher.amqp.link import Link
 from dispatcher.settings import RabbitSettings
 from tests.amqp.samples import properties as raw_properties
 from tests.amqp.samples import text
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT_S, eventually
 
 
 async def open_link(settings: RabbitSettings, name: str, on_events: Callable[[list[Any]], None]) -> Link:
@@ -125,10 +125,10 @@ class Client:
                 return taken
             taken.append(answer)
 
-    async def has_ready(self, queue: str, count: int) -> None:
+    async def has_ready(self, queue: str, count: int, timeout_s: float = TIMEOUT_S) -> None:
         """Wait until exactly that many messages are ready in the queue."""
 
         async def enough() -> bool:
             return await self.ready(queue) == count
 
-        await eventually(enough, what=f"{count} messages ready in {queue}")
+        await eventually(enough, timeout_s, f"{count} messages ready in {queue}")

@@ -22,6 +22,8 @@ from tests.waiting import eventually
 SIZE_MAX: Final = 10_000
 UNLIMITED: Final = 134_217_728
 LARGE: Final = bytes(2 * SIZE_MAX)
+#: What was refused is tried again after 1, 2, 4 … s: the next time may be as far away as the test has run.
+DEAD_S: Final = 40.0
 
 
 async def limit(node: LocalRabbitMQ, size_max: int) -> None:
@@ -54,7 +56,7 @@ async def got(consumer: ProtocolConsumer, group: str, *bodies: bytes) -> None:
 
 
 async def dead(bench: Bench, client: Client, count: int) -> list[tuple[bytes, dict[str, Any]]]:
-    await client.has_ready(bench.names().dead, count)
+    await client.has_ready(bench.names().dead, count, DEAD_S)
     taken = await client.take(bench.names().dead)
     return [(message.body, dict(read_properties(message.properties).headers or {})) for message in taken]
 
