@@ -276,6 +276,16 @@ def refusable_join(body: bytes) -> str | None:
         return None
 
 
+def claimed_sender(body: bytes) -> dict[str, str]:
+    """Who says that a control message is from them, as far as one that can't be read tells."""
+    try:
+        fields = _json_object(body)
+    except ProtocolViolation:
+        return {}
+    claimed = ((key, fields.get(key)) for key in ("consumer", "incarnation"))
+    return {key: value[:_SHORT_STRING_BYTES_MAX] for key, value in claimed if isinstance(value, str)}
+
+
 def decode_command(body: bytes) -> Command:
     """Read an operator's command. Raises ProtocolViolation."""
     fields = _json_object(body)

@@ -24,6 +24,8 @@ from dispatcher.errors import ConfigurationError
 from dispatcher.protocol import KEY_HEARTBEAT, LaneNames
 
 LOG: Final = logging.getLogger("dispatcher.client")
+#: AMQP's reply code for an exchange that does not exist.
+_NOT_FOUND: Final = 404
 M = TypeVar("M", bound=Copy)
 
 EntryPoint = TypeVar("EntryPoint", bound=Callable[..., None])
@@ -139,6 +141,12 @@ class ConsumerEngine(Generic[M]):
         if code in REFUSAL_CODES and not self._membership.ever_welcomed:
             self.end(ConfigurationError(f"RabbitMQ refuses this consumer: {reason}"))
             return
+        if code == _NOT_FOUND:
+            reason += (
+                f": lane {self._names.lane} is not there; a dispatcher declares {self._names.exchange} and "
+                f"{self._names.control_exchange} when it first runs it; compare lane, prefix and vhost with "
+                "its configuration"
+            )
         level = logging.DEBUG if reason == self._last_loss else logging.WARNING  # attempts go on every second
         self._last_loss = reason
         LOG.log(level, "consumer %s of lane %s: %s", self._membership.consumer, self._names.lane, reason)

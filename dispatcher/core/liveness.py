@@ -71,7 +71,10 @@ class Liveness:
             self._state.effects.actions.append(PublishMarker(consumer.uuid, consumer.n))
 
     def queue_refused(self, queue: str) -> None:
-        """A nack: a copy is lost although the queue exists. Its consumer has to say again what it has."""
+        """A nack: the queue exists and did not take a copy, mostly because it is full.
+
+        Its consumer gets nothing for a while and is then asked to join again: what it misses is sent again.
+        """
         consumer = self._state.by_queue.get(queue)
         if consumer is None:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from functools import partial
 from typing import Final, NamedTuple
@@ -11,6 +12,7 @@ from pamqp import commands
 
 from dispatcher.amqp.events import Delivery
 from dispatcher.amqp.link import Link
+from dispatcher.amqp.properties import split_table, string_property
 from dispatcher.core.effects import SendNotice
 from dispatcher.core.events import Event, QueueReturned
 from dispatcher.errors import ProtocolViolation
@@ -20,6 +22,7 @@ from dispatcher.protocol import (
     Heartbeat,
     Join,
     LaneNames,
+    claimed_sender,
     decode_control,
     refusable_join,
 )
@@ -104,14 +107,16 @@ class ControlInbox:
     def _refuse(self, delivery: Delivery, problem: str) -> None:
         """Not understood: to the dead queue with its reason, and counted; acked when it is there."""
         self._counters["control_refused"] += 1
+        sender = _sender(delivery)
         queue = refusable_join(delivery.body)
         if queue is not None and not self._names.is_ours(queue):
-            log.warning("join_refused", lane=self._names.lane, queue=queue, problem=problem)
+            log.warning("join_refused", lane=self._names.lane, queue=queue, problem=problem, **sender)
             self._outbox.perform([SendNotice(queue, TYPE_REFUSED, {"reason": problem})])
             return
         log.warning(
-            "control_message_refused", lane=self._names.lane, problem=problem, size=len(delivery.body)
-        )
+            "control_message_refused", lane=self._names.lane, problem=problem, size=len(delivery.body),
+            **sender,
+        )  # fmt: skip
         properties = commands.Basic.Properties(
             delivery_mode=2, headers={"x-dispatch-reason": f"control: {problem}"}
         )  # fmt: skip
@@ -151,3 +156,16 @@ class ControlInbox:
         for ack in self._acks.take(0, everything=True):  # nothing waits, so the time does not matter
             self._link.ack(self._channels.control, ack.tag, ack.multiple)
         self._acks.take_acked()
+
+
+def _sender(delivery: Delivery) -> dict[str, str]:
+    """Who a message that can't be understood is from, for the log: what it claims, and what RabbitMQ has
+    checked (`user_id`)."""
+    sender = claimed_sender(delivery.body)
+    with contextlib.suppress(ProtocolViolation):
+        _, _, table_end = split_table(delivery.properties)
+        for name in ("user_id", "app_id"):
+            value = string_property(delivery.properties, table_end, name)
+            if value:
+                sender[name] = value.decode(errors="replace")
+    return sender

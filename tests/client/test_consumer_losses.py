@@ -299,11 +299,18 @@ async def test_a_missing_vhost_says_so(vhost: Vhost, make_consumer: MakeConsumer
         await consumer.joined()
 
 
-async def test_it_waits_for_a_lane_that_is_not_there_yet(vhost: Vhost, make_consumer: MakeConsumer) -> None:
+async def test_it_waits_for_a_lane_that_is_not_there_yet(
+    vhost: Vhost, make_consumer: MakeConsumer, caplog: pytest.LogCaptureFixture
+) -> None:
     async with LaneStub(vhost.amqp_url, declare=False) as lane:
         consumer = await make_consumer()
+        await eventually(lambda: "is not there" in caplog.text)
         await asyncio.wait_for(lane.declare(), 10)
         await consumer.joined()
+    (line,) = [r.message for r in caplog.records if "is not there" in r.message and r.levelname == "WARNING"]
+    assert f"NOT_FOUND - no exchange '{lane.names.exchange}' in vhost '{vhost.name}'" in line
+    assert f"lane {lane.names.lane} is not there" in line
+    assert "compare lane, prefix and vhost" in line
 
 
 async def test_it_waits_for_a_broker_that_is_not_there_yet(

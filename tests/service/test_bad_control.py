@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 import pytest
+import structlog
 
 from tests.amqp.samples import properties
 from tests.service.clients import Client
@@ -285,3 +286,28 @@ async def test_a_bad_message_for_a_dead_queue_that_is_gone_is_not_lost(bench: Be
     await client.has_ready(bench.names().dead, 1)
     consumer.release()
     await bench.acked()
+
+
+async def test_the_log_names_who_sent_it(bench: Bench) -> None:
+    client, consumer = await _working(bench)
+    with structlog.testing.capture_logs() as logs:
+        consumer.publish({"type": "dance", "consumer": "c1", "incarnation": consumer.incarnation})
+        raw = properties(user_id=b"guest", app_id=b"shop")
+        client.send_raw("control", b"nonsense", raw, bench.names().control_exchange)
+        other = bench.consumer("c2")
+        await other.connect()
+        other.n = 1
+        other.send_join(prefetch=0)
+        await eventually(lambda: bench.counter("control_refused") == 3)
+    refused = [line for line in logs if line["event"] in ("control_message_refused", "join_refused")]
+    found = [
+        {key: line.get(key) for key in ("consumer", "incarnation", "user_id", "app_id")} for line in refused
+    ]
+    nobody = {"consumer": None, "incarnation": None, "user_id": None, "app_id": None}
+    for sender in (
+        {"consumer": "c1", "incarnation": consumer.incarnation},
+        {"user_id": "guest", "app_id": "shop"},
+        {"consumer": "c2", "incarnation": other.incarnation},
+    ):
+        assert nobody | sender in found
+    await _still_works(bench, client, consumer)
