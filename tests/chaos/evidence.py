@@ -40,6 +40,7 @@ def gather(stage: Stage, lane: LaneOnStage) -> Evidence:
     consumers = [process for process in stage.consumers if process.lane is lane]
     producers = [process for process in stage.producers if process.lane is lane]
     records, killed_at, left_at, wrong_ends = [], dict[str, float](), dict[str, float](), list[str]()
+    connected: list[tuple[str, float]] = []
     for process in consumers:
         path = stage.folder / f"{process.name}.record"
         if not path.exists():
@@ -50,14 +51,17 @@ def gather(stage: Stage, lane: LaneOnStage) -> Evidence:
             over_at = void_at(incarnation, process)
             if over_at is not None:
                 killed_at[incarnation.life] = over_at
+                connected.append((incarnation.life, _connected_until(incarnation, process)))
             if process.left_at is not None:
                 left_at[incarnation.life] = process.left_at
             if wrong := _wrong_end(incarnation, process):
                 wrong_ends.append(wrong)
+    connected_until = tuple(connected)
     confirmed, repeated = read_produced(_existing(stage.folder, producers))
     story = Story(
         frozenset(confirmed), killed_at, left_at, lane.keeps_owner,
         tuple(forgotten(stage, lane)), tuple(stage.moves[lane.name]), repeated,
+        connected_until,
     )  # fmt: skip
     return Evidence(lane, in_order(records), confirmed, story, wrong_ends)
 
@@ -77,6 +81,13 @@ def void_at(incarnation: Incarnation, process: Process) -> float | None:
     if _left(incarnation, process) and (connection is None or connection.closed >= last_seen):
         return None  # `taken` is the answer to its leave: nothing is on its way any more
     return last_seen if connection is None else min(last_seen, connection.closed)
+
+
+def _connected_until(incarnation: Incarnation, process: Process) -> float:
+    """When the last connection ended that it had, welcomed or not."""
+    last_seen = min(at for at in (incarnation.over, process.killed_at) if at is not None)
+    ends = [c.closed for c in process.proxy.connections if c.opened <= last_seen]
+    return min(last_seen, max(ends, default=-math.inf))
 
 
 def _left(incarnation: Incarnation, process: Process) -> bool:

@@ -147,6 +147,16 @@ def test_an_incarnation_that_came_back_is_not_over(doctored: Doctored) -> None:
     assert not _wrong_end(incarnation, doctored.a)
 
 
+def test_what_was_ended_between_two_connections_may_have_been_settled(doctored: Doctored) -> None:
+    """RabbitMQ was back for a moment: the settle was confirmed, a welcome did not come."""
+    over = "over 9.0 aaaa taken\n"
+    doctored.write(doctored.a, ONE, TWO, _handled(3, 3.0, 3).partition("confirmed")[0], over)
+    doctored.a.proxy.connections = [Connection(0.0, 2.9), Connection(4.0, 4.1)]
+    assert not doctored.found()
+    doctored.a.proxy.connections = [Connection(0.0, 2.9)]
+    assert doctored.found() == {"lost"}
+
+
 def test_what_redis_forgot_for_good_may_come_again(doctored: Doctored) -> None:
     """Redis was emptied, and the next thing that happened is that another dispatcher led."""
     again = _handled(3, 5.0, 1, epoch=2).replace("aaaa", "bbbb")

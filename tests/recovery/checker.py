@@ -43,17 +43,18 @@ class Story(NamedTuple):
     moves: tuple[Move, ...] = ()
     #: The broker may have these more than once, equal in every byte: a crash may repeat them (G-4).
     repeated: frozenset[Number] = frozenset()
+    #: (life, until when it had a connection): what it ended by then it may have settled, welcomed or not.
+    connected_until: tuple[tuple[str, float], ...] = ()
 
 
 def violations(record: list[Handling], story: Story) -> list[str]:
     """Everything that is wrong, in words. `record` is sorted by start."""
+    until = dict(story.connected_until)
+    counting = [h for h in record if not _is_ghost(h, story) or _may_be_settled(h, until)]
     record = [handling for handling in record if not _is_ghost(handling, story)]
-    found = lost(record, story) + doubled(record, story)
-    by_group: dict[str, list[Handling]] = defaultdict(list)
-    for handling in record:
-        if handling.message.group != UNGROUPED:
-            by_group[handling.message.group].append(handling)
-    found += passed_over(by_group, story)
+    found = lost(counting, story) + doubled(record, story)
+    found += passed_over(_by_group(counting), story)
+    by_group = _by_group(record)
     for handlings in by_group.values():
         found += out_of_order(handlings, story)
         found += overlapping(handlings, story)
@@ -62,6 +63,14 @@ def violations(record: list[Handling], story: Story) -> list[str]:
         if story.keeps_owner:
             found += owners_changed(handlings, story)
     return found
+
+
+def _by_group(record: list[Handling]) -> dict[str, list[Handling]]:
+    by_group: dict[str, list[Handling]] = defaultdict(list)
+    for handling in record:
+        if handling.message.group != UNGROUPED:
+            by_group[handling.message.group].append(handling)
+    return by_group
 
 
 def lost(record: list[Handling], story: Story) -> list[str]:
@@ -208,6 +217,11 @@ def _is_ghost(handling: Handling, story: Story) -> bool:
     """Begun by a consumer that did not know yet that its life was over: no sidecar can stop it (G-2)."""
     over_at = story.killed_at.get(handling.life)
     return over_at is not None and over_at < handling.start and not handling.confirmed
+
+
+def _may_be_settled(handling: Handling, connected_until: dict[str, float]) -> bool:
+    """It ended after a lost connection, and there was another one before its consumer was taken back."""
+    return handling.end is not None and handling.end <= connected_until.get(handling.life, handling.start)
 
 
 def _gone_by(life: str, at: float, story: Story) -> bool:
