@@ -17,12 +17,12 @@ from dispatcher.settings import (
     RetrySettings,
     Settings,
 )
-from dispatcher.settings_parts import StartSettings
+from dispatcher.settings_parts import RebalanceSettings, StartSettings
 from dispatcher.settings_types import Kind
 
 _MODELS: Final[tuple[type[BaseModel], ...]] = (
-    RabbitSettings, RedisSettings, HttpSettings, InboundSettings, RetrySettings, StartSettings, LaneDefaults,
-    LaneSettings,
+    RabbitSettings, RedisSettings, HttpSettings, InboundSettings, RetrySettings, StartSettings,
+    RebalanceSettings, LaneDefaults, LaneSettings,
 )  # fmt: skip
 
 

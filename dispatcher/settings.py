@@ -13,7 +13,7 @@ from typing import Annotated, Final, NamedTuple
 from pydantic import Field, field_validator
 
 from dispatcher.protocol import DEFAULT_PREFIX, HEADER_PREFIX, RESERVED_SEGMENTS, dotted_name_problem
-from dispatcher.settings_parts import Model, StartSettings
+from dispatcher.settings_parts import Model, RebalanceSettings, StartSettings
 from dispatcher.settings_types import Choice, Chosen, Duration, Flag, Integer, OneOf, Size, Text
 from dispatcher.urls import (
     BrokerAddress,
@@ -235,6 +235,9 @@ class LaneDefaults(Model):
     start: StartSettings = Field(
         default=StartSettings(), description="What to wait for before anything is handed out."
     )
+    rebalance: RebalanceSettings = Field(
+        default=RebalanceSettings(), description="When groups move to other consumers, and what waits."
+    )
     group_map: Annotated[Chosen, _GROUP_MAP] = Field(
         default=Chosen("exact"),
         description="Which groups are remembered: exact, {lru: N}, {buckets: N} or none (no grouping).",
@@ -292,6 +295,8 @@ class LaneDefaults(Model):
         found = self._group_map_conflicts()
         if self.top_up and self.policy is not PolicyName.SEQUENCED:
             found.append(Conflict(("top_up", "policy"), "only works with policy: sequenced"))
+        if self.rebalance.on_join and self.policy is not PolicyName.EXCLUSIVE:
+            found.append(Conflict(("rebalance", "policy"), "on_join only works with policy: exclusive"))
         if self.group_idle_timeout_ms is not None and self.policy is not PolicyName.EXCLUSIVE:
             found.append(Conflict(("group_idle_timeout", "policy"), "only works with policy: exclusive"))
         if self.on_ack_timeout is OverdueAct.EVICT and self.ack_timeout_ms is None:
@@ -322,6 +327,8 @@ class LaneDefaults(Model):
                 Conflict(("group_map", "policy"), "policy concurrent has no groups to put in buckets")
             )
         if kind == "none":
+            if self.rebalance.on_join:
+                found.append(Conflict(("rebalance", "group_map"), "group_map none has no groups to move"))
             for key in ("first_header", "group_idle_timeout_ms"):
                 if getattr(self, key) is not None:
                     name = key.removesuffix("_ms")

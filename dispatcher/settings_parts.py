@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dispatcher.settings_types import Duration, Integer
+from dispatcher.settings_types import Choice, Duration, Flag, Integer
 from dispatcher.urls import redact
 
 #: More than a lane is measured with.
@@ -23,6 +24,26 @@ class Model(BaseModel):
     def __repr_args__(self) -> Any:
         for name, value in super().__repr_args__():
             yield name, redact(value) if name == "url" and isinstance(value, str) else value
+
+
+class PauseName(StrEnum):
+    """What waits while groups move to other consumers."""
+
+    GROUP = "group"
+    LANE = "lane"
+    NONE = "none"
+
+
+class RebalanceSettings(Model):
+    """When groups move to other consumers, and what waits meanwhile."""
+
+    on_join: Annotated[bool, Flag()] = Field(
+        default=False, description="Even out the consumers' numbers of groups when one has joined."
+    )
+    pause: Annotated[PauseName, Choice(PauseName)] = Field(
+        default=PauseName.GROUP,
+        description="What waits until it is settled: each group that moves, the lane, or none (overlaps).",
+    )
 
 
 class StartSettings(Model):

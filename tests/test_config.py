@@ -69,6 +69,7 @@ def test_defaults_are_the_contracts() -> None:
         None,
     )
     assert lane.group_map == Chosen("exact")
+    assert (lane.rebalance.on_join, lane.rebalance.pause) == (False, "group")
     assert (lane.start.consumers, lane.start.wait_ms) == (0, 0)
     assert (lane.ungrouped, lane.top_up, lane.group_idle_timeout_ms) == ("balance", False, None)
     assert (lane.reconnect_grace_ms, lane.liveness_interval_ms, lane.heartbeat_ms) == (0, 500, 5_000)

@@ -33,6 +33,7 @@ def lane(**keys: Any) -> dict[str, Any]:
         {"first_header": None},
         {"retry": {"attempts": 5}},
         {"start": {"consumers": 3, "wait": "2s"}},
+        {"rebalance": {"on_join": True, "pause": "lane"}},
         {"group_map": "none"},
         {"group_map": {"buckets": 1024}},
         {"look_ahead_bytes": "1GiB", "policy": "sequenced", "top_up": True},

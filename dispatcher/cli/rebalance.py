@@ -9,6 +9,7 @@ import typer
 from dispatcher.cli import options
 from dispatcher.cli.asking import ask_lane
 from dispatcher.cli.output import console, counted, print_json, table
+from dispatcher.settings_parts import PauseName
 
 _COLUMNS = ("group", "from", "to", "waits for")
 
@@ -26,20 +27,26 @@ def rebalance(
     to: Annotated[
         str | None, typer.Option("--to", metavar="CONSUMER", help="The consumer that gets the group.")
     ] = None,
+    pause: Annotated[
+        PauseName | None,
+        typer.Option(
+            help="What waits meanwhile: groups that move (until they are settled), the lane, or nothing."
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would move.")] = False,
     file: options.ConfigFile = options.DEFAULT_CONFIG,
     as_json: options.AsJson = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
-    """Move groups: with no option as few as make the consumers' numbers of groups even.
-
-    Only the groups that move pause, until what is in flight of them is settled.
-    """
+    """Move groups: with no option as few as make the consumers' numbers of groups even."""
     if to is not None and group is None:
         raise typer.BadParameter("goes with --group", param_hint="--to")
     if to is not None and reset:
         raise typer.BadParameter("does not go with --reset", param_hint="--to")
-    arguments = {"group": group, "to": to, "reset": reset, "dry_run": dry_run}
+    arguments = {
+        "group": group, "to": to, "reset": reset, "dry_run": dry_run,
+        "pause": pause.value if pause is not None else None,
+    }  # fmt: skip
     result = ask_lane(file, lane, "rebalance", arguments, timeout_ms)
     if as_json:
         print_json(result)
@@ -55,3 +62,7 @@ def rebalance(
         out.print(f"… and {groups - len(moves):,} more")
     verb = "would move" if not result.get("applied") else "moves" if groups == 1 else "move"
     out.print(f"{counted(groups, 'group')} {verb}")
+    if moves and result.get("pause") == PauseName.NONE.value:
+        out.print("What is in flight of them stays where it is: two consumers may work on one group.")
+    elif moves and result.get("pause") == PauseName.LANE.value:
+        out.print("Nothing is handed out until everything in flight is settled.")

@@ -93,11 +93,11 @@ class Lane:
         reading = ParkedReading(self.state, self._recovery, self._arrivals.read_back)
         self._parking = Parking(self.state, moves, reading, self._arrivals.file)
         self.commands = Commands(self.state, snapshot.commands)
-        rebalance = Rebalance(self.state)
         self._evictions = Evictions(self.state, self._membership.liveness)
         self.commands.add("consumers.evict", self._evictions.command)
-        self.commands.add("rebalance", rebalance.rebalance)
-        self.commands.add("groups.close", rebalance.close)
+        self._rebalance = Rebalance(self.state)
+        self.commands.add("rebalance", self._rebalance.rebalance)
+        self.commands.add("groups.close", self._rebalance.close)
         self._handlers: dict[type, Callable[[Any], None]] = {
             MessagesArrived: lambda e: self._arrivals.arrived(e.messages),
             Settle: self._settle,
@@ -168,6 +168,8 @@ class Lane:
         self._watch_bytes()
         if now_ms >= self.state.suspended_until_ms:
             self.state.resting.release(self.state)
+        self._rebalance.run_timers()
+        self.state.turnover.look(self.state)
         self.state.start.look(self.state)
         self._suspects.offer()
         idle = self._delivery.run()
@@ -190,6 +192,8 @@ class Lane:
             deadlines.append(state.start.next_deadline_ms(state.now_ms))
             deadlines += [state.expiries.next_ms(), state.resting.next_deadline_ms(state)]
             deadlines.append(self._parking.next_deadline_ms())
+        if not state.is_suspended:
+            deadlines.append(state.turnover.next_deadline_ms())
         if state.stale_owners:
             deadlines.append(state.now_ms + 1)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)

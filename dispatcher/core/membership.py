@@ -119,6 +119,7 @@ class Membership:
         row = IncarnationRow(join.consumer, join.incarnation, join.queue, join.n, join.prefetch, "live")
         consumer = self._enter(self._last_number, row)
         state.counters["joins"] += 1
+        state.turnover.joined(state.now_ms)
         state.tell("consumer_joined", consumer=join.consumer, incarnation=join.incarnation)
         self._adoption.report(consumer, join)
         self._welcome(consumer)
@@ -219,6 +220,7 @@ class Membership:
         if consumer.state in REACHABLE:
             consumer.become(ConsumerState.LEAVING)
         state.counters["leaves"] += 1
+        state.turnover.left(state.now_ms)
         state.tell("consumer_leaving", consumer=consumer.id, in_flight=len(consumer.in_flight))
         state.pool.discard(consumer)
         state.effects.incarnations[consumer.number] = consumer.row()

@@ -18,6 +18,8 @@ class LaneOptions:
     buckets: int | None = None  # groups by the hash of their ids; None: by the ids
     start_consumers: int = 0  # to wait for before anything is handed out
     start_wait_ms: int = 0  # at most; 0 with a number of consumers: 1 s
+    rebalance_on_join: bool = False
+    rebalance_pause: str = "group"  # or "lane", or "none"
     group_idle_timeout_ms: int | None = None  # None: never
     attempts: int = 3
     backoff_ms: int = 1_000

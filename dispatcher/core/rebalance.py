@@ -16,6 +16,9 @@ from dispatcher.group_text import format_group, parse_group
 #: Moves that a result names, of perhaps a million: it is one message, and is kept for a while.
 MOVES_SHOWN: Final = 100
 
+#: What waits while groups move: those that do (until they are settled), the lane, nothing.
+PAUSES: Final = ("group", "lane", "none")
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
@@ -35,14 +38,17 @@ class Rebalance:
 
     def rebalance(self, arguments: Arguments) -> dict[str, Any]:
         """The command `rebalance`. Raises CommandRefused, ValueError."""
-        group, to = (argument(arguments, name, str) for name in ("group", "to"))
+        group, to, pause = (argument(arguments, name, str) for name in ("group", "to", "pause"))
         reset, dry_run = (argument(arguments, name, bool) for name in ("reset", "dry_run"))
         group_id = parse_group(group) if group is not None else None
+        pause = pause or self._state.options.rebalance_pause
+        if pause not in PAUSES:
+            raise CommandRefused(f"pause: must be {', '.join(PAUSES[:-1])} or {PAUSES[-1]}")
         moves = self.plan(group_id=group_id, to=to, reset=bool(reset))
         described = [_describe(move) for move in moves[:MOVES_SHOWN]]
         if not dry_run:
-            self.start(moves)
-        return {"groups": len(moves), "moves": described, "applied": not dry_run}
+            self.start(moves, pause)
+        return {"groups": len(moves), "moves": described, "applied": not dry_run, "pause": pause}
 
     def close(self, arguments: Arguments) -> dict[str, Any]:
         """The command `groups.close`: what a negative sequence does, done by an operator (A7, C3).
@@ -80,6 +86,15 @@ class Rebalance:
             raise CommandRefused("name the group that shall move to it: --group")
         owned = [g for g in self._state.groups.values() if g.state is GroupState.OWNED]
         return [Move(group, None) for group in owned] if reset else self._plan_even(owned)
+
+    def run_timers(self) -> None:
+        """Make the consumers' numbers of groups even when some have come (`on_join`, A15)."""
+        state = self._state
+        if not state.is_suspended and state.turnover.is_due(state.now_ms):
+            moves = self.plan(group_id=None, to=None, reset=False)
+            if moves:
+                state.counters["rebalances_on_join"] += 1
+                self.start(moves, state.options.rebalance_pause)
 
     def _plan_group(self, group_id: bytes, target: Consumer | None) -> list[Move]:
         group = self._known(group_id)
@@ -119,19 +134,34 @@ class Rebalance:
         # Those on their way to somebody can't be moved again: then there are fewer than places, or more.
         return [Move(group, consumer) for group, consumer in zip(surplus, places, strict=False)]
 
-    def start(self, moves: list[Move]) -> None:
+    def start(self, moves: list[Move], pause: str) -> None:
         """Begin all moves. The new owner is committed now, so that a crash in between changes nothing."""
-        self._state.tell("groups_moving", groups=len(moves))
+        state = self._state
+        state.tell("groups_moving", groups=len(moves), pause=pause)
         for move in moves:
-            group, target = move.group, move.target
-            self._state.counters["groups_moved"] += 1
-            if target is None:
-                self._state.close(group)
-                continue
-            self._state.drain(group, target)
-            self._state.effects.owners[group.id] = OwnerRow(target.number, 0)
-            if not group.in_flight:
-                self._state.drained(group)
+            state.counters["groups_moved"] += 1
+            if pause == "none":
+                self._move_now(move)
+            elif move.target is None:
+                state.close(move.group)
+            else:
+                self._move_when_settled(move.group, move.target)
+        if pause == "lane" and moves:
+            state.turnover.is_settling = True
+
+    def _move_when_settled(self, group: Group, target: Consumer) -> None:
+        self._state.drain(group, target)
+        self._state.effects.owners[group.id] = OwnerRow(target.number, 0)
+        if not group.in_flight:
+            self._state.drained(group)
+
+    def _move_now(self, move: Move) -> None:
+        """What is in flight stays where it is: two consumers may work on the group (A14)."""
+        group, state = move.group, self._state
+        state.release(group)
+        if move.target is not None:
+            state.groups[group.id] = group  # an empty one was forgotten a moment ago
+            state.assign(group, move.target, GroupState.OWNED)
 
 
 def _least_busy(groups: list[Group]) -> list[Group]:

@@ -24,6 +24,7 @@ from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE, ParkingQueues
 from dispatcher.core.resting import Resting
 from dispatcher.core.start import Start
+from dispatcher.core.turnover import Turnover
 from dispatcher.group_text import format_group
 from dispatcher.protocol import TYPE_WELCOME
 
@@ -45,6 +46,7 @@ class LaneState:
             for index, (name, weight) in enumerate(options.inbounds)
         ]
         self.resting = Resting(options.group_idle_timeout_ms, options.groups_remembered)
+        self.turnover = Turnover(rebalances=options.rebalance_on_join)
         self.start = Start(options.start_consumers, options.start_wait_ms)
         self.by_uuid: dict[str, Consumer] = {}
         self.by_id: dict[str, Consumer] = {}
@@ -80,8 +82,9 @@ class LaneState:
     @property
     def is_suspended(self) -> bool:
         """Nothing may be dispatched now."""
-        now_ms = self.now_ms
-        return self.publishers_blocked or now_ms < self.suspended_until_ms or self.start.holds(now_ms)
+        if self.publishers_blocked or self.now_ms < self.suspended_until_ms:
+            return True
+        return self.turnover.is_settling or self.start.holds(self.now_ms)
 
     # -- effects --
 
@@ -192,7 +195,7 @@ class LaneState:
 
     def forget_if_unused(self, group: Group) -> None:
         """A free group of which nothing is left is no group."""
-        if group.state is GroupState.FREE and group.backlogs is None and not group.route:
+        if group.state is GroupState.FREE and group.backlogs is None and not (group.route or group.in_flight):
             self.groups.pop(group.id, None)
 
     def drain(self, group: Group, target: Consumer | None = None) -> None:

@@ -44,7 +44,11 @@ class TakeBacks:
         for group in touched:  # of a group that is not its own it held the last one
             if not group.in_flight and group.state in (GroupState.DRAINING, GroupState.BATCHED):
                 state.hand_over(group)
+            else:  # it moved without a pause
+                state.list_backlogs(group)
+                state.forget_if_unused(group)
         state.counters["consumers_taken"] += 1
+        state.turnover.left(state.now_ms)
 
     def _return_messages(self, consumer: Consumer, poison: Message | None) -> OrderedSet[Group]:
         """Its unsettled messages go back in front of everything newer of their groups, in queue order; poison

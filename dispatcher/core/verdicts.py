@@ -12,6 +12,7 @@ from dispatcher.core.start import live_consumers
 from dispatcher.core.state import LaneState
 
 UNDELIVERABLE_SHOWN: Final = 5
+HOLDERS_SHOWN: Final = 5
 
 
 def verdict(state: LaneState, group: Group, waiting: list[Message], out: list[Message]) -> str:
@@ -44,12 +45,21 @@ def _of_lane(state: LaneState) -> str | None:
     if state.now_ms < state.suspended_until_ms:
         left_ms = state.suspended_until_ms - state.now_ms
         return f"Redis may have forgotten what was out: waiting {left_ms} ms more for the consumers' word."
+    if state.turnover.is_settling:
+        return _of_settling(state)
     if state.start.holds(state.now_ms) and state.start.begins_at_ms is not None:
         left_ms = state.start.begins_at_ms - state.now_ms
         here, wanted = live_consumers(state), state.start.consumers
         of_wanted = f", {here} of {wanted} consumers are here" if wanted else ""
         return f"The lane has not begun{of_wanted}: it begins in {left_ms} ms at the latest."
     return None
+
+
+def _of_settling(state: LaneState) -> str:
+    holders = [consumer for consumer in state.by_uuid.values() if consumer.in_flight]
+    count = sum(len(consumer.in_flight) for consumer in holders)
+    names = ", ".join(f"{c.id} has {len(c.in_flight)}" for c in holders[:HOLDERS_SHOWN])
+    return f"A rebalance holds the lane until {count} in flight are settled: {names}."
 
 
 def _of_recovery(group: Group) -> str | None:

@@ -35,6 +35,7 @@ COUNTERS: Final = {
     "leaves": "Incarnations that left.",
     "overdue": "Messages that were not settled within ack_timeout.",
     "poisoned": "Messages dead-lettered because consumers died with them, the last one alone with it.",
+    "rebalances_on_join": "Rebalances because a consumer had joined.",
     "rejoins": "Joins of incarnations that were known already.",
     "sent_again": "Copies sent again with the number they had.",
     "settled": "Messages settled.",

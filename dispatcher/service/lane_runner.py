@@ -221,6 +221,8 @@ class LaneRunner:
             buckets=lane.group_map.value if lane.group_map.name == "buckets" else None,
             start_consumers=lane.start.consumers,
             start_wait_ms=lane.start.wait_ms,
+            rebalance_on_join=lane.rebalance.on_join,
+            rebalance_pause=lane.rebalance.pause.value,
             group_idle_timeout_ms=lane.group_idle_timeout_ms,
             attempts=lane.retry.attempts,
             backoff_ms=lane.retry.backoff_ms,

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from dispatcher.settings import OverdueAct, RetrySettings
-from dispatcher.settings_parts import StartSettings
+from dispatcher.settings_parts import PauseName, RebalanceSettings, StartSettings
 from dispatcher.settings_types import Chosen
 from dispatcher.sim.faults.kinds import Fault
 from dispatcher.sim.themes import THEMES, Theme, draw_faults
@@ -103,6 +103,10 @@ OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
     "group_idle_timeout_ms": lambda random, policy: (
         random.choice((None, None, 100, 1_000)) if policy == "exclusive" else None
     ),
+    "rebalance": lambda random, policy: RebalanceSettings(
+        on_join=policy == "exclusive" and random.random() < 0.2,
+        pause=random.choice((PauseName.GROUP, PauseName.GROUP, PauseName.LANE)),
+    ),
     "start": lambda random, _: random.choice((StartSettings(),) * 3 + (StartSettings(consumers=3),)),
     "ack_timeout_ms": lambda random, _: random.choice((None, None, 1_000, 2_000)),
     "on_ack_timeout": lambda random, _: random.choice(tuple(OverdueAct)),
@@ -127,7 +131,7 @@ def make_scenario(seed: int, messages: int | None = None) -> Scenario:
     options = {name: draw(chance(name), policy) for name, draw in OPTIONS.items()}
     group_maps = _group_maps(chance("group maps"), policy)
     if group_maps == (Chosen("none"),):
-        options |= {"group_idle_timeout_ms": None, "ungrouped": "balance"}
+        options |= {"group_idle_timeout_ms": None, "ungrouped": "balance", "rebalance": RebalanceSettings()}
     options |= theme.draw_options(chance("theme"))
     consumers = _consumers(chance("consumers"), theme)
     count = messages or _message_count(chance("count"))

@@ -90,22 +90,34 @@ WHY = {
         ),
         (
             ["rebalance", "orders"], "rebalance",
-            {"group": None, "to": None, "reset": False, "dry_run": False}, MOVES,
+            {"group": None, "to": None, "reset": False, "dry_run": False, "pause": None}, MOVES,
             ["c-2", "1 group moves"],
         ),
         (
             ["rebalance", "orders", "--group", "g", "--to", "c-2", "--dry-run"], "rebalance",
-            {"group": "g", "to": "c-2", "reset": False, "dry_run": True}, {**MOVES, "applied": False},
+            {"group": "g", "to": "c-2", "reset": False, "dry_run": True, "pause": None},
+            {**MOVES, "applied": False},
             ["1 group would move"],
         ),
         (
+            ["rebalance", "orders", "--pause", "none"], "rebalance",
+            {"group": None, "to": None, "reset": False, "dry_run": False, "pause": "none"},
+            {**MOVES, "pause": "none"}, ["1 group moves", "two consumers may work on one group"],
+        ),
+        (
+            ["rebalance", "orders", "--pause", "lane"], "rebalance",
+            {"group": None, "to": None, "reset": False, "dry_run": False, "pause": "lane"},
+            {**MOVES, "pause": "lane"}, ["Nothing is handed out until everything in flight is settled"],
+        ),
+        (
             ["rebalance", "orders", "--reset"], "rebalance",
-            {"group": None, "to": None, "reset": True, "dry_run": False},
+            {"group": None, "to": None, "reset": True, "dry_run": False, "pause": None},
             {"groups": 0, "moves": [], "applied": True}, ["0 groups move"],
         ),
         (
             ["rebalance", "orders", "--reset"], "rebalance",
-            {"group": None, "to": None, "reset": True, "dry_run": False}, {**MOVES, "groups": 1_000_000},
+            {"group": None, "to": None, "reset": True, "dry_run": False, "pause": None},
+            {**MOVES, "groups": 1_000_000},
             ["c-2", "… and 999,999 more", "1,000,000 groups move"],
         ),
     ],

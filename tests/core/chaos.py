@@ -146,7 +146,7 @@ class Chaos:
             group = GROUPS[choose(len(GROUPS) - 1)]
             to = NAMES[choose(len(NAMES))]
             arguments = [{}, {"reset": True}, {"group": group}, {"group": group, "to": to}][choose(4)]
-            self.world.order(**arguments)
+            self.world.order(**arguments, pause=(None, "lane")[choose(4) == 0])
 
     def wait(self, choose: Choose) -> None:
         self.world.now_ms += (10, 300, 1_000, 6_000, 20_000)[choose(5)]

@@ -23,6 +23,8 @@ NOW_MS = 1_700_000_000_000
         ({"group": "%zz"}, "%zz"),
         ({"group": "g", "to": ["c1"]}, "to: must be text"),
         ({"reset": "no"}, "reset: must be true or false"),
+        ({"pause": "all"}, "pause: must be group, lane or none"),
+        ({"pause": True}, "pause: must be text"),
         ({"dry_run": 1}, "dry_run: must be true or false"),
     ],
 )

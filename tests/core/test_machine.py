@@ -30,6 +30,7 @@ class AnyLane(RuleBasedStateMachine):
         attempts=st.sampled_from([3, 1]),
         remembered=st.sampled_from([None, None, 1]),
         buckets=st.sampled_from([None, None, 1, 2]),
+        on_join=st.sampled_from([None, None, "group", "lane"]),
         start_consumers=st.sampled_from([0, 0, 0, 2]),
     )
     def begin(
@@ -42,11 +43,14 @@ class AnyLane(RuleBasedStateMachine):
         attempts: int,
         remembered: int | None,
         buckets: int | None,
+        on_join: str | None,
         start_consumers: int,
     ) -> None:
         is_exclusive = self.policy == "exclusive"
         options = {
             "attempts": attempts,
+            "rebalance_on_join": is_exclusive and on_join is not None,
+            "rebalance_pause": on_join or "group",
             "start_consumers": start_consumers,
             "look_ahead": look_ahead,
             "look_ahead_bytes": look_ahead_bytes,

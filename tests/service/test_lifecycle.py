@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.service.harness import Bench, lane
+from tests.service.protocol_consumer import ProtocolConsumer
 from tests.waiting import eventually
 
 
@@ -29,3 +30,64 @@ async def test_an_idle_group_goes_to_whoever_is_next(bench: Bench) -> None:
     assert [copy.group for copy in owner.received[-2:]] == [b"busy"] * 2, "it has something unsettled"
     assert other.received[0].epoch > owner.received[0].epoch
     owner.release()
+
+
+async def _owned_by_one(bench: Bench, groups: str, **keys: object) -> ProtocolConsumer:
+    """c1 owns these groups and has the first message of each in hand."""
+    await bench.run(orders=lane(**keys))
+    client = await bench.client()
+    owner = await bench.joined("c1", hold=True)
+    for group in groups:
+        client.send("in", b"1", group)
+    await owner.has(len(groups))
+    return owner
+
+
+@pytest.mark.seed("A12", "A15", "A17")
+async def test_a_consumer_that_joins_gets_groups_on_their_next_messages(bench: Bench) -> None:
+    owner = await _owned_by_one(bench, "abcd", rebalance={"on_join": True})
+    owner.release()
+    others = [await bench.joined(f"c{number}") for number in (2, 3, 4)]
+    await eventually(lambda: bench.counter("groups_moved") == 3)
+    assert bench.counter("rebalances_on_join") == 1, "one for all three"
+    client = await bench.client()
+    for group in "abcd":
+        client.send("in", b"2", group)
+    for consumer in others:
+        await consumer.has(1)
+    await owner.has(5)
+
+
+@pytest.mark.seed("A16")
+async def test_a_rebalance_may_hold_the_lane_until_all_is_settled(bench: Bench) -> None:
+    owner = await _owned_by_one(bench, "abcd", rebalance={"pause": "lane"})
+    other = await bench.joined("c2")
+    assert len((await bench.ask("rebalance"))["moves"]) == 2
+    client = await bench.client()
+    for group in "abcdz":
+        client.send("in", b"2", group)
+    await eventually(lambda: bench.status()["held"] == 5)
+    why = await bench.ask("groups.why", group="z")
+    assert why["verdict"] == "A rebalance holds the lane until 4 in flight are settled: c1 has 4."
+    assert not other.received
+    owner.release()
+    await eventually(lambda: len(other.received) + len(owner.received) == 9)
+    assert len(other.received) in (2, 3), "two that moved, and perhaps the new one"
+
+
+@pytest.mark.seed("A13", "A14")
+async def test_a_reset_without_a_pause_may_overlap_and_a_plain_one_does_not(bench: Bench) -> None:
+    owner = await _owned_by_one(bench, "ab")
+    other = await bench.joined("c2", hold=True)
+    client = await bench.client()
+    await bench.ask("rebalance", group="a", to="c2", pause="none")
+    client.send("in", b"2", "a")
+    await other.has(1)
+    assert {copy.group for copy in owner.in_hand.values()} == {b"a", b"b"}, "both work on a"
+    await bench.ask("rebalance", group="b", to="c2")
+    client.send("in", b"2", "b")
+    await eventually(lambda: bench.status()["held"] == 1)
+    assert other.bodies("b") == []
+    owner.release()
+    await other.has(2)
+    other.release()

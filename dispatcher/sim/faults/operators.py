@@ -14,7 +14,7 @@ from dispatcher.sim.faults.striking import Faults
 
 @fault(often=4)
 def rebalance(faults: Faults, fault: Fault) -> None:
-    command(faults, fault, "rebalance", {})
+    command(faults, fault, "rebalance", {"pause": (None, "lane")[fault.amount % 3 == 0]})
 
 
 @fault(often=1)
