@@ -47,7 +47,7 @@ class RunnerState(Enum):
 class LaneRunner:
     """One lane's task. `problem` says why it neither dispatches nor stands by.
 
-    The two types and the two `_open_…` are all that a simulation replaces.
+    The two types, the collection and the two `_open_…` are all that a simulation replaces.
     """
 
     lane_type: type[Lane] = Lane
@@ -135,7 +135,7 @@ class LaneRunner:
     async def _lead_once(self) -> None:
         self.state = RunnerState.CONNECTING
         if self._session is not None:
-            gc.collect()  # the last leadership was full of cycles, and nothing else looks for them
+            self._collect_garbage()  # the last leadership was full of cycles; nothing else looks for them
         self._session, self._channels, self._early = None, None, []
         link = self._link = await self._open_link(self._on_events)
         store: LaneStore | None = None
@@ -164,6 +164,9 @@ class LaneRunner:
             link.abort()
             if store is not None:
                 await store.close()
+
+    def _collect_garbage(self) -> None:
+        gc.collect()
 
     async def _open_link(self, on_events: Callable[[list[Any]], None]) -> Link:
         return await Link.open(self._settings.rabbitmq, name=self._connection_name(), on_events=on_events)

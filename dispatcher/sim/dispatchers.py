@@ -157,6 +157,9 @@ class SimRunner(LaneRunner):
         self.lane_type, self.session_type = BoundLane, BoundSession
         self.lane: Lane | None = None
 
+    def _collect_garbage(self) -> None:
+        """A run is short, and all that it made goes at its end."""
+
     async def _open_link(self, on_events: Callable[[list[Any]], None]) -> Link:
         machine = self._world.machines[self._process]
         link = await SimLink.open(

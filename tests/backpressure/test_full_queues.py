@@ -53,7 +53,7 @@ async def test_no_room_at_all_for_a_while(vhost: Vhost, open_scene: OpenScene, p
     for _ in range(ROUNDS):
         refused = await metric(leader, REFUSED)
         _limit(vhost)
-        await eventually(partial(_rises, leader, refused), what="somebody refuses")
+        await eventually(partial(_rises, leader, refused), 40, "somebody refuses")
         _unlimit(vhost)
         await scene.goes_on(20)
     await scene.verify()

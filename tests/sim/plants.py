@@ -239,11 +239,6 @@ def sent_again_with_a_new_number(lane: Any, session: Any, store: Any) -> None:
 
 
 @planted
-def broker_restart_not_noticed(lane: Any, session: Any, store: Any) -> None:
-    lane._recovery._broker_restarted = False
-
-
-@planted
 def returns_not_noticed(lane: Any, session: Any, store: Any) -> None:
     lane._membership.liveness.queue_gone = lambda queue: None
 
