@@ -89,6 +89,7 @@ def test_a_service_answers_every_command_and_stops_in_time(run: Run, service: Se
         "groups": 0,
         "moves": [],
         "applied": False,
+        "pause": "group",
     }
     assert run("check").exit_code == 0
 
