@@ -23,13 +23,15 @@ LANE = LaneOnStage("orders", "exclusive")
 QUEUE = "orders.high"
 
 
-def _number(number: int) -> Number:
-    return Number(QUEUE, "g", 0, number, "p0-1")
+def _number(number: int, publish: int = 0) -> Number:
+    return Number(QUEUE, "g", publish, number, "p0-1")
 
 
-def _handled(number: int, at: float, seq: int, *, epoch: int = 1, attempt: int = 1, end: bool = True) -> str:
+def _handled(
+    number: int, at: float, seq: int, *, epoch: int = 1, attempt: int = 1, end: bool = True, publish: int = 0
+) -> str:
     """The lines of one message, received, begun, ended and settled within half a second."""
-    numbers = " ".join(map(str, _number(number)))
+    numbers = " ".join(map(str, _number(number, publish)))
     lines = [f"received {at - 0.1} aaaa {seq}", f"started {at} aaaa {seq} {seq} {epoch} {attempt} {numbers}"]
     if end:
         lines += [f"ended {at + 0.4} aaaa {seq}", f"confirmed {at + 0.5} aaaa {seq}"]
@@ -114,6 +116,16 @@ def test_a_duplicate_is_found(doctored: Doctored) -> None:
 
 def test_a_disorder_is_found(doctored: Doctored) -> None:
     doctored.write(doctored.a, ONE, _handled(3, 2.0, 2), _handled(2, 3.0, 3))
+    assert doctored.found() == {"out of order"}
+
+
+def test_what_was_in_doubt_may_come_after_what_was_sent_over_the_next_connection(doctored: Doctored) -> None:
+    """4 went over two connections: RabbitMQ may have read the first one later."""
+    ProducerRecord(doctored.folder / "p0-1.produced").write(CONFIRMED, [_number(4, 1), _number(5, 1)])
+    again, after = _handled(4, 4.0, 4, publish=1), _handled(5, 6.0, 6, publish=1)
+    doctored.write(doctored.a, ONE, TWO, THREE, again, _handled(4, 5.0, 5), after)
+    assert not doctored.found()
+    ProducerRecord(doctored.folder / "p0-1.produced").write(CONFIRMED, [_number(4)])
     assert doctored.found() == {"out of order"}
 
 

@@ -137,6 +137,7 @@ def _counts(evidence: Evidence) -> dict[str, int]:
     return {
         "published and confirmed": len(story.published),
         "perhaps published twice": len(story.repeated),
+        "handled, never confirmed to its producer": len(by_message.keys() - story.published),
         "handled": len(handlings),
         "messages handled more than once": sum(count > 1 for count in by_message.values()),
         "handlings cancelled": sum(handling.cancelled is not None for handling in handlings),

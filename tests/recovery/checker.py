@@ -14,6 +14,9 @@ from typing import NamedTuple
 
 from tests.recovery.record import UNGROUPED, Handling, Number
 
+#: (group, queue, producer), and which of its connections → a number.
+TakenUpTo = dict[tuple[tuple[str, str, str], int], int]
+
 
 class Forgotten(NamedTuple):
     """Redis lost its data and nobody wrote it back: nobody knows of settles in that time whose original was
@@ -54,9 +57,9 @@ def violations(record: list[Handling], story: Story) -> list[str]:
     record = [handling for handling in record if not _is_ghost(handling, story)]
     found = lost(counting, story) + doubled(record, story)
     found += passed_over(_by_group(counting), story)
-    by_group = _by_group(record)
-    for handlings in by_group.values():
-        found += out_of_order(handlings, story)
+    taken_up_to = _taken_up_to(story)
+    for handlings in _by_group(record).values():
+        found += out_of_order(handlings, story, taken_up_to)
         found += overlapping(handlings, story)
         found += epochs_going_back(handlings)
         found += numbers_with_gaps(handlings)
@@ -129,9 +132,9 @@ def passed_over(by_group: dict[str, list[Handling]], story: Story) -> list[str]:
     return found
 
 
-def out_of_order(handlings: Iterable[Handling], story: Story) -> list[str]:
+def out_of_order(handlings: Iterable[Handling], story: Story, taken_up_to: TakenUpTo) -> list[str]:
     """G-1 for one group: what is handed over again comes before everything later, by its inbound queue in
-    the order of publishing."""
+    the order in which RabbitMQ got it."""
     found = []
     lines: dict[tuple[str, str, str], list[Handling]] = defaultdict(list)
     former: dict[Number, Handling] = {}
@@ -144,11 +147,15 @@ def out_of_order(handlings: Iterable[Handling], story: Story) -> list[str]:
             continue  # what came after it may be in hand already
         line = lines[_line(handling.message)]
         # It goes back to where the unsettled messages of one whose life is over begin.
-        while line and _place(handling.message) < _place(line[-1].message):
-            later = line.pop()
-            void = _over_by(later, handling.start, story) and not later.confirmed
-            if not void and not _forgotten_by(later, handling.start, story):
-                found.append(f"out of order: {say(handling)} after {say(later)}")
+        for place in reversed(range(len(line))):
+            other = line[place]
+            if _precedes(other.message, handling.message, taken_up_to):
+                break  # and so does what is left
+            if _precedes(handling.message, other.message, taken_up_to):
+                del line[place]
+                void = _over_by(other, handling.start, story) and not other.confirmed
+                if not void and not _forgotten_by(other, handling.start, story):
+                    found.append(f"out of order: {say(handling)} after {say(other)}")
         line.append(handling)
     return found
 
@@ -257,6 +264,28 @@ def _line(message: Number) -> tuple[str, str, str]:
 
 def _place(message: Number) -> tuple[int, int]:
     return message.publish, message.number
+
+
+def _taken_up_to(story: Story) -> TakenUpTo:
+    """The last confirmed message of each producer's connection, per group and queue: RabbitMQ had got it and
+    everything before it when the next connection began."""
+    last: TakenUpTo = {}
+    for message in story.published:
+        key = (_line(message), message.publish)
+        last[key] = max(last.get(key, 0), message.number)
+    return last
+
+
+def _precedes(first: Number, second: Number, taken_up_to: TakenUpTo) -> bool:
+    """Whether RabbitMQ surely got `first` before `second`, of one line.
+
+    What a producer sent last before it lost its connection RabbitMQ may still be reading when the next
+    connection is up: its order to what comes over that one is anybody's guess.
+    """
+    if first.publish == second.publish:
+        return first.number < second.number
+    taken = taken_up_to.get((_line(first), first.publish), 0)
+    return first.publish < second.publish and first.number <= taken
 
 
 def say_number(m: Number) -> str:

@@ -113,3 +113,37 @@ def test_what_may_be_forgotten_may_come_again() -> None:
     story = Story(frozenset([_message(1)]), {}, {}, True, forgotten=(Forgotten(1.2, 4.0, 4.0),))
     assert not violations(record, story)
     assert violations(record, story._replace(forgotten=(Forgotten(1.6, 4.0, 4.0),)))
+
+
+def _republished(*begun: tuple[int, int]) -> list[str]:
+    """A producer lost its connection: 1 was confirmed, 2 and 3 were not, and went over the next one again,
+    with 4. `begun` has (connection, number) in the order of handling."""
+    confirmed = frozenset(_message(n)._replace(publish=p) for p, n in [(0, 1), (1, 2), (1, 3), (1, 4)])
+    record = [
+        _handling(place, float(place), message=_message(number)._replace(publish=publish))
+        for place, (publish, number) in enumerate(begun, 1)
+    ]
+    return [text.split(":")[0] for text in violations(record, Story(confirmed, {}, {}, True))]
+
+
+def test_what_a_lost_connection_left_in_doubt_may_come_late() -> None:
+    """RabbitMQ was still reading the old connection when the next one was up."""
+    assert not _republished((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (1, 4))
+    assert not _republished((0, 1), (1, 2), (1, 3), (0, 2), (1, 4), (0, 3))
+    assert not _republished((0, 1), (1, 2), (1, 3), (1, 4))
+
+
+def test_everything_else_about_what_is_in_doubt_is_in_order() -> None:
+    """One connection's messages are, and none may come before what was confirmed earlier."""
+    assert _republished((0, 1), (1, 2), (0, 3), (1, 3), (0, 2), (1, 4)) == ["out of order"]
+    assert "out of order" in _republished((0, 2), (0, 1), (1, 2), (1, 3), (1, 4))
+    assert "out of order" in _republished((0, 1), (1, 2), (0, 2), (1, 4), (1, 3))
+    assert "out of order" in _republished((1, 2), (0, 2), (0, 1), (1, 3), (1, 4))
+
+
+def test_what_was_in_doubt_before_a_confirmed_one_of_its_connection_is_in_no_doubt() -> None:
+    confirmed = frozenset(_message(n)._replace(publish=p) for p, n in [(0, 2), (1, 3)])
+    numbers = [_message(n)._replace(publish=p) for p, n in [(0, 2), (1, 3), (0, 1)]]
+    record = [_handling(place, float(place), message=m) for place, m in enumerate(numbers, 1)]
+    found = violations(record, Story(confirmed, {}, {}, True))
+    assert [text.split(":")[0] for text in found] == ["out of order", "out of order"]
