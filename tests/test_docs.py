@@ -123,7 +123,7 @@ class _Lane:
     def consumers(self) -> dict[str, Any]:
         return {}
 
-    def top_groups(self, limit: int) -> dict[str, Any]:
+    async def top_groups(self, limit: int) -> dict[str, Any]:
         return {}
 
 

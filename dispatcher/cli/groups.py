@@ -12,6 +12,7 @@ from dispatcher.cli import options
 from dispatcher.cli.asking import ask_lane
 from dispatcher.cli.output import console, counted, print_json, shown, span, table
 from dispatcher.core.groups import GroupState
+from dispatcher.core.survey import GROUPS_PER_PAGE_MAX
 
 app = typer.Typer(help="Look at the message groups of a lane, and close them.", no_args_is_help=True)
 
@@ -44,11 +45,15 @@ class Order(StrEnum):
 @app.command("list")
 def list_groups(
     lane: options.LaneName,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Show at most this many.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=GROUPS_PER_PAGE_MAX, help="Show at most this many.")] = 50,
     offset: Annotated[int, typer.Option(min=0, help="Leave out this many from the beginning.")] = 0,
     sort: Annotated[
         Order, typer.Option(help="Deepest first, oldest waiting message first, or by id.")
     ] = Order.DEPTH,
+    after: Annotated[
+        str | None,
+        typer.Option(metavar="GROUP", help="With --sort group: those behind this one."),
+    ] = None,
     state: Annotated[GroupState | None, typer.Option(help="Only groups in this state.")] = None,
     file: options.ConfigFile = options.DEFAULT_CONFIG,
     as_json: options.AsJson = False,
@@ -56,7 +61,7 @@ def list_groups(
 ) -> None:
     """List groups with their owner, how many messages wait, and how many are in flight."""
     wanted = state.value if state is not None else None
-    arguments = {"limit": limit, "offset": offset, "sort": sort.value, "state": wanted}
+    arguments = {"limit": limit, "offset": offset, "sort": sort.value, "after": after, "state": wanted}
     result = ask_lane(file, lane, "groups.list", arguments, timeout_ms)
     if as_json:
         print_json(result)

@@ -15,7 +15,9 @@ from dispatcher.group_text import parse_group
 #: (its sender waits for an answer, or RabbitMQ delivers it again), and refused when it is first read late.
 RESULTS_KEPT_MAX: Final = 1_000
 
-T = TypeVar("T")
+_KINDS: Final[dict[type, str]] = {str: "text", bool: "true or false", int: "a whole number"}
+
+T = TypeVar("T", str, bool, int)
 Arguments = dict[str, Any]
 #: Does a command and returns its result; raises CommandRefused or ValueError if nothing was changed.
 Run = Callable[[Arguments], dict[str, Any]]
@@ -65,8 +67,8 @@ class Commands:
 def argument(arguments: Arguments, name: str, kind: type[T]) -> T | None:
     """An optional argument of a command. Raises CommandRefused: whoever sent it may be any program."""
     value = arguments.get(name)
-    if value is not None and not isinstance(value, kind):
-        raise CommandRefused(f"{name}: must be {'text' if kind is str else 'true or false'}")
+    if value is not None and type(value) is not kind:  # true is no number
+        raise CommandRefused(f"{name}: must be {_KINDS[kind]}")
     return value
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable
 from typing import Any
 
 from dispatcher.core.consumers import Consumer
-from dispatcher.core.groups import Group, GroupState
+from dispatcher.core.groups import Group
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.state import LaneState
+from dispatcher.core.survey import Survey
 from dispatcher.core.verdicts import undeliverable, verdict
 from dispatcher.errors import CommandRefused
 from dispatcher.group_text import format_group, parse_group
 
-GROUPS_PER_PAGE = 100
 MESSAGES_SHOWN = 50
 
 
@@ -24,6 +22,7 @@ class Views:
 
     def __init__(self, state: LaneState) -> None:
         self._state = state
+        self._deepest: dict[int, bytes] = {}  # by inbound queue: the deepest group, at the last look
 
     def status(self) -> dict[str, Any]:
         state = self._state
@@ -43,7 +42,7 @@ class Views:
         }
 
     def _inbound_row(self, inbound: Inbound, dispatched: int) -> dict[str, Any]:
-        full = inbound.unacked >= self._state.options.look_ahead or inbound.paused
+        full = self._is_full(inbound)
         return {
             "queue": inbound.name,
             "weight": inbound.weight,
@@ -56,42 +55,35 @@ class Views:
             "full_of": self._full_of(inbound) if full else None,
         }
 
+    def is_full(self) -> bool:
+        """Whether any inbound queue's look-ahead is used up."""
+        return any(self._is_full(inbound) for inbound in self._state.inbounds)
+
+    def _is_full(self, inbound: Inbound) -> bool:
+        return inbound.unacked >= self._state.options.look_ahead or inbound.paused
+
     def _full_of(self, inbound: Inbound) -> str:
-        """The group that takes the most room in a full look-ahead."""
-        backlogs = (
-            backlog
-            for group in self._state.groups.values()
-            if (backlog := (group.backlogs or {}).get(inbound.index)) is not None
-        )
-        largest = max(backlogs, key=lambda backlog: len(backlog.messages), default=None)
+        """What takes the room in a full look-ahead: the deepest group that the last survey saw."""
         out = f"{inbound.in_flight} messages in flight"
-        if largest is None:
+        group = self._state.groups.get(self._deepest.get(inbound.index, b""))
+        backlog = (group.backlogs or {}).get(inbound.index) if group is not None else None
+        if group is None or backlog is None:
             return out
-        return f"{len(largest.messages)} messages of group {format_group(largest.group.id)}, {out}"
+        return f"{len(backlog.messages)} messages of group {format_group(group.id)}, {out}"
 
     # -- groups --
 
-    def groups(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """A page of groups, sorted by depth, age or name, and filtered by state."""
-        wanted = arguments.get("state")
-        limit, offset = int(arguments.get("limit") or GROUPS_PER_PAGE), int(arguments.get("offset") or 0)
-        order = arguments.get("sort") or "depth"
-        if limit < 1 or offset < 0:
-            raise CommandRefused("limit must be at least 1 and offset at least 0")
-        if wanted is not None and wanted not in {state.value for state in GroupState}:
-            raise CommandRefused(
-                f"no group state {wanted!r}; states are {', '.join(s.value for s in GroupState)}"
-            )
-        keys: dict[str, Callable[[Group], tuple[Any, bytes]]] = {
-            "depth": lambda group: (-_depth(group), group.id),
-            "age": lambda group: (_oldest_at_ms(group), group.id),
-            "group": lambda group: (0, group.id),
-        }
-        if order not in keys:
-            raise CommandRefused(f"can't sort by {order!r}; sort by {', '.join(keys)}")
-        found = [g for g in self._state.groups.values() if wanted in (None, g.state.value)]
-        page = heapq.nsmallest(offset + limit, found, key=keys[order])[offset:]
-        return {"total": len(found), "groups": [self._row(group) for group in page]}
+    def survey(self, arguments: dict[str, Any]) -> Survey:
+        """Begin to look at all groups; `listed` has what came of it. Raises CommandRefused, ValueError."""
+        return Survey(self._state, arguments)
+
+    def listed(self, survey: Survey) -> dict[str, Any]:
+        """A page of groups, as `groups.list` shows it, when the survey is through."""
+        for inbound in self._state.inbounds:
+            deepest = survey.deepest(inbound.index)
+            if deepest is not None:
+                self._deepest[inbound.index] = deepest
+        return {"total": survey.total, "groups": [self._row(group) for group in survey.page()]}
 
     def _row(self, group: Group) -> dict[str, Any]:
         waiting = self._waiting(group)
@@ -161,7 +153,7 @@ class Views:
         details = [
             f"look-ahead of {inbound.name} is full: {self._full_of(inbound)}"
             for inbound in self._state.inbounds
-            if inbound.unacked >= self._state.options.look_ahead or inbound.paused
+            if self._is_full(inbound)
         ]
         details += undeliverable(self._state, group)
         if out and out[0].overdue:
@@ -196,14 +188,3 @@ class Views:
             "queue": consumer.queue,
             "last_heartbeat_ms": self._state.now_ms - consumer.last_heard_ms,
         }
-
-
-def _depth(group: Group) -> int:
-    """Messages waiting and in flight; those that expired while they waited may still be counted."""
-    return group.in_flight + sum(len(backlog.messages) for backlog in (group.backlogs or {}).values())
-
-
-def _oldest_at_ms(group: Group) -> float:
-    """When the oldest message that waits was received."""
-    heads = (backlog.messages for backlog in (group.backlogs or {}).values())
-    return min((messages[0].received_at_ms for messages in heads if messages), default=float("inf"))

@@ -34,9 +34,10 @@ _GROUPS: Final = ("group", "state", "owner", "held", "in_flight", "oldest_ms")
 _TITLES: Final = {"last_heartbeat_ms": "last heard, ms ago", "oldest_ms": "oldest, ms", "full_of": "full of"}
 
 
-def render(lanes: Sequence[LaneView]) -> str:
+async def render(lanes: Sequence[LaneView]) -> str:
     """The whole page as of now."""
-    body = "".join(_lane(lane) for lane in lanes)
+    deepest = [(await lane.top_groups(GROUPS_SHOWN)).get("groups", []) for lane in lanes]
+    body = "".join(_lane(lane, groups) for lane, groups in zip(lanes, deepest, strict=True))
     return (
         "<!doctype html>\n"
         f'<html lang="en"><head><meta charset="utf-8"><title>Dispatcher</title>'
@@ -47,7 +48,7 @@ def render(lanes: Sequence[LaneView]) -> str:
     )
 
 
-def _lane(lane: LaneView) -> str:
+def _lane(lane: LaneView, deepest: list[dict[str, Any]]) -> str:
     overview = lane.overview()
     ready, why = lane.readiness()
     facts = [f"{overview.get('policy', '')}"]
@@ -61,7 +62,7 @@ def _lane(lane: LaneView) -> str:
         f'<p class="{"good" if ready else "bad"}">{escape(why)}</p><p>{escape(" · ".join(facts))}</p>'
         + _table("Inbound queues", _INBOUND, overview.get("inbound", []))
         + _table("Consumers", _CONSUMERS, lane.consumers().get("consumers", []))
-        + _table("Deepest groups", _GROUPS, lane.top_groups(GROUPS_SHOWN).get("groups", []))
+        + _table("Deepest groups", _GROUPS, deepest)
         + _counters(lane.counters())
         + "</section>"
     )

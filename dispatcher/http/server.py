@@ -82,7 +82,7 @@ class HttpServer:
         return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
 
     async def _page(self, _request: web.Request) -> web.Response:
-        return web.Response(text=render(self._lanes), content_type="text/html")
+        return web.Response(text=await render(self._lanes), content_type="text/html")
 
 
 async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class LaneView(Protocol):
-    """One lane as seen from outside. Every method answers at once and changes nothing."""
+    """One lane as seen from outside. Every method but `top_groups` answers at once; none changes anything."""
 
     @property
     def name(self) -> str: ...
@@ -27,6 +27,7 @@ class LaneView(Protocol):
         """The result of the command `consumers.list`; no consumers while the lane is not active here."""
         ...
 
-    def top_groups(self, limit: int) -> dict[str, Any]:
-        """The result of `groups.list`, deepest first; no groups while the lane is not active here."""
+    async def top_groups(self, limit: int) -> dict[str, Any]:
+        """The result of `groups.list`, deepest first; no groups while the lane is not active here. With very
+        many groups it takes a moment, in which the lane goes on."""
         ...

@@ -285,10 +285,11 @@ class LaneRunner:
         views = self._views()
         return views.consumers() if views is not None else {"consumers": []}
 
-    def top_groups(self, limit: int) -> dict[str, Any]:
+    async def top_groups(self, limit: int) -> dict[str, Any]:
         """The deepest groups, as `groups.list` shows them."""
-        views = self._views()
-        return views.groups({"limit": limit}) if views is not None else {"total": 0, "groups": []}
+        if self._session is None or self.state is not RunnerState.LEADING:
+            return {"total": 0, "groups": []}
+        return await self._session.surveys.deepest(limit)
 
     def _views(self) -> Views | None:
         session = self._session

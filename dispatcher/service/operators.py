@@ -1,10 +1,12 @@
-"""Operators' commands: reads are answered at once, changes become events of the core."""
+"""Operators' commands: reads are answered beside the lane's work, changes become events of the core."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from pamqp import commands as amqp
@@ -15,13 +17,16 @@ from dispatcher.core.commands import Commands
 from dispatcher.core.effects import Reply
 from dispatcher.core.events import CommandReceived
 from dispatcher.core.views import Views
-from dispatcher.errors import CommandRefused, ProtocolViolation
+from dispatcher.errors import BrokerUnavailable, CommandRefused, ProtocolViolation
 from dispatcher.protocol import Command, decode_command
 from dispatcher.service.intake import Clock
 from dispatcher.service.outbox import Outbox
+from dispatcher.service.surveys import Surveys
 
 #: A command that waited longer than this was given up by whoever sent it.
 COMMAND_AGE_MS_MAX: Final = 60_000
+#: What a command that can't be done, or can't be read, raises: its text is the answer.
+REFUSALS: Final = (CommandRefused, ProtocolViolation, ValueError, TypeError)
 
 
 class Operators:
@@ -33,6 +38,7 @@ class Operators:
         outbox: Outbox,
         clock: Clock,
         *,
+        surveys: Surveys,
         describe: Callable[[], dict[str, Any]],
         commands: Commands,
     ) -> None:
@@ -41,12 +47,14 @@ class Operators:
         self._clock = clock
         self._describe = describe
         self._commands = commands
-        self._reads: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            "status": lambda _: self.status(),
-            "groups.list": views.groups,
-            "groups.show": views.group,
-            "groups.why": views.why,
-            "consumers.list": lambda _: views.consumers(),
+        self._surveys = surveys
+        self._answers: set[asyncio.Task[None]] = set()
+        self._reads: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
+            "status": self._status,
+            "groups.list": surveys.groups,
+            "groups.show": self._group,
+            "groups.why": self._why,
+            "consumers.list": self._consumers,
         }
 
     def status(self) -> dict[str, Any]:
@@ -57,6 +65,20 @@ class Operators:
             **self._describe(),
             **self._views.status(),
         }
+
+    async def _status(self, _: dict[str, Any]) -> dict[str, Any]:
+        await self._surveys.see_what_is_full()
+        return self.status()
+
+    async def _why(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        await self._surveys.see_what_is_full()
+        return self._views.why(arguments)
+
+    async def _group(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        return self._views.group(arguments)
+
+    async def _consumers(self, _: dict[str, Any]) -> dict[str, Any]:
+        return self._views.consumers()
 
     def receive(self, delivery: Delivery) -> CommandReceived | None:
         """Answer a read or a bad command; returns the event for one that changes something."""
@@ -71,10 +93,27 @@ class Operators:
             read = self._reads.get(command.name)
             if read is None:
                 raise CommandRefused(f"unknown command {command.name!r}")
-            self._outbox.perform([Reply(token, read(command.arguments), None)])
-        except (CommandRefused, ProtocolViolation, ValueError, TypeError) as refused:
-            self._outbox.perform([Reply(token, {}, str(refused) or "the command can't be read")])
+            task = asyncio.get_running_loop().create_task(self._answer(token, read(command.arguments)))
+            self._answers.add(task)  # asyncio itself keeps only weak references
+            task.add_done_callback(self._answers.discard)
+        except REFUSALS as refused:
+            self._refuse(token, refused)
         return None
+
+    async def _answer(self, token: tuple[str, str], read: Awaitable[dict[str, Any]]) -> None:
+        try:
+            reply = Reply(token, await read, None)
+        except REFUSALS as refused:
+            self._refuse(token, refused)
+        else:
+            self._perform(reply)
+
+    def _refuse(self, token: tuple[str, str], refused: Exception) -> None:
+        self._perform(Reply(token, {}, str(refused) or "the command can't be read"))
+
+    def _perform(self, reply: Reply) -> None:
+        with contextlib.suppress(BrokerUnavailable):  # then whoever waits for it asks the next leader
+            self._outbox.perform([reply])
 
     def _check_age(self, command: Command) -> None:
         age_ms = self._clock.now_ms() - command.sent_at_ms

@@ -40,6 +40,7 @@ from dispatcher.service.inbound_feed import InboundFeed
 from dispatcher.service.intake import Clock, Intake
 from dispatcher.service.operators import Operators
 from dispatcher.service.outbox import Outbox, Relay
+from dispatcher.service.surveys import Surveys
 from dispatcher.service.ticks import Tick, Ticks
 from dispatcher.settings import LaneSettings
 
@@ -94,6 +95,7 @@ class Session:
         self.lane = lane
         self._known_complete = redis_complete
         self.views = Views(lane.state)
+        self.surveys = Surveys(self.views)
         self._feeds = feeds
         self._intake = Intake(
             self._settings, lane_epoch=lane_epoch, frame_max=self._link.frame_max, now_ms=self._clock.now_ms
@@ -107,8 +109,9 @@ class Session:
             on_pause=self._pause_inbound, report=self.report,
         )  # fmt: skip
         self._operators = Operators(
-            self.views, self._outbox, self._clock, describe=self._describe, commands=lane.commands
-        )
+            self.views, self._outbox, self._clock, surveys=self.surveys, describe=self._describe,
+            commands=lane.commands,
+        )  # fmt: skip
         self._control = ControlInbox(
             self._names, self._link, self._channels, self._outbox, self._operators, lane.state.counters
         )

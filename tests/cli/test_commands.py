@@ -52,13 +52,14 @@ WHY = {
         ),
         (
             ["groups", "list", "orders"], "groups.list",
-            {"limit": 50, "offset": 0, "sort": "depth", "state": None}, {"total": 1_001, "groups": [GROUP]},
+            {"limit": 50, "offset": 0, "sort": "depth", "after": None, "state": None},
+            {"total": 1_001, "groups": [GROUP]},
             ["a%FF[b]", "owned", "c-1", "1.5 s", "1 of 1,001 groups"],
         ),
         (
             ["groups", "list", "orders", "--limit", "2", "--offset", "4", "--sort", "age",
              "--state", "draining"],
-            "groups.list", {"limit": 2, "offset": 4, "sort": "age", "state": "draining"},
+            "groups.list", {"limit": 2, "offset": 4, "sort": "age", "after": None, "state": "draining"},
             {"total": 0, "groups": []}, ["0 of 0 groups"],
         ),
         (

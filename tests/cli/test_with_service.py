@@ -81,6 +81,13 @@ def test_a_service_answers_every_command_and_stops_in_time(run: Run, service: Se
     assert [(row["group"], row["state"], row["held"]) for row in groups["groups"]] == [
         ("g0", "free", 10), ("g1", "free", 10), ("g2", "free", 10),
     ]  # fmt: skip
+    after = json.loads(
+        run("groups", "list", "orders", "--sort", "group", "--after", "g0", "--limit", "1", "--json").stdout
+    )
+    assert (after["total"], [row["group"] for row in after["groups"]]) == (3, ["g1"])
+    refused = run("groups", "list", "orders", "--after", "g0")
+    assert (refused.exit_code, refused.stderr) == (1, "dispatcher: after: goes with sorting by group\n")
+    assert run("groups", "list", "orders", "--limit", "1001").exit_code == 2
     assert "10" in run("groups", "show", "orders", "g1").stdout
     assert "g1: No consumer has joined" in run("groups", "why", "orders", "g1").stdout
     assert run("groups", "why", "orders", "g9").exit_code == 1

@@ -50,7 +50,7 @@ class Lane:
         row = {"consumer": "c-1", "state": "live", "prefetch": 50, "in_flight": 6, "groups": 3}
         return {"consumers": [row] if self.active else []}
 
-    def top_groups(self, limit: int) -> dict[str, Any]:
+    async def top_groups(self, limit: int) -> dict[str, Any]:
         row = {"group": "<script>", "state": "owned", "owner": "c-1", "held": 5, "in_flight": 1}
         return {"groups": [row][:limit] if self.active else []}
 

@@ -62,7 +62,7 @@ async def test_no_more_than_the_look_ahead_is_held(bench: Bench) -> None:
     await client.confirmed()
     await eventually(lambda: bench.status()["held"] == 30)
     assert await client.ready("in") == 70
-    row = bench.status()["inbound"][0]
+    row = (await bench.ask("status"))["inbound"][0]
     assert row["full"]
     assert "30 messages of group g" in row["full_of"]
     consumer = await bench.joined("c1", prefetch=100)

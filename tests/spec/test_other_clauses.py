@@ -47,7 +47,11 @@ def test_g5_why_names_what_a_full_look_ahead_is_full_of() -> None:
     clause("G-5", "`groups why` and `status` say of what")
     bench = LaneBench(look_ahead=3)
     bench.arrive("a1", "a2", "b1")
-    details = Views(bench.lane.state).why({"group": "b"})["details"]
+    views = Views(bench.lane.state)
+    survey = views.survey({})
+    assert survey.look_at(2)
+    views.listed(survey)
+    details = views.why({"group": "b"})["details"]
     assert details == ["look-ahead of in0 is full: 2 messages of group a, 0 messages in flight"]
 
 

@@ -1,0 +1,121 @@
+"""A listing of groups that is made in parts, so that the lane goes on in between, however many there are."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any, Final
+
+from dispatcher.core.commands import argument
+from dispatcher.core.groups import Group, GroupState
+from dispatcher.core.state import LaneState
+from dispatcher.errors import CommandRefused
+from dispatcher.group_text import parse_group
+
+GROUPS_PER_PAGE: Final = 100
+#: The rows of one answer, which is one message, and is made in one piece.
+GROUPS_PER_PAGE_MAX: Final = 1_000
+#: Groups that are kept in order while all are looked at.
+GROUPS_RANKED_MAX: Final = 5_000
+
+Key = tuple[Any, bytes]
+
+
+class Survey:
+    """The first groups by depth, age or name, and which group fills each inbound queue.
+
+    `arguments` are those of the command `groups.list`. Groups that come or go meanwhile may be missed, or
+    be there no more. Raises CommandRefused, ValueError.
+    """
+
+    def __init__(self, state: LaneState, arguments: dict[str, Any]) -> None:
+        limit, offset = (argument(arguments, name, int) for name in ("limit", "offset"))
+        order, self._wanted, after = (argument(arguments, name, str) for name in ("sort", "state", "after"))
+        limit, self._offset = GROUPS_PER_PAGE if limit is None else limit, offset or 0
+        order = order or "depth"
+        _check(limit, self._offset, self._wanted)
+        if order not in _KEYS:
+            raise CommandRefused(f"can't sort by {order!r}; sort by {', '.join(_KEYS)}")
+        if after is not None and order != "group":
+            raise CommandRefused("after: goes with sorting by group")
+        self._after = parse_group(after) if after is not None else None
+        self._key = _KEYS[order]
+        self._ranks = self._offset + limit
+        self._state = state
+        self._left = list(state.groups.values())  # taken from the end
+        self._ranked: list[tuple[Key, Group]] = []
+        self._worst: Key | None = None  # nothing behind it is of interest
+        self._deepest: list[tuple[int, bytes] | None] = [None for _ in state.inbounds]
+        self.total = 0  # groups that were asked for, whatever the limit
+
+    def look_at(self, count: int) -> bool:
+        """Look at so many more groups; True when all were looked at."""
+        left, known = self._left, self._state.groups
+        for _ in range(min(count, len(left))):
+            group = left.pop()
+            if known.get(group.id) is group:
+                self._look_at(group)
+        return not left
+
+    def _look_at(self, group: Group) -> None:
+        for index, backlog in (group.backlogs or {}).items():
+            depth, deepest = len(backlog.messages), self._deepest[index]
+            if deepest is None or depth > deepest[0]:
+                self._deepest[index] = (depth, group.id)
+        if self._wanted is not None and group.state.value != self._wanted:
+            return
+        self.total += 1
+        if self._after is not None and group.id <= self._after:
+            return
+        key = self._key(group)
+        if self._worst is None or key < self._worst:
+            self._ranked.append((key, group))
+            if len(self._ranked) >= 2 * self._ranks:
+                self._rank()
+
+    def _rank(self) -> None:
+        self._ranked = heapq.nsmallest(self._ranks, self._ranked, key=lambda ranked: ranked[0])
+        if len(self._ranked) == self._ranks:
+            self._worst = self._ranked[-1][0]
+
+    def page(self) -> list[Group]:
+        """The groups that were asked for, in their order."""
+        self._rank()
+        return [group for _, group in self._ranked[self._offset :]]
+
+    def deepest(self, inbound: int) -> bytes | None:
+        """The group with most messages waiting from this inbound queue."""
+        deepest = self._deepest[inbound]
+        return deepest[1] if deepest is not None else None
+
+
+def _check(limit: int, offset: int, state: str | None) -> None:
+    if limit < 1 or offset < 0:
+        raise CommandRefused("limit must be at least 1 and offset at least 0")
+    if limit > GROUPS_PER_PAGE_MAX:
+        raise CommandRefused(f"limit: at most {GROUPS_PER_PAGE_MAX} groups at a time")
+    if offset + limit > GROUPS_RANKED_MAX:
+        raise CommandRefused(
+            f"only the first {GROUPS_RANKED_MAX} can be listed by their place: "
+            "sort by group and name the last one seen (after) to see all"
+        )
+    if state is not None and state not in {known.value for known in GroupState}:
+        raise CommandRefused(f"no group state {state!r}; states are {', '.join(s.value for s in GroupState)}")
+
+
+def _depth(group: Group) -> int:
+    """Messages waiting and in flight; those that expired while they waited may still be counted."""
+    return group.in_flight + sum(len(backlog.messages) for backlog in (group.backlogs or {}).values())
+
+
+def _oldest_at_ms(group: Group) -> float:
+    """When the oldest message that waits was received."""
+    heads = (backlog.messages for backlog in (group.backlogs or {}).values())
+    return min((messages[0].received_at_ms for messages in heads if messages), default=float("inf"))
+
+
+_KEYS: Final[dict[str, Callable[[Group], Key]]] = {
+    "depth": lambda group: (-_depth(group), group.id),
+    "age": lambda group: (_oldest_at_ms(group), group.id),
+    "group": lambda group: (0, group.id),
+}

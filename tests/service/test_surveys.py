@@ -1,0 +1,68 @@
+"""Whoever looks at all groups of a lane does not hold up the lane."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from dispatcher.core.views import Views
+from dispatcher.service.surveys import GROUPS_AT_A_TIME, Surveys
+from tests.service.harness import Bench, lane
+from tests.spec.lane_bench import LaneBench
+from tests.waiting import eventually
+
+
+async def test_others_run_between_the_parts_of_a_survey() -> None:
+    bench = LaneBench()
+    state = bench.lane.state
+    for number in range(20 * GROUPS_AT_A_TIME):
+        state.group(b"%d" % number)
+    turns = 0
+
+    async def work() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    worker = asyncio.create_task(work())
+    surveys = Surveys(Views(state))
+    first, second = await asyncio.gather(surveys.groups({"limit": 3}), surveys.groups({"sort": "group"}))
+    worker.cancel()
+    assert first["total"] == second["total"] == 20 * GROUPS_AT_A_TIME
+    assert turns >= 2 * 19, "one after the other, each in twenty parts"
+
+
+async def test_a_page_that_is_loaded_again_and_again_costs_a_bounded_part_of_the_time() -> None:
+    bench = LaneBench()
+    surveys = Surveys(Views(bench.lane.state))
+    bench.lane.state.group(b"g0")
+    small = await surveys.deepest(10)
+    bench.lane.state.group(b"g1")
+    await eventually(partial(_sees, surveys, 2), what="a small lane as it is now")
+    assert small["total"] == 1
+    for number in range(400 * GROUPS_AT_A_TIME):
+        bench.lane.state.group(b"h%d" % number)
+    await eventually(partial(_sees, surveys, 400 * GROUPS_AT_A_TIME + 2))
+    bench.lane.state.group(b"g2")
+    assert await _sees(surveys, 400 * GROUPS_AT_A_TIME + 2), "as it was a moment ago"
+
+
+async def _sees(surveys: Surveys, groups: int) -> bool:
+    return bool((await surveys.deepest(10))["total"] == groups)
+
+
+async def test_messages_pass_while_groups_are_listed(bench: Bench) -> None:
+    await bench.run(orders=lane())
+    client = await bench.client()
+    consumer = await bench.joined("c1", prefetch=1_000)
+    state = bench.runners["orders"]._session.lane.state  # type: ignore[union-attr]
+    for number in range(100 * GROUPS_AT_A_TIME):  # as a lane has that ran for long
+        state.group(b"idle-%d" % number)
+    listing = asyncio.create_task(bench.ask("groups.list", sort="group", limit=2))
+    for number in range(200):
+        client.send("in", b"%d" % number, f"g{number}")
+    await consumer.has(200)
+    listed = await listing
+    assert listed["total"] >= 100 * GROUPS_AT_A_TIME
+    assert len(listed["groups"]) == 2
