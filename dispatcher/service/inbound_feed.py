@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+import structlog
 from pamqp import commands
 
 from dispatcher.amqp.link import Link
@@ -15,6 +16,8 @@ from dispatcher.core.inbound import Inbound
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, ConfigurationError
 from dispatcher.service.ack_window import AckWindow
 from dispatcher.service.topology import ACCESS_REFUSED, is_classic
+
+log = structlog.get_logger()
 
 #: How often acks are proven by a passive declare on their channel: what is not proven yet is kept in memory
 #: and in the journal, so oftener costs round trips and rarer costs memory.
@@ -59,11 +62,15 @@ async def open_inbound(link: Link, queue: str, consumer_tag: str, look_ahead: in
                 raise
             others = 1
         if asyncio.get_running_loop().time() > deadline:
-            raise ConfigurationError(
-                f"inbound queue {queue!r} has {others} consumer(s) that are not this dispatcher: "
-                "stop them, two readers would break the order"
-            )
+            raise ConfigurationError(_others_problem(queue, others))
         await asyncio.sleep(FORMER_LEADER_POLL_S)
+
+
+def _others_problem(queue: str, others: int) -> str:
+    return (
+        f"inbound queue {queue!r} has {others} consumer(s) that are not this dispatcher: "
+        "stop them, two readers would break the order"
+    )
 
 
 async def _consume(link: Link, channel: int, queue: str, consumer_tag: str, *, exclusive: bool) -> None:
@@ -92,6 +99,8 @@ class InboundFeed:
         self._delivered = 0
         self._wake = asyncio.Event()
         self._paused = False
+        #: What an operator must change: somebody else reads a quorum queue, which nothing can forbid.
+        self.problem: str | None = None
 
     # -- deliveries and acks --
 
@@ -165,7 +174,15 @@ class InboundFeed:
         declared = await self._link.call(
             self._channel, QueueDeclare(queue=self._inbound.name, passive=True)
         )  # fmt: skip
+        if not self._source.classic:
+            self._watch_for_others(int(declared.consumer_count) - 1)
         return int(declared.message_count)
+
+    def _watch_for_others(self, others: int) -> None:
+        problem = _others_problem(self._inbound.name, others) if others > 0 else None
+        if problem != self.problem and problem is not None:
+            log.warning("inbound_queue_shared", queue=self._inbound.name, consumers=others)
+        self.problem = problem
 
     async def _prove(self, now_ms: int) -> None:
         """Acks sent before a passive declare on their channel are processed when that is answered."""

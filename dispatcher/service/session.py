@@ -337,7 +337,8 @@ class Session:
             return False, f"RabbitMQ blocks publishers: {self._link.blocked}"
         if self._restoring:
             return False, "writing everything back to Redis, which had lost writes"
-        return True, "leading"
+        problems = (feed.problem for feed in self._feeds if feed.problem is not None)
+        return (False, problem) if (problem := next(problems, None)) else (True, "leading")
 
     # -- stopping --
 

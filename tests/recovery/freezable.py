@@ -15,7 +15,7 @@ from typing import Any
 
 from dispatcher.service.lane_runner import LaneRunner, RunnerState
 from dispatcher.settings import Settings
-from tests.waiting import wait_until
+from tests.waiting import POLL_S, wait_until
 
 
 class FreezableDispatcher:
@@ -50,15 +50,20 @@ class FreezableDispatcher:
         return self.runner.state
 
     def freeze(self) -> None:
-        """Returns when nothing of it runs any more."""
+        """Returns when nothing of it runs any more; Redis has answered all that it asked."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._stand_still)
         assert self._still.wait(10)
 
     def _stand_still(self) -> None:
+        assert self.runner is not None
+        assert self._loop is not None
+        session = self.runner._session
+        if session is not None and session._store.pending:
+            self._loop.call_later(POLL_S, self._stand_still)
+            return
         self._still.set()
         self._go_on.wait()
-        assert self.runner is not None
         self._first_act(self.runner)
 
     def wake(self, first_act: Callable[[LaneRunner], None]) -> None:

@@ -24,7 +24,16 @@ from tests.recovery.checker import Forgotten, Story, say_number, violations
 from tests.recovery.load import NumberingProducer
 from tests.recovery.record import FAILED, STARTED, Handling, Number, read_record
 from tests.service.clients import Client
-from tests.service.harness import ASK_TIMEOUT_MS, LANE, ROOT, DispatcherProcess, document, lane, log_records
+from tests.service.harness import (
+    ASK_TIMEOUT_MS,
+    LANE,
+    ROOT,
+    START_S,
+    DispatcherProcess,
+    document,
+    lane,
+    log_records,
+)
 from tests.service.protocol_consumer import read_properties
 from tests.waiting import eventually
 
@@ -82,9 +91,12 @@ class Scene:
             dispatcher.start()
 
     async def begin(self, dispatchers: int, **options: Any) -> None:
-        """Start everything; returns when messages flow. One of the two inbound queues is a quorum queue."""
+        """Start everything; returns when messages flow. One of the two inbound queues is a quorum queue,
+        under `sequenced` as RabbitMQ 3 makes it: without a delivery limit."""
         async with Client.opened(self.rabbitmq) as client:
-            await client.declare(QUEUES[1], x_queue_type="quorum", x_delivery_limit=DELIVERY_LIMIT)
+            without = self.policy == "sequenced" and client.broker_version < (4,)
+            limit = {} if without else {"x_delivery_limit": DELIVERY_LIMIT}
+            await client.declare(QUEUES[1], x_queue_type="quorum", **limit)
         self.start_dispatchers(dispatchers, **options)
         await self.led()
         self.start_consumers()
@@ -101,7 +113,7 @@ class Scene:
         }
         return max(since, key=lambda dispatcher: since[dispatcher], default=None)
 
-    async def led(self, timeout_s: float = 30.0) -> DispatcherProcess:
+    async def led(self, timeout_s: float = START_S) -> DispatcherProcess:
         await eventually(lambda: self.leading() is not None, timeout_s, f"a leader: {self._logs()}")
         leader = self.leading()
         assert leader is not None
@@ -111,7 +123,7 @@ class Scene:
         self.dispatcher_killed_at.append(time.time())
         dispatcher.kill9()
 
-    async def followed(self, leader: DispatcherProcess, timeout_s: float = 30.0) -> DispatcherProcess:
+    async def followed(self, leader: DispatcherProcess, timeout_s: float = START_S) -> DispatcherProcess:
         """Wait until another one than `leader` leads."""
         await eventually(lambda: self.leading() not in (None, leader), timeout_s, f"another: {self._logs()}")
         return await self.led()
@@ -196,7 +208,7 @@ class Scene:
             leader = await self.led()
             return wanted in (await asyncio.to_thread(leader.get, "/metrics"))[1]
 
-        await eventually(joined, 30, f"{count} consumers")
+        await eventually(joined, START_S, f"{count} consumers")
 
     def living(self) -> list[Life]:
         return [life for life in self.lives if life.process.poll() is None]
@@ -229,7 +241,7 @@ class Scene:
     def record(self) -> list[Handling]:
         return read_record(self.folder)
 
-    async def handled(self, count: int, timeout_s: float = 30.0) -> None:
+    async def handled(self, count: int, timeout_s: float = START_S) -> None:
         """Wait until that many handlings have begun."""
         await eventually(lambda: self.started() >= count, timeout_s, f"{count} handlings")
 
@@ -243,7 +255,7 @@ class Scene:
             self._counted[path] = (offset + len(whole), count + whole.count(f"{STARTED} ".encode()))
         return sum(count for _, count in self._counted.values())
 
-    async def goes_on(self, count: int = 200, timeout_s: float = 30.0) -> None:
+    async def goes_on(self, count: int = 200, timeout_s: float = START_S) -> None:
         """Wait until that many more handlings have begun."""
         await self.handled(self.started() + count, timeout_s)
 

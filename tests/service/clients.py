@@ -56,6 +56,11 @@ class Client:
     async def close(self) -> None:
         await self.link.close()
 
+    @property
+    def broker_version(self) -> tuple[int, ...]:
+        numbers = str(self.link.server_properties["version"]).partition("-")[0].split(".")
+        return tuple(int(number) for number in numbers if number.isdigit())
+
     # -- publishing --
 
     def send(

@@ -34,6 +34,8 @@ from tests.waiting import eventually, wait_until
 ROOT = Path(__file__).parents[2]
 LANE = "orders"
 ASK_TIMEOUT_MS = 10_000
+#: For a process to begin and to get through to its servers, on a machine that has much else to do.
+START_S = 60.0
 _PDEATHSIG = 1
 _prctl = ctypes.CDLL(None).prctl
 
@@ -234,7 +236,7 @@ class DispatcherProcess:
         code = self._process.wait(timeout_s)
         return code, time.monotonic() - begun
 
-    def exited(self, timeout_s: float = 15.0) -> int:
+    def exited(self, timeout_s: float = START_S) -> int:
         """Wait for it to end by itself."""
         assert self._process is not None
         return self._process.wait(timeout_s)
@@ -262,7 +264,7 @@ class DispatcherProcess:
     def url(self, path: str) -> str:
         """Waits until it listens."""
         found = wait_until(
-            lambda: self.logged("http_listening"), 15, f"{self.config.name} listens: {self.log()}"
+            lambda: self.logged("http_listening"), START_S, f"{self.config.name} listens: {self.log()}"
         )
         return str(found[-1]["url"]).rstrip("/") + path
 
@@ -275,7 +277,7 @@ class DispatcherProcess:
             with error:
                 return error.code, error.read().decode()
 
-    def ready(self, timeout_s: float = 15.0) -> str:
+    def ready(self, timeout_s: float = START_S) -> str:
         """Wait for /readyz to say yes; its text."""
 
         def answer() -> str:

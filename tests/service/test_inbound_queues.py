@@ -62,6 +62,24 @@ async def test_nobody_else_can_consume_a_classic_inbound_queue_meanwhile(bench: 
         await client.link.call(client.channel, commands.Basic.Consume(queue="in"))
 
 
+async def test_a_second_reader_of_a_quorum_inbound_queue_is_named(bench: Bench) -> None:
+    """Its `exclusive` means nothing: the dispatcher sees that it is not alone with the next acks."""
+    client, foreign = await bench.client(), await bench.client()
+    await client.declare("in", x_queue_type="quorum")
+    await bench.run(orders=_existing("in"))
+    await bench.joined("c1")
+    runner = bench.runners["orders"]
+    await foreign.link.call(foreign.channel, commands.Basic.Qos(prefetch_count=1))
+    await foreign.link.call(foreign.channel, commands.Basic.Consume(queue="in"))
+    for number in range(10):
+        client.send("in", b"%d" % number, "g")
+    await eventually(lambda: not runner.readiness()[0], what="the second reader to be noticed")
+    assert "inbound queue 'in' has 1 consumer(s) that are not this dispatcher" in runner.readiness()[1]
+    await foreign.close()
+    client.send("in", b"last", "g")
+    await eventually(lambda: runner.readiness() == (True, "leading"), what="it to be alone again")
+
+
 async def test_a_quorum_inbound_queue_is_served_and_recovered_in_order(bench: Bench) -> None:
     client = await bench.client()
     await client.declare("in", x_queue_type="quorum")
