@@ -283,8 +283,8 @@ class Recovery:
             message.group = self._state.group(message.group_id)
             backlog = message.group.backlog(inbound.index)
             backlog.put_back([message])
-            if backlog.source is None:
-                self._state.list_backlog(backlog)
+            backlog.leave()  # a suspect may stand before what it was listed for
+            self._state.list_backlog(backlog)
 
     # -- settles, failures and deaths that come before the original --
 

@@ -31,10 +31,14 @@ SEQ = EPOCH << COUNTER_SHIFT
 ROW = IncarnationRow("c", "uuid", "queue", 1, 10, "live")
 
 
-def lane(name: str = "exclusive", *, inbounds: int = 1, top_up: bool = False, **given: Any) -> Lane:
+def lane(
+    name: str = "exclusive", *, inbounds: int = 1, top_up: bool = False, attempts: int = 3,
+    buckets: int | None = None, **given: Any,
+) -> Lane:  # fmt: skip
     options = LaneOptions(
-        policy=policy(name, top_up=top_up), inbounds=tuple((f"in{n}", 1) for n in range(inbounds))
-    )
+        policy=policy(name, top_up=top_up), inbounds=tuple((f"in{n}", 1) for n in range(inbounds)),
+        attempts=attempts, buckets=buckets,
+    )  # fmt: skip
     given = {"complete": True, "broker_restarted": False, **given}
     made = Lane(options, Snapshot(lane_epoch=EPOCH + 1, **given), NOW_MS)
     made.start(NOW_MS)
@@ -132,3 +136,15 @@ def test_equal_messages_do_not_make_another_one_look_late() -> None:
     core.step([MessagesArrived([original("twin", 1), original("between", 2, group=b"other")])], NOW_MS)
     assert core.state.counters["acked_again"] == 1
     assert b"other" not in core.state.groups
+
+
+def test_a_suspect_that_comes_back_before_what_was_listed_is_tried_alone() -> None:
+    """Another bucket map put them into one group. The batch that was due began with it, so nothing went out,
+    and the group belonged to a consumer that had nothing of it, for ever."""
+    suspect = OpenEntry(0, (EPOCH, 1), fingerprint("suspect"), 0, SEQ, b"other", 1, SEQ + 1, 1)
+    core = lane("sequenced", records=[suspect], incarnations={1: ROW}, attempts=2, buckets=1)
+    core.step([Join(consumer="c", incarnation="uuid", n=2, queue="queue", prefetch=10)], NOW_MS)
+    again = [original("new", 1), original("suspect", 2, group=b"other")]
+    effects = core.step([MessagesArrived(again)], NOW_MS)
+    sent = [a.message.content for a in effects.actions if isinstance(a, Dispatched)]
+    assert sent == ["suspect"]
