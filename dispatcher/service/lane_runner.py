@@ -152,7 +152,7 @@ class LaneRunner:
             self.state, self.problem = RunnerState.LEADING, None
             self.leaderships += 1
             log.info("lane_led", lane=self.name)
-            self._tasks.append(asyncio.create_task(witness.renew_after_recovery()))
+            self._tasks.append(asyncio.create_task(witness.renew_after_recovery(session.decided_is_done)))
             try:
                 await session.ended
             finally:

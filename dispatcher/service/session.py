@@ -244,6 +244,10 @@ class Session:
     def _commit(self, effects: Effects) -> None:
         self._ticks.add(effects, self._control.take_read())
 
+    async def decided_is_done(self) -> None:
+        """Return once all that the core has decided so far is in Redis and carried out."""
+        await self._ticks.all_finished()
+
     def _finish(self, tick: Tick) -> None:
         try:
             self._outbox.perform(tick.effects.actions)

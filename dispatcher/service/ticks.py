@@ -28,6 +28,7 @@ class Tick:
     effects: Effects
     read: Read
     committed: bool = False
+    finished: asyncio.Future[None] | None = None  # who waits for it
 
 
 class Ticks:
@@ -75,6 +76,14 @@ class Ticks:
         self._ticks.append(tick)
         self._store.confirm_complete().add_done_callback(partial(self._committed, tick))
 
+    async def all_finished(self) -> None:
+        """Return once what was added before is in Redis and carried out; never if it is stopped first."""
+        if self._ticks:
+            last = self._ticks[-1]
+            if last.finished is None:
+                last.finished = asyncio.get_running_loop().create_future()
+            await asyncio.shield(last.finished)
+
     def stop(self) -> None:
         """Finish nothing any more, whatever Redis answers."""
         self._over = True
@@ -89,5 +98,8 @@ class Ticks:
             return
         tick.committed = True
         while self._ticks and self._ticks[0].committed:
-            self._finish(self._ticks.popleft())
+            finished = self._ticks.popleft()
+            self._finish(finished)
+            if finished.finished is not None:
+                finished.finished.set_result(None)
         self._go_on()

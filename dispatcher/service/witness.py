@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pamqp import commands
@@ -39,9 +40,9 @@ class Witness:
     def watch(self, lane: Lane) -> None:
         self._lane = lane
 
-    async def renew_after_recovery(self) -> None:
-        """Lay it down again, but not before the recovery that its loss matters for is through: whoever takes
-        over in the middle of that must still see that the broker was restarted."""
+    async def renew_after_recovery(self, decided_is_done: Callable[[], Awaitable[None]]) -> None:
+        """Lay it down again, but not before the recovery that its loss matters for is through, and Redis has
+        what it decided: whoever takes over before that must still see that the broker was restarted."""
         if not self._gone or self._lane is None:
             return
         try:
@@ -50,6 +51,7 @@ class Witness:
                 inbound.recovery is not None for inbound in self._lane.state.inbounds
             ):
                 await asyncio.sleep(POLL_S)
+            await decided_is_done()
             properties = commands.Basic.Properties(delivery_mode=_TRANSIENT)
             self._link.publish(
                 self._channel, exchange=self._names.exchange, routing_key=self._names.witness,

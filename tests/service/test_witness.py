@@ -1,0 +1,69 @@
+"""The witness message: whether the broker was restarted is known until nobody needs to know it any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from dispatcher.amqp.link import Link
+from dispatcher.amqp.methods import QueueDeclare
+from dispatcher.core.effects import Snapshot
+from dispatcher.core.events import RedeliveriesEnded
+from dispatcher.core.lane import Lane
+from dispatcher.core.options import LaneOptions
+from dispatcher.core.policies import policy
+from dispatcher.protocol import LaneNames
+from dispatcher.service.topology import declare_lane
+from dispatcher.service.witness import Witness
+from dispatcher.settings import InboundSettings, LaneSettings, RabbitSettings
+from tests.conftest import Vhost
+from tests.waiting import eventually
+
+NAMES = LaneNames("orders")
+NOW_MS = 1_750_000_000_000
+
+
+@asynccontextmanager
+async def connected(vhost: Vhost) -> AsyncIterator[Link]:
+    link = await Link.open(RabbitSettings(url=vhost.amqp_url), name="witness", on_events=lambda _: None)
+    try:
+        lane = LaneSettings(name="orders", inbound=(InboundSettings(queue="orders"),))
+        await declare_lane(link, NAMES, lane)
+        yield link
+    finally:
+        await link.close()
+
+
+async def laid_down(link: Link, channel: int) -> int:
+    """Witness messages; all that was published on this connection before has been routed."""
+    declared = await link.call(channel, QueueDeclare(queue=NAMES.witness, passive=True))
+    return int(declared.message_count)
+
+
+async def test_a_restart_is_forgotten_only_when_redis_has_what_was_decided_because_of_it(
+    vhost: Vhost,
+) -> None:
+    """Redis failed in that moment: the next leader took a settled original, whose ack the killed broker had
+    forgotten, for a new one."""
+    async with connected(vhost) as link:
+        witness = Witness(link, NAMES)
+        assert await witness.is_gone()
+        options = LaneOptions(policy=policy("exclusive"), inbounds=(("orders", 1),))
+        lane = Lane(options, Snapshot(lane_epoch=1, complete=True, broker_restarted=True), NOW_MS)
+        lane.start(NOW_MS)
+        witness.watch(lane)
+        lane.step([RedeliveriesEnded(0)], NOW_MS)
+        asked, committed = asyncio.Event(), asyncio.Event()
+
+        async def decided_is_done() -> None:
+            asked.set()
+            await committed.wait()
+
+        renewing = asyncio.create_task(witness.renew_after_recovery(decided_is_done))
+        await asked.wait()
+        assert await laid_down(link, witness._channel) == 0
+        committed.set()
+        await renewing
+        await eventually(lambda: laid_down(link, witness._channel))
+        assert not await Witness(link, NAMES).is_gone()
