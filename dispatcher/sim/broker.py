@@ -38,6 +38,7 @@ class Broker:
         self.scheduler = scheduler
         self.observer = observer
         self.up = True
+        self.alarm = False  # short of memory: whoever publishes is blocked
         self.queues: dict[str, Queue] = {}
         self.exchanges: dict[str, dict[str, list[Queue]]] = {}
         self.connections: list[BrokerConnection] = []
@@ -152,9 +153,15 @@ class Broker:
 
     # -- faults --
 
+    def end_alarm(self) -> None:
+        """Everybody who was blocked is read again."""
+        self.alarm = False
+        for connection in list(self.connections):
+            connection.unblock()
+
     def kill(self) -> None:
         """kill -9 of the node: connections end, what was not on disk may be lost."""
-        self.up = False
+        self.up = self.alarm = False
         self.observer.killed()
         self._sync_run += 1
         self._sync_due = False

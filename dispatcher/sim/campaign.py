@@ -103,7 +103,7 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
         if consumers:
             yield scenario.but(consumers=consumers)
     if scenario.dispatchers > 1:
-        yield scenario.but(dispatchers=1)
+        yield from (scenario.but(redis_ms=(way_ms,)) for way_ms in scenario.redis_ms)
     if len(scenario.inbounds) > 1:
         last = len(scenario.inbounds) - 1
         kept = tuple(message for message in scenario.messages if message.inbound != last)

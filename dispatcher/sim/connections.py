@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.amqp.events import ChannelClosed, ConsumerCancelled
+from dispatcher.amqp.events import Blocked, ChannelClosed, ConsumerCancelled, Unblocked
 from dispatcher.sim.channels import Answer, BrokerChannel, Refusal
 from dispatcher.sim.loop import ProcessLoop
 from dispatcher.sim.pipes import Pipe
@@ -32,6 +32,9 @@ class BrokerConnection:
         self.gone = False  # as its process sees it
         self.end_code = 320  # AMQP's reply code, once it is over
         self._on_lost = on_lost
+        self._blocked = False  # it published during an alarm: nothing of it is read, not even its end
+        self._unread: list[Any] = []
+        self._end_unread = False
 
     # -- what its process does --
 
@@ -49,7 +52,7 @@ class BrokerConnection:
         """The connection breaks on its way, or its process does: both sides notice, in any order."""
         if self.gone and self.down.closed:
             return
-        self.up.cut(self._end)
+        self.up.cut(self._end_is_there)
         if told:
             self.down.cut(lambda: self._lost(why))
         else:
@@ -75,9 +78,12 @@ class BrokerConnection:
         if not self.open:
             return
         touched: set[int] = set()
-        for operation, arguments in batch:
+        for position, (operation, arguments) in enumerate(batch):
             if self._is_over():
                 return
+            if self._blocked:
+                self._unread += batch[position:]
+                break
             number = arguments[0] if arguments else 0
             channel = self.channels.get(number)
             if channel is not None and channel.closed:
@@ -103,6 +109,28 @@ class BrokerConnection:
 
     def _said_goodbye(self) -> None:
         self._end()
+
+    def _end_is_there(self) -> None:
+        if self._blocked:
+            self._end_unread = True
+        else:
+            self._end()
+
+    def block(self) -> None:
+        """Read nothing more of it until the alarm is over."""
+        if not self._blocked:
+            self._blocked = True
+            self.down.send(Blocked("low on memory"))
+
+    def unblock(self) -> None:
+        """Go on where reading stopped."""
+        if self._blocked:
+            self._blocked = False
+            self.down.send(Unblocked())
+            unread, self._unread = self._unread, []
+            self._receive(unread)
+            if self._end_unread:
+                self._end()
 
     def _end(self) -> None:
         """Channels end, exclusive queues go."""
@@ -153,6 +181,8 @@ class BrokerConnection:
             self.ended_by_broker("INTERNAL_ERROR", code=541)
             return
         self.channels[number].publish(exchange, key, mandatory, properties, body, uid, expires_ms)
+        if self.broker.alarm:
+            self.block()
 
     def ack(self, number: int, tag: int, multiple: bool) -> None:
         self.channels[number].ack(tag, multiple)

@@ -62,7 +62,7 @@ class ConsumerLink:
     def _connect(self, exchange: str | None) -> None:
         if self.connection is not None:
             return
-        if not self._broker.up:
+        if not self._broker.up or self._process.scheduler.now_ms < self._process.cut_off_until_ms:
             self._receiver.lost("connection refused", 0)
             return
         self._tag, self._unconfirmed, self._queue = 0, {}, ""

@@ -59,8 +59,9 @@ class SimStore(LaneStore):
         redis = self.world.redis
         if not redis.up:
             raise StoreUnavailable("Redis can't be reached")
-        connection = SimRedisConnection(redis, self.process, self._lost)
-        self.world.machines[self.process].redis_connections.append(connection)
+        machine = self.world.machines[self.process]
+        connection = SimRedisConnection(redis, self.process, self._lost, machine.way_ms)
+        machine.redis_connections.append(connection)
         return connection
 
     async def lead(self, now_ms: int, inbounds: Any, parking: Any = ()) -> Snapshot:
@@ -181,9 +182,10 @@ class SimRunner(LaneRunner):
 class DispatcherMachine:
     """One dispatcher process that can be killed, frozen and started again."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, way_ms: int) -> None:
         self.world = world
         self.name = name
+        self.way_ms = way_ms  # to Redis, and back
         self.process: ProcessLoop | None = None
         self.links: list[SimLink] = []
         self.redis_connections: list[SimRedisConnection] = []

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from pamqp import commands
 
-from dispatcher.amqp.events import ChannelClosed, ConnectionClosed, Event
+from dispatcher.amqp.events import Blocked, ChannelClosed, ConnectionClosed, Event, Unblocked
 from dispatcher.errors import BrokerUnavailable, ChannelRefused
 from dispatcher.sim.broker import Broker
 from dispatcher.sim.channels import Answer
@@ -26,13 +26,13 @@ class SimLink:
     """What `dispatcher.amqp.link.Link` promises, as far as the service uses it."""
 
     frame_max = 131_072
-    blocked: str | None = None
 
     def __init__(self, process: ProcessLoop, on_events: Callable[[list[Event]], None]) -> None:
         self._process = process
         self._on_events = on_events
         self._connection: BrokerConnection | None = None
         self._channels = 0
+        self.blocked: str | None = None
         self._calls: dict[asyncio.Future[Any], int] = {}
         self._refused: dict[int, ChannelClosed] = {}
         self._published: dict[int, int] = {}
@@ -44,7 +44,7 @@ class SimLink:
     ) -> SimLink:
         link = cls(process, on_events)
         await asyncio.sleep(_OPEN_MS / 1000)
-        if not broker.up:
+        if not broker.up or process.scheduler.now_ms < process.cut_off_until_ms:
             raise BrokerUnavailable("RabbitMQ can't be reached: connection refused")
         link._connection = broker.connect(process, name, link._receive, link._lost)
         return link
@@ -184,6 +184,8 @@ class SimLink:
             else:
                 if kind is ChannelClosed:
                     self._refuse(item)
+                elif kind is Blocked or kind is Unblocked:
+                    self.blocked = item.reason if kind is Blocked else None
                 events.append(item)
         if events:
             self._on_events(events)

@@ -107,6 +107,7 @@ class ProcessLoop:
         self.name = name
         self.clock_offset_ms = clock_offset_ms
         self.dead = False
+        self.cut_off_until_ms = 0  # no connection to the broker can be made before
         self.frozen: list[Handle] | None = None  # callbacks that wait for SIGCONT
         self._zombie: deque[Handle] | None = None
         self.loop = cast(asyncio.AbstractEventLoop, self)

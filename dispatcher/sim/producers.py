@@ -10,7 +10,7 @@ from dispatcher.client.properties import Properties
 from dispatcher.sim.connections import BrokerConnection
 from dispatcher.sim.history import Life
 from dispatcher.sim.loop import ProcessLoop
-from dispatcher.sim.scenario import MessagePlan
+from dispatcher.sim.message_plans import MessagePlan
 
 if TYPE_CHECKING:
     from dispatcher.sim.world import World

@@ -135,14 +135,13 @@ class Keys:
 class Redis:
     """The server. Every command that was carried out is kept, so that a restart can lose the last ones."""
 
-    def __init__(self, scheduler: Scheduler, *, pace_ms: int = 0) -> None:
+    def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.up = True
         self.restarts = 0
         self.keys = Keys()
         self.connections: list[SimRedisConnection] = []
-        self.pace_ms = pace_ms  # each way, all the time
-        self.slow_ms = 0  # more for each answer, for a while
+        self.slow_ms = 0  # so much later every answer comes, for a while
         #: Called before and after a commit is carried out: where a fault may strike.
         self.around_commit: Callable[[SimRedisConnection, bool], None] | None = None
         #: Called with (leader, ordinal) when a commit is stored for the first time.
@@ -224,7 +223,9 @@ class Redis:
 class SimRedisConnection:
     """What the store needs of `RedisConnection`, on the model."""
 
-    def __init__(self, redis: Redis, process: ProcessLoop, on_lost: Callable[[Any, str], None]) -> None:
+    def __init__(
+        self, redis: Redis, process: ProcessLoop, on_lost: Callable[[Any, str], None], way_ms: int = 0
+    ) -> None:
         self.lost: str | None = None
         self.run_id = redis.run_id
         self._redis = redis
@@ -235,7 +236,7 @@ class SimRedisConnection:
         self._reader = hiredis.Reader()
         self._up = Pipe(redis.scheduler, None, self._arrived)
         self._down = Pipe(redis.scheduler, process, self._answered)
-        self._up.slow_ms = redis.pace_ms
+        self.way_ms = way_ms  # how long a command or an answer takes, beside what every way takes
         redis.connections.append(self)
 
     # -- the store's side --
@@ -245,6 +246,7 @@ class SimRedisConnection:
             return
         self._waiters.append(on_reply)
         self._reader.feed(packed)
+        self._up.slow_ms = self.way_ms
         self._up.send(self._reader.gets())
         if self._redis.slow_ms:
             self._redis.scheduler.at(
@@ -296,7 +298,7 @@ class SimRedisConnection:
             answer = redis.execute(arguments)
             if is_commit and redis.around_commit is not None:
                 redis.around_commit(self, True)
-            self._down.slow_ms = redis.pace_ms + redis.slow_ms
+            self._down.slow_ms = self.way_ms + redis.slow_ms
             self._down.send(answer)
 
     def _answered(self, batch: list[Any]) -> None:

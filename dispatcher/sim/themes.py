@@ -15,6 +15,12 @@ from dispatcher.sim.faults.kinds import Fault
 
 #: In a run with a theme so many of the faults are the theme's.
 _OF_THE_THEME: Final = 0.7
+#: Between two faults. A recovery takes 100 ms, and 5 s more when consumers died with the dispatcher.
+_APART_MS: Final = (100, 500, 1_500, 3_000)
+#: Faults strike so long after the work should be done, at most.
+_LATE_MS: Final = 1_500
+#: So many wait until somebody works: the others strike in the middle of the recovery from the one before.
+_PATIENT: Final = 0.7
 #: Trouble rarely comes alone: so long after a fault another may follow it.
 _SOON_MS: Final = 60
 
@@ -25,14 +31,15 @@ class Theme:
 
     name: str
     often: int
-    kinds: tuple[str, ...] = ()  # of faults
-    incidents: tuple[int, ...] = (1, 2, 3, 5, 8, 12)
+    kinds: tuple[str, ...] = ()  # of faults; one that is named twice comes twice as often
+    incidents: tuple[int, ...] = (1, 2, 3, 5, 8)
     options: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # of the lane
     dispatchers: tuple[int, ...] = (1, 1, 2, 3)
     redis_ms: tuple[int, ...] = (0, 0, 10, 60)
     same_id: float = 0.25  # consumers that take the id of the one before
     twins: tuple[float, ...] = (0, 0, 0, 0.03)  # messages that have an equal one
-    killers: tuple[int, ...] = (0, 0, 0, 0, 0, 1, 2, 3)  # messages that kill their consumers
+    killers: tuple[int, ...] = (0,) * 9 + (1,)  # messages that kill their consumers
+    refused: tuple[int, ...] = (0,) * 9 + (1,)  # messages that RabbitMQ does not take again
 
     def draw_options(self, random: Random) -> dict[str, Any]:
         return {name: random.choice(values) for name, values in self.options.items()}
@@ -47,24 +54,26 @@ THEMES: Final = (
             "kill_consumer", "cut_consumer", "cut_all_consumers", "freeze_consumer", "leave_consumer",
             "slow_consumer", "nack", "nack_marker", "late_marker", "kill_at_settle", "cut_at_settle",
         ),
-        incidents=(3, 5, 8, 12), same_id=0.4, redis_ms=(0, 10, 60, 150),
+        incidents=(3, 5, 8), same_id=0.4, redis_ms=(0, 10, 60, 150),
     ),
     Theme(
         name="two leaders", often=3,
-        kinds=("freeze_leader", "cut_leader", "kill_leader", "slow_redis", "clock_jump", "late_event"),
+        kinds=("freeze_leader", "cut_leader", "kill_leader", "late_commits", "slow_redis", "clock_jump"),
         incidents=(3, 5, 8), dispatchers=(2, 2, 3), redis_ms=(0, 60, 200),
     ),
     Theme(
         name="crashes at commits", often=3,
         kinds=(
-            "kill_before_commit", "kill_after_commit", "kill_host", "cut_redis_before_commit",
+            "kill_before_commit", "kill_after_commit", "kill_host", "kill_host", "cut_redis_before_commit",
             "cut_redis_after_commit", "kill_at_publish", "cut_at_publish",
         ),
         incidents=(2, 3, 5, 8), redis_ms=(0, 10, 60),
     ),
     Theme(
         name="the broker fails", often=3,
-        kinds=("kill_broker", "repeat_control", "nack", "slow_link", "kill_consumer", "cut_leader"),
+        kinds=(
+            "kill_broker", "kill_broker", "alarm", "repeat_control", "nack", "slow_link", "kill_consumer",
+        ),
         incidents=(1, 2, 3, 5), same_id=0.4,
     ),
     Theme(
@@ -78,6 +87,10 @@ THEMES: Final = (
         incidents=(2, 3, 5, 8), twins=(0.05, 0.2), options={"look_ahead": (3, 10, 50)},
     ),
     Theme(
+        name="bad messages", often=3, kinds=("kill_leader", "kill_consumer", "cut_consumer", "kill_broker"),
+        incidents=(0, 1, 3, 5), killers=(0, 1, 2, 3), refused=(0, 1, 2, 8),
+    ),
+    Theme(
         name="operators", often=2,
         kinds=(
             "rebalance", "reset_owners", "close_group", "evict", "leave_consumer", "cut_consumer",
@@ -89,18 +102,24 @@ THEMES: Final = (
 
 
 def draw_faults(random: Random, theme: Theme, busy_ms: int) -> tuple[Fault, ...]:
-    """The faults of a run whose consumers have work for about that long."""
+    """The faults of a run whose consumers have work for about that long, at least."""
     faults = []
+    apart_ms = random.choice(_APART_MS)
+    at_ms = random.random() * busy_ms / 2
     for _ in range(random.choice(theme.incidents)):
-        at_ms = int(random.random() * busy_ms)
-        faults.append(_fault(random, theme, at_ms))
+        at_ms += random.expovariate(1 / apart_ms)
+        if at_ms > busy_ms + _LATE_MS:  # nobody would notice
+            at_ms = random.random() * busy_ms
+        faults.append(_fault(random, theme, int(at_ms)))
         while random.random() < 0.25:
             at_ms += random.randrange(_SOON_MS)
-            faults.append(_fault(random, theme, at_ms))
+            faults.append(_fault(random, theme, int(at_ms)))
     return tuple(sorted(faults))
 
 
 def _fault(random: Random, theme: Theme, at_ms: int) -> Fault:
-    names = theme.kinds if theme.kinds and random.random() < _OF_THE_THEME else tuple(KINDS)
-    kind = random.choices(names, [KINDS[name].often for name in names])[0]
-    return Fault(at_ms, kind, random.randrange(60), random.randrange(10_000))
+    if theme.kinds and random.random() < _OF_THE_THEME:
+        kind = random.choice(theme.kinds)
+    else:
+        kind = random.choices(tuple(KINDS), [kind.often for kind in KINDS.values()])[0]
+    return Fault(at_ms, kind, random.randrange(60), random.randrange(10_000), random.random() < _PATIENT)

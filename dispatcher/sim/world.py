@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from dispatcher.core.consumers import ConsumerState
 from dispatcher.core.lane import Lane
 from dispatcher.protocol import LaneNames
 from dispatcher.settings import InboundSettings, LaneSettings, PolicyName, Settings
@@ -59,7 +60,7 @@ class World:
         self.checkers: list[Checker] = [*(kind(self) for kind in kinds), self.liveness]
         self.history = History(self.scheduler, self.names, self.checkers, verbose=verbose)
         self.broker = Broker(self.scheduler, self.history)
-        self.redis = Redis(self.scheduler, pace_ms=scenario.redis_ms)
+        self.redis = Redis(self.scheduler)
         self.redis.on_commit = self.history.committed
         self.redis.on_lead = self.history.raised
         self.plants = tuple(plants)
@@ -68,7 +69,9 @@ class World:
         self.machines: dict[ProcessLoop, Any] = {}
         for name, _, quorum in scenario.inbounds:
             self.broker.declare(name, quorum=quorum)
-        self.dispatchers = [DispatcherMachine(self, f"d{index}") for index in range(scenario.dispatchers)]
+        self.dispatchers = [
+            DispatcherMachine(self, f"d{index}", way_ms) for index, way_ms in enumerate(scenario.redis_ms)
+        ]
         self.consumers = [ConsumerMachine(self, plan) for plan in scenario.consumers]
         self.producer = Producer(self)
         self.faults = Faults(self)
@@ -115,7 +118,7 @@ class World:
     def _calm_ms_max(self) -> int:
         scenario = self.scenario
         slowest_ms = max(consumer.work_ms for consumer in scenario.consumers)
-        one_ms = WAYS_PER_MESSAGE * 2 * scenario.redis_ms + 2 * slowest_ms
+        one_ms = WAYS_PER_MESSAGE * 2 * max(scenario.redis_ms) + 2 * slowest_ms
         return CALM_MS_MAX + len(scenario.messages) * one_ms
 
     def _nobody_is_awaited(self) -> bool:
@@ -140,6 +143,14 @@ class World:
     def leader_lane(self) -> Lane | None:
         leader = self.leader()
         return leader.runner.lane if leader is not None and leader.runner is not None else None
+
+    def is_working(self) -> bool:
+        """Whether a consumer that is there has something in hand."""
+        lane = self.leader_lane()
+        return lane is not None and any(
+            consumer.in_flight and consumer.state is ConsumerState.LIVE
+            for consumer in lane.state.by_uuid.values()
+        )
 
     def next_settings(self) -> Settings:
         """What the next dispatcher that starts reads."""

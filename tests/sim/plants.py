@@ -141,9 +141,9 @@ def dispatched_again_behind_newer_ones(lane: Any, session: Any, store: Any) -> N
     take_backs = lane._membership._take_backs
     take_back = take_backs._return_messages
 
-    def behind(consumer: Any) -> Any:
+    def behind(consumer: Any, *rest: Any) -> Any:
         messages = list(consumer.in_flight.values())
-        touched = take_back(consumer)
+        touched = take_back(consumer, *rest)
         for message in messages:
             if message.tag and message.group is not None:
                 waiting = message.group.backlog(message.inbound).messages
@@ -262,10 +262,10 @@ def attempt_not_counted(lane: Any, session: Any, store: Any) -> None:
     take_backs = lane._membership._take_backs
     returned = take_backs._return_messages
 
-    def forgiving(consumer: Any) -> Any:
+    def forgiving(consumer: Any, *rest: Any) -> Any:
         for message in consumer.in_flight.values():
             message.attempt -= 1
-        return returned(consumer)
+        return returned(consumer, *rest)
 
     take_backs._return_messages = forgiving
 

@@ -25,6 +25,15 @@ def nack(faults: Faults, fault: Fault) -> None:
     broker.nack_next[queues[fault.target % len(queues)]] = 1 + fault.amount % 3
 
 
+@fault(often=3)
+def alarm(faults: Faults, fault: Fault) -> None:
+    """Short of memory for up to 8 s: whoever publishes is not read until it is over."""
+    broker = faults.world.broker
+    if broker.up and not broker.alarm:
+        broker.alarm = True
+        faults.after(200 + fault.amount % 8_000, broker.end_alarm)
+
+
 @fault(often=2)
 def slow_link(faults: Faults, fault: Fault) -> None:
     """One connection of anybody is slow until everything is repaired."""

@@ -23,11 +23,10 @@ def kill_dispatcher(faults: Faults, fault: Fault) -> None:
 
 @fault(often=2)
 def kill_host(faults: Faults, fault: Fault) -> None:
-    """Everything that runs here at once: all dispatchers and consumers, after Redis was slow for a while."""
-    if fault.amount % 2:
-        faults.world.redis.slow_ms = fault.amount % 1_000
-        faults.after(1_000, setattr, faults.world.redis, "slow_ms", 0)
-    faults.after(fault.amount % 50, _kill_all, faults, fault)
+    """Everything that runs here at once: all dispatchers and consumers, while commits are on their way."""
+    for connection in faults.leader_or(fault).redis_connections:
+        connection.way_ms += fault.target * 5
+    faults.after(fault.target * 5, _kill_all, faults, fault)
 
 
 def _kill_all(faults: Faults, fault: Fault) -> None:
@@ -45,6 +44,15 @@ def cut_leader(faults: Faults, fault: Fault) -> None:
 def freeze_leader(faults: Faults, fault: Fault) -> None:
     """It may wake up after its successor started."""
     faults.freeze(faults.leader_or(fault), fault)
+
+
+@fault(often=3)
+def late_commits(faults: Faults, fault: Fault) -> None:
+    """The broker loses sight of the leader, whose last commits are still on their way to Redis."""
+    leader = faults.leader_or(fault)
+    for connection in leader.redis_connections:
+        connection.way_ms = fault.amount % 1_500
+    faults.after(fault.target, faults.cut, leader, fault)
 
 
 @fault(often=2)

@@ -19,6 +19,7 @@ class Fault(NamedTuple):
     kind: str
     target: int = 0
     amount: int = 0
+    patient: bool = False  # it strikes only when a consumer works, unless it has to wait too long for that
 
 
 Strike = Callable[["Faults", Fault], None]

@@ -93,14 +93,18 @@ def nack_marker(faults: Faults, fault: Fault) -> None:
         world.broker.nack_next[world.names.control] = 1
 
     faults.arm(fault, "marker", 0, strike)
-    faults.cut(faults.consumer(fault), fault)
+    faults.cut(faults.consumer(fault), fault, _away_ms(fault))
 
 
 @fault(often=3)
 def late_marker(faults: Faults, fault: Fault) -> None:
-    """The marker for a consumer's former connection is stored behind the words of its new one."""
-    faults.arm(fault, "marker", 0, lambda connection: setattr(connection.up, "slow_ms", fault.amount % 100))
+    """A consumer comes back while the marker for its former connection is on its way."""
     for connection in faults.connections_of(faults.leader_or(fault).process):
-        connection.up.slow_ms = fault.amount % 100
-        faults.after(1_000, setattr, connection.up, "slow_ms", 0)
-    faults.cut(faults.consumer(fault), fault)
+        connection.up.slow_ms = 100 + fault.amount % 500
+        faults.after(2_000, setattr, connection.up, "slow_ms", 0)
+    faults.cut(faults.consumer(fault), fault, _away_ms(fault))
+
+
+def _away_ms(fault: Fault) -> int:
+    """Long enough to be missed, and back before long."""
+    return 200 + fault.amount % 800

@@ -18,6 +18,9 @@ Machine = DispatcherMachine | ConsumerMachine
 
 #: How long after the last fault everything is repaired.
 _REPAIR_MS: Final = 3_000
+#: How long a patient fault waits, and how often it looks.
+_PATIENCE_MS: Final = 2_000
+_LOOK_MS: Final = 7
 
 
 class Armed:
@@ -40,14 +43,24 @@ class Faults:
         self._armed: list[Armed] = []
         faults = world.scenario.faults
         last_ms = max((fault.at_ms for fault in faults), default=0)
-        self.over_at_ms = world.begun_at_ms + last_ms + (_REPAIR_MS if faults else 100)
+        self.over_at_ms = world.begun_at_ms + last_ms + (_PATIENCE_MS + _REPAIR_MS if faults else 100)
 
     def schedule(self) -> None:
         world = self.world
         for fault in world.scenario.faults:
-            world.scheduler.after(fault.at_ms, self._strike, fault)
+            if fault.patient:
+                until_ms = world.begun_at_ms + fault.at_ms + _PATIENCE_MS
+                world.scheduler.after(fault.at_ms, self._strike_at_work, fault, until_ms)
+            else:
+                world.scheduler.after(fault.at_ms, self._strike, fault)
         world.broker.before_publish = self._before_publish
         world.redis.around_commit = self._around_commit
+
+    def _strike_at_work(self, fault: Fault, until_ms: int) -> None:
+        if self.world.is_working() or self.world.scheduler.now_ms >= until_ms:
+            self._strike(fault)
+        else:
+            self.after(_LOOK_MS, self._strike_at_work, fault, until_ms)
 
     def _strike(self, fault: Fault) -> None:
         self.world.history.note("FAULT", fault.kind, fault.target, fault.amount)
@@ -64,6 +77,7 @@ class Faults:
         world.refusals.stop()
         world.history.note("FAULT", "over")
         world.broker.restart()
+        world.broker.end_alarm()
         world.broker.nack_next.clear()
         if not world.redis.up:
             world.redis.restart(0)
@@ -138,8 +152,13 @@ class Faults:
         if machine is not None:
             self.kill(machine, down_ms)
 
-    def cut(self, machine: Machine, fault: Fault) -> None:
-        """Its connections to the broker end: at the broker at once, or somewhere on the way."""
+    def cut(self, machine: Machine, fault: Fault, away_ms: int | None = None) -> None:
+        """Its connections to the broker end, at the broker at once or somewhere on the way. It can
+        make no other for so long (None: for as long as the fault says, often not at all)."""
+        if away_ms is None:
+            away_ms = fault.amount % 700 if fault.amount % 3 else 0
+        if machine.process is not None:
+            machine.process.cut_off_until_ms = self.world.scheduler.now_ms + away_ms
         for connection in self.connections_of(machine.process):
             if fault.amount % 2:
                 connection.ended_by_broker("cut")

@@ -1,0 +1,105 @@
+"""The messages of a run: when they are published, where to, and what is peculiar about some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Final, NamedTuple
+
+from dispatcher.sim.themes import Theme
+
+#: Most runs are short, some are long: interleavings of few messages find most, long runs find the rest.
+MESSAGES_MIN: Final = 200
+MESSAGES_MAX: Final = 2_000
+#: What it costs to publish a copy of a message: the channel; the channel, also for its dead letter
+#: until faults are over; the connection.
+REFUSALS: Final = ("copy", "copy", "everywhere", "connection")
+
+
+class MessagePlan(NamedTuple):
+    """One message that a producer publishes."""
+
+    at_ms: int
+    uid: int
+    inbound: int
+    group: str | None
+    fails: bool = False
+    closes: bool = False
+    persistent: bool = True
+    expires_ms: int = 0
+    twin_of: int = 0  # equal in every byte to this one; 0: to none
+    message_id: str | None = None
+    kills: bool = False  # whoever works on it
+    refused: str = ""  # RabbitMQ took it and does not take it again: one of REFUSALS
+
+
+def draw_count(random: Random) -> int:
+    """How many messages a run has."""
+    draw = random.random()
+    if draw < 0.94:
+        return MESSAGES_MIN + int(80 * draw)
+    return random.randint(300, 800) if draw < 0.99 else random.randint(800, MESSAGES_MAX)
+
+
+def draw_messages(
+    chance: Callable[[str], Random], count: int, inbounds: int, groups: int, span_ms: int, theme: Theme
+) -> tuple[MessagePlan, ...]:
+    """That many messages, published in the first `span_ms`; `chance` gives each aspect its own."""
+    plans = _messages(chance("messages"), count, inbounds, groups, span_ms, theme)
+    plans = _with_killers(chance("killers"), plans, theme)
+    return _with_refusals(chance("refusals"), plans, theme)
+
+
+def _messages(
+    random: Random, count: int, inbounds: int, groups: int, span_ms: int, theme: Theme
+) -> tuple[MessagePlan, ...]:
+    failing, closing = random.choice((0, 0, 0.02)), random.choice((0, 0, 0.05))
+    loose, transient = random.choice((0, 0, 0.2)), random.choice((0, 0, 0.1))
+    expiring, twins = random.choice((0, 0, 0, 0.05)), random.choice(theme.twins)
+    ids = random.choice((0, 0, 1, 20))  # 0: none, 1: unique ones, else: one for so many messages
+    plans = []
+    times = sorted(int(random.random() * span_ms) for _ in range(count))
+    for uid, at_ms in enumerate(times, 1):
+        inbound = random.randrange(inbounds)
+        group = None if random.random() < loose else f"g{int(random.random() ** 2 * groups)}"
+        plan = MessagePlan(
+            at_ms, uid, inbound, group, fails=random.random() < failing, closes=random.random() < closing,
+            persistent=random.random() >= transient,
+            expires_ms=random.randint(50, 3_000) if random.random() < expiring else 0,
+            message_id=f"id-{uid // ids}" if ids else None,
+        )  # fmt: skip
+        plans.append(plan)
+        if random.random() < twins:
+            plans[-1] = plan._replace(
+                group=f"twins{uid}", fails=False, closes=False, persistent=True, expires_ms=0
+            )
+            plans += _twins(random, plans[-1])
+    return tuple(sorted(plans, key=lambda plan: plan.at_ms))
+
+
+def _with_killers(random: Random, plans: tuple[MessagePlan, ...], theme: Theme) -> tuple[MessagePlan, ...]:
+    """Now and then a few that kill whoever works on them."""
+    twins = {plan.twin_of for plan in plans}
+    single = [
+        index for index, plan in enumerate(plans)
+        if not (plan.twin_of or plan.uid in twins or plan.fails or plan.expires_ms)
+    ]  # fmt: skip
+    killers = set(random.sample(single, min(len(single), random.choice(theme.killers))))
+    return tuple(plan._replace(kills=index in killers) for index, plan in enumerate(plans))
+
+
+def _with_refusals(random: Random, plans: tuple[MessagePlan, ...], theme: Theme) -> tuple[MessagePlan, ...]:
+    """Now and then a few that can't be published again."""
+    count, kind = random.choice(theme.refused), random.choice(REFUSALS)
+    twins = {plan.twin_of for plan in plans}
+    single = [n for n, p in enumerate(plans) if not (p.twin_of or p.uid in twins or p.kills)]
+    chosen = set(random.sample(single, min(len(single), count)))
+    return tuple(plan._replace(refused=kind if n in chosen else "") for n, plan in enumerate(plans))
+
+
+def _twins(random: Random, plan: MessagePlan) -> list[MessagePlan]:
+    """One or two more that are equal to it in every byte."""
+    return [
+        plan._replace(twin_of=plan.uid, at_ms=plan.at_ms + random.choice((0, 0, 300, 1_000)))
+        for _ in range(random.choice((1, 1, 2)))
+    ]
