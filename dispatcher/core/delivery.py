@@ -49,12 +49,16 @@ class Delivery:
     def _serve_share(self, inbound: Inbound, share: Share) -> None:
         backlog = next(iter(share.backlogs))
         self._dispatch(inbound, backlog.messages.popleft(), share.consumer, backlog.group)
-        backlog.group.forget_if_empty(backlog)
+        self._served(backlog)
         if backlog.source is share:
             share.backlogs.move_to_end(backlog)
-            if backlog.messages[0].attempt >= self._state.suspect_after:
-                backlog.leave()
-                self._state.list_backlog(backlog)
+
+    def _served(self, backlog: Backlog) -> None:
+        """It may be empty now, and a suspect that stands in front now is not served in its turn."""
+        backlog.group.forget_if_empty(backlog)
+        if backlog.source is not None and backlog.messages[0].attempt >= self._state.suspect_after:
+            backlog.leave()
+            self._state.list_backlog(backlog)
 
     def _serve_free(self, inbound: Inbound, free: FreeGroups) -> None:
         """The next free group goes to the consumer with the least to do, with its first batch."""
@@ -76,7 +80,7 @@ class Delivery:
             self._dispatch(inbound, message, consumer, group)
             if message.closing:
                 break
-        group.forget_if_empty(backlog)
+        self._served(backlog)
 
     def hand_over_alone(self, message: Message, consumer: Consumer) -> None:
         """Give a suspect to a consumer that has nothing else (see dispatcher.core.suspects).

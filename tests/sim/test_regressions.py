@@ -148,3 +148,16 @@ def test_a_suspect_that_comes_back_before_what_was_listed_is_tried_alone() -> No
     effects = core.step([MessagesArrived(again)], NOW_MS)
     sent = [a.message.content for a in effects.actions if isinstance(a, Dispatched)]
     assert sent == ["suspect"]
+
+
+def test_a_suspect_behind_the_first_message_of_a_free_group_is_tried_alone() -> None:
+    """The group was listed at its new owner while another message stood in front, and nobody looked again."""
+    waiting = [entry("m", 1, 1, 1, holder=0), entry("suspect", 2, 2, 2, holder=0)._replace(attempt=2)]
+    core = lane(records=waiting, incarnations={1: ROW})
+    core.step([Join(consumer="c", incarnation="uuid", n=2, queue="queue", prefetch=10)], NOW_MS)
+    effects = core.step([MessagesArrived([original("m", 1), original("suspect", 2)])], NOW_MS)
+    (copy,) = [action for action in effects.actions if isinstance(action, Dispatched)]
+    assert copy.message.content == "m"
+    effects = core.step([Settle(consumer="c", incarnation="uuid", acked=((copy.seq, copy.seq),))], NOW_MS)
+    (copy,) = [action for action in effects.actions if isinstance(action, Dispatched)]
+    assert copy.message.content == "suspect"
