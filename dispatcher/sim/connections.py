@@ -26,11 +26,12 @@ class BrokerConnection:
         self.process = process
         self.name = name
         self.up = Pipe(broker.scheduler, None, self._receive)
-        self.down = Pipe(broker.scheduler, process, receiver)
+        self.down = Pipe(broker.scheduler, process, self._arrived)
         self.channels: dict[int, BrokerChannel] = {}
         self.open = True  # as the broker sees it
         self.gone = False  # as its process sees it
         self.end_code = 320  # AMQP's reply code, once it is over
+        self._receiver = receiver
         self._on_lost = on_lost
         self._blocked = False  # it published during an alarm: nothing of it is read, not even its end
         self._unread: list[Any] = []
@@ -65,6 +66,10 @@ class BrokerConnection:
         self.up.cut(everything_lost=True)
         self._end()
         self.down.cut(lambda: self._lost(why))
+
+    def _arrived(self, batch: list[Any]) -> None:
+        if not self.gone:  # whoever has closed it reads nothing more
+            self._receiver(batch)
 
     def _lost(self, why: str) -> None:
         if not self.gone:
