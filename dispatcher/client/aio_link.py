@@ -29,6 +29,7 @@ from yarl import URL
 from dispatcher.client.library_logs import mark_as_ours
 from dispatcher.client.links import (
     AMQP_HEARTBEAT_S,
+    CANCELLED,
     CLOSE_TIMEOUT_S,
     NACKED,
     OPEN_TIMEOUT_S,
@@ -134,8 +135,8 @@ class AioLink:
         if self._underlay is not None:
             self._start(self._publish(self._underlay, publication))
 
-    def reset(self, reason: str) -> None:
-        self._start(self._reset(reason, 0))
+    def reset(self, reason: str, code: int) -> None:
+        self._start(self._reset(reason, code))
 
     def close(self) -> None:
         self._start(self._close())
@@ -222,7 +223,7 @@ class AioLink:
     def _cancelled(self, frame: Basic.Cancel) -> None:
         if frame.consumer_tag == self._consumer_tag:
             self._consumer_tag = ""
-            self._receiver.lost("RabbitMQ cancelled the consumer: its queue was deleted", 0)
+            self._receiver.lost("RabbitMQ cancelled the consumer: its queue was deleted", CANCELLED)
 
     async def _connection_closed(self, sender: Any, error: BaseException | None = None) -> None:
         if sender is not None and sender in (self._connection, self._channel):

@@ -14,7 +14,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast
 from dispatcher import protocol
 from dispatcher.client import properties as amqp_properties
 from dispatcher.client.copies import Copy
-from dispatcher.client.links import REFUSAL_CODES, Loop, MakeLink, Publication, Timer
+from dispatcher.client.links import NOT_TAKEN, REFUSAL_CODES, Loop, MakeLink, Publication, Timer
+from dispatcher.client.losses import Losses
 from dispatcher.client.membership import Membership
 from dispatcher.client.orders import Finish, Lose, OpenQueue, Order, Publish
 from dispatcher.client.properties import Properties
@@ -82,7 +83,7 @@ class ConsumerEngine(Generic[M]):
         self._timer_at_ms = 0
         self._message_ids = count(1)
         self._error: Exception | None = None
-        self._last_loss = ""
+        self._losses = Losses()
         self._joined_as = ("", 0)
 
     # --- the application's facts ----------------------------------------------------------------------
@@ -147,8 +148,7 @@ class ConsumerEngine(Generic[M]):
                 f"{self._names.control_exchange} when it first runs it; compare lane, prefix and vhost with "
                 "its configuration"
             )
-        level = logging.DEBUG if reason == self._last_loss else logging.WARNING  # attempts go on every second
-        self._last_loss = reason
+        level = self._losses.level(code)
         LOG.log(level, "consumer %s of lane %s: %s", self._membership.consumer, self._names.lane, reason)
         self._membership.member.connection_lost(reason, self._loop.now_ms())
         self._ask_step()
@@ -177,7 +177,7 @@ class ConsumerEngine(Generic[M]):
         member = self._membership.member
         if self._membership.joined and (member.incarnation, member.n) != self._joined_as:
             self._joined_as = member.incarnation, member.n
-            self._last_loss = ""
+            self._losses.over()
             held = len(member.in_hand)
             LOG.info("consumer %s joined lane %s, %d in hand", member.consumer, self._names.lane, held)
 
@@ -189,7 +189,8 @@ class ConsumerEngine(Generic[M]):
     def returned(self, token: int, reason: str) -> None:
         if not self._membership.over:
             # Without its control queue the lane is not there (yet); the next join asks again.
-            self._link.reset(f"a control message did not arrive in lane {self._names.lane}: {reason}")
+            problem = f"a control message did not arrive in lane {self._names.lane}: {reason}"
+            self._link.reset(problem, NOT_TAKEN)
 
     def closed(self) -> None:
         self._listener.ended(self._error)
@@ -229,7 +230,8 @@ class ConsumerEngine(Generic[M]):
                 case Publish():
                     self._publish(order)
                 case OpenQueue():
-                    LOG.info("consumer %s opens a queue: %s", self._membership.consumer, order.reason)
+                    level = logging.DEBUG if self._losses.ongoing else logging.INFO
+                    LOG.log(level, "consumer %s opens a queue: %s", self._membership.consumer, order.reason)
                     self._link.open(self._names.exchange)
                 case Lose():
                     LOG.warning(

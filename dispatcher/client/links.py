@@ -19,6 +19,10 @@ OPEN_TIMEOUT_S: Final = 10
 CLOSE_TIMEOUT_S: Final = 5
 #: Not AMQP's: the server's certificate is not trusted, or not for its name.
 UNTRUSTED: Final = -1
+#: Not AMQP's: the server cancelled the consumer.
+CANCELLED: Final = -2
+#: Not AMQP's: the connection was given up because the broker did not take a message that has to arrive.
+NOT_TAKEN: Final = -3
 #: Codes of what stays refused until somebody changes something: access refused, not allowed (the vhost).
 REFUSAL_CODES: Final = frozenset({403, 530, UNTRUSTED})
 #: A nacked publish has no code of its own.
@@ -102,7 +106,10 @@ class Receiver(Protocol):
         """Connected; `queue` is the new queue, empty if none was asked for."""
 
     def lost(self, reason: str, code: int) -> None:
-        """The connection ended or could not be made; `code` is AMQP's reply code, 0 without one."""
+        """The connection ended or could not be made.
+
+        `code` is the kind of the loss: AMQP's reply code, one of those above, or 0 without any.
+        """
 
     def delivered(self, deliveries: list[Delivery]) -> None:
         """Messages that came in the newest queue."""
@@ -129,7 +136,7 @@ class Link(Protocol):
     def publish(self, publication: Publication) -> None:
         """In the order of the calls. Nothing happens without a connection: `lost` was or will be reported."""
 
-    def reset(self, reason: str) -> None:
+    def reset(self, reason: str, code: int) -> None:
         """End the connection and report it as lost."""
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from pika.spec import Basic
 from dispatcher.client.io_thread import IoThread
 from dispatcher.client.links import (
     AMQP_HEARTBEAT_S,
+    CANCELLED,
     CLOSE_TIMEOUT_S,
     NACKED,
     OPEN_TIMEOUT_S,
@@ -108,8 +109,8 @@ class PikaLink:
             _RawProperties(publication.properties), mandatory=True,
         )  # fmt: skip
 
-    def reset(self, reason: str) -> None:
-        self._io.call_soon(lambda: self._reset(reason, 0))
+    def reset(self, reason: str, code: int) -> None:
+        self._io.call_soon(lambda: self._reset(reason, code))
 
     def close(self) -> None:
         self._io.call_soon(self._close)
@@ -181,7 +182,7 @@ class PikaLink:
     def _cancelled(self, frame: Any) -> None:
         if frame.method.consumer_tag == self._consumer_tag:
             self._consumer_tag = ""
-            self._receiver.lost("RabbitMQ cancelled the consumer: its queue was deleted", 0)
+            self._receiver.lost("RabbitMQ cancelled the consumer: its queue was deleted", CANCELLED)
 
     def _came_back(self, channel: Any, method: Any, properties: Any, _body: bytes) -> None:
         if channel is self._channel:

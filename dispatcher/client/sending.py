@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from dispatcher.client import properties as amqp_properties
 from dispatcher.client.links import REFUSAL_CODES, Endpoint, Loop, MakeLink, Publication, Tls
+from dispatcher.client.losses import Losses
 from dispatcher.client.outbox import Failure, Outbox, Outgoing
 from dispatcher.client.pacing import Backoff
 from dispatcher.client.properties import Properties
@@ -120,7 +121,7 @@ class ProducerEngine:
         self._close_asked = False
         self._link_closed = False
         self._step_asked = False
-        self._last_loss = ""
+        self._losses = Losses()
 
     def start(self) -> None:
         self._link.open(None)
@@ -147,7 +148,7 @@ class ProducerEngine:
 
     def opened(self, queue: str) -> None:
         self._connected = self._ever_connected = True
-        self._last_loss = ""
+        self._losses.over()
         self._backoff.reset()
         self._step()
 
@@ -157,9 +158,7 @@ class ProducerEngine:
         if code in REFUSAL_CODES and not self._ever_connected:
             self._end(ConfigurationError(f"RabbitMQ refuses this producer: {reason}"))
             return
-        level = logging.DEBUG if reason == self._last_loss else logging.WARNING  # attempts go on every second
-        self._last_loss = reason
-        LOG.log(level, "producer: %s", reason)
+        LOG.log(self._losses.level(code), "producer: %s", reason)
         if self._connected and code in PUBLISH_REFUSED_CODES:
             _resolve(self._outbox.fail_in_flight(reason))
         self._connected = False

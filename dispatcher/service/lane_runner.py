@@ -16,7 +16,15 @@ from dispatcher.core.lane import Lane
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.policies import policy
 from dispatcher.core.views import Views
-from dispatcher.errors import ConfigurationError, DispatcherError, Fenced, LoginRefused, NumbersBehind
+from dispatcher.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    DispatcherError,
+    Fenced,
+    LoginRefused,
+    NumbersBehind,
+    StoreUnavailable,
+)
 from dispatcher.protocol import LaneNames
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.caution import NO_SUSPICION
@@ -33,6 +41,8 @@ log = structlog.get_logger()
 #: Between attempts after a loss: at once at first, so that a fail-over is quick, then slower.
 RETRY_S_MIN: Final = 0.05
 RETRY_S_MAX: Final = 1.0
+#: A failure that did not come for so long is another one: of attempts that fail none takes longer.
+OUTAGE_OVER_MS: Final = 60_000
 
 
 class RunnerState(Enum):
@@ -42,6 +52,11 @@ class RunnerState(Enum):
     LEADING = "leading"
     WAITING = "waiting"  # to try again after a problem
     STOPPED = "stopped"
+
+
+def _kind(failure: BaseException) -> object:
+    """What makes two failures the same: system and servers word one outage in several ways."""
+    return type(failure) if type(failure) in (BrokerUnavailable, StoreUnavailable) else str(failure)
 
 
 class LaneRunner:
@@ -70,6 +85,7 @@ class LaneRunner:
         self._lane_epoch_min = 0  # consumers have seen numbers below it
         self._suspicion = NO_SUSPICION
         self._is_new = False  # its exchange was not there: no consumer can hold anything of it
+        self._failed_at_ms: dict[object, int] = {}  # by the kind of failure, since this last led
 
     # -- life --
 
@@ -119,7 +135,15 @@ class LaneRunner:
             self._lane_epoch_min = failure.lane_epoch
         if isinstance(failure, Fenced):
             self.problem = None
-        log.warning("lane_interrupted", lane=self.name, problem=str(failure))
+        self._log(failure)
+
+    def _log(self, failure: BaseException) -> None:
+        """Attempts go on every second: an outage is told once."""
+        kind, now_ms = _kind(failure), self._clock.now_ms()
+        failed_at_ms = self._failed_at_ms.get(kind)
+        tell = log.warning if failed_at_ms is None or now_ms - failed_at_ms > OUTAGE_OVER_MS else log.debug
+        self._failed_at_ms[kind] = now_ms
+        tell("lane_interrupted", lane=self.name, problem=str(failure))
 
     async def stop(self) -> None:
         """Stop dispatching: what is settled is acked, everything else goes back to its queue."""
@@ -150,6 +174,7 @@ class LaneRunner:
             store = await self._open_store()
             session, witness = await self._take_over(link, channels, store)
             self.state, self.problem = RunnerState.LEADING, None
+            self._failed_at_ms.clear()
             self.leaderships += 1
             log.info("lane_led", lane=self.name)
             self._tasks.append(asyncio.create_task(witness.renew_after_recovery(session.decided_is_done)))

@@ -86,10 +86,10 @@ class ConsumerLink:
             publication.properties, publication.body,
         )  # fmt: skip
 
-    def reset(self, reason: str) -> None:
+    def reset(self, reason: str, code: int) -> None:
         if self.connection is not None and not self.connection.gone:
             self.connection.close()
-            self._process.call_soon(self._lost, reason)
+            self._process.call_soon(self._lost, reason, code)
 
     def close(self) -> None:
         if self.connection is not None and not self.connection.gone:
@@ -133,7 +133,7 @@ class ConsumerLink:
                 self._returned.add(tag)
                 self._receiver.returned(self._unconfirmed[tag].token, item.text)
             case ConsumerCancelled() if item.consumer_tag.decode() == self._queue:
-                self.reset("the consumer was cancelled")
+                self.reset("the consumer was cancelled", links.CANCELLED)
             case ChannelClosed():
                 assert self.connection is not None
                 self.connection.close()

@@ -323,7 +323,7 @@ async def test_it_waits_for_a_broker_that_is_not_there_yet(
     await consumer.joined()
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert {record.name for record in warnings} == {"dispatcher.client"}, "the libraries' noise is kept out"
-    assert len(warnings) < proxy.refused, "a loss is reported once"
+    assert len(warnings) == 1, "one outage, however often and in whichever words it comes"
 
 
 async def test_nobody_listens_where_the_broker_should_be(

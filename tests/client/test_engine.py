@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from itertools import count
 from typing import Any
+
+import pytest
 
 from dispatcher.client.copies import Message
 from dispatcher.client.engine import ConsumerEngine
 from dispatcher.client.links import Publication, Receiver
 from dispatcher.client.membership import Membership
+from dispatcher.client.outbox import Outbox
+from dispatcher.client.sending import ProducerEngine
 from dispatcher.client.tap import Delivery
 from dispatcher.errors import InvalidTransition
 from dispatcher.protocol import LaneNames
@@ -25,9 +30,10 @@ class ManualLoop:
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
+        self.now = 0
 
     def now_ms(self) -> int:
-        return 0
+        return self.now
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.calls.append(callback)
@@ -54,7 +60,7 @@ class RecordingLink:
     def publish(self, publication: Publication) -> None:
         self.published.append(publication)
 
-    def reset(self, reason: str) -> None: ...
+    def reset(self, reason: str, code: int) -> None: ...
 
     def close(self) -> None:
         self.is_closed = True
@@ -94,8 +100,13 @@ class Subject:
             membership, LaneNames("orders"), self.loop, self.application, self.make_link
         )
         self.engine.start()
-        self.engine.opened("q1")
-        self.deliver(*notice_properties("welcome", incarnation="uuid-1", n=1, heartbeat=100))
+        self.join(1)
+
+    def join(self, n: int) -> None:
+        self.loop.now += 1_000
+        self.loop.turn()
+        self.engine.opened(f"q{n}")
+        self.deliver(*notice_properties("welcome", incarnation="uuid-1", n=n, heartbeat=100))
 
     def make_link(self, receiver: Receiver) -> RecordingLink:
         self.link = RecordingLink(receiver)
@@ -140,6 +151,39 @@ def test_an_error_of_ours_ends_the_consumer_with_it() -> None:
     subject.application.breaks = False
     subject.deliver(copy_properties(6))
     assert not subject.application.messages
+
+
+def test_a_loss_is_told_once_until_it_has_joined_again(caplog: pytest.LogCaptureFixture) -> None:
+    subject = Subject()
+
+    def told(reason: str, code: int = 0) -> list[str]:
+        caplog.clear()
+        subject.engine.lost(reason, code)
+        return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+
+    assert told("reset by peer") == ["consumer c1 of lane orders: reset by peer"]
+    assert told("end of file") == told("shut down", 320) == told("refused") == []
+    assert len(told("no such exchange", 404)) == 1, "another kind"
+    assert told("refused") == told("no such exchange", 404) == []
+    subject.join(2)
+    assert told("refused") == ["consumer c1 of lane orders: refused"]
+
+
+def test_a_producer_tells_a_loss_once_until_it_is_connected_again(caplog: pytest.LogCaptureFixture) -> None:
+    links: list[RecordingLink] = []
+
+    def make_link(receiver: Receiver) -> RecordingLink:
+        links.append(RecordingLink(receiver))
+        return links[0]
+
+    engine = ProducerEngine(Outbox(), ManualLoop(), make_link, lambda: None)
+    engine.start()
+    for reason in ("reset by peer", "end of file", "refused"):
+        engine.lost(reason, 0)
+    engine.opened("")
+    engine.lost("reset by peer", 0)
+    told = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert told == ["producer: reset by peer"] * 2
 
 
 def test_a_message_that_is_nothing_known_is_only_logged() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -9,6 +10,7 @@ import socket
 import pytest
 
 from dispatcher.nodes.management import Management
+from tests.client.tcp_proxy import TcpProxy
 from tests.conftest import Vhost
 from tests.service.conftest import Starter
 from tests.service.harness import Bench, DispatcherProcess, lane
@@ -155,6 +157,24 @@ def test_servers_that_are_away_are_waited_for(dispatcher_process: Starter, vhost
     assert one.get("/readyz")[0] == 503
     code, took_s = one.terminate()
     assert (code, took_s < 5) == (0, True)
+
+
+async def test_an_outage_is_told_once(dispatcher_process: Starter, vhost: Vhost) -> None:
+    async with TcpProxy(vhost.amqp_url) as proxy:
+        proxy.refuses = True
+        one = dispatcher_process(changes={"rabbitmq": {"url": proxy.url}}, orders=lane())
+
+        async def leads() -> bool:
+            return "leading" in (await asyncio.to_thread(one.get, "/readyz"))[1]
+
+        await eventually(lambda: proxy.refused >= 5, what="several attempts")
+        assert len(one.logged("lane_interrupted")) == 1
+        proxy.refuses = False
+        await eventually(leads, what="it to lead")
+        proxy.refuses = True
+        proxy.cut()
+        await eventually(lambda: proxy.refused >= 10, what="several attempts more")
+        assert len(one.logged("lane_interrupted")) == 2
 
 
 def test_a_server_that_never_answers_does_not_keep_it_from_stopping(dispatcher_process: Starter) -> None:
