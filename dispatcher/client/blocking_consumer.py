@@ -14,14 +14,12 @@ from typing import Self
 from dispatcher.client.consumer import STOP_SIGNALS
 from dispatcher.client.copies import BlockingMessage
 from dispatcher.client.engine import ConsumerEngine
-from dispatcher.client.identity import ConsumerIdentity
+from dispatcher.client.identity import ConsumerBase
 from dispatcher.client.io_thread import IoThread
-from dispatcher.client.links import CLOSE_TIMEOUT_S, Tls
-from dispatcher.client.membership import OFFLINE_LIMIT_MS
+from dispatcher.client.links import CLOSE_TIMEOUT_S
 from dispatcher.client.pika_link import PikaLink
 from dispatcher.client.retries import RetryChoice
 from dispatcher.client.thread_runner import BlockingHandler, ThreadRunner
-from dispatcher.protocol import DEFAULT_PREFIX
 
 
 class _BlockingInbox:
@@ -85,7 +83,7 @@ class _BlockingInbox:
         self._waiting.put(None)
 
 
-class BlockingGroupConsumer:
+class BlockingGroupConsumer(ConsumerBase):
     """`GroupConsumer` for threads; see there for the promises.
 
         with BlockingGroupConsumer(url, "orders", "worker-1") as consumer:
@@ -99,24 +97,10 @@ class BlockingGroupConsumer:
     A thread can't be cancelled: a handler that runs for long should look at `message.lost`.
     """
 
-    def __init__(
-        self,
-        url: str,
-        lane: str,
-        consumer_id: str,
-        prefetch: int = 50,
-        *,
-        prefix: str = DEFAULT_PREFIX,
-        tls: Tls | None = None,
-        offline_limit_ms: int = OFFLINE_LIMIT_MS,
-    ) -> None:
-        self._identity = ConsumerIdentity.of(
-            url, lane, consumer_id, prefetch, prefix=prefix, tls=tls, offline_limit_ms=offline_limit_ms
-        )
+    def _set_up(self) -> None:
         self._inbox = _BlockingInbox()
         self._io: IoThread | None = None
         self._engine: ConsumerEngine[BlockingMessage] | None = None
-        self._signals = 0
 
     # --- life -----------------------------------------------------------------------------------------
 

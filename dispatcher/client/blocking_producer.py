@@ -7,20 +7,19 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, InvalidStateError, wait
 from functools import partial
-from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
 from dispatcher.client.io_thread import IoThread
-from dispatcher.client.links import CLOSE_TIMEOUT_S, Tls
+from dispatcher.client.links import CLOSE_TIMEOUT_S
 from dispatcher.client.outbox import Outbox, Outgoing
 from dispatcher.client.pika_link import PikaLink
 from dispatcher.client.properties import Properties
-from dispatcher.client.sending import GROUP_HEADER, SEQUENCE_HEADER, Group, ProducerEngine, Sender
+from dispatcher.client.sending import Group, ProducerBase, ProducerEngine
 from dispatcher.errors import BrokerUnavailable
 
 
-class BlockingGroupProducer:
+class BlockingGroupProducer(ProducerBase):
     """`GroupProducer` for threads; see there for the promises.
 
         with BlockingGroupProducer(url, "orders.in") as producer:
@@ -30,38 +29,16 @@ class BlockingGroupProducer:
     send it.
     """
 
-    def __init__(
-        self,
-        url: str,
-        queue: str | None = None,
-        *,
-        exchange: str | None = None,
-        routing_key: str = "",
-        group: Group | None = None,
-        auto_group: bool = False,
-        group_header: str = GROUP_HEADER,
-        sequence_header: str = SEQUENCE_HEADER,
-        tls: Tls | None = None,
-    ) -> None:
-        self._sender = Sender.of(
-            url, queue, exchange=exchange, routing_key=routing_key, group=group, auto_group=auto_group,
-            group_header=group_header, sequence_header=sequence_header, tls=tls,
-        )  # fmt: skip
-        self._tokens = count(1)
+    def _set_up(self) -> None:
         self._io: IoThread | None = None
         self._engine: ProducerEngine | None = None
         self._submitting = threading.Lock()  # numbers are submitted in their order
         self._answers: set[Future[str]] = set()
 
-    @property
-    def group(self) -> Group | None:
-        """The group of messages that name none."""
-        return self._sender.group
-
     def open(self) -> None:
         """Begin to connect; `with` does it. Returns at once: sends wait for the connection."""
         if self._io is None:
-            endpoint = self._sender.endpoint
+            endpoint = self._endpoint
             io = self._io = IoThread(f"dispatcher {endpoint.connection_name}", self._crashed)
             self._engine = ProducerEngine(
                 Outbox(), io, lambda receiver: PikaLink(endpoint, receiver, io), io.end
@@ -111,7 +88,7 @@ class BlockingGroupProducer:
             raise RuntimeError("the producer is not open: use `with`, or call its open()")
         answer: Future[str] = Future()
         with self._submitting:
-            key, publication = self._sender.publication(
+            key, publication = self._labels.publication(
                 next(self._tokens), body, group, headers, properties, routing_key, close
             )
             self._answers.add(answer)

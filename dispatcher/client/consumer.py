@@ -12,18 +12,16 @@ from typing import Final, Self
 from dispatcher.client.aio_link import AioLink, AioLoop
 from dispatcher.client.copies import Message
 from dispatcher.client.engine import ConsumerEngine
-from dispatcher.client.identity import ConsumerIdentity
+from dispatcher.client.identity import ConsumerBase
 from dispatcher.client.inbox import Inbox
-from dispatcher.client.links import CLOSE_TIMEOUT_S, Tls
-from dispatcher.client.membership import OFFLINE_LIMIT_MS
+from dispatcher.client.links import CLOSE_TIMEOUT_S
 from dispatcher.client.retries import RetryChoice
 from dispatcher.client.runner import SLICE_MS, Handler, Runner, monotonic_ms
-from dispatcher.protocol import DEFAULT_PREFIX
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-class GroupConsumer:
+class GroupConsumer(ConsumerBase):
     """One consumer of a lane.
 
         async with GroupConsumer(url, "orders", "worker-1") as consumer:
@@ -45,24 +43,10 @@ class GroupConsumer:
     anything else is tried again, at least every second, and logged by the logger `dispatcher.client`.
     """
 
-    def __init__(
-        self,
-        url: str,
-        lane: str,
-        consumer_id: str,
-        prefetch: int = 50,
-        *,
-        prefix: str = DEFAULT_PREFIX,
-        tls: Tls | None = None,
-        offline_limit_ms: int = OFFLINE_LIMIT_MS,
-    ) -> None:
-        self._identity = ConsumerIdentity.of(
-            url, lane, consumer_id, prefetch, prefix=prefix, tls=tls, offline_limit_ms=offline_limit_ms
-        )
+    def _set_up(self) -> None:
         self._inbox = Inbox()
         self._engine: ConsumerEngine[Message] | None = None
         self._slice_ends_ms = 0
-        self._signals = 0
 
     # --- life -----------------------------------------------------------------------------------------
 

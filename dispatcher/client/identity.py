@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -10,49 +11,28 @@ from typing import TypeVar
 from dispatcher.client.copies import Copy, Numbers, Settler
 from dispatcher.client.engine import ConsumerEngine, Listener
 from dispatcher.client.links import Endpoint, Loop, MakeLink, Tls
-from dispatcher.client.membership import Membership
+from dispatcher.client.membership import OFFLINE_LIMIT_MS, Membership
 from dispatcher.errors import ConfigurationError
-from dispatcher.protocol import PREFETCH_MAX, RESERVED_SEGMENTS, LaneNames, dotted_name_problem
+from dispatcher.protocol import (
+    DEFAULT_PREFIX,
+    PREFETCH_MAX,
+    RESERVED_SEGMENTS,
+    LaneNames,
+    dotted_name_problem,
+)
 
 M = TypeVar("M", bound=Copy)
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerIdentity:
-    """The arguments that both consumers take."""
+    """Who joins which lane, from where."""
 
     endpoint: Endpoint
     names: LaneNames
     consumer: str
     prefetch: int
     offline_limit_ms: int
-
-    @classmethod
-    def of(
-        cls,
-        url: str,
-        lane: str,
-        consumer_id: str,
-        prefetch: int,
-        *,
-        prefix: str,
-        tls: Tls | None,
-        offline_limit_ms: int,
-    ) -> ConsumerIdentity:
-        """Raises ConfigurationError naming every argument that can't work."""
-        problems = []
-        if problem := dotted_name_problem(lane, reserved=RESERVED_SEGMENTS):
-            problems.append(f"lane: {problem}")
-        if problem := dotted_name_problem(consumer_id):
-            problems.append(f"consumer_id: {problem}")
-        if not 1 <= prefetch <= PREFETCH_MAX:
-            problems.append(f"prefetch: must be an integer from 1 to {PREFETCH_MAX}")
-        if offline_limit_ms < 1:
-            problems.append("offline_limit_ms: must be positive")
-        if problems:
-            raise ConfigurationError(problems)
-        endpoint = Endpoint.of(url, tls, connection_name=f"{consumer_id} of {prefix}.{lane}")
-        return cls(endpoint, LaneNames(lane, prefix), consumer_id, prefetch, offline_limit_ms)
 
     def engine(
         self,
@@ -72,3 +52,39 @@ class ConsumerIdentity:
             now_ms=loop.now_ms(),
         )
         return ConsumerEngine(membership, self.names, loop, listener, make_link)
+
+
+class ConsumerBase(ABC):
+    """What both consumers are made with. Raises ConfigurationError naming every argument that can't work."""
+
+    def __init__(
+        self,
+        url: str,
+        lane: str,
+        consumer_id: str,
+        prefetch: int = 50,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        tls: Tls | None = None,
+        offline_limit_ms: int = OFFLINE_LIMIT_MS,
+    ) -> None:
+        problems = []
+        if problem := dotted_name_problem(lane, reserved=RESERVED_SEGMENTS):
+            problems.append(f"lane: {problem}")
+        if problem := dotted_name_problem(consumer_id):
+            problems.append(f"consumer_id: {problem}")
+        if not 1 <= prefetch <= PREFETCH_MAX:
+            problems.append(f"prefetch: must be an integer from 1 to {PREFETCH_MAX}")
+        if offline_limit_ms < 1:
+            problems.append("offline_limit_ms: must be positive")
+        if problems:
+            raise ConfigurationError(problems)
+        endpoint = Endpoint.of(url, tls, connection_name=f"{consumer_id} of {prefix}.{lane}")
+        names = LaneNames(lane, prefix)
+        self._identity = ConsumerIdentity(endpoint, names, consumer_id, prefetch, offline_limit_ms)
+        self._signals = 0
+        self._set_up()
+
+    @abstractmethod
+    def _set_up(self) -> None:
+        """Make what belongs to this kind of consumer."""

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
 from dispatcher.client.aio_link import AioLink, AioLoop
-from dispatcher.client.links import Tls
 from dispatcher.client.outbox import Outbox, Outgoing
 from dispatcher.client.properties import Properties
-from dispatcher.client.sending import GROUP_HEADER, SEQUENCE_HEADER, Group, ProducerEngine, Sender
+from dispatcher.client.sending import Group, ProducerBase, ProducerEngine
 
 
-class GroupProducer:
+class GroupProducer(ProducerBase):
     """Sends messages that belong to groups: persistent, mandatory, confirmed, each with a unique message id.
 
         async with GroupProducer(url, "orders.in") as producer:
@@ -36,37 +34,15 @@ class GroupProducer:
     Leaving `async with` without an exception waits until everything submitted is confirmed or has failed.
     """
 
-    def __init__(
-        self,
-        url: str,
-        queue: str | None = None,
-        *,
-        exchange: str | None = None,
-        routing_key: str = "",
-        group: Group | None = None,
-        auto_group: bool = False,
-        group_header: str = GROUP_HEADER,
-        sequence_header: str = SEQUENCE_HEADER,
-        tls: Tls | None = None,
-    ) -> None:
-        self._sender = Sender.of(
-            url, queue, exchange=exchange, routing_key=routing_key, group=group, auto_group=auto_group,
-            group_header=group_header, sequence_header=sequence_header, tls=tls,
-        )  # fmt: skip
-        self._tokens = count(1)
+    def _set_up(self) -> None:
         self._engine: ProducerEngine | None = None
         self._ended = asyncio.Event()
         self._answers: set[asyncio.Future[str]] = set()
 
-    @property
-    def group(self) -> Group | None:
-        """The group of messages that name none."""
-        return self._sender.group
-
     async def open(self) -> None:
         """Begin to connect; `async with` does it. Returns at once: sends wait for the connection."""
         if self._engine is None:
-            endpoint = self._sender.endpoint
+            endpoint = self._endpoint
             self._ended.clear()
             self._engine = ProducerEngine(
                 Outbox(), AioLoop(), lambda receiver: AioLink(endpoint, receiver), self._ended.set
@@ -107,7 +83,7 @@ class GroupProducer:
         """`send` without waiting: the place in the order is fixed when this returns."""
         if self._engine is None:
             raise RuntimeError("the producer is not open: use `async with`, or await its open()")
-        key, publication = self._sender.publication(
+        key, publication = self._labels.publication(
             next(self._tokens), body, group, headers, properties, routing_key, close
         )
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()

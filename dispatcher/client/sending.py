@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, Final
 
 from dispatcher.client import properties as amqp_properties
@@ -36,46 +38,14 @@ def group_bytes(group: Group) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
-    """Where a producer sends to, and how it labels groups."""
+class Labels:
+    """Where a producer's messages go, and how their groups are written."""
 
-    endpoint: Endpoint
     exchange: str
     routing_key: str
     group: Group | None
     group_header: str
     sequence_header: str
-
-    @classmethod
-    def of(
-        cls,
-        url: str,
-        queue: str | None,
-        *,
-        exchange: str | None,
-        routing_key: str,
-        group: Group | None,
-        auto_group: bool,
-        group_header: str,
-        sequence_header: str,
-        tls: Tls | None,
-    ) -> Sender:
-        """Raises ConfigurationError naming every argument that can't work."""
-        problems = []
-        if (queue is None) == (exchange is None):
-            problems.append("queue: either it or exchange must be given")
-        if queue is not None and routing_key:
-            problems.append("routing_key: goes with exchange, not with queue")
-        if auto_group and group is not None:
-            problems.append("auto_group: makes a group of its own, so group must not be given")
-        if group in ("", b""):
-            problems.append("group: must not be empty")
-        if problems:
-            raise ConfigurationError(problems)
-        own = str(uuid.uuid4()) if auto_group else group
-        endpoint = Endpoint.of(url, tls, connection_name=f"producer for {queue or exchange}")
-        key = queue if queue is not None else routing_key
-        return cls(endpoint, exchange or "", key, own, group_header, sequence_header)
 
     def publication(
         self,
@@ -104,6 +74,50 @@ class Sender:
         key = self.routing_key if routing_key is None else routing_key
         publication = Publication(token, self.exchange, key, message_id, raw, bytes(body))
         return None if group is None else group_bytes(group), publication
+
+
+class ProducerBase(ABC):
+    """What both producers are made with. Raises ConfigurationError naming every argument that can't work."""
+
+    def __init__(
+        self,
+        url: str,
+        queue: str | None = None,
+        *,
+        exchange: str | None = None,
+        routing_key: str = "",
+        group: Group | None = None,
+        auto_group: bool = False,
+        group_header: str = GROUP_HEADER,
+        sequence_header: str = SEQUENCE_HEADER,
+        tls: Tls | None = None,
+    ) -> None:
+        problems = []
+        if (queue is None) == (exchange is None):
+            problems.append("queue: either it or exchange must be given")
+        if queue is not None and routing_key:
+            problems.append("routing_key: goes with exchange, not with queue")
+        if auto_group and group is not None:
+            problems.append("auto_group: makes a group of its own, so group must not be given")
+        if group in ("", b""):
+            problems.append("group: must not be empty")
+        if problems:
+            raise ConfigurationError(problems)
+        self._endpoint = Endpoint.of(url, tls, connection_name=f"producer for {queue or exchange}")
+        key = queue if queue is not None else routing_key
+        own = str(uuid.uuid4()) if auto_group else group
+        self._labels = Labels(exchange or "", key, own, group_header, sequence_header)
+        self._tokens = count(1)
+        self._set_up()
+
+    @abstractmethod
+    def _set_up(self) -> None:
+        """Make what belongs to this kind of producer."""
+
+    @property
+    def group(self) -> Group | None:
+        """The group of messages that name none."""
+        return self._labels.group
 
 
 class ProducerEngine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from itertools import pairwise
+from typing import Any
 
 from pamqp import base, commands, frame
 from pamqp.commands import Basic, Channel, Connection
@@ -197,3 +198,19 @@ def opened(channels: int = 1, channel_max: int = 2_047, heartbeat_s: int = 10) -
     connection.data_to_send(0)
     connection.replies = []
     return connection
+
+
+# --- a connection under test ---
+
+
+def feed(connection: OurConnection, *frames: bytes, now_ms: int = 0) -> list[Any]:
+    return connection.receive_data(b"".join(frames), now_ms)
+
+
+def sent(connection: OurConnection) -> list[tuple[int, str, dict[str, object]]]:
+    return sent_methods(connection.data_to_send(0))
+
+
+def replies(connection: OurConnection) -> list[tuple[Any, Any]]:
+    taken, connection.replies = connection.replies, []
+    return taken

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from pamqp import base
 from pamqp.commands import Basic, Channel, Confirm, Queue
 
-from dispatcher.amqp.connection import Connection as OurConnection
 from dispatcher.amqp.events import (
     ChannelClosed,
     Fetched,
@@ -18,23 +15,12 @@ from tests.amqp import samples
 from tests.amqp.samples import (
     channel_open,
     deliver,
+    feed,
     method,
     opened,
-    sent_methods,
+    replies,
+    sent,
 )
-
-
-def feed(connection: OurConnection, *frames: bytes, now_ms: int = 0) -> list[Any]:
-    return connection.receive_data(b"".join(frames), now_ms)
-
-
-def sent(connection: OurConnection) -> list[tuple[int, str, dict[str, object]]]:
-    return sent_methods(connection.data_to_send(0))
-
-
-def replies(connection: OurConnection) -> list[tuple[Any, Any]]:
-    taken, connection.replies = connection.replies, []
-    return taken
 
 
 def test_channels_are_numbered_from_one_and_reused() -> None:

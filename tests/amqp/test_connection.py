@@ -23,27 +23,16 @@ from tests.amqp import samples
 from tests.amqp.samples import (
     channel_open,
     deliver,
+    feed,
     handshake,
     login,
     method,
     opened,
     raw_frame,
+    replies,
+    sent,
     sent_methods,
 )
-
-
-def feed(connection: OurConnection, *frames: bytes, now_ms: int = 0) -> list[Any]:
-    return connection.receive_data(b"".join(frames), now_ms)
-
-
-def sent(connection: OurConnection) -> list[tuple[int, str, dict[str, object]]]:
-    return sent_methods(connection.data_to_send(0))
-
-
-def replies(connection: OurConnection) -> list[tuple[Any, Any]]:
-    taken, connection.replies = connection.replies, []
-    return taken
-
 
 # --- handshake ------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.client.lane_stub import LaneStub
+from tests.client.member_subject import Subject
 from tests.client.subjects import (
     AsyncConsumer,
     AsyncProducer,
@@ -62,3 +63,15 @@ async def make_producer(request: pytest.FixtureRequest, vhost: Vhost) -> AsyncIt
     yield make
     for producer in made:
         await producer.close()
+
+
+@pytest.fixture
+def subject() -> Subject:
+    return Subject()
+
+
+@pytest.fixture
+def joined(subject: Subject) -> Subject:
+    """One that was welcomed."""
+    subject.join()
+    return subject

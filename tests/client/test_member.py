@@ -16,18 +16,6 @@ from dispatcher.client.orders import OpenQueue
 from dispatcher.protocol import FailedMessage, Heartbeat, Join, Settle
 from tests.client.member_subject import Copy, Subject, ordered
 
-
-@pytest.fixture
-def subject() -> Subject:
-    return Subject()
-
-
-@pytest.fixture
-def joined(subject: Subject) -> Subject:
-    subject.join()
-    return subject
-
-
 # --- joining ---
 
 

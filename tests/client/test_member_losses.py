@@ -17,18 +17,6 @@ from dispatcher.errors import InvalidTransition
 from dispatcher.protocol import FailedMessage, Join, Leave
 from tests.client.member_subject import OFFLINE_LIMIT_MS, Copy, Subject, ordered
 
-
-@pytest.fixture
-def subject() -> Subject:
-    return Subject()
-
-
-@pytest.fixture
-def joined(subject: Subject) -> Subject:
-    subject.join()
-    return subject
-
-
 # --- lost connections ---
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from dispatcher.core.parking import BLOCKED_MS, LINGER_MS
@@ -16,6 +18,25 @@ def blocked(look_ahead: int = 10, **options: object) -> ParkingBench:
     bench.arrive("a1")
     bench.join("two")
     bench.arrive(*(f"a{n}" for n in range(2, look_ahead + 1)))
+    bench.run(BLOCKED_MS)
+    return bench
+
+
+def settle_in_turn(bench: ParkingBench, ordinals: Iterable[int], consumer: str = "one") -> None:
+    """It acks these messages of group a, each once everything before it has had its effects."""
+    for number in ordinals:
+        bench.settle(consumer, f"a{number}")
+        bench.run()
+
+
+def moving() -> ParkingBench:
+    """a2 to a4 are on their way to the parking queue, and the broker has confirmed none of them."""
+    bench = ParkingBench(look_ahead=4)
+    bench.join("one", prefetch=1)
+    bench.arrive("a1")
+    bench.join("two")
+    bench.hold_confirms = True
+    bench.arrive("a2", "a3", "a4")
     bench.run(BLOCKED_MS)
     return bench
 
@@ -55,9 +76,7 @@ def test_nothing_is_parked_before_the_look_ahead_is_full() -> None:
 
 def test_a_parked_group_is_read_back_in_order_and_unparked() -> None:
     bench = blocked()
-    for number in range(1, 11):
-        bench.settle("one", f"a{number}")
-        bench.run()
+    settle_in_turn(bench, range(1, 11))
     assert numbers(bench) == list(range(1, 11))
     assert not bench.lane.state.groups[b"a"].route
     bench.arrive("a11")
@@ -71,9 +90,7 @@ def test_a_parked_group_is_read_back_in_order_and_unparked() -> None:
 
 def test_what_arrives_while_the_end_is_read_waits_and_goes_directly() -> None:
     bench = blocked()
-    for number in range(1, 10):
-        bench.settle("one", f"a{number}")
-        bench.run()
+    settle_in_turn(bench, range(1, 10))
     bench.hold_reads = True
     bench.settle("one", "a10")
     bench.arrive("a11", "a12")
@@ -170,9 +187,7 @@ def test_what_was_read_and_waits_for_too_long_is_given_back_in_its_place() -> No
     bench.run(200_000)
     held = [m for m in parking.here.values() if m.state.value == "held"]
     assert not held
-    for number in range(2, 11):
-        bench.settle("one", f"a{number}")
-        bench.run()
+    settle_in_turn(bench, range(2, 11))
     assert numbers(bench) == list(range(1, 11))
 
 
@@ -191,59 +206,35 @@ def test_a_new_leader_does_interrupted_moves_again(lost: int) -> None:
     bench.arrive("a11", "b1")
     bench.run()
     assert bench.holder("b1") == "two"
-    for number in range(1, 12):
-        bench.settle("one", f"a{number}")
-        bench.run()
+    settle_in_turn(bench, range(1, 12))
     assert numbers(bench) == list(range(1, 12))
     assert bench.lane.state.counters["repeated_copies"] == 9 - lost
 
 
 def test_a_later_copy_that_survived_alone_does_not_overtake() -> None:
     """A killed broker kept a3 and lost a2, which was published before it."""
-    bench = ParkingBench(look_ahead=4)
-    bench.join("one", prefetch=1)
-    bench.arrive("a1")
-    bench.join("two")
-    bench.hold_confirms = True
-    bench.arrive("a2", "a3", "a4")
-    bench.run(BLOCKED_MS)
+    bench = moving()
     order, parked = bench.unconfirmed.pop(0)
     bench.ready[order.queue].remove(parked)
     bench.fail_over()
     bench.hold_confirms = False
     bench.run()
-    for number in range(1, 5):
-        bench.settle("one", f"a{number}")
-        bench.run()
+    settle_in_turn(bench, range(1, 5))
     assert numbers(bench) == [1, 2, 3, 4]
 
 
 def test_a_refused_copy_is_published_again_with_all_behind_it() -> None:
-    bench = ParkingBench(look_ahead=4)
-    bench.join("one", prefetch=1)
-    bench.arrive("a1")
-    bench.join("two")
-    bench.hold_confirms = True
-    bench.arrive("a2", "a3", "a4")
-    bench.run(BLOCKED_MS)
+    bench = moving()
     bench.refuse()
     bench.hold_confirms = False
     bench.run(2_000)
     assert bench.moved == ["a2", "a3", "a4", "a2", "a3", "a4"]
-    for number in range(1, 5):
-        bench.settle("one", f"a{number}")
-        bench.run()
+    settle_in_turn(bench, range(1, 5))
     assert numbers(bench) == [1, 2, 3, 4]
 
 
 def test_terms_outlive_leaders_and_checkpoints() -> None:
-    bench = ParkingBench(look_ahead=4)
-    bench.join("one", prefetch=1)
-    bench.arrive("a1")
-    bench.join("two")
-    bench.hold_confirms = True
-    bench.arrive("a2", "a3", "a4")
-    bench.run(BLOCKED_MS)
+    bench = moving()
     order, parked = bench.unconfirmed.pop(0)
     bench.ready[order.queue].remove(parked)
     bench.fail_over()
@@ -253,25 +244,19 @@ def test_terms_outlive_leaders_and_checkpoints() -> None:
     bench.run()
     bench.fail_over()
     bench.run()
-    for number in range(1, 5):
-        bench.settle("one", f"a{number}")
-        bench.run()
+    settle_in_turn(bench, range(1, 5))
     assert numbers(bench) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("settled", range(1, 11))
 def test_a_leader_may_die_at_any_moment_of_reading(settled: int) -> None:
     bench = blocked()
-    for number in range(1, settled + 1):
-        bench.settle("one", f"a{number}")
-        bench.run()
+    settle_in_turn(bench, range(1, settled + 1))
     bench.fail_over()
     bench.run()
     bench.arrive("a11")
     bench.run()
-    for number in range(settled + 1, 12):
-        bench.settle("one", f"a{number}")
-        bench.run()
+    settle_in_turn(bench, range(settled + 1, 12))
     assert numbers(bench) == list(range(1, 12))
     bench.run(LINGER_MS + BLOCKED_MS)
     assert bench.deleted == [FIRST]
@@ -280,18 +265,14 @@ def test_a_leader_may_die_at_any_moment_of_reading(settled: int) -> None:
 @pytest.mark.parametrize("settled", [1, 5, 9, 10])
 def test_the_order_is_kept_when_leader_and_consumer_die(settled: int) -> None:
     bench = blocked()
-    for number in range(1, settled + 1):
-        bench.settle("one", f"a{number}")
-        bench.run()
+    settle_in_turn(bench, range(1, settled + 1))
     bench.arrive("a11")
     bench.run()
     bench.fail_over()
     bench.run()
     bench.die("one")
     bench.run(10_000)
-    for number in range(settled + 1, 12):
-        bench.settle("two", f"a{number}")
-        bench.run()
+    settle_in_turn(bench, range(settled + 1, 12), "two")
     handed = numbers(bench)
     assert [n for i, n in enumerate(handed) if n not in handed[:i]] == list(range(1, 12))
     again = handed.index(settled + 1)
@@ -310,9 +291,7 @@ def test_redis_forgot_everything_and_every_group_goes_through_what_exists() -> N
     bench.join("two", n=2)
     bench.run(11_000)
     assert "b1" in bench.handed()
-    for number in range(2, 12):
-        bench.settle("one", f"a{number}")
-        bench.run()
+    settle_in_turn(bench, range(2, 12))
     assert numbers(bench) == list(range(1, 12))
 
 
@@ -326,9 +305,7 @@ def test_an_expired_message_ends_when_it_is_read() -> None:
     bench.arrive("a4")
     bench.run(6_000)
     assert "a3" in bench.in_parking()
-    for number in (1, 2, 4):
-        bench.settle("one", f"a{number}")
-        bench.run()
+    settle_in_turn(bench, (1, 2, 4))
     assert numbers(bench) == [1, 2, 4]
     assert [reason for _, reason in bench.dead] == ["expired"]
 
