@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Final, Self
 
@@ -34,6 +35,10 @@ class LocalNode(ABC):
     def pid(self) -> int | None:
         """The server's process, None while it isn't started."""
         return self._process.pid if self._process else None
+
+    def logs(self) -> list[Path]:
+        """Its log files; `close` removes them."""
+        return self._process.logs() if self._process is not None else []
 
     def start(self) -> None:
         """Start the server and wait until it answers; does nothing when it runs.

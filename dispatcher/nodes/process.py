@@ -71,10 +71,14 @@ class GuardedProcess:
         with started:  # closes its pipes, which is what ends it, and waits
             pass
 
+    def logs(self) -> list[Path]:
+        """The files that the server writes its log to; they go with the directory."""
+        logs = [self.directory / "output.log", *sorted((self.directory / "log").glob("*.log"))]
+        return [log for log in logs if log.is_file()]
+
     def log_tail(self) -> str:
         """The end of what the server wrote."""
-        logs = [self.directory / "output.log", *sorted((self.directory / "log").glob("*.log"))]
-        text = "\n".join(log.read_text(errors="replace") for log in logs if log.is_file())
+        text = "\n".join(log.read_text(errors="replace") for log in self.logs())
         return text[-LOG_TAIL_CHARACTERS:].strip()
 
     def _ask(self, command: str) -> str:

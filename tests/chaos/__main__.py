@@ -1,6 +1,7 @@
 """`scripts/chaos`: real servers and processes, everything hurt at random, and a verdict on every message.
 
-Exit codes: 0 everything held, 1 something was violated (the evidence is printed), 2 usage.
+Exit codes: 0 everything held, 1 something was violated (the evidence is printed), 2 usage, 3 the run came to
+no verdict (RabbitMQ or Redis did not start again, for one; the reason is printed), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
 from rich.console import Console
@@ -27,7 +29,7 @@ from tests.chaos.verdict import end_and_judge
 
 LANES = {"exclusive": LaneOnStage("orders", "exclusive"), "sequenced": LaneOnStage("events", "sequenced")}
 PROGRESS_S = 10.0
-INTERRUPTED = 130
+NO_VERDICT, INTERRUPTED = 3, 130
 
 
 def main(arguments: list[str]) -> int:
@@ -38,9 +40,12 @@ def main(arguments: list[str]) -> int:
     try:
         ensure_installed(console.print)
         return asyncio.run(_until_signalled(options, seed, console))
-    except DispatcherError as error:
+    except (DispatcherError, AssertionError) as error:  # a server does not start, or what is waited for
         console.print(str(error), style="red", markup=False)
-        return 1
+    except Exception:
+        console.print(traceback.format_exc(), style="red", markup=False)
+    console.print("No verdict: the run could not be brought to its end.", style="red")
+    return NO_VERDICT
 
 
 def _parsed(arguments: list[str]) -> argparse.Namespace:
@@ -80,6 +85,7 @@ async def _run(options: argparse.Namespace, seed: int, console: Console) -> int:
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False)
 
+    console.print(f"record: {record}", highlight=False)
     async with staged(record, plan, lanes, options.rate) as stage:
         begun = time.monotonic()
         faults = Faults(stage, say)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -287,7 +288,14 @@ class Stage:
         for replica in self.replicas:
             replica.process.close()
         await self._stack.aclose()
+        self._keep_server_logs()
         await asyncio.to_thread(self.servers.close)
+
+    def _keep_server_logs(self) -> None:
+        """They tell why a server did not start again."""
+        for server in (self.servers.rabbitmq, self.servers.redis):
+            for log in server.logs():
+                shutil.copyfile(log, self.folder / f"{server.name}-{log.name}")
 
 
 @contextlib.asynccontextmanager
