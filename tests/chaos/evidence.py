@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.chaos.producer import read_produced
-from tests.chaos.stage import LaneOnStage, Process, Stage
+from tests.chaos.stage import Eviction, LaneOnStage, Process, Stage
 from tests.client.tcp_proxy import Connection
 from tests.recovery.checker import Forgotten, Story
 from tests.recovery.record import Handling, Incarnation, LifeRecord, Number, in_order
@@ -36,7 +36,7 @@ class Evidence(NamedTuple):
     wrong_ends: list[str]
 
 
-def gather(stage: Stage, lane: LaneOnStage) -> Evidence:
+def gather(stage: Stage, lane: LaneOnStage, poison: frozenset[Number] = frozenset()) -> Evidence:
     consumers = [process for process in stage.consumers if process.lane is lane]
     producers = [process for process in stage.producers if process.lane is lane]
     records, killed_at, left_at, wrong_ends = [], dict[str, float](), dict[str, float](), list[str]()
@@ -48,20 +48,24 @@ def gather(stage: Stage, lane: LaneOnStage) -> Evidence:
         record = LifeRecord(path, by_incarnation=True)
         records.append(record)
         for incarnation in record.incarnations.values():
-            over_at = void_at(incarnation, process)
+            evicted_at = _evicted_at(incarnation, process, stage.evictions)
+            if evicted_at is not None:
+                _count_no_later_settles(record, incarnation, evicted_at)
+            over_at = void_at(incarnation, process, evicted_at)
             if over_at is not None:
                 killed_at[incarnation.life] = over_at
                 connected.append((incarnation.life, _connected_until(incarnation, process)))
             if process.left_at is not None:
                 left_at[incarnation.life] = process.left_at
-            if wrong := _wrong_end(incarnation, process):
+            if evicted_at is None and (wrong := _wrong_end(incarnation, process)):
                 wrong_ends.append(wrong)
     connected_until = tuple(connected)
     confirmed, repeated = read_produced(_existing(stage.folder, producers))
+    settings = stage.plan.settings
     story = Story(
-        frozenset(confirmed), killed_at, left_at, lane.keeps_owner,
-        tuple(forgotten(stage, lane)), tuple(stage.moves[lane.name]), repeated,
-        connected_until,
+        frozenset(confirmed), killed_at, left_at, lane.keeps_owner and not settings.on_join,
+        tuple(forgotten(stage, lane)), tuple(stage.moves[lane.name]), repeated, connected_until,
+        settings.buckets(), settings.keeps_owner_idle_s(), confirmed, poison,
     )  # fmt: skip
     return Evidence(lane, in_order(records), confirmed, story, wrong_ends)
 
@@ -71,21 +75,58 @@ def _existing(folder: Path, producers: Iterable[Process]) -> list[Path]:
     return [path for path in paths if path.exists()]
 
 
-def void_at(incarnation: Incarnation, process: Process) -> float | None:
-    """From when on nothing of this incarnation counts; None: it ended in order."""
-    over = incarnation.over
-    if incarnation.end == "left" or (over is None and process.killed_at is None):
+def _evicted_at(incarnation: Incarnation, process: Process, evictions: list[Eviction]) -> float | None:
+    """When an operator asked for its end, and it heard of that or did not live to hear."""
+    if incarnation.end not in ("", "taken"):
         return None
-    last_seen = min(at for at in (over, process.killed_at) if at is not None)
+    over = min(at for at in (incarnation.over, process.killed_at, math.inf) if at is not None)
+    since = [
+        max(one.since, incarnation.welcomes[0])
+        for one in evictions
+        if one.who == process.who
+        and one.incarnation in (incarnation.name, None)
+        and incarnation.welcomes
+        and one.since <= over <= one.until
+    ]
+    return min(since, default=None)
+
+
+def _count_no_later_settles(record: LifeRecord, incarnation: Incarnation, evicted_at: float) -> None:
+    """What RabbitMQ confirms after an eviction counts no more (C-9); which came first nobody can tell."""
+    for handling in record.handlings:
+        if handling.life == incarnation.life and (handling.confirmed_at or 0.0) > evicted_at:
+            handling.confirmed = False
+
+
+def void_at(incarnation: Incarnation, process: Process, evicted_at: float | None = None) -> float | None:
+    """From when on nothing of this incarnation counts; None: it ended in order."""
+    over, killed_at = incarnation.over, process.killed_at
+    if evicted_at is not None:
+        return min(at for at in (evicted_at, killed_at) if at is not None)
     connection = _last_connection(incarnation, process.proxy.connections)
+    if over is not None and incarnation.end == "left":
+        return _unwelcome_since(connection, process, over)
+    if over is None and killed_at is None:
+        return None
+    last_seen = min(at for at in (over, killed_at) if at is not None)
     if _left(incarnation, process) and (connection is None or connection.closed >= last_seen):
         return None  # `taken` is the answer to its leave: nothing is on its way any more
     return last_seen if connection is None else min(last_seen, connection.closed)
 
 
+def _unwelcome_since(connection: Connection | None, process: Process, over: float) -> float | None:
+    """It settled the rest and left over another connection, and nobody answered: it may have been taken back
+    when it lost the one over which it was welcomed."""
+    if connection is not None and any(
+        connection.closed < c.opened <= over for c in process.proxy.connections
+    ):
+        return connection.closed
+    return None
+
+
 def _connected_until(incarnation: Incarnation, process: Process) -> float:
     """When the last connection ended that it had, welcomed or not."""
-    last_seen = min(at for at in (incarnation.over, process.killed_at) if at is not None)
+    last_seen = min((at for at in (incarnation.over, process.killed_at) if at is not None), default=math.inf)
     ends = [c.closed for c in process.proxy.connections if c.opened <= last_seen]
     return min(last_seen, max(ends, default=-math.inf))
 

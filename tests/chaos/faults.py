@@ -90,6 +90,10 @@ class Faults:
     def _lane(self, fault: Fault) -> LaneOnStage:
         return _picked(self._stage.lanes, fault)
 
+    def _owning_lane(self, fault: Fault) -> LaneOnStage:
+        """One whose groups have lasting owners, if there is any: the others refuse to move them."""
+        return _picked([lane for lane in self._stage.lanes if lane.keeps_owner] or self._stage.lanes, fault)
+
     def _leader(self, fault: Fault, happened: Happened) -> Replica | None:
         leader = self._stage.leader(self._lane(fault))
         happened.target = leader.name if leader is not None else "nobody"
@@ -273,24 +277,34 @@ class Faults:
     # -- operators --
 
     async def rebalance(self, fault: Fault, happened: Happened) -> None:
-        await self._operator.rebalance(self._lane(fault), happened)
+        await self._operator.rebalance(self._owning_lane(fault), happened)
 
     async def reset(self, fault: Fault, happened: Happened) -> None:
-        await self._operator.rebalance(self._lane(fault), happened, reset=True)
+        await self._operator.rebalance(self._owning_lane(fault), happened, reset=True)
 
     async def reset_group(self, fault: Fault, happened: Happened) -> None:
-        group = await self._operator.some_group(self._lane(fault), fault.pick)
-        await self._operator.rebalance(self._lane(fault), happened, reset=True, group=group)
+        lane = self._owning_lane(fault)
+        if group := await self._operator.some_group(lane, fault.pick):
+            await self._operator.rebalance(lane, happened, reset=True, group=group)
 
     async def move_group(self, fault: Fault, happened: Happened) -> None:
-        lane = self._lane(fault)
+        lane = self._owning_lane(fault)
         group = await self._operator.some_group(lane, fault.pick)
         there = [p for p in self._stage.living(self._stage.consumers) if p.lane is lane]
         if group is not None and there:
             await self._operator.rebalance(lane, happened, group=group, to=_picked(there, fault).who)
 
     async def rebalance_by_cli(self, fault: Fault, happened: Happened) -> None:
-        await self._operator.rebalance_by_cli(self._lane(fault), happened)
+        await self._operator.rebalance_by_cli(self._owning_lane(fault), happened)
+
+    async def close_group(self, fault: Fault, happened: Happened) -> None:
+        lane = self._lane(fault)
+        if group := await self._operator.some_group(lane, fault.pick):
+            await self._operator.close_group(lane, happened, group)
+
+    async def evict_consumer(self, fault: Fault, happened: Happened) -> None:
+        if process := self._consumer(fault, happened):
+            await self._operator.evict(process.lane, happened, process.who)
 
     # -- servers --
 

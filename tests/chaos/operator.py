@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import sys
 import time
 from typing import Any
@@ -12,7 +13,7 @@ from dispatcher.cli.asking import ask
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.errors import BrokerUnavailable, CommandRefused, NoAnswer
 from dispatcher.protocol import LaneNames
-from tests.chaos.stage import PREFIX, LaneOnStage, Stage
+from tests.chaos.stage import PREFIX, Eviction, LaneOnStage, Stage
 from tests.recovery.checker import Move
 from tests.service.harness import ROOT
 
@@ -21,6 +22,7 @@ TIMEOUT_MS = 5_000
 MOVE_LASTS_S = 30.0
 #: A command that nobody answered is carried out within this time or refused (contract section 7).
 COMMAND_LIVES_S = 60.0
+REFUSED = "refused"
 
 
 class Operator:
@@ -32,17 +34,11 @@ class Operator:
     async def rebalance(self, lane: LaneOnStage, happened: Any, **arguments: Any) -> None:
         begun = time.monotonic()
         happened.target = " ".join([lane.name, *(f"{name}={value}" for name, value in arguments.items())])
-        try:
-            result = await asyncio.to_thread(self._ask, lane, "rebalance", arguments)
-        except CommandRefused as refused:
-            happened.note = f"refused: {refused}"
-            return
-        except (NoAnswer, BrokerUnavailable) as failure:
-            happened.note = str(failure).splitlines()[0][:80]
-            self._moved(lane, begun, None)
-            return
-        happened.note = f"{result['groups']} groups"
-        self._moved(lane, begun, result)
+        result, happened.note = await self._answer(lane, "rebalance", arguments)
+        if result is not None:
+            happened.note = f"{result['groups']} groups"
+        if result is not None or not happened.note.startswith(REFUSED):
+            self._moved(lane, begun, result)
 
     async def rebalance_by_cli(self, lane: LaneOnStage, happened: Any) -> None:
         begun = time.monotonic()
@@ -65,6 +61,25 @@ class Operator:
             happened.note = f"exit {process.returncode}: {err.decode().strip().splitlines()[-1][:80]}"
             self._moved(lane, begun, None)
 
+    async def close_group(self, lane: LaneOnStage, happened: Any, group: str) -> None:
+        begun = time.monotonic()
+        happened.target = f"{lane.name} group={group}"
+        result, happened.note = await self._answer(lane, "groups.close", {"group": group})
+        if result is not None or not happened.note.startswith(REFUSED):
+            groups = frozenset([group])
+            self._stage.moves[lane.name].append(Move(begun, self._lasts_until(result), groups))
+
+    async def evict(self, lane: LaneOnStage, happened: Any, who: str) -> None:
+        begun = time.monotonic()
+        happened.target = f"{lane.name} {who}"
+        result, happened.note = await self._answer(lane, "consumers.evict", {"consumer": who})
+        if result is not None:
+            name = result["incarnation"][:8]
+            self._stage.evictions.append(Eviction(begun, math.inf, who, name))
+        elif not happened.note.startswith(REFUSED):
+            until = begun + COMMAND_LIVES_S + MOVE_LASTS_S
+            self._stage.evictions.append(Eviction(begun, until, who, None))
+
     async def some_group(self, lane: LaneOnStage, pick: float) -> str | None:
         """One of the groups that are known now, None if nobody says."""
         try:
@@ -74,12 +89,26 @@ class Operator:
         groups = [row["group"] for row in result["groups"]]
         return groups[int(pick * len(groups))] if groups else None
 
+    async def _answer(
+        self, lane: LaneOnStage, command: str, arguments: dict[str, Any]
+    ) -> tuple[dict[str, Any] | None, str]:
+        """The result, or None and why there is none; unless that begins with REFUSED it may still come."""
+        try:
+            return await asyncio.to_thread(self._ask, lane, command, arguments), ""
+        except CommandRefused as refused:
+            return None, f"{REFUSED}: {refused}"
+        except (NoAnswer, BrokerUnavailable) as failure:
+            return None, str(failure).splitlines()[0][:80]
+
     def _ask(self, lane: LaneOnStage, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
         with connected(self._stage.rabbitmq, "chaos") as connection:
             return ask(connection, LaneNames(lane.name, PREFIX), command, arguments, timeout_ms=TIMEOUT_MS)
 
     def _moved(self, lane: LaneOnStage, begun: float, result: dict[str, Any] | None) -> None:
-        until = time.monotonic() + MOVE_LASTS_S + (COMMAND_LIVES_S if result is None else 0.0)
+        until = self._lasts_until(result)
         named = [] if result is None else [move["group"] for move in result["moves"]]
         groups = None if result is None or result["groups"] > len(named) else frozenset(named)
         self._stage.moves[lane.name].append(Move(begun, until, groups))
+
+    def _lasts_until(self, result: dict[str, Any] | None) -> float:
+        return time.monotonic() + MOVE_LASTS_S + (COMMAND_LIVES_S if result is None else 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 #: Heartbeat of the dispatchers' connections to RabbitMQ, the shortest that leaves room for a busy machine.
 DISPATCHER_HEARTBEAT_S: Final = 4
@@ -62,6 +62,7 @@ STREAMS: Final = {
     "operator": Stream(5.0, (
         Kind("rebalance", 4, MOMENT), Kind("reset", 1, MOMENT), Kind("reset_group", 2, MOMENT),
         Kind("move_group", 3, MOMENT), Kind("rebalance_by_cli", 1, MOMENT),
+        Kind("close_group", 2, MOMENT), Kind("evict_consumer", 2, MOMENT),
     )),
     "redis": Stream(12.0, (
         Kind("kill_redis", 3, SHORT), Kind("stop_redis", 2, MIDDLE), Kind("empty_redis", 2, SHORT),
@@ -91,6 +92,38 @@ class Settings:
     queue_version: int
     groups: int  # of a producer at a time; the fewer, the more of each is in flight
     work_ms: float  # of an SDK consumer, whose handlers run side by side
+    group_map: str | dict[str, int]
+    group_idle_timeout: str | None
+    on_join: bool
+    pause: str
+    start_consumers: int
+    retry_attempts: int
+
+    def lane_keys(self, policy: str) -> dict[str, Any]:
+        """What a lane of this policy is configured with, beside its inbound queues."""
+        keys: dict[str, Any] = {
+            "policy": policy, "look_ahead": self.look_ahead, "reconnect_grace": self.reconnect_grace,
+            "rebalance": {"pause": self.pause}, "retry": {"attempts": self.retry_attempts},
+            "start": {"consumers": self.start_consumers, "wait": "2s" if self.start_consumers else "0"},
+        }  # fmt: skip
+        if policy == "sequenced":
+            return keys | {"top_up": self.top_up, "group_map": self._for_sequenced()}
+        keys["rebalance"]["on_join"] = self.on_join
+        return keys | {"group_map": self.group_map, "group_idle_timeout": self.group_idle_timeout}
+
+    def _for_sequenced(self) -> str | dict[str, int]:
+        """`lru` is for `exclusive` only."""
+        return "exact" if "lru" in self.group_map else self.group_map
+
+    def buckets(self) -> int | None:
+        """How many buckets groups share; None: each is for itself."""
+        return self.group_map.get("buckets") if isinstance(self.group_map, dict) else None
+
+    def keeps_owner_idle_s(self) -> float | None:
+        """For how long a group that has nothing keeps its owner under `exclusive`; None: for ever."""
+        if "lru" in self.group_map:
+            return 0.0
+        return None if self.group_idle_timeout is None else float(self.group_idle_timeout.removesuffix("s"))
 
 
 class Plan:
@@ -105,6 +138,7 @@ class Plan:
             queue_version=chance.choice(QUEUE_VERSIONS),
             groups=chance.choice([6, 12, 40]),
             work_ms=chance.choice([4.0, 30.0, 80.0]),
+            **_lane_options(random.Random(f"{seed} options")),
         )
         self.producer_seed = chance.randrange(2**31)
         # A stream of its own each: one more kind here changes nothing there.
@@ -116,6 +150,17 @@ class Plan:
             ),
             key=lambda fault: fault.at_s,
         )
+
+
+def _lane_options(chance: random.Random) -> dict[str, Any]:
+    return {
+        "group_map": chance.choice(["exact", "exact", {"lru": 12}, {"buckets": 16}]),
+        "group_idle_timeout": chance.choice([None, None, "1s"]),
+        "on_join": chance.random() < 0.25,
+        "pause": chance.choice(["group", "group", "lane"]),
+        "start_consumers": chance.choice([0, 0, 3]),
+        "retry_attempts": chance.choice([2, 3, 3]),
+    }
 
 
 def _drawn(chance: random.Random, stream: Stream, seconds: float) -> list[Fault]:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dispatcher.nodes.servers import PrivateServers
 from dispatcher.settings import RabbitSettings
@@ -104,6 +104,15 @@ class Replica:
             os.kill(self.process.pid, number)
 
 
+class Eviction(NamedTuple):
+    """An operator evicted a consumer."""
+
+    since: float
+    until: float
+    who: str
+    incarnation: str | None  # the first of its uuid as records have it; None: nobody answered
+
+
 @dataclass(slots=True)
 class Outage:
     """A server was not there, or Redis lost what was written since `back_to`."""
@@ -129,6 +138,7 @@ class Stage:
         self.rabbitmq_outages: list[Outage] = []
         self.redis_outages: list[Outage] = []
         self.moves: dict[str, list[Move]] = {lane.name: [] for lane in lanes}
+        self.evictions: list[Eviction] = []
         self._lives: dict[str, int] = {}
         self._stack = AsyncExitStack()
 
@@ -166,16 +176,10 @@ class Stage:
         process.start()
 
     def _configuration(self, amqp_url: str, redis_url: str) -> dict[str, Any]:
-        settings = self.plan.settings
         lanes = {}
         for lane in self.lanes:
             inbound = [{"queue": q, "weight": w} for q, w in zip(lane.queues, (3, 1), strict=True)]
-            lanes[lane.name] = {
-                "policy": lane.policy, "inbound": inbound, "look_ahead": settings.look_ahead,
-                "reconnect_grace": settings.reconnect_grace,
-            }  # fmt: skip
-            if lane.policy == "sequenced":
-                lanes[lane.name]["top_up"] = settings.top_up
+            lanes[lane.name] = {"inbound": inbound, **self.plan.settings.lane_keys(lane.policy)}
         written = document(amqp_url, redis_url, PREFIX, lanes)
         written["rabbitmq"]["heartbeat"] = f"{DISPATCHER_HEARTBEAT_S}s"
         return written

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 from tests.chaos.evidence import _wrong_end, gather, void_at
 from tests.chaos.plan import Plan
 from tests.chaos.producer import CONFIRMED, ProducerRecord
-from tests.chaos.stage import LaneOnStage, Outage, Process, Replica, Stage
+from tests.chaos.stage import Eviction, LaneOnStage, Outage, Process, Replica, Stage
 from tests.client.tcp_proxy import Connection, TcpProxy
 from tests.recovery.checker import violations
 from tests.recovery.record import LifeRecord, Number
@@ -48,10 +50,16 @@ class Doctored:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.stage = Stage(folder, Plan(1, 1.0), [LANE], 1.0)
+        self.configure()
         self.a, self.b = self._process("a"), self._process("b")
         self.stage.consumers = [self.a, self.b]
         self.stage.producers = [self._process("p0-1")]
         ProducerRecord(folder / "p0-1.produced").write(CONFIRMED, [_number(n) for n in (1, 2, 3)])
+
+    def configure(self, **settings: object) -> None:
+        plan = self.stage.plan
+        usual = {"group_map": "exact", "group_idle_timeout": None, "on_join": False}
+        plan.settings = replace(plan.settings, **(usual | settings))  # type: ignore[arg-type]
 
     def _process(self, name: str) -> Process:
         popen = subprocess.Popen(["true"])
@@ -180,6 +188,73 @@ def test_what_redis_forgot_for_good_may_come_again(doctored: Doctored) -> None:
     assert not doctored.found()
     doctored.led_at(4.4, restored_at=4.1)
     assert doctored.found() == {"doubled"}
+
+
+def test_who_left_unwelcomed_may_have_been_taken_back(doctored: Doctored) -> None:
+    """`a` was frozen with 3 on its way to it, and woke up when it had long lost its connection: it began 3,
+    settled it over another one and left, and no dispatcher was there to tell it."""
+    doctored.write(doctored.b, _handled(3, 4.0, 1, epoch=2, attempt=2))
+    doctored.write(
+        doctored.a, ONE, TWO, _handled(3, 5.0, 3).partition("confirmed")[0], "over 7.0 aaaa left\n"
+    )
+    doctored.a.proxy.connections = [Connection(0.0, 7.0)]
+    assert "doubled" in doctored.found()
+    doctored.a.proxy.connections = [Connection(0.0, 3.2), Connection(6.0, 7.0)]
+    assert not doctored.found()
+    doctored.a.proxy.connections = [Connection(0.0, 3.2)]  # it had everything confirmed over that one
+    assert "doubled" in doctored.found()
+    doctored.write(doctored.b)
+    doctored.a.proxy.connections = [Connection(0.0, 3.2), Connection(6.0, 7.0)]
+    assert not doctored.found()  # nobody had taken it back
+
+
+def test_what_an_evicted_consumer_had_may_come_again(doctored: Doctored) -> None:
+    """C-9: its connection is up, and it hears only later that it is over."""
+    late = _handled(3, 3.0, 3)  # settled after the eviction
+    doctored.write(doctored.a, ONE, TWO, late, "over 9.0 aaaa taken\n")
+    doctored.write(doctored.b, _handled(3, 3.3, 1, epoch=2, attempt=2))
+    assert doctored.found() == {"doubled", "overlap", "owner changed", "taken back"}
+    doctored.stage.evictions = [Eviction(3.2, math.inf, "a", "aaaa")]
+    assert not doctored.found()
+    doctored.stage.evictions = [Eviction(3.2, 90.0, "a", None)]
+    assert not doctored.found()
+    doctored.stage.evictions = [Eviction(3.2, math.inf, "a", "bbbb")]
+    assert "taken back" in doctored.found()
+
+
+def test_what_an_evicted_consumer_had_settled_before_may_not_come_again(doctored: Doctored) -> None:
+    doctored.stage.evictions = [Eviction(3.9, math.inf, "a", "aaaa")]
+    doctored.write(doctored.a, ONE, TWO, THREE, "over 9.0 aaaa taken\n")
+    doctored.write(doctored.b, _handled(3, 4.0, 1, epoch=2, attempt=2))
+    assert doctored.found() == {"doubled"}
+
+
+def test_a_group_that_was_empty_may_change_its_owner(doctored: Doctored) -> None:
+    """The third message was published after the second was done, as the producer's record says."""
+    doctored.write(doctored.a, ONE, TWO)
+    doctored.write(doctored.b, _handled(3, 4.0, 1, epoch=2))
+    confirmed = [
+        f"confirmed {at} {' '.join(map(str, _number(n)))}\n" for n, at in [(1, 0.5), (2, 1.5), (3, 3.5)]
+    ]
+    (doctored.folder / "p0-1.produced").write_text("".join(confirmed))
+    assert doctored.found() == {"owner changed"}
+    doctored.configure(group_idle_timeout="1s")
+    assert not doctored.found()
+    doctored.configure(group_idle_timeout="2s")
+    assert doctored.found() == {"owner changed"}
+    doctored.configure(group_map={"lru": 1})
+    assert not doctored.found()
+
+
+def test_groups_of_one_bucket_have_one_owner(doctored: Doctored) -> None:
+    other = _handled(3, 3.0, 1, epoch=2).replace(f"{QUEUE} g ", f"{QUEUE} h ")
+    doctored.write(doctored.a, ONE, TWO)
+    doctored.write(doctored.b, other)
+    record = doctored.folder / "p0-1.produced"
+    record.write_text(record.read_text().replace("g 0 3", "h 0 3"))
+    assert not doctored.found()
+    doctored.configure(group_map={"buckets": 1})
+    assert doctored.found() == {"owner changed"}
 
 
 def test_the_seed_decides_the_plan() -> None:

@@ -7,12 +7,14 @@ import signal
 from collections import Counter
 from dataclasses import dataclass, field
 
+from dispatcher.amqp.events import Fetched
 from tests.chaos.evidence import Evidence, gather
 from tests.chaos.stage import PREFIX, LaneOnStage, Stage
 from tests.recovery.checker import say, violations
 from tests.recovery.record import Handling, Number
 from tests.recovery.scene import wrongly_dead
 from tests.service.clients import Client
+from tests.service.protocol_consumer import read_properties
 from tests.waiting import eventually
 
 #: From the last fault to empty queues.
@@ -47,10 +49,12 @@ async def end_and_judge(stage: Stage) -> Verdict:
     await _wind_down(stage, verdict)
     client = await Client.open(stage.rabbitmq)
     for lane in stage.lanes:
-        evidence = await asyncio.to_thread(gather, stage, lane)
+        dead = await client.take(f"{PREFIX}.{lane.name}.dead")
+        given_up = poison(dead, stage.plan.settings.retry_attempts)
+        evidence = await asyncio.to_thread(gather, stage, lane, given_up)
         found = await asyncio.to_thread(violations, evidence.handlings, evidence.story)
         found += evidence.wrong_ends
-        found += await _left_over(client, lane, evidence)
+        found += await _left_over(client, lane, evidence, dead)
         verdict.lanes.append(LaneVerdict(lane, evidence, _counts(evidence), found))
     await client.close()
     return verdict
@@ -120,14 +124,24 @@ async def _stop_dispatchers(stage: Stage, client: Client, verdict: Verdict) -> N
             verdict.problems.append(f"a bug of {replica.name}: {lines[0][:3000]}")
 
 
-async def _left_over(client: Client, lane: LaneOnStage, evidence: Evidence) -> list[str]:
+def poison(dead: list[Fetched], attempts: int) -> frozenset[Number]:
+    """What was given up because it was in hand at as many deaths as it takes (M-1, M-2)."""
+    found = set()
+    for message in dead:
+        headers = read_properties(message.properties).headers or {}
+        if headers["x-dispatch-reason"] == "poison" and headers["x-dispatch-attempt"] >= max(2, attempts):
+            found.add(Number.of(message.body))
+    return frozenset(found)
+
+
+async def _left_over(client: Client, lane: LaneOnStage, evidence: Evidence, dead: list[Fetched]) -> list[str]:
     queues = [*lane.queues, f"{PREFIX}.{lane.name}.control", f"{PREFIX}.{lane.name}.command"]
     found = [f"left in {queue}: {count} messages" for queue in queues if (count := await client.ready(queue))]
-    dead = await client.take(f"{PREFIX}.{lane.name}.dead")
     once = not evidence.story.forgotten
-    bodies = [(message.body, message.properties) for message in dead]
-    exempt = evidence.story.repeated
-    return found + wrongly_dead(bodies, evidence.handlings, once=once, repeated=exempt)
+    poisonous = evidence.story.poison
+    bodies = [(m.body, m.properties) for m in dead if Number.of(m.body) not in poisonous]
+    others = [handling for handling in evidence.handlings if handling.message not in poisonous]
+    return found + wrongly_dead(bodies, others, once=once, repeated=evidence.story.repeated)
 
 
 def _counts(evidence: Evidence) -> dict[str, int]:
@@ -142,6 +156,7 @@ def _counts(evidence: Evidence) -> dict[str, int]:
         "messages handled more than once": sum(count > 1 for count in by_message.values()),
         "handlings cancelled": sum(handling.cancelled is not None for handling in handlings),
         "settles known to be confirmed": sum(handling.confirmed for handling in handlings),
+        "given up as poison": len(story.poison),
         "incarnations": len({handling.life for handling in handlings}),
         "incarnations that ended badly": len(story.killed_at),
         "groups": len({handling.message.group for handling in handlings}),

@@ -7,10 +7,12 @@ without overlap.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import NamedTuple
+from zlib import crc32
 
 from tests.recovery.record import UNGROUPED, Handling, Number
 
@@ -48,6 +50,14 @@ class Story(NamedTuple):
     repeated: frozenset[Number] = frozenset()
     #: (life, until when it had a connection): what it ended by then it may have settled, welcomed or not.
     connected_until: tuple[tuple[str, float], ...] = ()
+    #: Groups share so many buckets, which stand where groups do (O-15).
+    buckets: int | None = None
+    #: An owner may lose a group of which there was nothing for so long (O-3, O-14).
+    keeps_owner_idle_s: float | None = None
+    #: When RabbitMQ confirmed each message to its producer.
+    confirmed_at: Mapping[Number, float] = {}
+    #: Given up because it died with too many consumers (M-2).
+    poison: frozenset[Number] = frozenset()
 
 
 def violations(record: list[Handling], story: Story) -> list[str]:
@@ -60,20 +70,27 @@ def violations(record: list[Handling], story: Story) -> list[str]:
     taken_up_to = _taken_up_to(story)
     for handlings in _by_group(record).values():
         found += out_of_order(handlings, story, taken_up_to)
-        found += overlapping(handlings, story)
         found += epochs_going_back(handlings)
         found += numbers_with_gaps(handlings)
+    for handlings in _by_group(record, story.buckets).values():
+        found += overlapping(handlings, story)
         if story.keeps_owner:
             found += owners_changed(handlings, story)
     return found
 
 
-def _by_group(record: list[Handling]) -> dict[str, list[Handling]]:
+def _by_group(record: list[Handling], buckets: int | None = None) -> dict[str, list[Handling]]:
+    """With `buckets` by what owners own: a group, or the bucket that it falls into."""
     by_group: dict[str, list[Handling]] = defaultdict(list)
     for handling in record:
         if handling.message.group != UNGROUPED:
-            by_group[handling.message.group].append(handling)
+            by_group[owned_as(handling.message.group, buckets)].append(handling)
     return by_group
+
+
+def owned_as(group: str, buckets: int | None) -> str:
+    """What operators call it."""
+    return group if buckets is None else f"bucket:{crc32(group.encode()) % buckets}/{buckets}"
 
 
 def lost(record: list[Handling], story: Story) -> list[str]:
@@ -81,11 +98,12 @@ def lost(record: list[Handling], story: Story) -> list[str]:
     last: dict[Number, Handling] = {}
     for handling in record:
         last[handling.message] = handling
-    found = [f"lost: {say_number(message)} was never handled" for message in story.published - last.keys()]
-    found += [
-        f"lost: {say(h)} began, did not end, and nobody got it again" for h in last.values() if h.end is None
+    missing = story.published - last.keys() - story.poison
+    return [f"lost: {say_number(message)} was never handled" for message in missing] + [
+        f"lost: {say(h)} began, did not end, and nobody got it again"
+        for h in last.values()
+        if h.end is None and h.message not in story.poison
     ]
-    return found
 
 
 def doubled(record: list[Handling], story: Story) -> list[str]:
@@ -112,7 +130,7 @@ def doubled(record: list[Handling], story: Story) -> list[str]:
 def passed_over(by_group: dict[str, list[Handling]], story: Story) -> list[str]:
     """G-1: nothing begins for the first time before everything that its producer sent before it."""
     lines: dict[tuple[str, str, str], list[Number]] = defaultdict(list)
-    for message in story.published:
+    for message in story.published - story.poison:
         lines[_line(message)].append(message)
     found = []
     for handlings in by_group.values():
@@ -204,20 +222,35 @@ def numbers_with_gaps(handlings: list[Handling]) -> list[str]:
 
 def owners_changed(handlings: list[Handling], story: Story) -> list[str]:
     """G-6 for one group: only the end of its owner's life moves it, an operator, or the end of the group."""
-    return [
-        f"owner changed: {say(first)}, then {say(second)}"
-        for first, second in pairwise(handlings)
-        if first.life != second.life
-        and not first.message.closes
-        and not _gone_by(first.life, second.start, story)
-        and not any(first.start <= gap.until <= second.start for gap in story.forgotten)
-        and not any(_moved(move, first, second) for move in story.moves)
-    ]
+    found = []
+    closed = False  # one of these messages closes the group, or a group of the bucket
+    for first, second in pairwise(handlings):
+        closed = first.message.closes or (closed and story.buckets is not None)
+        if first.life == second.life:
+            continue
+        if (
+            not closed
+            and not _gone_by(first.life, second.start, story)
+            and not any(first.start <= gap.until <= second.start for gap in story.forgotten)
+            and not any(_moved(move, first, second, story) for move in story.moves)
+            and not _was_idle(first, second, story)
+        ):
+            found.append(f"owner changed: {say(first)}, then {say(second)}")
+        closed = False
+    return found
 
 
-def _moved(move: Move, first: Handling, second: Handling) -> bool:
-    meant = move.groups is None or first.message.group in move.groups
+def _moved(move: Move, first: Handling, second: Handling, story: Story) -> bool:
+    meant = move.groups is None or owned_as(first.message.group, story.buckets) in move.groups
     return meant and move.since <= second.start and first.start <= move.until
+
+
+def _was_idle(first: Handling, second: Handling, story: Story) -> bool:
+    """Nothing of the group was there for as long as an owner keeps it. RabbitMQ has a message a little before
+    its confirm says so."""
+    if story.keeps_owner_idle_s is None or first.end is None:
+        return False
+    return first.end + story.keeps_owner_idle_s <= story.confirmed_at.get(second.message, math.inf)
 
 
 def _is_ghost(handling: Handling, story: Story) -> bool:

@@ -68,6 +68,7 @@ class Handling:
     end: float | None = None
     cancelled: float | None = None  # the consumer said that the message was lost
     confirmed: bool = False  # the broker had its settle
+    confirmed_at: float | None = None  # when its consumer noted that
     received: float | None = None
 
 
@@ -152,7 +153,8 @@ class LifeRecord:
                 self._latest[name, int(rest[0])].cancelled = at
             case "confirmed":
                 for seq in map(int, rest[0].split(",")):
-                    self._latest[name, seq].confirmed = True
+                    handling = self._latest[name, seq]
+                    handling.confirmed, handling.confirmed_at = True, at
             case "welcomed":
                 incarnation.welcomes.append(at)
             case "over":
