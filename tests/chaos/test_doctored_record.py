@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.amqp.events import Fetched
+from tests.amqp.samples import field, properties, text
 from tests.chaos.evidence import _wrong_end, gather, void_at
 from tests.chaos.plan import Plan
 from tests.chaos.producer import CONFIRMED, ProducerRecord
 from tests.chaos.stage import Eviction, LaneOnStage, Outage, Process, Replica, Stage
+from tests.chaos.verdict import poison
 from tests.client.tcp_proxy import Connection, TcpProxy
 from tests.recovery.checker import violations
 from tests.recovery.record import LifeRecord, Number
@@ -86,11 +89,11 @@ class Doctored:
         proxy = TcpProxy("amqp://127.0.0.1:1/")
         self.stage.replicas = [Replica("dispatcher0", dispatcher, proxy, proxy)]
 
-    def found(self) -> set[str]:
+    def found(self, poison: frozenset[Number] = frozenset()) -> set[str]:
         """The first words of what is wrong."""
-        evidence = gather(self.stage, LANE)
+        evidence = gather(self.stage, LANE, poison)
         found = violations(evidence.handlings, evidence.story) + evidence.wrong_ends
-        return {text.partition(":")[0] for text in found}
+        return {line.partition(":")[0] for line in found}
 
 
 @pytest.fixture
@@ -244,6 +247,21 @@ def test_a_group_that_was_empty_may_change_its_owner(doctored: Doctored) -> None
     assert doctored.found() == {"owner changed"}
     doctored.configure(group_map={"lru": 1})
     assert not doctored.found()
+
+
+def test_poison_needs_its_attempts(doctored: Doctored) -> None:
+    """M-2: 3 was begun by nobody to its end, and is in the dead queue."""
+
+    def dead(reason: str, attempt: int) -> Fetched:
+        headers = text("x-dispatch-reason", reason), field("x-dispatch-attempt", "I", attempt.to_bytes(4))
+        return Fetched(1, False, b"", b"", 0, properties(*headers), _number(3).body())
+
+    assert poison([dead("poison", 3)], 3) == {_number(3)}
+    assert not poison([dead("poison", 2), dead("expired", 3)], 3)
+    doctored.write(doctored.a, ONE, TWO, _handled(3, 3.0, 3, end=False))
+    doctored.a.killed_at = 3.1
+    assert doctored.found() == {"lost"}
+    assert not doctored.found(frozenset([_number(3)]))
 
 
 def test_groups_of_one_bucket_have_one_owner(doctored: Doctored) -> None:
