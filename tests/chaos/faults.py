@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dispatcher.nodes.local import LocalNode
 from tests.chaos.operator import Operator
 from tests.chaos.plan import Fault
 from tests.chaos.stage import LaneOnStage, Outage, Process, Replica, Stage
@@ -274,6 +275,10 @@ class Faults:
         if process := self._producer(fault, happened):
             process.proxy.cut()
 
+    async def stall_producer(self, fault: Fault, happened: Happened) -> None:
+        if process := self._producer(fault, happened):
+            await self._stall(process.proxy, fault)
+
     # -- operators --
 
     async def rebalance(self, fault: Fault, happened: Happened) -> None:
@@ -347,8 +352,7 @@ class Faults:
                 await asyncio.to_thread(_copied, older, redis.data)
             else:
                 await self._last(fault)
-            await asyncio.to_thread(redis.start)
-            outage.until = time.monotonic()
+            await self._start_again(redis, outage, happened)
             self._stage.redis_outages.append(outage)
 
     async def _led(self) -> bool:
@@ -375,9 +379,14 @@ class Faults:
             outage = Outage(time.monotonic(), 0.0, kill)
             await asyncio.to_thread(rabbitmq.kill9 if kill else rabbitmq.stop)
             await self._last(fault)
-            await asyncio.to_thread(rabbitmq.start)
-            outage.until = time.monotonic()
+            await self._start_again(rabbitmq, outage, happened)
             self._stage.rabbitmq_outages.append(outage)
+
+    async def _start_again(self, server: LocalNode, outage: Outage, happened: Happened) -> None:
+        if not await self._stage.start_again(server):
+            outage.killed = True
+            happened.note = "came up at the second attempt"
+        outage.until = time.monotonic()
 
 
 def _picked(things: list[Any], fault: Fault) -> Any:

@@ -58,6 +58,7 @@ STREAMS: Final = {
     )),
     "producer": Stream(10.0, (
         Kind("kill_producer", 1, SHORT), Kind("freeze_producer", 1, MIDDLE), Kind("cut_producer", 2, MOMENT),
+        Kind("stall_producer", 1, MIDDLE), Kind("stall_producer", 1, CONSUMER_LOST),
     )),
     "operator": Stream(5.0, (
         Kind("rebalance", 4, MOMENT), Kind("reset", 1, MOMENT), Kind("reset_group", 2, MOMENT),

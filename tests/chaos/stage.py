@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dispatcher.errors import DispatcherError
+from dispatcher.nodes.local import LocalNode
 from dispatcher.nodes.servers import PrivateServers
 from dispatcher.settings import RabbitSettings
 from tests.chaos.plan import DISPATCHER_HEARTBEAT_S, Plan
@@ -257,7 +259,7 @@ class Stage:
     async def heal(self) -> None:
         """Everything is there again and nothing is held back."""
         for server in (self.servers.rabbitmq, self.servers.redis):
-            await asyncio.to_thread(server.start)
+            await self.start_again(server)
         for process in [*self.living(self.consumers), *self.living(self.producers)]:
             process.proxy.resume()
             process.signal(signal.SIGCONT)
@@ -270,6 +272,17 @@ class Stage:
         for lane in self.lanes:
             if not any(process.lane is lane for process in self.living(self.consumers)):
                 await self.start_consumer(lane, f"last-{lane.name}", "async")
+
+    async def start_again(self, server: LocalNode) -> bool:
+        """Start a server that may have ended. One that does not come up in its time is killed and started
+        once more, as its operator would: False then. Raises DispatcherError when that fails too."""
+        try:
+            await asyncio.to_thread(server.start)
+        except DispatcherError:
+            self._keep_logs(server, "first-attempt-")
+            await asyncio.to_thread(server.start)
+            return False
+        return True
 
     async def stop(self, processes: list[Process]) -> list[str]:
         """SIGTERM, and wait; the names of those that did not end in order."""
@@ -292,14 +305,14 @@ class Stage:
         for replica in self.replicas:
             replica.process.close()
         await self._stack.aclose()
-        self._keep_server_logs()
+        for server in (self.servers.rabbitmq, self.servers.redis):
+            self._keep_logs(server)
         await asyncio.to_thread(self.servers.close)
 
-    def _keep_server_logs(self) -> None:
+    def _keep_logs(self, server: LocalNode, when: str = "") -> None:
         """They tell why a server did not start again."""
-        for server in (self.servers.rabbitmq, self.servers.redis):
-            for log in server.logs():
-                shutil.copyfile(log, self.folder / f"{server.name}-{log.name}")
+        for log in server.logs():
+            shutil.copyfile(log, self.folder / f"{server.name}-{when}{log.name}")
 
 
 @contextlib.asynccontextmanager
