@@ -7,6 +7,10 @@ import time
 import uuid
 
 import pika
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
+
+#: The second one is told when RabbitMQ does not answer while the connection is being opened.
+LOST = (pika.exceptions.AMQPError, AMQPConnectorException)
 
 
 class BareConsumer:
@@ -29,7 +33,7 @@ class BareConsumer:
                 while not self.needs_queue:
                     self.turn()
                 self.connection.close()  # a new connection makes a new queue
-            except pika.exceptions.AMQPError:  # a lost connection, or a control message that came back
+            except LOST:  # a lost connection, or a control message that came back
                 time.sleep(0.5)  # sleeps: before the next attempt to connect
 
     def connect(self):
