@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -32,6 +33,7 @@ class Outcome:
     messages: int
     virtual_ms: int
     steps: int
+    met: Counter[tuple[str, str]]  # what happened how often: see World.met
 
 
 def run_scenario(scenario: Scenario, *, plants: Sequence[object] = (), verbose: bool = False) -> Outcome:
@@ -56,7 +58,7 @@ def run_scenario(scenario: Scenario, *, plants: Sequence[object] = (), verbose: 
     scheduler = world.scheduler
     return Outcome(
         scenario.seed, checker, problem, events, len(scenario.messages),
-        scheduler.now_ms - world.begun_at_ms, scheduler.steps,
+        scheduler.now_ms - world.begun_at_ms, scheduler.steps, world.met(),
     )  # fmt: skip
 
 
@@ -64,9 +66,11 @@ def run_seed(seed: int, messages: int | None = None) -> Outcome:
     return run_scenario(make_scenario(seed, messages))
 
 
-def run_seeds(seeds: Sequence[int], *, messages: int | None = None, jobs: int = 1) -> Iterator[Outcome]:
+def run_seeds(
+    seeds: Sequence[int], *, messages: int | None = None, jobs: int = 1, plants: Sequence[object] = ()
+) -> Iterator[Outcome]:
     """The outcomes of many seeds, as they come."""
-    work = [(seed, messages) for seed in seeds]
+    work = [(seed, messages, plants) for seed in seeds]
     if jobs == 1:
         yield from map(_run, work)
         return
@@ -74,8 +78,9 @@ def run_seeds(seeds: Sequence[int], *, messages: int | None = None, jobs: int = 
         yield from pool.imap_unordered(_run, work, chunksize=_CHUNK)
 
 
-def _run(work: tuple[int, int | None]) -> Outcome:
-    return run_seed(*work)
+def _run(work: tuple[int, int | None, Sequence[object]]) -> Outcome:
+    seed, messages, plants = work
+    return run_scenario(make_scenario(seed, messages), plants=plants)
 
 
 # --- shrinking ---

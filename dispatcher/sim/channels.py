@@ -130,6 +130,7 @@ class BrokerChannel:
         for queue in list(queues):
             if broker.nack_next.get(queue.name):
                 broker.nack_next[queue.name] -= 1
+                broker.observer.nacked()
                 self._nacked.append(tag)
                 self._unconfirmed.pop(tag, None)
                 later = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,12 +17,16 @@ FAILURES_TOLD: Final = 5
 _PROGRESS_EVERY: Final = 500
 
 
-def run_many(seeds: range, messages: int | None, jobs: int | None) -> int:
-    """Run them all; returns the exit code."""
+def run_many(
+    seeds: range, messages: int | None, jobs: int | None, *, plants: Sequence[object] = ()
+) -> int:  # fmt: skip
+    """Run them all, with these plants (tests only); returns the exit code."""
     begun_s = time.monotonic()
     failed: list[Outcome] = []
     done = sent = virtual_ms = 0
-    for outcome in run_seeds(seeds, messages=messages, jobs=jobs or os.cpu_count() or 1):
+    for outcome in run_seeds(
+        seeds, messages=messages, jobs=jobs or os.cpu_count() or 1, plants=plants
+    ):  # fmt: skip
         done, sent, virtual_ms = done + 1, sent + outcome.messages, virtual_ms + outcome.virtual_ms
         if outcome.problem is not None:
             failed.append(outcome)
@@ -39,16 +44,18 @@ def run_many(seeds: range, messages: int | None, jobs: int | None) -> int:
     return 1 if failed else 0
 
 
-def run_one(seed: int, messages: int | None, *, trace: Path | None, shrinks: bool) -> int:
-    """Run one seed; returns the exit code."""
+def run_one(
+    seed: int, messages: int | None, *, trace: Path | None, shrinks: bool, plants: Sequence[object] = ()
+) -> int:  # fmt: skip
+    """Run one seed, with these plants (tests only); returns the exit code."""
     scenario = make_scenario(seed, messages)
-    outcome = run_scenario(scenario)
+    outcome = run_scenario(scenario, plants=plants)
     if outcome.problem is not None and shrinks:
         _tell(outcome, events=False)
-        scenario = _shrink(scenario, outcome)
-        outcome = run_scenario(scenario)
+        scenario = _shrink(scenario, outcome, plants)
+        outcome = run_scenario(scenario, plants=plants)
     if trace is not None:
-        events = run_scenario(scenario, verbose=True).events
+        events = run_scenario(scenario, plants=plants, verbose=True).events
         trace.write_text("\n".join([str(scenario), *events, ""]))
         print(f"{len(events):,} events are in {trace}")
     if outcome.problem is None:
@@ -58,9 +65,9 @@ def run_one(seed: int, messages: int | None, *, trace: Path | None, shrinks: boo
     return 1
 
 
-def _shrink(scenario: Scenario, outcome: Outcome) -> Scenario:
+def _shrink(scenario: Scenario, outcome: Outcome, plants: Sequence[object]) -> Scenario:
     def fails(candidate: Scenario) -> bool:
-        return run_scenario(candidate).checker == outcome.checker
+        return run_scenario(candidate, plants=plants).checker == outcome.checker
 
     smallest = shrink(scenario, fails)
     print(

@@ -125,6 +125,7 @@ class BrokerConnection:
         """Read nothing more of it until the alarm is over."""
         if not self._blocked:
             self._blocked = True
+            self.broker.observer.blocked()
             self.down.send(Blocked("low on memory"))
 
     def unblock(self) -> None:

@@ -203,6 +203,7 @@ class History:
             life = self.lives[message.uid]
             life.acked += 1
             life.fresh += not message.redelivered
+            self.met["broker", "forgot an ack"] += life.acked > max(1, life.stored)
             self.note("broker", "acked", life.uid)
             for checker in self.checkers:
                 checker.acked(life)
@@ -212,6 +213,7 @@ class History:
     def lost(self, queue: Queue, messages: list[Stored]) -> None:
         """A kill lost these, which it may."""
         for message in messages:
+            self.met["broker", "lost a message"] += 1
             if message.uid:
                 life = self.lives[message.uid]
                 life.lost = life.twins == 1
@@ -222,6 +224,14 @@ class History:
                 self._forget_settles(message)
             elif queue.name == self.names.dead and message.body.rstrip(b"!").isdigit():
                 self.lives[int(message.body.rstrip(b"!"))].buried -= 1
+
+    def nacked(self) -> None:
+        """A queue has refused a publish because it was told to."""
+        self.met["struck", "nack"] += 1
+
+    def blocked(self) -> None:
+        """Somebody has published during an alarm."""
+        self.met["struck", "alarm"] += 1
 
     def _forget_settles(self, message: Stored) -> None:
         for life in self.lives.values():
@@ -240,6 +250,7 @@ class History:
     def expired(self, queue: Queue, message: Stored) -> None:
         if message.uid:
             self.lives[message.uid].expired = True
+            self.met["broker", "dropped what expired"] += 1
             self.note("broker", "expired", message.uid)
 
     # -- dispatchers --
@@ -253,6 +264,7 @@ class History:
         """A new leader has raised the epoch and read everything."""
         self.leaderships += 1
         self.note(process, "leads", snapshot.lane_epoch, "complete" if snapshot.complete else "incomplete")
+        self.met["leads", "trusts Redis" if snapshot.complete else "asks the consumers"] += 1
         self.complete = snapshot.complete
         self._risk_twins()
         if self.doubt:

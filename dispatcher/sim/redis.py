@@ -6,6 +6,7 @@ The scripts themselves run on the real Redis only; `tests/sim/contract` holds th
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final
@@ -148,6 +149,7 @@ class Redis:
         self.on_commit: Callable[[bytes, int], None] | None = None
         #: Called with the lane epoch that a new leader got.
         self.on_lead: Callable[[int], None] | None = None
+        self.answers: Counter[str] = Counter()  # to commits
         self._log: list[tuple[bytes, tuple[bytes, ...]]] = []
 
     @property
@@ -175,11 +177,9 @@ class Redis:
         if script == COMMIT_SHA.encode():
             before = self.keys.meta.get(b"ordinal")
             answer = self.keys.commit(*arguments)
-            if (
-                answer == b"applied"
-                and self.keys.meta.get(b"ordinal") != before
-                and self.on_commit is not None
-            ):
+            changed = self.keys.meta.get(b"ordinal") != before
+            self.answers[answer.decode() if changed or answer != b"applied" else "applied before"] += 1
+            if answer == b"applied" and changed and self.on_commit is not None:
                 self.on_commit(arguments[0], int(arguments[2]))
             return answer
         answer = self._rare(script)(*arguments)

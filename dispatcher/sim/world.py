@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -67,6 +68,7 @@ class World:
         self.disturbed = bool(scenario.faults)
         self.batch_max = scenario.batch_max
         self.machines: dict[ProcessLoop, Any] = {}
+        self.lanes: list[Lane] = []  # the core of each leadership
         for name, _, quorum in scenario.inbounds:
             self.broker.declare(name, quorum=quorum)
         self.dispatchers = [
@@ -158,7 +160,19 @@ class World:
         maps = self.scenario.group_maps
         return _settings(self.scenario, maps[self._starts % len(maps)])
 
+    def met(self) -> Counter[tuple[str, str]]:
+        """What happened in this run how often: faults that hit, what the servers did, the core's counters."""
+        met = Counter(self.history.met)
+        met["theme", self.scenario.theme] += 1
+        met.update({("redis", answer): count for answer, count in self.redis.answers.items()})
+        for lane in self.lanes:
+            met.update({("core", name): count for name, count in lane.state.counters.items()})
+        return +met
+
     def prepare_lane(self, lane: Lane) -> None:
+        self.lanes.append(lane)
+        if lane._recovery._broker_restarted:
+            self.history.met["leads", "after a restart of the broker"] += 1
         for checker in self.checkers:
             checker.leading(lane)
 

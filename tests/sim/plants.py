@@ -1,6 +1,7 @@
 """Bugs to plant: each changes the pieces of every new leadership, as a programmer could have got them wrong.
 
-They live here only: the product has no switch for any of them.
+They live here only: the product has no switch for any of them. The first line of each docstring is the bug's
+row in docs/simulation.md.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from dispatcher.core.effects import AckInbound, Dispatched, Taken
 from dispatcher.core.entries import copy_of
@@ -18,12 +19,27 @@ from dispatcher.core.groups import GroupState
 from dispatcher.protocol import Marker
 
 Plant = Callable[[Any, Any, Any], None]  # (lane, session, store)
-PLANTS: dict[str, Plant] = {}
 
 
-def planted(plant: Plant) -> Plant:
-    PLANTS[plant.__name__] = plant
-    return plant
+class Planted(NamedTuple):
+    """A bug, and who has to find it."""
+
+    plant: Plant
+    bug: str
+    checkers: tuple[str, ...]  # one of them finds it; anything else that happens does not count
+    seed: int  # where the search begins: one that found it when this was written
+
+
+PLANTS: dict[str, Planted] = {}
+
+
+def planted(*checkers: str, seed: int) -> Callable[[Plant], Plant]:
+    def register(plant: Plant) -> Plant:
+        bug = (plant.__doc__ or "").partition("\n")[0]
+        PLANTS[plant.__name__] = Planted(plant, bug, checkers, seed)
+        return plant
+
+    return register
 
 
 def _do_early(session: Any, kind: type) -> None:
@@ -40,18 +56,21 @@ def _do_early(session: Any, kind: type) -> None:
     session._commit = early
 
 
-@planted
+@planted("loss", seed=1)
 def inbound_acked_before_the_commit(lane: Any, session: Any, store: Any) -> None:
+    """An original is acked before the commit that says so."""
     _do_early(session, AckInbound)
 
 
-@planted
+@planted("duplicates", seed=1)
 def copies_published_before_the_commit(lane: Any, session: Any, store: Any) -> None:
+    """A copy is published before Redis has answered the commit."""
     _do_early(session, Dispatched)
 
 
-@planted
+@planted("duplicates", seed=47)
 def control_acked_before_the_commit(lane: Any, session: Any, store: Any) -> None:
+    """A settle is acked in the control queue before it is committed."""
     commit = session._commit
 
     def early(effects: Any) -> None:
@@ -62,8 +81,9 @@ def control_acked_before_the_commit(lane: Any, session: Any, store: Any) -> None
     session._commit = early
 
 
-@planted
+@planted("duplicates", seed=2)
 def take_back_not_committed(lane: Any, session: Any, store: Any) -> None:
+    """An incarnation is taken back, and that is not committed."""
     take_backs = lane._membership._take_backs
     take_back = take_backs.take_back
 
@@ -76,8 +96,9 @@ def take_back_not_committed(lane: Any, session: Any, store: Any) -> None:
     take_backs.take_back = silently
 
 
-@planted
+@planted("loss", seed=174)
 def redelivered_flag_ignored(lane: Any, session: Any, store: Any) -> None:
+    """A delivery that was never delivered before is matched with an entry."""
     claims = lane._recovery.claims
 
     def anything(inbound: Any, delivered: Any) -> bool:
@@ -87,8 +108,9 @@ def redelivered_flag_ignored(lane: Any, session: Any, store: Any) -> None:
     lane._recovery.claims = anything
 
 
-@planted
+@planted("duplicates", "loss", "order", seed=22)
 def matched_by_message_id_alone(lane: Any, session: Any, store: Any) -> None:
+    """A delivery is matched by its `message_id`, not by all of its bytes."""
     arrived = lane._handlers[MessagesArrived]
 
     def by_id(event: Any) -> None:
@@ -101,8 +123,9 @@ def matched_by_message_id_alone(lane: Any, session: Any, store: Any) -> None:
     lane._handlers[MessagesArrived] = by_id
 
 
-@planted
+@planted("loss", "order", seed=18)
 def numbers_go_on_from_what_redis_has(lane: Any, session: Any, store: Any) -> None:
+    """Numbers go on from what Redis has, which may have gone back."""
     state = lane.state
     state.first_number = 1 << 20
     known = [row.epoch for row in store.snapshot.owners.values()]
@@ -113,8 +136,9 @@ def numbers_go_on_from_what_redis_has(lane: Any, session: Any, store: Any) -> No
     lane._adoption.heard_of = lambda seq: None
 
 
-@planted
+@planted("fence", seed=50)
 def lane_epoch_not_checked(lane: Any, session: Any, store: Any) -> None:
+    """Redis takes a commit of a former leader."""
     keys = store.world.redis.keys
     commit = type(keys).commit
 
@@ -125,8 +149,9 @@ def lane_epoch_not_checked(lane: Any, session: Any, store: Any) -> None:
     keys.commit = unchecked
 
 
-@planted
+@planted("loss", seed=65)
 def settle_of_a_stale_incarnation_obeyed(lane: Any, session: Any, store: Any) -> None:
+    """A settle of an incarnation that is over counts for the id's present one."""
     settle = lane._settlement.settle
 
     def for_whoever(event: Any) -> Any:
@@ -136,8 +161,9 @@ def settle_of_a_stale_incarnation_obeyed(lane: Any, session: Any, store: Any) ->
     lane._settlement.settle = for_whoever
 
 
-@planted
+@planted("order", seed=2)
 def dispatched_again_behind_newer_ones(lane: Any, session: Any, store: Any) -> None:
+    """What is taken back goes behind the newer messages of its group."""
     take_backs = lane._membership._take_backs
     take_back = take_backs._return_messages
 
@@ -154,8 +180,9 @@ def dispatched_again_behind_newer_ones(lane: Any, session: Any, store: Any) -> N
     take_backs._return_messages = behind
 
 
-@planted
+@planted("order", "overlap", seed=4)
 def batch_released_one_early(lane: Any, session: Any, store: Any) -> None:
+    """A group is free while one message of its batch is unsettled."""
     over = lane._settlement._over
 
     def early(consumer: Any, message: Any) -> None:
@@ -167,28 +194,27 @@ def batch_released_one_early(lane: Any, session: Any, store: Any) -> None:
     lane._settlement._over = early
 
 
-@planted
+@planted("share", seed=7)
 def blocked_queues_earn_credit(lane: Any, session: Any, store: Any) -> None:
+    """An inbound queue whose messages are all blocked earns credit."""
     turns = lane._delivery._turns
-    inbounds = lane.state.inbounds
+    inbounds, pick = lane.state.inbounds, turns.pick
 
     def generous() -> Any:
-        while True:
-            eligible = [i for i in inbounds if i.ready and i.head() is not None]
-            if not eligible:
-                return None
-            for inbound in eligible:
-                if inbound.deficit >= 1:
-                    return inbound
-            for inbound in inbounds:
-                if inbound.waiting:
-                    inbound.deficit += inbound.weight
+        for inbound in inbounds:
+            if inbound.waiting and inbound.head() is None:
+                inbound.deficit += inbound.weight
+        for inbound in inbounds:
+            if inbound.head() is not None and inbound.deficit > 1 + inbound.weight:
+                return inbound
+        return pick()
 
     turns.pick = generous
 
 
-@planted
+@planted("deaths", seed=63)
 def marker_of_an_earlier_connection_obeyed(lane: Any, session: Any, store: Any) -> None:
+    """A marker for a connection before the latest one ends its incarnation."""
     membership = lane._membership
 
     def any_marker(marker: Any) -> None:
@@ -204,14 +230,16 @@ class _Forgetful(deque[Any]):
         """Gone."""
 
 
-@planted
+@planted("duplicates", seed=78)
 def unproven_settled_entries_forgotten(lane: Any, session: Any, store: Any) -> None:
+    """A checkpoint forgets settled originals whose acks are not proven."""
     for inbound in lane.state.inbounds:
         inbound.unproven = _Forgetful()
 
 
-@planted
+@planted("liveness", "order", "overlap", seed=6)
 def group_goes_on_before_its_entries_are_resolved(lane: Any, session: Any, store: Any) -> None:
+    """A new leader goes on with a group before its originals are back."""
     groups = lane._groups
     for group in list(lane.state.groups.values()):
         if group.unresolved:
@@ -219,8 +247,9 @@ def group_goes_on_before_its_entries_are_resolved(lane: Any, session: Any, store
             groups._resolve(group)
 
 
-@planted
+@planted("duplicates", seed=23)
 def sent_again_with_a_new_number(lane: Any, session: Any, store: Any) -> None:
+    """What may not have arrived is sent again with a new seq."""
     groups = lane._groups
 
     def renumbered(message: Any) -> None:
@@ -238,13 +267,15 @@ def sent_again_with_a_new_number(lane: Any, session: Any, store: Any) -> None:
     groups.send_again = renumbered
 
 
-@planted
+@planted("liveness", seed=4)
 def returns_not_noticed(lane: Any, session: Any, store: Any) -> None:
+    """A returned copy does not say that its consumer is gone."""
     lane._membership.liveness.queue_gone = lambda queue: None
 
 
-@planted
+@planted("poison", seed=21)
 def a_death_counted_for_every_neighbour(lane: Any, session: Any, store: Any) -> None:
+    """A death counts for every message in the same hands."""
     suspects = lane._suspects
 
     def blames_all(consumer: Any) -> Any:
@@ -257,8 +288,9 @@ def a_death_counted_for_every_neighbour(lane: Any, session: Any, store: Any) -> 
     lane.state.suspect_after = 1_000_000
 
 
-@planted
+@planted("duplicates", seed=7)
 def attempt_not_counted(lane: Any, session: Any, store: Any) -> None:
+    """`x-dispatch-attempt` stays the same when a message is handed over again."""
     take_backs = lane._membership._take_backs
     returned = take_backs._return_messages
 
@@ -270,6 +302,14 @@ def attempt_not_counted(lane: Any, session: Any, store: Any) -> None:
     take_backs._return_messages = forgiving
 
 
-@planted
+@planted("liveness", seed=5)
 def refused_copies_not_withdrawn(lane: Any, session: Any, store: Any) -> None:
+    """A copy that RabbitMQ refused stays in its consumer's hands."""
     lane._handlers[CopyRefused] = lambda event: None
+
+
+@planted("duplicates", seed=4)
+def broker_restart_not_noticed(lane: Any, session: Any, store: Any) -> None:
+    """That a killed broker may have forgotten proven acks is not thought of."""
+    for inbound in lane.state.inbounds:
+        inbound.recovery._proven = {}

@@ -7,14 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from dispatcher.cli import app
 from dispatcher.sim.campaign import run_scenario, run_seed, shrink
+from dispatcher.sim.command import run_many, run_one
 from dispatcher.sim.scenario import Scenario, make_scenario
 from tests.sim.plants import PLANTS
 
-PLANT = PLANTS["copies_published_before_the_commit"]
+PLANT = PLANTS["copies_published_before_the_commit"].plant
 
 
 def test_a_seed_is_the_same_run_in_every_process(tmp_path: Path) -> None:
@@ -35,6 +37,31 @@ def test_a_failing_run_tells_its_last_events() -> None:
     assert outcome.checker == "duplicates"
     assert "before its commit" in (outcome.problem or "")
     assert any("Dispatched" in event for event in outcome.events)
+
+
+def test_a_failing_run_fails_again_in_every_detail() -> None:
+    once, again = (run_scenario(make_scenario(2), plants=[PLANT], verbose=True) for _ in range(2))
+    assert once.problem is not None
+    assert once == again
+
+
+def test_the_command_tells_the_failing_seed_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_many(range(1, 3), 20, 1, plants=[PLANT]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("seed 1 fails: duplicates: ")
+    assert "again: dispatcher sim --seed 1 --trace FILE" in said
+    assert said[-1] == "failed: 1 2"
+
+
+def test_the_command_shrinks_and_writes_the_smallest_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace"
+    assert run_one(1, 40, trace=trace, shrinks=True, plants=[PLANT]) == 1
+    assert "still fails with 1 messages, 1 consumers, 1 dispatchers" in capsys.readouterr().out
+    scenario, *events = trace.read_text().splitlines()
+    assert scenario.startswith("Scenario(seed=1, ")
+    assert any("Dispatched" in event for event in events)
 
 
 def test_a_failing_run_shrinks() -> None:

@@ -9,46 +9,52 @@ from dispatcher.sim.queues import Stored
 
 
 @fault(often=5)
-def kill_broker(faults: Faults, fault: Fault) -> None:
+def kill_broker(faults: Faults, fault: Fault) -> bool:
+    """The node is killed and starts again: what was not on disk is gone, acks may be forgotten."""
     broker = faults.world.broker
-    if broker.up:
-        broker.kill()
-        faults.after(200 + fault.amount % 2_000, broker.restart)
+    if not broker.up:
+        return False
+    broker.kill()
+    faults.after(200 + fault.amount % 2_000, broker.restart)
+    return True
 
 
 @fault(often=2)
-def nack(faults: Faults, fault: Fault) -> None:
-    """A queue refuses the next publishes to it."""
+def nack(faults: Faults, fault: Fault) -> bool:
+    """A queue refuses the next publishes to it, if there are any."""
     broker, names = faults.world.broker, faults.world.names
     queues = [queue.name for queue in broker.queues.values() if queue.owner is not None]
     queues += [names.dead, names.control]
     broker.nack_next[queues[fault.target % len(queues)]] = 1 + fault.amount % 3
+    return False
 
 
 @fault(often=3)
-def alarm(faults: Faults, fault: Fault) -> None:
-    """Short of memory for up to 8 s: whoever publishes is not read until it is over."""
+def alarm(faults: Faults, fault: Fault) -> bool:
+    """Short of memory for up to 8 s: whoever publishes is not read until it is over, nor is his end."""
     broker = faults.world.broker
     if broker.up and not broker.alarm:
         broker.alarm = True
         faults.after(200 + fault.amount % 8_000, broker.end_alarm)
+    return False
 
 
 @fault(often=2)
-def slow_link(faults: Faults, fault: Fault) -> None:
+def slow_link(faults: Faults, fault: Fault) -> bool:
     """One connection of anybody is slow until everything is repaired."""
     connections = faults.world.broker.connections
     if connections:
         connection = connections[fault.target % len(connections)]
         connection.up.slow_ms = connection.down.slow_ms = fault.amount % 400
+    return bool(connections)
 
 
 @fault(often=3)
-def repeat_control(faults: Faults, fault: Fault) -> None:
+def repeat_control(faults: Faults, fault: Fault) -> bool:
     """Control messages that were read come once more, as after a killed broker forgot their acks."""
     read = faults.world.history.control_read
     first = max(0, len(read) - 1 - fault.target)
-    _put_again(faults, list(read)[first : first + 1 + fault.amount % 20])
+    return _put_again(faults, list(read)[first : first + 1 + fault.amount % 20])
 
 
 def repeat_words(faults: Faults, consumer: ConsumerMachine) -> None:
@@ -57,10 +63,12 @@ def repeat_words(faults: Faults, consumer: ConsumerMachine) -> None:
     _put_again(faults, [message for message in faults.world.history.control_read if word in message.body])
 
 
-def _put_again(faults: Faults, messages: list[Stored]) -> None:
+def _put_again(faults: Faults, messages: list[Stored]) -> bool:
     broker = faults.world.broker
     queue = broker.queues.get(faults.world.names.control)
-    if queue is not None:
-        for message in messages:
-            again = broker.put(queue, message.exchange, message.routing_key, message.properties, message.body)
-            again.synced = True
+    if queue is None:
+        return False
+    for message in messages:
+        again = broker.put(queue, message.exchange, message.routing_key, message.properties, message.body)
+        again.synced = True
+    return bool(messages)

@@ -22,7 +22,8 @@ class Fault(NamedTuple):
     patient: bool = False  # it strikes only when a consumer works, unless it has to wait too long for that
 
 
-Strike = Callable[["Faults", Fault], None]
+#: True: it has hit something. False: it did not, or it will later and counts itself then.
+Strike = Callable[["Faults", Fault], bool]
 
 
 class Kind(NamedTuple):

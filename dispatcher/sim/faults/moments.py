@@ -19,48 +19,54 @@ def _cut(connection: Any) -> None:
     connection.ended_by_broker("cut at a publish")
 
 
+def _cut_redis(connection: Any) -> None:
+    connection.cut("cut at a commit")
+
+
 @fault(often=6)
-def kill_at_publish(faults: Faults, fault: Fault) -> None:
+def kill_at_publish(faults: Faults, fault: Fault) -> bool:
     """A dispatcher dies: the copies before this one are out, their confirms are not read."""
 
     def strike(connection: Any) -> None:
         _cut(connection)
         faults.kill_owner(connection, 200)
 
-    faults.arm(fault, "copy", _others(fault), strike)
+    return faults.arm(fault, "copy", _others(fault), strike)
 
 
 @fault(often=5)
-def cut_at_publish(faults: Faults, fault: Fault) -> None:
-    faults.arm(fault, "copy", _others(fault), _cut)
+def cut_at_publish(faults: Faults, fault: Fault) -> bool:
+    """The connection is lost at a copy: those before it are out, their confirms are not read."""
+    return faults.arm(fault, "copy", _others(fault), _cut)
 
 
 @fault(often=4)
-def kill_at_settle(faults: Faults, fault: Fault) -> None:
+def kill_at_settle(faults: Faults, fault: Fault) -> bool:
     """A consumer dies: what it said before is stored, and it has not read the confirms."""
 
     def strike(connection: Any) -> None:
         _cut(connection)
         faults.kill_owner(connection, 200)
 
-    faults.arm(fault, "word", _others(fault), strike)
+    return faults.arm(fault, "word", _others(fault), strike)
 
 
 @fault(often=3)
-def cut_at_settle(faults: Faults, fault: Fault) -> None:
-    faults.arm(fault, "word", _others(fault), _cut)
+def cut_at_settle(faults: Faults, fault: Fault) -> bool:
+    """The connection of a consumer is lost at a settle."""
+    return faults.arm(fault, "word", _others(fault), _cut)
 
 
 @fault(often=5)
-def kill_before_commit(faults: Faults, fault: Fault) -> None:
+def kill_before_commit(faults: Faults, fault: Fault) -> bool:
     """A dispatcher dies, and Redis never sees its commit."""
-    faults.arm(fault, "before commit", _others(fault), _killer(faults, fault))
+    return faults.arm(fault, "before commit", _others(fault), _killer(faults, fault))
 
 
 @fault(often=6)
-def kill_after_commit(faults: Faults, fault: Fault) -> None:
+def kill_after_commit(faults: Faults, fault: Fault) -> bool:
     """A dispatcher dies, and its commit is in Redis."""
-    faults.arm(fault, "after commit", _others(fault), _killer(faults, fault))
+    return faults.arm(fault, "after commit", _others(fault), _killer(faults, fault))
 
 
 def _killer(faults: Faults, fault: Fault) -> Any:
@@ -74,18 +80,19 @@ def _killer(faults: Faults, fault: Fault) -> Any:
 
 
 @fault(often=3)
-def cut_redis_before_commit(faults: Faults, fault: Fault) -> None:
-    faults.arm(fault, "before commit", _others(fault), lambda connection: connection.cut("cut at a commit"))
+def cut_redis_before_commit(faults: Faults, fault: Fault) -> bool:
+    """The connection to Redis is lost, and the commit with it."""
+    return faults.arm(fault, "before commit", _others(fault), _cut_redis)
 
 
 @fault(often=4)
-def cut_redis_after_commit(faults: Faults, fault: Fault) -> None:
-    """The reply is lost after the write."""
-    faults.arm(fault, "after commit", _others(fault), lambda connection: connection.cut("cut at a commit"))
+def cut_redis_after_commit(faults: Faults, fault: Fault) -> bool:
+    """The connection to Redis is lost after the write, and the reply with it."""
+    return faults.arm(fault, "after commit", _others(fault), _cut_redis)
 
 
 @fault(often=3)
-def nack_marker(faults: Faults, fault: Fault) -> None:
+def nack_marker(faults: Faults, fault: Fault) -> bool:
     """A consumer comes back while the marker for its former connection waits to be published again."""
     world = faults.world
 
@@ -94,15 +101,16 @@ def nack_marker(faults: Faults, fault: Fault) -> None:
 
     faults.arm(fault, "marker", 0, strike)
     faults.cut(faults.consumer(fault), fault, _away_ms(fault))
+    return False
 
 
 @fault(often=3)
-def late_marker(faults: Faults, fault: Fault) -> None:
+def late_marker(faults: Faults, fault: Fault) -> bool:
     """A consumer comes back while the marker for its former connection is on its way."""
     for connection in faults.connections_of(faults.leader_or(fault).process):
         connection.up.slow_ms = 100 + fault.amount % 500
         faults.after(2_000, setattr, connection.up, "slow_ms", 0)
-    faults.cut(faults.consumer(fault), fault, _away_ms(fault))
+    return faults.cut(faults.consumer(fault), fault, _away_ms(fault))
 
 
 def _away_ms(fault: Fault) -> int:

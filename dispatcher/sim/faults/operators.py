@@ -13,33 +13,37 @@ from dispatcher.sim.faults.striking import Faults
 
 
 @fault(often=4)
-def rebalance(faults: Faults, fault: Fault) -> None:
-    command(faults, fault, "rebalance", {"pause": (None, "lane")[fault.amount % 3 == 0]})
+def rebalance(faults: Faults, fault: Fault) -> bool:
+    """`rebalance`, sent once or twice."""
+    return command(faults, fault, "rebalance", {"pause": (None, "lane")[fault.amount % 3 == 0]})
 
 
 @fault(often=1)
-def reset_owners(faults: Faults, fault: Fault) -> None:
-    command(faults, fault, "rebalance", {"reset": True})
+def reset_owners(faults: Faults, fault: Fault) -> bool:
+    """`rebalance --reset`, sent once or twice."""
+    return command(faults, fault, "rebalance", {"reset": True})
 
 
 @fault(often=1)
-def close_group(faults: Faults, fault: Fault) -> None:
-    command(faults, fault, "groups.close", {"group": f"g{fault.amount % 3}"})
+def close_group(faults: Faults, fault: Fault) -> bool:
+    """`groups close`, sent once or twice."""
+    return command(faults, fault, "groups.close", {"group": f"g{fault.amount % 3}"})
 
 
 @fault(often=2)
-def evict(faults: Faults, fault: Fault) -> None:
+def evict(faults: Faults, fault: Fault) -> bool:
+    """`consumers evict`, sent once or twice."""
     consumers = faults.world.scenario.consumers
     consumer = consumers[fault.target % len(consumers)].consumer_id
-    command(faults, fault, "consumers.evict", {"consumer": consumer})
+    return command(faults, fault, "consumers.evict", {"consumer": consumer})
 
 
-def command(faults: Faults, fault: Fault, name: str, arguments: dict[str, Any]) -> None:
-    """Send a command as the CLI does; now and then it is stored twice."""
+def command(faults: Faults, fault: Fault, name: str, arguments: dict[str, Any]) -> bool:
+    """Send a command as the CLI does; now and then it is stored twice. False: there is no queue for it."""
     world = faults.world
     queue = world.broker.queues.get(world.names.command)
     if queue is None:
-        return
+        return False
     body = {
         "type": "command", "uuid": f"{name}-{fault.at_ms}-{fault.target}-{fault.amount}", "name": name,
         "sent_at_ms": world.scheduler.now_ms, "arguments": arguments,
@@ -51,3 +55,4 @@ def command(faults: Faults, fault: Fault, name: str, arguments: dict[str, Any]) 
             json.dumps(body).encode(),
         )  # fmt: skip
         message.synced = True
+    return True

@@ -6,15 +6,16 @@ from dispatcher.sim.faults.kinds import Fault, fault
 from dispatcher.sim.faults.striking import Faults
 
 
-def _stop(faults: Faults, fault: Fault, lost: int | None) -> None:
-    """Stop it, and start it again without its last writes (None: without any)."""
+def _stop(faults: Faults, fault: Fault, lost: int | None) -> bool:
+    """Stop it, and start it again without its last writes (None: without any). False: it was down."""
     redis = faults.world.redis
     if not redis.up:
-        return
+        return False
     redis.stop()
     if lost != 0:
         faults.world.history.doubt = True
     faults.after(100 + fault.amount % 1_500, _start, faults, lost)
+    return True
 
 
 def _start(faults: Faults, lost: int | None) -> None:
@@ -23,35 +24,41 @@ def _start(faults: Faults, lost: int | None) -> None:
 
 
 @fault(often=2)
-def restart_redis(faults: Faults, fault: Fault) -> None:
-    _stop(faults, fault, 0)
+def restart_redis(faults: Faults, fault: Fault) -> bool:
+    """It comes back with everything."""
+    return _stop(faults, fault, 0)
 
 
 @fault(often=3)
-def redis_loses_last(faults: Faults, fault: Fault) -> None:
-    _stop(faults, fault, 1 + fault.target)
+def redis_loses_last(faults: Faults, fault: Fault) -> bool:
+    """It comes back without its last writes."""
+    return _stop(faults, fault, 1 + fault.target)
 
 
 @fault(often=2)
-def redis_loses_all(faults: Faults, fault: Fault) -> None:
-    _stop(faults, fault, None)
+def redis_loses_all(faults: Faults, fault: Fault) -> bool:
+    """It comes back without anything."""
+    return _stop(faults, fault, None)
 
 
 @fault(often=2)
-def slow_redis(faults: Faults, fault: Fault) -> None:
+def slow_redis(faults: Faults, fault: Fault) -> bool:
     """Its answers come late, or so late that the connection is given up."""
     redis = faults.world.redis
     redis.slow_ms = fault.amount % 3_000
     faults.after(1_000, setattr, redis, "slow_ms", 0)
+    return redis.up
 
 
 @fault(often=1)
-def wipe(faults: Faults, fault: Fault) -> None:
+def wipe(faults: Faults, fault: Fault) -> bool:
     """Redis loses everything while no dispatcher lives."""
     world = faults.world
     world.history.doubt = True
     for machine in world.dispatchers:
         faults.kill(machine, 1_000 + fault.amount % 1_000)
-    if world.redis.up:
-        world.redis.stop()
-        faults.after(500, _start, faults, None)
+    if not world.redis.up:
+        return False
+    world.redis.stop()
+    faults.after(500, _start, faults, None)
+    return True

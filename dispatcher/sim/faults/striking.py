@@ -64,8 +64,12 @@ class Faults:
 
     def _strike(self, fault: Fault) -> None:
         self.world.history.note("FAULT", fault.kind, fault.target, fault.amount)
-        self.world.history.met["fault", fault.kind] += 1
-        KINDS[fault.kind].strike(self, fault)
+        if KINDS[fault.kind].strike(self, fault):
+            self.struck(fault.kind)
+
+    def struck(self, kind: str) -> None:
+        """A fault of this kind has hit something."""
+        self.world.history.met["struck", kind] += 1
 
     def after(self, delay_ms: int, act: Callable[..., object], *arguments: Any) -> None:
         self.world.scheduler.after(delay_ms, act, *arguments)
@@ -94,9 +98,10 @@ class Faults:
 
     # -- moments: "copy", "word" (of a consumer), "marker", "before commit", "after commit" --
 
-    def arm(self, fault: Fault, moment: str, others: int, act: Callable[[Any], None]) -> None:
+    def arm(self, fault: Fault, moment: str, others: int, act: Callable[[Any], None]) -> bool:
         """Strike at that moment, once `others` more like it have passed; `act` gets the connection."""
         self._armed.append(Armed(fault.kind, moment, others, act))
+        return False
 
     def _pass(self, moment: str, connection: Any) -> None:
         for armed in self._armed:
@@ -106,7 +111,7 @@ class Faults:
             if armed.others < 0:
                 self._armed.remove(armed)
                 self.world.history.note("FAULT", "strikes", armed.kind, connection.process.name)
-                self.world.history.met["struck", armed.kind] += 1
+                self.struck(armed.kind)
                 armed.act(connection)
                 return
 
@@ -141,10 +146,12 @@ class Faults:
 
     # -- what happens to processes of either sort --
 
-    def kill(self, machine: Machine, down_ms: int) -> None:
-        """kill -9, and a start after that time."""
+    def kill(self, machine: Machine, down_ms: int) -> bool:
+        """kill -9, and a start after that time. False: it was down."""
+        was_up = machine.process is not None
         machine.kill()
         self.after(down_ms, machine.start)
+        return was_up
 
     def kill_owner(self, connection: Any, down_ms: int) -> None:
         """Kill the process whose connection this is."""
@@ -152,31 +159,35 @@ class Faults:
         if machine is not None:
             self.kill(machine, down_ms)
 
-    def cut(self, machine: Machine, fault: Fault, away_ms: int | None = None) -> None:
+    def cut(self, machine: Machine, fault: Fault, away_ms: int | None = None) -> bool:
         """Its connections to the broker end, at the broker at once or somewhere on the way. It can
-        make no other for so long (None: for as long as the fault says, often not at all)."""
+        make no other for so long (None: for as long as the fault says, often not at all). False: it had none.
+        """
         if away_ms is None:
             away_ms = fault.amount % 700 if fault.amount % 3 else 0
         if machine.process is not None:
             machine.process.cut_off_until_ms = self.world.scheduler.now_ms + away_ms
-        for connection in self.connections_of(machine.process):
+        connections = self.connections_of(machine.process)
+        for connection in connections:
             if fault.amount % 2:
                 connection.ended_by_broker("cut")
             else:
                 connection.reset("cut")
+        return bool(connections)
 
-    def freeze(self, machine: Machine, fault: Fault) -> None:
+    def freeze(self, machine: Machine, fault: Fault) -> bool:
         """SIGSTOP; long ones are cut off by the broker, and wake up when others have their place."""
         process = machine.process
         if process is None:
-            return
+            return False
         process.freeze()
         if fault.amount % 3 == 0:  # a short stop
             self.after(fault.amount % 700, process.thaw)
-            return
+            return True
         noticed_ms = fault.amount % 500
         self.after(noticed_ms, self._end_connections, process)
         self.after(noticed_ms + fault.amount % 2_000, process.thaw)
+        return True
 
     def _end_connections(self, process: ProcessLoop) -> None:
         for connection in self.connections_of(process):
