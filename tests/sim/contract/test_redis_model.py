@@ -166,7 +166,7 @@ def on_model(script: Callable[[Side], Awaitable[Any]], seed: int) -> Any:
     async def begin(scheduler: Scheduler, process: ProcessLoop) -> Any:
         model = Redis(scheduler)
         world: Any = SimpleNamespace(
-            redis=model, machines={process: SimpleNamespace(redis_connections=[])},
+            redis=model, machines={process: SimpleNamespace(redis_connections=[], way_ms=0)},
             history=SimpleNamespace(led=lambda *_: None, will_commit=lambda *_: None),
         )  # fmt: skip
 
