@@ -74,7 +74,9 @@ class Life:
         self.given_up = False  # that it goes to the dead queue is committed
         self.risks = 0  # twins: crashes after which one may have been taken for another
         self.fresh = 0  # twins: acked ones that had not been delivered before
-        self.unsure: set[str] = set()  # who settled it in a message that a kill lost after it was read
+        #: Who settled it in words that may count: a kill lost them after they were read, or Redis forgot that
+        #: their incarnation was over.
+        self.unsure: set[str] = set()
         self.starts: list[tuple[str, int, int]] = []  # (incarnation, seq, attempt)
         self.done_by: dict[str, int] = {}  # incarnation → seq
         self.settled: dict[str, int] = {}  # incarnation → place of its settle in the control queue
@@ -118,6 +120,7 @@ class History:
         self._commits: dict[bytes, deque[tuple[int, Facts]]] = {}
         self._markers: dict[tuple[str, int, int], int] = {}  # (incarnation, n, lane epoch) → its place
         self._unsettled: dict[int, Life] = {}
+        self._late: dict[str, list[Life]] = {}  # what incarnations settled when they were over
 
     # -- telling --
 
@@ -176,7 +179,9 @@ class History:
             seqs += [failed["seq"] for failed in fields["failed"]]
             for seq in seqs:
                 uid = held.get(seq)
-                if uid is not None and incarnation not in self.taken:
+                if uid is not None and incarnation in self.taken:
+                    self._late.setdefault(incarnation, []).append(self.lives[uid])
+                elif uid is not None:
                     self.lives[uid].settled.setdefault(incarnation, message.position)
 
     def _dead(self, message: Stored) -> None:
@@ -270,6 +275,9 @@ class History:
         if self.doubt:
             self.excused.update(self.lives)
             self.taken = {row.uuid for row in snapshot.incarnations.values() if row.state == "taken"}
+            for incarnation in self._late.keys() - self.taken:  # Redis forgot that it is over
+                for life in self._late.pop(incarnation):
+                    life.unsure.add(incarnation)
             self.doubt = False
 
     def _risk_twins(self) -> None:
@@ -326,6 +334,7 @@ class History:
         for uid in set(self.in_hand.get(incarnation, {}).values()):
             life = self.lives[uid]
             if life.settled.get(incarnation, 0) > last:
+                self._late.setdefault(incarnation, []).append(life)
                 self._reopen(life, incarnation)
 
     # -- consumers --
