@@ -29,6 +29,8 @@ FORMER_LEADER_S: Final = 1.0
 FORMER_LEADER_POLL_S: Final = 0.02
 #: When less than this part of the look-ahead is unsettled, the rest is acked singly, whatever it costs.
 UNSETTLED_PART: Final = 10
+#: What is fetched while fetching is stopped; 0 would mean without a limit.
+STOPPED_PREFETCH: Final = 1
 
 
 class InboundSource(NamedTuple):
@@ -36,7 +38,7 @@ class InboundSource(NamedTuple):
 
     channel: int
     consumer_tag: str
-    classic: bool  # else `exclusive` means nothing on it, and its consumer must never be cancelled
+    classic: bool  # else `exclusive` means nothing on it, and its consumer must never be replaced
 
 
 async def open_inbound(link: Link, queue: str, consumer_tag: str, look_ahead: int) -> InboundSource:
@@ -95,10 +97,12 @@ class InboundFeed:
         self._channel = source.channel
         self._inbound = inbound
         self._report = report
+        self._look_ahead = look_ahead
+        self._consumer_tag, self._consumers = source.consumer_tag, 1
         self._acks = AckWindow(waiting_max=look_ahead - look_ahead // UNSETTLED_PART)
         self._delivered = 0
         self._wake = asyncio.Event()
-        self._paused = False
+        self._paused, self._fetching = False, True  # what is wanted, and what is
         #: What an operator must change: somebody else reads a quorum queue, which nothing can forbid.
         self.problem: str | None = None
 
@@ -126,7 +130,7 @@ class InboundFeed:
     # -- consuming --
 
     def pause(self, paused: bool) -> None:
-        """Stop or go on fetching. A quorum queue's consumer is never cancelled: its redeliveries would
+        """Stop or go on fetching. A quorum queue's consumer is never replaced: its redeliveries would
         come back out of order, so there the overshoot is bounded by the look-ahead only."""
         if self._source.classic:
             self._paused = paused
@@ -136,7 +140,6 @@ class InboundFeed:
 
     async def look_after(self, now_ms: Callable[[], int]) -> None:
         """Prove acks, notice the end of the redeliveries, pause and resume: until the connection ends."""
-        fetching = True
         try:
             while True:
                 if self._inbound.recovery is not None:
@@ -144,9 +147,8 @@ class InboundFeed:
                     continue
                 await self._wake.wait()
                 self._wake.clear()
-                if self._paused == fetching:
-                    fetching = not self._paused
-                    await self._fetch(fetching)
+                if self._paused == self._fetching:
+                    await self._fetch(not self._paused)
                 if self._acks.unproven:
                     await self._prove(now_ms())
                     await asyncio.sleep(PROOF_INTERVAL_S)
@@ -154,14 +156,23 @@ class InboundFeed:
             return  # the session hears of it itself
 
     async def _fetch(self, fetching: bool) -> None:
-        if fetching:
-            await _consume(
-                self._link, self._channel, self._inbound.name, self._source.consumer_tag, exclusive=True
-            )  # fmt: skip
-        else:
-            await self._link.call(
-                self._channel, commands.Basic.Cancel(consumer_tag=self._source.consumer_tag)
-            )
+        """Put another consumer, with the prefetch that is wanted, in the place of the present one.
+
+        Without one a successor would be let in before RabbitMQ has given back what is unacked here, and
+        would get newer messages first; so it is done in one piece. The tag is a new one, or acks of what
+        the former consumer got would count as room of this one.
+        """
+        former, self._consumer_tag = self._consumer_tag, f"{self._source.consumer_tag}-{self._consumers}"
+        self._consumers += 1
+        prefetch = self._look_ahead if fetching else STOPPED_PREFETCH
+        tag, queue = self._consumer_tag, self._inbound.name
+        methods = (
+            commands.Basic.Qos(prefetch_count=prefetch),
+            commands.Basic.Cancel(consumer_tag=former),
+            BasicConsume(queue=queue, consumer_tag=tag, exclusive=True),
+        )
+        await asyncio.gather(*(self._link.call(self._channel, method) for method in methods))
+        self._fetching = fetching
 
     async def _look_for_end_of_redeliveries(self) -> None:
         """Nothing ready, twice, and nothing delivered between: a quorum queue counts, then delivers."""
