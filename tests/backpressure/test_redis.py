@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 UNAVAILABLE = "dispatcher_redis_unavailable"
 RSS_GROWTH_KB_MAX = 20_000
-#: redis.timeout is 2 s: the longer ones end in an unknown outcome.
-STALLS_S = (0.1, 0.5, 1.5, 2.5, 5.0)
+#: Less than redis.timeout, which is 2 s.
+STALLS_S = (0.1, 1.5)
 
 
 @pytest.fixture
@@ -41,19 +41,21 @@ def _set(server: LocalRedis, *command: str) -> None:
         client.execute_command(*command)
 
 
-@pytest.mark.parametrize("policy", ["exclusive", "sequenced"])
-async def test_slow(vhost: Vhost, open_scene: OpenScene, policy: str) -> None:
+async def test_slow(vhost: Vhost, open_scene: OpenScene) -> None:
     """Requests reach Redis late, some of them after their connection was given up."""
     async with Proxy(vhost.redis_url) as proxy:
-        scene = await open_scene(dataclasses.replace(vhost, redis_url=proxy.url), policy, dispatchers=1)
+        scene = await open_scene(dataclasses.replace(vhost, redis_url=proxy.url), "exclusive", dispatchers=1)
         leader = await scene.led()
         rss_kb = memory_kb(leader)
         for stall_s in STALLS_S:
             proxy.hold_requests_after(scene.random.randrange(20_000))
             await asyncio.sleep(stall_s)  # sleeps: how slow Redis is
-            if stall_s == max(STALLS_S):
-                await scene.not_ready("did not answer within 2000 ms")
-                assert await metric(leader, UNAVAILABLE) == 1
+            proxy.release_requests()
+            await scene.goes_on(50)
+        for _ in range(2):  # so slow that the outcome is unknown
+            proxy.hold_requests_after(scene.random.randrange(20_000))
+            await scene.not_ready("did not answer within 2000 ms")
+            assert await metric(leader, UNAVAILABLE) == 1
             proxy.release_requests()
             await scene.goes_on(50)
         assert await metric(leader, UNAVAILABLE) == 0

@@ -151,14 +151,13 @@ class Scene:
 
     async def owners(self) -> dict[str, str]:
         """Who owns which group, by the leader's own word."""
-
-        def asked() -> dict[str, Any]:
-            with connected(self.rabbitmq, "test") as connection:
-                names = LaneNames(LANE, self.vhost.redis_prefix)
-                return ask(connection, names, "groups.list", {"limit": 100_000}, timeout_ms=ASK_TIMEOUT_MS)
-
-        rows = (await asyncio.to_thread(asked))["groups"]
+        rows = (await asyncio.to_thread(self._ask, "groups.list", limit=100_000))["groups"]
         return {row["group"]: row["owner"] for row in rows if row["owner"] is not None}
+
+    def _ask(self, command: str, **arguments: Any) -> dict[str, Any]:
+        with connected(self.rabbitmq, "test") as connection:
+            names = LaneNames(LANE, self.vhost.redis_prefix)
+            return ask(connection, names, command, arguments, timeout_ms=ASK_TIMEOUT_MS)
 
     def led_at(self) -> list[float]:
         """When each leadership began, in seconds since 1970."""
@@ -209,6 +208,15 @@ class Scene:
             return wanted in (await asyncio.to_thread(leader.get, "/metrics"))[1]
 
         await eventually(joined, START_S, f"{count} consumers")
+
+    async def all_live(self) -> None:
+        """Wait until every consumer may be given something, by the leader's own word."""
+
+        async def live() -> bool:
+            rows = (await asyncio.to_thread(self._ask, "consumers.list"))["consumers"]
+            return [row["state"] for row in rows] == ["live"] * len(self.living())
+
+        await eventually(live, START_S, "all consumers to be live")
 
     def living(self) -> list[Life]:
         return [life for life in self.lives if life.process.poll() is None]
