@@ -54,6 +54,8 @@ class Arrivals:
         if message.group_id is None and self._common_group is not None:
             message.group_id = self._common_group
         self._state.bytes_held += message.size
+        # When its consumers died is not known any more: only what is settled from now on proves anything.
+        message.settles_at_death = self._state.settles
         if self._adoption.open:
             self._adoption.saw(message)
         if message.refusal is not None:
@@ -61,20 +63,24 @@ class Arrivals:
         else:
             self.file(message)
 
-    def file(self, message: Message) -> None:
-        """It waits: to be moved on along its group's route, or in its backlog."""
+    def file(self, message: Message, passed: int | None = None) -> None:
+        """It waits: to be moved on along its group's route, or in its backlog. The route's stops up to
+        `passed` are behind it; the queue that it is in, if that is not given."""
         state = self._state
         inbound = state.inbounds[message.inbound]
         inbound.waiting += 1
         if message.deadline_at_ms is not None:
             state.expiries.watch(message)
         if message.group_id is None or not state.policy.grouped:
-            inbound.loose.messages.append(message)
-            inbound.queue_source(inbound.loose)
+            if message.attempt >= state.suspect_after:  # it was parked after its consumer had died
+                state.suspects.add(message)
+            else:
+                inbound.loose.messages.append(message)
+                inbound.queue_source(inbound.loose)
         else:
             group = state.group(message.group_id)
             if group.route or state.parking.default_route:
-                target = state.parking.next_stop(group, message.queue)
+                target = state.parking.next_stop(group, message.queue if passed is None else passed)
                 if target is not None:
                     self._moves.wait(message, target)
                     return

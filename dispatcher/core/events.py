@@ -136,6 +136,14 @@ class MoveRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveImpossible:
+    """The broker can't be made to take the copy for a parking queue, and says why."""
+
+    message: Message
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class ParkingQueueDeleted:
     """The answer to an order to delete; not gone: something was in it."""
 
@@ -160,6 +168,7 @@ Event = (
     | ParkingQueueRead
     | MoveConfirmed
     | MoveRefused
+    | MoveImpossible
     | ParkingQueueDeleted
     | Join
     | Settle

@@ -26,7 +26,7 @@ class Expiries:
             return
         heap = self._heap
         if len(heap) >= self._kept_max:  # mostly of messages that went out long before their deadline
-            heap[:] = [expiry for expiry in heap if expiry[2].state is MessageState.HELD]
+            heap[:] = [expiry for expiry in heap if _waits(expiry[2])]
             heapq.heapify(heap)
             self._kept_max = max(EXPIRIES_KEPT_MIN, 2 * len(heap))
         self._pushed += 1
@@ -37,12 +37,17 @@ class Expiries:
         heap = self._heap
         while heap and heap[0][0] <= now_ms:
             message = heapq.heappop(heap)[2]
-            if message.state is MessageState.HELD:
+            if _waits(message):
                 yield message
 
     def next_ms(self) -> int | None:
         """The earliest deadline of a message that waits."""
         heap = self._heap
-        while heap and heap[0][2].state is not MessageState.HELD:
+        while heap and not _waits(heap[0][2]):
             heapq.heappop(heap)
         return heap[0][0] if heap else None
+
+
+def _waits(message: Message) -> bool:
+    """It waits here, and not in the queue that it was given back to."""
+    return message.state is MessageState.HELD and message.tag > 0

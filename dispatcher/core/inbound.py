@@ -95,6 +95,13 @@ class Inbound:
             source.queued = True
             self.ready.append(source)
 
+    def wake_common_sources(self) -> None:
+        """Somebody has free capacity again: look at what waits for anybody."""
+        if self.free.backlogs:
+            self.queue_source(self.free)
+        if self.loose.messages:
+            self.queue_source(self.loose)
+
     def head(self) -> Message | None:
         """The next eligible message. Sources without one leave the list until something changes for them."""
         ready = self.ready

@@ -39,6 +39,7 @@ from dispatcher.core.events import (
     Event,
     MessagesArrived,
     MoveConfirmed,
+    MoveImpossible,
     MoveRefused,
     ParkingQueueDeleted,
     ParkingQueueOpened,
@@ -121,6 +122,7 @@ class Lane:
             ParkingQueueDeleted: self._parking.deleted,
             MoveConfirmed: moves.confirmed,
             MoveRefused: moves.refused,
+            MoveImpossible: moves.given_up,
         }
         self._membership.load(snapshot.incarnations)
         replay = Replay().read(snapshot.records)
@@ -175,7 +177,8 @@ class Lane:
         idle = self._delivery.run()
         if self._parking.run(idle=idle):
             self._delivery.run()
-        self._suspects.offer_unproven()
+        if not self._parking.is_reading():  # else something may come that proves that consumers can live
+            self._suspects.offer_unproven()
         return self.state.take_effects()
 
     def suspend(self) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from dispatcher.core.events import MoveConfirmed, MoveRefused
+from dispatcher.core.events import MoveConfirmed, MoveImpossible, MoveRefused
 from dispatcher.core.model import Message, MessageState
-from dispatcher.core.parking_effects import Moved, Moving, ParkCopy
+from dispatcher.core.parking_effects import Moved, Moving, ParkCopy, TermNeeded
 from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE, Move, ParkingQueue
 from dispatcher.core.state import LaneState
 from dispatcher.origin import origin_fingerprint, origin_text
@@ -49,6 +49,8 @@ class Moves:
         """It is nearly read out, and by somebody who can take all of it: what waits may go directly soon."""
         if self._state.now_ms < queue.refused_until_ms:
             return True
+        if len(queue.incoming) > len(queue.moving):  # some must be moved again
+            return False
         if not queue.end_seen or not queue.is_wanted(self._state.pool):
             return False
         return not queue.holds_undecided(self._state.taken_back)
@@ -102,6 +104,9 @@ class Moves:
             return
         queue = move.target
         queue.confirmed.add(move.copy)
+        self._take_confirmed(queue)
+
+    def _take_confirmed(self, queue: ParkingQueue) -> None:
         while queue.moving:
             copy, message = next(iter(queue.moving.items()))
             if copy not in queue.confirmed:
@@ -142,6 +147,20 @@ class Moves:
         queue.waiting.extendleft(reversed(again))
         self._state.tell("parking_refused", queue=queue.name, messages=len(again))
 
+    def given_up(self, event: MoveImpossible) -> None:
+        """It can't be parked: to the dead queue, and what was published behind it goes on."""
+        message, move = event.message, event.message.move
+        self._answered(message)
+        if message.state is not MessageState.MOVING or move is None:
+            return
+        queue = move.target
+        queue.moving.pop(move.copy, None)
+        queue.incoming.pop(move.copy, None)
+        message.move = None
+        self._state.counters["unpublishable"] += 1
+        self._state.end(message, f"unpublishable: {event.problem}")
+        self._take_confirmed(queue)
+
     def _answered(self, message: Message) -> None:
         self._state.parking.unconfirmed -= 1
         self._state.parking.unconfirmed_bytes -= message.size
@@ -154,3 +173,14 @@ def resume_move(state: LaneState, message: Message, entry: Moving) -> None:
     message.move = Move(target, entry.copy)
     message.move.repeated = True
     target.incoming[entry.copy] = message
+
+
+def forget_move(state: LaneState, message: Message) -> None:
+    """Its original is gone from where it was: a copy that came through all the same is none."""
+    move = message.move
+    assert move is not None
+    queue, term = move.target, state.next_epoch()
+    queue.incoming.pop(move.copy, None)
+    queue.terms_needed[move.copy] = term
+    state.effects.records.append(TermNeeded(queue.index, move.copy, term))
+    message.move = None

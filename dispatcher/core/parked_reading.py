@@ -17,6 +17,8 @@ from dispatcher.core.state import LaneState
 
 #: Messages fetched at a time: each is a request of its own, and what is fetched for nothing is held.
 READ_MAX: Final = 100
+#: And at least so many: who takes one at a time would wait for the broker each time.
+READ_MIN: Final = 10
 
 
 class Verdict(Enum):
@@ -119,7 +121,7 @@ class ParkedReading:
             return 0
         if not queue.is_wanted(state.pool):
             return 0
-        return min(queue.room(state.pool), state.options.look_ahead - len(queue.here))
+        return min(max(READ_MIN, queue.room(state.pool)), state.options.look_ahead - len(queue.here))
 
     # -- giving back --
 
@@ -172,7 +174,7 @@ class ParkedReading:
         state = self._state
         del queue.here[message.fingerprint]
         state.bytes_held -= message.size
+        message.tag, message.content = 0, None
         if message in state.taken_back:  # the journal has an entry of it, which it will meet again
             state.taken_back.discard(message)
-            message.tag, message.content = 0, None
             self._recovery.expect_parked(queue, message)

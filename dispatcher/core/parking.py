@@ -19,6 +19,7 @@ from dispatcher.core.model import Message, MessageState
 from dispatcher.core.moves import Moves
 from dispatcher.core.parked_reading import ParkedReading
 from dispatcher.core.parking_effects import (
+    ANY_GROUP,
     DeleteParkingQueue,
     GroupParked,
     OpenParkingQueue,
@@ -47,7 +48,7 @@ class Parking:
     """Parks and unparks the groups of one lane."""
 
     def __init__(
-        self, state: LaneState, moves: Moves, reading: ParkedReading, file: Callable[[Message], None]
+        self, state: LaneState, moves: Moves, reading: ParkedReading, file: Callable[[Message, int], None]
     ) -> None:
         self._state = state
         self._moves = moves
@@ -55,7 +56,6 @@ class Parking:
         self._file = file  # where a message waits
         self._names = state.options.parking_queues
         self._bound_until_ms = 0
-        self.at_bound = False  # the last attempt to park found no free parking queue
 
     # -- the pass --
 
@@ -88,6 +88,10 @@ class Parking:
         for queue in list(state.parking.values()):
             self._look_after(queue, idle=idle)
         return woken
+
+    def is_reading(self) -> bool:
+        """Something may come that could be dispatched."""
+        return any(queue.reading for queue in self._state.parking.values())
 
     def _look_after(self, queue: ParkingQueue, *, idle: bool) -> None:
         state, now_ms = self._state, self._state.now_ms
@@ -180,7 +184,8 @@ class Parking:
     def _compact(inbound: Inbound) -> None:
         """What has gone long ago is remembered only until it would be most of what is remembered."""
         if len(inbound.aging) > 2 * inbound.unacked + 1_000:
-            inbound.aging = deque(m for m in inbound.aging if Parking._waits_in(inbound, m))
+            waiting = (message for message in inbound.aging if Parking._waits_in(inbound, message))
+            inbound.aging = deque(dict.fromkeys(waiting))  # what was taken back may be in it twice
 
     # -- parking --
 
@@ -198,6 +203,8 @@ class Parking:
         self._state.effects.records.append(GroupParked(group.id, target.index, 0))
         group.route = (*group.route, target.index)
         target.members.setdefault(group.id, 0)
+        target.stored += 1  # something comes: one that was empty is not read to its end any more
+        target.end_seen = False
         self._state.counters["groups_parked"] += 1
         for backlog in list((group.backlogs or {}).values()):
             for message in backlog.take_behind(target.index):
@@ -236,11 +243,11 @@ class Parking:
         free = next((index for index in indexes if index > above and index not in state.parking), None)
         if free is None:
             self._bound_until_ms = state.now_ms + BOUND_RETRY_MS
-            if not self.at_bound:
+            if not state.parking.at_bound:
                 state.tell("parking_bound_reached", queues=len(state.parking))
-            self.at_bound = True
+            state.parking.at_bound = True
             return None
-        self.at_bound = False
+        state.parking.at_bound = False
         queue = add_queue(state, free, consumer)
         state.effects.records.append(ParkingQueueNamed(free, consumer))
         state.effects.actions.append(OpenParkingQueue(free))
@@ -274,9 +281,10 @@ class Parking:
             if message.state is MessageState.HELD:
                 message.move = None
                 state.inbounds[message.inbound].waiting -= 1
-                self._file(message)
+                self._file(message, queue.index)  # what is older than its group's route is here, too
         for group in members:
             state.forget_if_unused(group)
+            state.resting.note(group, state.now_ms)
         return bool(waiting)
 
     # -- what the edge says --
@@ -306,6 +314,8 @@ class Parking:
         for queue in queues:
             records.append(ParkingQueueNamed(queue.index, queue.consumer))
             records += [GroupParked(key, queue.index, count) for key, count in queue.members.items()]
+            if queue.unknown:
+                records.append(GroupParked(ANY_GROUP, queue.index, 0))
             records += [TermNeeded(queue.index, copy, term) for copy, term in queue.terms_needed.items()]
             settled = tuple((arrival, copy) for copy, arrival in queue.settled.items())
             records.append(SettledEntries(queue.index, True, settled))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dispatcher.core.model import Message
+
+#: In place of a group's id, which is never empty (O-1): messages of any group may be there.
+ANY_GROUP: Final = b""
 
 # --- records ------------------------------------------------------------------------------------------------
 

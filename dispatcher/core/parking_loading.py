@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dispatcher.core.groups import Group
 from dispatcher.core.parked_replay import ParkedReplay
+from dispatcher.core.parking_effects import ANY_GROUP
 from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE, ParkingQueue
 from dispatcher.core.replay import Replay
 from dispatcher.core.state import LaneState
@@ -40,7 +41,7 @@ def _load_members(state: LaneState, queue: ParkingQueue, parked: ParkedReplay) -
     """Which groups go there. A lane that grouped otherwise before had other groups: then any may."""
     grouped = state.policy.grouped
     for member in parked.routes.get(queue.index, ()):
-        if grouped and state.group_map.may_have(member):
+        if grouped and member != ANY_GROUP and state.group_map.may_have(member):
             queue.members[member] = 0
         else:
             queue.unknown |= grouped
@@ -49,6 +50,8 @@ def _load_members(state: LaneState, queue: ParkingQueue, parked: ParkedReplay) -
         key = group_id if is_key else state.member_key(group_id)
         if key in queue.members or (key is None and count > 0):
             queue.members[key] = queue.members.get(key, 0) + count
+    for key, count in queue.members.items():
+        queue.members[key] = max(0, count)  # some were read before their group was parked again
 
 
 def load_routes(state: LaneState) -> None:

@@ -51,10 +51,10 @@ class ParkingQueue:
     """See the module. In a parking queue a fingerprint names one original."""
 
     __slots__ = (
-        "_state", "asked_at", "awaited", "confirmed", "consumer", "demand", "early", "end_at", "end_seen",
-        "here", "idle_since_ms", "incoming", "index", "left", "members", "moving", "name", "reading",
-        "redelivering", "refused_until_ms", "settled", "stored", "term", "terms_needed", "unknown",
-        "unwanted_since_ms", "waiting", "blocked_since_ms",
+        "_state", "asked_at", "awaited", "blocked_since_ms", "confirmed", "consumer", "demand", "early",
+        "end_at", "end_seen", "here", "idle_since_ms", "incoming", "index", "left", "members", "moving",
+        "name", "reading", "redelivering", "refused_until_ms", "settled", "stored", "term",
+        "terms_needed", "unknown", "unwanted_since_ms", "waiting",
     )  # fmt: skip
 
     def __init__(self, index: int, name: str, consumer: str, now_ms: int) -> None:
@@ -110,7 +110,7 @@ class ParkingQueue:
 
     def is_wanted(self, pool: Pool) -> bool:
         """Whether somebody could take what is read from it."""
-        if (self.unknown or self.members.get(None)) and pool:
+        if (self.unknown or None in self.members) and pool:
             return True
         for consumer in self.demand:
             if consumer is None:
@@ -187,6 +187,7 @@ class ParkingQueues(dict[int, ParkingQueue]):
         self.default_route: tuple[int, ...] = ()
         self.unconfirmed = 0  # moves published and not answered
         self.unconfirmed_bytes = 0
+        self.at_bound = False  # the last attempt to park found no free parking queue
 
     def insert(self, queue: ParkingQueue) -> None:
         """Add one, in its place."""

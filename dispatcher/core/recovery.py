@@ -31,7 +31,7 @@ from dispatcher.core.group_recovery import GroupRecovery
 from dispatcher.core.groups import Group
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Message, MessageState
-from dispatcher.core.moves import resume_move
+from dispatcher.core.moves import forget_move, resume_move
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orphans import Orphans
 from dispatcher.core.parking_effects import Moving
@@ -353,8 +353,7 @@ class Recovery:
             self._expecting(message).forget(message)
         self.returning.discard(message)
         if message.move is not None:
-            message.move.target.incoming.pop(message.move.copy, None)
-            message.move = None
+            forget_move(self._state, message)
         if message.state is not MessageState.IN_FLIGHT:
             self._state.ending.pop(message, None)
             self.orphans.forget(message)

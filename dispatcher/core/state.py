@@ -289,7 +289,7 @@ class LaneState:
             if consumer.pool_level < 0:
                 self.pool.add(consumer)
                 for inbound in self.inbounds:
-                    self._wake_common_sources(inbound)
+                    inbound.wake_common_sources()
             else:
                 self.pool.level_changed(consumer)
         else:
@@ -298,12 +298,10 @@ class LaneState:
             for inbound in self.inbounds:
                 queue_share(inbound, consumer.shares[inbound.index])
 
-    @staticmethod
-    def _wake_common_sources(inbound: Inbound) -> None:
-        if inbound.free.backlogs:
-            inbound.queue_source(inbound.free)
-        if inbound.loose.messages:
-            inbound.queue_source(inbound.loose)
+    @property
+    def settles(self) -> int:
+        """How much this lane's consumers have settled since this leader's start."""
+        return self.counters["settled"] + self.counters["failed"]
 
     # -- what operators look for --
 
@@ -361,7 +359,10 @@ class LaneState:
     def wait_again(self, message: Message) -> None:
         """A message that was handed over waits once more; who calls puts it back into its backlog."""
         message.state = MessageState.HELD
-        self.inbounds[message.inbound].waiting += 1
+        inbound = self.inbounds[message.inbound]
+        inbound.waiting += 1
+        if self.options.parking_queues:
+            inbound.aging.appendleft(message)
         self.taken_back.add(message)
         self.expiries.watch(message)
 

@@ -47,7 +47,7 @@ class Suspects:
     def poison_of(self, consumer: Consumer) -> Message | None:
         """What has killed this consumer, if that is sure. Call it when the consumer is over, while its
         messages are still in its hands."""
-        settles = self._settles()
+        settles = self._state.settles
         for message in consumer.in_flight.values():
             if message.attempt == 1:
                 message.settles_at_death = settles
@@ -64,10 +64,6 @@ class Suspects:
             return suspect
         self._unproven[suspect] = settles
         return None
-
-    def _settles(self) -> int:
-        """How much this lane's consumers have settled since this leader's start."""
-        return self._state.counters["settled"] + self._state.counters["failed"]
 
     # -- trying --
 
@@ -114,7 +110,7 @@ class Suspects:
             self._hand_over_if_empty(consumer)
 
     def _choose(self, *, hopeful: bool) -> tuple[Consumer, Message] | None:
-        settles, suspects = self._settles(), self._state.suspects
+        settles, suspects = self._state.settles, self._state.suspects
         promised = {consumer.alone_with for consumer in self._alone}
         chosen, listed_again_when_it_may = None, []
         for message in suspects:
@@ -164,7 +160,7 @@ class Suspects:
 
     def _may_go(self, message: Message) -> bool:
         """It waits, it is the first of its group, and the group is not on its way between consumers."""
-        if message.state is not MessageState.HELD or message.move is not None:
+        if message.state is not MessageState.HELD or message.move is not None or not message.tag:
             return False
         backlog = self._state.backlog_of(message)
         if backlog is None:

@@ -29,6 +29,7 @@ from dispatcher.core.events import (
 )
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
+from dispatcher.core.parking import BLOCKED_MS
 from dispatcher.core.parking_effects import (
     DeleteParkingQueue,
     GiveBack,
@@ -281,3 +282,18 @@ def _stored(record: Record) -> Record:
         message.queue, message.arrival, message.fingerprint, record.incarnation, record.seq, message.group_id,
         record.group_seq, record.epoch, record.attempt, record.first,
     )  # fmt: skip
+
+
+def blocked(look_ahead: int = 10, **options: object) -> ParkingBench:
+    """Consumer one is stuck with a1; two idles; the look-ahead is full of group a, and parked."""
+    bench = ParkingBench(look_ahead=look_ahead, **options)  # type: ignore[arg-type]
+    bench.join("one", prefetch=1)
+    bench.arrive("a1")
+    bench.join("two")
+    bench.arrive(*(f"a{n}" for n in range(2, look_ahead + 1)))
+    bench.run(BLOCKED_MS)
+    return bench
+
+
+def numbers(bench: ParkingBench, group: str = "a") -> list[int]:
+    return [int(name[len(group) :]) for name in bench.handed() if name.startswith(group)]

@@ -1,0 +1,382 @@
+"""Parking in the core when leaders and consumers die, and RabbitMQ refuses or forgets."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.core.events import MoveImpossible
+from dispatcher.core.moves import MOVES_UNCONFIRMED_MAX
+from dispatcher.core.parking import BLOCKED_MS, LINGER_MS
+from dispatcher.protocol import InHand
+from tests.spec.parking_bench import FIRST, ParkingBench, blocked, numbers
+
+
+def test_the_successor_of_a_dead_consumer_reads_on() -> None:
+    bench = blocked()
+    bench.die("one")
+    bench.run()
+    assert bench.holder("a1") == "two"
+    bench.settle("two", *(f"a{n}" for n in range(1, 11)))
+    bench.run()
+    assert numbers(bench)[1:] == list(range(1, 11)), "a1 was handed over again, before everything newer"
+
+
+@pytest.mark.parametrize("lost", [0, 1, 4])
+def test_a_new_leader_does_interrupted_moves_again(lost: int) -> None:
+    bench = ParkingBench(look_ahead=10)
+    bench.join("one", prefetch=1)
+    bench.arrive("a1")
+    bench.join("two")
+    bench.hold_confirms = True
+    bench.arrive(*(f"a{n}" for n in range(2, 11)))
+    bench.run(BLOCKED_MS)
+    assert len(bench.moved) == 9
+    bench.fail_over(lost=lost)
+    bench.hold_confirms = False
+    bench.arrive("a11", "b1")
+    bench.run()
+    assert bench.holder("b1") == "two"
+    for number in range(1, 12):
+        bench.settle("one", f"a{number}")
+        bench.run()
+    assert numbers(bench) == list(range(1, 12))
+    assert bench.lane.state.counters["repeated_copies"] == 9 - lost
+
+
+def test_a_later_copy_that_survived_alone_does_not_overtake() -> None:
+    """A killed broker kept a3 and lost a2, which was published before it."""
+    bench = ParkingBench(look_ahead=4)
+    bench.join("one", prefetch=1)
+    bench.arrive("a1")
+    bench.join("two")
+    bench.hold_confirms = True
+    bench.arrive("a2", "a3", "a4")
+    bench.run(BLOCKED_MS)
+    order, parked = bench.unconfirmed.pop(0)
+    bench.ready[order.queue].remove(parked)
+    bench.fail_over()
+    bench.hold_confirms = False
+    bench.run()
+    for number in range(1, 5):
+        bench.settle("one", f"a{number}")
+        bench.run()
+    assert numbers(bench) == [1, 2, 3, 4]
+
+
+def test_a_refused_copy_is_published_again_with_all_behind_it() -> None:
+    bench = ParkingBench(look_ahead=4)
+    bench.join("one", prefetch=1)
+    bench.arrive("a1")
+    bench.join("two")
+    bench.hold_confirms = True
+    bench.arrive("a2", "a3", "a4")
+    bench.run(BLOCKED_MS)
+    bench.refuse()
+    bench.hold_confirms = False
+    bench.run(2_000)
+    assert bench.moved == ["a2", "a3", "a4", "a2", "a3", "a4"]
+    for number in range(1, 5):
+        bench.settle("one", f"a{number}")
+        bench.run()
+    assert numbers(bench) == [1, 2, 3, 4]
+
+
+def test_terms_outlive_leaders_and_checkpoints() -> None:
+    bench = ParkingBench(look_ahead=4)
+    bench.join("one", prefetch=1)
+    bench.arrive("a1")
+    bench.join("two")
+    bench.hold_confirms = True
+    bench.arrive("a2", "a3", "a4")
+    bench.run(BLOCKED_MS)
+    order, parked = bench.unconfirmed.pop(0)
+    bench.ready[order.queue].remove(parked)
+    bench.fail_over()
+    bench.hold_confirms = False
+    bench.run()
+    bench.fail_over()
+    bench.run()
+    bench.fail_over()
+    bench.run()
+    for number in range(1, 5):
+        bench.settle("one", f"a{number}")
+        bench.run()
+    assert numbers(bench) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("settled", range(1, 11))
+def test_a_leader_may_die_at_any_moment_of_reading(settled: int) -> None:
+    bench = blocked()
+    for number in range(1, settled + 1):
+        bench.settle("one", f"a{number}")
+        bench.run()
+    bench.fail_over()
+    bench.run()
+    bench.arrive("a11")
+    bench.run()
+    for number in range(settled + 1, 12):
+        bench.settle("one", f"a{number}")
+        bench.run()
+    assert numbers(bench) == list(range(1, 12))
+    bench.run(LINGER_MS + BLOCKED_MS)
+    assert bench.deleted == [FIRST]
+
+
+@pytest.mark.parametrize("settled", [1, 5, 9, 10])
+def test_the_order_is_kept_when_leader_and_consumer_die(settled: int) -> None:
+    bench = blocked()
+    for number in range(1, settled + 1):
+        bench.settle("one", f"a{number}")
+        bench.run()
+    bench.arrive("a11")
+    bench.run()
+    bench.fail_over()
+    bench.run()
+    bench.die("one")
+    bench.run(10_000)
+    for number in range(settled + 1, 12):
+        bench.settle("two", f"a{number}")
+        bench.run()
+    handed = numbers(bench)
+    assert [n for i, n in enumerate(handed) if n not in handed[:i]] == list(range(1, 12))
+    again = handed.index(settled + 1)
+    assert handed[again:] == [settled + 1, *range(settled + 1, 12)] or handed == list(range(1, 12))
+
+
+def test_redis_forgot_everything_and_every_group_goes_through_what_exists() -> None:
+    bench = blocked()
+    bench.settle("one", "a1")
+    bench.run()
+    bench.fail_over(forget=True)
+    bench.arrive("a11", "b1")
+    held = bench.latest("a2")
+    item = InHand(seq=held.seq, group=b"a", fingerprint=held.message.fingerprint)
+    bench.join("one", prefetch=1, n=2, in_hand=(item,))
+    bench.join("two", n=2)
+    bench.run(11_000)
+    assert "b1" in bench.handed()
+    for number in range(2, 12):
+        bench.settle("one", f"a{number}")
+        bench.run()
+    assert numbers(bench) == list(range(1, 12))
+
+
+def test_attempts_are_counted_on_behind_a_parking_queue() -> None:
+    bench = ParkingBench(look_ahead=6)
+    bench.join("one", prefetch=2)
+    bench.arrive("a1", "a2")
+    bench.die("one")
+    bench.join("two", prefetch=1)
+    bench.join("three")
+    bench.arrive(*(f"a{n}" for n in range(3, 7)))
+    bench.run(BLOCKED_MS)
+    holder = bench.holder("a1")
+    while "a6" not in bench.handed():
+        bench.settle(holder, bench.handed()[-1])
+        bench.run()
+    assert bench.latest("a2").attempt == 2
+
+
+def test_a_suspect_without_a_group_is_a_suspect_still_when_it_is_read_back() -> None:
+    bench = ParkingBench(park_after_ms=1_000, attempts=2)
+    bench.join("one", prefetch=1)
+    bench.arrive("-1")
+    bench.die("one")
+    bench.run(1_000)
+    assert bench.in_parking() == ["-1"]
+    bench.arrive("-2")
+    bench.join("two", prefetch=10)
+    bench.run()
+    assert bench.latest("-1").attempt == 2
+    assert bench.lane.state.by_id["two"].alone_with is bench.latest("-1").message
+    assert "-2" not in bench.handed()
+    bench.settle("two", "-1")
+    bench.run()
+    assert bench.holder("-2") == "two"
+
+
+def test_settles_from_before_it_was_read_back_prove_nothing_against_a_suspect() -> None:
+    bench = ParkingBench(park_after_ms=1_000, attempts=2)
+    bench.join("one", prefetch=1)
+    bench.arrive("-0")
+    bench.settle("one", "-0")
+    bench.arrive("-1")
+    bench.die("one")
+    bench.run(1_000)
+    assert bench.in_parking() == ["-1"]
+    bench.join("two")
+    bench.run()
+    bench.die("two")
+    assert (bench.latest("-1").attempt, bench.dead) == (2, [])
+    bench.join("three")
+    bench.run()
+    assert bench.holder("-1") == "three"
+
+
+def test_moves_that_were_refused_go_again_although_the_end_was_read() -> None:
+    bench = blocked()
+    for number in range(1, 9):
+        bench.settle("one", f"a{number}")
+        bench.run()
+    bench.hold_confirms = True
+    bench.arrive("a11", "a12")
+    bench.run()
+    assert bench.moved[-2:] == ["a11", "a12"]
+    bench.refuse()
+    bench.hold_confirms = False
+    for number in (9, 10):
+        bench.settle("one", f"a{number}")
+        bench.run()
+    bench.run(2_000)
+    for number in (11, 12):
+        bench.settle("one", f"a{number}")
+        bench.run()
+    assert numbers(bench) == list(range(1, 13))
+
+
+def test_a_window_full_of_what_was_taken_back_is_parked() -> None:
+    """One dies with the whole look-ahead in hand, and its heir is stuck with the first of it."""
+    bench = ParkingBench(look_ahead=10)
+    bench.join("one", prefetch=10)
+    bench.arrive(*(f"a{n}" for n in range(1, 11)))
+    bench.join("two", prefetch=1)
+    bench.die("one")
+    assert bench.holder("a1") == "two"
+    bench.join("three")
+    bench.run(BLOCKED_MS)
+    assert bench.in_parking() == [f"a{n}" for n in range(2, 11)]
+    for number in range(1, 11):
+        bench.settle("two", f"a{number}")
+        bench.run()
+    assert numbers(bench)[10:] == list(range(1, 11))
+    assert bench.latest("a10").attempt == 2
+
+
+def test_what_can_not_be_parked_goes_to_the_dead_queue_and_the_rest_goes_on() -> None:
+    bench = ParkingBench(look_ahead=4)
+    bench.join("one", prefetch=1)
+    bench.arrive("a1")
+    bench.join("two")
+    bench.hold_confirms = True
+    bench.arrive("a2", "a3", "a4")
+    bench.run(BLOCKED_MS)
+    order, copy = bench.unconfirmed.pop(0)
+    bench.ready[FIRST].remove(copy)
+    bench.step(MoveImpossible(order.message, "too large"))
+    assert [reason for _, reason in bench.dead] == ["unpublishable: too large"]
+    bench.hold_confirms = False
+    for number in (1, 3, 4):
+        bench.settle("one", f"a{number}")
+        bench.run()
+    assert numbers(bench) == [1, 3, 4]
+    assert bench.lane.state.parking.unconfirmed == 0
+
+
+def test_what_is_older_than_a_route_never_goes_behind_it() -> None:
+    """a2 was out before its group was parked. It comes back, moves on with what was read, and returns."""
+    bench = ParkingBench(park_after_ms=1_000)
+    bench.join("three", prefetch=1)
+    bench.arrive("b0")
+    bench.join("one", prefetch=2)
+    bench.arrive("a1", "a2", "a3", "a4", "a5", "a6")
+    bench.run(1_000)
+    assert bench.in_parking() == ["a3", "a4", "a5", "a6"]
+    bench.settle("one", "a1")
+    bench.run()
+    bench.hold_confirms = True
+    bench.arrive(*(f"b{n}" for n in range(1, 2 * MOVES_UNCONFIRMED_MAX)))
+    bench.run(1_000)
+    bench.die("one")
+    bench.run()
+    assert bench.lane.state.groups[b"a"].route == (FIRST, FIRST + 2)
+    bench.join("two", prefetch=10)
+    bench.run()
+    bench.hold_confirms = False
+    bench.run()
+    assert numbers(bench) == [1, 2, 3, 2, 3, 4, 5, 6]
+
+
+def test_a_suspect_that_is_given_back_is_nobodys_promise_any_more() -> None:
+    bench = ParkingBench(look_ahead=10, park_after_ms=1_000, attempts=2)
+    bench.join("one", prefetch=1)
+    bench.arrive("a1")
+    bench.die("one")
+    bench.run(1_000)
+    assert bench.in_parking() == ["a1"]
+    bench.join("two", prefetch=2)
+    bench.hold_reads = True
+    bench.arrive("b1")
+    bench.hold_reads = False
+    bench.run()
+    assert bench.lane.state.by_id["two"].alone_with is not None
+    bench.run(1_000)
+    assert bench.lane.state.counters["given_back"] == 1
+    bench.settle("two", "b1")
+    bench.run()
+    assert (bench.holder("a1"), bench.latest("a1").group_seq, bench.latest("a1").attempt) == ("two", 1, 2)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_copy_whose_original_vanished_half_way_is_none(again: bool) -> None:
+    """The leader dies while a2 to a4 move. RabbitMQ forgets a2, which it had not promised to keep, and
+    keeps its copy."""
+    bench = ParkingBench(look_ahead=4)
+    bench.join("one", prefetch=1)
+    bench.arrive("a1")
+    bench.join("two")
+    bench.hold_confirms = True
+    bench.arrive("a2", "a3", "a4")
+    bench.run(BLOCKED_MS)
+    assert bench.in_parking() == ["a2", "a3", "a4"]
+    del bench.inbound_unacked[0, 2]
+    bench.fail_over()
+    bench.hold_confirms = False
+    bench.run()
+    if again:
+        bench.fail_over()
+    bench.join("one", prefetch=1, n=2, in_hand=())
+    bench.run()
+    for number in (1, 3, 4):
+        bench.settle("one", f"a{number}")
+        bench.run()
+    assert numbers(bench)[-2:] == [3, 4]
+    assert 2 not in numbers(bench)
+
+
+@pytest.mark.parametrize("fail_overs", [1, 2])
+def test_a_later_leader_knows_that_any_group_may_be_in_a_parking_queue(fail_overs: int) -> None:
+    """Redis forgot everything, and the first leader after that dies before it has read the queue."""
+    bench = blocked()
+    bench.settle("one", "a1")
+    bench.run()
+    bench.settle("one", "a2")
+    bench.run()
+    bench.hold_reads = True
+    bench.fail_over(forget=True)
+    for _ in range(fail_overs):
+        bench.run(20_000)
+        bench.fail_over()
+    bench.arrive("a11")
+    bench.join("three", prefetch=100)
+    bench.run(20_000)
+    assert "a11" not in bench.handed()
+    bench.hold_reads = False
+    bench.run()
+    for number in range(3, 12):
+        bench.settle(bench.holder(f"a{number}"), f"a{number}")
+        bench.run()
+    assert numbers(bench)[-9:] == list(range(3, 12))
+
+
+def test_what_was_read_before_its_group_was_parked_again_is_not_counted() -> None:
+    bench = blocked()
+    for number in range(1, 10):
+        bench.settle("one", f"a{number}")
+        bench.run()
+    assert not bench.lane.state.groups[b"a"].route
+    bench.hold_confirms = bench.hold_reads = True
+    bench.arrive(*(f"a{number}" for number in range(11, 21)))
+    bench.run(BLOCKED_MS)
+    bench.settle("one", "a10")
+    bench.fail_over()
+    assert bench.lane.state.parking[FIRST].members == {b"a": 0}
