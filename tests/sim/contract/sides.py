@@ -71,6 +71,12 @@ def on_virtual_time(seed: int, begin: Callable[[Scheduler, ProcessLoop], Awaitab
 
 
 def run_on_modelled_broker(script: Callable[[Connect], Awaitable[T]], seed: int) -> T:
+    return run_with_modelled_broker(lambda connect, _: script(connect), seed)
+
+
+def run_with_modelled_broker(script: Callable[[Connect, Broker], Awaitable[T]], seed: int) -> T:
+    """The script may make the broker fail."""
+
     async def begin(scheduler: Scheduler, process: ProcessLoop) -> T:
         broker = Broker(scheduler, _Nobody())  # type: ignore[arg-type]
 
@@ -79,6 +85,6 @@ def run_on_modelled_broker(script: Callable[[Connect], Awaitable[T]], seed: int)
             recorded.link = await SimLink.open(broker, process, name="contract", on_events=recorded.note)
             return recorded
 
-        return await script(connect)
+        return await script(connect, broker)
 
     return on_virtual_time(seed, begin)

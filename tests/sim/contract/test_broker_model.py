@@ -6,71 +6,28 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from pamqp.commands import Basic, Channel, Confirm, Exchange, Queue
+from pamqp.commands import Basic, Channel, Exchange, Queue
 
-from dispatcher.amqp.events import ChannelClosed, Confirmed, Delivery, Returned
+from dispatcher.amqp.events import ChannelClosed, Confirmed, ConsumerCancelled, Delivery, Returned
+from dispatcher.client.properties import read
 from dispatcher.errors import ChannelRefused
 from tests.conftest import Vhost
+from tests.sim.contract.acts import (
+    CLASSIC,
+    PERSISTENT,
+    QUORUM,
+    confirmed,
+    confirming,
+    consume,
+    counts,
+    fill,
+    got,
+    refusal,
+)
 from tests.sim.contract.sides import Connect, Recorded, run_on_modelled_broker, run_on_rabbitmq
 from tests.waiting import eventually
 
-PERSISTENT = b"\x10\x00\x02"
-CLASSIC, QUORUM = {"x-queue-type": "classic"}, {"x-queue-type": "quorum"}
 SEEDS = range(5)
-
-
-async def confirming(peer: Recorded) -> int:
-    channel: int = await peer.link.open_channel()
-    await peer.link.call(channel, Confirm.Select())
-    return channel
-
-
-async def fill(peer: Recorded, queue: str, kind: dict[str, str], count: int) -> int:
-    """Declare a queue and store so many messages in it; returns a channel with confirms."""
-    channel = await confirming(peer)
-    await peer.link.call(channel, Queue.Declare(queue=queue, durable=True, arguments=kind))
-    for number in range(count):
-        peer.link.publish(
-            channel, exchange="", routing_key=queue, properties=PERSISTENT, body=b"%d" % number
-        )  # fmt: skip
-    await eventually(lambda: confirmed(peer, channel) >= set(range(1, count + 1)))
-    return channel
-
-
-def confirmed(peer: Recorded, channel: int) -> set[int]:
-    """Confirm tags that were answered, `multiple` resolved."""
-    tags: set[int] = set()
-    for answer in peer.of(Confirmed):
-        if answer.channel == channel:
-            tags |= set(range(1, answer.tag + 1)) if answer.multiple else {answer.tag}
-    return tags
-
-
-async def consume(peer: Recorded, queue: str, prefetch: int, tag: str = "c", **given: Any) -> int:
-    channel: int = await peer.link.open_channel()
-    await peer.link.call(channel, Basic.Qos(prefetch_count=prefetch))
-    await peer.link.call(channel, Basic.Consume(queue=queue, consumer_tag=tag, **given))
-    return channel
-
-
-def got(peer: Recorded) -> list[tuple[int, bool]]:
-    return [(int(delivery.body), delivery.redelivered) for delivery in peer.of(Delivery)]
-
-
-async def counts(peer: Recorded, queue: str) -> tuple[int, int]:
-    channel = await peer.link.open_channel()
-    answer = await peer.link.call(channel, Queue.Declare(queue=queue, passive=True))
-    return answer.message_count, answer.consumer_count
-
-
-async def refusal(peer: Recorded, method: Any) -> int:
-    """The code with which the broker closes a channel for this; 0: it does not."""
-    channel = await peer.link.open_channel()
-    try:
-        await peer.link.call(channel, method)
-    except ChannelRefused as refused:
-        return refused.code
-    return 0
 
 
 # --- scripts ---
@@ -140,7 +97,54 @@ async def a_declare_with_another_type(connect: Connect, kind: dict[str, str]) ->
     return 0, False
 
 
+async def a_deleted_queue_cancels_its_consumers(connect: Connect, kind: dict[str, str]) -> Any:
+    peer, other = await connect(), await connect()
+    await fill(peer, "in", kind, 3)
+    channel = await consume(peer, "in", 1)
+    await eventually(lambda: len(got(peer)) == 1)
+    await other.link.call(await other.link.open_channel(), Queue.Delete(queue="in"))
+    await eventually(lambda: bool(peer.of(ConsumerCancelled)))
+    return peer.of(ConsumerCancelled) == [ConsumerCancelled(channel, b"c")], got(peer)
+
+
+async def a_quorum_queue_counts_deliveries(connect: Connect, kind: dict[str, str]) -> Any:
+    """The number is in a header of the message; a classic queue adds nothing."""
+    first = await connect()
+    await fill(first, "in", kind, 2)
+    seen = []
+    for _ in range(3):
+        reader = await connect()
+        await eventually(lambda peer=reader: free(peer, "in"))
+        await consume(reader, "in", 1)
+        await eventually(lambda peer=reader: len(got(peer)) == 1)
+        seen.append(_delivery_count(reader.of(Delivery)[0].properties))
+        reader.link.abort()
+    return seen
+
+
+def _delivery_count(properties: bytes) -> int | None:
+    """`x-delivery-count`, whatever kind of integer it is."""
+    count = read(properties)[1].get("x-delivery-count")
+    return None if count is None else int(count)
+
+
+async def two_consumers_take_turns_while_they_have_room(connect: Connect, kind: dict[str, str]) -> Any:
+    peer = await connect()
+    await fill(peer, "in", kind, 0)
+    channels = [await consume(peer, "in", 2, tag) for tag in ("one", "two")]
+    publisher = await confirming(peer)
+    for number in range(6):
+        peer.link.publish(
+            publisher, exchange="", routing_key="in", properties=PERSISTENT, body=b"%d" % number
+        )
+    await eventually(lambda: len(got(peer)) == 4)
+    return [len([d for d in peer.of(Delivery) if d.channel == channel]) for channel in channels]
+
+
 EACH_KIND = [
+    a_deleted_queue_cancels_its_consumers,
+    a_quorum_queue_counts_deliveries,
+    two_consumers_take_turns_while_they_have_room,
     unacked_come_back_in_order_with_the_flag,
     multiple_acks_and_a_passive_declare,
     a_second_exclusive_consumer,

@@ -20,6 +20,8 @@ from dispatcher.core.effects import (
 )
 from dispatcher.errors import Fenced
 from dispatcher.redis_store import LaneStore
+from dispatcher.redis_store.chain import commit_head
+from dispatcher.redis_store.scripts import VERIFY, evaluate
 from dispatcher.settings import RedisSettings
 from dispatcher.sim.dispatchers import SimStore
 from dispatcher.sim.loop import ProcessLoop, Scheduler
@@ -130,7 +132,41 @@ async def an_unconfirmed_lane_is_never_complete(side: Side) -> Any:
     return snapshot.complete, third.complete, third.lane_epoch - snapshot.lane_epoch
 
 
+async def commits_are_taken_once_and_in_their_order(side: Side) -> Any:
+    """One whose reply was lost is sent again unchanged. Nothing is taken that leaves a hole, and nothing of
+    another leader: who leads is told whether he is fenced, or Redis has lost his words."""
+    store, _ = await side.lead()
+    await store.commit(a_commit())
+    chain, connection = store._chain, store._connection
+    assert chain is not None
+    assert connection is not None
+    leader, last = chain.leader, chain.last
+    epoch, _, token = leader.partition(" ")
+    former, later = f"{int(epoch) - 1} {token}", f"{int(epoch) + 1} {token}"
+    answers = []
+    for who, before, ordinal in (
+        (leader, last - 1, last), (leader, last, last + 1), (leader, last, last + 1),
+        (leader, last + 2, last + 3), (former, last + 1, last + 2), (later, last + 1, last + 2),
+        (leader, last + 1, last + 2),
+    ):  # fmt: skip
+        answers.append(await connection.call(*commit_head(chain._keys, who), before, ordinal, "", b"", ""))
+    for who, applied in ((leader, last + 2), (leader, last + 3), (former, last + 2), (later, last + 2)):
+        answers.append(await connection.call(*evaluate(VERIFY, chain._keys, who, applied, "run", "run")))
+    return [bytes(answer) for answer in answers]
+
+
+async def the_epoch_rises_whatever_the_clock_says(side: Side) -> Any:
+    epochs = []
+    for seconds in (0, -3_600, 3_600, 0):
+        store = await side.open()
+        snapshot = await store.lead(NOW_MS + seconds * 1_000, ["in"])
+        epochs.append(snapshot.lane_epoch - NOW_MS // 1_000)
+    return epochs
+
+
 SCRIPTS = [
+    commits_are_taken_once_and_in_their_order,
+    the_epoch_rises_whatever_the_clock_says,
     what_is_committed_is_read,
     results_are_kept_in_their_order_the_last_thousand,
     a_checkpoint_trims,
