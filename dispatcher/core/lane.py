@@ -193,7 +193,9 @@ class Lane:
             deadlines.append(state.suspended_until_ms)
         else:
             deadlines.append(state.start.next_deadline_ms(state.now_ms))
-            deadlines += [state.expiries.next_ms(), state.resting.next_deadline_ms(state)]
+            deadlines.append(state.resting.next_deadline_ms(state))
+            if not self._adoption.open:  # nothing expires before: an alarm may make that last
+                deadlines.append(state.expiries.next_ms())
             deadlines.append(self._parking.next_deadline_ms())
         if not state.is_suspended:
             deadlines.append(state.turnover.next_deadline_ms())

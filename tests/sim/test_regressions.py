@@ -17,7 +17,7 @@ from dispatcher.core.effects import (
     SettledEntries,
     Snapshot,
 )
-from dispatcher.core.events import MessagesArrived, RedeliveriesEnded
+from dispatcher.core.events import MessagesArrived, PublishersBlocked, RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
 from dispatcher.core.options import LaneOptions
@@ -161,3 +161,20 @@ def test_a_suspect_behind_the_first_message_of_a_free_group_is_tried_alone() -> 
     effects = core.step([Settle(consumer="c", incarnation="uuid", acked=((copy.seq, copy.seq),))], NOW_MS)
     (copy,) = [action for action in effects.actions if isinstance(action, Dispatched)]
     assert copy.message.content == "suspect"
+
+
+def test_what_expires_while_an_alarm_keeps_consumers_unheard_waits_for_its_end() -> None:
+    """The lane wanted to be called at an instant that had passed: a busy loop as long as the alarm lasted."""
+    core = lane(complete=False)
+    core.step([PublishersBlocked(True)], NOW_MS)
+    late = original("late", 1, again=False)
+    late.deadline_at_ms = NOW_MS + 100
+    core.step([MessagesArrived([late]), RedeliveriesEnded(0)], NOW_MS)
+    later_ms = NOW_MS + 60_000
+    core.step([], later_ms)
+    deadline_ms = core.next_deadline_ms()
+    assert deadline_ms is None or deadline_ms > later_ms
+    core.step([PublishersBlocked(False)], later_ms)
+    until_ms = core.state.suspended_until_ms
+    effects = core.step([], max(later_ms, until_ms))
+    assert [action.reason for action in effects.actions if hasattr(action, "reason")] == ["expired"]
