@@ -112,8 +112,10 @@ def _check_order(state: LaneState) -> None:
     """Backlogs are in their queue's order, and nothing that waits is older than what is out."""
     for group in state.groups.values():
         for index, backlog in (group.backlogs or {}).items():
-            tags = [m.tag for m in backlog.messages if m.state is MessageState.HELD]
-            assert tags == sorted(tags), f"backlog of {group} is out of order"
+            held = [m for m in backlog.messages if m.state is MessageState.HELD]
+            for group_id in {message.group_id for message in held}:  # a bucket promises no order between ids
+                tags = [message.tag for message in held if message.group_id == group_id]
+                assert tags == sorted(tags), f"backlog of {group} is out of order"
             oldest: dict[bytes | None, int] = {}  # by id: a bucket may have been made of others since
             for message in backlog.messages:
                 if message.state is MessageState.HELD:
