@@ -70,7 +70,7 @@ class Share:
     def head(self) -> Message | None:
         """The next message, or None: no credit, or nothing waits."""
         consumer = self.consumer
-        if consumer.credit <= 0 or consumer.state not in RECEIVING or not self.backlogs:
+        if consumer.credit <= 0 or not consumer.receives or not self.backlogs:
             return None
         if consumer.alone_with is not None:
             return None
@@ -83,8 +83,8 @@ class Consumer:
     __slots__ = (
         "_state", "alone_with", "broken", "credit", "evicted_by", "groups", "id", "in_flight", "incoming",
         "last_heard_ms", "last_sent_ms", "lost_until_ms", "n", "next_seq", "number", "overdue",
-        "ping_unanswered", "pool_level", "prefetch", "queue", "refusals", "refused_n", "refused_until_ms",
-        "reported", "resumes_as", "sent_again", "shares", "uuid", "waiting",
+        "ping_unanswered", "pool_level", "prefetch", "queue", "receives", "refusals", "refused_n",
+        "refused_until_ms", "reported", "resumes_as", "sent_again", "shares", "uuid", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -98,6 +98,8 @@ class Consumer:
         self.prefetch = row.prefetch
         self.credit = row.prefetch
         self._state = ConsumerState.EXPECTED
+        #: Whether its state is one of RECEIVING: asked for every message, where hashing an enum shows.
+        self.receives = False
         self.in_flight: dict[int, Message] = {}
         self.next_seq = first_seq
         self.groups: OrderedSet[Group] = OrderedSet()
@@ -130,6 +132,7 @@ class Consumer:
         if state not in CONSUMER_TRANSITIONS[self._state]:
             raise InvalidTransition(f"consumer {self.id} can't go from {self._state.value} to {state.value}")
         self._state = state
+        self.receives = state in RECEIVING
 
     @property
     def stays(self) -> bool:

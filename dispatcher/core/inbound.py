@@ -126,7 +126,7 @@ class DeficitRoundRobin:
         """The queue to serve one message from, or None when nothing is eligible anywhere."""
         inbounds = self._inbounds
         current = inbounds[self._position]
-        head = current.head() if current.ready else None
+        head = own = current.head() if current.ready else None
         if head is not None and current.deficit >= head.cost:
             return current
         if not current.waiting and current.deficit > 0:
@@ -136,7 +136,8 @@ class DeficitRoundRobin:
             count, start = len(inbounds), self._position
             for step in range(1, count + 1):
                 inbound = inbounds[(start + step) % count]
-                head = inbound.head() if inbound.ready else None
+                # Of the queue whose turn it was nothing has changed since it was looked at.
+                head = own if inbound is current else inbound.head() if inbound.ready else None
                 if head is None:
                     if not inbound.waiting and inbound.deficit > 0:
                         inbound.deficit = 0

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 #: Under load a message is in flight for 50 to 200 ms: after that the one in front is stuck, not just slow.
 SINGLE_ACK_DELAY_MS: Final = 250
-#: With no more unsettled deliveries than this before it a single ack costs the broker some 20 microseconds. One
-#: consumer of the default prefetch that stands still is no more than that.
+#: With no more unsettled deliveries than this before it a single ack costs the broker some 20 microseconds.
+#: One consumer of the default prefetch that stands still is no more than that.
 FEW_BEFORE: Final = 50
 #: So that the queue's length on the broker is never wrong for long.
 SINGLE_ACK_DELAY_MS_MAX: Final = 2_000
