@@ -86,6 +86,8 @@ class BrokerConnection:
         for position, (operation, arguments) in enumerate(batch):
             if self._is_over():
                 return
+            if self.broker.alarm and operation is BrokerConnection.publish:
+                self.block()  # behind the method frame: not even this message is read
             if self._blocked:
                 self._unread += batch[position:]
                 break
@@ -187,8 +189,6 @@ class BrokerConnection:
             self.ended_by_broker("INTERNAL_ERROR", code=541)
             return
         self.channels[number].publish(exchange, key, mandatory, properties, body, uid, expires_ms)
-        if self.broker.alarm:
-            self.block()
 
     def ack(self, number: int, tag: int, multiple: bool) -> None:
         self.channels[number].ack(tag, multiple)
