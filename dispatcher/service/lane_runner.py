@@ -211,8 +211,12 @@ class LaneRunner:
         )
         witness = Witness(link, self._names)
         restarted = await witness.is_gone()
+        led_before = not self._is_new
         sources = await asyncio.gather(*(
-            open_inbound(link, inbound.queue, f"inbound-{index}", self._lane.look_ahead)
+            open_inbound(
+                link, inbound.queue, f"inbound-{index}", self._lane.look_ahead,
+                restarted=restarted and led_before,
+            )
             for index, inbound in enumerate(self._lane.inbound)
         ))  # fmt: skip
         channels.inbound_index = {source.channel: index for index, source in enumerate(sources)}
