@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dispatcher.cli import options
+from dispatcher.cli import flags, options
 from dispatcher.cli.asking import ask, ask_lane
 from dispatcher.cli.check_management import usual_management_url
 from dispatcher.cli.connections import ConsumerConnections
@@ -14,10 +14,12 @@ from dispatcher.cli.output import console, counted, print_json, span, table
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.errors import BrokerUnavailable, CommandRefused
 
-app = typer.Typer(help="Look at the consumers of a lane, and end them.", no_args_is_help=True)
+app = typer.Typer(help="Look at the consumers of a lane; drain and end them.", no_args_is_help=True)
+
+app.command()(flags.drain)
 
 Name = Annotated[str, typer.Argument(metavar="CONSUMER", help="Its id, as `consumers list` shows it.")]
-_KEYS = ("consumer", "state", "prefetch", "in_flight", "groups", "incarnation", "queue")
+_KEYS = ("prefetch", "in_flight", "groups", "incarnation", "queue")
 _COLUMNS = ("consumer", "state", "prefetch", "in flight", "groups", "incarnation", "queue", "last heard")
 
 
@@ -35,9 +37,25 @@ def list_consumers(
         return
     consumers = result.get("consumers", [])
     out = console()
-    rows = [(*(row.get(key) for key in _KEYS), span(row.get("last_heartbeat_ms"))) for row in consumers]
+    rows = [
+        (
+            row.get("consumer"),
+            _state(row),
+            *(row.get(key) for key in _KEYS),
+            span(row.get("last_heartbeat_ms")),
+        )
+        for row in consumers
+    ]
     out.print(table(_COLUMNS, rows, numbers=("prefetch", "in flight", "groups", "last heard")))
     out.print(counted(len(consumers), "consumer"))
+    if absent := result.get("drained_absent"):
+        out.print(f"drained, and not there: {', '.join(absent)}")
+
+
+def _state(row: dict[str, Any]) -> str:
+    """Its state, with what else keeps it from getting messages."""
+    more = [word for word in ("drained", "alone") if row.get(word)]
+    return ", ".join([str(row.get("state")), *more])
 
 
 @app.command("evict")

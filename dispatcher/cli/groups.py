@@ -8,15 +8,21 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from dispatcher.cli import options
+from dispatcher.cli import flags, options
 from dispatcher.cli.asking import ask_lane
 from dispatcher.cli.output import console, counted, print_json, shown, span, table
 from dispatcher.core.groups import GroupState
 from dispatcher.core.survey import GROUPS_PER_PAGE_MAX
 
-app = typer.Typer(help="Look at the message groups of a lane, and close them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look at the message groups of a lane; pause, pin and close them.", no_args_is_help=True
+)
+app.command()(flags.pause)
+app.command()(flags.resume)
+app.command()(flags.pin)
 
 _ROW_KEYS = ("group", "state", "owner", "epoch", "held", "in_flight")
+_FLAGS = "flags"
 _COLUMNS = ("group", "state", "owner", "epoch", "held", "in flight", "oldest")
 _MESSAGE_KEYS = ("inbound", "arrival", "state", "seq", "group_seq", "attempt", "consumer", "size")
 _MESSAGE_COLUMNS = (
@@ -68,8 +74,8 @@ def list_groups(
         return
     groups = result.get("groups", [])
     out = console()
-    rows = [(*_cells(row, _ROW_KEYS), span(row.get("oldest_ms"))) for row in groups]
-    out.print(table(_COLUMNS, rows, numbers=_COLUMNS[3:]))
+    rows = [(*_cells(row, _ROW_KEYS), span(row.get("oldest_ms")), _flags(row)) for row in groups]
+    out.print(table((*_COLUMNS, _FLAGS), rows, numbers=_COLUMNS[3:]))
     out.print(f"{shown(len(groups))} of {counted(result.get('total'), 'group')}")
 
 
@@ -90,6 +96,7 @@ def show_group(
     for key, value in zip(_ROW_KEYS, _cells(result, _ROW_KEYS), strict=True):
         out.print(f"{key.replace('_', ' '):<10} {shown(value)}")
     out.print(f"{'oldest':<10} {shown(span(result.get('oldest_ms')))}")
+    out.print(f"{_FLAGS:<10} {shown(_flags(result))}")
     rows = [
         (*_cells(message, _MESSAGE_KEYS), span(message.get("age_ms")))
         for message in result.get("messages", [])
@@ -153,6 +160,14 @@ def _print_why(out: Console, result: dict[str, Any]) -> None:
     out.print(f"Behind it: {counted(result.get('behind'), 'message')}")
     for detail in result.get("details", []):
         out.print(f"- {detail}")
+
+
+def _flags(row: dict[str, Any]) -> str | None:
+    """What operators have set of a group."""
+    set_now = ["paused"] if row.get("paused") else []
+    if row.get("pin") is not None:
+        set_now.append(f"pinned to {row['pin']}")
+    return ", ".join(set_now) or None
 
 
 def _cells(row: dict[str, Any], keys: tuple[str, ...]) -> list[Any]:

@@ -51,7 +51,8 @@ def status(
 
 def _print(out: Console, result: dict[str, Any]) -> None:
     out.print(
-        f"{result.get('lane')}: {result.get('policy')}, {result.get('state')} at {result.get('dispatcher')} "
+        f"{result.get('lane')}: {result.get('policy')}, {result.get('state')}"
+        f"{', paused' if result.get('paused') else ''} at {result.get('dispatcher')} "
         f"for {span(result.get('since_ms'))}, lane epoch {result.get('lane_epoch')}"
     )
     inbound = result.get("inbound", [])

@@ -81,8 +81,8 @@ class Consumer:
     """One incarnation. `in_flight` is by seq, in the order of dispatch; credit = prefetch − in flight."""
 
     __slots__ = (
-        "_state", "alone_with", "broken", "credit", "evicted_by", "groups", "id", "in_flight", "incoming",
-        "last_heard_ms", "last_sent_ms", "lost_until_ms", "n", "next_seq", "number", "overdue",
+        "_state", "alone_with", "broken", "credit", "drained", "evicted_by", "groups", "id", "in_flight",
+        "incoming", "last_heard_ms", "last_sent_ms", "lost_until_ms", "n", "next_seq", "number", "overdue",
         "ping_unanswered", "pool_level", "prefetch", "queue", "receives", "refusals", "refused_n",
         "refused_until_ms", "reported", "resumes_as", "sent_again", "shares", "uuid", "waiting",
     )  # fmt: skip
@@ -113,6 +113,7 @@ class Consumer:
         self.waiting: Join | None = None  # another incarnation of this id that asked to join
         self.alone_with: Message | None = None  # a suspect that it has, or for which it is kept free
         self.evicted_by = EvictedBy.FORMER_LEADER if row.state == "evicted" else None
+        self.drained = False  # gets nothing more, by an operator's word
         self.overdue = 0  # messages that it has had for longer than the lane's ack_timeout
         self.last_heard_ms = now_ms
         self.last_sent_ms = now_ms
@@ -135,9 +136,19 @@ class Consumer:
         self.receives = state in RECEIVING
 
     @property
+    def is_open(self) -> bool:
+        """It is live and may be given something new."""
+        return self._state is ConsumerState.LIVE and not self.drained
+
+    @property
+    def takes_new(self) -> bool:
+        """It may get a group that nobody owns, or an ungrouped message, now."""
+        return self.credit > 0 and self.alone_with is None and self.is_open
+
+    @property
     def stays(self) -> bool:
         """It may own groups: it is not over and has not said that it leaves."""
-        is_over = self._state is ConsumerState.TAKEN or self.evicted_by is not None
+        is_over = self._state is ConsumerState.TAKEN or self.evicted_by is not None or self.drained
         return not is_over and self.resumes_as is ConsumerState.LIVE
 
     def row(self) -> IncarnationRow:

@@ -48,6 +48,9 @@ class Delivery:
 
     def _serve_share(self, inbound: Inbound, share: Share) -> None:
         backlog = next(iter(share.backlogs))
+        if backlog.group.owner is None:  # it is pinned to this consumer
+            self._begin(inbound, backlog, share.consumer)
+            return
         self._dispatch(inbound, backlog.messages.popleft(), share.consumer, backlog.group)
         self._served(backlog)
         if backlog.source is share:
@@ -61,11 +64,12 @@ class Delivery:
             self._state.list_backlog(backlog)
 
     def _serve_free(self, inbound: Inbound, free: FreeGroups) -> None:
-        """The next free group goes to the consumer with the least to do, with its first batch."""
-        state = self._state
-        backlog = next(iter(free.backlogs))
-        group = backlog.group
-        consumer = state.pool.least_loaded()
+        """The next free group goes to the consumer with the least to do."""
+        self._begin(inbound, next(iter(free.backlogs)), self._state.pool.least_loaded())
+
+    def _begin(self, inbound: Inbound, backlog: Backlog, consumer: Consumer) -> None:
+        """Give a free group to a consumer, with its first batch."""
+        state, group = self._state, backlog.group
         size = state.policy.first_batch(consumer.credit, len(backlog.messages))
         state.assign(group, consumer, GroupState.OWNED if state.policy.tops_up else GroupState.BATCHED)
         self._dispatch_batch(inbound, backlog, consumer, size)

@@ -217,11 +217,12 @@ class Effects:
     owners: dict[bytes, OwnerRow | None] = field(default_factory=dict)  # None: forget
     incarnations: dict[int, IncarnationRow | None] = field(default_factory=dict)
     commands: dict[str, dict[str, Any]] = field(default_factory=dict)  # uuid → recorded result
+    flags: dict[bytes, dict[str, Any] | None] = field(default_factory=dict)  # see core/flags.py
     checkpoint: bool = False  # records begin with Reset: what the journal holds before may be trimmed
     actions: list[Action] = field(default_factory=list)
 
     def needs_commit(self) -> bool:
-        return bool(self.records or self.owners or self.incarnations or self.commands)
+        return bool(self.records or self.owners or self.incarnations or self.commands or self.flags)
 
 
 @dataclass(slots=True)
@@ -239,4 +240,5 @@ class Snapshot:
     owners: dict[bytes, OwnerRow] = field(default_factory=dict)
     incarnations: dict[int, IncarnationRow] = field(default_factory=dict)
     commands: dict[str, dict[str, Any]] = field(default_factory=dict)
+    flags: dict[bytes, dict[str, Any]] = field(default_factory=dict)
     parking_found: tuple[int, ...] = ()  # parking queues that exist; looked for only when not complete

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.core.model import Message, MessageState
 from dispatcher.errors import InvalidTransition
@@ -97,12 +97,36 @@ class Backlog:
             self.source = None
 
 
+class GroupFlags:
+    """What operators have said of a group; falsy when that is nothing."""
+
+    __slots__ = ("consumer", "paused", "pin")
+
+    def __init__(self, *, paused: bool = False, pin: str | None = None) -> None:
+        self.paused = paused  # nothing more of it is handed over
+        self.pin = pin  # the consumer that alone gets it
+        self.consumer: Consumer | None = None  # that one's present incarnation
+
+    def __bool__(self) -> bool:
+        return self.paused or self.pin is not None
+
+    @property
+    def lacks_consumer(self) -> bool:
+        """It is pinned to somebody who is not there, or gets nothing."""
+        return self.pin is not None and (self.consumer is None or self.consumer.drained)
+
+    def row(self) -> dict[str, Any]:
+        """As Redis keeps it."""
+        row: dict[str, Any] = {"paused": True} if self.paused else {}
+        return row if self.pin is None else {**row, "pin": self.pin}
+
+
 class Group:
     """One message group of the lane. `in_flight` counts its unsettled copies at all consumers."""
 
     __slots__ = (
-        "_state", "backlogs", "demand", "epoch", "fresh", "id", "in_flight", "last_seq", "owner", "route",
-        "target", "unresolved",
+        "_state", "backlogs", "demand", "epoch", "flags", "fresh", "id", "in_flight", "last_seq", "owner",
+        "route", "target", "unresolved",
     )  # fmt: skip
 
     def __init__(self, group_id: bytes, state: GroupState = GroupState.FREE) -> None:
@@ -117,6 +141,7 @@ class Group:
         self.target: Consumer | None = None  # DRAINING: who gets it next, None: nobody in particular
         self.backlogs: dict[int, Backlog] | None = None  # by inbound index; None: nothing waits
         self.route: tuple[int, ...] = ()  # parking queues that its messages pass, by rising index
+        self.flags: GroupFlags | None = None
         self.demand: Demand | None = None  # who could take what is read from the last of these
 
     @property
@@ -128,6 +153,22 @@ class Group:
         if state not in GROUP_TRANSITIONS[self._state]:
             raise InvalidTransition(f"group {self.id!r} can't go from {self._state.value} to {state.value}")
         self._state = state
+
+    @property
+    def taker(self) -> Consumer | None:
+        """Who gets its next message; None: whoever is next."""
+        return self.owner if self.owner is not None or self.flags is None else self.flags.consumer
+
+    @property
+    def is_held(self) -> bool:
+        """What operators have said keeps it from being handed over to anybody."""
+        flags = self.flags
+        return flags is not None and (flags.paused or (self.owner is None and flags.lacks_consumer))
+
+    @property
+    def is_unused(self) -> bool:
+        """Nothing is left of it: once it is free too, it is no group any more."""
+        return self.backlogs is None and not (self.route or self.in_flight or self.flags)
 
     def backlog(self, inbound: int) -> Backlog:
         """The backlog for that inbound queue, made when it is first needed."""

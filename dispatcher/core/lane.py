@@ -51,6 +51,7 @@ from dispatcher.core.events import (
     RedeliveriesEnded,
 )
 from dispatcher.core.evictions import Evictions
+from dispatcher.core.flags import Flags
 from dispatcher.core.group_recovery import GroupRecovery
 from dispatcher.core.groups import GroupState
 from dispatcher.core.membership import Membership
@@ -124,11 +125,13 @@ class Lane:
             MoveRefused: moves.refused,
             MoveImpossible: moves.given_up,
         }
+        self._flags = Flags(self.state, snapshot.flags, self.commands)
         self._membership.load(snapshot.incarnations)
         replay = Replay().read(snapshot.records)
         load_queues(self.state, replay, snapshot.parking_found)
         self._recovery.load(replay)
         self._groups.load_owners(snapshot.owners)
+        self._flags.load_groups()
         load_routes(self.state)
         self._suspects.load()
         if snapshot.owners or any(consumer.in_flight for consumer in self.state.by_uuid.values()):
@@ -148,11 +151,8 @@ class Lane:
         self._evictions.load()
         begun = self.state.take_effects()
         effects = self.checkpoint()
-        effects.actions, effects.owners, effects.incarnations = (
-            begun.actions,
-            begun.owners,
-            begun.incarnations,
-        )
+        effects.actions, effects.flags = begun.actions, begun.flags
+        effects.owners, effects.incarnations = begun.owners, begun.incarnations
         return effects
 
     def step(self, events: Iterable[Event], now_ms: int) -> Effects:
@@ -246,6 +246,7 @@ class Lane:
         state = self.state
         effects.incarnations = {**self._membership.rows()}
         effects.commands = dict(self.commands.results)
+        effects.flags = self._flags.rows()
         if not state.policy.keeps_owner:
             return
         for group in state.groups.values():

@@ -11,12 +11,12 @@ from dispatcher.core.adoption import Adoption
 from dispatcher.core.consumers import PRESENT, REACHABLE, Consumer, ConsumerState
 from dispatcher.core.effects import IncarnationRow, SendNotice
 from dispatcher.core.group_recovery import GroupRecovery
-from dispatcher.core.groups import GroupState
 from dispatcher.core.liveness import Liveness
+from dispatcher.core.pins import point_pins
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.core.suspects import Suspects
-from dispatcher.core.take_backs import TakeBacks
+from dispatcher.core.take_backs import TakeBacks, vacate
 from dispatcher.protocol import (
     TYPE_REJOIN,
     TYPE_TAKEN,
@@ -86,6 +86,8 @@ class Membership:
         )
         state.by_uuid[row.uuid] = state.by_id[row.consumer] = consumer
         state.by_queue[row.queue] = state.by_number[number] = consumer
+        consumer.drained = row.consumer in state.drained_consumers
+        point_pins(state, row.consumer, consumer)
         return consumer
 
     # -- joins --
@@ -224,13 +226,7 @@ class Membership:
         state.tell("consumer_leaving", consumer=consumer.id, in_flight=len(consumer.in_flight))
         state.pool.discard(consumer)
         state.effects.incarnations[consumer.number] = consumer.row()
-        for group in list(consumer.incoming):
-            state.cancel_move(group)
-        for group in list(consumer.groups):
-            if not group.in_flight:
-                state.hand_over(group)
-            elif group.state is GroupState.OWNED:
-                state.drain(group)
+        vacate(state, consumer)
         self.finish_leaving(consumer)
 
     def finish_leaving(self, consumer: Consumer) -> None:

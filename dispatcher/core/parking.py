@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from dispatcher.core.consumers import Consumer
 from dispatcher.core.effects import Record, SettledEntries
 from dispatcher.core.events import ParkingQueueDeleted, ParkingQueueOpened, ParkingQueueRead
 from dispatcher.core.groups import Group, GroupState
@@ -42,6 +41,9 @@ BLOCKED_MS: Final = 20
 LINGER_MS: Final = 2_000
 #: When all parking queues are in use, look for a free one so often.
 BOUND_RETRY_MS: Final = 1_000
+#: In the place of a consumer's id: who gets what is in a parking queue. No consumer has such an id.
+ANYBODY: Final = ""
+HELD: Final = "(held)"
 
 
 class Parking:
@@ -143,18 +145,19 @@ class Parking:
         return held and message.queue == inbound.index
 
     def _park_largest(self, messages: Iterable[Message]) -> None:
-        """Park all groups of the owner that most of these messages wait for."""
-        counts: dict[Consumer | None, int] = {}
-        groups: dict[Consumer | None, dict[Group, None]] = {}
+        """Park all groups of the consumer that most of these messages wait for."""
+        counts: dict[str, int] = {}
+        groups: dict[str, dict[Group, None]] = {}
         for message in messages:
             group = self._group_of(message)
             if group is not None and group.state is not GroupState.RECOVERING:
-                counts[group.owner] = counts.get(group.owner, 0) + 1
-                groups.setdefault(group.owner, {})[group] = None
+                taker = _taker(group)
+                counts[taker] = counts.get(taker, 0) + 1
+                groups.setdefault(taker, {})[group] = None
         if not counts:
             return
-        owner = max(counts, key=lambda consumer: counts[consumer])
-        for group in groups[owner]:
+        taker = max(counts, key=lambda taker: counts[taker])
+        for group in groups[taker]:
             self._park(group)
 
     def _group_of(self, message: Message) -> Group | None:
@@ -197,7 +200,7 @@ class Parking:
         if last and last not in route:  # it was read to its end, and what was read of the group waits here
             target: ParkingQueue | None = self._state.parking[last]
         else:
-            target = self._queue_for(group.owner, above=last)
+            target = self._queue_for(_taker(group), above=last)
         if target is None:
             return False
         self._state.effects.records.append(GroupParked(group.id, target.index, 0))
@@ -216,7 +219,7 @@ class Parking:
 
     def _park_alone(self, message: Message) -> bool:
         """A message that no order binds: it goes alone."""
-        target = self._queue_for(None, above=0)
+        target = self._queue_for(ANYBODY, above=0)
         if target is None:
             return False
         if message in self._state.suspects:
@@ -226,10 +229,9 @@ class Parking:
         self._moves.wait(message, target)
         return True
 
-    def _queue_for(self, owner: Consumer | None, *, above: int) -> ParkingQueue | None:
+    def _queue_for(self, consumer: str, *, above: int) -> ParkingQueue | None:
         """The parking queue for what waits for this consumer; its number is larger than `above`."""
         state = self._state
-        consumer = owner.id if owner is not None else ""
         deleting = ParkingQueueState.DELETING
         for queue in state.parking.values():
             usable = queue.index > above and not queue.unknown and queue.state is not deleting
@@ -343,6 +345,14 @@ class Parking:
             elif queue.is_open and queue.at_end and queue.is_empty():
                 due.append(queue.idle_since_ms + LINGER_MS)
         return max(min(due), state.now_ms + 1) if due else None
+
+
+def _taker(group: Group) -> str:
+    """Whose parking queue its messages belong in. What operators hold gets one of its own, so that nothing
+    that could go is behind it."""
+    if group.is_held:
+        return HELD
+    return group.taker.id if group.taker is not None else ANYBODY
 
 
 def _without(queue: int, route: tuple[int, ...]) -> tuple[int, ...]:

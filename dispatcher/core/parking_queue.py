@@ -218,7 +218,7 @@ class ParkingQueues(dict[int, ParkingQueue]):
             queue.demand[consumer] -= 1
             if not queue.demand[consumer]:
                 del queue.demand[consumer]
-        if group.route and group.state in (GroupState.OWNED, GroupState.FREE):
+        if group.route and group.state in (GroupState.OWNED, GroupState.FREE) and not group.is_held:
             queue = self[group.route[-1]]
-            queue.demand[group.owner] += 1
-            group.demand = queue, group.owner
+            queue.demand[group.taker] += 1
+            group.demand = queue, group.taker

@@ -59,9 +59,9 @@ class Rebalance:
         group_id = group_argument(arguments)
         if not self._state.policy.grouped:
             raise CommandRefused(f"a {self._state.policy.name} lane has no groups: there is nothing to close")
-        group = self._known(group_id)
+        group = known(self._state, group_id)
         if group.state is GroupState.RECOVERING or group.target is not None:
-            raise _in_transition(group)
+            raise in_transition(group)
         owner = group.owner.id if group.owner is not None else None
         waits_for = group.in_flight
         if group.state is GroupState.OWNED:
@@ -84,7 +84,10 @@ class Rebalance:
             return self._plan_group(group_id, target)
         if target is not None:
             raise CommandRefused("name the group that shall move to it: --group")
-        owned = [g for g in self._state.groups.values() if g.state is GroupState.OWNED]
+        owned = [
+            g for g in self._state.groups.values()
+            if g.state is GroupState.OWNED and (g.flags is None or g.flags.pin is None)
+        ]  # fmt: skip
         return [Move(group, None) for group in owned] if reset else self._plan_even(owned)
 
     def run_timers(self) -> None:
@@ -97,28 +100,30 @@ class Rebalance:
                 self.start(moves, state.options.rebalance_pause)
 
     def _plan_group(self, group_id: bytes, target: Consumer | None) -> list[Move]:
-        group = self._known(group_id)
+        group = known(self._state, group_id)
         if group.state in (GroupState.DRAINING, GroupState.RECOVERING):
-            raise _in_transition(group)
+            raise in_transition(group)
+        if group.flags is not None and group.flags.pin is not None:
+            raise CommandRefused(
+                f"the group is pinned to {group.flags.pin}; `dispatcher groups pin --undo` ends that"
+            )
         if group.owner is None or group.owner is target:
             return []
         return [Move(group, target)]
 
-    def _known(self, group_id: bytes) -> Group:
-        group = self._state.named_group(group_id)
-        if group is None:
-            raise CommandRefused(f"no group {format_group(group_id)!r} is known here")
-        return group
-
     def _consumer(self, name: str) -> Consumer:
         consumer = self._state.by_id.get(name)
+        if consumer is not None and consumer.drained:
+            raise CommandRefused(
+                f"consumer {name!r} is drained; `dispatcher consumers drain --undo` ends that"
+            )
         if consumer is None or consumer.state is not ConsumerState.LIVE:
             raise CommandRefused(f"no live consumer {name!r}; `dispatcher consumers list` shows who is there")
         return consumer
 
     def _plan_even(self, owned: list[Group]) -> list[Move]:
         """The fewest moves after which the numbers of groups differ by at most one."""
-        live = [c for c in self._state.by_id.values() if c.state is ConsumerState.LIVE]
+        live = [consumer for consumer in self._state.by_id.values() if consumer.is_open]
         if not live:
             return []
         by_owner: dict[Consumer, list[Group]] = {consumer: [] for consumer in live}
@@ -169,7 +174,17 @@ def _least_busy(groups: list[Group]) -> list[Group]:
     return sorted(groups, key=lambda group: group.in_flight)
 
 
-def _in_transition(group: Group) -> CommandRefused:
+def known(state: LaneState, group_id: bytes) -> Group:
+    """The group that an operator means. Raises CommandRefused."""
+    group = state.named_group(group_id)
+    if group is None:
+        shown = format_group(group_id)
+        raise CommandRefused(f"no group {shown!r} is known here: nothing of it waits and nobody owns it")
+    return group
+
+
+def in_transition(group: Group) -> CommandRefused:
+    """The answer while the group changes hands."""
     text = f"the group is in transition ({group.state.value}); try again when it is settled"
     return CommandRefused(text)
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from dispatcher.core.consumers import ConsumerState
-
 if TYPE_CHECKING:
     from dispatcher.core.state import LaneState
 
@@ -50,4 +48,4 @@ class Start:
 
 
 def live_consumers(state: LaneState) -> int:
-    return sum(consumer.state is ConsumerState.LIVE for consumer in state.by_uuid.values())
+    return sum(consumer.is_open for consumer in state.by_uuid.values())

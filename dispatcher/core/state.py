@@ -76,15 +76,19 @@ class LaneState:
         self.offenders = Offenders(self.counters, self.tell)
         self.patience_from_ms = now_ms  # since when consumers could be heard
         self.suspended_until_ms = 0  # nothing is dispatched before (Redis may have forgotten things)
+        self.is_paused = False  # by an operator
+        self.flagged: OrderedSet[Group] = OrderedSet()  # of which operators have said something
+        self.drained_consumers: OrderedSet[str] = OrderedSet()  # ids that get nothing
         self.publishers_blocked = False  # the broker reads nothing: no copy would leave, nobody can be heard
         self.records_since_checkpoint = 0
 
     @property
     def is_suspended(self) -> bool:
         """Nothing may be dispatched now."""
-        if self.publishers_blocked or self.now_ms < self.suspended_until_ms:
+        now_ms = self.now_ms
+        if self.publishers_blocked or self.is_paused or now_ms < self.suspended_until_ms:
             return True
-        return self.turnover.is_settling or self.start.holds(self.now_ms)
+        return self.turnover.is_settling or self.start.holds(now_ms)
 
     # -- effects --
 
@@ -120,6 +124,10 @@ class LaneState:
     def group(self, group_id: bytes) -> Group:
         """The group to which messages of that id belong, made when it is new."""
         key = group_id if self.options.buckets is None else self.group_map.key(group_id)
+        return self.group_of_key(key)
+
+    def group_of_key(self, key: bytes) -> Group:
+        """The group of that key, made when it is new."""
         group = self.groups.get(key)
         if group is None:
             group = self.groups[key] = self.group_map.make(key)
@@ -195,7 +203,7 @@ class LaneState:
 
     def forget_if_unused(self, group: Group) -> None:
         """A free group of which nothing is left is no group."""
-        if group.state is GroupState.FREE and group.backlogs is None and not (group.route or group.in_flight):
+        if group.state is GroupState.FREE and group.is_unused:
             self.groups.pop(group.id, None)
 
     def drain(self, group: Group, target: Consumer | None = None) -> None:
@@ -223,18 +231,6 @@ class LaneState:
         group.target = target
         if target is not None:
             target.incoming.add(group)
-
-    def cancel_move(self, group: Group) -> None:
-        """Whom the group should go to is over or leaves: it stays where it is, if that one stays."""
-        self.retarget(group, None)
-        owner = group.owner
-        if owner is None or not owner.stays:
-            return
-        if sum(message.group is group for message in owner.in_flight.values()) == group.in_flight:
-            group.become(GroupState.OWNED)
-            self.keep_owner(group)
-            self.list_backlogs(group)
-            self.resting.note(group, self.now_ms)
 
     def hand_over(self, group: Group) -> None:
         """Nothing of it is in flight: it changes hands, or becomes free."""
@@ -265,19 +261,21 @@ class LaneState:
     def list_backlog(self, backlog: Backlog) -> None:
         """Enter a backlog in the list of its group's owner, or of free groups, if it may be served."""
         head = backlog.head()
-        if backlog.source is not None or head is None:
+        group = backlog.group
+        if backlog.source is not None or head is None or (group.flags is not None and group.is_held):
             return
         if head.attempt >= self.suspect_after:
             self.suspects.add(head)
             return
-        group = backlog.group
+        if group.state not in (GroupState.OWNED, GroupState.FREE):
+            return
         inbound = self.inbounds[backlog.inbound]
-        if group.state is GroupState.OWNED:
-            assert group.owner is not None
-            share = group.owner.shares[backlog.inbound]
+        taker = group.owner if group.flags is None else group.taker
+        if taker is not None:
+            share = taker.shares[backlog.inbound]
             backlog.enter(share)
             queue_share(inbound, share)
-        elif group.state is GroupState.FREE:
+        else:
             backlog.enter(inbound.free)
             inbound.queue_source(inbound.free)
 
@@ -285,7 +283,7 @@ class LaneState:
 
     def refresh_credit(self, consumer: Consumer) -> None:
         """Its credit or state changed: offer it to the delivery pass, or take it away."""
-        if consumer.credit > 0 and consumer.state is ConsumerState.LIVE and consumer.alone_with is None:
+        if consumer.takes_new:
             if consumer.pool_level < 0:
                 self.pool.add(consumer)
                 for inbound in self.inbounds:

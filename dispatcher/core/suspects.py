@@ -99,7 +99,7 @@ class Suspects:
             return
         for consumer in list(self._alone):
             self._hand_over_if_empty(consumer)
-        live = sum(consumer.state is ConsumerState.LIVE for consumer in state.by_id.values())
+        live = sum(consumer.is_open for consumer in state.by_id.values())
         while len(self._alone) < max(1, live // 2):
             chosen = self._choose(hopeful=hopeful)
             if chosen is None:
@@ -165,11 +165,14 @@ class Suspects:
         backlog = self._state.backlog_of(message)
         if backlog is None:
             return True
-        may_be_served = backlog.group.state in (GroupState.OWNED, GroupState.FREE)
+        is_at_rest = backlog.group.state in (GroupState.OWNED, GroupState.FREE)
+        may_be_served = is_at_rest and not backlog.group.is_held
         return may_be_served and backlog.head() is message
 
     def _may_have(self, consumer: Consumer, message: Message) -> bool:
         backlog = self._state.backlog_of(message)
         if backlog is not None and backlog.group.state is GroupState.OWNED:
             return consumer is backlog.group.owner and consumer.state in RECEIVING
-        return consumer.state is ConsumerState.LIVE
+        if backlog is not None and backlog.group.taker not in (None, consumer):
+            return False  # it is pinned to another
+        return consumer.is_open

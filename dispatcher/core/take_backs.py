@@ -7,6 +7,7 @@ from dispatcher.core.effects import Taken
 from dispatcher.core.groups import Backlog, Group, GroupState
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.ordered import OrderedSet
+from dispatcher.core.pins import point_pins
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.core.suspects import REASON_POISON, Suspects
@@ -30,11 +31,12 @@ class TakeBacks:
         del state.by_uuid[consumer.uuid], state.by_id[consumer.id], state.by_number[consumer.number]
         if state.by_queue.get(consumer.queue) is consumer:
             del state.by_queue[consumer.queue]
+        point_pins(state, consumer.id, None)
         groups, messages = len(consumer.groups), len(consumer.in_flight)
         state.tell("consumer_taken_back", consumer=consumer.id, groups=groups, messages=messages)
         touched = self._return_messages(consumer, self._suspects.poison_of(consumer))
         for group in list(consumer.incoming):
-            state.cancel_move(group)
+            _cancel_move(state, group)
         for group in list(consumer.groups):
             if group.in_flight:  # another incarnation still has some: wait for it
                 state.drain(group, group.target)
@@ -99,3 +101,27 @@ class TakeBacks:
             self._state.end(poison, REASON_POISON)
         else:
             self._recovery.failed_before_its_return(poison, REASON_POISON)
+
+
+def vacate(state: LaneState, consumer: Consumer) -> None:
+    """It shall get nothing more: its groups go to others, each when nothing of it is in flight."""
+    for group in list(consumer.incoming):
+        _cancel_move(state, group)
+    for group in list(consumer.groups):
+        if not group.in_flight:
+            state.hand_over(group)
+        elif group.state is GroupState.OWNED:
+            state.drain(group)
+
+
+def _cancel_move(state: LaneState, group: Group) -> None:
+    """Whom the group should go to is over or leaves: it stays where it is, if that one stays."""
+    state.retarget(group, None)
+    owner = group.owner
+    if owner is None or not owner.stays or (group.flags and group.flags.pin not in (None, owner.id)):
+        return
+    if sum(message.group is group for message in owner.in_flight.values()) == group.in_flight:
+        group.become(GroupState.OWNED)
+        state.keep_owner(group)
+        state.list_backlogs(group)
+        state.resting.note(group, state.now_ms)

@@ -20,10 +20,11 @@ def verdict(state: LaneState, group: Group, waiting: list[Message], out: list[Me
     return (
         _of_lane(state)
         or _of_recovery(group)
+        or _of_flags(group, waiting)
         or _of_owner(group.owner)
         or _of_suspects(state, group, waiting)
         or _of_group(state, group, waiting, out)
-        or _of_capacity(state, group.owner)
+        or _of_capacity(state, group)
         or "Nothing blocks it: its turn comes with the next step."
     )
 
@@ -42,6 +43,8 @@ def undeliverable(state: LaneState, group: Group) -> list[str]:
 def _of_lane(state: LaneState) -> str | None:
     if state.publishers_blocked:
         return "RabbitMQ blocks publishers: it is short of memory or disk."
+    if state.is_paused:
+        return "The lane is paused by an operator, until `dispatcher groups resume --all`."
     if state.now_ms < state.suspended_until_ms:
         left_ms = state.suspended_until_ms - state.now_ms
         return f"Redis may have forgotten what was out: waiting {left_ms} ms more for the consumers' word."
@@ -60,6 +63,25 @@ def _of_settling(state: LaneState) -> str:
     count = sum(len(consumer.in_flight) for consumer in holders)
     names = ", ".join(f"{c.id} has {len(c.in_flight)}" for c in holders[:HOLDERS_SHOWN])
     return f"A rebalance holds the lane until {count} in flight are settled: {names}."
+
+
+def _of_flags(group: Group, waiting: list[Message]) -> str | None:
+    flags = group.flags
+    if flags is None or not waiting:
+        return None
+    if flags.paused:
+        return "Paused by an operator, until `dispatcher groups resume`."
+    if group.owner is not None or flags.pin is None:
+        return None
+    consumer = flags.consumer
+    if consumer is None:
+        return f"Pinned to {flags.pin}, which is not there."
+    if consumer.drained or consumer.state not in RECEIVING:
+        return f"Pinned to {flags.pin}, which is {'drained' if consumer.drained else consumer.state.value}."
+    if consumer.credit <= 0:
+        count = len(consumer.in_flight)
+        return f"Pinned to {flags.pin}, which has {count} unsettled messages, its whole prefetch."
+    return None
 
 
 def _of_recovery(group: Group) -> str | None:
@@ -122,9 +144,14 @@ def _of_nothing(state: LaneState, group: Group, out: list[Message]) -> str:
     return "Nothing waits."
 
 
-def _of_capacity(state: LaneState, owner: Consumer | None) -> str | None:
+def _of_capacity(state: LaneState, group: Group) -> str | None:
+    owner = group.owner
     if owner is not None and owner.credit <= 0:
         return f"Its owner {owner.id} has {len(owner.in_flight)} unsettled messages, its whole prefetch."
-    if owner is None and not state.pool:
-        return "No consumer has free capacity." if state.by_uuid else "No consumer has joined this lane."
+    if group.taker is None and not state.pool:
+        drained = sum(consumer.drained for consumer in state.by_uuid.values())
+        but = f" ({drained} of {len(state.by_uuid)} are drained)" if drained else ""
+        return (
+            f"No consumer has free capacity{but}." if state.by_uuid else "No consumer has joined this lane."
+        )
     return None

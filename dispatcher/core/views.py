@@ -29,10 +29,16 @@ class Views:
         dispatched = sum(inbound.dispatched for inbound in state.inbounds)
         return {
             "policy": state.policy.name,
+            "paused": state.is_paused,
             "lane_epoch": state.lane_epoch,
             "inbound": [self._inbound_row(inbound, dispatched) for inbound in state.inbounds],
             "consumers": len(state.by_uuid),
+            "consumers_drained": len(state.drained_consumers),
             "groups": len(state.groups),
+            "groups_paused": sum(group.flags.paused for group in state.flagged if group.flags is not None),
+            "groups_pinned": sum(
+                group.flags.pin is not None for group in state.flagged if group.flags is not None
+            ),
             "held": sum(inbound.waiting for inbound in state.inbounds),
             "in_flight": sum(len(consumer.in_flight) for consumer in state.by_uuid.values()),
             "unconfirmed": state.unconfirmed,
@@ -94,6 +100,8 @@ class Views:
             "epoch": group.epoch or None,
             "held": len(waiting),
             "in_flight": group.in_flight,
+            "paused": group.flags is not None and group.flags.paused,
+            "pin": group.flags.pin if group.flags is not None else None,
             "oldest_ms": max((self._state.now_ms - m.received_at_ms for m in waiting[:1]), default=None),
         }
 
@@ -172,7 +180,8 @@ class Views:
 
     def consumers(self) -> dict[str, Any]:
         rows = [self._consumer_row(c) for c in sorted(self._state.by_uuid.values(), key=lambda c: c.id)]
-        return {"consumers": rows}
+        absent = [name for name in self._state.drained_consumers if name not in self._state.by_id]
+        return {"consumers": rows, "drained_absent": sorted(absent)}
 
     def _consumer_row(self, consumer: Consumer) -> dict[str, Any]:
         return {
@@ -183,6 +192,7 @@ class Views:
             "in_flight": len(consumer.in_flight),
             "groups": len(consumer.groups),
             "alone": consumer.alone_with is not None,
+            "drained": consumer.drained,
             "overdue": consumer.overdue,
             "evicted_by": consumer.evicted_by.value if consumer.evicted_by is not None else None,
             "queue": consumer.queue,

@@ -51,8 +51,12 @@ COUNTERS: Final = {
 #: Numbers of a lane by their key in `LaneView.overview`; the metric is `dispatcher_<name>`.
 GAUGES: Final = {
     "lane_epoch": ("lane_epoch", "Fencing number of this leadership."),
+    "lane_paused": ("paused", "1 while an operator has paused the lane."),
     "consumers": ("consumers", "Consumers that are known."),
+    "consumers_drained": ("consumers_drained", "Consumers, here or not, that an operator has drained."),
     "groups": ("groups", "Groups that are known."),
+    "groups_paused": ("groups_paused", "Groups that an operator has paused."),
+    "groups_pinned": ("groups_pinned", "Groups that an operator has pinned to a consumer."),
     "messages_held": ("held", "Originals that wait here for their turn."),
     "messages_in_flight": ("in_flight", "Messages dispatched and not settled."),
     "copies_unconfirmed": ("unconfirmed", "Copies that RabbitMQ has not confirmed yet."),

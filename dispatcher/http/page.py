@@ -29,8 +29,8 @@ td { overflow-wrap: anywhere; } .n { text-align: right; }
 """.strip()
 
 _INBOUND: Final = ("queue", "weight", "share", "dispatched", "held", "in_flight", "look_ahead", "full_of")
-_CONSUMERS: Final = ("consumer", "state", "prefetch", "in_flight", "groups", "last_heartbeat_ms")
-_GROUPS: Final = ("group", "state", "owner", "held", "in_flight", "oldest_ms")
+_CONSUMERS: Final = ("consumer", "state", "drained", "prefetch", "in_flight", "groups", "last_heartbeat_ms")
+_GROUPS: Final = ("group", "state", "owner", "paused", "pin", "held", "in_flight", "oldest_ms")
 _TITLES: Final = {"last_heartbeat_ms": "last heard, ms ago", "oldest_ms": "oldest, ms", "full_of": "full of"}
 
 
@@ -51,7 +51,7 @@ async def render(lanes: Sequence[LaneView]) -> str:
 def _lane(lane: LaneView, deepest: list[dict[str, Any]]) -> str:
     overview = lane.overview()
     ready, why = lane.readiness()
-    facts = [f"{overview.get('policy', '')}"]
+    facts = [f"{overview.get('policy', '')}", *(["paused"] if overview.get("paused") else [])]
     if overview.get("dispatcher"):
         facts.append(f"{overview['dispatcher']}, lane epoch {overview.get('lane_epoch')}")
     for key in ("consumers", "groups", "held", "in_flight", "unconfirmed"):
@@ -95,6 +95,8 @@ def _cell(value: Any) -> str:
     match value:
         case None:
             return "–"
+        case bool():
+            return "yes" if value else "–"
         case float():
             return f"{value:.3f}"
         case int():

@@ -2,7 +2,7 @@
 -- ARGV: 1 leader, 2 ordinal that must be stored, 3 ordinal of this commit, 4 run_id or '' (not known to be
 -- complete), 5 journal blob or '', 6 'checkpoint' or '' (older journal entries may go); then, if any table
 -- changes, packed fields (u32 length, bytes): 7 owners set, 8 owners forgotten, 9 incarnations set,
--- 10 incarnations forgotten, 11 commands.
+-- 10 incarnations forgotten, 11 commands, 12 flags set, 13 flags forgotten.
 -- Returns 'applied' (now or before), 'gap' or 'fenced'.
 local meta = redis.call('HMGET', KEYS[1], 'leader', 'ordinal')
 if meta[1] ~= ARGV[1] or meta[2] ~= ARGV[2] then
@@ -42,6 +42,8 @@ call_in_chunks('HSET', KEYS[3], unpacked(ARGV[7]))
 call_in_chunks('HDEL', KEYS[3], unpacked(ARGV[8]))
 call_in_chunks('HSET', KEYS[4], unpacked(ARGV[9]))
 call_in_chunks('HDEL', KEYS[4], unpacked(ARGV[10]))
+call_in_chunks('HSET', KEYS[7], unpacked(ARGV[12]))
+call_in_chunks('HDEL', KEYS[7], unpacked(ARGV[13]))
 
 local results = unpacked(ARGV[11])
 for position = 1, #results, 2 do

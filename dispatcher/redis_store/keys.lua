@@ -11,6 +11,7 @@
 -- 4 incarnations  hash    number -> JSON of consumer, uuid, queue, n, prefetch, state
 -- 5 commands      hash    uuid -> JSON of the recorded result
 -- 6 command_order list    uuids, oldest first, at most RESULTS_KEPT_MAX (core/commands.py); the hash has no others
+-- 7 flags         hash    what operators have set: "lane", "group:<id>" or "consumer:<id>" -> JSON (core/flags.py)
 
 -- Why this leader may not write: 'fenced' if another one came after it, else 'gap': Redis lost what it wrote.
 local function refusal(leader)

@@ -51,7 +51,7 @@ class Restoration:
         # Parts leave the place of the ordinal as it is, so that only the end fits what follows in the chain.
         owners: Iterator[tuple[bytes, OwnerRow]] = iter(self._owners)
         while part := list(islice(owners, _OWNERS_PER_PART)):
-            yield (*head, state, state, "", "", "", tables.packed_owners(part), b"", b"", b"", b"")
+            yield (*head, state, state, "", "", "", tables.packed_owners(part), *[b""] * 6)
         end = self._end
         yield (
             *head,

@@ -22,6 +22,7 @@ class LaneKeys:
     incarnations: str
     commands: str
     command_order: str
+    flags: str
 
     @classmethod
     def of(cls, prefix: str, lane: str) -> LaneKeys:
@@ -32,6 +33,7 @@ class LaneKeys:
         """In the order that the scripts know."""
         return (
             self.meta, self.journal, self.owners, self.incarnations, self.commands, self.command_order,
+            self.flags,
         )  # fmt: skip
 
 

@@ -70,6 +70,7 @@ async def read_snapshot(connection: RedisConnection, keys: LaneKeys, leadership:
     owners = await _read_table(connection, keys.owners)
     incarnations = await _read_table(connection, keys.incarnations)
     results = await _read_table(connection, keys.commands)
+    flags = await _read_table(connection, keys.flags)
     uuids = await connection.call("LRANGE", keys.command_order, 0, -1)
     commands = {uuid: results[uuid] for uuid in uuids if uuid in results}
     return Snapshot(
@@ -88,6 +89,7 @@ async def read_snapshot(connection: RedisConnection, keys: LaneKeys, leadership:
             tables.to_text(uuid, _row(keys.commands, uuid)): tables.read_json(row, _row(keys.commands, uuid))
             for uuid, row in commands.items()
         },
+        flags={key: tables.read_json(row, _row(keys.flags, key)) for key, row in flags.items()},
     )
 
 

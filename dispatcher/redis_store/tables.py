@@ -40,8 +40,8 @@ def packed_incarnations(rows: Iterable[tuple[int, IncarnationRow]]) -> bytes:
 
 def changes(effects: Effects) -> tuple[bytes, ...]:
     """The table arguments of a commit, in its script's order; none if no table changes."""
-    owners, incarnations = effects.owners, effects.incarnations
-    if not (owners or incarnations or effects.commands):
+    owners, incarnations, flags = effects.owners, effects.incarnations, effects.flags
+    if not (owners or incarnations or effects.commands or flags):
         return ()
     return (
         packed_owners((group, row) for group, row in owners.items() if row is not None),
@@ -49,6 +49,8 @@ def changes(effects: Effects) -> tuple[bytes, ...]:
         packed_incarnations((number, row) for number, row in incarnations.items() if row is not None),
         packed(b"%d" % number for number, row in incarnations.items() if row is None),
         packed(field for item in effects.commands.items() for field in (to_bytes(item[0]), to_json(item[1]))),
+        packed(field for key, row in flags.items() if row is not None for field in (key, to_json(row))),
+        packed(key for key, row in flags.items() if row is None),
     )
 
 

@@ -18,6 +18,7 @@ from dispatcher.service.intake import Clock
 from dispatcher.service.lane_runner import LaneRunner
 from dispatcher.service.session import Session
 from dispatcher.settings import LaneSettings, Settings
+from dispatcher.sim.checkers import HandOver
 from dispatcher.sim.history import Tag
 from dispatcher.sim.link import SimLink
 from dispatcher.sim.loop import ProcessLoop
@@ -32,10 +33,11 @@ _CONNECT_S = 0.001
 class Facts:
     """What one commit says, for those who check what happens after it."""
 
-    __slots__ = ("acked", "dispatched", "given_up", "journalled", "taken")
+    __slots__ = ("acked", "dispatched", "flags", "given_up", "journalled", "taken")
 
     def __init__(self) -> None:
-        self.dispatched: list[tuple[str, int, int]] = []  # (incarnation, uid, attempt), not those sent again
+        self.dispatched: list[HandOver] = []
+        self.flags: dict[bytes, dict[str, Any] | None] = {}
         self.journalled: list[tuple[str, int]] = []  # (incarnation, seq)
         self.taken: list[tuple[str, int]] = []  # (incarnation, n)
         self.given_up: list[int] = []  # uids of what goes to the dead queue
@@ -69,6 +71,7 @@ class SimStore(LaneStore):
         self.snapshot = snapshot
         self.leader = f"{self.process.name} {snapshot.lane_epoch}"
         self._uuids = {number: row.uuid for number, row in snapshot.incarnations.items()}
+        self._ids = {number: row.consumer for number, row in snapshot.incarnations.items()}
         self.world.history.led(self.process.name, snapshot)
         return snapshot
 
@@ -86,9 +89,10 @@ class SimStore(LaneStore):
         if self._chain is None:
             return
         facts = Facts()
+        facts.flags = dict(effects.flags)
         for number, row in effects.incarnations.items():
             if row is not None:
-                self._uuids[number] = row.uuid
+                self._uuids[number], self._ids[number] = row.uuid, row.consumer
                 if row.state == "taken":
                     facts.taken.append((row.uuid, row.n))
         self._remember_messages(effects, facts)
@@ -97,8 +101,13 @@ class SimStore(LaneStore):
     def _remember_messages(self, effects: Effects, facts: Facts) -> None:
         for record in effects.records:
             if type(record) is DispatchedRecord:
-                holder = self._uuids.get(record.incarnation, "")
-                facts.dispatched.append((holder, _uid(record.message), record.attempt))
+                uid, group = _uid(record.message), record.message.group
+                holder, consumer = (
+                    self._uuids.get(record.incarnation, ""),
+                    self._ids.get(record.incarnation, ""),
+                )
+                key = group.id if group is not None else None
+                facts.dispatched.append(HandOver(uid, holder, consumer, record.attempt, key))
             if type(record) is DispatchedRecord or type(record) is OpenEntry:
                 facts.journalled.append((self._uuids.get(record.incarnation, ""), record.seq))
         for action in effects.actions:

@@ -272,6 +272,8 @@ class History:
         self.met["leads", "trusts Redis" if snapshot.complete else "asks the consumers"] += 1
         self.complete = snapshot.complete
         self._risk_twins()
+        for checker in self.checkers:
+            checker.read(snapshot)
         if self.doubt:
             self.excused.update(self.lives)
             self.taken = {row.uuid for row in snapshot.incarnations.values() if row.state == "taken"}
@@ -312,9 +314,11 @@ class History:
             self.journalled.update(facts.journalled)
             for uid in facts.given_up:
                 self.lives[uid].given_up = True
-            for incarnation, uid, attempt in facts.dispatched:
-                for checker in self.checkers:
-                    checker.dispatched(self.lives[uid], incarnation, attempt)
+            for checker in self.checkers:
+                for key, row in facts.flags.items():
+                    checker.flagged(key, row)
+                for hand_over in facts.dispatched:
+                    checker.dispatched(self.lives[hand_over.uid], hand_over)
             self.may_be_acked.update(self.uid_of[tag] for tag in facts.acked)
             for incarnation, n in facts.taken:
                 self._take(incarnation, n, lane_epoch)

@@ -34,6 +34,7 @@ class Keys:
         self.incarnations: dict[bytes, bytes] = {}
         self.commands: dict[bytes, bytes] = {}
         self.command_order: list[bytes] = []
+        self.flags: dict[bytes, bytes] = {}
 
     # -- the scripts; arguments and answers as Redis has them --
 
@@ -87,7 +88,13 @@ class Keys:
             meta[b"run_id"] = run_id
         return b"applied"
 
-    def _change(self, owners: bytes, forgotten: bytes, rows: bytes, over: bytes, results: bytes) -> None:
+    def _change(
+        self, owners: bytes, forgotten: bytes, rows: bytes, over: bytes, results: bytes, flags: bytes,
+        unset: bytes,
+    ) -> None:  # fmt: skip
+        self.flags.update(_pairs(flags))
+        for field in _unpacked(unset):
+            self.flags.pop(field, None)
         self.owners.update(_pairs(owners))
         for field in _unpacked(forgotten):
             self.owners.pop(field, None)
@@ -124,7 +131,7 @@ class Keys:
                 return b"applied"
         meta.update({b"leader": leader, b"ordinal": b"restoring:" + run, b"inbounds": inbounds})
         meta.pop(b"run_id", None)
-        self.journal, self.owners, self.incarnations = [], {}, {}
+        self.journal, self.owners, self.incarnations, self.flags = [], {}, {}, {}
         return b"begun"
 
     def table(self, key: bytes) -> dict[bytes, bytes]:

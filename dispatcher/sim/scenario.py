@@ -17,7 +17,7 @@ from dispatcher.settings_parts import PauseName, RebalanceSettings, StartSetting
 from dispatcher.settings_types import Chosen
 from dispatcher.sim.faults.kinds import Fault
 from dispatcher.sim.message_plans import MessagePlan, draw_count, draw_messages
-from dispatcher.sim.themes import THEMES, Theme, draw_faults
+from dispatcher.sim.themes import THEMES, Theme, draw_faults, draw_flags
 
 #: About how long all messages are worked on, beside the time in which they are published …
 LOADS: Final = (0.2, 0.8, 1.2, 3.0)
@@ -125,12 +125,16 @@ def make_scenario(seed: int, messages: int | None = None) -> Scenario:
     if any(plan.kills for plan in plans):
         options["look_ahead"] = 10_000  # a window full of its group lets in nothing that could be settled
         group_maps = tuple(Chosen("exact") if _are_few(map_) else map_ for map_ in group_maps)
+    work_ms = max(span_ms, int(busy_ms))
+    faults = draw_faults(chance("faults"), theme, work_ms)
+    if faults:
+        faults = tuple(sorted(faults + draw_flags(chance("flags"), work_ms)))
     return Scenario(
         seed=seed, theme=theme.name, policy=policy, inbounds=inbounds, options=options, group_maps=group_maps,
         records_per_checkpoint=random.choice((30, 200, 100_000)),
         redis_ms=tuple(random.choice(theme.redis_ms) for _ in range(random.choice(theme.dispatchers))),
         consumers=consumers, messages=plans,
-        faults=draw_faults(chance("faults"), theme, max(span_ms, int(busy_ms))),
+        faults=faults,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from dispatcher.sim.faults import KINDS
 from dispatcher.sim.faults.kinds import Fault
+from dispatcher.sim.faults.operators import FLAGS
 
 #: In a run with a theme so many of the faults are the theme's.
 _OF_THE_THEME: Final = 0.7
@@ -21,6 +22,8 @@ _APART_MS: Final = (100, 500, 1_500, 3_000)
 _LATE_MS: Final = 1_500
 #: So many wait until somebody works: the others strike in the middle of the recovery from the one before.
 _PATIENT: Final = 0.7
+#: In so many of the runs that have faults operators set flags. Apart, so that other runs stay as they are.
+_WITH_FLAGS: Final = 1 / 5
 #: Trouble rarely comes alone: so long after a fault another may follow it.
 _SOON_MS: Final = 60
 
@@ -115,6 +118,22 @@ def draw_faults(random: Random, theme: Theme, busy_ms: int) -> tuple[Fault, ...]
             at_ms += random.randrange(_SOON_MS)
             faults.append(_fault(random, theme, int(at_ms)))
     return tuple(sorted(faults))
+
+
+def draw_flags(random: Random, busy_ms: int) -> tuple[Fault, ...]:
+    """What operators pause, pin and drain for a while, in some of the runs."""
+    if random.random() >= _WITH_FLAGS:
+        return ()
+    return tuple(
+        Fault(
+            random.randrange(busy_ms),
+            random.choice(FLAGS),
+            random.randrange(60),
+            random.randrange(10_000),
+            True,
+        )
+        for _ in range(random.choice((1, 2, 4)))
+    )
 
 
 def _fault(random: Random, theme: Theme, at_ms: int) -> Fault:

@@ -48,16 +48,19 @@ class World:
         from dispatcher.sim.checkers.order import Order
         from dispatcher.sim.checkers.overlap import Overlap
         from dispatcher.sim.checkers.poison import Poison
+        from dispatcher.sim.checkers.said import Said
         from dispatcher.sim.checkers.share import Share
         from dispatcher.sim.faults import Faults
+        from dispatcher.sim.faults.operators import undo_everything
 
+        self._undo_everything = undo_everything
         self.scenario = scenario
         self.scheduler = Scheduler(scenario.seed)
         self.begun_at_ms = self.scheduler.now_ms
         self.names = LaneNames(LANE)
         self._starts = 0
         self.liveness = Liveness(self)
-        kinds = (Loss, Duplicates, Order, Overlap, Share, Fence, Deaths, Bounds, Poison)
+        kinds = (Loss, Duplicates, Order, Overlap, Share, Fence, Deaths, Bounds, Poison, Said)
         self.checkers: list[Checker] = [*(kind(self) for kind in kinds), self.liveness]
         self.history = History(self.scheduler, self.names, self.checkers, verbose=verbose)
         self.broker = Broker(self.scheduler, self.history)
@@ -95,6 +98,7 @@ class World:
             scheduler.run(self.faults.over_at_ms, lambda: False)
             if not scheduler.failures:
                 self.faults.stop()
+                self._undo_everything(self.faults)
                 self._calm_down()
             failure = scheduler.failures[0][1] if scheduler.failures else None
             machines: list[DispatcherMachine | ConsumerMachine] = [*self.dispatchers, *self.consumers]

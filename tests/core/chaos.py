@@ -148,6 +148,31 @@ class Chaos:
             arguments = [{}, {"reset": True}, {"group": group}, {"group": group, "to": to}][choose(4)]
             self.world.order(**arguments, pause=(None, "lane")[choose(4) == 0])
 
+    def say(self, choose: Choose) -> None:
+        """What lasts until it is unsaid: pauses, pins, drained consumers; and evictions."""
+        group, name, undo = GROUPS[choose(len(GROUPS) - 1)], NAMES[choose(len(NAMES))], choose(2) == 1
+        match choose(5):
+            case 0:
+                self.world.order("groups.resume" if undo else "groups.pause", group=group)
+            case 1:
+                self.world.order("groups.resume" if undo else "groups.pause", all=True)
+            case 2:
+                self.world.order(
+                    "groups.pin", group=group, **({"undo": True} if undo else {"consumer": name})
+                )
+            case 3:
+                self.world.order("consumers.drain", consumer=name, undo=undo)
+            case 4:
+                self.world.order("consumers.evict", consumer=name)
+
+    def _unsay(self) -> None:
+        for group in GROUPS[:-1]:
+            self.world.order("groups.resume", group=group)
+            self.world.order("groups.pin", group=group, undo=True)
+        for name in NAMES:
+            self.world.order("consumers.drain", consumer=name, undo=True)
+        self.world.order("groups.resume", all=True)
+
     def wait(self, choose: Choose) -> None:
         self.world.now_ms += (10, 300, 1_000, 6_000, 20_000)[choose(5)]
         for member in self.world.members:
@@ -199,6 +224,8 @@ class Chaos:
     def finish(self) -> None:
         """Nothing bad happens any more: everything must drain (liveness)."""
         world = self.world
+        world.run()
+        self._unsay()
         patience = 40
         while patience:
             before = len(self._unfinished())
@@ -238,5 +265,5 @@ WEIGHTS: Final = {
     Chaos.fail: 2, Chaos.heartbeat: 2, Chaos.ask_again: 1, Chaos.leave: 1, Chaos.disconnect: 2,
     Chaos.connect: 3, Chaos.die: 2, Chaos.wait: 3, Chaos.checkpoint: 1, Chaos.rebalance: 2,
     Chaos.crash: 3, Chaos.restart_broker: 1, Chaos.delete: 1, Chaos.remember: 1, Chaos.forget: 1,
-    Chaos.remap: 1,
+    Chaos.remap: 1, Chaos.say: 3,
 }  # fmt: skip

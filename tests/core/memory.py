@@ -73,7 +73,9 @@ def _check_consumer(state: LaneState, consumer: Consumer) -> None:
         assert message.state is MessageState.IN_FLIGHT, f"{message} is in flight at {consumer}"
     if consumer.alone_with in consumer.in_flight.values():
         assert len(consumer.in_flight) == 1, f"{consumer} has more than the suspect"
-    available = consumer.state is ConsumerState.LIVE and consumer.credit > 0 and consumer.alone_with is None
+    assert consumer.drained == (consumer.id in state.drained_consumers)
+    is_free = consumer.credit > 0 and consumer.alone_with is None and not consumer.drained
+    available = consumer.state is ConsumerState.LIVE and is_free
     assert (consumer in state.pool) == available, f"{consumer} in the pool"
     for group in consumer.groups:
         assert group.owner is consumer
@@ -94,7 +96,7 @@ def _check_group(state: LaneState, group: Group) -> None:
         case GroupState.FREE:
             assert group.owner is None
             assert not out, f"{group} is free"
-            assert group.waiting(), f"{group} should have been forgotten"
+            assert group.waiting() or group.flags, f"{group} should have been forgotten"
         case GroupState.RECOVERING:
             assert group.owner is None
             assert group.unresolved
@@ -129,19 +131,26 @@ def _check_order(state: LaneState) -> None:
 def _check_nothing_eligible(state: LaneState) -> None:
     """After the delivery pass nothing is left that could go (liveness, step by step)."""
     free = len(state.pool)
+    if state.is_suspended:
+        return
     for inbound in state.inbounds:
         assert inbound.head() is None
         if free:
             assert not [m for m in inbound.loose.messages if m.state is MessageState.HELD], "ungrouped wait"
     for group in state.groups.values():
-        if not group.waiting() or _is_suspect(state, group):
+        if not group.waiting() or _is_suspect(state, group) or group.is_held:
             continue
-        if group.state is GroupState.FREE:
+        if group.state is GroupState.FREE and group.taker is not None:
+            taker = group.taker
+            receives = taker.state in RECEIVING and taker.alone_with is None
+            assert taker.credit <= 0 or not receives, f"{group} is pinned, and waits for nothing"
+        elif group.state is GroupState.FREE:
             assert not free, f"{group} is free, waits, and there is a consumer"
         if group.state is GroupState.OWNED:
             assert group.owner is not None
             owner = group.owner
             receives = owner.state in RECEIVING and owner.alone_with is None
+            assert not owner.drained, f"{group} stays with a drained consumer"
             assert owner.credit <= 0 or not receives, f"{group} waits for nothing"
     _check_suspects(state)
 
@@ -153,11 +162,11 @@ def _is_suspect(state: LaneState, group: Group) -> bool:
 
 
 def _check_suspects(state: LaneState) -> None:
-    live = [c for c in state.by_uuid.values() if c.state is ConsumerState.LIVE]
+    live = [c for c in state.by_uuid.values() if c.is_open]
     alone = [c for c in state.by_uuid.values() if c.alone_with is not None]
     empty = [c for c in live if c.alone_with is None and not c.in_flight]
     if empty and len(alone) < max(1, len(live) // 2):
         for message in state.suspects:
             backlog = state.backlog_of(message)
-            free = backlog is None or backlog.group.state is GroupState.FREE
+            free = backlog is None or (backlog.group.state is GroupState.FREE and backlog.group.taker is None)
             assert not free, f"{message} could be tried alone at {empty[0]}"

@@ -60,23 +60,25 @@ class Store:
     owners: dict[bytes, OwnerRow] = field(default_factory=dict)
     incarnations: dict[int, IncarnationRow] = field(default_factory=dict)
     commands: dict[str, dict[str, Any]] = field(default_factory=dict)
+    flags: dict[bytes, dict[str, Any]] = field(default_factory=dict)
 
     def copy(self) -> Store:
         return Store(
             self.lane_epoch, self.complete, list(self.records), dict(self.owners), dict(self.incarnations),
-            dict(self.commands),
+            dict(self.commands), dict(self.flags),
         )  # fmt: skip
 
     def apply(self, effects: Effects, records: list[Record]) -> None:
         if effects.checkpoint:
             self.records.clear()
         self.records += records
-        for table, changes in ((self.owners, effects.owners), (self.incarnations, effects.incarnations)):
-            for key, row in changes.items():
+        for name in ("owners", "incarnations", "flags"):
+            table = getattr(self, name)
+            for key, row in getattr(effects, name).items():
                 if row is None:
-                    table.pop(key, None)  # type: ignore[call-overload]
+                    table.pop(key, None)
                 else:
-                    table[key] = row  # type: ignore[index]
+                    table[key] = row
         self.commands |= effects.commands
 
 
@@ -158,7 +160,7 @@ class World:
         self.unproven = [0] * len(self.broker.inbounds)
         snapshot = Snapshot(
             store.lane_epoch, store.complete, self.broker_restarted, list(store.records), dict(store.owners),
-            dict(store.incarnations), dict(store.commands),
+            dict(store.incarnations), dict(store.commands), dict(store.flags),
         )  # fmt: skip
         self.truth.taken_over()
         self.lane = Lane(self.options, snapshot, self.now_ms)
@@ -288,11 +290,10 @@ class World:
                 self.events.append(AcksProven(index, count))
         self.unproven = [0] * len(self.unproven)
 
-    def order(self, **arguments: Any) -> None:
-        """An operator asks for a rebalance."""
+    def order(self, command: str = "rebalance", **arguments: Any) -> None:
+        """An operator's command."""
         self.commands += 1
-        uuid = f"command-{self.commands}"
-        self.events.append(CommandReceived(uuid, uuid, "rebalance", arguments))
+        self.events.append(CommandReceived("", f"command-{self.commands}", command, arguments))
 
     def command(self, **arguments: Any) -> Reply:
         """The same, through to its answer."""
@@ -317,10 +318,8 @@ class World:
                     self.truth.dead_lettered(action.message.content, action.reason)
                     self.events.append(DeadLetterConfirmed(action.message))
                 case PublishMarker():
-                    marker = Marker(
-                        incarnation=action.incarnation, lane_epoch=self.store.lane_epoch, n=action.n
-                    )
-                    self.broker.control.append(marker)
+                    fields = {"incarnation": action.incarnation, "n": action.n}
+                    self.broker.control.append(Marker(lane_epoch=self.store.lane_epoch, **fields))
                 case PauseInbound():
                     self.broker.inbounds[action.inbound].fetching = not action.paused
                 case Reply():

@@ -31,7 +31,9 @@ async def test_what_was_committed_is_read_back_in_order(lane: Lane) -> None:
     store.commit(step(first, second, incarnations={1: incarnation("a"), 2: incarnation("b")}))
     store.commit(step(owners={b"g": OwnerRow(1, 2**52), b"\xff/%\0": OwnerRow(2, 9), b"": OwnerRow(3, 1)}))
     store.commit(step(SettledRange(1, 1, 1), Taken(2), owners={b"": None}, incarnations={2: None}))
-    await store.commit(step(commands={"c-1": {"moved": 3}, "c-2": {}}))
+    store.commit(step(commands={"c-1": {"moved": 3}, "c-2": {}}))
+    store.commit(step(flags={b"lane": {"paused": True}, b"group:\xff%\0": {"pin": "c"}, b"consumer:c": {}}))
+    await store.commit(step(flags={b"lane": None, b"consumer:c": {"drained": True}}))
     assert store.pending == 0
 
     snapshot = await lane.read("high", "low")
@@ -40,6 +42,7 @@ async def test_what_was_committed_is_read_back_in_order(lane: Lane) -> None:
     assert snapshot.owners == {b"g": OwnerRow(1, 2**52), b"\xff/%\0": OwnerRow(2, 9)}
     assert snapshot.incarnations == {1: incarnation("a")}
     assert snapshot.commands == {"c-1": {"moved": 3}, "c-2": {}}
+    assert snapshot.flags == {b"group:\xff%\0": {"pin": "c"}, b"consumer:c": {"drained": True}}
 
 
 async def test_an_epoch_is_above_every_one_before_whatever_the_clock_says(lane: Lane) -> None:
@@ -217,7 +220,7 @@ async def test_keys_share_one_slot_and_hold_nothing_of_other_lanes(lane: Lane) -
     await store.commit(
         step(
             dispatched(1), owners={b"g": OwnerRow(1, 1)}, incarnations={1: incarnation("a")},
-            commands={"c": {}},
+            commands={"c": {}}, flags={b"lane": {"paused": True}},
         )
     )  # fmt: skip
     async with lane.client() as client:

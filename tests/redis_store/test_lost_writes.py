@@ -33,6 +33,7 @@ def whole_state(owners: int = 3, *tags: int) -> Snapshot:
         owners={group: row for group, row in owned(owners).items() if row is not None},
         incarnations={1: incarnation("a"), 2: incarnation("b")},
         commands={"c-1": {"moved": 3}},
+        flags={b"lane": {"paused": True}},
     )  # fmt: skip
 
 
@@ -40,7 +41,7 @@ async def write_state(store: LaneStore, state: Snapshot) -> None:
     await store.commit(
         step(
             *state.records, owners=dict(state.owners), incarnations=dict(state.incarnations),
-            commands=state.commands,
+            commands=state.commands, flags=dict(state.flags),
         )
     )  # fmt: skip
 
@@ -48,7 +49,7 @@ async def write_state(store: LaneStore, state: Snapshot) -> None:
 def answer_gaps_with(lane: Lane, state: Snapshot) -> None:
     lane.whole_state = lambda: checkpoint(
         *state.records, owners=dict(state.owners), incarnations=dict(state.incarnations),
-        commands=state.commands,
+        commands=state.commands, flags=dict(state.flags),
     )  # fmt: skip
 
 
@@ -58,6 +59,7 @@ async def assert_holds(lane: Lane, state: Snapshot) -> None:
     assert found.records == checkpoint(*state.records).records
     assert (found.owners, found.incarnations) == (state.owners, state.incarnations)
     assert found.commands == state.commands
+    assert found.flags == state.flags
 
 
 @pytest.fixture

@@ -313,3 +313,18 @@ def broker_restart_not_noticed(lane: Any, session: Any, store: Any) -> None:
     """That a killed broker may have forgotten proven acks is not thought of."""
     for inbound in lane.state.inbounds:
         inbound.recovery._proven = {}
+
+
+@planted("said", seed=2)
+def flags_of_the_former_leader_ignored(lane: Any, session: Any, store: Any) -> None:
+    """A new leader does not obey what operators have paused, pinned and drained before."""
+    state = lane.state
+    state.is_paused = False
+    state.drained_consumers.clear()
+    for consumer in state.by_uuid.values():
+        consumer.drained = False
+        state.refresh_credit(consumer)
+    for group in list(state.flagged):
+        state.flagged.discard(group)
+        group.flags = None
+        state.list_backlogs(group)

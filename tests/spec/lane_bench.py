@@ -55,15 +55,17 @@ class LaneBench:
         top_up: bool = False,
         grouped: bool = True,
         complete: bool = True,
+        flags: dict[bytes, dict[str, Any]] | None = None,
         **options: Any,
     ):
         inbounds = tuple((f"in{index}", weight) for index, weight in enumerate(weights))
         self.lane = Lane(
             LaneOptions(policy=policy(name, top_up=top_up, grouped=grouped), inbounds=inbounds, **options),
-            Snapshot(lane_epoch=7, complete=complete, broker_restarted=False),
+            Snapshot(lane_epoch=7, complete=complete, broker_restarted=False, flags=flags or {}),
             START_MS,
         )
         self.now_ms = START_MS
+        self.flags = dict(flags or {})  # as Redis holds them
         self.sent: list[Dispatched] = []  # every dispatch so far
         self.again: list[Dispatched] = []  # every copy that was sent again
         self.dead: list[tuple[bytes, str]] = []
@@ -91,6 +93,8 @@ class LaneBench:
 
     def _take(self, effects: Effects) -> list[Dispatched]:
         sent = []
+        flags = (self.flags | effects.flags).items()
+        self.flags = {key: row for key, row in flags if row is not None}
         for action in effects.actions:
             match action:
                 case Dispatched():

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dispatcher.client.copies import Copy
 
 if TYPE_CHECKING:
+    from dispatcher.core.effects import Snapshot
     from dispatcher.core.lane import Lane
     from dispatcher.sim.history import Life
     from dispatcher.sim.world import World
+
+
+class HandOver(NamedTuple):
+    """A decision that a message goes to a consumer."""
+
+    uid: int
+    incarnation: str
+    consumer: str
+    attempt: int
+    group: bytes | None  # the key of its group in the lane's map
 
 
 class Checker:
@@ -38,8 +49,14 @@ class Checker:
     def buried(self, life: Life) -> None:
         """The dead queue has it."""
 
-    def dispatched(self, life: Life, incarnation: str, attempt: int) -> None:
-        """That it is handed to this incarnation is committed."""
+    def dispatched(self, life: Life, to: HandOver) -> None:
+        """That it is handed over is committed; not when a copy is sent again."""
+
+    def read(self, snapshot: Snapshot) -> None:
+        """What a new leader found in Redis."""
+
+    def flagged(self, key: bytes, row: dict[str, Any] | None) -> None:
+        """What an operator has said is committed (core/flags.py)."""
 
     def reopened(self, life: Life) -> None:
         """A settle turned out not to count."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.core.suspects import REASON_POISON
-from dispatcher.sim.checkers import Checker
+from dispatcher.sim.checkers import Checker, HandOver
 from dispatcher.sim.history import Life
 from dispatcher.sim.world import World
 
@@ -20,7 +20,8 @@ class Poison(Checker):
         self._given: dict[str, list[Life]] = {}  # by incarnation
         self._holders: dict[int, list[str]] = {}  # by message
 
-    def dispatched(self, life: Life, incarnation: str, attempt: int) -> None:
+    def dispatched(self, life: Life, to: HandOver) -> None:
+        incarnation, attempt = to.incarnation, to.attempt
         given = self._given.setdefault(incarnation, [])
         alone = given[-1] if given and self._is_suspect(given[-1], incarnation) else None
         if alone is not None and self._has(incarnation, alone) and alone is not life:

@@ -27,7 +27,7 @@ Strike = Callable[["Faults", Fault], bool]
 
 
 class Kind(NamedTuple):
-    """A kind of fault. `often`: how often it is drawn, compared with the others."""
+    """A kind of fault. `often`: how often it is drawn, compared with the others; 0: apart."""
 
     often: int
     strike: Strike

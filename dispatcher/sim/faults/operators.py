@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from dispatcher.client import properties as amqp_properties
 from dispatcher.client.properties import Properties
 from dispatcher.protocol import KEY_COMMAND
 from dispatcher.sim.faults.kinds import Fault, fault
 from dispatcher.sim.faults.striking import Faults
+
+#: Ahead of every clock that a dispatcher may have.
+_NOT_OLD_MS: Final = 24 * 3_600_000
+#: What lasts until it is undone: kinds that are drawn apart from the others (sim/themes.py).
+FLAGS: Final = ("pause_group", "pause_lane", "pin_group", "drain_consumer")
 
 
 @fault(often=4)
@@ -38,15 +43,69 @@ def evict(faults: Faults, fault: Fault) -> bool:
     return command(faults, fault, "consumers.evict", {"consumer": consumer})
 
 
-def command(faults: Faults, fault: Fault, name: str, arguments: dict[str, Any]) -> bool:
-    """Send a command as the CLI does; now and then it is stored twice. False: there is no queue for it."""
+@fault(often=0)
+def pause_group(faults: Faults, fault: Fault) -> bool:
+    """`groups pause`, and `groups resume` up to 2 s later."""
+    group = {"group": f"g{fault.amount % 3}"}
+    sent = command(faults, fault, "groups.pause", group)
+    faults.after(fault.amount % 2_000, command, faults, fault, "groups.resume", group)
+    return sent
+
+
+@fault(often=0)
+def pause_lane(faults: Faults, fault: Fault) -> bool:
+    """`groups pause --all`, and `groups resume --all` up to 2 s later."""
+    sent = command(faults, fault, "groups.pause", {"all": True})
+    faults.after(fault.amount % 2_000, command, faults, fault, "groups.resume", {"all": True})
+    return sent
+
+
+@fault(often=0)
+def pin_group(faults: Faults, fault: Fault) -> bool:
+    """`groups pin`, often to a consumer that is not there, or leaves; `--undo` up to 3 s later."""
+    group = {"group": f"g{fault.amount % 3}"}
+    sent = command(faults, fault, "groups.pin", {**group, "consumer": f"c{fault.target % 5}"})
+    faults.after(fault.amount % 3_000, command, faults, fault, "groups.pin", {**group, "undo": True})
+    return sent
+
+
+@fault(often=0)
+def drain_consumer(faults: Faults, fault: Fault) -> bool:
+    """`consumers drain`, and `--undo` up to 3 s later."""
+    consumer = {"consumer": f"c{fault.target % 5}"}
+    sent = command(faults, fault, "consumers.drain", consumer)
+    faults.after(fault.amount % 3_000, command, faults, fault, "consumers.drain", {**consumer, "undo": True})
+    return sent
+
+
+def undo_everything(faults: Faults) -> None:
+    """Whatever operators have said is unsaid."""
+    if not any(fault.kind in FLAGS for fault in faults.world.scenario.faults):
+        return
+    now_ms = faults.world.scheduler.now_ms
+    fault = Fault(now_ms, "undo", 0, 1)
+    orders: list[tuple[str, dict[str, Any]]] = [("groups.resume", {"all": True})]
+    for number in range(5):
+        orders.append(("groups.resume", {"group": f"g{number}"}))
+        orders.append(("groups.pin", {"group": f"g{number}", "undo": True}))
+        orders.append(("consumers.drain", {"consumer": f"c{number}", "undo": True}))
+    for name, arguments in orders:
+        command(faults, fault, name, arguments, is_old=False)
+
+
+def command(
+    faults: Faults, fault: Fault, name: str, arguments: dict[str, Any], *, is_old: bool = True
+) -> bool:
+    """Send a command as the CLI does; now and then it is stored twice. Who has a wrong clock may find it too
+    old, unless that must not be. False: there is no queue for it."""
     world = faults.world
     queue = world.broker.queues.get(world.names.command)
     if queue is None:
         return False
+    identity = f"{name}-{fault.at_ms}-{fault.target}-{fault.amount}-{sorted(arguments.items())}"
     body = {
-        "type": "command", "uuid": f"{name}-{fault.at_ms}-{fault.target}-{fault.amount}", "name": name,
-        "sent_at_ms": world.scheduler.now_ms, "arguments": arguments,
+        "type": "command", "uuid": identity, "name": name,
+        "sent_at_ms": world.scheduler.now_ms + (0 if is_old else _NOT_OLD_MS), "arguments": arguments,
     }  # fmt: skip
     properties = amqp_properties.write(Properties(delivery_mode=2), {})
     for _ in range(2 if fault.amount % 4 == 0 else 1):

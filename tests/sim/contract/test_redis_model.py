@@ -54,14 +54,15 @@ class Side:
 def seen(snapshot: Snapshot) -> Any:
     return (
         snapshot.lane_epoch, snapshot.complete, snapshot.records, snapshot.owners, snapshot.incarnations,
-        snapshot.commands,
+        snapshot.commands, snapshot.flags,
     )  # fmt: skip
 
 
 def a_commit() -> Effects:
     return Effects(
-        records=[ENTRY], owners={b"g": OwnerRow(1, 5)}, incarnations={1: ROW}, commands={"u": {"moves": []}}
-    )
+        records=[ENTRY], owners={b"g": OwnerRow(1, 5)}, incarnations={1: ROW}, commands={"u": {"moves": []}},
+        flags={b"lane": {"paused": True}, b"group:\xff": {"pin": "c"}},
+    )  # fmt: skip
 
 
 # --- scripts ---
@@ -81,7 +82,7 @@ async def what_is_committed_is_read(side: Side) -> Any:
     store, empty = await side.lead()
     await store.confirm_complete()
     await store.commit(a_commit())
-    await store.commit(Effects(records=[SettledRange(1, 10, 10)], owners={b"g": None}))
+    await store.commit(Effects(records=[SettledRange(1, 10, 10)], owners={b"g": None}, flags={b"lane": None}))
     _, snapshot = await side.lead()
     return seen(empty), seen(snapshot)
 
@@ -114,8 +115,9 @@ async def lost_writes_are_a_gap_and_come_back(side: Side) -> Any:
     await eventually(lambda: bool(side.gaps))
     before = late.done()
     everything = Effects(
-        records=[Reset(), ENTRY], owners={b"g": OwnerRow(1, 5)}, incarnations={1: ROW}, checkpoint=True
-    )
+        records=[Reset(), ENTRY], owners={b"g": OwnerRow(1, 5)}, incarnations={1: ROW}, checkpoint=True,
+        flags={b"group:g": {"paused": True}},
+    )  # fmt: skip
     await store.restore(everything)
     await late
     await store.commit(Effects(incarnations={1: None}))

@@ -1,0 +1,114 @@
+"""Commands that set what lasts: `groups pause|resume|pin` and `consumers drain`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from dispatcher.cli import options
+from dispatcher.cli.asking import ask_lane
+from dispatcher.cli.output import console, counted, print_json
+
+Group = Annotated[
+    str | None,
+    typer.Argument(metavar="[GROUP]", help="Group id as `groups list` shows it.", show_default=False),
+]
+WholeLane = Annotated[bool, typer.Option("--all", help="The whole lane instead of one group.")]
+Undo = Annotated[bool, typer.Option("--undo", help="End it.")]
+
+
+def pause(
+    lane: options.LaneName,
+    group: Group = None,
+    everything: WholeLane = False,
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    as_json: options.AsJson = False,
+    timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Hand over nothing more of a group, or of the lane, until `resume`. What is in flight finishes."""
+    result = ask_lane(file, lane, "groups.pause", _which(group, everything=everything), timeout_ms)
+    text = f"paused{_already(result)}; {counted(result.get('in_flight'), 'message')} in flight"
+    _tell(result, as_json, f"{result.get('group') or lane}: {text}")
+
+
+def resume(
+    lane: options.LaneName,
+    group: Group = None,
+    everything: WholeLane = False,
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    as_json: options.AsJson = False,
+    timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Let a paused group, or the paused lane, go on. `--all` ends the lane's pause, not its groups'."""
+    result = ask_lane(file, lane, "groups.resume", _which(group, everything=everything), timeout_ms)
+    text = "goes on" if result.get("changed") else "was not paused"
+    _tell(result, as_json, f"{result.get('group') or lane}: {text}")
+
+
+def pin(
+    lane: options.LaneName,
+    group: options.GroupText,
+    consumer: Annotated[
+        str | None, typer.Argument(metavar="[CONSUMER]", help="Id of the consumer.", show_default=False)
+    ] = None,
+    undo: Undo = False,
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    as_json: options.AsJson = False,
+    timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Give a group to one consumer only: while that one is not there, the group waits."""
+    if (consumer is None) is not undo:
+        raise typer.BadParameter("name a consumer, or say --undo", param_hint="CONSUMER")
+    arguments = {"group": group, "consumer": consumer, "undo": undo}
+    result = ask_lane(file, lane, "groups.pin", arguments, timeout_ms)
+    owner, in_flight = result.get("owner"), result.get("in_flight")
+    if undo:
+        text = "no longer pinned" if result.get("changed") else "was not pinned"
+    else:
+        text = f"pinned to {consumer}{_already(result)}"
+        if in_flight and owner not in (None, consumer):
+            text += f"; goes there when {owner} has settled {counted(in_flight, 'message')}"
+    _tell(result, as_json, f"{result.get('group')}: {text}")
+
+
+def drain(
+    lane: options.LaneName,
+    consumer: Annotated[
+        str, typer.Argument(metavar="CONSUMER", help="Its id, as `consumers list` shows it.")
+    ],
+    undo: Undo = False,
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    as_json: options.AsJson = False,
+    timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Give a consumer nothing more, and its groups to others as what it has is settled.
+
+    It lasts until `--undo`, over restarts of the consumer and of the dispatcher.
+    """
+    result = ask_lane(file, lane, "consumers.drain", {"consumer": consumer, "undo": undo}, timeout_ms)
+    if undo:
+        text = "gets messages again" if result.get("changed") else "was not drained"
+    else:
+        text = f"drained{_already(result)}; {counted(result.get('in_flight'), 'message')} in flight"
+        if pinned := result.get("pinned"):
+            text += f"; {counted(pinned, 'group')} pinned to it"
+    _tell(result, as_json, f"{consumer}: {text}")
+
+
+def _already(result: dict[str, Any]) -> str:
+    """Said again it changes nothing."""
+    return "" if result.get("changed") else " already"
+
+
+def _which(group: str | None, *, everything: bool) -> dict[str, Any]:
+    if (group is None) is not everything:
+        raise typer.BadParameter("name a group, or say --all for the whole lane", param_hint="GROUP")
+    return {"group": group, "all": everything}
+
+
+def _tell(result: dict[str, Any], as_json: bool, text: str) -> None:
+    if as_json:
+        print_json(result)
+    else:
+        console().print(text)

@@ -1,0 +1,39 @@
+"""Commands that set flags, and what operators see of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatcher.core.views import Views
+from tests.spec.lane_bench import LaneBench
+
+BOTH = pytest.mark.parametrize("name", ["exclusive", "sequenced"])
+
+
+def said(bench: LaneBench, command: str, **arguments: Any) -> dict[str, Any]:
+    """The result of a command that is done."""
+    bench.command(command, **arguments)
+    assert bench.replies[-1].error is None
+    return bench.replies[-1].result
+
+
+def refused(bench: LaneBench, command: str, **arguments: Any) -> str:
+    """The error of a command that changes nothing."""
+    before = dict(bench.flags)
+    bench.command(command, **arguments)
+    assert bench.flags == before
+    return bench.replies[-1].error or "done"
+
+
+def why(bench: LaneBench, group: str) -> str:
+    return str(Views(bench.lane.state).why({"group": group})["verdict"])
+
+
+def row(bench: LaneBench, group: str) -> dict[str, Any]:
+    return Views(bench.lane.state).group({"group": group})
+
+
+def owner(bench: LaneBench, group: str) -> str | None:
+    return row(bench, group)["owner"]  # type: ignore[no-any-return]
