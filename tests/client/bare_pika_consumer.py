@@ -9,9 +9,6 @@ import uuid
 import pika
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 
-#: The second one is told when RabbitMQ does not answer while the connection is being opened.
-LOST = (pika.exceptions.AMQPError, AMQPConnectorException)
-
 
 class BareConsumer:
     def __init__(self, url, lane, consumer):
@@ -33,7 +30,7 @@ class BareConsumer:
                 while not self.needs_queue:
                     self.turn()
                 self.connection.close()  # a new connection makes a new queue
-            except LOST:  # a lost connection, or a control message that came back
+            except (pika.exceptions.AMQPError, AMQPConnectorException):  # or a message came back
                 time.sleep(0.5)  # sleeps: before the next attempt to connect
 
     def connect(self):
@@ -83,9 +80,9 @@ class BareConsumer:
             former, last = self.groups.get(group, (0, 0))
             if not number or (epoch, number) == (former, last + 1) or (epoch > former and number == 1):
                 self.groups[group] = epoch, number
-                raw = group.encode() if isinstance(group, str) else group  # pika decodes what is UTF-8
-                encoded = raw and base64.b64encode(raw).decode()
-                self.in_hand[seq] = ([seq, encoded, get("x-dispatch-id")], body)
+                raw = group.encode() if isinstance(group, str) else group  # pika decodes UTF-8
+                coded = raw and base64.b64encode(raw).decode()
+                self.in_hand[seq] = ([seq, coded, get("x-dispatch-id")], body)
             else:
                 self.needs_queue = True  # a copy got lost
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from dispatcher.cli.asking import ask
 from dispatcher.cli.rabbitmq import connected
+from dispatcher.core.survey import GROUPS_PER_PAGE_MAX
 from dispatcher.protocol import LaneNames
 from dispatcher.settings import RabbitSettings
 from tests.conftest import Vhost
@@ -151,7 +152,11 @@ class Scene:
 
     async def owners(self) -> dict[str, str]:
         """Who owns which group, by the leader's own word."""
-        rows = (await asyncio.to_thread(self._ask, "groups.list", limit=100_000))["groups"]
+        rows: list[dict[str, Any]] = []
+        page = {"sort": "group", "limit": GROUPS_PER_PAGE_MAX}
+        while more := (await asyncio.to_thread(self._ask, "groups.list", **page))["groups"]:
+            rows += more
+            page["after"] = more[-1]["group"]
         return {row["group"]: row["owner"] for row in rows if row["owner"] is not None}
 
     def _ask(self, command: str, **arguments: Any) -> dict[str, Any]:

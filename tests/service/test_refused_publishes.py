@@ -99,7 +99,7 @@ async def test_a_message_too_large_to_publish(private_bench: Bench, private_serv
     for _, headers in buried:
         assert headers["x-dispatch-reason"].startswith("unpublishable: 406 PRECONDITION_FAILED")
         assert headers["x-dispatch-attempt"] == 1
-    assert bench.status()["undeliverable"] == 0
+    await eventually(lambda: bench.status()["undeliverable"] == 0)
     await bench.acked()
     assert len(consumer.received) == 407
 

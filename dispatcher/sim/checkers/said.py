@@ -19,9 +19,15 @@ class Said(Checker):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._flags: dict[bytes, dict[str, Any]] = {}
+        self._newest_epoch = 0
+
+    def led(self, lane_epoch: int) -> None:
+        self._newest_epoch = lane_epoch
 
     def read(self, snapshot: Snapshot) -> None:
-        self._flags = dict(snapshot.flags)
+        """Redis may have lost what was said last. What a leader read before its successor came is old."""
+        if snapshot.lane_epoch == self._newest_epoch:
+            self._flags = dict(snapshot.flags)
 
     def flagged(self, key: bytes, row: dict[str, Any] | None) -> None:
         if row is None:
