@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -10,7 +10,7 @@ from dispatcher.cli import flags, options
 from dispatcher.cli.asking import ask, ask_lane
 from dispatcher.cli.check_management import usual_management_url
 from dispatcher.cli.connections import ConsumerConnections
-from dispatcher.cli.output import console, counted, print_json, span, table
+from dispatcher.cli.output import console, counted, print_json, print_result, span, table
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.errors import BrokerUnavailable, CommandRefused
 
@@ -18,7 +18,6 @@ app = typer.Typer(help="Look at the consumers of a lane; drain and end them.", n
 
 app.command()(flags.drain)
 
-Name = Annotated[str, typer.Argument(metavar="CONSUMER", help="Its id, as `consumers list` shows it.")]
 _KEYS = ("prefetch", "in_flight", "groups", "incarnation", "queue")
 _COLUMNS = ("consumer", "state", "prefetch", "in flight", "groups", "incarnation", "queue", "last heard")
 
@@ -61,7 +60,7 @@ def _state(row: dict[str, Any]) -> str:
 @app.command("evict")
 def evict(
     lane: options.LaneName,
-    consumer: Name,
+    consumer: options.ConsumerName,
     file: options.ConfigFile = options.DEFAULT_CONFIG,
     as_json: options.AsJson = False,
     management: options.ManagementUrl = None,
@@ -86,11 +85,9 @@ def evict(
     except BrokerUnavailable as problem:
         raise CommandRefused(f"it is evicted, but its connection could not be closed: {problem}") from None
     result["connection"] = connection
-    if as_json:
-        print_json(result)
-        return
     closed = "its connection is closed" if connection is not None else "it was not connected"
-    console().print(
+    text = (
         f"{consumer}: evicted with {counted(result.get('in_flight'), 'message')} and "
         f"{counted(result.get('groups'), 'group')}; {closed}"
     )
+    print_result(result, text, as_json=as_json)

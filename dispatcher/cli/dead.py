@@ -11,7 +11,7 @@ import typer
 
 from dispatcher.cli import options
 from dispatcher.cli.dead_queue import DeadMessage, DeadQueue, Selection
-from dispatcher.cli.output import console, counted, print_json, shown, table
+from dispatcher.cli.output import console, counted, print_json, print_result, shown, table
 from dispatcher.cli.progress import progress
 from dispatcher.errors import BrokerUnavailable, CommandRefused
 from dispatcher.group_text import parse_group
@@ -143,14 +143,11 @@ def _wanted(group: str | None, reason: str | None, origin: str | None, *, everyt
 
 
 def _tell(result: dict[str, Any], decision: Decision, *, as_json: bool) -> None:
-    if as_json:
-        print_json(result)
-        return
     would = "would be " if decision.dry_run else ""
     text = f"{counted(result[decision.verb], 'message')} {would}{decision.verb}"
     if result["skipped"]:
         text += f"; {counted(result['skipped'], 'message')} of no inbound queue left"
-    console().print(text)
+    print_result(result, text, as_json=as_json)
 
 
 async def _list(

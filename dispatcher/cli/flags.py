@@ -8,7 +8,7 @@ import typer
 
 from dispatcher.cli import options
 from dispatcher.cli.asking import ask_lane
-from dispatcher.cli.output import console, counted, print_json
+from dispatcher.cli.output import counted, print_result
 
 Group = Annotated[
     str | None,
@@ -29,7 +29,7 @@ def pause(
     """Hand over nothing more of a group, or of the lane, until `resume`. What is in flight finishes."""
     result = ask_lane(file, lane, "groups.pause", _which(group, everything=everything), timeout_ms)
     text = f"paused{_already(result)}; {counted(result.get('in_flight'), 'message')} in flight"
-    _tell(result, as_json, f"{result.get('group') or lane}: {text}")
+    print_result(result, f"{result.get('group') or lane}: {text}", as_json=as_json)
 
 
 def resume(
@@ -43,7 +43,7 @@ def resume(
     """Let a paused group, or the paused lane, go on. `--all` ends the lane's pause, not its groups'."""
     result = ask_lane(file, lane, "groups.resume", _which(group, everything=everything), timeout_ms)
     text = "goes on" if result.get("changed") else "was not paused"
-    _tell(result, as_json, f"{result.get('group') or lane}: {text}")
+    print_result(result, f"{result.get('group') or lane}: {text}", as_json=as_json)
 
 
 def pin(
@@ -69,14 +69,12 @@ def pin(
         text = f"pinned to {consumer}{_already(result)}"
         if in_flight and owner not in (None, consumer):
             text += f"; goes there when {owner} has settled {counted(in_flight, 'message')}"
-    _tell(result, as_json, f"{result.get('group')}: {text}")
+    print_result(result, f"{result.get('group')}: {text}", as_json=as_json)
 
 
 def drain(
     lane: options.LaneName,
-    consumer: Annotated[
-        str, typer.Argument(metavar="CONSUMER", help="Its id, as `consumers list` shows it.")
-    ],
+    consumer: options.ConsumerName,
     undo: Undo = False,
     file: options.ConfigFile = options.DEFAULT_CONFIG,
     as_json: options.AsJson = False,
@@ -93,7 +91,7 @@ def drain(
         text = f"drained{_already(result)}; {counted(result.get('in_flight'), 'message')} in flight"
         if pinned := result.get("pinned"):
             text += f"; {counted(pinned, 'group')} pinned to it"
-    _tell(result, as_json, f"{consumer}: {text}")
+    print_result(result, f"{consumer}: {text}", as_json=as_json)
 
 
 def _already(result: dict[str, Any]) -> str:
@@ -105,10 +103,3 @@ def _which(group: str | None, *, everything: bool) -> dict[str, Any]:
     if (group is None) is not everything:
         raise typer.BadParameter("name a group, or say --all for the whole lane", param_hint="GROUP")
     return {"group": group, "all": everything}
-
-
-def _tell(result: dict[str, Any], as_json: bool, text: str) -> None:
-    if as_json:
-        print_json(result)
-    else:
-        console().print(text)

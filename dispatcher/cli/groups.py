@@ -10,7 +10,7 @@ from rich.console import Console
 
 from dispatcher.cli import flags, options
 from dispatcher.cli.asking import ask_lane
-from dispatcher.cli.output import console, counted, print_json, shown, span, table
+from dispatcher.cli.output import console, counted, print_json, print_result, shown, span, table
 from dispatcher.core.groups import GroupState
 from dispatcher.core.survey import GROUPS_PER_PAGE_MAX
 
@@ -132,9 +132,6 @@ def close_group(
 ) -> None:
     """End a group as a negative sequence does: once it is settled, its next message goes to anybody."""
     result = ask_lane(file, lane, "groups.close", {"group": group}, timeout_ms)
-    if as_json:
-        print_json(result)
-        return
     name, owner, waits_for = result.get("group"), result.get("owner"), result.get("waits_for")
     if owner is None:
         end = "nobody owns it"
@@ -142,7 +139,7 @@ def close_group(
         end = f"closes when {owner} has settled {counted(waits_for, 'message')}"
     else:
         end = f"closed; it belonged to {owner}"
-    console().print(f"{name}: {end}")
+    print_result(result, f"{name}: {end}", as_json=as_json)
 
 
 def _print_why(out: Console, result: dict[str, Any]) -> None:

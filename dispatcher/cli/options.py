@@ -48,6 +48,9 @@ LaneName = Annotated[str, typer.Argument(metavar="LANE", help="Name of the lane,
 GroupText = Annotated[
     str, typer.Argument(metavar="GROUP", help="Group id as `groups list` shows it; %xx stands for one byte.")
 ]
+ConsumerName = Annotated[
+    str, typer.Argument(metavar="CONSUMER", help="Its id, as `consumers list` shows it.")
+]
 
 ManagementUrl = Annotated[
     str | None,

@@ -27,6 +27,14 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def print_result(result: dict[str, Any], text: str, *, as_json: bool) -> None:
+    """Say what a change did: `result` for programs, else `text`."""
+    if as_json:
+        print_json(result)
+    else:
+        console().print(text)
+
+
 def print_error(text: str) -> None:
     """Say on stderr what went wrong; passwords are taken out."""
     print(redact(text), file=sys.stderr)
