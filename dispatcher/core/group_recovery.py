@@ -23,7 +23,7 @@ class GroupRecovery:
 
     def __init__(self, state: LaneState, *, redis_complete: bool) -> None:
         self._state = state
-        self._redis_complete = redis_complete
+        self.redis_complete = redis_complete
         self._entries: dict[bytes, list[Message]] = {}
         #: Owners of RECOVERING groups, by Redis; None: one who is over.
         self._owners: dict[bytes, Consumer | None] = {}
@@ -141,7 +141,7 @@ class GroupRecovery:
         state, policy = self._state, self._state.policy
         several = any(message.consumer is not holder for message in out)
         # Under `exclusive` a row is committed with the first dispatch and goes with a reset.
-        was_reset = policy.keeps_owner and self._redis_complete and not is_owned
+        was_reset = policy.keeps_owner and self.redis_complete and not is_owned
         ends = was_reset or not holder.stays or any(message.closing for message in out)
         if not policy.tops_up:
             self._hold(group, holder, GroupState.BATCHED)

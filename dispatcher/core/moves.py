@@ -175,12 +175,14 @@ def resume_move(state: LaneState, message: Message, entry: Moving) -> None:
     target.incoming[entry.copy] = message
 
 
-def forget_move(state: LaneState, message: Message) -> None:
-    """Its original is gone from where it was: a copy that came through all the same is none."""
+def forget_move(state: LaneState, message: Message, *, is_known: bool) -> None:
+    """Its original is gone from where it was: a copy that came through all the same is none. Only if it
+    is known that the move was not done: Redis may have forgotten that."""
     move = message.move
     assert move is not None
-    queue, term = move.target, state.next_epoch()
+    queue = move.target
     queue.incoming.pop(move.copy, None)
-    queue.terms_needed[move.copy] = term
-    state.effects.records.append(TermNeeded(queue.index, move.copy, term))
+    if is_known:
+        term = queue.terms_needed[move.copy] = state.next_epoch()
+        state.effects.records.append(TermNeeded(queue.index, move.copy, term))
     message.move = None

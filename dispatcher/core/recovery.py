@@ -353,7 +353,7 @@ class Recovery:
             self._expecting(message).forget(message)
         self.returning.discard(message)
         if message.move is not None:
-            forget_move(self._state, message)
+            forget_move(self._state, message, is_known=self._groups.redis_complete)
         if message.state is not MessageState.IN_FLIGHT:
             self._state.ending.pop(message, None)
             self.orphans.forget(message)

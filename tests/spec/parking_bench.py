@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -218,6 +219,12 @@ class ParkingBench(LaneBench):
             self.inbound_unacked[inbound, self._tags[inbound] + offset] = (name, fields)
         return super().arrive(*names, inbound=inbound, **fields)
 
+    def settle_each(self, consumer: str, numbers: Iterable[int], group: str = "a") -> None:
+        """One after the other, as they are handed over."""
+        for number in numbers:
+            self.settle(consumer, f"{group}{number}")
+            self.run()
+
     def latest(self, name: str) -> Dispatched:
         return next(copy for copy in reversed(self.sent) if self._name_of(copy.message) == name)
 
@@ -232,8 +239,9 @@ class ParkingBench(LaneBench):
 
     # -- leaders --
 
-    def fail_over(self, *, forget: bool = False, lost: int = 0) -> None:
-        """The leader dies; the broker forgets the last `lost` unconfirmed copies; another one begins."""
+    def fail_over(self, *, forget: bool = False, older: list[Record] | None = None, lost: int = 0) -> None:
+        """The leader dies; the broker forgets the last `lost` unconfirmed copies; another one begins.
+        Redis has forgotten everything (`forget`), or what it learnt after this `older` journal."""
         for order, parked in self.unconfirmed[len(self.unconfirmed) - lost :]:
             self.ready[order.queue].remove(parked)
         self.unconfirmed.clear()
@@ -244,12 +252,13 @@ class ParkingBench(LaneBench):
             unacked.clear()
         self._read_tags.clear()
         self._lane_epoch += 1
+        forgot = forget or older is not None
         snapshot = Snapshot(
-            self._lane_epoch, complete=not forget, broker_restarted=False,
-            records=[] if forget else list(self.journal),
+            self._lane_epoch, complete=not forgot, broker_restarted=False,
+            records=[] if forget else list(self.journal if older is None else older),
             owners={} if forget else dict(self.owners),
             incarnations={} if forget else {n: row for n, row in self.rows.items() if row is not None},
-            parking_found=tuple(self.ready) if forget else (),
+            parking_found=tuple(self.ready) if forgot else (),
         )  # fmt: skip
         self.lane = Lane(self.lane.state.options, snapshot, self.now_ms)
         before, self.inbound_unacked = self.inbound_unacked, {}
@@ -284,12 +293,14 @@ def _stored(record: Record) -> Record:
     )  # fmt: skip
 
 
-def blocked(look_ahead: int = 10, **options: object) -> ParkingBench:
-    """Consumer one is stuck with a1; two idles; the look-ahead is full of group a, and parked."""
+def blocked(look_ahead: int = 10, *, confirmed: bool = True, **options: object) -> ParkingBench:
+    """Consumer one is stuck with a1; two idles; the look-ahead is full of group a, and parked. Not
+    `confirmed`: its moves are under way, and the broker does not answer for now."""
     bench = ParkingBench(look_ahead=look_ahead, **options)  # type: ignore[arg-type]
     bench.join("one", prefetch=1)
     bench.arrive("a1")
     bench.join("two")
+    bench.hold_confirms = not confirmed
     bench.arrive(*(f"a{n}" for n in range(2, look_ahead + 1)))
     bench.run(BLOCKED_MS)
     return bench
