@@ -7,13 +7,20 @@ the fields' aliases. Code that makes settings by hand uses the attribute names a
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 from pydantic import Field, field_validator
 
 from dispatcher.protocol import DEFAULT_PREFIX, HEADER_PREFIX, RESERVED_SEGMENTS, dotted_name_problem
-from dispatcher.settings_parts import Model, RebalanceSettings, StartSettings
+from dispatcher.settings_conflicts import Conflict, lane_conflicts
+from dispatcher.settings_parts import (
+    Model,
+    OverdueAct,
+    PlacementName,
+    PolicyName,
+    RebalanceSettings,
+    StartSettings,
+)
 from dispatcher.settings_types import Choice, Chosen, Duration, Flag, Integer, OneOf, Size, Text
 from dispatcher.urls import (
     BrokerAddress,
@@ -45,21 +52,6 @@ GROUP_PROPERTIES: Final = (
 )  # fmt: skip
 
 
-class PolicyName(StrEnum):
-    """How the messages of one group may be spread over consumers (contract section 4)."""
-
-    EXCLUSIVE = "exclusive"
-    SEQUENCED = "sequenced"
-    CONCURRENT = "concurrent"
-
-
-class OverdueAct(StrEnum):
-    """What is done about a message that its consumer has had for longer than `ack_timeout`."""
-
-    REPORT = "report"
-    EVICT = "evict"
-
-
 def _short_string(text: str) -> str:
     if not text or len(text.encode()) > SHORT_STRING_BYTES_MAX:
         raise ValueError(f"must be text of 1 to {SHORT_STRING_BYTES_MAX} bytes")
@@ -70,6 +62,12 @@ def _group_source(text: str) -> str:
     kind, colon, name = text.partition(":")
     if colon and kind == "property" and name not in GROUP_PROPERTIES:
         raise ValueError(f"property: must be followed by one of {', '.join(GROUP_PROPERTIES)}")
+    return _short_string(text)
+
+
+def _own_header(text: str) -> str:
+    if text.startswith(HEADER_PREFIX):
+        raise ValueError(f"must not begin with {HEADER_PREFIX}, which is the dispatcher's own")
     return _short_string(text)
 
 
@@ -87,19 +85,15 @@ _GROUP_MAP: Final = OneOf(
 )
 
 
+_COST: Final = OneOf((1, "bytes", "measured"), (("header", "NAME", Text(_own_header)),))
+
+
 def _checked(parse: Callable[[str], object]) -> Callable[[str], str]:
     def check(text: str) -> str:
         parse(text)
         return text
 
     return check
-
-
-class Conflict(NamedTuple):
-    """Keys that don't go together."""
-
-    keys: tuple[str, ...]  # the first is the one to change
-    text: str
 
 
 class _Certificates(Model):
@@ -226,11 +220,19 @@ class LaneDefaults(Model):
     sequence_header: Annotated[str, Text(_short_string)] | None = Field(
         default="x-group-seq", description="Header whose negative value closes the group; null: none."
     )
-    first_header: Annotated[str, Text(_short_string)] | None = Field(
+    first_header: Annotated[str, Text(_own_header)] | None = Field(
         default=None, description="Header that marks the first message of a group for a consumer; null: none."
     )
     ungrouped: Annotated[str, Text(_ungrouped)] = Field(
         default="balance", description="Messages without a group: balance, reject or group:<name>."
+    )
+    placement: Annotated[PlacementName, Choice(PlacementName)] = Field(
+        default=PlacementName.FEWEST,
+        description="New groups go to who owns the fewest, or to who has the least measured work.",
+    )
+    cost: Annotated[Chosen, _COST] = Field(
+        default=Chosen("1"),
+        description="What a message takes of its queue's share: 1, bytes, measured or {header: NAME}.",
     )
     start: StartSettings = Field(
         default=StartSettings(), description="What to wait for before anything is handed out."
@@ -283,60 +285,9 @@ class LaneDefaults(Model):
             raise ValueError("names the same header twice")
         return value
 
-    @field_validator("first_header")
-    @classmethod
-    def _not_ours(cls, value: str | None) -> str | None:
-        if value is not None and value.startswith(HEADER_PREFIX):
-            raise ValueError(f"must not begin with {HEADER_PREFIX}, which is the dispatcher's own")
-        return value
-
     def conflicts(self) -> list[Conflict]:
         """What its keys say against each other."""
-        found = self._group_map_conflicts()
-        if self.top_up and self.policy is not PolicyName.SEQUENCED:
-            found.append(Conflict(("top_up", "policy"), "only works with policy: sequenced"))
-        if self.rebalance.on_join and self.policy is not PolicyName.EXCLUSIVE:
-            found.append(Conflict(("rebalance", "policy"), "on_join only works with policy: exclusive"))
-        if self.group_idle_timeout_ms is not None and self.policy is not PolicyName.EXCLUSIVE:
-            found.append(Conflict(("group_idle_timeout", "policy"), "only works with policy: exclusive"))
-        if self.on_ack_timeout is OverdueAct.EVICT and self.ack_timeout_ms is None:
-            found.append(Conflict(("on_ack_timeout", "ack_timeout"), "evict needs an ack_timeout"))
-        if self.policy is PolicyName.CONCURRENT and self.first_header is not None:
-            found.append(
-                Conflict(("first_header", "policy"), "policy concurrent has no groups, so nothing is first")
-            )
-        if self.policy is PolicyName.CONCURRENT and self.ungrouped != "balance":
-            found.append(
-                Conflict(("ungrouped", "policy"), "policy concurrent treats all messages alike: balance")
-            )
-        if self.sequence_header is not None and self.sequence_header in self.group_header:
-            found.append(Conflict(("sequence_header", "group_header"), "is a group header too"))
-        if self.first_header is not None and self.first_header in (*self.group_header, self.sequence_header):
-            keys = ("first_header", "group_header", "sequence_header")
-            found.append(Conflict(keys, "is read as group or sequence header too"))
-        return found
-
-    def _group_map_conflicts(self) -> list[Conflict]:
-        kind = self.group_map.name
-        found = []
-        if kind == "lru" and self.policy is not PolicyName.EXCLUSIVE:
-            text = "lru only works with policy: exclusive; the others forget empty groups anyway"
-            found.append(Conflict(("group_map", "policy"), text))
-        if kind == "buckets" and self.policy is PolicyName.CONCURRENT:
-            found.append(
-                Conflict(("group_map", "policy"), "policy concurrent has no groups to put in buckets")
-            )
-        if kind == "none":
-            if self.rebalance.on_join:
-                found.append(Conflict(("rebalance", "group_map"), "group_map none has no groups to move"))
-            for key in ("first_header", "group_idle_timeout_ms"):
-                if getattr(self, key) is not None:
-                    name = key.removesuffix("_ms")
-                    found.append(Conflict((name, "group_map"), "group_map none has no groups"))
-            if self.ungrouped != "balance":
-                text = "group_map none treats all messages alike: balance"
-                found.append(Conflict(("ungrouped", "group_map"), text))
-        return found
+        return lane_conflicts(self)
 
 
 class LaneSettings(LaneDefaults):

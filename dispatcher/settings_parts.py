@@ -26,12 +26,34 @@ class Model(BaseModel):
             yield name, redact(value) if name == "url" and isinstance(value, str) else value
 
 
+class PolicyName(StrEnum):
+    """How the messages of one group may be spread over consumers (contract section 4)."""
+
+    EXCLUSIVE = "exclusive"
+    SEQUENCED = "sequenced"
+    CONCURRENT = "concurrent"
+
+
+class OverdueAct(StrEnum):
+    """What is done about a message that its consumer has had for longer than `ack_timeout`."""
+
+    REPORT = "report"
+    EVICT = "evict"
+
+
 class PauseName(StrEnum):
     """What waits while groups move to other consumers."""
 
     GROUP = "group"
     LANE = "lane"
     NONE = "none"
+
+
+class PlacementName(StrEnum):
+    """Which consumer a new group goes to."""
+
+    FEWEST = "fewest"
+    MEASURED = "measured"
 
 
 class RebalanceSettings(Model):

@@ -208,7 +208,7 @@ class OneOf(Kind):
             for key, _, kind in self.keys:
                 if name == key:
                     return Chosen(key, self._read_value(kind, key, argument, from_file))
-        if any(value == word and type(value) is not bool for word in self.words):
+        if type(value) is not bool and any(value in (word, FromVariable(word)) for word in self.words):
             return Chosen(str(value))
         *most, last = [*map(str, self.words), *(f"{{{key}: {name}}}" for key, name, _ in self.keys)]
         raise ValueError(f"must be {', '.join(most)} or {last}")

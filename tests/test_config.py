@@ -10,7 +10,8 @@ import pytest
 
 from dispatcher import config
 from dispatcher.errors import ConfigurationError
-from dispatcher.settings import InboundSettings, PolicyName, Settings
+from dispatcher.settings import InboundSettings, Settings
+from dispatcher.settings_parts import PolicyName
 from dispatcher.settings_types import Chosen
 
 CONTRACT_EXAMPLE = """
@@ -70,6 +71,7 @@ def test_defaults_are_the_contracts() -> None:
     )
     assert lane.group_map == Chosen("exact")
     assert (lane.rebalance.on_join, lane.rebalance.pause) == (False, "group")
+    assert (lane.placement, lane.cost) == ("fewest", Chosen("1"))
     assert (lane.start.consumers, lane.start.wait_ms) == (0, 0)
     assert (lane.ungrouped, lane.top_up, lane.group_idle_timeout_ms) == ("balance", False, None)
     assert (lane.reconnect_grace_ms, lane.liveness_interval_ms, lane.heartbeat_ms) == (0, 500, 5_000)

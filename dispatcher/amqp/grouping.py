@@ -40,10 +40,10 @@ class Grouping:
         self, group_header: Sequence[str], sequence_header: str | None, first_header: str | None = None
     ) -> None:
         self._sources = [(_key(name), name) for name in group_header]
-        self._sequence_key = None if sequence_header is None else _header_key(sequence_header)
+        self._sequence_key = None if sequence_header is None else header_key(sequence_header)
         # Only the first message of a group may carry the first header, so a producer's own goes too.
         names = [name for name in (*BROKER_HEADERS, first_header) if name is not None]
-        exact = b"|".join(re.escape(_header_key(name)) for name in names)
+        exact = b"|".join(re.escape(header_key(name)) for name in names)
         #: Whether a field begins with a name that is not relayed.
         self.match_not_relayed = re.compile(b"." + re.escape(_OURS) + b"|" + exact, re.DOTALL).match
         #: Whether such a name may be anywhere in the bytes; nearly always it is not. Without the names'
@@ -95,9 +95,15 @@ class Grouping:
                 kind = field[at]
                 if kind in (_STRING, _BYTES):
                     return _NEGATIVE.fullmatch(field, at + 5) is not None
-                read = _INTEGERS.get(kind) or _FLOATS.get(kind)
-                return read is not None and read(field, at + 1)[0] < 0
+                number = field_number(field, at)
+                return number is not None and number < 0
         return False
+
+
+def field_number(field: bytes, at: int) -> int | float | None:
+    """The number in a field whose type byte is at `at`; None if it is of another type."""
+    read = _INTEGERS.get(field[at]) or _FLOATS.get(field[at])
+    return read(field, at + 1)[0] if read is not None else None
 
 
 def _read_group(field: bytes, at: int, name: str) -> tuple[bytes | None, str | None]:
@@ -113,10 +119,11 @@ def _read_group(field: bytes, at: int, name: str) -> tuple[bytes | None, str | N
 def _key(source: str) -> bytes | None:
     if source == "routing_key" or source.startswith("property:"):
         return None
-    return _header_key(source)
+    return header_key(source)
 
 
-def _header_key(name: str) -> bytes:
+def header_key(name: str) -> bytes:
+    """How a field of that header begins. Raises ConfigurationError."""
     try:
         return short_string(name)
     except ValueError as problem:

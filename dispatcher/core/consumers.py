@@ -84,7 +84,8 @@ class Consumer:
         "_state", "alone_with", "broken", "credit", "drained", "evicted_by", "groups", "id", "in_flight",
         "incoming", "last_heard_ms", "last_sent_ms", "lost_until_ms", "n", "next_seq", "number", "overdue",
         "ping_unanswered", "pool_level", "prefetch", "queue", "receives", "refusals", "refused_n",
-        "refused_until_ms", "reported", "resumes_as", "sent_again", "shares", "uuid", "waiting",
+        "refused_until_ms", "reported", "resumes_as", "sent_again", "settled_at_ms", "shares", "uuid",
+        "waiting", "work_ms",
     )  # fmt: skip
 
     def __init__(
@@ -122,6 +123,8 @@ class Consumer:
         self.refused_until_ms = 0  # REFUSING: when it may get something, or is asked again to join
         self.refused_n = 0  # its latest join when its queue was found full
         self.refusals = 0  # since it settled something
+        self.settled_at_ms = 0  # when it last said that it had done something …
+        self.work_ms: float | None = None  # … and what a message takes it, where that is measured
         self.pool_level = -1  # -1: not in the pool
 
     @property

@@ -11,8 +11,9 @@ from dispatcher.core.bounds import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
 from dispatcher.core.consumers import Consumer, Share
 from dispatcher.core.effects import Dispatched
 from dispatcher.core.groups import Backlog, Group, GroupState
-from dispatcher.core.inbound import DeficitRoundRobin, FreeGroups, Inbound, Loose
+from dispatcher.core.inbound import DeficitRoundRobin, FreeGroups, Inbound, Loose, MeasuredInbound
 from dispatcher.core.model import Message, MessageState
+from dispatcher.core.options import Cost
 from dispatcher.core.state import LaneState
 
 
@@ -91,13 +92,19 @@ class Delivery:
 
         Its queue does not pay for it: many suspects would leave it in debt for long.
         """
-        state, inbound = self._state, self._state.inbounds[message.inbound]
-        inbound.deficit += message.cost
-        backlog = state.backlog_of(message)
+        inbound = self._state.inbounds[message.inbound]
+        deficit = inbound.deficit
+        backlog = self._state.backlog_of(message)
         if backlog is None:
             self._dispatch(inbound, message, consumer, None)
-            return
-        group = backlog.group
+        else:
+            self._hand_over_first(inbound, backlog, message, consumer)
+        inbound.deficit = deficit
+
+    def _hand_over_first(
+        self, inbound: Inbound, backlog: Backlog, message: Message, consumer: Consumer
+    ) -> None:
+        state, group = self._state, backlog.group
         if group.state is GroupState.FREE:
             state.assign(group, consumer, GroupState.OWNED if state.policy.tops_up else GroupState.BATCHED)
         backlog.messages.popleft()
@@ -154,3 +161,18 @@ class Delivery:
         )  # fmt: skip
         state.effects.records.append(copy)
         state.effects.actions.append(copy)
+
+
+class CostedDelivery(Delivery):
+    """Where messages don't all cost 1."""
+
+    def _dispatch(self, inbound: Inbound, message: Message, consumer: Consumer, group: Group | None) -> None:
+        if isinstance(inbound, MeasuredInbound):  # it need not have been its queue's head
+            message.cost = inbound.cost_of(message)
+        super()._dispatch(inbound, message, consumer, group)
+        inbound.surcharge += message.cost - 1
+
+
+def delivery_for(state: LaneState) -> Delivery:
+    """The pass of this lane: what its messages cost is nothing to one in which all cost the same."""
+    return Delivery(state) if state.options.cost is Cost.ONE else CostedDelivery(state)

@@ -11,6 +11,7 @@ what it overdrew is not.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dispatcher.core.model import Message, MessageState
@@ -64,7 +65,8 @@ class Inbound:
 
     __slots__ = (
         "aging", "blocked_since_ms", "deficit", "dispatched", "free", "in_flight", "index", "loose", "name",
-        "pausable", "paused", "proven", "ready", "recovery", "unacked", "unproven", "waiting", "weight",
+        "pausable", "paused", "proven", "ready", "recovery", "surcharge", "unacked", "unproven", "waiting",
+        "weight",
     )  # fmt: skip
 
     def __init__(self, index: int, name: str, weight: int, pool: Pool, proven_max: int) -> None:
@@ -79,6 +81,7 @@ class Inbound:
         self.waiting = 0
         self.in_flight = 0
         self.dispatched = 0  # since start
+        self.surcharge = 0  # what that cost beyond 1 for each message
         self.paused = False  # not fetched from because of the byte budget
         self.pausable = True  # False: its consumer must never be cancelled
         self.aging: deque[Message] = deque()  # what waits here, longest first, and some that no longer does
@@ -102,6 +105,11 @@ class Inbound:
         if self.loose.messages:
             self.queue_source(self.loose)
 
+    @property
+    def spent(self) -> int:
+        """What was dispatched cost."""
+        return self.dispatched + self.surcharge
+
     def head(self) -> Message | None:
         """The next eligible message. Sources without one leave the list until something changes for them."""
         ready = self.ready
@@ -113,6 +121,25 @@ class Inbound:
             ready.popleft()
             source.queued = False
         return None
+
+
+class MeasuredInbound(Inbound):
+    """One whose messages cost what `cost_of` finds now."""
+
+    __slots__ = ("cost_of",)
+
+    def __init__(
+        self, index: int, name: str, weight: int, pool: Pool, proven_max: int,
+        cost_of: Callable[[Message], int],
+    ) -> None:  # fmt: skip
+        super().__init__(index, name, weight, pool, proven_max)
+        self.cost_of = cost_of
+
+    def head(self) -> Message | None:
+        message = super().head()
+        if message is not None:
+            message.cost = self.cost_of(message)
+        return message
 
 
 class DeficitRoundRobin:

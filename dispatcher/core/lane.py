@@ -15,7 +15,7 @@ from dispatcher.core.adoption import Adoption
 from dispatcher.core.arrivals import Arrivals
 from dispatcher.core.bounds import NEVER_MS
 from dispatcher.core.commands import Commands
-from dispatcher.core.delivery import Delivery
+from dispatcher.core.delivery import delivery_for
 from dispatcher.core.effects import (
     NOBODY,
     UNKNOWN_INBOUND,
@@ -83,7 +83,7 @@ class Lane:
         self._groups = GroupRecovery(self.state, redis_complete=snapshot.complete)
         self._recovery = Recovery(self.state, self._groups, broker_restarted=snapshot.broker_restarted)
         self._adoption = Adoption(self.state, self._recovery, self._groups)
-        self._delivery = Delivery(self.state)
+        self._delivery = delivery_for(self.state)
         self._suspects = Suspects(self.state, self._delivery)
         self._membership = Membership(
             self.state, self._recovery, self._groups, self._adoption, self._suspects
@@ -170,6 +170,8 @@ class Lane:
         self._watch_bytes()
         if now_ms >= self.state.suspended_until_ms:
             self.state.resting.release(self.state)
+        if self.state.work.is_measured:
+            self._measure()
         self._rebalance.run_timers()
         self.state.turnover.look(self.state)
         self.state.start.look(self.state)
@@ -180,6 +182,10 @@ class Lane:
         if not self._parking.is_reading():  # else something may come that proves that consumers can live
             self._suspects.offer_unproven()
         return self.state.take_effects()
+
+    def _measure(self) -> None:
+        for consumer in self.state.work.measure(self.state.now_ms):
+            self.state.pool.level_changed(consumer)
 
     def suspend(self) -> None:
         """Dispatch nothing from now on: whoever owns this lane is about to stop."""

@@ -34,7 +34,7 @@ class Message:
     __slots__ = (
         "arrival", "attempt", "calls", "closing", "consumer", "content", "cost", "deadline_at_ms",
         "dispatched_at_ms", "epoch", "fingerprint", "first", "group", "group_id", "group_seq", "inbound",
-        "move", "overdue", "queue", "received_at_ms", "redelivered", "refusal", "root", "seq",
+        "kind", "move", "overdue", "queue", "received_at_ms", "redelivered", "refusal", "root", "seq",
         "settles_at_death", "size", "state", "tag", "term",
     )  # fmt: skip
 
@@ -71,6 +71,7 @@ class Message:
         self.deadline_at_ms = deadline_at_ms  # ms since 1970, None: never expires
         self.refusal = refusal  # why the edge could not understand it; goes to the dead queue
         self.cost = cost  # in DWRR units
+        self.kind: bytes | None = None  # its `type`, where the work of each is measured
         self.state = MessageState.HELD
         self.attempt = 0  # hand-overs so far
         self.calls = 0  # of its handler, by the consumer that has failed it

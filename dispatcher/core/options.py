@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from dispatcher.core.policies import Policy
+
+
+class Cost(Enum):
+    """What messages take of their queue's share."""
+
+    ONE = "one"  # each
+    SAID = "said"  # what each says
+    MEASURED = "measured"  # what others of its queue and type took
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +27,8 @@ class LaneOptions:
     buckets: int | None = None  # groups by the hash of their ids; None: by the ids
     start_consumers: int = 0  # to wait for before anything is handed out
     start_wait_ms: int = 0  # at most; 0 with a number of consumers: 1 s
+    cost: Cost = Cost.ONE
+    placement_is_measured: bool = False
     rebalance_on_join: bool = False
     rebalance_pause: str = "group"  # or "lane", or "none"
     group_idle_timeout_ms: int | None = None  # None: never

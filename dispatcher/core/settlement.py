@@ -44,6 +44,8 @@ class Settlement:
         if len(seqs) > len(in_flight):  # whoever names more than there is does not make us count it
             seqs = [seq for seq in in_flight if first <= seq <= last]
             self._state.offenders.note(consumer.id, last - first + 1 - len(seqs))
+        if self._state.work.is_measured:
+            self._state.work.done(consumer, [in_flight[seq] for seq in seqs if seq in in_flight])
         run_first = run_last = 0
         moved: list[Record] = []
         for seq in seqs:
@@ -92,6 +94,7 @@ class Settlement:
             attempt=message.attempt, calls=message.calls,
         )  # fmt: skip
         self._over(consumer, message)
+        self._state.work.done(consumer, [message])
         if message.tag:
             self._state.end(message, failed.reason)
         else:

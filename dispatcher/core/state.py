@@ -16,15 +16,16 @@ from dispatcher.core.effects import AckInbound, DeadLetter, Effects, OwnerRow, S
 from dispatcher.core.entries import ended_entry
 from dispatcher.core.expiries import Expiries
 from dispatcher.core.groups import Backlog, Group, GroupState
-from dispatcher.core.inbound import Inbound
+from dispatcher.core.inbound import Inbound, MeasuredInbound
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.offenders import Offenders
-from dispatcher.core.options import LaneOptions
+from dispatcher.core.options import Cost, LaneOptions
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE, ParkingQueues
 from dispatcher.core.resting import Resting
 from dispatcher.core.start import Start
 from dispatcher.core.turnover import Turnover
+from dispatcher.core.work import Work, level_of
 from dispatcher.group_text import format_group
 from dispatcher.protocol import TYPE_WELCOME
 
@@ -40,9 +41,12 @@ class LaneState:
         self.effects = Effects()
         self.group_map = GroupMap(options.buckets)
         self.groups: dict[bytes, Group] = {}  # by the key that the map gives them
-        self.pool = Pool(_groups_owned if options.policy.grouped else _in_flight)
+        self.work = Work(is_measured=options.cost is Cost.MEASURED or options.placement_is_measured)
+        self.pool = Pool(level_of(options, self.work))
         self.inbounds = [
             Inbound(index, name, weight, self.pool, PROVEN_PER_INBOUND_MAX)
+            if options.cost is not Cost.MEASURED
+            else MeasuredInbound(index, name, weight, self.pool, PROVEN_PER_INBOUND_MAX, self.work.cost_us)
             for index, (name, weight) in enumerate(options.inbounds)
         ]
         self.resting = Resting(options.group_idle_timeout_ms, options.groups_remembered)
@@ -385,11 +389,3 @@ class LaneState:
         self.bytes_held -= message.size
         self.acks.append(message)
         message.content = None
-
-
-def _groups_owned(consumer: Consumer) -> int:
-    return len(consumer.groups)
-
-
-def _in_flight(consumer: Consumer) -> int:
-    return len(consumer.in_flight)

@@ -26,12 +26,12 @@ class Views:
 
     def status(self) -> dict[str, Any]:
         state = self._state
-        dispatched = sum(inbound.dispatched for inbound in state.inbounds)
+        spent = sum(inbound.spent for inbound in state.inbounds)
         return {
             "policy": state.policy.name,
             "paused": state.is_paused,
             "lane_epoch": state.lane_epoch,
-            "inbound": [self._inbound_row(inbound, dispatched) for inbound in state.inbounds],
+            "inbound": [self._inbound_row(inbound, spent) for inbound in state.inbounds],
             "consumers": len(state.by_uuid),
             "consumers_drained": len(state.drained_consumers),
             "groups": len(state.groups),
@@ -47,12 +47,12 @@ class Views:
             "counters": dict(state.counters),
         }
 
-    def _inbound_row(self, inbound: Inbound, dispatched: int) -> dict[str, Any]:
+    def _inbound_row(self, inbound: Inbound, spent: int) -> dict[str, Any]:
         full = self._is_full(inbound)
         return {
             "queue": inbound.name,
             "weight": inbound.weight,
-            "share": inbound.dispatched / dispatched if dispatched else None,
+            "share": inbound.spent / spent if spent else None,
             "held": inbound.waiting,
             "in_flight": inbound.in_flight,
             "dispatched": inbound.dispatched,

@@ -70,7 +70,7 @@ INBOUND_GAUGES: Final = {
     "inbound_held": ("held", "Originals of this queue that wait here."),
     "inbound_in_flight": ("in_flight", "Messages of this queue that are in flight."),
     "inbound_weight": ("weight", "Configured weight."),
-    "inbound_share": ("share", "Share of what was dispatched, 0 to 1."),
+    "inbound_share": ("share", "Share of the cost of what was dispatched, 0 to 1."),
     "inbound_look_ahead_full": ("full", "1 while no more originals of this queue are taken."),
 }
 LANE_READY: Final = ("lane_ready", "1 while the lane dispatches here or stands by.")

@@ -8,6 +8,7 @@ from typing import Final
 
 from dispatcher.amqp.events import Delivery
 from dispatcher.amqp.grouping import Grouping
+from dispatcher.amqp.pricing import kind_of, pricing
 from dispatcher.amqp.relay import read_content
 from dispatcher.core.model import Message
 from dispatcher.settings import LaneSettings
@@ -38,6 +39,8 @@ class Intake:
         self._grouping = Grouping(lane.group_header, lane.sequence_header, lane.first_header)
         self._lane_epoch = lane_epoch
         self._headers_bytes_max = frame_max - ADDED_HEADERS_BYTES_MAX - len(lane.first_header or "")
+        self._price = pricing(lane.cost)
+        self._has_kinds = lane.cost.name == "measured"
         self._now_ms = now_ms
 
     def messages(self, inbound: int, deliveries: list[Delivery]) -> list[Message]:
@@ -60,4 +63,15 @@ class Intake:
                 )
                 message.group_id = None
             messages.append(message)
+        if self._price is not None or self._has_kinds:
+            self._read_costs(messages)
         return messages
+
+    def _read_costs(self, messages: list[Message]) -> None:
+        for message in messages:
+            if message.refusal is not None:
+                continue
+            if self._price is not None:
+                message.cost = self._price(message.content)
+            else:
+                message.kind = kind_of(message.content)

@@ -13,7 +13,7 @@ import structlog
 from dispatcher.amqp.events import ChannelClosed
 from dispatcher.amqp.link import Link
 from dispatcher.core.lane import Lane
-from dispatcher.core.options import LaneOptions
+from dispatcher.core.options import Cost, LaneOptions
 from dispatcher.core.policies import policy
 from dispatcher.core.views import Views
 from dispatcher.errors import (
@@ -34,7 +34,8 @@ from dispatcher.service.intake import Clock
 from dispatcher.service.session import Session
 from dispatcher.service.topology import declare_lane, prepare_inbound
 from dispatcher.service.witness import Witness
-from dispatcher.settings import LaneSettings, OverdueAct, Settings
+from dispatcher.settings import LaneSettings, Settings
+from dispatcher.settings_parts import OverdueAct, PlacementName
 
 log = structlog.get_logger()
 
@@ -43,6 +44,9 @@ RETRY_S_MIN: Final = 0.05
 RETRY_S_MAX: Final = 1.0
 #: A failure that did not come for so long is another one: of attempts that fail none takes longer.
 OUTAGE_OVER_MS: Final = 60_000
+
+#: What the core needs to know of the key `cost`; its other values are read from each message.
+_COSTS: Final = {"1": Cost.ONE, "measured": Cost.MEASURED}
 
 
 class RunnerState(Enum):
@@ -253,6 +257,8 @@ class LaneRunner:
             buckets=lane.group_map.value if lane.group_map.name == "buckets" else None,
             start_consumers=lane.start.consumers,
             start_wait_ms=lane.start.wait_ms,
+            cost=_COSTS.get(lane.cost.name, Cost.SAID),
+            placement_is_measured=lane.placement is PlacementName.MEASURED,
             rebalance_on_join=lane.rebalance.on_join,
             rebalance_pause=lane.rebalance.pause.value,
             group_idle_timeout_ms=lane.group_idle_timeout_ms,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
 
-from dispatcher.settings import OverdueAct, RetrySettings
-from dispatcher.settings_parts import PauseName, RebalanceSettings, StartSettings
+from dispatcher.settings import RetrySettings
+from dispatcher.settings_parts import OverdueAct, PauseName, PlacementName, RebalanceSettings, StartSettings
 from dispatcher.settings_types import Chosen
 from dispatcher.sim.faults.kinds import Fault
 from dispatcher.sim.message_plans import MessagePlan, draw_count, draw_messages
@@ -87,6 +87,8 @@ OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
     "group_idle_timeout_ms": lambda random, policy: (
         random.choice((None, None, 100, 1_000)) if policy == "exclusive" else None
     ),
+    "placement": lambda random, _: random.choice(tuple(PlacementName)),
+    "cost": lambda random, _: Chosen(random.choice(("1", "1", "1", "bytes", "measured"))),
     "rebalance": lambda random, policy: RebalanceSettings(
         on_join=policy == "exclusive" and random.random() < 0.2,
         pause=random.choice((PauseName.GROUP, PauseName.GROUP, PauseName.LANE)),

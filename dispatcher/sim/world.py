@@ -9,7 +9,8 @@ from typing import Any, Final
 from dispatcher.core.consumers import ConsumerState
 from dispatcher.core.lane import Lane
 from dispatcher.protocol import LaneNames
-from dispatcher.settings import InboundSettings, LaneSettings, PolicyName, Settings
+from dispatcher.settings import InboundSettings, LaneSettings, Settings
+from dispatcher.settings_parts import PolicyName
 from dispatcher.settings_types import Chosen
 from dispatcher.sim.broker import Broker
 from dispatcher.sim.checkers import Checker

@@ -31,6 +31,7 @@ from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.policies import policy
+from dispatcher.core.views import Views
 from dispatcher.protocol import FailedMessage, InHand, Join, Leave, Marker, Settle
 
 SEMANTICS: Final = " ".join((Path(__file__).parents[2] / "docs" / "semantics.md").read_text().split())
@@ -158,6 +159,13 @@ class LaneBench:
         acked = tuple((seq, seq) for seq in seqs)
         return self.step(Settle(consumer=consumer, incarnation=uuid or f"{consumer}-1", acked=acked))
 
+    def settle_seqs(self, consumer: str, *seqs: int, after_ms: int = 1) -> list[Dispatched]:
+        """The consumer acks these numbers, so long after the step before."""
+        acked = tuple((seq, seq) for seq in seqs)
+        return self.step(
+            Settle(consumer=consumer, incarnation=f"{consumer}-1", acked=acked), after_ms=after_ms
+        )
+
     def fail(self, consumer: str, name: str, reason: str) -> list[Dispatched]:
         failed = (FailedMessage(seq=self.latest(name).seq, reason=reason, attempts=1),)
         return self.step(Settle(consumer=consumer, incarnation=f"{consumer}-1", failed=failed))
@@ -197,6 +205,9 @@ class LaneBench:
     def latest(self, name: str) -> Dispatched:
         """The latest dispatch of a message."""
         return next(copy for copy in reversed(self.sent) if name_of(copy) == name)
+
+    def status(self) -> dict[str, Any]:
+        return Views(self.lane.state).status()
 
     def holder(self, name: str) -> str:
         """To whom it went last."""

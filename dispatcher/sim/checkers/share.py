@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.lane import Lane
 from dispatcher.sim.checkers import Checker
 from dispatcher.sim.world import World
+
+#: No message of a scenario is larger.
+MESSAGE_BYTES_MAX: Final = 200
 
 
 class Share(Checker):
@@ -21,12 +24,14 @@ class Share(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._begun: list[int] | None = None  # dispatched when the stretch began, less what was overdrawn
+        self._begun: list[int] | None = None  # spent when the stretch began, less what was overdrawn
+        self._cost = world.scenario.options["cost"].name
+        self._cost_max = 1 if self._cost == "1" else MESSAGE_BYTES_MAX
 
     def leading(self, lane: Lane) -> None:
         self._begun = None
         inbounds = lane.state.inbounds
-        if len(inbounds) < 2:
+        if len(inbounds) < 2 or self._cost == "measured":  # what a message costs is another number each time
             return
         turns: Any = lane._delivery._turns
         pick = turns.pick
@@ -50,11 +55,12 @@ class Share(Checker):
             self._begun = None
             return
         if self._begun is None:
-            self._begun = [inbound.dispatched - max(0, -inbound.deficit) for inbound in inbounds]
+            self._begun = [inbound.spent - max(0, -inbound.deficit) for inbound in inbounds]
             return
-        served = [i.dispatched - begun for i, begun in zip(inbounds, self._begun, strict=True)]
+        served = [i.spent - begun for i, begun in zip(inbounds, self._begun, strict=True)]
         rounds = [count / inbound.weight for count, inbound in zip(served, inbounds, strict=True)]
-        slack = 2 + max(self.world.batch_max / inbound.weight for inbound in inbounds)
+        at_once = self._cost_max * (self.world.batch_max if self._cost_max == 1 else self.world.batch_max + 1)
+        slack = 2 + max(at_once / inbound.weight for inbound in inbounds)
         if max(rounds) - min(rounds) > slack:
             weights = [inbound.weight for inbound in inbounds]
             self.violate(f"served {served} by weights {weights} while all had messages that could go")

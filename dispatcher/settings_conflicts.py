@@ -1,0 +1,65 @@
+"""Keys of a lane that don't go together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from dispatcher.settings_parts import OverdueAct, PolicyName
+
+if TYPE_CHECKING:
+    from dispatcher.settings import LaneDefaults
+
+
+class Conflict(NamedTuple):
+    """Keys that don't go together."""
+
+    keys: tuple[str, ...]  # the first is the one to change
+    text: str
+
+
+def lane_conflicts(lane: LaneDefaults) -> list[Conflict]:
+    """What the keys of a lane say against each other."""
+    found = _of_group_map(lane)
+    if lane.top_up and lane.policy is not PolicyName.SEQUENCED:
+        found.append(Conflict(("top_up", "policy"), "only works with policy: sequenced"))
+    if lane.rebalance.on_join and lane.policy is not PolicyName.EXCLUSIVE:
+        found.append(Conflict(("rebalance", "policy"), "on_join only works with policy: exclusive"))
+    if lane.group_idle_timeout_ms is not None and lane.policy is not PolicyName.EXCLUSIVE:
+        found.append(Conflict(("group_idle_timeout", "policy"), "only works with policy: exclusive"))
+    if lane.on_ack_timeout is OverdueAct.EVICT and lane.ack_timeout_ms is None:
+        found.append(Conflict(("on_ack_timeout", "ack_timeout"), "evict needs an ack_timeout"))
+    if lane.policy is PolicyName.CONCURRENT and lane.first_header is not None:
+        found.append(
+            Conflict(("first_header", "policy"), "policy concurrent has no groups, so nothing is first")
+        )
+    if lane.policy is PolicyName.CONCURRENT and lane.ungrouped != "balance":
+        found.append(
+            Conflict(("ungrouped", "policy"), "policy concurrent treats all messages alike: balance")
+        )
+    if lane.sequence_header is not None and lane.sequence_header in lane.group_header:
+        found.append(Conflict(("sequence_header", "group_header"), "is a group header too"))
+    if lane.first_header is not None and lane.first_header in (*lane.group_header, lane.sequence_header):
+        keys = ("first_header", "group_header", "sequence_header")
+        found.append(Conflict(keys, "is read as group or sequence header too"))
+    return found
+
+
+def _of_group_map(lane: LaneDefaults) -> list[Conflict]:
+    kind = lane.group_map.name
+    found = []
+    if kind == "lru" and lane.policy is not PolicyName.EXCLUSIVE:
+        text = "lru only works with policy: exclusive; the others forget empty groups anyway"
+        found.append(Conflict(("group_map", "policy"), text))
+    if kind == "buckets" and lane.policy is PolicyName.CONCURRENT:
+        found.append(Conflict(("group_map", "policy"), "policy concurrent has no groups to put in buckets"))
+    if kind == "none":
+        if lane.rebalance.on_join:
+            found.append(Conflict(("rebalance", "group_map"), "group_map none has no groups to move"))
+        for key in ("first_header", "group_idle_timeout_ms"):
+            if getattr(lane, key) is not None:
+                name = key.removesuffix("_ms")
+                found.append(Conflict((name, "group_map"), "group_map none has no groups"))
+        if lane.ungrouped != "balance":
+            text = "group_map none treats all messages alike: balance"
+            found.append(Conflict(("ungrouped", "group_map"), text))
+    return found
