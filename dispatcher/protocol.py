@@ -31,6 +31,7 @@ HEADER_REASON: Final = "x-dispatch-reason"
 HEADER_ORIGIN: Final = "x-dispatch-origin"
 HEADER_EXCHANGE: Final = "x-dispatch-exchange"
 HEADER_ROUTING_KEY: Final = "x-dispatch-routing-key"
+HEADER_MARKER: Final = "x-dispatch-marker"
 HEADER_PREFIX: Final = "x-dispatch-"
 #: Headers that the broker adds to a redelivery; they are not part of what the producer sent.
 BROKER_HEADERS: Final = ("x-delivery-count", "x-acquired-count")
@@ -40,6 +41,7 @@ TYPE_WAIT: Final = "dispatch.wait"
 TYPE_TAKEN: Final = "dispatch.taken"
 TYPE_REJOIN: Final = "dispatch.rejoin"
 TYPE_REFUSED: Final = "dispatch.refused"
+TYPE_MARKER: Final = "dispatch.marker"
 TYPE_PING: Final = "dispatch.ping"
 
 KEY_CONTROL: Final = "control"

@@ -37,12 +37,14 @@ from dispatcher.protocol import (
     HEADER_GROUP,
     HEADER_GROUP_SEQ,
     HEADER_ID,
+    HEADER_MARKER,
     HEADER_ORIGIN,
     HEADER_PREFIX,
     HEADER_REASON,
     HEADER_ROUTING_KEY,
     HEADER_SEQ,
     HEADER_USER_ID,
+    TYPE_MARKER,
 )  # fmt: skip
 
 FINGERPRINT_BYTES: Final = 16
@@ -56,6 +58,8 @@ _JOINED_BODY_BYTES_MAX: Final = 8_192
 _EXPIRATION: Final = re.compile(rb"\+?[0-9]{1,19}")
 
 
+_TYPE_MARKER: Final = TYPE_MARKER.encode()
+_MARKER: Final = string_field(HEADER_MARKER.encode(), b"")[:-4]
 _BROKER_FIELDS: Final = tuple(bytes((len(name),)) + name.encode() for name in BROKER_HEADERS)
 
 _pack_lengths: Final = Struct(">BBBBHII").pack
@@ -66,7 +70,7 @@ class Content:
     """One original as the edge keeps it: what was read from it, and the pieces of its copies."""
 
     __slots__ = (
-        "group", "closing", "expiration_ms", "refusal", "fingerprint",
+        "group", "closing", "expiration_ms", "marker", "refusal", "fingerprint",
         "exchange", "routing_key", "properties", "table_at", "table_end", "body",
     )  # fmt: skip
 
@@ -77,6 +81,7 @@ class Content:
         self.group = group  # as it came; None: it has none
         self.closing = closing  # its negative sequence closes the group
         self.expiration_ms: int | None = None  # from its delivery on
+        self.marker: str | None = None  # it is the marker of an operation with this uuid: never work
         self.refusal = refusal  # why it can't be relayed; it names the header or property
         self.fingerprint = fingerprint  # 16 bytes, the same for every delivery of this original
         self.exchange = exchange  # that it was published to
@@ -144,6 +149,11 @@ def _clean(content: Content, fields: list[bytes], grouping: Grouping) -> None:
     """Take out what is not relayed. Raises ProtocolViolation."""
     properties = content.properties
     flags, spans = bytearray(properties[:2]), spans_after_table(properties, content.table_end)
+    start, end = spans.get("type", (0, 0))
+    if properties[start + 1 : end] == _TYPE_MARKER:
+        for each in fields:
+            if each.startswith(_MARKER):
+                content.marker = each[len(_MARKER) + 4 :].decode(errors="replace")
     kept = [field for field in fields if not grouping.match_not_relayed(field)]
     tail = properties[content.table_end :]
     # The user id lies behind the expiration: taken out first, it leaves the other's place valid.

@@ -48,9 +48,21 @@ def ask(
     Raises CommandRefused with the dispatcher's own words, NoAnswer when none came in time, and
     BrokerUnavailable when the command could not be handed to RabbitMQ.
     """
-    command = Command(
-        uuid=str(uuid.uuid4()), name=name, sent_at_ms=int(time.time() * 1_000), arguments=arguments
-    )
+    return send(connection, names, new_command(name, arguments), timeout_ms=timeout_ms)
+
+
+def new_command(name: str, arguments: dict[str, Any], command_uuid: str | None = None) -> Command:
+    """A command as of now; with the uuid of an earlier one it is that one, repeated."""
+    return Command(
+        uuid=command_uuid or str(uuid.uuid4()), name=name, sent_at_ms=int(time.time() * 1_000),
+        arguments=arguments,
+    )  # fmt: skip
+
+
+def send(
+    connection: BlockingConnection, names: LaneNames, command: Command, *, timeout_ms: int
+) -> dict[str, Any]:
+    """The same for a command that is made already: to send it again is safe."""
     try:
         channel = connection.channel()
         replies = _publish(channel, names, command)

@@ -8,18 +8,19 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from dispatcher.cli import flags, options
+from dispatcher.cli import flags, operations, options
 from dispatcher.cli.asking import ask_lane
 from dispatcher.cli.output import console, counted, print_json, print_result, shown, span, table
 from dispatcher.core.groups import GroupState
 from dispatcher.core.survey import GROUPS_PER_PAGE_MAX
 
 app = typer.Typer(
-    help="Look at the message groups of a lane; pause, pin and close them.", no_args_is_help=True
+    help="Look at the message groups of a lane; pause, pin, close and purge them.", no_args_is_help=True
 )
 app.command()(flags.pause)
 app.command()(flags.resume)
 app.command()(flags.pin)
+app.command()(operations.purge)
 
 _ROW_KEYS = ("group", "state", "owner", "epoch", "held", "in_flight")
 _FLAGS = "flags"
@@ -164,6 +165,8 @@ def _flags(row: dict[str, Any]) -> str | None:
     set_now = ["paused"] if row.get("paused") else []
     if row.get("pin") is not None:
         set_now.append(f"pinned to {row['pin']}")
+    if row.get("operation") is not None:
+        set_now.append(f"in transition by {row['operation']}")
     return ", ".join(set_now) or None
 
 

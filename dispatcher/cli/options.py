@@ -20,7 +20,8 @@ DEFAULT_TIMEOUT_MS: Final = 10_000
 _TIMEOUT_MS_MAX: Final = 3_600_000
 
 
-def _timeout(value: str | int) -> int:
+def parse_timeout(value: str | int) -> int:
+    """Milliseconds; for options. Raises typer.BadParameter."""
     try:
         timeout_ms = parse_duration_ms(value) if isinstance(value, str) else value  # the default is a number
     except ValueError as error:
@@ -38,7 +39,7 @@ Timeout = Annotated[
     int,
     typer.Option(
         "--timeout",
-        parser=_timeout,
+        parser=parse_timeout,
         metavar="DURATION",
         show_default=format_duration(DEFAULT_TIMEOUT_MS),
         help="How long to wait for the dispatcher's answer.",

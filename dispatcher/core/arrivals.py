@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dispatcher.core.adoption import Adoption
-from dispatcher.core.model import Message
+from dispatcher.core.model import BarrierMark, Message
 from dispatcher.core.moves import Moves
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.state import LaneState
@@ -15,8 +17,16 @@ REASON_EXPIRED = "expired"
 class Arrivals:
     """Files every original that the broker delivers, and ends those that expire while they wait."""
 
-    def __init__(self, state: LaneState, recovery: Recovery, adoption: Adoption, moves: Moves) -> None:
+    def __init__(
+        self,
+        state: LaneState,
+        recovery: Recovery,
+        adoption: Adoption,
+        moves: Moves,
+        marked: Callable[[BarrierMark], None],
+    ) -> None:
         self._state = state
+        self._marked = marked  # an operation's marker is here
         self._moves = moves
         self._parks = bool(state.options.parking_queues)
         self._recovery = recovery
@@ -32,6 +42,9 @@ class Arrivals:
         inbounds = self._state.inbounds
         for message in messages:
             inbound = inbounds[message.inbound]
+            if type(message) is BarrierMark:
+                self._marked(message)
+                continue
             if message.group_id is None and self._common_group is not None:
                 message.group_id = self._common_group
             if inbound.recovery is not None and self._recovery.claims(inbound, message):

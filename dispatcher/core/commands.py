@@ -22,6 +22,9 @@ Arguments = dict[str, Any]
 #: Does a command and returns its result; raises CommandRefused or ValueError if nothing was changed.
 Run = Callable[[Arguments], dict[str, Any]]
 
+#: The same for one that takes time: gets its uuid too, and returns how far it has come.
+Order = Callable[[str, Arguments], dict[str, Any]]
+
 
 class Commands:
     """The commands that change something, by their names on the wire, and the results of those done."""
@@ -30,33 +33,55 @@ class Commands:
         self._state = state
         self.results = dict(results)  # by uuid, oldest first
         self._runs: dict[str, Run] = {}
+        self._orders: dict[str, Order] = {}
+        #: Commands that are open, by uuid, and how far each has come; `done` ends them.
+        self.under_way: dict[str, Callable[[], dict[str, Any]]] = {}
 
     def add(self, name: str, run: Run) -> None:
         self._runs[name] = run
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._runs
+    def add_long(self, name: str, order: Order) -> None:
+        """A command that is not done at once: asked again, it says how far it has come."""
+        self._orders[name] = order
 
-    def has_result(self, uuid: str) -> bool:
-        """Whether this command was done already; then its age does not matter."""
-        return uuid in self.results
+    def __contains__(self, name: object) -> bool:
+        return name in self._runs or name in self._orders
+
+    def is_known(self, uuid: str) -> bool:
+        """Whether this command is open, or was done already; then its age does not matter."""
+        return uuid in self.results or uuid in self.under_way
+
+    def done(self, uuid: str, result: dict[str, Any]) -> None:
+        """A command that was open is over: with this result, or with its `error`."""
+        self.under_way.pop(uuid, None)
+        self._record(uuid, result)
 
     def received(self, event: CommandReceived) -> None:
         """Do a command once: a repeated uuid gets the recorded result. One whose result says that it was not
         `applied` is not recorded: it only asked, and may be done again."""
-        result = self.results.get(event.uuid)
-        error: str | None = None
-        if result is None:
-            try:
-                if event.name not in self._runs:
-                    raise CommandRefused(f"unknown command {event.name!r}")
-                result = self._runs[event.name](event.arguments)
-            except (CommandRefused, ValueError) as refused:
-                result, error = {}, str(refused)
-            else:
-                if result.get("applied", True):
-                    self._record(event.uuid, result)
-        self._state.effects.actions.append(Reply(event.token, result, error))
+        try:
+            result = self._result(event)
+        except (CommandRefused, ValueError) as refused:
+            result = {"error": str(refused)}
+        error = result.get("error")
+        self._state.effects.actions.append(Reply(event.token, {} if error else result, error))
+
+    def _result(self, event: CommandReceived) -> dict[str, Any]:
+        """What is known of it, or comes of it now. Raises CommandRefused, ValueError."""
+        uuid, name = event.uuid, event.name
+        known = self.results.get(uuid)
+        if known is not None:
+            return known
+        if uuid in self.under_way:
+            return self.under_way[uuid]()
+        if name in self._orders:
+            return self._orders[name](uuid, event.arguments)
+        if name not in self._runs:
+            raise CommandRefused(f"unknown command {name!r}")
+        result = self._runs[name](event.arguments)
+        if result.get("applied", True):
+            self._record(uuid, result)
+        return result
 
     def _record(self, uuid: str, result: dict[str, Any]) -> None:
         self._state.effects.commands[uuid] = self.results[uuid] = result

@@ -168,6 +168,13 @@ class PublishMarker(NamedTuple):
     n: int  # of its latest join: a marker for an earlier connection says nothing about this one
 
 
+class PublishBarrier(NamedTuple):
+    """Publish this command's marker to an inbound queue; it comes back as a `BarrierMark`."""
+
+    inbound: int
+    command: str
+
+
 class AckInbound(NamedTuple):
     """These originals are settled: ack them. `message.tag` is never 0 here."""
 
@@ -204,8 +211,8 @@ class PauseInbound(NamedTuple):
 
 
 Action = (
-    Dispatched | SendCopy | SendNotice | PublishMarker | AckInbound | DeadLetter | Reply | Tell | PauseInbound
-    | ParkingAction
+    Dispatched | SendCopy | SendNotice | PublishMarker | PublishBarrier | AckInbound | DeadLetter | Reply
+    | Tell | PauseInbound | ParkingAction
 )  # fmt: skip
 
 

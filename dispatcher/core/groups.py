@@ -100,25 +100,26 @@ class Backlog:
 class GroupFlags:
     """What operators have said of a group; falsy when that is nothing."""
 
-    __slots__ = ("consumer", "paused", "pin")
+    __slots__ = ("consumer", "operation", "paused", "pin")
 
     def __init__(self, *, paused: bool = False, pin: str | None = None) -> None:
         self.paused = paused  # nothing more of it is handed over
         self.pin = pin  # the consumer that alone gets it
         self.consumer: Consumer | None = None  # that one's present incarnation
+        self.operation: str | None = None  # uuid of the operation that is open on it (its row is that's)
 
     def __bool__(self) -> bool:
-        return self.paused or self.pin is not None
+        return self.paused or self.pin is not None or self.operation is not None
 
     @property
     def lacks_consumer(self) -> bool:
         """It is pinned to somebody who is not there, or gets nothing."""
         return self.pin is not None and (self.consumer is None or self.consumer.drained)
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> dict[str, Any] | None:
         """As Redis keeps it."""
         row: dict[str, Any] = {"paused": True} if self.paused else {}
-        return row if self.pin is None else {**row, "pin": self.pin}
+        return (row or None) if self.pin is None else {**row, "pin": self.pin}
 
 
 class Group:

@@ -57,6 +57,7 @@ from dispatcher.core.groups import GroupState
 from dispatcher.core.membership import Membership
 from dispatcher.core.model import MessageState
 from dispatcher.core.moves import Moves
+from dispatcher.core.operations import Operations
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.parked_reading import ParkedReading
 from dispatcher.core.parking import Parking
@@ -91,15 +92,14 @@ class Lane:
         self._settlement = Settlement(self.state, self._recovery)
         self._refusals = Refusals(self.state, self._settlement, self._groups)
         moves = Moves(self.state)
-        self._arrivals = Arrivals(self.state, self._recovery, self._adoption, moves)
+        self.commands = Commands(self.state, snapshot.commands)
+        self._operations = Operations(self.state, self.commands)
+        self._arrivals = Arrivals(self.state, self._recovery, self._adoption, moves, self._operations.marked)
         reading = ParkedReading(self.state, self._recovery, self._arrivals.read_back)
         self._parking = Parking(self.state, moves, reading, self._arrivals.file)
-        self.commands = Commands(self.state, snapshot.commands)
         self._evictions = Evictions(self.state, self._membership.liveness)
         self.commands.add("consumers.evict", self._evictions.command)
-        self._rebalance = Rebalance(self.state)
-        self.commands.add("rebalance", self._rebalance.rebalance)
-        self.commands.add("groups.close", self._rebalance.close)
+        self._rebalance = Rebalance(self.state, self.commands)
         self._handlers: dict[type, Callable[[Any], None]] = {
             MessagesArrived: lambda e: self._arrivals.arrived(e.messages),
             Settle: self._settle,
@@ -132,6 +132,7 @@ class Lane:
         self._recovery.load(replay)
         self._groups.load_owners(snapshot.owners)
         self._flags.load_groups()
+        self._operations.load(snapshot.flags)
         load_routes(self.state)
         self._suspects.load()
         if snapshot.owners or any(consumer.in_flight for consumer in self.state.by_uuid.values()):
@@ -149,10 +150,12 @@ class Lane:
         self._membership.probe_all()
         self._parking.begin()
         self._evictions.load()
+        self._operations.begin()
         begun = self.state.take_effects()
         effects = self.checkpoint()
         effects.actions, effects.flags = begun.actions, begun.flags
         effects.owners, effects.incarnations = begun.owners, begun.incarnations
+        effects.commands = begun.commands
         return effects
 
     def step(self, events: Iterable[Event], now_ms: int) -> Effects:
@@ -173,6 +176,7 @@ class Lane:
         if self.state.work.is_measured:
             self._measure()
         self._rebalance.run_timers()
+        self._operations.run_timers()
         self.state.turnover.look(self.state)
         self.state.start.look(self.state)
         self._suspects.offer()
@@ -195,6 +199,7 @@ class Lane:
         """When `step` must run again even if nothing happens."""
         state = self.state
         deadlines = [self._membership.liveness.next_deadline_ms(), self._evictions.next_deadline_ms()]
+        deadlines.append(self._operations.next_deadline_ms())
         if state.now_ms < state.suspended_until_ms:
             deadlines.append(state.suspended_until_ms)
         else:
@@ -252,7 +257,7 @@ class Lane:
         state = self.state
         effects.incarnations = {**self._membership.rows()}
         effects.commands = dict(self.commands.results)
-        effects.flags = self._flags.rows()
+        effects.flags = {**self._flags.rows(), **self._operations.rows()}
         if not state.policy.keeps_owner:
             return
         for group in state.groups.values():

@@ -94,3 +94,11 @@ class Message:
 
     def __repr__(self) -> str:
         return f"<Message {self.group_id!r} {self.arrival} {self.state.value} seq={self.seq}>"
+
+
+class BarrierMark(Message):
+    """The marker of an operation's barrier: never work."""
+
+    __slots__ = ("command",)
+
+    command: str  # uuid of the operation, perhaps of one that nobody knows any more

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dispatcher.core.commands import Arguments, argument, group_argument
+from dispatcher.core.commands import Arguments, Commands, argument, group_argument
 from dispatcher.core.consumers import Consumer, ConsumerState
 from dispatcher.core.effects import OwnerRow
 from dispatcher.core.groups import Group, GroupState
@@ -31,8 +31,10 @@ class Move:
 class Rebalance:
     """Plans moves and starts them; closes groups."""
 
-    def __init__(self, state: LaneState) -> None:
+    def __init__(self, state: LaneState, commands: Commands) -> None:
         self._state = state
+        commands.add("rebalance", self.rebalance)
+        commands.add("groups.close", self.close)
 
     # -- commands --
 
@@ -60,7 +62,7 @@ class Rebalance:
         if not self._state.policy.grouped:
             raise CommandRefused(f"a {self._state.policy.name} lane has no groups: there is nothing to close")
         group = known(self._state, group_id)
-        if group.state is GroupState.RECOVERING or group.target is not None:
+        if group.state is GroupState.RECOVERING or group.target is not None or operation_on(group):
             raise in_transition(group)
         owner = group.owner.id if group.owner is not None else None
         waits_for = group.in_flight
@@ -101,7 +103,7 @@ class Rebalance:
 
     def _plan_group(self, group_id: bytes, target: Consumer | None) -> list[Move]:
         group = known(self._state, group_id)
-        if group.state in (GroupState.DRAINING, GroupState.RECOVERING):
+        if group.state in (GroupState.DRAINING, GroupState.RECOVERING) or operation_on(group):
             raise in_transition(group)
         if group.flags is not None and group.flags.pin is not None:
             raise CommandRefused(
@@ -183,8 +185,16 @@ def known(state: LaneState, group_id: bytes) -> Group:
     return group
 
 
+def operation_on(group: Group) -> str | None:
+    """The uuid of the operation that is open on the group."""
+    return group.flags.operation if group.flags is not None else None
+
+
 def in_transition(group: Group) -> CommandRefused:
-    """The answer while the group changes hands."""
+    """The answer while the group changes hands, or an operation on it is open."""
+    uuid = operation_on(group)
+    if uuid is not None:
+        return CommandRefused(f"the group is in transition by {uuid}; try again when that is done")
     text = f"the group is in transition ({group.state.value}); try again when it is settled"
     return CommandRefused(text)
 

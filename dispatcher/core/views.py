@@ -8,6 +8,7 @@ from dispatcher.core.consumers import Consumer
 from dispatcher.core.groups import Group
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Message, MessageState
+from dispatcher.core.rebalance import operation_on
 from dispatcher.core.state import LaneState
 from dispatcher.core.survey import Survey
 from dispatcher.core.verdicts import undeliverable, verdict
@@ -102,6 +103,7 @@ class Views:
             "in_flight": group.in_flight,
             "paused": group.flags is not None and group.flags.paused,
             "pin": group.flags.pin if group.flags is not None else None,
+            "operation": operation_on(group),
             "oldest_ms": max((self._state.now_ms - m.received_at_ms for m in waiting[:1]), default=None),
         }
 

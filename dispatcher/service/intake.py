@@ -10,7 +10,7 @@ from dispatcher.amqp.events import Delivery
 from dispatcher.amqp.grouping import Grouping
 from dispatcher.amqp.pricing import kind_of, pricing
 from dispatcher.amqp.relay import read_content
-from dispatcher.core.model import Message
+from dispatcher.core.model import BarrierMark, Message
 from dispatcher.settings import LaneSettings
 
 #: Room that the added headers take in a header frame, the group id apart.
@@ -52,11 +52,13 @@ class Intake:
             content = read_content(delivery, grouping)
             expiration_ms = content.expiration_ms
             group = content.group
-            message = Message(
+            message = (Message if content.marker is None else BarrierMark)(
                 inbound, delivery.tag, (epoch, delivery.tag), content.fingerprint, group, content,
                 content.size, now_ms, delivery.redelivered, content.closing,
                 None if expiration_ms is None else now_ms + expiration_ms, content.refusal,
             )  # fmt: skip
+            if type(message) is BarrierMark:
+                message.command = content.marker or ""
             if len(content.properties) + len(group or b"") > room:
                 message.refusal = (
                     f"unpublishable: {len(content.properties)} bytes of headers leave no room for ours"

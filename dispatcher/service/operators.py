@@ -86,7 +86,7 @@ class Operators:
         token = (reply_to, correlation_id)
         try:
             command = decode_command(delivery.body)
-            if not self._commands.has_result(command.uuid):
+            if not self._commands.is_known(command.uuid):
                 self._check_age(command)
             if command.name in self._commands:
                 return CommandReceived(token, command.uuid, command.name, command.arguments)

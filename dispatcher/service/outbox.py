@@ -20,6 +20,7 @@ from dispatcher.core.effects import (
     DeadLetter,
     Dispatched,
     PauseInbound,
+    PublishBarrier,
     PublishMarker,
     Reply,
     SendCopy,
@@ -37,7 +38,7 @@ from dispatcher.core.events import (
 )
 from dispatcher.errors import ChannelRefused, InvalidTransition
 from dispatcher.group_text import format_group
-from dispatcher.protocol import KEY_CONTROL, TYPE_PING, LaneNames, Marker, encode
+from dispatcher.protocol import HEADER_MARKER, KEY_CONTROL, TYPE_MARKER, TYPE_PING, LaneNames, Marker, encode
 from dispatcher.service.caution import Caution, Suspicion
 from dispatcher.service.confirms import PublishWindow
 from dispatcher.service.kept_back import KeptBack
@@ -156,6 +157,8 @@ class Outbox:
                 self._notice(order)
             case PublishMarker():
                 self._marker(order)
+            case PublishBarrier():
+                self._barrier(order)
             case Reply():
                 self._reply(order)
             case Store():
@@ -193,6 +196,15 @@ class Outbox:
         body = encode(Marker(incarnation=order.incarnation, lane_epoch=self._relay.lane_epoch, n=order.n))
         properties = commands.Basic.Properties(content_type="application/json", delivery_mode=_PERSISTENT)
         self._gather(order, self._relay.names.control_exchange, KEY_CONTROL, properties, body)
+
+    def _barrier(self, order: PublishBarrier) -> None:
+        """To the end of an inbound queue, past all exchanges that it may be bound to."""
+        body = f"{order.command} {self._relay.lane_epoch}".encode()
+        properties = commands.Basic.Properties(
+            headers={HEADER_MARKER: order.command}, message_type=TYPE_MARKER, delivery_mode=_PERSISTENT
+        )
+        queue = self._relay.inbound_queues[order.inbound]
+        self._gather(order, "", queue, properties, body, mandatory=False)
 
     def _reply(self, order: Reply) -> None:
         """Answer a command where its sender waits; a reply to nobody is confirmed and lost."""
@@ -272,7 +284,7 @@ class Outbox:
         match order:
             case SendNotice(type=kind) if kind == TYPE_PING:
                 events.append(QueueNacked(order.queue) if nacked else PingRouted(order.queue))
-            case DeadLetter() | Store() | PublishMarker() if nacked:
+            case DeadLetter() | Store() | PublishMarker() | PublishBarrier() if nacked:
                 self._later(RETRY_S, lambda: self.perform([order]))
             case DeadLetter():
                 events.append(DeadLetterConfirmed(order.message))

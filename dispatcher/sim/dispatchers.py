@@ -33,11 +33,12 @@ _CONNECT_S = 0.001
 class Facts:
     """What one commit says, for those who check what happens after it."""
 
-    __slots__ = ("acked", "dispatched", "flags", "given_up", "journalled", "taken")
+    __slots__ = ("acked", "dispatched", "flags", "given_up", "journalled", "results", "taken")
 
     def __init__(self) -> None:
         self.dispatched: list[HandOver] = []
         self.flags: dict[bytes, dict[str, Any] | None] = {}
+        self.results: dict[str, dict[str, Any]] = {}  # of commands
         self.journalled: list[tuple[str, int]] = []  # (incarnation, seq)
         self.taken: list[tuple[str, int]] = []  # (incarnation, n)
         self.given_up: list[int] = []  # uids of what goes to the dead queue
@@ -89,7 +90,7 @@ class SimStore(LaneStore):
         if self._chain is None:
             return
         facts = Facts()
-        facts.flags = dict(effects.flags)
+        facts.flags, facts.results = dict(effects.flags), dict(effects.commands)
         for number, row in effects.incarnations.items():
             if row is not None:
                 self._uuids[number], self._ids[number] = row.uuid, row.consumer

@@ -10,7 +10,7 @@ from dispatcher.client import properties as amqp_properties
 from dispatcher.client.copies import Copy
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import Event
-from dispatcher.core.model import Message
+from dispatcher.core.model import BarrierMark, Message
 from dispatcher.protocol import LaneNames
 from dispatcher.sim.connections import BrokerConnection
 from dispatcher.sim.loop import Scheduler
@@ -41,8 +41,8 @@ class Life:
 
     __slots__ = (
         "acked", "buried", "confirmed", "dead_reason", "done_by", "expired", "expires", "fails", "fresh",
-        "given_up", "group", "inbound", "kills", "lost", "place", "risks", "settled", "starts", "stored",
-        "twins", "uid", "unsure",
+        "given_up", "group", "inbound", "kills", "lost", "place", "purges", "risks", "settled", "starts",
+        "stored", "twins", "uid", "unsure",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +72,7 @@ class Life:
         self.buried = 0  # copies in the dead queue
         self.dead_reason = ""
         self.given_up = False  # that it goes to the dead queue is committed
+        self.purges = 0  # committed ones
         self.risks = 0  # twins: crashes after which one may have been taken for another
         self.fresh = 0  # twins: acked ones that had not been delivered before
         #: Who settled it in words that may count: a kill lost them after they were read, or Redis forgot that
@@ -84,7 +85,7 @@ class Life:
     @property
     def over(self) -> bool:
         """Nobody has to do anything with it any more."""
-        known = len(self.settled) > 0 or self.buried > 0 or self.lost or self.expired
+        known = len(self.settled) > 0 or self.buried > 0 or self.lost or self.expired or self.purges > 0
         return known or (len(self.unsure) > 0 and self.acked > 0)
 
     def __repr__(self) -> str:
@@ -107,6 +108,7 @@ class History:
         self.lives: dict[int, Life] = {}
         self.events: deque[tuple[Any, ...]] = deque(maxlen=None if verbose else EVENTS_KEPT)
         self.uid_of: dict[Tag, int] = {}
+        self.fingerprints: dict[int, bytes] = {}  # by uid
         self.taken: set[str] = set()  # incarnations whose end is committed
         self.journalled: set[tuple[str, int]] = set()
         self.may_be_acked: set[int] = set()
@@ -294,7 +296,10 @@ class History:
 
     def arrived(self, leader: str, messages: list[Message]) -> None:
         for message in messages:
-            self.uid_of[leader, message.queue, message.tag] = int(message.content.body.rstrip(b"!"))
+            if type(message) is not BarrierMark:
+                uid = int(message.content.body.rstrip(b"!"))
+                self.uid_of[leader, message.queue, message.tag] = uid
+                self.fingerprints[uid] = message.fingerprint
 
     def decided(self, process: str, events: list[Event], effects: Effects) -> None:
         if events or effects.actions:
@@ -319,7 +324,9 @@ class History:
                     checker.flagged(key, row)
                 for hand_over in facts.dispatched:
                     checker.dispatched(self.lives[hand_over.uid], hand_over)
-            self.may_be_acked.update(self.uid_of[tag] for tag in facts.acked)
+                for uuid, result in facts.results.items():
+                    checker.operated(uuid, result)
+            self.may_be_acked.update(self.uid_of[tag] for tag in facts.acked if tag in self.uid_of)
             for incarnation, n in facts.taken:
                 self._take(incarnation, n, lane_epoch)
 

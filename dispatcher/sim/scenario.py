@@ -17,7 +17,7 @@ from dispatcher.settings_parts import OverdueAct, PauseName, PlacementName, Reba
 from dispatcher.settings_types import Chosen
 from dispatcher.sim.faults.kinds import Fault
 from dispatcher.sim.message_plans import MessagePlan, draw_count, draw_messages
-from dispatcher.sim.themes import THEMES, Theme, draw_faults, draw_flags
+from dispatcher.sim.themes import THEMES, Theme, draw_faults, draw_flags, draw_operations
 
 #: About how long all messages are worked on, beside the time in which they are published …
 LOADS: Final = (0.2, 0.8, 1.2, 3.0)
@@ -130,7 +130,8 @@ def make_scenario(seed: int, messages: int | None = None) -> Scenario:
     work_ms = max(span_ms, int(busy_ms))
     faults = draw_faults(chance("faults"), theme, work_ms)
     if faults:
-        faults = tuple(sorted(faults + draw_flags(chance("flags"), work_ms)))
+        faults += draw_flags(chance("flags"), work_ms) + draw_operations(chance("operations"), work_ms)
+        faults = tuple(sorted(faults))
     return Scenario(
         seed=seed, theme=theme.name, policy=policy, inbounds=inbounds, options=options, group_maps=group_maps,
         records_per_checkpoint=random.choice((30, 200, 100_000)),

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dispatcher.sim.faults import KINDS
 from dispatcher.sim.faults.kinds import Fault
-from dispatcher.sim.faults.operators import FLAGS
+from dispatcher.sim.faults.operators import FLAGS, OPERATIONS
 
 #: In a run with a theme so many of the faults are the theme's.
 _OF_THE_THEME: Final = 0.7
@@ -24,6 +24,8 @@ _LATE_MS: Final = 1_500
 _PATIENT: Final = 0.7
 #: In so many of the runs that have faults operators set flags. Apart, so that other runs stay as they are.
 _WITH_FLAGS: Final = 1 / 5
+#: In so many of them operators operate on groups. Apart as well.
+_WITH_OPERATIONS: Final = 1 / 4
 #: Trouble rarely comes alone: so long after a fault another may follow it.
 _SOON_MS: Final = 60
 
@@ -131,6 +133,22 @@ def draw_flags(random: Random, busy_ms: int) -> tuple[Fault, ...]:
             random.randrange(60),
             random.randrange(10_000),
             True,
+        )
+        for _ in range(random.choice((1, 2, 4)))
+    )
+
+
+def draw_operations(random: Random, busy_ms: int) -> tuple[Fault, ...]:
+    """What operators do with groups, in some of the runs."""
+    if random.random() >= _WITH_OPERATIONS:
+        return ()
+    return tuple(
+        Fault(
+            random.randrange(busy_ms),
+            random.choice(OPERATIONS),
+            random.randrange(60),
+            random.randrange(10_000),
+            random.random() < _PATIENT,
         )
         for _ in range(random.choice((1, 2, 4)))
     )

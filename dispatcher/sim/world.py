@@ -46,6 +46,7 @@ class World:
         from dispatcher.sim.checkers.fence import Fence
         from dispatcher.sim.checkers.liveness import Liveness
         from dispatcher.sim.checkers.loss import Loss
+        from dispatcher.sim.checkers.operations import OperationsChecker
         from dispatcher.sim.checkers.order import Order
         from dispatcher.sim.checkers.overlap import Overlap
         from dispatcher.sim.checkers.poison import Poison
@@ -61,7 +62,19 @@ class World:
         self.names = LaneNames(LANE)
         self._starts = 0
         self.liveness = Liveness(self)
-        kinds = (Loss, Duplicates, Order, Overlap, Share, Fence, Deaths, Bounds, Poison, Said)
+        kinds = (
+            Loss,
+            Duplicates,
+            Order,
+            Overlap,
+            Share,
+            Fence,
+            Deaths,
+            Bounds,
+            Poison,
+            Said,
+            OperationsChecker,
+        )
         self.checkers: list[Checker] = [*(kind(self) for kind in kinds), self.liveness]
         self.history = History(self.scheduler, self.names, self.checkers, verbose=verbose)
         self.broker = Broker(self.scheduler, self.history)

@@ -62,6 +62,7 @@ class Responder:
         self.received: list[Command] = []
         self.properties: list[pika.BasicProperties] = []
         self.answer: dict[str, Any] | str | None = {}
+        self.answers: list[dict[str, Any]] = []  # before that one
         self._url = vhost.amqp_url
         self._connection = pika.BlockingConnection(pika.URLParameters(vhost.amqp_url))
         self._channel = self._connection.channel()
@@ -75,9 +76,10 @@ class Responder:
     def _on_command(self, _channel: Any, _method: Any, properties: pika.BasicProperties, body: bytes) -> None:
         self.received.append(protocol.decode_command(body))
         self.properties.append(properties)
-        if self.answer is None:
+        said = self.answers.pop(0) if self.answers else self.answer
+        if said is None:
             return
-        reply = {"error": self.answer} if isinstance(self.answer, str) else {"result": self.answer}
+        reply = {"error": said} if isinstance(said, str) else {"result": said}
         # An answer to something else first: the program must wait for its own.
         for correlation_id, value in (("another", {}), (properties.correlation_id, reply)):
             answer = pika.BasicProperties(correlation_id=correlation_id)

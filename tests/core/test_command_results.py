@@ -23,7 +23,7 @@ def test_no_more_results_are_kept_in_memory_than_in_redis() -> None:
     results = bench.lane.commands.results
     assert len(results) == RESULTS_KEPT_MAX
     assert list(results) == bench.command_uuids[5:]
-    assert not bench.lane.commands.has_result(bench.command_uuids[4])
+    assert not bench.lane.commands.is_known(bench.command_uuids[4])
 
 
 def test_a_dry_run_is_not_recorded_and_does_nothing() -> None:

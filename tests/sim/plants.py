@@ -328,3 +328,24 @@ def flags_of_the_former_leader_ignored(lane: Any, session: Any, store: Any) -> N
         state.flagged.discard(group)
         group.flags = None
         state.list_backlogs(group)
+
+
+@planted("operations", seed=14)
+def operation_without_a_barrier(lane: Any, session: Any, store: Any) -> None:
+    """An operation takes what is here, not what producers had confirmed before the command."""
+    operations = lane._operations
+    operations._raise_barrier = lambda operation: operation.awaited.clear()
+
+
+@planted("operations", "duplicates", seed=17)
+def purge_not_in_the_journal(lane: Any, session: Any, store: Any) -> None:
+    """What is purged is acked, and the journal does not say so."""
+    operations, state = lane._operations, lane.state
+    purge = operations._purge
+
+    def forgetful(*arguments: Any) -> None:
+        records = list(state.effects.records)
+        purge(*arguments)
+        state.effects.records[:] = records
+
+    operations._purge = forgetful

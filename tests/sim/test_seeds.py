@@ -31,7 +31,7 @@ CORE = {
     "acked_again", "adopted", "consumers_evicted", "consumers_frozen", "consumers_lost",
     "consumers_refused", "consumers_taken", "dead_lettered", "expired", "failed", "groups_closed",
     "groups_forgotten", "groups_idled", "groups_moved", "joins", "leaves",
-    "overdue", "poisoned", "rebalances_on_join", "rejoins", "sent_again", "settled",
+    "overdue", "poisoned", "purged", "rebalances_on_join", "rejoins", "sent_again", "settled",
     "settles_ignored", "taken_back", "unpublishable", "vanished",
 }  # fmt: skip
 

@@ -12,6 +12,7 @@ from dispatcher.core.effects import (
     DeadLetter,
     Dispatched,
     Effects,
+    PublishBarrier,
     PublishMarker,
     Reply,
     SendCopy,
@@ -28,7 +29,7 @@ from dispatcher.core.events import (
     RedeliveriesEnded,
 )
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import Message
+from dispatcher.core.model import BarrierMark, Message
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.policies import policy
 from dispatcher.core.views import Views
@@ -74,6 +75,7 @@ class LaneBench:
         self.notices: list[tuple[str, str]] = []
         self.bodies: list[dict[str, Any]] = []  # of the notices
         self.markers: list[PublishMarker] = []
+        self.barriers: list[PublishBarrier] = []  # markers of operations that have not come back
         self.replies: list[Reply] = []
         self.told: list[tuple[str, dict[str, Any]]] = []  # for the log
         self.command_uuids: list[str] = []
@@ -111,12 +113,18 @@ class LaneBench:
                 case SendNotice():
                     self.notices.append((action.queue, action.type))
                     self.bodies.append(action.body)
-                case PublishMarker():
-                    self.markers.append(action)
+                case PublishMarker() | PublishBarrier():
+                    self._publish_marker(action)
                 case Tell():
                     self.told.append((action.event, action.fields))
         self.sent += sent
         return sent
+
+    def _publish_marker(self, order: PublishMarker | PublishBarrier) -> None:
+        if isinstance(order, PublishMarker):
+            self.markers.append(order)
+        else:
+            self.barriers.append(order)
 
     # -- what happens --
 
@@ -142,6 +150,19 @@ class LaneBench:
             for field, value in fields.items():
                 setattr(messages[-1], field, value)
         return self.step(MessagesArrived(messages))
+
+    def mark(self, inbound: int = 0, command: str | None = None) -> list[Dispatched]:
+        """A marker comes: the one that was published to that queue last, or one that somebody made."""
+        if command is None:
+            order = next(order for order in reversed(self.barriers) if order.inbound == inbound)
+            self.barriers.remove(order)
+            command = order.command
+        self._tags[inbound] += 1
+        tag = self._tags[inbound]
+        arrival, name = (self.lane.state.lane_epoch, tag), b"mark%d" % tag
+        mark = BarrierMark(inbound, tag, arrival, name.ljust(16, b"\0"), None, object(), 10, self.now_ms)
+        mark.command = command
+        return self.step(MessagesArrived([mark]))
 
     def join(
         self, consumer: str, prefetch: int = 10, *, n: int = 1, uuid: str = "", **in_hand: Any

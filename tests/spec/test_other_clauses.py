@@ -260,8 +260,8 @@ def test_a_command_that_was_done_is_known_by_its_uuid() -> None:
     bench.join("one")
     bench.command(reset=True)
     uuid = bench.command_uuids[-1]
-    assert bench.lane.commands.has_result(uuid)
-    assert not bench.lane.commands.has_result("another")
+    assert bench.lane.commands.is_known(uuid)
+    assert not bench.lane.commands.is_known("another")
 
 
 def test_the_state_diagrams_are_those_of_the_tables() -> None:

@@ -58,6 +58,12 @@ class Checker:
     def flagged(self, key: bytes, row: dict[str, Any] | None) -> None:
         """What an operator has said is committed (core/flags.py)."""
 
+    def asked(self, uuid: str) -> None:
+        """An operator's command is in its queue."""
+
+    def operated(self, uuid: str, result: dict[str, Any]) -> None:
+        """The result of a command is committed."""
+
     def reopened(self, life: Life) -> None:
         """A settle turned out not to count."""
 

@@ -18,6 +18,8 @@ class Duplicates(Checker):
             return
         if life.settled:
             self.violate(f"handed to {incarnation} as {copy.seq} after it was settled: {life}")
+        if life.purges:
+            self.violate(f"handed to {incarnation} as {copy.seq} after it was purged: {life}")
         if life.buried:
             self.violate(f"handed to {incarnation} as {copy.seq} after it went to the dead queue: {life}")
         for former, seq, attempt in life.starts:

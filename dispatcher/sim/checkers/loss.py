@@ -12,7 +12,7 @@ class Loss(Checker):
     def acked(self, life: Life) -> None:
         history = self.world.history
         if life.twins > 1:
-            if life.fresh > len(life.starts):
+            if life.fresh > len(life.starts) + life.purges:
                 self.violate(f"acked although it was never delivered before nor handed over: {life}")
             return
         if not (life.over or life.unsure):
@@ -23,7 +23,7 @@ class Loss(Checker):
     def at_end(self) -> None:
         for life in self.world.history.lives.values():
             if life.twins > 1:
-                done = len(set(life.starts)) + life.buried
+                done = len(set(life.starts)) + life.buried + life.purges
                 if done < max(min(1, life.stored), life.stored - life.risks):
                     self.violate(f"only {done} of {life.stored} equal messages were handed over: {life}")
             elif life.confirmed and not life.over:

@@ -15,6 +15,8 @@ from dispatcher.sim.faults.striking import Faults
 _NOT_OLD_MS: Final = 24 * 3_600_000
 #: What lasts until it is undone: kinds that are drawn apart from the others (sim/themes.py).
 FLAGS: Final = ("pause_group", "pause_lane", "pin_group", "drain_consumer")
+#: What ends messages: drawn apart as well.
+OPERATIONS: Final = ("purge_group",)
 
 
 @fault(often=4)
@@ -78,6 +80,16 @@ def drain_consumer(faults: Faults, fault: Fault) -> bool:
     return sent
 
 
+@fault(often=0)
+def purge_group(faults: Faults, fault: Fault) -> bool:
+    """`groups purge`, of all or of the first few, or counted only; sent once or twice."""
+    arguments = {
+        "group": f"g{fault.amount % 3}", "first": (None, None, fault.amount % 7 + 1)[fault.target % 3],
+        "dry_run": fault.target % 5 == 4,
+    }  # fmt: skip
+    return command(faults, fault, "groups.purge", arguments)
+
+
 def undo_everything(faults: Faults) -> None:
     """Whatever operators have said is unsaid."""
     if not any(fault.kind in FLAGS for fault in faults.world.scenario.faults):
@@ -107,6 +119,8 @@ def command(
         "type": "command", "uuid": identity, "name": name,
         "sent_at_ms": world.scheduler.now_ms + (0 if is_old else _NOT_OLD_MS), "arguments": arguments,
     }  # fmt: skip
+    for checker in world.checkers:
+        checker.asked(identity)
     properties = amqp_properties.write(Properties(delivery_mode=2), {})
     for _ in range(2 if fault.amount % 4 == 0 else 1):
         message = world.broker.put(

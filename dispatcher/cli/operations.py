@@ -1,0 +1,102 @@
+"""Operations on what waits of one group: `groups purge`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from dispatcher.cli import options
+from dispatcher.cli.asking import new_command, send
+from dispatcher.cli.output import counted, print_result
+from dispatcher.cli.rabbitmq import connected
+from dispatcher.errors import NoAnswer
+from dispatcher.units import format_duration
+
+#: An operation waits up to 60 s for markers where nothing moves, and longer where something does.
+OPERATION_TIMEOUT_MS: Final = 120_000
+#: A dispatcher that dies may not have answered: then the next one is asked.
+_ASK_MS: Final = 5_000
+_POLL_S_MIN: Final = 0.02
+_POLL_S_MAX: Final = 0.5
+#: Whoever waits for longer is told what for.
+_TELL_S: Final = 2.0
+
+First = Annotated[
+    int | None, typer.Option("--first", metavar="N", min=1, help="Only the first N messages that wait.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count them.")]
+Repeat = Annotated[
+    str | None,
+    typer.Option("--uuid", metavar="UUID", help="Ask again for the command of that uuid."),
+]
+OperationTimeout = Annotated[
+    int,
+    typer.Option(
+        "--timeout",
+        parser=options.parse_timeout,
+        metavar="DURATION",
+        show_default=format_duration(OPERATION_TIMEOUT_MS),
+        help="How long to wait until it is done.",
+    ),
+]
+
+
+def purge(
+    lane: options.LaneName,
+    group: options.GroupText,
+    first: First = None,
+    dry_run: DryRun = False,
+    command_uuid: Repeat = None,
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    as_json: options.AsJson = False,
+    timeout_ms: OperationTimeout = OPERATION_TIMEOUT_MS,
+) -> None:
+    """Remove what waits of a group: nobody gets it. What is in flight finishes."""
+    arguments = {"group": group, "first": first, "dry_run": dry_run}
+    result = operate(file, lane, "groups.purge", arguments, command_uuid, timeout_ms)
+    verb = "purged" if result.get("applied") else "would be purged"
+    text = f"{counted(result.get('messages'), 'message')} {verb}"
+    print_result(result, f"{result.get('group')}: {text}{_in_flight(result)}", as_json=as_json)
+
+
+def operate(
+    file: Path, lane: str, name: str, arguments: dict[str, Any], command_uuid: str | None, timeout_ms: int
+) -> dict[str, Any]:
+    """Send the command, and again until it is done: who has its uuid gets how far it has come.
+
+    Raises what `send` does, and NoAnswer with its uuid when it is not done in time.
+    """
+    settings = options.load_settings(file)
+    names = options.lane_names(settings, lane)
+    command = new_command(name, arguments, command_uuid)
+    begun = time.monotonic()
+    pause_s, told = _POLL_S_MIN, False
+    with connected(settings.rabbitmq, name) as connection:
+        while True:
+            left_ms = timeout_ms - int((time.monotonic() - begun) * 1_000)
+            if left_ms <= 0:
+                raise NoAnswer(
+                    f"{name} is not done within {format_duration(timeout_ms)}; it may be still: "
+                    f"ask again with --uuid {command.uuid}"
+                )
+            try:
+                result = send(connection, names, command, timeout_ms=min(left_ms, _ASK_MS))
+            except NoAnswer:
+                continue
+            if not result.get("open"):
+                return result
+            if not told and time.monotonic() - begun > _TELL_S:
+                told = True
+                waits_for = ", ".join(result.get("waits_for", []))
+                print(f"waiting until all that is in {waits_for} is received", file=sys.stderr)
+            connection.sleep(pause_s)
+            pause_s = min(pause_s * 2, _POLL_S_MAX)
+
+
+def _in_flight(result: dict[str, Any]) -> str:
+    in_flight = result.get("in_flight")
+    return f"; {counted(in_flight, 'message')} in flight" if in_flight else ""

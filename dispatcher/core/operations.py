@@ -1,0 +1,267 @@
+"""Operations on what waits of one group: `groups purge` (docs/architecture.md, "Operations on groups").
+
+Theory of operation. What the inbound queues hold of a group is known only once it has been received. So a
+command publishes a marker to each of them, and when the last one comes back everything of the group that was
+received before it, and is in nobody's hands, is the command's scope. Until then nothing is changed and the
+group goes on as always. A command that is open is a row in Redis: every leader begins its barrier anew.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+from dispatcher.core.bounds import NEVER_MS
+from dispatcher.core.commands import Arguments, Commands, argument, group_argument
+from dispatcher.core.effects import PublishBarrier, SettledEntries, Vanished
+from dispatcher.core.groups import Group, GroupFlags, GroupState
+from dispatcher.core.model import BarrierMark, Message, MessageState
+from dispatcher.core.rebalance import in_transition, known, operation_on
+from dispatcher.core.state import LaneState
+from dispatcher.errors import CommandRefused
+from dispatcher.group_text import format_group, parse_group
+
+#: Key of an open operation's row among the flags, before its uuid.
+OPERATION: Final = b"operation:"
+#: An operation fails when nothing has moved in the queues whose markers it awaits for so long.
+BARRIER_TIMEOUT_MS: Final = 60_000
+#: Operations open at a time: each publishes a marker to every inbound queue. One more is refused.
+OPERATIONS_OPEN_MAX: Final = 100
+PURGE: Final = "purge"
+
+
+@dataclass(slots=True, eq=False)
+class Operation:
+    """One command that is open."""
+
+    uuid: str
+    kind: str
+    group: Group
+    first: int | None  # only so many messages, from the front
+    dry_run: bool
+    awaited: set[int] = field(default_factory=set)  # inbound queues whose marker has not come back
+    seen: Any = None  # what those queues looked like …
+    moved_at_ms: int = 0  # … and when they last looked otherwise
+
+    @property
+    def key(self) -> bytes:
+        """Of its row."""
+        return OPERATION + self.uuid.encode()
+
+    def row(self) -> dict[str, Any]:
+        """As Redis keeps it."""
+        return {
+            "kind": self.kind, "group": format_group(self.group.id), "first": self.first,
+            "dry_run": self.dry_run,
+        }  # fmt: skip
+
+
+class Operations:
+    """The operations of one lane that are open, by their uuid."""
+
+    def __init__(self, state: LaneState, commands: Commands) -> None:
+        self._state = state
+        self._commands = commands
+        self._open: dict[str, Operation] = {}
+        commands.add_long(f"groups.{PURGE}", lambda uuid, arguments: self._order(PURGE, uuid, arguments))
+
+    # -- life --
+
+    def load(self, rows: dict[bytes, dict[str, Any]]) -> None:
+        """Take over what former leaders left open. The flags of groups must have been loaded before."""
+        state = self._state
+        for key, row in rows.items():
+            if not key.startswith(OPERATION):
+                continue
+            uuid = key.removeprefix(OPERATION).decode()
+            group_key = parse_group(row["group"])
+            if not state.policy.grouped or not state.group_map.may_have(group_key):
+                error = "the lane groups otherwise since it began: nothing was changed"
+                self._commands.done(uuid, {"error": error})
+                state.effects.flags[key] = None
+                continue
+            group = state.group_of_key(group_key)
+            self._open_it(Operation(uuid, row["kind"], group, row["first"], row["dry_run"]))
+
+    def begin(self) -> None:
+        """The first orders of a leader."""
+        for operation in self._open.values():
+            self._raise_barrier(operation)
+
+    def rows(self) -> dict[bytes, dict[str, Any] | None]:
+        """What Redis should hold."""
+        return {operation.key: operation.row() for operation in self._open.values()}
+
+    def next_deadline_ms(self) -> int | None:
+        """When the first of them may fail."""
+        waits = (o.moved_at_ms + BARRIER_TIMEOUT_MS for o in self._open.values() if o.awaited)
+        return min(waits, default=None)
+
+    def run_timers(self) -> None:
+        """Look after all that is open."""
+        state = self._state
+        for operation in list(self._open.values()):
+            if state.suspended_until_ms == NEVER_MS:
+                self._fail(operation, "the dispatcher stops")
+            elif not operation.awaited:
+                self._pass_barrier(operation)
+            elif self._is_stuck(operation):
+                names = ", ".join(sorted(state.inbounds[index].name for index in operation.awaited))
+                self._fail(
+                    operation, f"its marker did not come back from {names}, where nothing moved for 60 s"
+                )
+
+    # -- commands --
+
+    def _order(self, kind: str, uuid: str, arguments: Arguments) -> dict[str, Any]:
+        """A command that is new. Raises CommandRefused, ValueError."""
+        state = self._state
+        first, dry_run = argument(arguments, "first", int), bool(argument(arguments, "dry_run", bool))
+        if not state.policy.grouped:
+            raise CommandRefused(f"a {state.policy.name} lane has no groups")
+        if uuid != uuid.encode(errors="replace").decode():
+            raise CommandRefused("uuid: must be text")
+        if first is not None and first < 1:
+            raise CommandRefused("first: must be at least 1")
+        group = known(state, group_argument(arguments))
+        if group.state in (GroupState.RECOVERING, GroupState.DRAINING) or operation_on(group):
+            raise in_transition(group)
+        self._refuse_parked(group)
+        if len(self._open) >= OPERATIONS_OPEN_MAX:
+            raise CommandRefused(f"{OPERATIONS_OPEN_MAX} operations are open: try again when one is done")
+        operation = Operation(uuid, kind, group, first, dry_run)
+        self._open_it(operation)
+        state.effects.flags[operation.key] = operation.row()
+        state.tell("operation_begun", operation=uuid, kind=kind, group=format_group(group.id))
+        self._raise_barrier(operation)
+        return self._progress(operation)
+
+    def _refuse_parked(self, group: Group) -> None:
+        state = self._state
+        route = group.route or state.parking.default_route
+        if route:
+            names = ", ".join(state.parking[index].name for index in route)
+            raise CommandRefused(f"the group is parked in {names}: try again when it has been read back")
+
+    def _open_it(self, operation: Operation) -> None:
+        group = operation.group
+        self._open[operation.uuid] = operation
+        group.flags = group.flags or GroupFlags()
+        group.flags.operation = operation.uuid
+        self._commands.under_way[operation.uuid] = lambda: self._progress(operation)
+
+    def _progress(self, operation: Operation) -> dict[str, Any]:
+        return {
+            "operation": operation.kind, "group": format_group(operation.group.id), "open": True,
+            "waits_for": sorted(self._state.inbounds[index].name for index in operation.awaited),
+        }  # fmt: skip
+
+    # -- barriers --
+
+    def _raise_barrier(self, operation: Operation) -> None:
+        state = self._state
+        operation.awaited = {inbound.index for inbound in state.inbounds}
+        operation.seen, operation.moved_at_ms = self._look(operation), state.now_ms
+        for inbound in state.inbounds:
+            state.effects.actions.append(PublishBarrier(inbound.index, operation.uuid))
+
+    def marked(self, mark: BarrierMark) -> None:
+        """A marker is here. It is over with that; obeyed only if its operation is open."""
+        operation, state = self._open.get(mark.command), self._state
+        state.inbounds[mark.inbound].unacked += 1
+        state.bytes_held += mark.size
+        entry = (mark.arrival, mark.fingerprint)
+        state.effects.records.append(SettledEntries(mark.queue, False, (entry,)))
+        state.settled(mark)
+        if operation is None:
+            state.tell("marker_ignored", operation=mark.command, queue=state.inbounds[mark.inbound].name)
+        elif operation.awaited:
+            operation.awaited.discard(mark.inbound)
+            operation.moved_at_ms = state.now_ms
+            if not operation.awaited:
+                self._pass_barrier(operation)
+
+    def _is_stuck(self, operation: Operation) -> bool:
+        seen, now_ms = self._look(operation), self._state.now_ms
+        if seen != operation.seen:
+            operation.seen, operation.moved_at_ms = seen, now_ms
+        return now_ms - operation.moved_at_ms >= BARRIER_TIMEOUT_MS
+
+    def _look(self, operation: Operation) -> Any:
+        inbounds = [self._state.inbounds[index] for index in operation.awaited]
+        return [(i.unacked, i.waiting, i.dispatched) for i in inbounds]
+
+    def _pass_barrier(self, operation: Operation) -> None:
+        """The last marker is back: what waits of the group now is the scope. Not yet while anybody may still
+        say that it has some of it."""
+        state, group = self._state, operation.group
+        if group.state is GroupState.RECOVERING or state.now_ms < state.suspended_until_ms:
+            return
+        try:
+            self._refuse_parked(group)
+        except CommandRefused as parked:
+            self._fail(operation, str(parked))
+            return
+        scope = self._scope(operation)
+        if not operation.dry_run:
+            self._purge(group, scope)
+        result = {
+            "operation": operation.kind, "group": format_group(group.id), "open": False,
+            "applied": not operation.dry_run, "messages": len(scope), "in_flight": group.in_flight,
+        }  # fmt: skip
+        self._end(operation, result)
+        state.tell("operation_done", uuid=operation.uuid, **result)
+
+    def _scope(self, operation: Operation) -> list[Message]:
+        """What waits of the group, in the orders of its inbound queues, the longest here first."""
+        backlogs = (operation.group.backlogs or {}).values()
+        lines = [[m for m in line.messages if m.state is MessageState.HELD] for line in backlogs]
+        merged = heapq.merge(*lines, key=lambda message: message.received_at_ms)
+        return list(islice(merged, operation.first))
+
+    # -- what is done with the scope --
+
+    def _purge(self, group: Group, scope: list[Message]) -> None:
+        state, records = self._state, self._state.effects.records
+        for message in scope:
+            if message in state.taken_back:
+                records.append(Vanished(message.queue, message.arrival))  # its entry, which nobody has
+        queues: dict[int, list[Message]] = {}
+        for message in scope:
+            queues.setdefault(message.queue, []).append(message)
+        for queue, messages in queues.items():
+            entries = tuple((message.arrival, message.fingerprint) for message in messages)
+            records.append(SettledEntries(queue, False, entries))
+            for message in messages:
+                state.inbounds[message.inbound].waiting -= 1
+                state.taken_back.discard(message)
+                state.suspects.discard(message)
+                state.settled(message)
+        state.counters["purged"] += len(scope)
+        for backlog in list((group.backlogs or {}).values()):
+            group.forget_if_empty(backlog)
+        state.list_backlogs(group)
+
+    # -- the end --
+
+    def _fail(self, operation: Operation, why: str) -> None:
+        error = f"{operation.kind} {operation.uuid}: {why}: nothing was changed"
+        self._end(operation, {"error": error})
+        self._state.tell("operation_failed", uuid=operation.uuid, problem=why)
+
+    def _end(self, operation: Operation, result: dict[str, Any]) -> None:
+        """Its result is committed with what it did, and its group is free for others."""
+        state, group = self._state, operation.group
+        del self._open[operation.uuid]
+        self._commands.done(operation.uuid, result)
+        state.effects.flags[operation.key] = None
+        if group.flags is not None:
+            group.flags.operation = None
+            if not group.flags:
+                group.flags = None
+                state.flagged.discard(group)
+        state.list_backlogs(group)
+        state.forget_if_unused(group)
+        state.resting.note(group, state.now_ms)
