@@ -47,6 +47,7 @@ TYPE_PING: Final = "dispatch.ping"
 KEY_CONTROL: Final = "control"
 KEY_HEARTBEAT: Final = "heartbeat"
 KEY_COMMAND: Final = "command"
+REASON_EXPIRED: Final = "expired"  # its deadline passed before it was processed
 
 #: Words that name a queue of ours; no segment of a lane name may be one of them.
 RESERVED_SEGMENTS: Final = frozenset(

@@ -14,6 +14,7 @@ from pydantic import Field, field_validator
 from dispatcher.protocol import DEFAULT_PREFIX, HEADER_PREFIX, RESERVED_SEGMENTS, dotted_name_problem
 from dispatcher.settings_conflicts import Conflict, lane_conflicts
 from dispatcher.settings_parts import (
+    ExhaustedAct,
     Model,
     OverdueAct,
     PlacementName,
@@ -204,6 +205,10 @@ class RetrySettings(Model):
         default=1_000,
         alias="backoff",
         description="Pause before the second call; it doubles, up to a minute.",
+    )
+    on_exhausted: Annotated[ExhaustedAct, Choice(ExhaustedAct)] = Field(
+        default=ExhaustedAct.SKIP,
+        description="Then: skip it (to the dead queue; the next ones go on), or park: its group stops.",
     )
 
 

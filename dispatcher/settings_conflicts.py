@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from dispatcher.settings_parts import OverdueAct, PolicyName
+from dispatcher.settings_parts import ExhaustedAct, OverdueAct, PolicyName
 
 if TYPE_CHECKING:
     from dispatcher.settings import LaneDefaults
@@ -36,6 +36,8 @@ def lane_conflicts(lane: LaneDefaults) -> list[Conflict]:
         found.append(
             Conflict(("ungrouped", "policy"), "policy concurrent treats all messages alike: balance")
         )
+    if lane.retry.on_exhausted is ExhaustedAct.PARK and lane.policy is PolicyName.CONCURRENT:
+        found.append(Conflict(("retry", "policy"), "on_exhausted: park needs a policy that has groups"))
     if lane.sequence_header is not None and lane.sequence_header in lane.group_header:
         found.append(Conflict(("sequence_header", "group_header"), "is a group header too"))
     if lane.first_header is not None and lane.first_header in (*lane.group_header, lane.sequence_header):
@@ -53,6 +55,8 @@ def _of_group_map(lane: LaneDefaults) -> list[Conflict]:
     if kind == "buckets" and lane.policy is PolicyName.CONCURRENT:
         found.append(Conflict(("group_map", "policy"), "policy concurrent has no groups to put in buckets"))
     if kind == "none":
+        if lane.retry.on_exhausted is ExhaustedAct.PARK:
+            found.append(Conflict(("retry", "group_map"), "group_map none has no groups to park"))
         if lane.rebalance.on_join:
             found.append(Conflict(("rebalance", "group_map"), "group_map none has no groups to move"))
         for key in ("first_header", "group_idle_timeout_ms"):

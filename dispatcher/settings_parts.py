@@ -41,6 +41,13 @@ class OverdueAct(StrEnum):
     EVICT = "evict"
 
 
+class ExhaustedAct(StrEnum):
+    """What becomes of a group when a message of it can't be processed."""
+
+    SKIP = "skip"
+    PARK = "park"
+
+
 class PauseName(StrEnum):
     """What waits while groups move to other consumers."""
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
 
 from dispatcher.cli import options
 from dispatcher.cli.dead_queue import DeadMessage, DeadQueue, Selection
-from dispatcher.cli.output import console, counted, print_json, print_result, shown, table
+from dispatcher.cli.output import console, counted, print_json, print_result, shown, span, table
 from dispatcher.cli.progress import progress
+from dispatcher.cli.stopped import COLUMNS, KEYS, StoppedGroups
 from dispatcher.errors import BrokerUnavailable, CommandRefused
 from dispatcher.group_text import parse_group
 from dispatcher.settings import Settings
@@ -43,6 +44,7 @@ class Decision:
     verb: str
     limit: int | None
     dry_run: bool
+    stopped_only: bool = False  # leaves the dead queue alone
 
     @property
     def releases(self) -> bool:
@@ -69,15 +71,23 @@ def list_dead(
     as_json: options.AsJson = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
-    """List what the dead queue holds, the oldest first: where it came from, why it is there, how often it
-    was tried. It stays there."""
+    """List the groups that have stopped at a message (`retry.on_exhausted: park`), and what the dead queue
+    holds, the oldest first: where it came from, why it is there, how often it was tried. It stays there."""
     settings = options.load_settings(file)
     selection = _selection(group, reason)
+    stopped = StoppedGroups(file, lane, timeout_ms)
+    rows_stopped = stopped.rows(selection)
     result = asyncio.run(_list(settings, lane, selection, offset, limit, timeout_ms))
+    if stopped.may_be:
+        result["stopped"] = rows_stopped[:limit]
     if as_json:
         print_json(result)
         return
     out = console()
+    if stopped.may_be:
+        cells = [(*(row[key] for key in KEYS[:-1]), span(row["since_ms"])) for row in rows_stopped[:limit]]
+        out.print(table(COLUMNS, cells, numbers=COLUMNS[2:]))
+        out.print(f"{counted(len(rows_stopped), 'group')} stopped")
     rows = [tuple(row[key] for key in _KEYS) for row in result["messages"]]
     out.print(table(_COLUMNS, rows, numbers=("hand-overs", "calls", "bytes")))
     more = ", and more" if result["more"] else ""
@@ -97,19 +107,22 @@ def release(
     as_json: options.AsJson = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
-    """Send messages back to the inbound queues that they came from, to be processed again.
+    """Have messages processed again: those at which groups have stopped, before everything that waits behind
+    them, and those in the dead queue.
 
-    They go to the end of their queues: what came later of their groups may have been processed.
+    The latter go to the end of their inbound queues: what came later of their groups may have been processed.
     """
     settings = options.load_settings(file)
     wanted = _wanted(group, reason, origin, everything=everything)
-    if "routing_key" in settings.lanes[options.lane_names(settings, lane).lane].group_header:
+    stopped = StoppedGroups(file, lane, timeout_ms)
+    by_key = "routing_key" in settings.lanes[lane].group_header
+    if by_key and not stopped.may_be:
         raise CommandRefused(
             f"lanes.{lane}.group_header: the routing key is the group, and a released message would have "
             "another one; publish it again where it came from"
         )
-    decision = Decision("released", limit, dry_run)
-    _tell(asyncio.run(_decide(settings, lane, wanted, decision, timeout_ms)), decision, as_json=as_json)
+    decision = Decision("released", limit, dry_run, stopped_only=by_key)
+    _carry_out(settings, stopped, lane, wanted, decision, timeout_ms, as_json)
 
 
 @app.command("drop")
@@ -125,11 +138,38 @@ def drop(
     as_json: options.AsJson = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
-    """Delete messages from the dead queue. They are gone."""
+    """Delete messages: those at which groups have stopped (the groups go on), and those in the dead queue.
+    They are gone."""
     settings = options.load_settings(file)
     wanted = _wanted(group, reason, origin, everything=everything)
     decision = Decision("dropped", limit, dry_run)
-    _tell(asyncio.run(_decide(settings, lane, wanted, decision, timeout_ms)), decision, as_json=as_json)
+    _carry_out(settings, StoppedGroups(file, lane, timeout_ms), lane, wanted, decision, timeout_ms, as_json)
+
+
+@app.command("skip")
+def skip(
+    lane: options.LaneName,
+    group: Group = None,
+    reason: Reason = None,
+    origin: Origin = None,
+    everything: Everything = False,
+    limit: First = None,
+    dry_run: DryRun = False,
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    as_json: options.AsJson = False,
+    timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Send the messages at which groups have stopped to the dead queue; the groups go on behind them."""
+    stopped = StoppedGroups(file, lane, timeout_ms)
+    if not stopped.may_be:
+        raise CommandRefused(
+            f"lanes.{lane}.retry.on_exhausted is not park: no group stops, what fails is skipped"
+        )
+    wanted = _wanted(group, reason, origin, everything=everything)
+    count = stopped.decide("skip", wanted, limit, dry_run=dry_run)
+    would = "would be " if dry_run else ""
+    text = f"{counted(count, 'stopped group')} {would}released behind what failed"
+    print_result({"lane": lane, "groups": count, "applied": not dry_run}, text, as_json=as_json)
 
 
 def _selection(group: str | None, reason: str | None, origin: str | None = None) -> Selection:
@@ -142,9 +182,29 @@ def _wanted(group: str | None, reason: str | None, origin: str | None, *, everyt
     return _selection(group, reason, origin)
 
 
+def _carry_out(
+    settings: Settings, stopped: StoppedGroups, lane: str, wanted: Selection, decision: Decision,
+    timeout_ms: int, as_json: bool,
+) -> None:  # fmt: skip
+    """First for the groups that have stopped, then for what the dead queue holds; and say how many."""
+    verdict = "release" if decision.releases else "drop"
+    groups = stopped.decide(verdict, wanted, decision.limit, dry_run=decision.dry_run)
+    left = None if decision.limit is None else decision.limit - groups
+    result = {"lane": lane, decision.verb: 0, "skipped": 0, "applied": not decision.dry_run}
+    if left != 0 and not decision.stopped_only:
+        result = asyncio.run(_decide(settings, lane, wanted, replace(decision, limit=left), timeout_ms))
+    if stopped.may_be:
+        result["groups"] = groups
+    _tell(result, decision, as_json=as_json)
+
+
 def _tell(result: dict[str, Any], decision: Decision, *, as_json: bool) -> None:
     would = "would be " if decision.dry_run else ""
     text = f"{counted(result[decision.verb], 'message')} {would}{decision.verb}"
+    if "groups" in result:
+        text = (
+            f"{counted(result['groups'], 'stopped group')} {would}{decision.verb}; {text} from the dead queue"
+        )
     if result["skipped"]:
         text += f"; {counted(result['skipped'], 'message')} of no inbound queue left"
     print_result(result, text, as_json=as_json)

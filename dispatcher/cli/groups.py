@@ -167,6 +167,8 @@ def _flags(row: dict[str, Any]) -> str | None:
         set_now.append(f"pinned to {row['pin']}")
     if row.get("operation") is not None:
         set_now.append(f"in transition by {row['operation']}")
+    if row.get("stopped") is not None:
+        set_now.append(f"stopped: {row['stopped']}")
     return ", ".join(set_now) or None
 
 

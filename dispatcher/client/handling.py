@@ -9,10 +9,9 @@ from typing import Final, Generic, TypeVar
 from dispatcher.client.copies import Copy
 from dispatcher.client.retries import GiveUp, RejectMessage, RetryIn, RetryLater, RetryPolicyNow
 from dispatcher.client.schedule import GroupSchedule
+from dispatcher.protocol import REASON_EXPIRED
 
 LOG: Final = logging.getLogger("dispatcher.client")
-#: The reason of a message whose deadline passed before a handler was called (contract section 5).
-EXPIRED: Final = "expired"
 M = TypeVar("M", bound=Copy)
 
 
@@ -40,7 +39,7 @@ class Handling(Generic[M]):
         while (message := self._schedule.start_next(now_ms)) is not None:
             if not message.expired:
                 return message
-            message.settle(EXPIRED, max(1, self._calls.pop(message, 0)))
+            message.settle(REASON_EXPIRED, max(1, self._calls.pop(message, 0)))
             self._schedule.finish(message)
         return None
 

@@ -9,9 +9,9 @@ from dispatcher.core.model import BarrierMark, Message
 from dispatcher.core.moves import Moves
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.state import LaneState
+from dispatcher.protocol import REASON_EXPIRED
 
 REASON_UNGROUPED = "ungrouped"
-REASON_EXPIRED = "expired"
 
 
 class Arrivals:

@@ -173,6 +173,25 @@ class CostedDelivery(Delivery):
         inbound.surcharge += message.cost - 1
 
 
+class SerialDelivery(Delivery):
+    """Where of each group one message is out at a time: it comes back when that is settled."""
+
+    def _dispatch_batch(self, inbound: Inbound, backlog: Backlog, consumer: Consumer, size: int) -> None:
+        super()._dispatch_batch(inbound, backlog, consumer, min(size, 1))
+
+    def _dispatch(self, inbound: Inbound, message: Message, consumer: Consumer, group: Group | None) -> None:
+        super()._dispatch(inbound, message, consumer, group)
+        if group is not None and group.backlogs is not None:
+            for backlog in group.backlogs.values():
+                backlog.leave()
+
+
+class CostedSerialDelivery(CostedDelivery, SerialDelivery):
+    """Both."""
+
+
 def delivery_for(state: LaneState) -> Delivery:
-    """The pass of this lane: what its messages cost is nothing to one in which all cost the same."""
+    """The pass of this lane. Who asks for nothing special pays nothing for it."""
+    if state.stops_failed:
+        return SerialDelivery(state) if state.options.cost is Cost.ONE else CostedSerialDelivery(state)
     return Delivery(state) if state.options.cost is Cost.ONE else CostedDelivery(state)

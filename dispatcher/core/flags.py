@@ -1,7 +1,7 @@
 """What operators have set: the lane or a group is paused, a group is pinned, a consumer is drained.
 
 Flags are committed with the command that sets them, and every leader reads them: they last until somebody
-unsets them. Rows by key: `lane` {paused}, `group:<id>` {paused, pin}, `consumer:<id>` {drained}.
+unsets them. Rows by key: `lane` {paused}, `group:<id>` {paused, pin, stopped}, `consumer:<id>` {drained}.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any, Final
 from dispatcher.core.commands import Arguments, Commands, argument, group_argument
 from dispatcher.core.consumers import Consumer
 from dispatcher.core.effects import OwnerRow
+from dispatcher.core.group_flags import GROUP, keep_flags
 from dispatcher.core.groups import Group, GroupFlags, GroupState
 from dispatcher.core.pins import point_pins
 from dispatcher.core.rebalance import in_transition, known
@@ -20,7 +21,6 @@ from dispatcher.errors import CommandRefused
 from dispatcher.group_text import format_group
 
 LANE: Final = b"lane"
-GROUP: Final = b"group:"
 CONSUMER: Final = b"consumer:"
 Row = dict[str, Any]
 
@@ -47,7 +47,7 @@ class Flags:
             group_key = key.removeprefix(GROUP)
             if state.policy.grouped and state.group_map.may_have(group_key):
                 group = state.group_of_key(group_key)
-                group.flags = flags = GroupFlags(paused=bool(row.get("paused")), pin=row.get("pin"))
+                group.flags = flags = GroupFlags.of_row(row)
                 flags.consumer = state.by_id.get(flags.pin or "")
                 state.flagged.add(group)
             else:  # of another group map: there is no such group in this lane
@@ -76,7 +76,7 @@ class Flags:
         changed, flags.paused = flags.paused is not paused, paused
         shown = format_group(group.id)
         if changed:
-            self._keep(group, flags)
+            keep_flags(self._state, group, flags)
             event = "group_paused" if paused else "group_resumed"
             self._state.tell(event, group=shown, in_flight=group.in_flight)
         return {"group": shown, "paused": paused, "changed": changed, "in_flight": group.in_flight}
@@ -106,7 +106,7 @@ class Flags:
             if consumer is not None and group.state in (GroupState.RECOVERING, GroupState.DRAINING):
                 raise in_transition(group)
             flags.pin, flags.consumer = name, consumer
-            self._keep(group, flags)
+            keep_flags(self._state, group, flags)
             if consumer is not None:
                 self._move_to_pin(group, consumer)
             in_flight = group.in_flight
@@ -196,17 +196,6 @@ class Flags:
         if not state.policy.grouped:
             raise CommandRefused(f"a {state.policy.name} lane has no groups")
         return known(state, group_argument(arguments))
-
-    def _keep(self, group: Group, flags: GroupFlags) -> None:
-        state = self._state
-        group.flags = flags if flags else None
-        if flags:
-            state.flagged.add(group)
-        else:
-            state.flagged.discard(group)
-        state.effects.flags[GROUP + group.id] = _row(group)
-        state.list_backlogs(group)
-        state.forget_if_unused(group)
 
 
 def _row(group: Group) -> Row | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -97,19 +98,46 @@ class Backlog:
             self.source = None
 
 
+@dataclass(slots=True)
+class Stop:
+    """The message at which a group has stopped (`retry.on_exhausted: park`)."""
+
+    inbound: int
+    fingerprint: bytes
+    arrival: tuple[int, int]
+    reason: str
+    attempt: int
+    calls: int
+    consumer: str
+    at_ms: int
+    verdict: str | None = None  # "skip" or "drop": to be done once the message is in front
+
+    def row(self) -> dict[str, Any]:
+        """As Redis keeps it."""
+        return {**asdict(self), "fingerprint": self.fingerprint.hex()}
+
+    @classmethod
+    def of_row(cls, row: dict[str, Any]) -> Stop:
+        return cls(
+            **{**row, "fingerprint": bytes.fromhex(row["fingerprint"]), "arrival": tuple(row["arrival"])}
+        )
+
+
 class GroupFlags:
-    """What operators have said of a group; falsy when that is nothing."""
+    """What operators have said of a group, or have to say; falsy when that is nothing."""
 
-    __slots__ = ("consumer", "operation", "paused", "pin")
+    __slots__ = ("consumer", "operation", "paused", "pin", "stop")
 
-    def __init__(self, *, paused: bool = False, pin: str | None = None) -> None:
+    def __init__(self, *, paused: bool = False, pin: str | None = None, stop: Stop | None = None) -> None:
         self.paused = paused  # nothing more of it is handed over
         self.pin = pin  # the consumer that alone gets it
-        self.consumer: Consumer | None = None  # that one's present incarnation
+        self.stop = stop  # nothing more of it is handed over until somebody decides
+        self.consumer: Consumer | None = None  # that to which it is pinned, its present incarnation
         self.operation: str | None = None  # uuid of the operation that is open on it (its row is that's)
 
     def __bool__(self) -> bool:
-        return self.paused or self.pin is not None or self.operation is not None
+        said = self.paused or self.pin is not None or self.stop is not None
+        return said or self.operation is not None
 
     @property
     def lacks_consumer(self) -> bool:
@@ -119,7 +147,18 @@ class GroupFlags:
     def row(self) -> dict[str, Any] | None:
         """As Redis keeps it."""
         row: dict[str, Any] = {"paused": True} if self.paused else {}
-        return (row or None) if self.pin is None else {**row, "pin": self.pin}
+        if self.pin is not None:
+            row["pin"] = self.pin
+        if self.stop is not None:
+            row["stopped"] = self.stop.row()
+        return row or None
+
+    @classmethod
+    def of_row(cls, row: dict[str, Any]) -> GroupFlags:
+        """The opposite of `row`."""
+        stopped = row.get("stopped")
+        stop = Stop.of_row(stopped) if stopped is not None else None
+        return cls(paused=bool(row.get("paused")), pin=row.get("pin"), stop=stop)
 
 
 class Group:
@@ -164,7 +203,10 @@ class Group:
     def is_held(self) -> bool:
         """What operators have said keeps it from being handed over to anybody."""
         flags = self.flags
-        return flags is not None and (flags.paused or (self.owner is None and flags.lacks_consumer))
+        if flags is None:
+            return False
+        stopped = flags.stop is not None and flags.stop.verdict is None
+        return flags.paused or stopped or (self.owner is None and flags.lacks_consumer)
 
     @property
     def is_unused(self) -> bool:

@@ -14,7 +14,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dispatcher.core.bounds import PROVEN_PER_INBOUND_MAX
 from dispatcher.core.model import Message, MessageState
+from dispatcher.core.options import Cost, LaneOptions
 
 if TYPE_CHECKING:
     from dispatcher.core.consumers import Pool, Share
@@ -140,6 +142,17 @@ class MeasuredInbound(Inbound):
         if message is not None:
             message.cost = self.cost_of(message)
         return message
+
+
+def make_inbounds(options: LaneOptions, pool: Pool, cost_of: Callable[[Message], int]) -> list[Inbound]:
+    """The lane's inbound queues; `cost_of` says what a message costs where that is measured."""
+    made: list[Inbound] = []
+    for index, (name, weight) in enumerate(options.inbounds):
+        if options.cost is Cost.MEASURED:
+            made.append(MeasuredInbound(index, name, weight, pool, PROVEN_PER_INBOUND_MAX, cost_of))
+        else:
+            made.append(Inbound(index, name, weight, pool, PROVEN_PER_INBOUND_MAX))
+    return made
 
 
 class DeficitRoundRobin:

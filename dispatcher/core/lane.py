@@ -68,6 +68,7 @@ from dispatcher.core.refusals import Refusals
 from dispatcher.core.replay import Replay
 from dispatcher.core.settlement import Settlement
 from dispatcher.core.state import LaneState
+from dispatcher.core.stops import Stops
 from dispatcher.core.suspects import Suspects
 from dispatcher.protocol import Heartbeat, Join, Leave, Marker, Settle
 
@@ -86,9 +87,8 @@ class Lane:
         self._adoption = Adoption(self.state, self._recovery, self._groups)
         self._delivery = delivery_for(self.state)
         self._suspects = Suspects(self.state, self._delivery)
-        self._membership = Membership(
-            self.state, self._recovery, self._groups, self._adoption, self._suspects
-        )
+        others = self._recovery, self._groups, self._adoption, self._suspects
+        self._membership = Membership(self.state, *others)
         self._settlement = Settlement(self.state, self._recovery)
         self._refusals = Refusals(self.state, self._settlement, self._groups)
         moves = Moves(self.state)
@@ -126,6 +126,7 @@ class Lane:
             MoveImpossible: moves.given_up,
         }
         self._flags = Flags(self.state, snapshot.flags, self.commands)
+        self._stops = Stops(self.state, self.commands)
         self._membership.load(snapshot.incarnations)
         replay = Replay().read(snapshot.records)
         load_queues(self.state, replay, snapshot.parking_found)
@@ -135,7 +136,7 @@ class Lane:
         self._operations.load(snapshot.flags)
         load_routes(self.state)
         self._suspects.load()
-        if snapshot.owners or any(consumer.in_flight for consumer in self.state.by_uuid.values()):
+        if snapshot.owners or any(c.in_flight for c in self.state.by_uuid.values()):
             self.state.start.is_over(now_ms)
         self._complete = snapshot.complete
         self._begun = False
@@ -151,6 +152,7 @@ class Lane:
         self._parking.begin()
         self._evictions.load()
         self._operations.begin()
+        self._stops.load()
         begun = self.state.take_effects()
         effects = self.checkpoint()
         effects.actions, effects.flags = begun.actions, begun.flags
@@ -179,6 +181,7 @@ class Lane:
         self._operations.run_timers()
         self.state.turnover.look(self.state)
         self.state.start.look(self.state)
+        self._stops.run()
         self._suspects.offer()
         idle = self._delivery.run()
         if self._parking.run(idle=idle):

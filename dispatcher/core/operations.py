@@ -20,6 +20,7 @@ from dispatcher.core.groups import Group, GroupFlags, GroupState
 from dispatcher.core.model import BarrierMark, Message, MessageState
 from dispatcher.core.rebalance import in_transition, known, operation_on
 from dispatcher.core.state import LaneState
+from dispatcher.core.stops import ended_by_others
 from dispatcher.errors import CommandRefused
 from dispatcher.group_text import format_group, parse_group
 
@@ -242,6 +243,7 @@ class Operations:
         state.counters["purged"] += len(scope)
         for backlog in list((group.backlogs or {}).values()):
             group.forget_if_empty(backlog)
+        ended_by_others(state, group, scope)
         state.list_backlogs(group)
 
     # -- the end --

@@ -33,6 +33,7 @@ class LaneOptions:
     rebalance_pause: str = "group"  # or "lane", or "none"
     group_idle_timeout_ms: int | None = None  # None: never
     attempts: int = 3
+    stops_failed: bool = False  # a group stops at a message that can't be processed (`park`)
     backoff_ms: int = 1_000
     ack_timeout_ms: int | None = None  # None: never
     evicts_overdue: bool = False
@@ -43,3 +44,8 @@ class LaneOptions:
     look_ahead_bytes: int = 256 * 1024 * 1024
     park_after_ms: int = 600_000
     parking_queues: tuple[str, ...] = ()  # their names, in order; none: nothing is parked
+
+    @property
+    def measures_work(self) -> bool:
+        """How long consumers are busy with what matters to this lane."""
+        return self.cost is Cost.MEASURED or self.placement_is_measured

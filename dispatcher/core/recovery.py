@@ -282,10 +282,7 @@ class Recovery:
         else:
             assert message.group_id is not None
             message.group = self._state.group(message.group_id)
-            backlog = message.group.backlog(inbound.index)
-            backlog.put_back([message])
-            backlog.leave()  # a suspect may stand before what it was listed for
-            self._state.list_backlog(backlog)
+            self._state.put_in_front(message, message.group)
 
     # -- settles, failures and deaths that come before the original --
 

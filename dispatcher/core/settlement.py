@@ -6,9 +6,11 @@ from typing import Final
 
 from dispatcher.core.consumers import Consumer
 from dispatcher.core.effects import Buried, Record, SettledRange
+from dispatcher.core.entries import open_entry
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.state import LaneState
+from dispatcher.core.stops import stop_at, stops_at
 from dispatcher.protocol import FailedMessage, Settle
 
 #: Handler calls that a consumer may report are kept up to this; the journal and the dead queue have 32 bits.
@@ -82,7 +84,7 @@ class Settlement:
                 self._state.drained(group)
 
     def _fail(self, consumer: Consumer, failed: FailedMessage) -> None:
-        """Given up by its consumer: to the dead queue, the followers go on (`skip`)."""
+        """Given up by its consumer: to the dead queue (`skip`; the followers go on), or its group stops."""
         message = consumer.in_flight.pop(failed.seq, None)
         if message is None:
             self._state.offenders.note(consumer.id, 1)
@@ -93,12 +95,27 @@ class Settlement:
             message, "message_failed", consumer=consumer.id, reason=failed.reason,
             attempt=message.attempt, calls=message.calls,
         )  # fmt: skip
+        stops = stops_at(self._state, message, failed.reason) and not self._recovery.is_orphan(message)
+        if stops:
+            stop_at(self._state, message, failed.reason)
         self._over(consumer, message)
         self._state.work.done(consumer, [message])
-        if message.tag:
+        if stops:
+            self._wait_in_front(message)
+        elif message.tag:
             self._state.end(message, failed.reason)
         else:
             self._recovery.failed_before_its_return(message, failed.reason)
+
+    def _wait_in_front(self, message: Message) -> None:
+        """Its group has stopped at it: it waits before everything newer of it, in nobody's hands."""
+        if message.tag and message.group is not None:
+            self._state.wait_again(message)
+            self._state.put_in_front(message, message.group)
+        else:
+            message.state = MessageState.HELD
+            self._recovery.taken_before_their_return([message])
+        self._state.effects.records.append(open_entry(message))
 
     def withdraw(self, consumer: Consumer, message: Message, reason: str) -> None:
         """Take a message that never reached it out of a consumer's hands, and give it up."""

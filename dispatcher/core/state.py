@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import Any
 
-from dispatcher.core.bounds import (
-    COUNTER_SHIFT,
-    PROVEN_PER_INBOUND_MAX,
-    STALE_OWNERS_PER_STEP,
-)
+from dispatcher.core.bounds import COUNTER_SHIFT, STALE_OWNERS_PER_STEP
 from dispatcher.core.buckets import GroupMap
 from dispatcher.core.consumers import Consumer, ConsumerState, Pool, queue_share
 from dispatcher.core.effects import AckInbound, DeadLetter, Effects, OwnerRow, SendNotice, Tell
 from dispatcher.core.entries import ended_entry
 from dispatcher.core.expiries import Expiries
 from dispatcher.core.groups import Backlog, Group, GroupState
-from dispatcher.core.inbound import Inbound, MeasuredInbound
+from dispatcher.core.inbound import make_inbounds
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.offenders import Offenders
-from dispatcher.core.options import Cost, LaneOptions
+from dispatcher.core.options import LaneOptions
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE, ParkingQueues
 from dispatcher.core.resting import Resting
@@ -36,19 +32,15 @@ class LaneState:
     def __init__(self, options: LaneOptions, lane_epoch: int, now_ms: int) -> None:
         self.options = options
         self.policy = options.policy
+        self.stops_failed = options.stops_failed and options.policy.grouped  # one of a group is out at a time
         self.lane_epoch = lane_epoch
         self.now_ms = now_ms
         self.effects = Effects()
         self.group_map = GroupMap(options.buckets)
         self.groups: dict[bytes, Group] = {}  # by the key that the map gives them
-        self.work = Work(is_measured=options.cost is Cost.MEASURED or options.placement_is_measured)
+        self.work = Work(is_measured=options.measures_work)
         self.pool = Pool(level_of(options, self.work))
-        self.inbounds = [
-            Inbound(index, name, weight, self.pool, PROVEN_PER_INBOUND_MAX)
-            if options.cost is not Cost.MEASURED
-            else MeasuredInbound(index, name, weight, self.pool, PROVEN_PER_INBOUND_MAX, self.work.cost_us)
-            for index, (name, weight) in enumerate(options.inbounds)
-        ]
+        self.inbounds = make_inbounds(options, self.pool, self.work.cost_us)
         self.resting = Resting(options.group_idle_timeout_ms, options.groups_remembered)
         self.turnover = Turnover(rebalances=options.rebalance_on_join)
         self.start = Start(options.start_consumers, options.start_wait_ms)
@@ -82,6 +74,7 @@ class LaneState:
         self.suspended_until_ms = 0  # nothing is dispatched before (Redis may have forgotten things)
         self.is_paused = False  # by an operator
         self.flagged: OrderedSet[Group] = OrderedSet()  # of which operators have said something
+        self.judged: OrderedSet[Group] = OrderedSet()  # of which what stopped them may be looked at
         self.drained_consumers: OrderedSet[str] = OrderedSet()  # ids that get nothing
         self.publishers_blocked = False  # the broker reads nothing: no copy would leave, nobody can be heard
         self.records_since_checkpoint = 0
@@ -252,6 +245,8 @@ class LaneState:
             self.hand_over(group)
         else:
             self.resting.note(group, self.now_ms)
+            if self.stops_failed:
+                self.list_backlogs(group)
 
     def list_backlogs(self, group: Group) -> None:
         """Put what waits of the group where its state says that it may be served from."""
@@ -266,7 +261,10 @@ class LaneState:
         """Enter a backlog in the list of its group's owner, or of free groups, if it may be served."""
         head = backlog.head()
         group = backlog.group
-        if backlog.source is not None or head is None or (group.flags is not None and group.is_held):
+        if backlog.source is not None or head is None or (self.stops_failed and group.in_flight):
+            return
+        if group.flags is not None and (group.is_held or group.flags.stop is not None):
+            self.judged.add(group)
             return
         if head.attempt >= self.suspect_after:
             self.suspects.add(head)
@@ -367,6 +365,13 @@ class LaneState:
             inbound.aging.appendleft(message)
         self.taken_back.add(message)
         self.expiries.watch(message)
+
+    def put_in_front(self, message: Message, group: Group) -> None:
+        """A message that was handed over waits before everything newer of its group."""
+        backlog = group.backlog(message.inbound)
+        backlog.put_back([message])
+        backlog.leave()  # a suspect may stand before what it was listed for
+        self.list_backlog(backlog)
 
     def backlog_of(self, message: Message) -> Backlog | None:
         """Where it waits; None: among the loose ones."""

@@ -10,6 +10,7 @@ from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.pins import point_pins
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.state import LaneState
+from dispatcher.core.stops import stop_at, stops_at
 from dispatcher.core.suspects import REASON_POISON, Suspects
 
 
@@ -34,7 +35,11 @@ class TakeBacks:
         point_pins(state, consumer.id, None)
         groups, messages = len(consumer.groups), len(consumer.in_flight)
         state.tell("consumer_taken_back", consumer=consumer.id, groups=groups, messages=messages)
-        touched = self._return_messages(consumer, self._suspects.poison_of(consumer))
+        poison = self._suspects.poison_of(consumer)
+        if poison is not None and stops_at(state, poison, REASON_POISON):
+            stop_at(state, poison, REASON_POISON)
+            poison = None
+        touched = self._return_messages(consumer, poison)
         for group in list(consumer.incoming):
             _cancel_move(state, group)
         for group in list(consumer.groups):

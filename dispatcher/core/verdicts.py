@@ -6,13 +6,14 @@ from itertools import islice
 from typing import Final
 
 from dispatcher.core.consumers import RECEIVING, Consumer, ConsumerState
-from dispatcher.core.groups import Group, GroupState
+from dispatcher.core.groups import Group, GroupState, Stop
 from dispatcher.core.model import Message
 from dispatcher.core.start import live_consumers
 from dispatcher.core.state import LaneState
 
 UNDELIVERABLE_SHOWN: Final = 5
 HOLDERS_SHOWN: Final = 5
+_DECIDED: Final = {"skip": "skipped", "drop": "dropped"}
 
 
 def verdict(state: LaneState, group: Group, waiting: list[Message], out: list[Message]) -> str:
@@ -69,6 +70,8 @@ def _of_flags(group: Group, waiting: list[Message]) -> str | None:
     flags = group.flags
     if flags is None or not waiting:
         return None
+    if flags.stop is not None:
+        return _of_stop(flags.stop)
     if flags.paused:
         return "Paused by an operator, until `dispatcher groups resume`."
     if group.owner is not None or flags.pin is None:
@@ -82,6 +85,14 @@ def _of_flags(group: Group, waiting: list[Message]) -> str | None:
         count = len(consumer.in_flight)
         return f"Pinned to {flags.pin}, which has {count} unsettled messages, its whole prefetch."
     return None
+
+
+def _of_stop(stop: Stop) -> str:
+    handed, calls = f"{stop.attempt} times", f"{stop.calls} calls"
+    at = f"{stop.reason} (handed over {handed}, {calls} of its handler, last by {stop.consumer})"
+    if stop.verdict is not None:
+        return f"Stopped at a message that failed: {at}. To be {_DECIDED[stop.verdict]} when it is read."
+    return f"Stopped at a message that failed: {at}, until `dispatcher dead release`, `skip` or `drop`."
 
 
 def _of_recovery(group: Group) -> str | None:
@@ -115,13 +126,18 @@ def _of_suspects(state: LaneState, group: Group, waiting: list[Message]) -> str 
         kept = [c for c in state.by_id.values() if c.alone_with is waiting[0]]
         where = f"consumer {kept[0].id} is" if kept else "a consumer is"
         return (
-            f"{waiting[0].attempt} consumers died while they had its first message: it goes alone, "
-            f"as soon as {where} free of everything else."
+            f"{_what_became(state, waiting[0])}: it goes alone, as soon as {where} free of everything else."
         )
     owner = group.owner
     if owner is not None and owner.alone_with is not None:
         return f"Its owner {owner.id} gets nothing else while it tries a message that others died with."
     return None
+
+
+def _what_became(state: LaneState, suspect: Message) -> str:
+    if state.stops_failed:  # some of these may have been failures, of which it was released
+        return f"Its first message was handed over {suspect.attempt} times in vain"
+    return f"{suspect.attempt} consumers died while they had its first message"
 
 
 def _of_group(state: LaneState, group: Group, waiting: list[Message], out: list[Message]) -> str | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from dispatcher.core.commands import argument
 from dispatcher.core.consumers import Consumer
 from dispatcher.core.groups import Group
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.rebalance import operation_on
 from dispatcher.core.state import LaneState
+from dispatcher.core.stops import stopped_groups, stopped_rows
 from dispatcher.core.survey import Survey
 from dispatcher.core.verdicts import undeliverable, verdict
 from dispatcher.errors import CommandRefused
@@ -40,6 +42,7 @@ class Views:
             "groups_pinned": sum(
                 group.flags.pin is not None for group in state.flagged if group.flags is not None
             ),
+            "groups_stopped": len(stopped_groups(state)),
             "held": sum(inbound.waiting for inbound in state.inbounds),
             "in_flight": sum(len(consumer.in_flight) for consumer in state.by_uuid.values()),
             "unconfirmed": state.unconfirmed,
@@ -102,6 +105,7 @@ class Views:
             "held": len(waiting),
             "in_flight": group.in_flight,
             "paused": group.flags is not None and group.flags.paused,
+            "stopped": group.flags.stop.reason if group.flags is not None and group.flags.stop else None,
             "pin": group.flags.pin if group.flags is not None else None,
             "operation": operation_on(group),
             "oldest_ms": max((self._state.now_ms - m.received_at_ms for m in waiting[:1]), default=None),
@@ -177,6 +181,10 @@ class Views:
             "behind": len(waiting),
             "details": details,
         }
+
+    def stopped(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """A page of the groups that have stopped at a message, by their ids. Raises CommandRefused."""
+        return {"groups": stopped_rows(self._state, argument(arguments, "after", str))}
 
     # -- consumers --
 

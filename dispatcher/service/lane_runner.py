@@ -35,7 +35,7 @@ from dispatcher.service.session import Session
 from dispatcher.service.topology import declare_lane, prepare_inbound
 from dispatcher.service.witness import Witness
 from dispatcher.settings import LaneSettings, Settings
-from dispatcher.settings_parts import OverdueAct, PlacementName
+from dispatcher.settings_parts import ExhaustedAct, OverdueAct, PlacementName
 
 log = structlog.get_logger()
 
@@ -263,6 +263,7 @@ class LaneRunner:
             rebalance_pause=lane.rebalance.pause.value,
             group_idle_timeout_ms=lane.group_idle_timeout_ms,
             attempts=lane.retry.attempts,
+            stops_failed=lane.retry.on_exhausted is ExhaustedAct.PARK,
             backoff_ms=lane.retry.backoff_ms,
             ack_timeout_ms=lane.ack_timeout_ms,
             evicts_overdue=lane.on_ack_timeout is OverdueAct.EVICT,

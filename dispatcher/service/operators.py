@@ -55,6 +55,7 @@ class Operators:
             "groups.show": self._group,
             "groups.why": self._why,
             "consumers.list": self._consumers,
+            "dead.stopped": self._stopped,
         }
 
     def status(self) -> dict[str, Any]:
@@ -76,6 +77,9 @@ class Operators:
 
     async def _group(self, arguments: dict[str, Any]) -> dict[str, Any]:
         return self._views.group(arguments)
+
+    async def _stopped(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        return self._views.stopped(arguments)
 
     async def _consumers(self, _: dict[str, Any]) -> dict[str, Any]:
         return self._views.consumers()

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dispatcher.amqp.link import Link
-from dispatcher.core.effects import AckInbound, DeadLetter, Effects, OpenEntry, Snapshot
+from dispatcher.core.effects import AckInbound, DeadLetter, Effects, Ended, OpenEntry, Snapshot
 from dispatcher.core.effects import Dispatched as DispatchedRecord
 from dispatcher.core.events import Event, MessagesArrived
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
+from dispatcher.core.stops import REASON_DROPPED
 from dispatcher.errors import StoreUnavailable
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.intake import Clock
@@ -33,10 +34,13 @@ _CONNECT_S = 0.001
 class Facts:
     """What one commit says, for those who check what happens after it."""
 
-    __slots__ = ("acked", "dispatched", "flags", "given_up", "journalled", "results", "taken")
+    __slots__ = (
+        "acked", "dispatched", "dropped", "flags", "given_up", "journalled", "results", "taken",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.dispatched: list[HandOver] = []
+        self.dropped: list[int] = []  # uids of what an operator deletes
         self.flags: dict[bytes, dict[str, Any] | None] = {}
         self.results: dict[str, dict[str, Any]] = {}  # of commands
         self.journalled: list[tuple[str, int]] = []  # (incarnation, seq)
@@ -100,6 +104,9 @@ class SimStore(LaneStore):
         self.world.history.will_commit(self._chain.leader.encode(), self._chain.last, facts)
 
     def _remember_messages(self, effects: Effects, facts: Facts) -> None:
+        dropped = {
+            (r.inbound, r.arrival) for r in effects.records if type(r) is Ended and r.reason == REASON_DROPPED
+        }
         for record in effects.records:
             if type(record) is DispatchedRecord:
                 uid, group = _uid(record.message), record.message.group
@@ -115,7 +122,11 @@ class SimStore(LaneStore):
             if type(action) is DeadLetter:
                 facts.given_up.append(_uid(action.message))
             if type(action) is AckInbound:
-                facts.acked += [(self.leader, message.queue, message.tag) for message in action.messages]
+                tags = [(self.leader, message.queue, message.tag) for message in action.messages]
+                facts.acked += tags
+                for message, tag in zip(action.messages, tags, strict=True):
+                    if (message.queue, message.arrival) in dropped:
+                        facts.dropped.append(self.world.history.uid_of[tag])
 
 
 def _uid(message: Message) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.client import properties as amqp_properties
@@ -40,9 +41,9 @@ class Life:
     """One message that a producer published."""
 
     __slots__ = (
-        "acked", "buried", "confirmed", "dead_reason", "done_by", "expired", "expires", "fails", "fresh",
-        "given_up", "group", "inbound", "kills", "lost", "place", "purges", "risks", "settled", "starts",
-        "stored", "twins", "uid", "unsure",
+        "acked", "buried", "confirmed", "dead_reason", "done_by", "expired", "expires", "failed", "fails",
+        "fresh", "given_up", "group", "inbound", "kills", "lost", "place", "purges", "risks", "settled",
+        "starts", "stored", "twins", "uid", "unsure",
     )  # fmt: skip
 
     def __init__(
@@ -72,7 +73,7 @@ class Life:
         self.buried = 0  # copies in the dead queue
         self.dead_reason = ""
         self.given_up = False  # that it goes to the dead queue is committed
-        self.purges = 0  # committed ones
+        self.purges = 0  # committed ones, and that it was dropped
         self.risks = 0  # twins: crashes after which one may have been taken for another
         self.fresh = 0  # twins: acked ones that had not been delivered before
         #: Who settled it in words that may count: a kill lost them after they were read, or Redis forgot that
@@ -81,12 +82,18 @@ class Life:
         self.starts: list[tuple[str, int, int]] = []  # (incarnation, seq, attempt)
         self.done_by: dict[str, int] = {}  # incarnation → seq
         self.settled: dict[str, int] = {}  # incarnation → place of its settle in the control queue
+        self.failed: dict[tuple[str, int], int] = {}  # the same by (incarnation, seq): it stopped its group
 
     @property
     def over(self) -> bool:
         """Nobody has to do anything with it any more."""
         known = len(self.settled) > 0 or self.buried > 0 or self.lost or self.expired or self.purges > 0
         return known or (len(self.unsure) > 0 and self.acked > 0)
+
+    def is_let_go_by(self, incarnation: str) -> bool:
+        """Whether it has settled the latest hand-over to it, or may have."""
+        failed = [start[:2] in self.failed for start in self.starts if start[0] == incarnation]
+        return any(failed[-1:]) or incarnation in self.settled or incarnation in self.unsure
 
     def __repr__(self) -> str:
         return (
@@ -119,6 +126,7 @@ class History:
         self.complete = False  # what the present leader read from Redis is known to be everything
         self.doubt = False  # Redis lost writes, and no leader that knew them has written them back
         self.excused: set[int] = set()  # messages of which nobody but the lost Redis knew that they are over
+        self.stops: Callable[[Life], bool] = lambda life: False  # whether a failure of it stops its group
         self._commits: dict[bytes, deque[tuple[int, Facts]]] = {}
         self._markers: dict[tuple[str, int, int], int] = {}  # (incarnation, n, lane epoch) → its place
         self._unsettled: dict[int, Life] = {}
@@ -178,7 +186,12 @@ class History:
         elif kind == "settle":
             held = self.in_hand.get(incarnation, {})
             seqs = [seq for first, last in fields["acked"] for seq in range(first, last + 1)]
-            seqs += [failed["seq"] for failed in fields["failed"]]
+            for seq in (failed["seq"] for failed in fields["failed"]):
+                life = self.lives.get(held.get(seq, 0))
+                if life is not None and self.stops(life):
+                    life.failed.setdefault((incarnation, seq), message.position)
+                else:
+                    seqs.append(seq)
             for seq in seqs:
                 uid = held.get(seq)
                 if uid is not None and incarnation in self.taken:
@@ -242,6 +255,8 @@ class History:
 
     def _forget_settles(self, message: Stored) -> None:
         for life in self.lives.values():
+            if not message.deliveries:
+                life.failed = {who: at for who, at in life.failed.items() if at != message.position}
             for incarnation, at in list(life.settled.items()):
                 if at == message.position:
                     if message.deliveries:
@@ -319,16 +334,21 @@ class History:
             self.journalled.update(facts.journalled)
             for uid in facts.given_up:
                 self.lives[uid].given_up = True
-            for checker in self.checkers:
-                for key, row in facts.flags.items():
-                    checker.flagged(key, row)
-                for hand_over in facts.dispatched:
-                    checker.dispatched(self.lives[hand_over.uid], hand_over)
-                for uuid, result in facts.results.items():
-                    checker.operated(uuid, result)
-            self.may_be_acked.update(self.uid_of[tag] for tag in facts.acked if tag in self.uid_of)
+            for uid in facts.dropped:
+                self.lives[uid].purges += 1
             for incarnation, n in facts.taken:
                 self._take(incarnation, n, lane_epoch)
+            self._tell_checkers(facts)
+            self.may_be_acked.update(self.uid_of[tag] for tag in facts.acked if tag in self.uid_of)
+
+    def _tell_checkers(self, facts: Facts) -> None:
+        for checker in self.checkers:
+            for key, row in facts.flags.items():
+                checker.flagged(key, row)
+            for hand_over in facts.dispatched:
+                checker.dispatched(self.lives[hand_over.uid], hand_over)
+            for uuid, result in facts.results.items():
+                checker.operated(uuid, result)
 
     def _take(self, incarnation: str, n: int, lane_epoch: int) -> None:
         """Its settles behind the marker that ended it do not count."""

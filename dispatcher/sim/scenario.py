@@ -13,7 +13,14 @@ from random import Random
 from typing import Any, Final
 
 from dispatcher.settings import RetrySettings
-from dispatcher.settings_parts import OverdueAct, PauseName, PlacementName, RebalanceSettings, StartSettings
+from dispatcher.settings_parts import (
+    ExhaustedAct,
+    OverdueAct,
+    PauseName,
+    PlacementName,
+    RebalanceSettings,
+    StartSettings,
+)
 from dispatcher.settings_types import Chosen
 from dispatcher.sim.faults.kinds import Fault
 from dispatcher.sim.message_plans import MessagePlan, draw_count, draw_messages
@@ -67,6 +74,11 @@ class Scenario:
         return self.policy != "concurrent" and self.group_maps[0].name != "none"
 
     @property
+    def stops_failed(self) -> bool:
+        """Whether a failure stops its group."""
+        return self.options["retry"].on_exhausted is ExhaustedAct.PARK
+
+    @property
     def dispatchers(self) -> int:
         return len(self.redis_ms)
 
@@ -96,7 +108,12 @@ OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
     "start": lambda random, _: random.choice((StartSettings(),) * 3 + (StartSettings(consumers=3),)),
     "ack_timeout_ms": lambda random, _: random.choice((None, None, 1_000, 2_000)),
     "on_ack_timeout": lambda random, _: random.choice(tuple(OverdueAct)),
-    "retry": lambda random, _: RetrySettings(attempts=random.choice((1, 2, 3, 3, 3))),
+    "retry": lambda random, policy: RetrySettings(
+        attempts=random.choice((1, 2, 3, 3, 3)),
+        on_exhausted=(
+            ExhaustedAct.SKIP if policy == "concurrent" else random.choice(tuple(ExhaustedAct))
+        ),
+    ),
     "heartbeat_ms": lambda random, _: random.choice((300, 1_000, 2_000)),
 }  # fmt: skip
 
@@ -118,6 +135,7 @@ def make_scenario(seed: int, messages: int | None = None) -> Scenario:
     group_maps = _group_maps(chance("group maps"), policy)
     if group_maps == (Chosen("none"),):
         options |= {"group_idle_timeout_ms": None, "ungrouped": "balance", "rebalance": RebalanceSettings()}
+        options["retry"] = RetrySettings(attempts=options["retry"].attempts)
     options |= theme.draw_options(chance("theme"))
     count = messages or draw_count(chance("count"))
     span_ms, groups = random.choice((0, 1_000, 3_000, 6_000)), random.choice((1, 3, 10, 40))

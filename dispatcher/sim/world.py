@@ -17,7 +17,7 @@ from dispatcher.sim.checkers import Checker
 from dispatcher.sim.connections import BrokerConnection
 from dispatcher.sim.consumers import ConsumerMachine
 from dispatcher.sim.dispatchers import DispatcherMachine
-from dispatcher.sim.history import History
+from dispatcher.sim.history import History, Life
 from dispatcher.sim.logs import captured
 from dispatcher.sim.loop import ProcessLoop, Scheduler
 from dispatcher.sim.producers import Producer
@@ -53,9 +53,9 @@ class World:
         from dispatcher.sim.checkers.said import Said
         from dispatcher.sim.checkers.share import Share
         from dispatcher.sim.faults import Faults
-        from dispatcher.sim.faults.operators import undo_everything
+        from dispatcher.sim.faults.operators import decide_stops, undo_everything
 
-        self._undo_everything = undo_everything
+        self._undo_everything, self._decide_stops = undo_everything, decide_stops
         self.scenario = scenario
         self.scheduler = Scheduler(scenario.seed)
         self.begun_at_ms = self.scheduler.now_ms
@@ -77,6 +77,7 @@ class World:
         )
         self.checkers: list[Checker] = [*(kind(self) for kind in kinds), self.liveness]
         self.history = History(self.scheduler, self.names, self.checkers, verbose=verbose)
+        self.history.stops = self.stops
         self.broker = Broker(self.scheduler, self.history)
         self.redis = Redis(self.scheduler)
         self.redis.on_commit = self.history.committed
@@ -108,6 +109,8 @@ class World:
             scheduler.after(consumer.plan.starts_at_ms, consumer.start)
         self.producer.start()
         self.faults.schedule()
+        if self.scenario.stops_failed:
+            self._decide_stops(self.faults)
         with captured(self.history):
             scheduler.run(self.faults.over_at_ms, lambda: False)
             if not scheduler.failures:
@@ -193,6 +196,10 @@ class World:
             self.history.met["leads", "after a restart of the broker"] += 1
         for checker in self.checkers:
             checker.leading(lane)
+
+    def stops(self, life: Life) -> bool:
+        """Whether a failure of it stops its group, instead of being the end of it."""
+        return self.scenario.stops_failed and not life.expires and self.ordered_group(life.group) is not None
 
     def ordered_group(self, group: bytes | None) -> bytes | None:
         """The group that keeps the order of such messages; None: no order is promised."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -16,9 +17,9 @@ from tests.service.harness import ROOT, document, lane
 TIMEOUT_S = 60
 
 
-async def program(vhost: Vhost, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run it with a configuration that has the lane `orders`; it ends by itself."""
-    written = document(vhost.amqp_url, vhost.redis_url, vhost.redis_prefix, {"orders": lane()})
+async def program(vhost: Vhost, *arguments: str, **keys: Any) -> subprocess.CompletedProcess[str]:
+    """Run it with a configuration that has the lane `orders` with these keys; it ends by itself."""
+    written = document(vhost.amqp_url, vhost.redis_url, vhost.redis_prefix, {"orders": lane(**keys)})
 
     def run() -> subprocess.CompletedProcess[str]:
         with tempfile.TemporaryDirectory() as folder:

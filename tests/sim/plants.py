@@ -349,3 +349,18 @@ def purge_not_in_the_journal(lane: Any, session: Any, store: Any) -> None:
         state.effects.records[:] = records
 
     operations._purge = forgetful
+
+
+@planted("said", "order", seed=2)
+def released_behind_its_followers(lane: Any, session: Any, store: Any) -> None:
+    """A message at which its group has stopped waits behind those that came after it."""
+    settlement, state = lane._settlement, lane.state
+    wait_in_front = settlement._wait_in_front
+
+    def wait_behind(message: Any) -> None:
+        wait_in_front(message)
+        backlog = state.backlog_of(message)
+        if backlog is not None:
+            backlog.messages.rotate(-1)
+
+    settlement._wait_in_front = wait_behind

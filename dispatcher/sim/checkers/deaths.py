@@ -14,6 +14,6 @@ class Deaths(Checker):
             return
         for uid in set(history.in_hand.get(incarnation, {}).values()):
             life = history.lives[uid]
-            if life.twins == 1 and incarnation not in life.settled and life.starts[-1][0] == incarnation:
+            if life.twins == 1 and not life.is_let_go_by(incarnation) and life.starts[-1][0] == incarnation:
                 self.violate(f"{incarnation} was taken back without a marker while it had {life}")
                 return

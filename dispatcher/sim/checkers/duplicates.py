@@ -23,7 +23,7 @@ class Duplicates(Checker):
         if life.buried:
             self.violate(f"handed to {incarnation} as {copy.seq} after it went to the dead queue: {life}")
         for former, seq, attempt in life.starts:
-            if former not in history.taken:
+            if former not in history.taken and (former, seq) not in life.failed:
                 self.violate(f"handed to {incarnation} as {copy.seq} while {former} has it as {seq}: {life}")
             elif copy.attempt <= attempt:
                 self.violate(f"handed over again as attempt {copy.attempt}, not above {attempt}: {life}")

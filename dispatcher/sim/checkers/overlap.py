@@ -30,5 +30,4 @@ class Overlap(Checker):
         holders.setdefault(incarnation, []).append(life)
 
     def _has(self, holder: str, life: Life) -> bool:
-        settled = holder in life.settled or holder in life.unsure
-        return not settled and life.uid not in self.world.history.excused
+        return not life.is_let_go_by(holder) and life.uid not in self.world.history.excused

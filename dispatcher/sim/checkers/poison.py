@@ -44,9 +44,11 @@ class Poison(Checker):
     def _has(self, incarnation: str, life: Life) -> bool:
         """Unsettled there, as far as the broker knows, and its original exists."""
         gone = life.lost or life.expired or life.given_up or life.twins > 1 or not self._is_known(life)
-        return not (gone or incarnation in life.settled or incarnation in life.unsure)
+        return not (gone or life.is_let_go_by(incarnation))
 
     def buried(self, life: Life) -> None:
+        if life.failed:  # a hand-over that it was released for counts as the others
+            return
         if life.dead_reason != REASON_POISON or life.twins > 1 or not self._is_known(life):
             return
         holders = self._holders.get(life.uid, [])

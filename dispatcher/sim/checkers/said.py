@@ -1,11 +1,13 @@
-"""What operators have said holds: what is paused, pinned or drained gets nothing that it must not get."""
+"""What operators have said holds: what is paused, pinned or drained gets nothing that it must not get; and
+what has stopped waits for their decision, and goes on with the message at which it had stopped."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from dispatcher.core.effects import Snapshot
-from dispatcher.core.flags import CONSUMER, GROUP, LANE
+from dispatcher.core.flags import CONSUMER, LANE
+from dispatcher.core.group_flags import GROUP
 from dispatcher.sim.checkers import Checker, HandOver
 from dispatcher.sim.history import Life
 from dispatcher.sim.world import World
@@ -20,6 +22,9 @@ class Said(Checker):
         super().__init__(world)
         self._flags: dict[bytes, dict[str, Any]] = {}
         self._newest_epoch = 0
+        self._latest: dict[bytes, tuple[Life, str]] = {}  # by group: what was handed over last, and to whom
+        self._stopped_at: dict[bytes, Life] = {}
+        self._goes_on_with: dict[bytes, Life] = {}
 
     def led(self, lane_epoch: int) -> None:
         self._newest_epoch = lane_epoch
@@ -28,12 +33,25 @@ class Said(Checker):
         """Redis may have lost what was said last. What a leader read before its successor came is old."""
         if snapshot.lane_epoch == self._newest_epoch:
             self._flags = dict(snapshot.flags)
+        if not snapshot.complete:
+            self._latest.clear()
+            self._stopped_at.clear()
+            self._goes_on_with.clear()
 
     def flagged(self, key: bytes, row: dict[str, Any] | None) -> None:
         if row is None:
             self._flags.pop(key, None)
         else:
             self._flags[key] = row
+        if key.startswith(GROUP):
+            self._stopped(key.removeprefix(GROUP), is_stopped="stopped" in (row or {}))
+
+    def _stopped(self, group: bytes, *, is_stopped: bool) -> None:
+        if is_stopped and group not in self._stopped_at and group in self._latest:
+            self._stopped_at[group] = self._latest[group][0]
+        elif not is_stopped and group in self._stopped_at:
+            self._goes_on_with[group] = self._stopped_at.pop(group)
+            self.world.history.met["operator", "decided about a stopped group"] += 1
 
     def dispatched(self, life: Life, to: HandOver) -> None:
         if LANE in self._flags:
@@ -43,7 +61,30 @@ class Said(Checker):
         if to.group is None:
             return
         row = self._flags.get(GROUP + to.group, {})
+        if "stopped" in row:
+            self.violate(f"{to} is handed over while its group has stopped: {life}")
+        if self.world.scenario.stops_failed:
+            self._in_turn(life, to, to.group)
         if row.get("paused"):
             self.violate(f"{to} is handed over while its group is paused: {life}")
         if row.get("pin", to.consumer) != to.consumer:
             self.violate(f"{to} is handed over although its group is pinned to {row['pin']}: {life}")
+
+    def _in_turn(self, life: Life, to: HandOver, group: bytes) -> None:
+        """One message of a group at a time, and first the one at which it had stopped."""
+        due = self._goes_on_with.pop(group, life)
+        if due is not life and due.inbound == life.inbound and not self._is_over(due):
+            self.violate(
+                f"{to} is handed over before the message at which its group had stopped: {life}, {due}"
+            )
+        latest, holder = self._latest.get(group, (life, ""))
+        is_out = latest is not life and not (self._is_over(latest) or latest.is_let_go_by(holder))
+        if is_out and holder not in self.world.history.taken:
+            self.violate(f"{to} is handed over beside another one of its group: {life}, {latest}")
+        self._latest[group] = life, to.incarnation
+
+    def _is_over(self, life: Life) -> bool:
+        """Or nobody can say, as of equal messages."""
+        history = self.world.history
+        unclear = life.twins > 1 or life.uid in history.excused or not history.complete
+        return unclear or life.over or life.given_up or life.expires

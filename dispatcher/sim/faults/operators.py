@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from dispatcher.client import properties as amqp_properties
 from dispatcher.client.properties import Properties
+from dispatcher.core.stops import stopped_groups
+from dispatcher.group_text import format_group
 from dispatcher.protocol import KEY_COMMAND
 from dispatcher.sim.faults.kinds import Fault, fault
 from dispatcher.sim.faults.striking import Faults
@@ -103,6 +105,17 @@ def undo_everything(faults: Faults) -> None:
         orders.append(("consumers.drain", {"consumer": f"c{number}", "undo": True}))
     for name, arguments in orders:
         command(faults, fault, name, arguments, is_old=False)
+
+
+def decide_stops(faults: Faults) -> None:
+    """Twice a second: what groups have stopped at is released, often again and again, skipped or dropped."""
+    now_ms, lane = faults.world.scheduler.now_ms, faults.world.leader_lane()
+    for group, stop in stopped_groups(lane.state) if lane is not None else ():
+        turn = (stop.arrival[1] + stop.attempt) % 4
+        verdict = ("release", "release", "skip", "drop")[turn if stop.attempt < 4 else 2 + turn % 2]
+        said = Fault(now_ms, "decide", stop.arrival[1], stop.attempt)
+        command(faults, said, f"dead.{verdict}", {"group": format_group(group.id)}, is_old=False)
+    faults.after(500, decide_stops, faults)
 
 
 def command(
