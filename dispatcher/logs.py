@@ -18,6 +18,8 @@ from dispatcher.urls import redact
 
 #: Their messages below warnings tell of their own workings, not of the service's.
 _CHATTY: Final = ("aiohttp.access", "asyncio", "pamqp", "pika")
+#: Text of several lines, made by us.
+_TRACEBACKS: Final = ("exception", "stack")
 
 
 def configure(stream: TextIO = sys.stderr, *, level: int = logging.INFO) -> None:
@@ -53,7 +55,7 @@ def configure(stream: TextIO = sys.stderr, *, level: int = logging.INFO) -> None
 def _ending(people: bool) -> list[Processor]:
     if people:
         plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-        return [structlog.processors.format_exc_info, _without_passwords, plain]
+        return [structlog.processors.format_exc_info, _without_passwords, _on_one_line, plain]
     return [
         structlog.processors.ExceptionRenderer(
             structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
@@ -67,6 +69,16 @@ def _without_passwords(
     _logger: Any, _method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
     return {key: _cleaned(value) for key, value in event.items()}
+
+
+def _on_one_line(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """What others wrote (a reason, a name) neither looks like a line of ours nor steers the terminal."""
+    return {
+        key: value.encode("unicode_escape").decode()
+        if isinstance(value, str) and key not in _TRACEBACKS and not value.isprintable()
+        else value
+        for key, value in event.items()
+    }
 
 
 def _cleaned(value: Any) -> Any:

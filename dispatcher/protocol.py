@@ -309,8 +309,18 @@ def _decode_join(fields: dict[str, Any]) -> Join:
         consumer=_name(fields, "consumer"), incarnation=_text(fields, "incarnation"),
         n=_integer(fields, "n", 1, SEQ_MAX), queue=_text(fields, "queue"),
         prefetch=_integer(fields, "prefetch", 1, PREFETCH_MAX),
-        in_hand=tuple(_in_hand(item) for item in _list(fields, "in_hand", PREFETCH_MAX)),
+        in_hand=_all_in_hand(_list(fields, "in_hand", PREFETCH_MAX)),
     )  # fmt: skip
+
+
+def _all_in_hand(items: list[Any]) -> tuple[InHand, ...]:
+    seqs: set[int] = set()
+    in_hand = tuple(map(_in_hand, items))
+    for message in in_hand:
+        if message.seq in seqs:
+            raise ProtocolViolation(f"in_hand: seq {message.seq} is named twice")
+        seqs.add(message.seq)
+    return in_hand
 
 
 def _in_hand(item: Any) -> InHand:
@@ -348,9 +358,11 @@ def _failed(item: Any) -> FailedMessage:
     attempts = item.get("attempts", 1)
     if not _is_integer(attempts, 1, SEQ_MAX):
         raise ProtocolViolation(f"attempts: must be an integer from 1 to {SEQ_MAX}")
-    return FailedMessage(
-        seq=_integer(item, "seq", 1, SEQ_MAX), reason=str(item.get("reason", "failed")), attempts=attempts
-    )  # fmt: skip
+    reason = item.get("reason", "failed")
+    if not isinstance(reason, str):
+        raise ProtocolViolation("reason: must be a string")
+    reason = reason.encode(errors="replace").decode()  # JSON can write half a character: nobody else can
+    return FailedMessage(seq=_integer(item, "seq", 1, SEQ_MAX), reason=reason, attempts=attempts)
 
 
 def _json_object(body: bytes) -> dict[str, Any]:
@@ -365,7 +377,11 @@ def _json_object(body: bytes) -> dict[str, Any]:
 
 def _text(fields: dict[str, Any], key: str) -> str:
     value = fields.get(key)
-    if not isinstance(value, str) or not 0 < len(value.encode(errors="replace")) <= _SHORT_STRING_BYTES_MAX:
+    try:  # JSON can write half a character ("\\ud800"): the broker has nothing of such a name
+        size = len(value.encode()) if isinstance(value, str) else 0
+    except UnicodeEncodeError:
+        size = 0
+    if not isinstance(value, str) or not 0 < size <= _SHORT_STRING_BYTES_MAX:
         raise ProtocolViolation(f"{key}: must be a string of 1 to {_SHORT_STRING_BYTES_MAX} bytes")
     return value
 

@@ -59,6 +59,22 @@ def test_no_passwords(stream: io.StringIO) -> None:
     assert "the body" not in stream.getvalue().replace('body = b"the body"', "")
 
 
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
+def test_what_others_wrote_stays_within_its_line(stream: io.StringIO) -> None:
+    logs.configure(stream)
+    structlog.get_logger().info("message_failed", reason="no\n12:00:00 [info] lane_led \x1b[2J\x07")
+    try:
+        raise OSError("no route")
+    except OSError:
+        structlog.get_logger().exception("lane_failed")
+    first, *rest = stream.getvalue().splitlines()
+    assert "lane_led" in first
+    assert "[2J" in first
+    assert "\x1b[2J" not in first
+    assert "\x07" not in first
+    assert any("no route" in line for line in rest)
+
+
 def test_readable_on_a_terminal() -> None:
     stream = Terminal()
     logs.configure(stream)

@@ -44,10 +44,9 @@ def check_management(settings: Settings, url: str, findings: Findings) -> None:
         policies = management.request(f"policies/{vhost}")
         queues = {queue["name"]: queue for queue in management.request(f"queues/{vhost}?columns={_COLUMNS}")}
     except BrokerUnavailable as error:
-        reason = str(error).split(": ", 1)[-1]
         findings.note(
-            f"rabbitmq: the management API does not answer ({reason}); policies and kinds of queues were "
-            "not looked at (--management URL)"
+            f"rabbitmq: the management API can't be asked ({error}); policies and kinds of queues were not "
+            "looked at: enable the plugin rabbitmq_management, or say where it is (--management URL)"
         )
         return
     _check_alarms(management, findings)

@@ -7,7 +7,7 @@ reports in hand is an open entry, whatever the journal says (docs/architecture.m
 
 from __future__ import annotations
 
-from dispatcher.core.bounds import COUNTER_SHIFT
+from dispatcher.core.bounds import COUNTER_SHIFT, LANE_EPOCHS_AHEAD_MAX
 from dispatcher.core.consumers import PRESENT, Consumer
 from dispatcher.core.effects import UNKNOWN_INBOUND
 from dispatcher.core.entries import open_entry
@@ -64,8 +64,12 @@ class Adoption:
         Nothing was dispatched yet, so beginning again with a higher lane epoch costs nothing.
         """
         lane_epoch = seq >> COUNTER_SHIFT
-        if self.open and lane_epoch >= self._state.lane_epoch:
+        if self.open and lane_epoch >= self._state.lane_epoch and not self._is_made_up(seq):
             raise NumbersBehind(lane_epoch + 1)
+
+    def _is_made_up(self, seq: int) -> bool:
+        """No leader can have given this number."""
+        return (seq >> COUNTER_SHIFT) > self._state.lane_epoch + LANE_EPOCHS_AHEAD_MAX
 
     def closes_now(self) -> bool:
         """True once: the consumers have had their time."""
@@ -84,7 +88,9 @@ class Adoption:
         for item in join.in_hand:
             self.heard_of(item.seq)
         for item in join.in_hand:
-            if item.seq not in consumer.in_flight:
+            if self._is_made_up(item.seq):
+                self._state.offenders.note(consumer.id, 1)
+            elif item.seq not in consumer.in_flight:
                 self._adopt(consumer, item)
 
     def _adopt(self, consumer: Consumer, item: InHand) -> None:

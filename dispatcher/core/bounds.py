@@ -19,5 +19,8 @@ OFFENDERS_MAX: Final = 100
 #: the time in seconds, so the counters never go back: not over a take-over in the same second, and not even
 #: if Redis forgets everything.
 COUNTER_SHIFT: Final = 20
+#: A number of a lane epoch that is so far ahead of ours (four years of seconds) was made up. Whoever believed
+#: it would soon be out of numbers that JSON holds exactly.
+LANE_EPOCHS_AHEAD_MAX: Final = 2**27
 #: Later than any clock will say.
 NEVER_MS: Final = 1 << 62

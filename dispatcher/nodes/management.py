@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -49,9 +50,12 @@ class Management:
             with error:
                 reason = error.read().decode(errors="replace")
             raise BrokerUnavailable(f"{method} {url}: {error.code} {reason}") from None
-        except OSError as error:
-            raise BrokerUnavailable(f"{method} {url}: {error}") from None
-        return json.loads(content) if content else None
+        except (OSError, http.client.HTTPException) as error:
+            raise BrokerUnavailable(f"{method} {url}: {_plainly(error)}") from None
+        try:
+            return json.loads(content) if content else None
+        except ValueError:
+            raise BrokerUnavailable(f"{method} {url}: it is no management API, it answers no JSON") from None
 
     def create_vhost(self, name: str) -> None:
         """Create a vhost in which this user may do everything."""
@@ -62,6 +66,14 @@ class Management:
     def delete_vhost(self, name: str) -> None:
         """Delete a vhost with everything in it; its connections are closed by the broker."""
         self.request(f"vhosts/{quote(name, safe='')}", "DELETE")
+
+
+def _plainly(error: OSError | http.client.HTTPException) -> str:
+    """What the system says, without the names that Python has for it."""
+    reason = getattr(error, "reason", error)  # urllib wraps what it met
+    if isinstance(reason, http.client.HTTPException):
+        return "it does not speak HTTP"
+    return str(getattr(reason, "strerror", None) or reason)
 
 
 def with_vhost(amqp_url: str, vhost: str) -> str:

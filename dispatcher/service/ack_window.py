@@ -2,8 +2,8 @@
 
 A single ack makes RabbitMQ walk, twice, over every unacked delivery before it: 0.2 ms with some hundreds of
 them, three times what relaying a message costs, and its queue delivers nothing meanwhile. So what is settled
-behind unsettled deliveries waits for these, unless few are before it, it has waited for long, or the
-look-ahead is nearly full of such.
+behind unsettled deliveries waits for these, unless few are before it, it has waited for long, the look-ahead
+is nearly full of such, or it is nearly full and somebody with free capacity awaits what is behind it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,15 @@ SINGLE_ACK_DELAY_MS: Final = 250
 FEW_BEFORE: Final = 50
 #: So that the queue's length on the broker is never wrong for long.
 SINGLE_ACK_DELAY_MS_MAX: Final = 2_000
+#: The prefetch is nearly used up when RabbitMQ may send less than this part of it more.
+ROOM_PART: Final = 10
+#: Then a consumer with nothing to do waits for no longer than this for each message of the prefetch. By
+#: default that is as long as a message is in flight under load; and a lane of which a part x is stuck in
+#: front still gets (1 - x) times 40,000 messages a second, however small its look-ahead.
+AWAITED_ACK_DELAY_US: Final = 25
+#: What is awaited may cost half a millisecond. More would not help: the queue would deliver nothing
+#: meanwhile.
+AWAITED_BEFORE: Final = 1_000
 
 
 class Ack(NamedTuple):
@@ -30,15 +39,16 @@ class Ack(NamedTuple):
 
 
 class AckWindow:
-    """The deliveries of one channel that are not acked. Tags count up from 1 without gaps."""
+    """The deliveries of one channel that are not acked, at most `prefetch`; tags count up from 1."""
 
-    def __init__(self, *, waiting_max: int) -> None:
+    def __init__(self, *, prefetch: int) -> None:
         self._delivered = 0
         self._unsettled: OrderedDict[int, None] = OrderedDict()  # in order: bounded by the look-ahead
         self._fresh: list[int] = []  # settled since the last `take`
         self._waiting: dict[int, int] = {}  # settled behind an unsettled one: tag → since when
         self._waiting_heap: list[int] = []  # the same tags, lowest first, and some that are acked since
-        self._waiting_max = waiting_max  # more settled ones than this behind a stuck one: ack at once
+        self._nearly_full = prefetch - prefetch // ROOM_PART  # more that wait than this: ack at once
+        self._awaited_delay_ms = -(-prefetch * AWAITED_ACK_DELAY_US // 1_000)
         self._look_at_ms: int | None = None  # when to look for single acks again
         self._settled: deque[int] = deque()  # in the order of their settles, until `take_acked`
 
@@ -54,8 +64,11 @@ class AckWindow:
         self._fresh.append(tag)
         self._settled.append(tag)
 
-    def take(self, now_ms: int, *, everything: bool = False) -> list[Ack]:
-        """The acks to send now, in order. `everything` leaves nothing waiting."""
+    def take(self, now_ms: int, *, awaited: bool = False, everything: bool = False) -> list[Ack]:
+        """The acks to send now, in order. `everything` leaves nothing waiting.
+
+        `awaited`: somebody could work on what RabbitMQ may not send yet.
+        """
         lowest = next(iter(self._unsettled), self._delivered + 1)
         waiting, heap = self._waiting, self._waiting_heap
         last = 0
@@ -73,19 +86,28 @@ class AckWindow:
         acks = [Ack(last, True)] if last else []
         if not waiting:
             self._look_at_ms = None
-        elif everything or len(waiting) > self._waiting_max:
+        elif everything or len(waiting) > self._nearly_full:
             acks += self._singly(list(waiting))
-        elif self._look_at_ms is None:
-            self._look_at_ms = now_ms + SINGLE_ACK_DELAY_MS
-        elif now_ms >= self._look_at_ms:
-            acks += self._singly(self._due(now_ms))
-            self._look_at_ms = now_ms + SINGLE_ACK_DELAY_MS if waiting else None
+        elif awaited and len(self._unsettled) + len(waiting) >= self._nearly_full:
+            acks += self._in_time(now_ms, self._awaited_delay_ms, AWAITED_BEFORE)
+        else:
+            acks += self._in_time(now_ms, SINGLE_ACK_DELAY_MS, FEW_BEFORE)
         return acks
 
-    def _due(self, now_ms: int) -> list[int]:
-        """Those that have waited long enough for what they cost."""
-        cheap = next(islice(self._unsettled, FEW_BEFORE, None), self._delivered + 1)
-        soon_ms, late_ms = now_ms - SINGLE_ACK_DELAY_MS, now_ms - SINGLE_ACK_DELAY_MS_MAX
+    def _in_time(self, now_ms: int, delay_ms: int, before: int) -> list[Ack]:
+        """Look now, if it is time, and say when to look again."""
+        look_at_ms = now_ms + delay_ms if self._look_at_ms is None else self._look_at_ms
+        acks: list[Ack] = []
+        if look_at_ms <= now_ms:
+            acks = self._singly(self._due(now_ms, delay_ms, before))
+            look_at_ms = now_ms + delay_ms
+        self._look_at_ms = min(look_at_ms, now_ms + delay_ms) if self._waiting else None
+        return acks
+
+    def _due(self, now_ms: int, delay_ms: int, before: int) -> list[int]:
+        """Those that have waited this long with at most so many before them, or too long."""
+        cheap = next(islice(self._unsettled, before, None), self._delivered + 1)
+        soon_ms, late_ms = now_ms - delay_ms, now_ms - SINGLE_ACK_DELAY_MS_MAX
         return [
             tag
             for tag, since_ms in self._waiting.items()

@@ -63,7 +63,7 @@ class ControlInbox:
         self._operators = operators
         self._counters = counters
         self._control_tag = self._command_tag = 0
-        self._acks = AckWindow(waiting_max=CONTROL_PREFETCH)
+        self._acks = AckWindow(prefetch=CONTROL_PREFETCH)
         self._committed_tag = 0  # what came of control messages up to this tag is committed
         self._kept: set[int] = set()  # tags of those whose copy in the dead queue is not confirmed
 

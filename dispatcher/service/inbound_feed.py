@@ -30,8 +30,6 @@ FORMER_LEADER_POLL_S: Final = 0.02
 #: From a restart of the broker until its quorum queues have elected a leader. That took 0.2 s on a busy
 #: machine, and nothing in AMQP says that it is over.
 ELECTION_S: Final = 2.0
-#: When less than this part of the look-ahead is unsettled, the rest is acked singly, whatever it costs.
-UNSETTLED_PART: Final = 10
 #: What is fetched while fetching is stopped; 0 would mean without a limit.
 STOPPED_PREFETCH: Final = 1
 
@@ -109,7 +107,7 @@ class InboundFeed:
         self._report = report
         self._look_ahead = look_ahead
         self._consumer_tag, self._consumers = source.consumer_tag, 1
-        self._acks = AckWindow(waiting_max=look_ahead - look_ahead // UNSETTLED_PART)
+        self._acks = AckWindow(prefetch=look_ahead)
         self._delivered = 0
         self._wake = asyncio.Event()
         self._paused, self._fetching = False, True  # what is wanted, and what is
@@ -128,7 +126,8 @@ class InboundFeed:
 
     def flush_acks(self, now_ms: int, *, everything: bool = False) -> None:
         """Send the acks that are due, in order."""
-        for ack in self._acks.take(now_ms, everything=everything):
+        awaited = bool(self._inbound.free.pool)  # somebody has free capacity, and nothing to do
+        for ack in self._acks.take(now_ms, awaited=awaited, everything=everything):
             self._link.ack(self._channel, ack.tag, ack.multiple)
         if self._acks.unproven:
             self._wake.set()

@@ -30,7 +30,7 @@ from dispatcher.core.effects import Effects
 from dispatcher.core.events import Event, MessagesArrived, PublishersBlocked, QueueReturned
 from dispatcher.core.lane import Lane
 from dispatcher.core.views import Views
-from dispatcher.errors import BrokerUnavailable, DispatcherError, Fenced, NumbersBehind
+from dispatcher.errors import BrokerUnavailable, DispatcherError, Fenced, InvalidTransition
 from dispatcher.protocol import LaneNames
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.caution import NO_SUSPICION, Suspicion
@@ -131,7 +131,16 @@ class Session:
 
     def _if_alive(self, act: Callable[[], None]) -> None:
         if not self.ended.done():
-            act()
+            try:
+                act()
+            except Exception as failure:
+                self._fail(failure)
+
+    def _fail(self, failure: Exception) -> None:
+        """Not to be left half done: the lane starts afresh from what is committed."""
+        if isinstance(failure, InvalidTransition) or not isinstance(failure, DispatcherError):
+            log.error("lane_failed", lane=self._names.lane, exc_info=failure)
+        self.end(failure)
 
     # -- what comes in --
 
@@ -140,8 +149,7 @@ class Session:
         try:
             self._receive(events)
         except Exception as failure:
-            log.exception("lane_failed", lane=self._names.lane)
-            self.end(failure)
+            self._fail(failure)
 
     def _receive(self, events: list[Any]) -> None:
         deliveries: dict[int, list[Delivery]] = {}
@@ -235,11 +243,8 @@ class Session:
             if self.lane.checkpoint_is_due():
                 self._commit(self.lane.checkpoint())
             self._arm_timer()
-        except NumbersBehind as behind:
-            self.end(behind)
         except Exception as failure:
-            log.exception("lane_failed", lane=self._names.lane)
-            self.end(failure)
+            self._fail(failure)
 
     def _commit(self, effects: Effects) -> None:
         self._ticks.add(effects, self._control.take_read())
@@ -251,11 +256,10 @@ class Session:
     def _finish(self, tick: Tick) -> None:
         try:
             self._outbox.perform(tick.effects.actions)
-            for feed in self._feeds:
-                feed.flush_acks(self._clock.now_ms())
+            self._flush_acks()
             self._control.ack(tick.read)
-        except DispatcherError as failure:
-            self.end(failure)
+        except Exception as failure:
+            self._fail(failure)
 
     def _arm_timer(self) -> None:
         """Wake up for the core's next deadline, or for acks that wait."""
@@ -269,9 +273,12 @@ class Session:
             self._timer = self._loop.call_later(delay_ms / 1000, self._wake)
 
     def _wake(self) -> None:
+        self._if_alive(self._flush_acks)
+        self._schedule()
+
+    def _flush_acks(self) -> None:
         for feed in self._feeds:
             feed.flush_acks(self._clock.now_ms())
-        self._schedule()
 
     # -- inbound --
 

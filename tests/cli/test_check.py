@@ -114,7 +114,33 @@ def test_priorities_are_refused_with_and_without_the_management_api(
         "lanes.orders.inbound[0].queue: 'orders.high' has x-max-priority, which reorders redeliveries; "
         "use one inbound queue per priority"
     ]
-    assert any("management API does not answer" in note for note in found["note"]) == (management is not None)
+    assert any("management API can't be asked" in note for note in found["note"]) == (management is not None)
+
+
+@pytest.mark.usefixtures("inbound")
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("http://127.0.0.1:9", "http://127.0.0.1:9/api/overview: Connection refused"),
+        ("http://u:hunter2@127.0.0.1:9/x", "http://127.0.0.1:9/x/api/overview: Connection refused"),
+        ("nothing", "no host given"),
+        ("{api}/no/such", "404"),
+        ("http://guest:wrong@{host}", "401"),
+    ],
+)
+def test_a_management_api_that_can_not_be_asked_is_a_note_and_says_what_to_do(
+    run: Run, servers: Servers, url: str, problem: str
+) -> None:
+    host = urlsplit(servers.management_url).netloc.rpartition("@")[2]
+    found = levels(run, "--management", url.format(api=servers.management_url, host=host))
+    assert found["problem"] == []
+    (note,) = (
+        note for note in found["note"] if note.startswith("rabbitmq: the management API can't be asked")
+    )
+    assert problem in note
+    assert "enable the plugin rabbitmq_management, or say where it is (--management URL)" in note
+    assert "urlopen" not in note
+    assert "hunter2" not in note
 
 
 def test_streams_delivery_limits_and_policies(run: Run, vhost: Vhost) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
+from dispatcher.core.bounds import COUNTER_SHIFT, LANE_EPOCHS_AHEAD_MAX
 from dispatcher.core.effects import Dispatched, IncarnationRow, Snapshot
 from dispatcher.core.events import MessagesArrived, PingRouted, RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.policies import policy
+from dispatcher.errors import NumbersBehind
+from dispatcher.protocol import SEQ_MAX, Heartbeat, InHand, Join
 
 NOW_MS = 1_700_000_000_500
 ROW = IncarnationRow("c1", "uuid", "q1", 1, 10, "live")
@@ -30,3 +35,34 @@ def test_a_take_over_within_the_same_second_uses_higher_numbers() -> None:
     first, second = (_first_dispatch(NOW_MS // 1000 + leader) for leader in range(2))
     assert second.seq > first.seq
     assert second.epoch > first.epoch
+
+
+def _asking_lane() -> Lane:
+    """One whose Redis has forgotten everything: it believes consumers."""
+    snapshot = Snapshot(NOW_MS // 1000, complete=False, broker_restarted=False)
+    lane = Lane(OPTIONS, snapshot, NOW_MS)
+    lane.start(NOW_MS)
+    return lane
+
+
+@pytest.mark.parametrize("last", [(NOW_MS // 1000 + LANE_EPOCHS_AHEAD_MAX + 1) << COUNTER_SHIFT, SEQ_MAX])
+def test_a_number_that_nobody_can_have_given_is_not_believed(last: int) -> None:
+    """Else the next leader's numbers would be higher than JSON holds exactly, for ever."""
+    lane = _asking_lane()
+    lane.step([Heartbeat(consumer="c1", incarnation="uuid", queue="q1", held=0, last=last)], NOW_MS)
+    held = (
+        InHand(seq=last, group=b"g", fingerprint=bytes(16)),
+        InHand(seq=1, group=b"h", fingerprint=b"h" * 16),
+    )
+    lane.step([Join(consumer="c1", incarnation="uuid", n=1, queue="q1", prefetch=10, in_hand=held)], NOW_MS)
+    assert set(lane.state.by_id["c1"].in_flight) == {1}, "what else it has in hand is believed"
+    assert lane.state.by_id["c1"].next_seq == NOW_MS // 1000 << COUNTER_SHIFT
+    assert lane.state.counters["settles_ignored"] == 1
+
+
+def test_a_number_of_a_clock_that_ran_ahead_is_believed() -> None:
+    ahead = (NOW_MS // 1000 + LANE_EPOCHS_AHEAD_MAX) << COUNTER_SHIFT
+    with pytest.raises(NumbersBehind):
+        _asking_lane().step(
+            [Heartbeat(consumer="c1", incarnation="uuid", queue="q1", held=0, last=ahead)], NOW_MS
+        )

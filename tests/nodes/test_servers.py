@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
-from dispatcher.errors import ConfigurationError
+from dispatcher.errors import BrokerUnavailable, ConfigurationError
 from dispatcher.nodes import Management, Servers, servers_from_environment, with_vhost
 from dispatcher.nodes.containers import engine_answers, open_containers
 from dispatcher.nodes.readiness import rabbitmq_answers, redis_answers
@@ -72,3 +74,24 @@ def test_containers_answer() -> None:
     with open_containers() as (amqp_url, management_url, redis_url):
         assert rabbitmq_answers(amqp_url, management_url)
         assert redis_answers(redis_url)
+
+
+@pytest.mark.parametrize("answer", [b"AMQP\x00\x00\x09\x01", b"HTTP/1.1 200 OK\r\n\r\n<html>"])
+def test_what_is_no_management_api_is_named_as_such(answer: bytes) -> None:
+    """A wrong port, or a web server of somebody else's."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            asking, _ = listening.accept()
+            with asking:
+                asking.recv(65_536)
+                asking.sendall(answer)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        api = Management(f"http://u:pw@127.0.0.1:{listening.getsockname()[1]}")
+        with pytest.raises(
+            BrokerUnavailable, match=r"overview: it (does not speak HTTP|is no management API)"
+        ):
+            api.request("overview")
+        serving.join()

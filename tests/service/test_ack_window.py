@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.service.ack_window import (
+    AWAITED_ACK_DELAY_US,
+    AWAITED_BEFORE,
     FEW_BEFORE,
     SINGLE_ACK_DELAY_MS,
     SINGLE_ACK_DELAY_MS_MAX,
@@ -14,8 +16,8 @@ from dispatcher.service.ack_window import (
 )
 
 
-def _window(delivered: int, *settled: int, waiting_max: int = 1_000_000) -> AckWindow:
-    window = AckWindow(waiting_max=waiting_max)
+def _window(delivered: int, *settled: int, prefetch: int = 1_000_000) -> AckWindow:
+    window = AckWindow(prefetch=prefetch)
     window.deliver(delivered)
     for tag in settled:
         window.settle(tag)
@@ -46,7 +48,7 @@ def test_what_waits_goes_with_the_one_that_it_waited_for() -> None:
 
 
 def test_a_multiple_ack_never_names_a_tag_that_was_acked_singly() -> None:
-    window = _window(4, 2, waiting_max=0)
+    window = _window(4, 2, prefetch=0)
     assert window.take(0) == [Ack(2, False)]
     window.settle(1)
     assert window.take(0) == [Ack(1, True)]
@@ -66,6 +68,45 @@ def test_single_acks_that_cost_much_wait_longer() -> None:
     assert window.deadline_ms() is None
 
 
+def test_who_awaits_what_a_full_prefetch_keeps_back_is_not_kept_waiting() -> None:
+    """What may wait depends on the prefetch: a small one is used up in no time."""
+    stuck, prefetch = FEW_BEFORE + 10, 100
+    window = _window(90, *range(stuck + 1, 91), prefetch=prefetch)
+    assert window.take(0) == []
+    assert window.deadline_ms() == SINGLE_ACK_DELAY_MS
+    assert window.take(0, awaited=True) == []
+    soon_ms = prefetch * AWAITED_ACK_DELAY_US // 1_000 + 1
+    assert window.deadline_ms() == soon_ms
+    assert window.take(soon_ms - 1, awaited=True) == []
+    assert window.take(soon_ms, awaited=True) == [Ack(tag, False) for tag in range(stuck + 1, 91)]
+    assert window.deadline_ms() is None
+
+
+def test_what_is_awaited_may_cost_more_but_not_any_price() -> None:
+    near, far, prefetch = AWAITED_BEFORE, AWAITED_BEFORE + 3, AWAITED_BEFORE + 3
+    window = _window(far, near, far, prefetch=prefetch)
+    window.take(0, awaited=True)
+    soon_ms = prefetch * AWAITED_ACK_DELAY_US // 1_000 + 1
+    assert window.take(soon_ms, awaited=True) == [Ack(near, False)]
+    assert window.take(SINGLE_ACK_DELAY_MS_MAX - 1, awaited=True) == []
+    assert window.take(SINGLE_ACK_DELAY_MS_MAX + soon_ms, awaited=True) == [Ack(far, False)]
+
+
+def test_nobody_awaits_what_rabbitmq_may_send_anyway() -> None:
+    window = _window(89, *range(FEW_BEFORE + 10, 90), prefetch=100)
+    assert window.take(0, awaited=True) == []
+    assert window.take(SINGLE_ACK_DELAY_MS, awaited=True) == []
+    window.deliver(1)
+    assert window.take(SINGLE_ACK_DELAY_MS + 1, awaited=True) == []
+    assert window.take(SINGLE_ACK_DELAY_MS + 4, awaited=True) != []
+
+
+def test_what_nobody_awaits_may_wait() -> None:
+    window = _window(100, 100, prefetch=100)
+    for now_ms in range(0, SINGLE_ACK_DELAY_MS_MAX, 100):
+        assert window.take(now_ms, awaited=False) == []
+
+
 def test_each_waits_from_its_own_settle() -> None:
     window = _window(3, 2)
     window.take(0)
@@ -76,7 +117,7 @@ def test_each_waits_from_its_own_settle() -> None:
 
 
 def test_many_settled_ones_behind_a_stuck_one_are_acked_at_once() -> None:
-    window = _window(4, 2, 3, waiting_max=2)
+    window = _window(4, 2, 3, prefetch=2)
     assert window.take(0) == []
     window.settle(4)
     assert window.take(0) == [Ack(2, False), Ack(3, False), Ack(4, False)]
@@ -122,13 +163,13 @@ class Broker:
 @given(
     order=st.permutations(range(1, 31)),
     cuts=st.lists(st.integers(0, 30), max_size=8),
-    waiting_max=st.integers(0, 8),
+    prefetch=st.integers(0, 8),
     data=st.data(),
 )
 def test_whatever_the_order_each_settled_delivery_is_acked_once_and_no_other(
-    order: list[int], cuts: list[int], waiting_max: int, data: st.DataObject
+    order: list[int], cuts: list[int], prefetch: int, data: st.DataObject
 ) -> None:
-    window, broker, now_ms = _window(30, waiting_max=waiting_max), Broker(30), 0
+    window, broker, now_ms = _window(30, prefetch=prefetch), Broker(30), 0
     settled: list[int] = []
     acked = 0
     for position, tag in enumerate(order):
@@ -136,7 +177,7 @@ def test_whatever_the_order_each_settled_delivery_is_acked_once_and_no_other(
         settled.append(tag)
         if position in cuts:
             now_ms += data.draw(st.integers(0, SINGLE_ACK_DELAY_MS))
-            for ack in window.take(now_ms):
+            for ack in window.take(now_ms, awaited=data.draw(st.booleans())):
                 broker.obey(ack)
             assert set(range(1, 31)) - broker.unacked <= set(settled)
             acked += window.take_acked()

@@ -7,6 +7,7 @@ import uuid
 import pytest
 import structlog
 
+from dispatcher.core.effects import SendNotice
 from tests.amqp.samples import properties
 from tests.service.clients import Client
 from tests.service.harness import Bench, lane
@@ -52,8 +53,12 @@ UNREADABLE = [
     (b'{"type":"settle","consumer":"c1","incarnation":"i","acked":[[0,9]]}', "acked"),
     (b'{"type":"settle","consumer":"c1","incarnation":"i","acked":7}', "acked"),
     (b'{"type":"settle","consumer":"c1","incarnation":"i","failed":[7]}', "failed"),
+    (b'{"type":"settle","consumer":"c1","incarnation":"i","failed":[{"seq":1,"reason":7}]}', "reason"),
+    (b'{"type":"settle","consumer":"c1","incarnation":"i","failed":[{"seq":1,"reason":null}]}', "reason"),
     (b'{"type":"settle","consumer":"c 1","incarnation":"i"}', "consumer"),
     (b'{"type":"leave","consumer":"c1"}', "incarnation"),
+    (b'{"type":"leave","consumer":"c1","incarnation":"\\ud800"}', "incarnation"),
+    (b'{"type":"join","protocol":1,"consumer":"c2","incarnation":"i","n":1,"queue":"\\ud800"}', "queue"),
     (b'{"type":"marker","incarnation":"i"}', "must be an integer"),
 ]
 
@@ -89,6 +94,8 @@ async def test_what_can_not_be_read_is_kept_in_the_dead_queue(
         ({"in_hand": [[1, "Zw==", "xyz"]]}, "in_hand"),
         ({"in_hand": [[1, "Zw=="]]}, "in_hand"),
         ({"in_hand": {"1": 2}}, "in_hand"),
+        ({"in_hand": [[1, "Zw==", "00" * 16], [1, "Zw==", "11" * 16]]}, "seq 1 is named twice"),
+        ({"incarnation": "\ud800"}, "incarnation"),
     ],
 )
 async def test_a_join_that_can_not_be_accepted_is_refused_with_the_reason(
@@ -153,6 +160,24 @@ async def test_numbers_that_were_never_sent_count_for_nothing(bench: Bench) -> N
     consumer.send_settle(failed=[{"seq": last + 1, "reason": "no"}, {"seq": 1, "reason": "no"}])
     await eventually(lambda: bench.counter("settles_ignored") > 2**52)
     await _still_works(bench, client, consumer)
+
+
+async def test_a_reason_is_kept_whatever_text_it_is(bench: Bench) -> None:
+    """JSON can write half a character, which nothing else can."""
+    client, consumer = await _working(bench)
+    for number, reason in enumerate(["half \ud800", "zero \x00", "line\n\x1b[31m", "", "ü" * 4_000]):
+        client.send("in", b"odd", "other")
+        await consumer.has(6 + number)
+        consumer.fail(consumer.received[-1].seq, reason)
+    await client.has_ready(bench.names().dead, 5)
+    dead = await client.take(bench.names().dead)
+    reasons = [(read_properties(one.properties).headers or {})["x-dispatch-reason"] for one in dead]
+    assert reasons[:4] == ["half ?", "zero \x00", "line\n\x1b[31m", ""]
+    assert set(reasons[4]) == {"ü"}
+    await eventually(lambda: bench.status()["in_flight"] == 5)
+    consumer.release()
+    await bench.acked()
+    assert bench.runners["orders"].leaderships == 1
 
 
 async def test_of_a_range_that_reaches_too_far_the_known_part_applies(bench: Bench) -> None:
@@ -286,6 +311,19 @@ async def test_a_bad_message_for_a_dead_queue_that_is_gone_is_not_lost(bench: Be
     await client.has_ready(bench.names().dead, 1)
     consumer.release()
     await bench.acked()
+
+
+async def test_what_can_not_be_carried_out_is_not_left_half_done(bench: Bench) -> None:
+    """Should such a thing get through all the same: whatever else was decided with it would be lost."""
+    client, consumer = await _working(bench)
+    order = SendNotice("\ud800", "dispatch.odd", {})
+    bench.runners["orders"]._session.lane.state.effects.actions.append(order)
+    client.send("in", b"5", "g")
+    await eventually(lambda: bench.runners["orders"].leaderships == 2)
+    consumer.release()
+    await consumer.has(6)
+    await bench.acked()
+    assert len(consumer.received) == 6
 
 
 async def test_the_log_names_who_sent_it(bench: Bench) -> None:

@@ -73,6 +73,23 @@ async def test_no_more_than_the_look_ahead_is_held(bench: Bench) -> None:
     await bench.acked()
 
 
+async def test_what_stands_in_front_takes_nothing_but_its_own_room(bench: Bench) -> None:
+    """More are stuck than may be walked over lightly, and the rest of the look-ahead is used up again and
+    again: acks that wait for those in front would let RabbitMQ send 40 messages every two seconds."""
+    await bench.run(orders=lane(look_ahead=100))
+    client = await bench.client()
+    stuck = await bench.joined("stuck", prefetch=60, hold=True)
+    for number in range(60):
+        client.send("in", b"x", f"stuck{number}")
+    await stuck.has(60)
+    quick = await bench.joined("quick", prefetch=20)
+    for number in range(800):
+        client.send("in", b"%d" % number, f"quick{number % 20}")
+    await quick.has(800)
+    stuck.release()
+    await bench.acked()
+
+
 @pytest.mark.seed("D9")
 async def test_over_the_byte_budget_nothing_more_is_fetched_until_half_is_free(bench: Bench) -> None:
     await bench.run(orders=lane(look_ahead_bytes="256KiB"))
