@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dispatcher.errors import ProtocolViolation
+from dispatcher.json_fields import SHORT_STRING_BYTES_MAX, integer, is_integer, items, json_object, text
 
 PROTOCOL_VERSION: Final = 1
 DEFAULT_PREFIX: Final = "dispatch"
@@ -54,8 +55,6 @@ RESERVED_SEGMENTS: Final = frozenset(
     {"in", "ops", "control", "command", "heartbeat", "lock", "witness", "dead", "park", "consumer"}
 )
 _SEGMENT = re.compile(r"[A-Za-z0-9_-]{1,64}")
-#: A control message says where it wants its answers; a longer name than AMQP's short string can't be a queue.
-_SHORT_STRING_BYTES_MAX: Final = 255
 _FINGERPRINT_BYTES: Final = 16
 #: Above this a prefetch is a mistake: one consumer would hold more than any look-ahead allows.
 PREFETCH_MAX: Final = 60_000
@@ -247,24 +246,24 @@ def decode_control(body: bytes) -> ControlMessage:
 
     Raises ProtocolViolation, which names the field and what it must be.
     """
-    fields = _json_object(body)
+    fields = json_object(body)
     match fields.get("type"):
         case "settle":
             return _decode_settle(fields)
         case "heartbeat":
             return Heartbeat(
-                consumer=_name(fields, "consumer"), incarnation=_text(fields, "incarnation"),
-                queue=_text(fields, "queue"), held=_integer(fields, "held", 0, SEQ_MAX),
-                last=_integer(fields, "last", 0, SEQ_MAX),
+                consumer=_name(fields, "consumer"), incarnation=text(fields, "incarnation"),
+                queue=text(fields, "queue"), held=integer(fields, "held", 0, SEQ_MAX),
+                last=integer(fields, "last", 0, SEQ_MAX),
             )  # fmt: skip
         case "join":
             return _decode_join(fields)
         case "leave":
-            return Leave(consumer=_name(fields, "consumer"), incarnation=_text(fields, "incarnation"))
+            return Leave(consumer=_name(fields, "consumer"), incarnation=text(fields, "incarnation"))
         case "marker":
             return Marker(
-                incarnation=_text(fields, "incarnation"), n=_integer(fields, "n", 1, SEQ_MAX),
-                lane_epoch=_integer(fields, "lane_epoch", 0, SEQ_MAX),
+                incarnation=text(fields, "incarnation"), n=integer(fields, "n", 1, SEQ_MAX),
+                lane_epoch=integer(fields, "lane_epoch", 0, SEQ_MAX),
             )  # fmt: skip
         case other:
             raise ProtocolViolation(f"unknown control message type {other!r}")
@@ -273,8 +272,8 @@ def decode_control(body: bytes) -> ControlMessage:
 def refusable_join(body: bytes) -> str | None:
     """The queue in which the sender of a join that can't be read waits for an answer, None if it is none."""
     try:
-        fields = _json_object(body)
-        return _text(fields, "queue") if fields.get("type") == "join" else None
+        fields = json_object(body)
+        return text(fields, "queue") if fields.get("type") == "join" else None
     except ProtocolViolation:
         return None
 
@@ -282,22 +281,22 @@ def refusable_join(body: bytes) -> str | None:
 def claimed_sender(body: bytes) -> dict[str, str]:
     """Who says that a control message is from them, as far as one that can't be read tells."""
     try:
-        fields = _json_object(body)
+        fields = json_object(body)
     except ProtocolViolation:
         return {}
     claimed = ((key, fields.get(key)) for key in ("consumer", "incarnation"))
-    return {key: value[:_SHORT_STRING_BYTES_MAX] for key, value in claimed if isinstance(value, str)}
+    return {key: value[:SHORT_STRING_BYTES_MAX] for key, value in claimed if isinstance(value, str)}
 
 
 def decode_command(body: bytes) -> Command:
     """Read an operator's command. Raises ProtocolViolation."""
-    fields = _json_object(body)
+    fields = json_object(body)
     arguments = fields.get("arguments", {})
     if not isinstance(arguments, dict):
         raise ProtocolViolation("arguments: must be an object")
     return Command(
-        uuid=_text(fields, "uuid"), name=_text(fields, "name"),
-        sent_at_ms=_integer(fields, "sent_at_ms", 0, SEQ_MAX), arguments=arguments,
+        uuid=text(fields, "uuid"), name=text(fields, "name"),
+        sent_at_ms=integer(fields, "sent_at_ms", 0, SEQ_MAX), arguments=arguments,
     )  # fmt: skip
 
 
@@ -306,10 +305,10 @@ def _decode_join(fields: dict[str, Any]) -> Join:
     if version != PROTOCOL_VERSION:
         raise ProtocolViolation(f"protocol: must be {PROTOCOL_VERSION}, not {version!r}")
     return Join(
-        consumer=_name(fields, "consumer"), incarnation=_text(fields, "incarnation"),
-        n=_integer(fields, "n", 1, SEQ_MAX), queue=_text(fields, "queue"),
-        prefetch=_integer(fields, "prefetch", 1, PREFETCH_MAX),
-        in_hand=_all_in_hand(_list(fields, "in_hand", PREFETCH_MAX)),
+        consumer=_name(fields, "consumer"), incarnation=text(fields, "incarnation"),
+        n=integer(fields, "n", 1, SEQ_MAX), queue=text(fields, "queue"),
+        prefetch=integer(fields, "prefetch", 1, PREFETCH_MAX),
+        in_hand=_all_in_hand(items(fields, "in_hand", PREFETCH_MAX)),
     )  # fmt: skip
 
 
@@ -327,7 +326,7 @@ def _in_hand(item: Any) -> InHand:
     if not isinstance(item, list) or len(item) != 3:
         raise ProtocolViolation("in_hand: each must be [seq, group in base64 or null, x-dispatch-id]")
     seq, group, identity = item
-    if not _is_integer(seq, 1, SEQ_MAX):
+    if not is_integer(seq, 1, SEQ_MAX):
         raise ProtocolViolation("in_hand: seq must be a positive integer")
     try:
         raw_group = None if group is None else base64.b64decode(group, validate=True)
@@ -341,13 +340,13 @@ def _in_hand(item: Any) -> InHand:
 
 def _decode_settle(fields: dict[str, Any]) -> Settle:
     ranges = []
-    for item in _list(fields, "acked", SETTLE_ITEMS_MAX):
-        if not (isinstance(item, list) and len(item) == 2 and all(_is_integer(n, 1, SEQ_MAX) for n in item)):
+    for item in items(fields, "acked", SETTLE_ITEMS_MAX):
+        if not (isinstance(item, list) and len(item) == 2 and all(is_integer(n, 1, SEQ_MAX) for n in item)):
             raise ProtocolViolation("acked: each must be [first seq, last seq]")
         ranges.append((item[0], item[1]))
-    failed = tuple(_failed(item) for item in _list(fields, "failed", SETTLE_ITEMS_MAX))
+    failed = tuple(_failed(item) for item in items(fields, "failed", SETTLE_ITEMS_MAX))
     return Settle(
-        consumer=_name(fields, "consumer"), incarnation=_text(fields, "incarnation"),
+        consumer=_name(fields, "consumer"), incarnation=text(fields, "incarnation"),
         acked=tuple(ranges), failed=failed,
     )  # fmt: skip
 
@@ -356,59 +355,19 @@ def _failed(item: Any) -> FailedMessage:
     if not isinstance(item, dict):
         raise ProtocolViolation("failed: each must be an object with seq, reason and attempts")
     attempts = item.get("attempts", 1)
-    if not _is_integer(attempts, 1, SEQ_MAX):
+    if not is_integer(attempts, 1, SEQ_MAX):
         raise ProtocolViolation(f"attempts: must be an integer from 1 to {SEQ_MAX}")
     reason = item.get("reason", "failed")
     if not isinstance(reason, str):
         raise ProtocolViolation("reason: must be a string")
     reason = reason.encode(errors="replace").decode()  # JSON can write half a character: nobody else can
-    return FailedMessage(seq=_integer(item, "seq", 1, SEQ_MAX), reason=reason, attempts=attempts)
-
-
-def _json_object(body: bytes) -> dict[str, Any]:
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError):
-        raise ProtocolViolation("the body is not JSON") from None
-    if not isinstance(fields, dict):
-        raise ProtocolViolation("the body is not a JSON object")
-    return fields
-
-
-def _text(fields: dict[str, Any], key: str) -> str:
-    value = fields.get(key)
-    try:  # JSON can write half a character ("\\ud800"): the broker has nothing of such a name
-        size = len(value.encode()) if isinstance(value, str) else 0
-    except UnicodeEncodeError:
-        size = 0
-    if not isinstance(value, str) or not 0 < size <= _SHORT_STRING_BYTES_MAX:
-        raise ProtocolViolation(f"{key}: must be a string of 1 to {_SHORT_STRING_BYTES_MAX} bytes")
-    return value
+    return FailedMessage(seq=integer(item, "seq", 1, SEQ_MAX), reason=reason, attempts=attempts)
 
 
 def _name(fields: dict[str, Any], key: str) -> str:
-    value = _text(fields, key)
+    value = text(fields, key)
     if problem := dotted_name_problem(value):
         raise ProtocolViolation(f"{key}: {problem}")
-    return value
-
-
-def _is_integer(value: Any, low: int, high: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-
-def _integer(fields: dict[str, Any], key: str, low: int, high: int) -> int:
-    value = fields.get(key)
-    if not _is_integer(value, low, high):
-        raise ProtocolViolation(f"{key}: must be an integer from {low} to {high}")
-    assert isinstance(value, int)
-    return value
-
-
-def _list(fields: dict[str, Any], key: str, length_max: int) -> list[Any]:
-    value = fields.get(key, [])
-    if not isinstance(value, list) or len(value) > length_max:
-        raise ProtocolViolation(f"{key}: must be a list of at most {length_max}")
     return value
 
 

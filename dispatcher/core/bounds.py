@@ -13,6 +13,8 @@ UNCONFIRMED_BYTES_MAX: Final = 8 * 1024 * 1024
 STALE_OWNERS_PER_STEP: Final = 500
 #: Very many groups may have come to rest at once; one commit must stay short.
 RELEASED_PER_STEP: Final = 500
+#: A lane may own very many groups when all of them are reset; the lane goes on in between.
+RESET_PER_STEP: Final = 500
 #: Names of consumers told of at once; whoever invents more is only counted.
 OFFENDERS_MAX: Final = 100
 #: Sequence and epoch counters begin at lane epoch × 2^20. A lane epoch is larger than all before and at least

@@ -1,7 +1,8 @@
 """What operators have set: the lane or a group is paused, a group is pinned, a consumer is drained.
 
 Flags are committed with the command that sets them, and every leader reads them: they last until somebody
-unsets them. Rows by key: `lane` {paused}, `group:<id>` {paused, pin, stopped}, `consumer:<id>` {drained}.
+unsets them. Rows by key: `lane` {paused}, `group:<id>` {paused, pin, stopped}, `consumer:<id>` {drained}; and
+`reset` {until}, while groups are being reset.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dispatcher.core.group_flags import GROUP, keep_flags
 from dispatcher.core.groups import Group, GroupFlags, GroupState
 from dispatcher.core.pins import point_pins
 from dispatcher.core.rebalance import in_transition, known
+from dispatcher.core.resets import RESET, reset_row
 from dispatcher.core.state import LaneState
 from dispatcher.core.take_backs import vacate
 from dispatcher.errors import CommandRefused
@@ -35,6 +37,7 @@ class Flags:
         commands.add("groups.pin", self._pin)
         commands.add("consumers.drain", self._drain)
         state.is_paused = bool(rows.get(LANE, {}).get("paused"))
+        state.reset_until = rows.get(RESET, {}).get("until")
         self._loaded = {key: row for key, row in rows.items() if key.startswith(GROUP)}
         for key in rows:
             if key.startswith(CONSUMER):
@@ -61,6 +64,8 @@ class Flags:
         rows |= {CONSUMER + name.encode(): {"drained": True} for name in state.drained_consumers}
         if state.is_paused:
             rows[LANE] = {"paused": True}
+        if state.reset_until is not None:
+            rows[RESET] = reset_row(state)
         return rows
 
     # -- pauses --

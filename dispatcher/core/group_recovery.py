@@ -40,6 +40,8 @@ class GroupRecovery:
                 continue
             owner = state.by_number.get(row.incarnation)
             usable = owner is not None and owner.stays and state.policy.keeps_owner
+            if state.reset_until is not None and row.epoch <= state.reset_until:
+                usable = False
             if group_id in self._entries:
                 self._owners[group_id] = owner if usable else None
             elif owner is not None and usable:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dispatcher.core.adoption import Adoption
 from dispatcher.core.arrivals import Arrivals
-from dispatcher.core.bounds import NEVER_MS
+from dispatcher.core.bounds import NEVER_MS, RESET_PER_STEP
 from dispatcher.core.commands import Commands
 from dispatcher.core.delivery import delivery_for
 from dispatcher.core.effects import (
@@ -80,6 +80,8 @@ RECORDS_PER_CHECKPOINT = 50_000
 class Lane:
     """One lane's decisions, from the snapshot that its leader read to the end of its leadership."""
 
+    groups_reset_at_once = RESET_PER_STEP
+
     def __init__(self, options: LaneOptions, snapshot: Snapshot, now_ms: int) -> None:
         self.state = LaneState(options, snapshot.lane_epoch, now_ms)
         self._groups = GroupRecovery(self.state, redis_complete=snapshot.complete)
@@ -99,7 +101,7 @@ class Lane:
         self._parking = Parking(self.state, moves, reading, self._arrivals.file)
         self._evictions = Evictions(self.state, self._membership.liveness)
         self.commands.add("consumers.evict", self._evictions.command)
-        self._rebalance = Rebalance(self.state, self.commands)
+        self._rebalance = Rebalance(self.state, self.commands, reset_at_once=self.groups_reset_at_once)
         self._handlers: dict[type, Callable[[Any], None]] = {
             MessagesArrived: lambda e: self._arrivals.arrived(e.messages),
             Settle: self._settle,
@@ -213,7 +215,7 @@ class Lane:
             deadlines.append(self._parking.next_deadline_ms())
         if not state.is_suspended:
             deadlines.append(state.turnover.next_deadline_ms())
-        if state.stale_owners:
+        if state.stale_owners or state.reset_until is not None:
             deadlines.append(state.now_ms + 1)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 

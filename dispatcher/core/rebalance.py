@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from dispatcher.core.commands import Arguments, Commands, argument, group_argument
 from dispatcher.core.consumers import Consumer, ConsumerState
 from dispatcher.core.effects import OwnerRow
 from dispatcher.core.groups import Group, GroupState
+from dispatcher.core.resets import Resets
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
 from dispatcher.group_text import format_group, parse_group
@@ -31,8 +34,9 @@ class Move:
 class Rebalance:
     """Plans moves and starts them; closes groups."""
 
-    def __init__(self, state: LaneState, commands: Commands) -> None:
+    def __init__(self, state: LaneState, commands: Commands, *, reset_at_once: int) -> None:
         self._state = state
+        self._resets = Resets(state, reset_at_once)
         commands.add("rebalance", self.rebalance)
         commands.add("groups.close", self.close)
 
@@ -46,11 +50,33 @@ class Rebalance:
         pause = pause or self._state.options.rebalance_pause
         if pause not in PAUSES:
             raise CommandRefused(f"pause: must be {', '.join(PAUSES[:-1])} or {PAUSES[-1]}")
-        moves = self.plan(group_id=group_id, to=to, reset=bool(reset))
+        if self._state.reset_until is not None:
+            raise CommandRefused("all groups are being reset: try again when that is done")
+        if reset and group_id is None and to is None:
+            return self._reset(pause, dry_run=bool(dry_run))
+        moves = self.plan(group_id=group_id, to=to)
         described = [_describe(move) for move in moves[:MOVES_SHOWN]]
         if not dry_run:
             self.start(moves, pause)
         return {"groups": len(moves), "moves": described, "applied": not dry_run, "pause": pause}
+
+    def _reset(self, pause: str, *, dry_run: bool) -> dict[str, Any]:
+        self._check_policy()
+        state, count = self._state, self._resets.count()
+        described = [_describe(Move(group, None)) for group in islice(self._resets.scope(), MOVES_SHOWN)]
+        if not dry_run:
+            state.tell("groups_moving", groups=count, pause=pause)
+            self._resets.begin(partial(self._free, at_once=pause == "none"))
+            if pause == "lane" and count:
+                state.turnover.is_settling = True
+        return {"groups": count, "moves": described, "applied": not dry_run, "pause": pause}
+
+    def _free(self, group: Group, *, at_once: bool) -> None:
+        self._state.counters["groups_moved"] += 1
+        if at_once:
+            self._move_now(Move(group, None))
+        else:
+            self._state.close(group)
 
     def close(self, arguments: Arguments) -> dict[str, Any]:
         """The command `groups.close`: what a negative sequence does, done by an operator (A7, C3).
@@ -74,13 +100,16 @@ class Rebalance:
 
     # -- moves --
 
-    def plan(self, *, group_id: bytes | None, to: str | None, reset: bool) -> list[Move]:
-        """The moves that a command asks for; nothing changes. Raises CommandRefused."""
+    def _check_policy(self) -> None:
         if not self._state.policy.keeps_owner:
             name = self._state.policy.name
             raise CommandRefused(
                 f"groups of a {name} lane have no lasting owner: there is nothing to rebalance"
             )
+
+    def plan(self, *, group_id: bytes | None, to: str | None) -> list[Move]:
+        """The moves that a command asks for; nothing changes. Raises CommandRefused."""
+        self._check_policy()
         target = self._consumer(to) if to is not None else None
         if group_id is not None:
             return self._plan_group(group_id, target)
@@ -90,13 +119,14 @@ class Rebalance:
             g for g in self._state.groups.values()
             if g.state is GroupState.OWNED and (g.flags is None or g.flags.pin is None)
         ]  # fmt: skip
-        return [Move(group, None) for group in owned] if reset else self._plan_even(owned)
+        return self._plan_even(owned)
 
     def run_timers(self) -> None:
-        """Make the consumers' numbers of groups even when some have come (`on_join`, A15)."""
+        """Go on with a reset; make the numbers of groups even when consumers have come (`on_join`, A15)."""
         state = self._state
-        if not state.is_suspended and state.turnover.is_due(state.now_ms):
-            moves = self.plan(group_id=None, to=None, reset=False)
+        self._resets.run()
+        if state.reset_until is None and not state.is_suspended and state.turnover.is_due(state.now_ms):
+            moves = self.plan(group_id=None, to=None)
             if moves:
                 state.counters["rebalances_on_join"] += 1
                 self.start(moves, state.options.rebalance_pause)

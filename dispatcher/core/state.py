@@ -76,6 +76,7 @@ class LaneState:
         self.flagged: OrderedSet[Group] = OrderedSet()  # of which operators have said something
         self.judged: OrderedSet[Group] = OrderedSet()  # of which what stopped them may be looked at
         self.drained_consumers: OrderedSet[str] = OrderedSet()  # ids that get nothing
+        self.reset_until: int | None = None  # owners of epochs up to this one are about to go
         self.publishers_blocked = False  # the broker reads nothing: no copy would leave, nobody can be heard
         self.records_since_checkpoint = 0
 

@@ -44,7 +44,9 @@ class Turnover:
 
     def look(self, state: LaneState) -> None:
         """See whether everything is settled. O(consumers), while the lane waits for that."""
-        if self.is_settling and not any(consumer.in_flight for consumer in state.by_uuid.values()):
+        if not self.is_settling or state.reset_until is not None:
+            return
+        if not any(consumer.in_flight for consumer in state.by_uuid.values()):
             self.is_settling = False
             state.tell("lane_goes_on")
 

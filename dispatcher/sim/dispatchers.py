@@ -134,7 +134,9 @@ def _uid(message: Message) -> int:
 
 
 class SimLane(Lane):
-    """The real core; the world sees what goes in and out, and checkpoints come oftener."""
+    """The real core; the world sees what goes in and out, checkpoints come oftener, resets take longer."""
+
+    groups_reset_at_once = 2
 
     world: World
     process_name: str

@@ -45,6 +45,7 @@ from dispatcher.core.policies import policy
 from dispatcher.protocol import TYPE_PING, Leave, Marker, Settle
 from tests.core.broker import Broker, Copy, InboundQueue, Original
 from tests.core.member import Member
+from tests.core.slow_lane import SlowlyResetting
 from tests.core.truth import Truth
 
 START_MS = 1_700_000_000_000
@@ -163,7 +164,7 @@ class World:
             dict(store.incarnations), dict(store.commands), dict(store.flags),
         )  # fmt: skip
         self.truth.taken_over()
-        self.lane = Lane(self.options, snapshot, self.now_ms)
+        self.lane = SlowlyResetting(self.options, snapshot, self.now_ms)
         self._decided(self.lane.start(self.now_ms), 0)
 
     def crash(self, performed: int = 0) -> None:

@@ -1,0 +1,54 @@
+"""Fields of a JSON object that somebody else sent: of the right kind and size, or a ProtocolViolation."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from dispatcher.errors import ProtocolViolation
+
+#: A control message says where it wants its answers; a longer name than AMQP's short string can't be a queue.
+SHORT_STRING_BYTES_MAX: Final = 255
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """The object that is the whole body."""
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        raise ProtocolViolation("the body is not JSON") from None
+    if not isinstance(fields, dict):
+        raise ProtocolViolation("the body is not a JSON object")
+    return fields
+
+
+def text(fields: dict[str, Any], key: str) -> str:
+    """A short string, which the broker may have a thing of the name of."""
+    value = fields.get(key)
+    try:  # JSON can write half a character ("\\ud800"), which nothing else can
+        size = len(value.encode()) if isinstance(value, str) else 0
+    except UnicodeEncodeError:
+        size = 0
+    if not isinstance(value, str) or not 0 < size <= SHORT_STRING_BYTES_MAX:
+        raise ProtocolViolation(f"{key}: must be a string of 1 to {SHORT_STRING_BYTES_MAX} bytes")
+    return value
+
+
+def is_integer(value: Any, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def integer(fields: dict[str, Any], key: str, low: int, high: int) -> int:
+    value = fields.get(key)
+    if not is_integer(value, low, high):
+        raise ProtocolViolation(f"{key}: must be an integer from {low} to {high}")
+    assert isinstance(value, int)
+    return value
+
+
+def items(fields: dict[str, Any], key: str, length_max: int) -> list[Any]:
+    """A list, empty when it is absent."""
+    value = fields.get(key, [])
+    if not isinstance(value, list) or len(value) > length_max:
+        raise ProtocolViolation(f"{key}: must be a list of at most {length_max}")
+    return value
