@@ -62,13 +62,21 @@ def list_groups(
         typer.Option(metavar="GROUP", help="With --sort group: those behind this one."),
     ] = None,
     state: Annotated[GroupState | None, typer.Option(help="Only groups in this state.")] = None,
+    owner: Annotated[str | None, typer.Option(metavar="CONSUMER", help="Only groups that it owns.")] = None,
+    match: Annotated[
+        str | None,
+        typer.Option(metavar="PATTERN", help="Only ids that match, as shown; * and ? stand for any."),
+    ] = None,
     file: options.ConfigFile = options.DEFAULT_CONFIG,
     as_json: options.AsJson = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
     """List groups with their owner, how many messages wait, and how many are in flight."""
     wanted = state.value if state is not None else None
-    arguments = {"limit": limit, "offset": offset, "sort": sort.value, "after": after, "state": wanted}
+    arguments = {
+        "limit": limit, "offset": offset, "sort": sort.value, "after": after, "state": wanted,
+        "owner": owner, "match": match,
+    }  # fmt: skip
     result = ask_lane(file, lane, "groups.list", arguments, timeout_ms)
     if as_json:
         print_json(result)
@@ -84,6 +92,7 @@ def list_groups(
 def show_group(
     lane: options.LaneName,
     group: options.GroupText,
+    headers: Annotated[bool, typer.Option("--headers", help="Also headers and properties of each.")] = False,
     file: options.ConfigFile = options.DEFAULT_CONFIG,
     as_json: options.AsJson = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
@@ -105,6 +114,8 @@ def show_group(
     if rows:
         out.print()
         out.print(table(_MESSAGE_COLUMNS, rows, numbers=("seq", "group seq", "attempt", "bytes", "age")))
+    if headers:
+        _print_headers(out, result.get("messages", []))
 
 
 @app.command("why")
@@ -158,6 +169,19 @@ def _print_why(out: Console, result: dict[str, Any]) -> None:
     out.print(f"Behind it: {counted(result.get('behind'), 'message')}")
     for detail in result.get("details", []):
         out.print(f"- {detail}")
+
+
+def _print_headers(out: Console, messages: list[dict[str, Any]]) -> None:
+    """What each message says of itself: a paragraph each."""
+    for message in messages:
+        out.print(f"\n{message.get('inbound')} {message.get('arrival')}")
+        facts = {name: message.get(name) for name in ("exchange", "routing_key")}
+        for name, value in {**facts, **message.get("properties", {})}.items():
+            out.print(f"  {name}: {shown(value)}")
+        for name, value in message.get("headers", {}).items():
+            out.print(f"  header {name}: {value}")
+        if left_out := message.get("headers_left_out"):
+            out.print(f"  and {counted(left_out, 'header')} more")
 
 
 def _flags(row: dict[str, Any]) -> str | None:

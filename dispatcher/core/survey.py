@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import heapq
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -10,7 +12,7 @@ from dispatcher.core.commands import argument
 from dispatcher.core.groups import Group, GroupState
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
-from dispatcher.group_text import parse_group
+from dispatcher.group_text import format_group, parse_group
 
 GROUPS_PER_PAGE: Final = 100
 #: The rows of one answer, which is one message, and is made in one piece.
@@ -32,6 +34,8 @@ class Survey:
         limit, offset = (argument(arguments, name, int) for name in ("limit", "offset"))
         order, self._wanted, after = (argument(arguments, name, str) for name in ("sort", "state", "after"))
         limit, self._offset = GROUPS_PER_PAGE if limit is None else limit, offset or 0
+        self._owner, match = (argument(arguments, name, str) for name in ("owner", "match"))
+        self._match = re.compile(fnmatch.translate(match)).match if match is not None else None
         order = order or "depth"
         _check(limit, self._offset, self._wanted)
         if order not in _KEYS:
@@ -62,7 +66,7 @@ class Survey:
             depth, deepest = len(backlog.messages), self._deepest[index]
             if deepest is None or depth > deepest[0]:
                 self._deepest[index] = (depth, group.id)
-        if self._wanted is not None and group.state.value != self._wanted:
+        if not self._is_wanted(group):
             return
         self.total += 1
         if self._after is not None and group.id <= self._after:
@@ -72,6 +76,13 @@ class Survey:
             self._ranked.append((key, group))
             if len(self._ranked) >= 2 * self._ranks:
                 self._rank()
+
+    def _is_wanted(self, group: Group) -> bool:
+        if self._wanted is not None and group.state.value != self._wanted:
+            return False
+        if self._owner is not None and (group.owner is None or group.owner.id != self._owner):
+            return False
+        return self._match is None or self._match(format_group(group.id)) is not None
 
     def _rank(self) -> None:
         self._ranked = heapq.nsmallest(self._ranks, self._ranked, key=lambda ranked: ranked[0])

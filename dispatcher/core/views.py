@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from dispatcher.core.commands import argument
@@ -23,8 +24,10 @@ MESSAGES_SHOWN = 50
 class Views:
     """Reads a lane's state; changes nothing."""
 
-    def __init__(self, state: LaneState) -> None:
+    def __init__(self, state: LaneState, peek: Callable[[Any], dict[str, Any]] = lambda _: {}) -> None:
+        """`peek`: what a message's content says of itself."""
         self._state = state
+        self._peek = peek
         self._deepest: dict[int, bytes] = {}  # by inbound queue: the deepest group, at the last look
 
     def status(self) -> dict[str, Any]:
@@ -108,7 +111,7 @@ class Views:
             "stopped": group.flags.stop.reason if group.flags is not None and group.flags.stop else None,
             "pin": group.flags.pin if group.flags is not None else None,
             "operation": operation_on(group),
-            "oldest_ms": max((self._state.now_ms - m.received_at_ms for m in waiting[:1]), default=None),
+            "oldest_ms": max((self._state.now_ms - m.received_at_ms for m in waiting), default=None),
         }
 
     @staticmethod
@@ -132,7 +135,8 @@ class Views:
         """One group with its first messages, those in flight before those that wait."""
         group = self._find(arguments)
         messages = sorted(self._out(group), key=lambda m: (m.epoch, m.group_seq)) + self._waiting(group)
-        return {**self._row(group), "messages": [self._message_row(m) for m in messages[:MESSAGES_SHOWN]]}
+        rows = [{**self._message_row(m), **self._peek(m.content)} for m in messages[:MESSAGES_SHOWN]]
+        return {**self._row(group), "messages": rows}
 
     def _out(self, group: Group) -> list[Message]:
         return [m for c in self._state.by_uuid.values() for m in c.in_flight.values() if m.group is group]

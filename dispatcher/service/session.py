@@ -40,6 +40,7 @@ from dispatcher.service.inbound_feed import InboundFeed
 from dispatcher.service.intake import Clock, Intake
 from dispatcher.service.operators import Operators
 from dispatcher.service.outbox import Outbox, Relay
+from dispatcher.service.peeking import peek
 from dispatcher.service.surveys import Surveys
 from dispatcher.service.ticks import Tick, Ticks
 from dispatcher.settings import LaneSettings
@@ -94,7 +95,7 @@ class Session:
         """Start with a core that has been loaded; what arrived meanwhile is taken in."""
         self.lane = lane
         self._known_complete = redis_complete
-        self.views = Views(lane.state)
+        self.views = Views(lane.state, peek)
         self.surveys = Surveys(self.views)
         self._feeds = feeds
         self._intake = Intake(

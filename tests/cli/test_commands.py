@@ -52,19 +52,27 @@ WHY = {
         ),
         (
             ["groups", "list", "orders"], "groups.list",
-            {"limit": 50, "offset": 0, "sort": "depth", "after": None, "state": None},
+            {"limit": 50, "offset": 0, "sort": "depth", "after": None, "state": None, "owner": None,
+             "match": None},
             {"total": 1_001, "groups": [GROUP]},
             ["a%FF[b]", "owned", "c-1", "1.5 s", "1 of 1,001 groups"],
         ),
         (
             ["groups", "list", "orders", "--limit", "2", "--offset", "4", "--sort", "age",
-             "--state", "draining"],
-            "groups.list", {"limit": 2, "offset": 4, "sort": "age", "after": None, "state": "draining"},
+             "--state", "draining", "--owner", "c-1", "--match", "a*"],
+            "groups.list", {"limit": 2, "offset": 4, "sort": "age", "after": None, "state": "draining",
+                            "owner": "c-1", "match": "a*"},
             {"total": 0, "groups": []}, ["0 of 0 groups"],
         ),
         (
             ["groups", "show", "orders", "a%FF[b]"], "groups.show", {"group": "a%FF[b]"},
             {**GROUP, "messages": [MESSAGE]}, ["a%FF[b]", "12.34", "1 m 4 s", "256"],
+        ),
+        (
+            ["groups", "show", "orders", "g", "--headers"], "groups.show", {"group": "g"},
+            {**GROUP, "messages": [{**MESSAGE, "exchange": "", "routing_key": "in", "headers": {"n": 7},
+                                    "properties": {"message_id": "m-1"}, "headers_left_out": 2}]},
+            ["routing_key: in", "message_id: m-1", "header n: 7", "and 2 headers more"],
         ),
         (
             ["groups", "why", "orders", "g"], "groups.why", {"group": "g"}, WHY,

@@ -96,6 +96,33 @@ def test_a_state_is_filtered_and_counted() -> None:
     assert {row["state"] for row in result["groups"]} == {"owned"}
 
 
+def test_an_owner_and_a_pattern_are_filtered_and_counted() -> None:
+    bench = a_lane(40)
+    owned = {group.id.decode() for group in bench.lane.state.by_id["two"].groups}
+    assert {name for name, _ in listed(bench, owner="two")} == owned
+    assert 0 < len(owned) < 40
+    assert listed(bench, owner="nobody") == []
+    assert [name for name, _ in listed(bench, match="aa?b", sort="group")] == ["aaab", "aabb", "aacb", "aadb"]
+    both = {name for name in owned if name.endswith("b")}
+    assert {name for name, _ in listed(bench, owner="two", match="*b")} == both
+    survey = Survey(bench.lane.state, {"match": "aa?b", "limit": 1})
+    assert survey.look_at(1_000)
+    assert survey.total == 4
+
+
+def test_the_oldest_is_that_of_any_inbound_queue() -> None:
+    bench = LaneBench(weights=(1, 1))
+    bench.arrive("a1", inbound=1)
+    bench.step(after_ms=500)
+    bench.arrive("a2", inbound=0)
+    views = Views(bench.lane.state)
+    assert (
+        views.group({"group": "a"})["oldest_ms"]
+        == bench.now_ms - bench.lane.state.groups[b"a"].backlogs[1].messages[0].received_at_ms
+        >= 500
+    )
+
+
 def test_groups_that_end_meanwhile_are_left_out() -> None:
     bench = LaneBench("sequenced")
     bench.arrive(*(f"{letters(number)}1" for number in range(20)))

@@ -12,7 +12,8 @@ import pytest
 from dispatcher import protocol
 from dispatcher.errors import CommandRefused
 from dispatcher.protocol import Command
-from tests.amqp.samples import properties
+from dispatcher.service.peeking import HEADERS_SHOWN, TEXT_SHOWN
+from tests.amqp.samples import properties, text
 from tests.service.clients import Client
 from tests.service.harness import Bench, lane
 from tests.service.protocol_consumer import ProtocolConsumer
@@ -268,6 +269,28 @@ async def test_the_views_tell_what_is_going_on(bench: Bench) -> None:
         2,
         2,
     )
+
+
+async def test_what_waits_says_what_it_is(bench: Bench) -> None:
+    await bench.run(orders=lane())
+    client = await bench.client()
+    many = [text(f"h{number}", "v") for number in range(HEADERS_SHOWN)]
+    long = text("long", "é" * (TEXT_SHOWN + 1))
+    client.send("in", b"a secret", "g", long, text("raw", b"\xff"), *many, message_id=b"m-1", app_id=b"shop")
+    client.send("in", b"", "g", table=True, priority=7)
+    await eventually(lambda: bench.status()["held"] == 2)
+    first, second = (await bench.ask("groups.show", group="g"))["messages"]
+    assert (first["exchange"], first["routing_key"]) == ("", "in")
+    assert first["properties"] == {"message_id": "m-1", "app_id": "shop"}
+    assert list(first["headers"])[:4] == ["x-group-id", "long", "raw", "h0"]
+    assert first["headers"]["long"] == "é" * TEXT_SHOWN + "…"
+    assert first["headers"]["raw"] == "%FF"
+    assert (len(first["headers"]), first["headers_left_out"]) == (HEADERS_SHOWN, 3)
+    assert (second["properties"], second["headers"]) == ({"priority": 7}, {"x-group-id": "g"})
+    assert "secret" not in str(first)
+    consumer = await bench.joined("c1", hold=True)
+    await consumer.has(2)
+    assert (await bench.ask("groups.show", group="g"))["messages"][0]["headers"] == first["headers"]
 
 
 async def test_why_without_consumers(bench: Bench) -> None:

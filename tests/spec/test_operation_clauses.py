@@ -226,6 +226,17 @@ def test_o26_a_later_leader_goes_on() -> None:
     assert bench.flags == {}
 
 
+def test_o26_it_is_written_back_to_a_redis_that_lost_it() -> None:
+    bench = LaneBench()
+    bench.arrive("a1")
+    said(bench, "groups.purge", group="a", first=2)
+    row = {"kind": "purge", "group": "a", "first": 2, "dry_run": False}
+    assert bench.lane.checkpoint(everything=True).flags == {b"operation:uuid-0": row} == bench.flags
+    bench.mark()
+    assert bench.lane.checkpoint(everything=True).flags == {}
+    assert bench.lane.checkpoint(everything=True).commands["uuid-0"]["messages"] == 1
+
+
 def test_o26_not_where_groups_are_others_now() -> None:
     row = {"kind": "purge", "group": "a", "first": None, "dry_run": False}
     bench = LaneBench(flags={b"operation:u1": row}, buckets=3)
