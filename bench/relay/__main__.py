@@ -15,7 +15,7 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench.relay.contenders import Contender, Direct, Exclusive, Naive, Sequenced, Shovel
+from bench.relay.contenders import Contender, Direct, Exclusive, Naive, Sequenced, Shovel, ShovelAutomatic
 from bench.relay.report import Results, machine, print_table, write_json
 from bench.relay.rounds import Stage
 from dispatcher.errors import DispatcherError
@@ -25,11 +25,12 @@ CONTENDERS: Final[dict[str, type[Contender]]] = {
     "exclusive": Exclusive,
     "sequenced": Sequenced,
     "shovel": Shovel,
+    "shovel-auto": ShovelAutomatic,
     "naive": Naive,
 }
-DEFAULT: Final = "exclusive,sequenced,shovel,naive"
+DEFAULT: Final = "exclusive,sequenced,shovel,shovel-auto,naive"
 #: Of the table, where there is no terminal to ask.
-TABLE_WIDTH: Final = 120
+TABLE_WIDTH: Final = 136
 #: The naive relay is several times slower; a fifth of the messages tells as much.
 NAIVE_PART: Final = 5
 
@@ -103,9 +104,9 @@ async def measure(
 
 def chosen(names: Iterable[str], stage: Stage, console: Console) -> list[type[Contender]]:
     kinds = [CONTENDERS[name] for name in names]
-    if Shovel in kinds and not stage.has_shovel:
+    if not stage.has_shovel and any(issubclass(kind, Shovel) for kind in kinds):
         console.print("Without the Shovel: the broker lacks the plugin rabbitmq_shovel.")
-        kinds.remove(Shovel)
+        kinds = [kind for kind in kinds if not issubclass(kind, Shovel)]
     return kinds
 
 
@@ -128,7 +129,7 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    rows = results.rows(Shovel.name, Direct.name)
+    rows = results.rows(Shovel.name, ShovelAutomatic.name, Direct.name)
     shape = machine() | stage.versions
     caption = (
         f"medians of {options.rounds} rounds of {options.messages:,} messages; CPU per message; latency at "

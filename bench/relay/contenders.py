@@ -13,7 +13,7 @@ from urllib.parse import quote
 from pamqp import commands
 
 from bench.relay import cpu
-from bench.relay.consumers import PlainConsumer, ProtocolConsumer
+from bench.relay.consumers import AckingConsumer, PlainConsumer, ProtocolConsumer
 from bench.relay.meter import Meter
 from dispatcher.amqp.link import Link
 from dispatcher.demo.dispatcher_process import DispatcherProcess
@@ -79,9 +79,9 @@ class Contender(ABC):
         for consumer in self._consumers:
             await consumer.close()
 
-    async def _consume(self, queues: list[str]) -> None:
+    async def _consume(self, queues: list[str], kind: type[PlainConsumer] = PlainConsumer) -> None:
         for queue in queues:
-            consumer = PlainConsumer(self._meter)
+            consumer = kind(self._meter)
             await consumer.open(self._place.amqp_url, queue)
             self._consumers.append(consumer)
 
@@ -165,15 +165,19 @@ class Sequenced(Dispatcher):
 
 
 class Shovel(Contender):
-    """RabbitMQ's own relay, inside the broker, without any grouping, to one durable queue."""
+    """RabbitMQ's own relay, inside the broker, without any grouping, to one durable queue.
 
-    name = "Shovel, on-confirm"
+    Its consumers ack what they have processed: like the dispatcher's, they lose nothing when they die.
+    """
+
+    name = "Shovel"
+    kind: ClassVar[type[PlainConsumer]] = AckingConsumer
 
     async def prepare(self) -> None:
         await declare(self._place.amqp_url, ["target"])
 
     async def start(self) -> None:
-        await self._consume(["target"] * CONSUMERS)
+        await self._consume(["target"] * CONSUMERS, self.kind)
         uri = f"amqp:///{quote(self._place.vhost, safe='')}"
         shovel = {
             "src-protocol": "amqp091", "src-uri": uri, "src-queue": INBOUND,
@@ -188,6 +192,13 @@ class Shovel(Contender):
 
     def _path(self) -> str:
         return f"parameters/shovel/{quote(self._place.vhost, safe='')}/bench"
+
+
+class ShovelAutomatic(Shovel):
+    """The same with automatic acks: what a consumer has received is lost when it dies."""
+
+    name = "Shovel, automatic acks"
+    kind = PlainConsumer
 
 
 class Naive(Contender):

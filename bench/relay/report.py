@@ -28,21 +28,25 @@ class Results:
     def add(self, name: str, measured: Throughput) -> None:
         self.throughputs.setdefault(name, []).append(measured)
 
-    def rows(self, shovel: str, baseline: str) -> list[dict[str, Any]]:
-        """One row per contender: medians, ratio to the Shovel, added latency."""
-        reference = _median([m.per_second for m in self.throughputs.get(shovel, [])])
+    def rows(self, shovel: str, automatic: str, baseline: str) -> list[dict[str, Any]]:
+        """One row per contender: medians, ratios to the Shovel with either kind of acks, added latency."""
+        references = {"to_shovel": self._rate(shovel), "to_shovel_auto": self._rate(automatic)}
         direct = self.latencies.get(baseline)
         names = list(dict.fromkeys([*self.throughputs, *self.latencies]))
-        return [self._row(name, reference, direct) for name in names]
+        return [self._row(name, references, direct) for name in names]
 
-    def _row(self, name: str, reference: float | None, direct: Latency | None) -> dict[str, Any]:
+    def _rate(self, name: str) -> float | None:
+        return _median([m.per_second for m in self.throughputs.get(name, [])])
+
+    def _row(self, name: str, references: dict[str, float | None], direct: Latency | None) -> dict[str, Any]:
         measured = self.throughputs.get(name, [])
         latency = self.latencies.get(name)
-        rate = _median([m.per_second for m in measured])
+        rate = self._rate(name)
+        ratios = {key: rate / than if rate and than else None for key, than in references.items()}
         return {
             "contender": name,
             "messages_per_s": rate,
-            "to_shovel": rate / reference if rate and reference else None,
+            **ratios,
             "own_cpu_us": _median([m.own_us for m in measured]),
             "broker_cpu_us": _median([m.broker_us for m in measured]),
             "redis_cpu_us": _median([m.redis_us for m in measured]),
@@ -80,8 +84,9 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 _COLUMNS = (
     ("messages_per_s", "messages/s", ",.0f"), ("to_shovel", "× Shovel", ".2f"),
-    ("own_cpu_us", "own CPU µs", ".1f"), ("broker_cpu_us", "broker µs", ".1f"),
-    ("redis_cpu_us", "Redis µs", ".1f"), ("p50_ms", "p50 ms", ".2f"), ("p99_ms", "p99 ms", ".2f"),
+    ("to_shovel_auto", "× auto", ".2f"), ("own_cpu_us", "own CPU µs", ".1f"),
+    ("broker_cpu_us", "broker µs", ".1f"), ("redis_cpu_us", "Redis µs", ".1f"),
+    ("p50_ms", "p50 ms", ".2f"), ("p99_ms", "p99 ms", ".2f"),
     ("added_p50_ms", "added p50", ".2f"), ("added_p99_ms", "added p99", ".2f"),
 )  # fmt: skip
 
