@@ -43,7 +43,9 @@ PEAK_MB_MAX: Final = 300
 GROUP_BYTES_MAX: Final = 400
 #: Of fewer the allocator's own room would be counted.
 GROUPS_JUDGED_MIN: Final = 100_000
-SIZES: Final = "256,1024"
+SIZES: Final = "256,4096,65536,1048576"
+#: What is never fetched costs us nothing, and RabbitMQ much: of large bodies fewer wait.
+FILLED_BYTES_MAX: Final = 2 << 30
 FEW_GROUPS: Final = 1_000
 #: A slow consumer: so many messages at a time, each for so long.
 WORK_S: Final = 0.05
@@ -228,8 +230,9 @@ async def measure(
 ) -> tuple[list[Waiting], Tracked]:
     rows = []
     for body_bytes in options.sizes:
-        for groups in dict.fromkeys((FEW_GROUPS, options.groups)):
-            row = await waiting(stage, options.messages, body_bytes, groups, options.seconds)
+        messages = min(options.messages, FILLED_BYTES_MAX // body_bytes)
+        for groups in dict.fromkeys((FEW_GROUPS, min(options.groups, messages))):
+            row = await waiting(stage, messages, body_bytes, groups, options.seconds)
             rows.append(row)
             what = f"{row.messages:,} messages of {body_bytes} B in {groups:,} groups"
             console.print(f"{what}: peak {row.slow_consumers_mb:.0f} MB")

@@ -280,7 +280,7 @@ class LaneDefaults(Model):
         default=10_000, description="Originals held per inbound queue."
     )
     look_ahead_bytes: Annotated[int, Size(1, 1 << 40)] = Field(
-        default=256 << 20, description="Memory for the originals held by the lane."
+        default=256 << 20, description="Memory for originals held by the lane (five eighths), and under way."
     )
 
     @field_validator("group_header")

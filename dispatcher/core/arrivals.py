@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from dispatcher.core.adoption import Adoption
 from dispatcher.core.model import BarrierMark, Message
@@ -10,6 +11,9 @@ from dispatcher.core.moves import Moves
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.protocol import REASON_EXPIRED
+
+#: The mean size of originals is that of about so many.
+SIZES_REMEMBERED: Final = 64
 
 REASON_UNGROUPED = "ungrouped"
 
@@ -45,12 +49,14 @@ class Arrivals:
             if type(message) is BarrierMark:
                 self._marked(message)
                 continue
+            mean, footprint = inbound.mean_bytes, message.footprint
+            inbound.mean_bytes = mean + (footprint - mean) / SIZES_REMEMBERED if mean else footprint
             if message.group_id is None and self._common_group is not None:
                 message.group_id = self._common_group
             if inbound.recovery is not None and self._recovery.claims(inbound, message):
                 continue
             inbound.unacked += 1
-            self._state.bytes_held += message.size
+            self._state.bytes_held += message.footprint
             if self._adoption.open:
                 self._adoption.saw(message)
             if message.refusal is not None:
@@ -66,7 +72,7 @@ class Arrivals:
         """An original was read from a parking queue."""
         if message.group_id is None and self._common_group is not None:
             message.group_id = self._common_group
-        self._state.bytes_held += message.size
+        self._state.bytes_held += message.footprint
         # When its consumers died is not known any more: only what is settled from now on proves anything.
         message.settles_at_death = self._state.settles
         if self._adoption.open:

@@ -203,16 +203,16 @@ class Tell(NamedTuple):
     fields: dict[str, Any]
 
 
-class PauseInbound(NamedTuple):
-    """Stop (`paused`) or go on fetching from this inbound queue, because of the byte budget."""
+class SetWindow(NamedTuple):
+    """From now on fetch so many originals of this inbound queue at a time, beside those that are here."""
 
     inbound: int
-    paused: bool
+    originals: int
 
 
 Action = (
     Dispatched | SendCopy | SendNotice | PublishMarker | PublishBarrier | AckInbound | DeadLetter | Reply
-    | Tell | PauseInbound | ParkingAction
+    | Tell | SetWindow | ParkingAction
 )  # fmt: skip
 
 

@@ -66,9 +66,9 @@ class Inbound:
     """One inbound queue of the lane. Sizes are in bytes."""
 
     __slots__ = (
-        "aging", "blocked_since_ms", "deficit", "dispatched", "free", "in_flight", "index", "loose", "name",
-        "pausable", "paused", "proven", "ready", "recovery", "surcharge", "unacked", "unproven", "waiting",
-        "weight",
+        "aging", "blocked_since_ms", "deficit", "dispatched", "free", "in_flight", "index", "loose",
+        "mean_bytes", "name", "paused", "proven", "ready", "recovery", "replaceable", "surcharge", "unacked",
+        "unproven", "waiting", "weight", "window",
     )  # fmt: skip
 
     def __init__(self, index: int, name: str, weight: int, pool: Pool, proven_max: int) -> None:
@@ -84,8 +84,10 @@ class Inbound:
         self.in_flight = 0
         self.dispatched = 0  # since start
         self.surcharge = 0  # what that cost beyond 1 for each message
+        self.window = 1  # originals that may be here at a time, beside what a former window let in
+        self.mean_bytes = 0.0  # that the latest originals took; 0: none came
         self.paused = False  # not fetched from because of the byte budget
-        self.pausable = True  # False: its consumer must never be cancelled
+        self.replaceable = True  # False: its consumer must never be replaced, and its window stays
         self.aging: deque[Message] = deque()  # what waits here, longest first, and some that no longer does
         self.blocked_since_ms: int | None = None  # full of what can't go, while somebody has free capacity
         self.recovery: InboundRecovery | None = None
@@ -93,6 +95,10 @@ class Inbound:
         self.unproven: deque[tuple[tuple[int, int], bytes]] = deque()
         # … or known to be processed. A killed broker forgets up to 32,768 of those of a busy classic queue.
         self.proven: deque[tuple[tuple[int, int], bytes]] = deque(maxlen=proven_max)
+
+    def is_full(self) -> bool:
+        """Nothing more of it comes before something is settled."""
+        return self.paused or self.unacked >= self.window
 
     def queue_source(self, source: FreeGroups | Loose) -> None:
         """Let the delivery pass look at this source again."""

@@ -21,7 +21,6 @@ from dispatcher.core.effects import (
     UNKNOWN_INBOUND,
     Effects,
     OwnerRow,
-    PauseInbound,
     Record,
     Reset,
     SettledEntries,
@@ -51,6 +50,7 @@ from dispatcher.core.events import (
     RedeliveriesEnded,
 )
 from dispatcher.core.evictions import Evictions
+from dispatcher.core.fetching import adjust_windows
 from dispatcher.core.flags import Flags
 from dispatcher.core.group_recovery import GroupRecovery
 from dispatcher.core.groups import GroupState
@@ -174,7 +174,7 @@ class Lane:
             self._membership.finish_all_leaving()
         self._arrivals.run_timers()
         self._parking.take_in()
-        self._watch_bytes()
+        adjust_windows(self.state)
         if now_ms >= self.state.suspended_until_ms:
             self.state.resting.release(self.state)
         if self.state.work.is_measured:
@@ -283,19 +283,3 @@ class Lane:
     def _copies_confirmed(self, event: CopiesConfirmed) -> None:
         self.state.unconfirmed -= event.count
         self.state.unconfirmed_bytes -= event.size
-
-    def _watch_bytes(self) -> None:
-        """Over the byte budget nothing more is fetched; at half of it fetching goes on.
-
-        A queue that is to deliver the originals of open entries again is not stopped: their groups wait for
-        them, and what those hold would never become less.
-        """
-        state = self.state
-        limit = state.options.look_ahead_bytes
-        for inbound in state.inbounds:
-            pause = state.bytes_held >= limit if not inbound.paused else state.bytes_held > limit // 2
-            if inbound.recovery is not None and inbound.recovery.open:
-                pause = False
-            if pause != inbound.paused:
-                inbound.paused = pause
-                state.effects.actions.append(PauseInbound(inbound.index, pause))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from dispatcher.core.bounds import ORIGINAL_BYTES
+
 if TYPE_CHECKING:
     from dispatcher.core.consumers import Consumer
     from dispatcher.core.groups import Group
@@ -64,7 +66,7 @@ class Message:
         self.fingerprint = fingerprint  # 16 bytes
         self.group_id = group_id  # None: ungrouped
         self.content = content
-        self.size = size  # bytes held in memory for it
+        self.size = size  # bytes of its names, properties and body
         self.received_at_ms = received_at_ms
         self.redelivered = redelivered  # the broker's flag: says that it *may* have been delivered before
         self.closing = closing  # its negative sequence closes the group once it is settled
@@ -86,6 +88,11 @@ class Message:
         #: How much the lane's consumers had settled when the first consumer died with it; 0 if that was
         #: before this leader's start, which settles count from.
         self.settles_at_death = 0
+
+    @property
+    def footprint(self) -> int:
+        """Bytes that it takes of the memory while its original is here."""
+        return self.size + ORIGINAL_BYTES
 
     @property
     def order(self) -> tuple[int, int]:

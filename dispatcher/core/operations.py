@@ -172,7 +172,7 @@ class Operations:
         """A marker is here. It is over with that; obeyed only if its operation is open."""
         operation, state = self._open.get(mark.command), self._state
         state.inbounds[mark.inbound].unacked += 1
-        state.bytes_held += mark.size
+        state.bytes_held += mark.footprint
         entry = (mark.arrival, mark.fingerprint)
         state.effects.records.append(SettledEntries(mark.queue, False, (entry,)))
         state.settled(mark)

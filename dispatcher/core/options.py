@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from dispatcher.core.bounds import HELD_BYTES_PART
 from dispatcher.core.policies import Policy
 
 
@@ -49,3 +50,8 @@ class LaneOptions:
     def measures_work(self) -> bool:
         """How long consumers are busy with what matters to this lane."""
         return self.cost is Cost.MEASURED or self.placement_is_measured
+
+    @property
+    def held_bytes_max(self) -> int:
+        """How much of the byte budget is for originals."""
+        return int(self.look_ahead_bytes * HELD_BYTES_PART)

@@ -117,7 +117,7 @@ class ParkedReading:
             return 0
         if not queue.members and not queue.unknown:  # only copies that count no more can be left
             return READ_MAX
-        if not idle or state.bytes_held >= state.options.look_ahead_bytes:
+        if not idle or state.bytes_held >= state.options.held_bytes_max:
             return 0
         if not queue.is_wanted(state.pool):
             return 0
@@ -173,7 +173,7 @@ class ParkedReading:
     def _leave(self, queue: ParkingQueue, message: Message) -> None:
         state = self._state
         del queue.here[message.fingerprint]
-        state.bytes_held -= message.size
+        state.bytes_held -= message.footprint
         message.tag, message.content = 0, None
         if message in state.taken_back:  # the journal has an entry of it, which it will meet again
             state.taken_back.discard(message)

@@ -101,7 +101,7 @@ class Parking:
         if queue.is_wanted(state.pool) or not queue.here:
             queue.unwanted_since_ms = now_ms
         elif not (queue.reading or queue.early):
-            full = state.bytes_held >= state.options.look_ahead_bytes
+            full = state.bytes_held >= state.options.held_bytes_max
             if full or now_ms - queue.unwanted_since_ms >= state.options.park_after_ms:
                 queue.unwanted_since_ms = now_ms
                 self._reading.give_back(queue)
@@ -115,10 +115,10 @@ class Parking:
 
     def _look_for_blocked(self) -> None:
         state = self._state
-        over = state.bytes_held >= state.options.look_ahead_bytes
+        over = state.bytes_held >= state.options.held_bytes_max
         for inbound in state.inbounds:
-            full = inbound.unacked >= state.options.look_ahead or inbound.paused
-            stuck = (full and bool(state.pool)) or (over and not inbound.pausable)
+            full = inbound.is_full()
+            stuck = (full and bool(state.pool)) or (over and not inbound.replaceable)
             inbound.blocked_since_ms = self._since(inbound.blocked_since_ms, stuck)
             if self._is_due(inbound.blocked_since_ms):
                 inbound.blocked_since_ms = None

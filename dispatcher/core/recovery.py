@@ -220,7 +220,7 @@ class Recovery:
         self._state.effects.records.append(SettledEntries(delivered.queue, False, (entry,)))
         if delivered.queue < FIRST_PARKING_QUEUE:
             inbound.unacked += 1
-        self._state.bytes_held += delivered.size
+        self._state.bytes_held += delivered.footprint
         self._state.settled(delivered)
         self._state.counters["acked_again"] += 1
 
@@ -248,7 +248,7 @@ class Recovery:
             inbound.unacked += 1
         else:
             self._state.parking[message.queue].here[message.fingerprint] = message
-        self._state.bytes_held += message.size
+        self._state.bytes_held += message.footprint
         del self._awaited[message]
         self.returning.discard(message)
         match message.state:

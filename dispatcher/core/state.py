@@ -41,6 +41,8 @@ class LaneState:
         self.work = Work(is_measured=options.measures_work)
         self.pool = Pool(level_of(options, self.work))
         self.inbounds = make_inbounds(options, self.pool, self.work.cost_us)
+        for inbound in self.inbounds:
+            inbound.window = options.look_ahead
         self.resting = Resting(options.group_idle_timeout_ms, options.groups_remembered)
         self.turnover = Turnover(rebalances=options.rebalance_on_join)
         self.start = Start(options.start_consumers, options.start_wait_ms)
@@ -392,6 +394,6 @@ class LaneState:
             inbound.unacked -= 1
         else:
             self.parking[message.queue].settle(message, self.member_key(message.group_id))
-        self.bytes_held -= message.size
+        self.bytes_held -= message.footprint
         self.acks.append(message)
         message.content = None

@@ -55,7 +55,7 @@ class Views:
         }
 
     def _inbound_row(self, inbound: Inbound, spent: int) -> dict[str, Any]:
-        full = self._is_full(inbound)
+        full = inbound.is_full()
         return {
             "queue": inbound.name,
             "weight": inbound.weight,
@@ -64,16 +64,14 @@ class Views:
             "in_flight": inbound.in_flight,
             "dispatched": inbound.dispatched,
             "look_ahead": self._state.options.look_ahead,
+            "window": inbound.window,
             "full": full,
             "full_of": self._full_of(inbound) if full else None,
         }
 
     def is_full(self) -> bool:
         """Whether any inbound queue's look-ahead is used up."""
-        return any(self._is_full(inbound) for inbound in self._state.inbounds)
-
-    def _is_full(self, inbound: Inbound) -> bool:
-        return inbound.unacked >= self._state.options.look_ahead or inbound.paused
+        return any(inbound.is_full() for inbound in self._state.inbounds)
 
     def _full_of(self, inbound: Inbound) -> str:
         """What takes the room in a full look-ahead: the deepest group that the last survey saw."""
@@ -171,7 +169,7 @@ class Views:
         details = [
             f"look-ahead of {inbound.name} is full: {self._full_of(inbound)}"
             for inbound in self._state.inbounds
-            if self._is_full(inbound)
+            if inbound.is_full()
         ]
         details += undeliverable(self._state, group)
         if out and out[0].overdue:

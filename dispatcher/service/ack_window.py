@@ -2,7 +2,7 @@
 
 A single ack makes RabbitMQ walk, twice, over every unacked delivery before it: 0.2 ms with some hundreds of
 them, three times what relaying a message costs, and its queue delivers nothing meanwhile. So what is settled
-behind unsettled deliveries waits for these, unless few are before it, it has waited for long, the look-ahead
+behind unsettled deliveries waits for these, unless few are before it, it has waited for long, the window
 is nearly full of such, or it is nearly full and somebody with free capacity awaits what is behind it.
 """
 
@@ -47,10 +47,14 @@ class AckWindow:
         self._fresh: list[int] = []  # settled since the last `take`
         self._waiting: dict[int, int] = {}  # settled behind an unsettled one: tag → since when
         self._waiting_heap: list[int] = []  # the same tags, lowest first, and some that are acked since
-        self._nearly_full = prefetch - prefetch // ROOM_PART  # more that wait than this: ack at once
-        self._awaited_delay_ms = -(-prefetch * AWAITED_ACK_DELAY_US // 1_000)
+        self.resize(prefetch)
         self._look_at_ms: int | None = None  # when to look for single acks again
         self._settled: deque[int] = deque()  # in the order of their settles, until `take_acked`
+
+    def resize(self, prefetch: int) -> None:
+        """So many may be unacked, beside what a former consumer of the channel left."""
+        self._nearly_full = prefetch - prefetch // ROOM_PART  # more that wait than this: ack at once
+        self._awaited_delay_ms = -(-prefetch * AWAITED_ACK_DELAY_US // 1_000)
 
     def deliver(self, count: int) -> None:
         """So many more deliveries arrived."""

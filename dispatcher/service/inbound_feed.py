@@ -30,8 +30,10 @@ FORMER_LEADER_POLL_S: Final = 0.02
 #: From a restart of the broker until its quorum queues have elected a leader. That took 0.2 s on a busy
 #: machine, and nothing in AMQP says that it is over.
 ELECTION_S: Final = 2.0
-#: What is fetched while fetching is stopped; 0 would mean without a limit.
-STOPPED_PREFETCH: Final = 1
+#: What is fetched of a classic queue before it is known how large its messages are.
+FIRST_WINDOW: Final = 16
+#: A look-ahead up to this is taken at once.
+SMALL_LOOK_AHEAD: Final = 64
 
 
 class InboundSource(NamedTuple):
@@ -40,6 +42,7 @@ class InboundSource(NamedTuple):
     channel: int
     consumer_tag: str
     classic: bool  # else `exclusive` means nothing on it, and its consumer must never be replaced
+    window: int  # its prefetch
 
 
 async def open_inbound(
@@ -54,6 +57,7 @@ async def open_inbound(
     consumer had is returned only then: whoever consumes so early gets newer messages before it (seen).
     """
     classic = await is_classic(link, queue)
+    window = FIRST_WINDOW if classic and look_ahead > SMALL_LOOK_AHEAD else look_ahead
     if restarted and not classic:
         await asyncio.sleep(ELECTION_S)
     deadline = asyncio.get_running_loop().time() + FORMER_LEADER_S
@@ -63,9 +67,9 @@ async def open_inbound(
             declared = await link.call(channel, QueueDeclare(queue=queue, passive=True))
             others = int(declared.consumer_count)
             if not others:
-                await link.call(channel, commands.Basic.Qos(prefetch_count=look_ahead))
+                await link.call(channel, commands.Basic.Qos(prefetch_count=window))
                 await _consume(link, channel, queue, consumer_tag, exclusive=classic)
-                return InboundSource(channel, consumer_tag, classic)
+                return InboundSource(channel, consumer_tag, classic, window)
             await link.call(channel, commands.Channel.Close(200, "in use", 0, 0))
         except ChannelRefused as refused:
             if refused.code != ACCESS_REFUSED:
@@ -97,7 +101,6 @@ class InboundFeed:
         source: InboundSource,
         inbound: Inbound,
         *,
-        look_ahead: int,
         report: Callable[[Event], None],
     ) -> None:
         self._link = link
@@ -105,12 +108,14 @@ class InboundFeed:
         self._channel = source.channel
         self._inbound = inbound
         self._report = report
-        self._look_ahead = look_ahead
         self._consumer_tag, self._consumers = source.consumer_tag, 1
-        self._acks = AckWindow(prefetch=look_ahead)
+        self._acks = AckWindow(prefetch=source.window)
         self._delivered = 0
         self._wake = asyncio.Event()
-        self._paused, self._fetching = False, True  # what is wanted, and what is
+        self._window = self._wanted = source.window  # what is, and what it is to be
+        self._resize = asyncio.Event()
+        #: RabbitMQ's queue answers a consume, its channel a declare: of two at a time the later may be first.
+        self._one_request = asyncio.Lock()
         #: What an operator must change: somebody else reads a quorum queue, which nothing can forbid.
         self.problem: str | None = None
 
@@ -138,17 +143,27 @@ class InboundFeed:
 
     # -- consuming --
 
-    def pause(self, paused: bool) -> None:
-        """Stop or go on fetching. A quorum queue's consumer is never replaced: its redeliveries would
-        come back out of order, so there the overshoot is bounded by the look-ahead only."""
-        if self._source.classic:
-            self._paused = paused
-            self._wake.set()
+    def set_window(self, originals: int) -> None:
+        """Fetch so many at a time. Not for a quorum queue: its consumer is never replaced, or what it had
+        would come back out of order."""
+        self._wanted = originals
+        self._resize.set()
+
+    async def keep_window(self) -> None:
+        """Give the consumer the window that is wanted: until the connection ends."""
+        try:
+            while True:
+                await self._resize.wait()
+                self._resize.clear()
+                if self._wanted != self._window:
+                    await self._fetch(self._wanted)
+        except BrokerUnavailable:
+            return  # the session hears of it itself
 
     # -- upkeep --
 
     async def look_after(self, now_ms: Callable[[], int]) -> None:
-        """Prove acks, notice the end of the redeliveries, pause and resume: until the connection ends."""
+        """Prove acks, notice the end of the redeliveries: until the connection ends."""
         try:
             while True:
                 if self._inbound.recovery is not None:
@@ -156,16 +171,14 @@ class InboundFeed:
                     continue
                 await self._wake.wait()
                 self._wake.clear()
-                if self._paused == self._fetching:
-                    await self._fetch(not self._paused)
                 if self._acks.unproven:
                     await self._prove(now_ms())
                     await asyncio.sleep(PROOF_INTERVAL_S)
         except BrokerUnavailable:
             return  # the session hears of it itself
 
-    async def _fetch(self, fetching: bool) -> None:
-        """Put another consumer, with the prefetch that is wanted, in the place of the present one.
+    async def _fetch(self, window: int) -> None:
+        """Put another consumer, with this window, in the place of the present one.
 
         Without one a successor would be let in before RabbitMQ has given back what is unacked here, and
         would get newer messages first; so it is done in one piece. The tag is a new one, or acks of what
@@ -173,15 +186,16 @@ class InboundFeed:
         """
         former, self._consumer_tag = self._consumer_tag, f"{self._source.consumer_tag}-{self._consumers}"
         self._consumers += 1
-        prefetch = self._look_ahead if fetching else STOPPED_PREFETCH
         tag, queue = self._consumer_tag, self._inbound.name
         methods = (
-            commands.Basic.Qos(prefetch_count=prefetch),
+            commands.Basic.Qos(prefetch_count=window),
             commands.Basic.Cancel(consumer_tag=former),
             BasicConsume(queue=queue, consumer_tag=tag, exclusive=True),
         )
-        await asyncio.gather(*(self._link.call(self._channel, method) for method in methods))
-        self._fetching = fetching
+        async with self._one_request:
+            await asyncio.gather(*(self._link.call(self._channel, method) for method in methods))
+        self._window = window
+        self._acks.resize(window)
 
     async def _look_for_end_of_redeliveries(self) -> None:
         """Nothing ready, twice, and nothing delivered between: a quorum queue counts, then delivers."""
@@ -191,9 +205,9 @@ class InboundFeed:
         await asyncio.sleep(RECOVERY_POLL_S)
 
     async def _ready(self) -> int:
-        declared = await self._link.call(
-            self._channel, QueueDeclare(queue=self._inbound.name, passive=True)
-        )  # fmt: skip
+        async with self._one_request:
+            declare = QueueDeclare(queue=self._inbound.name, passive=True)
+            declared = await self._link.call(self._channel, declare)
         if not self._source.classic:
             self._watch_for_others(int(declared.consumer_count) - 1)
         return int(declared.message_count)

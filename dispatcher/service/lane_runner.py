@@ -234,9 +234,11 @@ class LaneRunner:
         self._is_new = False
         lane = self.lane_type(self._options(), snapshot, self._clock.now_ms())
         feeds = [
-            InboundFeed(link, source, inbound, look_ahead=self._lane.look_ahead, report=session.report)
+            InboundFeed(link, source, inbound, report=session.report)
             for source, inbound in zip(sources, lane.state.inbounds, strict=True)
         ]
+        for source, inbound in zip(sources, lane.state.inbounds, strict=True):
+            inbound.window, inbound.replaceable = source.window, source.classic
         await channels.listen()
         await channels.listen_to_broker_events(self._settings.rabbitmq.address.vhost)
         self._session = session
@@ -245,6 +247,7 @@ class LaneRunner:
         early, self._early = self._early, []
         session.receive(early)
         self._tasks += [asyncio.create_task(feed.look_after(self._clock.now_ms)) for feed in feeds]
+        self._tasks += [asyncio.create_task(feed.keep_window()) for feed in feeds]
         return session, witness
 
     def _options(self) -> LaneOptions:

@@ -19,12 +19,12 @@ from dispatcher.core.effects import (
     Action,
     DeadLetter,
     Dispatched,
-    PauseInbound,
     PublishBarrier,
     PublishMarker,
     Reply,
     SendCopy,
     SendNotice,
+    SetWindow,
     Tell,
 )
 from dispatcher.core.events import (
@@ -76,7 +76,7 @@ class Outbox:
     the broker has answered.
 
     `channel` has confirms on and no consumer; another one takes its place when the broker closed it over a
-    publish. `later` calls something after so many seconds, `on_pause` changes a consumer, `report` takes
+    publish. `later` calls something after so many seconds, `on_window` changes a consumer, `report` takes
     what the core must know.
     """
 
@@ -88,7 +88,7 @@ class Outbox:
         *,
         ack: Callable[[int, int], None],
         later: Callable[[float, Callable[[], None]], None],
-        on_pause: Callable[[int, bool], None],
+        on_window: Callable[[int, int], None],
         report: Callable[[Event], None],
     ) -> None:
         self._relay = relay
@@ -97,7 +97,7 @@ class Outbox:
         self._frame_max = relay.link.frame_max
         self._ack = ack
         self._later = later
-        self._on_pause = on_pause
+        self._on_window = on_window
         self._report = report
         self._window = PublishWindow()
         self._frames: list[bytes] = []
@@ -136,8 +136,8 @@ class Outbox:
 
     def _perform_rare(self, action: Action | Store, *, careful: bool) -> None:
         match action:
-            case PauseInbound():
-                self._on_pause(action.inbound, action.paused)
+            case SetWindow():
+                self._on_window(action.inbound, action.originals)
             case Tell():
                 log.info(action.event, lane=self._relay.names.lane, **action.fields)
             case _:

@@ -107,7 +107,7 @@ class Session:
         )  # fmt: skip
         self._outbox = Outbox(
             relay, self._channels.publish, self._suspicion, ack=self._settle_inbound, later=self._later,
-            on_pause=self._pause_inbound, report=self.report,
+            on_window=self._set_window, report=self.report,
         )  # fmt: skip
         self._operators = Operators(
             self.views, self._outbox, self._clock, surveys=self.surveys, describe=self._describe,
@@ -286,8 +286,8 @@ class Session:
     def _settle_inbound(self, inbound: int, tag: int) -> None:
         self._feeds[inbound].settle(tag)
 
-    def _pause_inbound(self, inbound: int, paused: bool) -> None:
-        self._feeds[inbound].pause(paused)
+    def _set_window(self, inbound: int, originals: int) -> None:
+        self._feeds[inbound].set_window(originals)
 
     def report(self, event: Event) -> None:
         """Something that a feed found out."""

@@ -94,6 +94,7 @@ OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
         else random.choices(("balance", "reject", "group:common"), (8, 1, 1))[0]
     ),
     "look_ahead": lambda random, _: random.choice((3, 10, 50, 10_000, 10_000)),
+    "look_ahead_bytes": lambda random, _: random.choice((256 << 20, 256 << 20, 100_000, 20_000)),
     "reconnect_grace_ms": lambda random, _: random.choice((0, 0, 200, 2_000)),
     "liveness_interval_ms": lambda random, _: random.choice((100, 500)),
     "group_idle_timeout_ms": lambda random, policy: (
@@ -143,7 +144,8 @@ def make_scenario(seed: int, messages: int | None = None) -> Scenario:
     consumers = _consumers(chance("consumers"), theme, busy_ms / count, groups)
     plans = draw_messages(chance, count, len(inbounds), groups, span_ms, theme)
     if any(plan.kills for plan in plans):
-        options["look_ahead"] = 10_000  # a window full of its group lets in nothing that could be settled
+        # A window full of its group lets in nothing that could be settled.
+        options |= {"look_ahead": 10_000, "look_ahead_bytes": 256 << 20}
         group_maps = tuple(Chosen("exact") if _are_few(map_) else map_ for map_ in group_maps)
     work_ms = max(span_ms, int(busy_ms))
     faults = draw_faults(chance("faults"), theme, work_ms)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.memory import PEAK_MB_MAX as BOUND_MB
 from bench.memory import Tracked, Waiting, exceeded, waiting
 from bench.relay.rounds import Stage
 from dispatcher.nodes import Servers
@@ -23,6 +24,14 @@ async def test_a_hundred_thousand_messages_of_as_many_groups(servers: Servers) -
     row = await waiting(Stage(servers), 100_000, 1_024, 100_000, seconds=2)
     assert row.settled > 0
     assert row.idle_mb < row.no_consumers_mb <= row.slow_consumers_mb < PEAK_MB_MAX
+
+
+@pytest.mark.slow
+async def test_large_messages_stay_below_the_bound(servers: Servers) -> None:
+    """More of them than the byte budget has room for."""
+    row = await waiting(Stage(servers), 5_000, 65_536, 1_000, seconds=2)
+    assert row.settled > 0
+    assert row.slow_consumers_mb < BOUND_MB
 
 
 @pytest.mark.slow

@@ -70,7 +70,8 @@ class InboundQueue:
     delivered: dict[int, Original] = field(default_factory=dict)
     acked: list[Original] = field(default_factory=list)
     last_tag: int = 0
-    fetching: bool = True
+    window: int | None = None  # of the present consumer; None: no limit
+    fetched: set[int] = field(default_factory=set)  # tags that it got
 
     def ready(self) -> list[Original]:
         out = set(self.delivered.values())
@@ -78,11 +79,19 @@ class InboundQueue:
 
     def deliver(self) -> tuple[int, Original] | None:
         ready = self.ready()
-        if not ready or not self.fetching:
+        if not ready or (
+            self.window is not None and len(self.fetched & self.delivered.keys()) >= self.window
+        ):
             return None
         self.last_tag += 1
+        self.fetched.add(self.last_tag)
         self.delivered[self.last_tag] = ready[0]
         return self.last_tag, ready[0]
+
+    def set_window(self, originals: int) -> None:
+        """Another consumer takes the place of the present one; what is unacked stays so."""
+        self.window = originals
+        self.fetched.clear()
 
     def ack(self, tag: int) -> Original:
         original = self.delivered.pop(tag)  # KeyError: an ack for an unknown tag would close the channel
@@ -96,7 +105,8 @@ class InboundQueue:
             original.flagged = True
         self.delivered.clear()
         self.last_tag = 0
-        self.fetching = True
+        self.window = None
+        self.fetched.clear()
 
     def forget_acks(self, count: int) -> None:
         """A killed broker has not written its last acks: these messages are back where they were."""

@@ -57,7 +57,7 @@ def _check_counters(lane: Lane) -> None:
         assert inbound.waiting == waiting, f"waiting {inbound.waiting}, not {waiting}"
         out = sum(m.state is MessageState.IN_FLIGHT for m in ours)
         assert inbound.in_flight == out, f"in flight {inbound.in_flight}, not {out}"
-    assert state.bytes_held == sum(m.size for m in here)
+    assert state.bytes_held == sum(m.footprint for m in here)
     assert state.unconfirmed >= 0
     assert state.unconfirmed_bytes >= 0
     assert all(m.state is MessageState.ENDING for m in state.ending)

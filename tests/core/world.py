@@ -19,12 +19,12 @@ from dispatcher.core.effects import (
     IncarnationRow,
     OpenEntry,
     OwnerRow,
-    PauseInbound,
     PublishMarker,
     Record,
     Reply,
     SendCopy,
     SendNotice,
+    SetWindow,
     Snapshot,
 )
 from dispatcher.core.events import (
@@ -321,8 +321,8 @@ class World:
                 case PublishMarker():
                     fields = {"incarnation": action.incarnation, "n": action.n}
                     self.broker.control.append(Marker(lane_epoch=self.store.lane_epoch, **fields))
-                case PauseInbound():
-                    self.broker.inbounds[action.inbound].fetching = not action.paused
+                case SetWindow():
+                    self.broker.inbounds[action.inbound].set_window(action.originals)
                 case Reply():
                     self.replies.append(action)
 

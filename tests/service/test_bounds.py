@@ -101,7 +101,7 @@ async def test_over_the_byte_budget_nothing_more_is_fetched_until_half_is_free(b
     await eventually(lambda: bench.status()["inbound"][0]["full"])
     session = bench.runners["orders"]._session
     assert session is not None
-    await eventually(lambda: not session._feeds[0]._fetching, what="fetching to stop")
+    await eventually(lambda: session._feeds[0]._window == 1, what="fetching to stop")
     rival = await bench.client()
     for number in range(10, 60):
         client.send("in", b"%02d" % number + bytes(64 * KIB), f"g{number % 3}")

@@ -136,7 +136,7 @@ def numbers_go_on_from_what_redis_has(lane: Any, session: Any, store: Any) -> No
     lane._adoption.heard_of = lambda seq: None
 
 
-@planted("fence", seed=50)
+@planted("fence", seed=60)
 def lane_epoch_not_checked(lane: Any, session: Any, store: Any) -> None:
     """Redis takes a commit of a former leader."""
     keys = store.world.redis.keys
@@ -149,7 +149,7 @@ def lane_epoch_not_checked(lane: Any, session: Any, store: Any) -> None:
     keys.commit = unchecked
 
 
-@planted("loss", seed=65)
+@planted("loss", seed=106)
 def settle_of_a_stale_incarnation_obeyed(lane: Any, session: Any, store: Any) -> None:
     """A settle of an incarnation that is over counts for the id's present one."""
     settle = lane._settlement.settle
@@ -180,7 +180,7 @@ def dispatched_again_behind_newer_ones(lane: Any, session: Any, store: Any) -> N
     take_backs._return_messages = behind
 
 
-@planted("order", "overlap", seed=4)
+@planted("order", "overlap", seed=10)
 def batch_released_one_early(lane: Any, session: Any, store: Any) -> None:
     """A group is free while one message of its batch is unsettled."""
     over = lane._settlement._over
@@ -247,7 +247,7 @@ def group_goes_on_before_its_entries_are_resolved(lane: Any, session: Any, store
             groups._resolve(group)
 
 
-@planted("duplicates", seed=23)
+@planted("duplicates", seed=1)
 def sent_again_with_a_new_number(lane: Any, session: Any, store: Any) -> None:
     """What may not have arrived is sent again with a new seq."""
     groups = lane._groups

@@ -1,0 +1,65 @@
+"""How many originals an inbound queue may have here: as many as fit, at most the look-ahead.
+
+RabbitMQ limits a consumer by messages only, so the window follows the mean size of what comes. It begins
+small, for nobody knows what waits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from dispatcher.core.bounds import STOPPED_WINDOW
+from dispatcher.core.effects import SetWindow
+
+#: How much a window grows at a time while redeliveries are awaited.
+WIDENED_BY: Final = 8
+
+if TYPE_CHECKING:
+    from dispatcher.core.inbound import Inbound
+    from dispatcher.core.state import LaneState
+
+
+def adjust_windows(state: LaneState) -> None:
+    """Fit the windows of classic queues; at the byte budget fetch next to nothing until half of it is free.
+
+    A queue that is to deliver the originals of open entries again is not stopped: their groups wait for
+    them, and what those hold would never become less. A quorum queue's consumer must never be replaced.
+    """
+    held_max = state.options.held_bytes_max
+    for inbound in state.inbounds:
+        if inbound.recovery is not None and inbound.recovery.open:
+            inbound.paused = False
+            window = _wider(state, inbound)
+        else:
+            limit = held_max // 2 + 1 if inbound.paused else held_max
+            inbound.paused = state.bytes_held >= limit
+            window = STOPPED_WINDOW if inbound.paused else _fitting(state, inbound)
+        if inbound.replaceable and window != inbound.window:
+            inbound.window = window
+            state.effects.actions.append(SetWindow(inbound.index, window))
+
+
+def _wider(state: LaneState, inbound: Inbound) -> int:
+    """A wider window once the present one is full of what others wait for."""
+    if inbound.unacked < inbound.window:
+        return inbound.window
+    return max(inbound.window, min(WIDENED_BY * inbound.window, _room(state, inbound)))
+
+
+def _fitting(state: LaneState, inbound: Inbound) -> int:
+    """The present window, unless one of a quite different size would suit better: each change is a new
+    consumer to RabbitMQ, which may get a whole window beside what the former ones left here."""
+    window, mean = inbound.window, inbound.mean_bytes
+    if not mean:
+        return window
+    own = min(state.bytes_held, window * mean)
+    room = state.options.held_bytes_max - state.bytes_held + own
+    fitting = max(1, int(room * 3 / (4 * len(state.inbounds) * mean)))
+    if 2 * fitting <= window:
+        return fitting
+    widened = min(fitting, _room(state, inbound))
+    return widened if widened >= 2 * window else window
+
+
+def _room(state: LaneState, inbound: Inbound) -> int:
+    return state.options.look_ahead - inbound.unacked
