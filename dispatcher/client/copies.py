@@ -169,17 +169,29 @@ class Copy:
         return self.deadline_at_ms is not None and time.time() * 1000 >= self.deadline_at_ms
 
     def settle(self, reason: str | None = None, attempts: int = 1) -> bool:
-        """Done (no reason), or failed. False: it was lost or settled before, and nothing happens."""
+        """Done (no reason), or failed. False: it was lost or settled before, and nothing happens.
+
+        Raises TypeError or ValueError for what the dispatcher would refuse, with all that is settled with it.
+        """
+        if reason is not None:
+            reason = _text(reason)[:REASON_CHARACTERS_MAX]
+        if attempts < 1:
+            raise ValueError(f"attempts: must be at least 1, not {attempts}")
         if self.lost or self.settled:
             return False
         self.settled = True
-        if reason is not None:
-            reason = reason[:REASON_CHARACTERS_MAX]
         return self._settler(self, reason, attempts)
 
     def __repr__(self) -> str:
         lost = " lost" if self.lost else ""
         return f"<{type(self).__name__} {self.seq} group={self.group_text!r} attempt={self.attempt}{lost}>"
+
+
+def _text(reason: object) -> str:
+    """Raises TypeError. A reason that is None would say that the message is done."""
+    if not isinstance(reason, str):
+        raise TypeError(f"reason: must be text, not {type(reason).__name__}; str() makes it one")
+    return reason
 
 
 def _is_ours(name: str | bytes) -> bool:
@@ -200,8 +212,11 @@ class Message(Copy):
         return self.settle()
 
     async def fail(self, reason: str) -> bool:
-        """It can't be processed: it goes to the lane's dead queue, and the group goes on without it."""
-        return self.settle(reason)
+        """It can't be processed: it goes to the lane's dead queue, and the group goes on without it.
+
+        Raises TypeError when the reason is no text.
+        """
+        return self.settle(_text(reason))
 
 
 class BlockingMessage(Copy):
@@ -217,5 +232,8 @@ class BlockingMessage(Copy):
         return self.settle()
 
     def fail(self, reason: str) -> bool:
-        """It can't be processed: it goes to the lane's dead queue, and the group goes on without it."""
-        return self.settle(reason)
+        """It can't be processed: it goes to the lane's dead queue, and the group goes on without it.
+
+        Raises TypeError when the reason is no text.
+        """
+        return self.settle(_text(reason))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.client import properties as amqp_properties
-from dispatcher.client.copies import REASON_CHARACTERS_MAX, Copy, Message, read_numbers
+from dispatcher.client.copies import REASON_CHARACTERS_MAX, BlockingMessage, Copy, Message, read_numbers
 from dispatcher.client.properties import Properties
 from dispatcher.client.tables import write_table
 from tests.client.copies_on_wire import copy_properties, only_headers, string_entry
@@ -132,6 +132,21 @@ async def test_a_lost_message_can_not_be_settled() -> None:
     got.lost = True
     assert not await got.ack()
     assert not settlements
+
+
+@pytest.mark.parametrize("reason", [None, 7, ["x"], ValueError("x"), b"x"])
+@pytest.mark.parametrize("kind", [Message, BlockingMessage])
+async def test_a_reason_that_is_no_text_settles_nothing(kind: type[Any], reason: Any) -> None:
+    """The dispatcher would refuse it with all that is settled with it; and None would ack."""
+    settlements = Settlements()
+    raw = copy_properties(5)
+    got = kind(read_numbers(raw), raw, b"", settlements.settle)
+    with pytest.raises(TypeError, match="reason: must be text, not "):
+        await got.fail(reason) if kind is Message else got.fail(reason)
+    with pytest.raises(ValueError, match="attempts: must be at least 1"):
+        got.settle("x", attempts=0)
+    assert not settlements
+    assert got.settle("x")
 
 
 async def test_a_reason_is_cut_to_the_size_of_a_header() -> None:
