@@ -10,7 +10,7 @@ import pytest
 from dispatcher.core.effects import Effects, OwnerRow, SettledEntries, SettledRange, Taken
 from dispatcher.errors import ConfigurationError, Fenced, InvalidTransition, StoreUnavailable
 from tests.redis_store.conftest import Lane, now_ms
-from tests.redis_store.samples import checkpoint, dispatched, entry, incarnation, step
+from tests.redis_store.samples import checkpoint, dispatched, entry, incarnation, owned, step
 from tests.waiting import eventually
 
 
@@ -62,6 +62,30 @@ async def test_futures_of_a_pipeline_are_done_in_order(lane: Lane) -> None:
     await asyncio.gather(*futures)
     assert done == list(range(100))
     assert len((await lane.read()).records) == 100
+
+
+async def test_a_commit_is_one_round_trip_whatever_is_in_it(own_lane: Lane) -> None:
+    """Seen by Redis itself: what it was asked by a client, and what by our script."""
+    store = await own_lane.lead()
+    async with own_lane.client() as watching, own_lane.client() as client:
+        await client.ping()  # its greeting
+        async with watching.monitor() as monitor:
+            for tag in range(1, 4):
+                await store.commit(
+                    step(
+                        dispatched(tag), SettledRange(1, tag, tag), owners=owned(50),
+                        incarnations={1: incarnation("a")}, commands={f"c-{tag}": {}},
+                        flags={b"lane": {"paused": True}},
+                    )
+                )  # fmt: skip
+            await client.echo("end")
+            asked = []
+            async for seen in monitor.listen():
+                if seen["command"].startswith("ECHO"):
+                    break
+                if seen["client_type"] != "lua":
+                    asked.append(seen["command"].partition(" ")[0])
+    assert asked == ["EVALSHA"] * 3
 
 
 async def test_a_commit_is_encoded_when_it_is_given(lane: Lane) -> None:
