@@ -10,6 +10,7 @@ import base64
 import binascii
 import json
 import re
+import reprlib
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -266,7 +267,7 @@ def decode_control(body: bytes) -> ControlMessage:
                 lane_epoch=integer(fields, "lane_epoch", 0, SEQ_MAX),
             )  # fmt: skip
         case other:
-            raise ProtocolViolation(f"unknown control message type {other!r}")
+            raise ProtocolViolation(f"unknown control message type {reprlib.repr(other)}")
 
 
 def refusable_join(body: bytes) -> str | None:
@@ -303,7 +304,7 @@ def decode_command(body: bytes) -> Command:
 def _decode_join(fields: dict[str, Any]) -> Join:
     version = fields.get("protocol")
     if version != PROTOCOL_VERSION:
-        raise ProtocolViolation(f"protocol: must be {PROTOCOL_VERSION}, not {version!r}")
+        raise ProtocolViolation(f"protocol: must be {PROTOCOL_VERSION}, not {reprlib.repr(version)}")
     return Join(
         consumer=_name(fields, "consumer"), incarnation=text(fields, "incarnation"),
         n=integer(fields, "n", 1, SEQ_MAX), queue=text(fields, "queue"),
