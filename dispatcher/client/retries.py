@@ -25,9 +25,9 @@ class RetryLater(Exception):
 class RejectMessage(Exception):
     """Raised by a handler: no attempt will ever succeed, to the dead queue with it at once."""
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(reason)
+    def __init__(self, reason: object) -> None:
+        self.reason = str(reason)  # often an exception
+        super().__init__(self.reason)
 
 
 @dataclass(frozen=True, slots=True)

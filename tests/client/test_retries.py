@@ -36,6 +36,8 @@ def test_a_handler_may_choose_the_pause_but_not_the_number_of_attempts() -> None
 
 def test_a_rejected_message_is_given_up_at_once() -> None:
     assert RetryPolicy().after(RejectMessage("unknown customer"), 1) == GiveUp("unknown customer")
+    assert RetryPolicy().after(RejectMessage(ValueError("no such id")), 1) == GiveUp("no such id")
+    assert RetryPolicy().after(RejectMessage(404), 1) == GiveUp("404")
 
 
 @pytest.mark.parametrize(
