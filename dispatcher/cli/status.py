@@ -9,11 +9,12 @@ from rich.console import Console
 
 from dispatcher.cli import options
 from dispatcher.cli.asking import ask
-from dispatcher.cli.output import console, print_error, print_json, shown, span, table
+from dispatcher.cli.output import console, counted, print_error, print_json, shown, span, table
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.errors import BrokerUnavailable, CommandRefused, NoAnswer, ProtocolViolation
 
 _COLUMNS = ("inbound queue", "weight", "share", "dispatched", "held", "in flight", "look-ahead")
+_MESSAGES = ("held", "in flight", "unconfirmed")
 
 
 def status(
@@ -67,14 +68,9 @@ def _print(out: Console, result: dict[str, Any]) -> None:
     for row in inbound:
         if row.get("full"):
             out.print(f"{row.get('queue')}: the look-ahead is full of {row.get('full_of')}")
-    sums = [
-        (word, result.get(word.replace(" ", "_"))) for word in ("consumers", "groups", "held", "in flight")
-    ]
-    out.print(
-        ", ".join(
-            f"{shown(value)} {word}" for word, value in [*sums, ("unconfirmed", result.get("unconfirmed"))]
-        )
-    )
+    sums = [counted(result.get(f"{noun}s"), noun) for noun in ("consumer", "group")]
+    sums += [f"{shown(result.get(word.replace(' ', '_')))} {word}" for word in _MESSAGES]
+    out.print(", ".join(sums))
     counters = result.get("counters", {})
     if counters:
         out.print(

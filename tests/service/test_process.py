@@ -80,6 +80,27 @@ async def test_sigterm_with_slow_consumers_returns_what_is_unsettled(
     assert [int(copy.body) for copy in consumer.received] == list(range(50))
 
 
+async def test_no_body_and_no_password_is_in_the_log(dispatcher_process: Starter, bench: Bench) -> None:
+    """Whatever becomes of a message: handled, failed, expired, refused, or no control message at all."""
+    one = dispatcher_process(orders=lane(ungrouped="reject"))
+    one.ready()
+    client = await bench.client()
+    consumer = await bench.joined("c1", hold=True)
+    client.send("in", b"SECRET", "g")
+    client.send("in", b"SECRET", "h")
+    client.send("in", b"SECRET")
+    copies = await consumer.has(2)
+    consumer.fail(copies[0].seq, "no such customer")
+    consumer.settle([copies[1].seq])
+    for body in (b"SECRET", b'{"type":"settle","acked":"SECRET"}'):
+        consumer.publish(body)
+    await client.has_ready(bench.names().dead, 4)
+    await eventually(lambda: len(one.logged("control_message_refused")) == 2)
+    assert one.logged("message_failed")[0]["reason"] == "no such customer"
+    assert "SECRET" not in one.log()
+    assert "guest:guest" not in one.log()
+
+
 @pytest.mark.seed("Q11", "A27", "A30")
 async def test_a_standby_takes_over_from_a_killed_process(dispatcher_process: Starter, bench: Bench) -> None:
     one = dispatcher_process(orders=lane())
