@@ -276,6 +276,9 @@ class LaneDefaults(Model):
     heartbeat_ms: Annotated[int, Duration(100, 600_000)] = Field(
         default=5_000, alias="heartbeat", description="How often consumers report; 3 missing: no new groups."
     )
+    max_in_flight_per_group: Annotated[int, Integer(1, LOOK_AHEAD_MAX)] | None = Field(
+        default=None, description="Under concurrent: of one group id at a time, ids in turn; null: no limit."
+    )
     look_ahead: Annotated[int, Integer(1, LOOK_AHEAD_MAX)] = Field(
         default=10_000, description="Originals held per inbound queue."
     )

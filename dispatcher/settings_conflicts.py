@@ -28,21 +28,32 @@ def lane_conflicts(lane: LaneDefaults) -> list[Conflict]:
         found.append(Conflict(("group_idle_timeout", "policy"), "only works with policy: exclusive"))
     if lane.on_ack_timeout is OverdueAct.EVICT and lane.ack_timeout_ms is None:
         found.append(Conflict(("on_ack_timeout", "ack_timeout"), "evict needs an ack_timeout"))
-    if lane.policy is PolicyName.CONCURRENT and lane.first_header is not None:
-        found.append(
-            Conflict(("first_header", "policy"), "policy concurrent has no groups, so nothing is first")
-        )
-    if lane.policy is PolicyName.CONCURRENT and lane.ungrouped != "balance":
-        found.append(
-            Conflict(("ungrouped", "policy"), "policy concurrent treats all messages alike: balance")
-        )
-    if lane.retry.on_exhausted is ExhaustedAct.PARK and lane.policy is PolicyName.CONCURRENT:
-        found.append(Conflict(("retry", "policy"), "on_exhausted: park needs a policy that has groups"))
+    found += _of_concurrent(lane)
     if lane.sequence_header is not None and lane.sequence_header in lane.group_header:
         found.append(Conflict(("sequence_header", "group_header"), "is a group header too"))
     if lane.first_header is not None and lane.first_header in (*lane.group_header, lane.sequence_header):
         keys = ("first_header", "group_header", "sequence_header")
         found.append(Conflict(keys, "is read as group or sequence header too"))
+    return found
+
+
+def _of_concurrent(lane: LaneDefaults) -> list[Conflict]:
+    found = []
+    if lane.policy is not PolicyName.CONCURRENT:
+        if lane.max_in_flight_per_group is not None:
+            text = "only works with policy: concurrent; with the others a group has one consumer"
+            found.append(Conflict(("max_in_flight_per_group", "policy"), text))
+        return found
+    if lane.first_header is not None:
+        found.append(
+            Conflict(("first_header", "policy"), "policy concurrent has no groups, so nothing is first")
+        )
+    if lane.ungrouped != "balance":
+        found.append(
+            Conflict(("ungrouped", "policy"), "policy concurrent treats all messages alike: balance")
+        )
+    if lane.retry.on_exhausted is ExhaustedAct.PARK:
+        found.append(Conflict(("retry", "policy"), "on_exhausted: park needs a policy that has groups"))
     return found
 
 
@@ -59,7 +70,7 @@ def _of_group_map(lane: LaneDefaults) -> list[Conflict]:
             found.append(Conflict(("retry", "group_map"), "group_map none has no groups to park"))
         if lane.rebalance.on_join:
             found.append(Conflict(("rebalance", "group_map"), "group_map none has no groups to move"))
-        for key in ("first_header", "group_idle_timeout_ms"):
+        for key in ("first_header", "group_idle_timeout_ms", "max_in_flight_per_group"):
             if getattr(lane, key) is not None:
                 name = key.removesuffix("_ms")
                 found.append(Conflict((name, "group_map"), "group_map none has no groups"))

@@ -43,7 +43,7 @@ class Delivery:
                 self._serve_share(inbound, source)
             elif type(source) is FreeGroups:
                 self._serve_free(inbound, source)
-            elif type(source) is Loose:
+            elif isinstance(source, Loose):
                 self._serve_loose(inbound, source)
         return False
 

@@ -158,6 +158,7 @@ def make_inbounds(options: LaneOptions, pool: Pool, cost_of: Callable[[Message],
             made.append(MeasuredInbound(index, name, weight, pool, PROVEN_PER_INBOUND_MAX, cost_of))
         else:
             made.append(Inbound(index, name, weight, pool, PROVEN_PER_INBOUND_MAX))
+        made[-1].window = options.look_ahead
     return made
 
 

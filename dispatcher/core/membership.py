@@ -17,6 +17,7 @@ from dispatcher.core.recovery import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.core.suspects import Suspects
 from dispatcher.core.take_backs import TakeBacks, vacate
+from dispatcher.core.tenants import InFlight
 from dispatcher.protocol import (
     TYPE_REJOIN,
     TYPE_TAKEN,
@@ -84,6 +85,8 @@ class Membership:
         consumer = Consumer(
             number, row, inbounds=len(state.inbounds), first_seq=state.first_number, now_ms=state.now_ms
         )
+        if state.limits is not None:
+            consumer.in_flight = InFlight(state.limits)
         state.by_uuid[row.uuid] = state.by_id[row.consumer] = consumer
         state.by_queue[row.queue] = state.by_number[number] = consumer
         consumer.drained = row.consumer in state.drained_consumers

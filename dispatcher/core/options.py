@@ -30,6 +30,7 @@ class LaneOptions:
     start_wait_ms: int = 0  # at most; 0 with a number of consumers: 1 s
     cost: Cost = Cost.ONE
     placement_is_measured: bool = False
+    max_in_flight_per_group: int | None = None  # None: no limit, and ids mean nothing
     rebalance_on_join: bool = False
     rebalance_pause: str = "group"  # or "lane", or "none"
     group_idle_timeout_ms: int | None = None  # None: never

@@ -20,6 +20,7 @@ from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE, ParkingQueues
 from dispatcher.core.resting import Resting
 from dispatcher.core.start import Start
+from dispatcher.core.tenants import limits_of
 from dispatcher.core.turnover import Turnover
 from dispatcher.core.work import Work, level_of
 from dispatcher.group_text import format_group
@@ -41,8 +42,7 @@ class LaneState:
         self.work = Work(is_measured=options.measures_work)
         self.pool = Pool(level_of(options, self.work))
         self.inbounds = make_inbounds(options, self.pool, self.work.cost_us)
-        for inbound in self.inbounds:
-            inbound.window = options.look_ahead
+        self.limits = limits_of(self)
         self.resting = Resting(options.group_idle_timeout_ms, options.groups_remembered)
         self.turnover = Turnover(rebalances=options.rebalance_on_join)
         self.start = Start(options.start_consumers, options.start_wait_ms)

@@ -262,6 +262,7 @@ class LaneRunner:
             start_wait_ms=lane.start.wait_ms,
             cost=_COSTS.get(lane.cost.name, Cost.SAID),
             placement_is_measured=lane.placement is PlacementName.MEASURED,
+            max_in_flight_per_group=lane.max_in_flight_per_group,
             rebalance_on_join=lane.rebalance.on_join,
             rebalance_pause=lane.rebalance.pause.value,
             group_idle_timeout_ms=lane.group_idle_timeout_ms,

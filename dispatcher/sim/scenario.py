@@ -100,6 +100,9 @@ OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
     "group_idle_timeout_ms": lambda random, policy: (
         random.choice((None, None, 100, 1_000)) if policy == "exclusive" else None
     ),
+    "max_in_flight_per_group": lambda random, policy: (
+        random.choice((None, 1, 3)) if policy == "concurrent" else None
+    ),
     "placement": lambda random, _: random.choice(tuple(PlacementName)),
     "cost": lambda random, _: Chosen(random.choice(("1", "1", "1", "bytes", "measured"))),
     "rebalance": lambda random, policy: RebalanceSettings(

@@ -44,6 +44,7 @@ class World:
         from dispatcher.sim.checkers.deaths import Deaths
         from dispatcher.sim.checkers.duplicates import Duplicates
         from dispatcher.sim.checkers.fence import Fence
+        from dispatcher.sim.checkers.limits import LimitsChecker
         from dispatcher.sim.checkers.liveness import Liveness
         from dispatcher.sim.checkers.loss import Loss
         from dispatcher.sim.checkers.operations import OperationsChecker
@@ -68,6 +69,7 @@ class World:
             Order,
             Overlap,
             Share,
+            LimitsChecker,
             Fence,
             Deaths,
             Bounds,

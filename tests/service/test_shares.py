@@ -87,3 +87,28 @@ async def test_new_groups_go_where_the_least_work_is(bench: Bench) -> None:
         client.send("in", b"x", f"new{group}")
     await eventually(lambda: len(slow.received) + len(quick.received) == 32)
     assert len(quick.received) > 2 * len(slow.received)
+
+
+async def test_ids_of_a_concurrent_lane_take_turns_and_none_has_more_out_than_its_limit(bench: Bench) -> None:
+    """One tenant has a huge backlog, and another one comes later with little."""
+    await bench.run(orders=lane(policy="concurrent", max_in_flight_per_group=3))
+    client = await bench.client()
+    for number in range(500):
+        client.send("in", b"big", "big", correlation_id=b"%d" % number)
+    client.send("in", b"small", "small")
+    client.send("in", b"small", "small")
+    await client.confirmed()
+    await eventually(lambda: bench.status()["held"] == 502)
+    one = await bench.joined("c1", prefetch=4, hold=True)
+    assert [copy.body for copy in await one.has(4)] == [b"big", b"small", b"big", b"small"]
+    two = await bench.joined("c2", prefetch=100, hold=True)
+    await two.has(1)
+    client.send("in", b"late", "late")
+    await two.has(2)
+    assert [copy.body for copy in two.received] == [b"big", b"late"], "three of `big` are out"
+    one.settle([seq for seq, copy in one.in_hand.items() if copy.body == b"big"])
+    await eventually(lambda: len(one.received) + len(two.received) == 8)
+    assert bench.status()["in_flight"] == 6, "two more of `big`"
+    one.release()
+    two.release()
+    await bench.acked()

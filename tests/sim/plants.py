@@ -364,3 +364,10 @@ def released_behind_its_followers(lane: Any, session: Any, store: Any) -> None:
             backlog.messages.rotate(-1)
 
     settlement._wait_in_front = wait_behind
+
+
+@planted("limits", seed=1)
+def limit_of_an_id_not_obeyed(lane: Any, session: Any, store: Any) -> None:
+    """An id of a concurrent lane has more in flight than its limit."""
+    if lane.state.limits is not None:
+        lane.state.limits.is_full = lambda group_id: False
