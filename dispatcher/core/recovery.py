@@ -8,7 +8,7 @@ message is handed over again, never dropped (docs/architecture.md, "Recovery").
 
 Entries of a group are a prefix of what its queue holds for it. So the first delivery of that group that
 matches nothing, or the end of the redeliveries, says that open entries still unmatched have no original
-any more: others deleted it, or it expired.
+any more: others deleted it, or it expired. So does an original that arrived after it at the same leader.
 """
 
 from __future__ import annotations
@@ -162,8 +162,10 @@ class Recovery:
         fingerprint = delivered.fingerprint
         message = recovery.first_with(fingerprint)
         if message is not None:
-            recovery.matched(message)
+            passed = recovery.matched(message)
             self._match(inbound, message, delivered)
+            for gone in passed:
+                self._vanish(gone)
             return True
         if self._adopted.get(fingerprint):
             self._match_adopted(inbound, self._adopted[fingerprint].popleft(), delivered)

@@ -24,6 +24,7 @@ class InboundRecovery:
         self._proven: dict[bytes, Arrival] = {}  # theirs have; of several with these bytes only one
         self.kept: Counter[bytes] = Counter()  # entries of either kind at the start, by fingerprint
         self._highest_matched: dict[int, int] = {}  # by lane epoch: delivery tag of an open entry
+        self._in_order: dict[int, deque[Message]] | None = None  # by lane epoch: open ones, some are not now
         self.proven_meanwhile = 0
         self.seen = 0  # flagged deliveries so far
 
@@ -45,14 +46,30 @@ class InboundRecovery:
         if message.group_id is not None:
             self.by_group.get(message.group_id, {}).pop(message, None)
 
-    def matched(self, message: Message) -> None:
+    def matched(self, message: Message) -> list[Message]:
         """Its original has come; or, where bytes are equal, another one with as good a claim to be it. Only
-        one that can be no other says how far the queue has come."""
+        one that can be no other says how far the queue has come: returns the open entries that it has left
+        behind. Their originals are gone, and a full look-ahead may hold nothing else that says so."""
+        if self._in_order is None:
+            self._in_order = self._by_arrival()
         self.forget(message)
         if self.kept[message.fingerprint] != 1:
-            return
+            return []
         lane_epoch, tag = message.arrival
         self._highest_matched[lane_epoch] = max(self._highest_matched.get(lane_epoch, 0), tag)
+        passed = []
+        waiting = self._in_order[lane_epoch]
+        while waiting and waiting[0].arrival[1] <= tag:
+            earlier = waiting.popleft()
+            if earlier in self.open.get(earlier.fingerprint, ()):
+                passed.append(earlier)
+        return passed
+
+    def _by_arrival(self) -> dict[int, deque[Message]]:
+        in_order: dict[int, deque[Message]] = {}
+        for message in sorted(self.all_open(), key=lambda message: message.arrival):
+            in_order.setdefault(message.arrival[0], deque()).append(message)
+        return in_order
 
     def is_past(self, arrival: Arrival) -> bool:
         """An original behind this one has come back already, so this one will not.

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from dispatcher.core.effects import Dispatched, Effects, IncarnationRow, OpenEntry, PublishMarker, Snapshot
+from dataclasses import replace
+
+from dispatcher.core.effects import (
+    Dispatched,
+    Effects,
+    IncarnationRow,
+    OpenEntry,
+    PublishMarker,
+    SendCopy,
+    Snapshot,
+)
 from dispatcher.core.events import MessagesArrived, PingRouted, QueueReturned
 from dispatcher.core.lane import Lane
 from dispatcher.core.liveness import RETURN_GRACE_MS_MIN
@@ -58,3 +68,20 @@ def test_so_does_what_a_consumer_leaves_that_dies_meanwhile() -> None:
     word = Marker(incarnation="dying", n=marker.n, lane_epoch=2)
     assert _dispatched(lane.step([word], NOW_MS + RETURN_GRACE_MS_MIN)) == [1, 2]
     assert _dispatched(lane.step([_originals(3, 4)], NOW_MS + RETURN_GRACE_MS_MIN)) == [3, 4]
+
+
+def test_what_came_after_it_says_that_an_original_is_gone() -> None:
+    """The window is full of what waits for the group, so nothing else would ever say it."""
+    live = IncarnationRow("c1", "uuid", "q1", 1, 10, "live")
+    snapshot = Snapshot(2, complete=True, broker_restarted=False, incarnations={1: live})
+    snapshot.records.append(OpenEntry(0, (1, 1), bytes([1]) * 16, 1, 1, b"expired", 1, 5, 1))
+    snapshot.records += [
+        OpenEntry(0, (1, tag), bytes([tag]) * 16, 1, tag, b"g", tag, 5, 1) for tag in (2, 3, 4)
+    ]
+    lane = Lane(replace(OPTIONS, buckets=1, look_ahead=3), snapshot, NOW_MS)
+    lane.start(NOW_MS)
+    nothing_in_hand = Join(consumer="c1", incarnation="uuid", n=2, queue="q2", prefetch=10)
+    effects = lane.step([nothing_in_hand, _originals(2, 3, 4)], NOW_MS)
+    again = [action.copy.message.tag for action in effects.actions if isinstance(action, SendCopy)]
+    assert again == [2, 3, 4]
+    assert lane.state.counters["vanished"] == 1
