@@ -79,7 +79,8 @@ async def _declare(link: Link, channel: int, queue: str, arguments: dict[str, An
 
 
 async def prepare_inbound(link: Link, lane: LaneSettings) -> None:
-    """See to it that the inbound queues exist. Raises ConfigurationError, which names the missing one."""
+    """See to it that the inbound queues exist. Raises ConfigurationError, which names all that do not."""
+    problems: list[str] = []
     for index, inbound in enumerate(lane.inbound):
         path = f"lanes.{lane.name}.inbound[{index}].queue"
         channel = await link.open_channel()
@@ -87,13 +88,18 @@ async def prepare_inbound(link: Link, lane: LaneSettings) -> None:
             await link.call(channel, QueueDeclare(queue=inbound.queue, passive=True))
         except ChannelRefused as refused:
             if refused.code != NOT_FOUND:
-                raise ConfigurationError(f"{path}: {refused}") from refused
+                problems.append(f"{path}: {refused}")
+                continue
             if not inbound.declare:
-                text = f"{path}: there is no queue {inbound.queue!r}; declare it, or set `declare: true`"
-                raise ConfigurationError(text) from refused
+                problems.append(
+                    f"{path}: there is no queue {inbound.queue!r}; declare it, or set `declare: true`"
+                )
+                continue
             channel = await link.open_channel()
             await _declare(link, channel, inbound.queue, {})
         await link.call(channel, commands.Channel.Close(200, "prepared", 0, 0))
+    if problems:
+        raise ConfigurationError(problems)
 
 
 async def is_classic(link: Link, queue: str) -> bool:

@@ -118,10 +118,11 @@ async def test_a_standby_takes_over_from_a_killed_process(dispatcher_process: St
 
 
 def test_refusals_at_start_are_one_line_each(dispatcher_process: Starter) -> None:
-    missing = {"inbound": [{"queue": "nowhere"}]}
-    one = dispatcher_process(orders=missing, payments=missing | {"inbound": [{"queue": "nowhere.either"}]})
+    missing = {"inbound": [{"queue": "nowhere"}, {"queue": "fresh", "declare": True}, {"queue": "nor.here"}]}
+    one = dispatcher_process(orders=missing, payments={"inbound": [{"queue": "nowhere.either"}]})
     assert one.exited() == 1
     assert "lanes.orders.inbound[0].queue: there is no queue 'nowhere'" in one.log()
+    assert "lanes.orders.inbound[2].queue: there is no queue 'nor.here'" in one.log()
     assert "lanes.payments.inbound[0].queue: there is no queue 'nowhere.either'" in one.log()
     assert "Traceback" not in one.log()
 
