@@ -81,6 +81,7 @@ class Queue:
     def store(self, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes, uid: int) -> Stored:
         self._next_position += 1
         stored = Stored(self._next_position, exchange, routing_key, properties, body, uid)
+        stored.persistent |= self.quorum  # which keeps everything on disk
         self.ready.append(stored)
         if self.length_max and len(self.ready) > self.length_max:
             self.ready.popleft()

@@ -59,6 +59,11 @@ async def counts(peer: Recorded, queue: str) -> tuple[int, int]:
     return answer.message_count, answer.consumer_count
 
 
+async def free(peer: Recorded, queue: str) -> bool:
+    """Whether nobody consumes it."""
+    return (await counts(peer, queue))[1] == 0
+
+
 async def refusal(peer: Recorded, method: Any) -> int:
     """The code with which the broker closes a channel for this; 0: it does not."""
     channel = await peer.link.open_channel()

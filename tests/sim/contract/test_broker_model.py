@@ -21,10 +21,11 @@ from tests.sim.contract.acts import (
     consume,
     counts,
     fill,
+    free,
     got,
     refusal,
 )
-from tests.sim.contract.sides import Connect, Recorded, run_on_modelled_broker, run_on_rabbitmq
+from tests.sim.contract.sides import Connect, run_on_modelled_broker, run_on_rabbitmq
 from tests.waiting import eventually
 
 SEEDS = range(5)
@@ -47,10 +48,6 @@ async def unacked_come_back_in_order_with_the_flag(connect: Connect, kind: dict[
     await consume(second, "in", 100)
     await eventually(lambda: len(got(second)) == 7)
     return got(second)
-
-
-async def free(peer: Recorded, queue: str) -> bool:
-    return (await counts(peer, queue))[1] == 0
 
 
 async def multiple_acks_and_a_passive_declare(connect: Connect, kind: dict[str, str]) -> Any:
