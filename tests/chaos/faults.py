@@ -7,34 +7,20 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dispatcher.nodes.local import LocalNode
+from tests.chaos.commands import Commands, Happened, picked
 from tests.chaos.operator import Operator
 from tests.chaos.plan import Fault
-from tests.chaos.stage import LaneOnStage, Outage, Process, Replica, Stage
+from tests.chaos.stage import Outage, Process, Replica, Stage
 from tests.waiting import eventually
 
 EXTRA_KINDS = ("async", "blocking", "iterating", "bare")
 
 
-@dataclass(slots=True)
-class Happened:
-    """One fault as it was; times in seconds since the chaos began."""
-
-    fault: str
-    target: str
-    since_s: float
-    until_s: float = 0.0
-    note: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-class Faults:
+class Faults(Commands):
     """Every kind of fault is a method of its name."""
 
     def __init__(self, stage: Stage, say: Callable[[str], None]) -> None:
@@ -88,20 +74,13 @@ class Faults:
 
     # -- targets --
 
-    def _lane(self, fault: Fault) -> LaneOnStage:
-        return _picked(self._stage.lanes, fault)
-
-    def _owning_lane(self, fault: Fault) -> LaneOnStage:
-        """One whose groups have lasting owners, if there is any: the others refuse to move them."""
-        return _picked([lane for lane in self._stage.lanes if lane.keeps_owner] or self._stage.lanes, fault)
-
     def _leader(self, fault: Fault, happened: Happened) -> Replica | None:
         leader = self._stage.leader(self._lane(fault))
         happened.target = leader.name if leader is not None else "nobody"
         return leader
 
     def _replica(self, fault: Fault, happened: Happened) -> Replica:
-        replica = _picked(self._stage.replicas, fault)
+        replica = picked(self._stage.replicas, fault)
         happened.target = replica.name
         return replica
 
@@ -116,7 +95,7 @@ class Faults:
         happened.target = "nobody"
         if not processes:
             return None
-        process = _picked(processes, fault)
+        process = picked(processes, fault)
         happened.target = f"{process.name} ({process.kind}, {process.lane.name})"
         return process
 
@@ -279,38 +258,6 @@ class Faults:
         if process := self._producer(fault, happened):
             await self._stall(process.proxy, fault)
 
-    # -- operators --
-
-    async def rebalance(self, fault: Fault, happened: Happened) -> None:
-        await self._operator.rebalance(self._owning_lane(fault), happened)
-
-    async def reset(self, fault: Fault, happened: Happened) -> None:
-        await self._operator.rebalance(self._owning_lane(fault), happened, reset=True)
-
-    async def reset_group(self, fault: Fault, happened: Happened) -> None:
-        lane = self._owning_lane(fault)
-        if group := await self._operator.some_group(lane, fault.pick):
-            await self._operator.rebalance(lane, happened, reset=True, group=group)
-
-    async def move_group(self, fault: Fault, happened: Happened) -> None:
-        lane = self._owning_lane(fault)
-        group = await self._operator.some_group(lane, fault.pick)
-        there = [p for p in self._stage.living(self._stage.consumers) if p.lane is lane]
-        if group is not None and there:
-            await self._operator.rebalance(lane, happened, group=group, to=_picked(there, fault).who)
-
-    async def rebalance_by_cli(self, fault: Fault, happened: Happened) -> None:
-        await self._operator.rebalance_by_cli(self._owning_lane(fault), happened)
-
-    async def close_group(self, fault: Fault, happened: Happened) -> None:
-        lane = self._lane(fault)
-        if group := await self._operator.some_group(lane, fault.pick):
-            await self._operator.close_group(lane, happened, group)
-
-    async def evict_consumer(self, fault: Fault, happened: Happened) -> None:
-        if process := self._consumer(fault, happened):
-            await self._operator.evict(process.lane, happened, process.who)
-
     # -- servers --
 
     async def kill_redis(self, fault: Fault, happened: Happened) -> None:
@@ -387,10 +334,6 @@ class Faults:
             outage.killed = True
             happened.note = "came up at the second attempt"
         outage.until = time.monotonic()
-
-
-def _picked(things: list[Any], fault: Fault) -> Any:
-    return things[int(fault.pick * len(things))]
 
 
 def _copied(source: Path, target: Path) -> None:

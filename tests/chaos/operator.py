@@ -23,6 +23,10 @@ MOVE_LASTS_S = 30.0
 #: A command that nobody answered is carried out within this time or refused (contract section 7).
 COMMAND_LIVES_S = 60.0
 REFUSED = "refused"
+#: With TIMEOUT_MS for each more than any restart takes.
+UNDONE_TRIES_MAX = 24
+NO_GROUPS: frozenset[str] = frozenset()
+Order = tuple[str, dict[str, Any]]
 
 
 class Operator:
@@ -79,6 +83,27 @@ class Operator:
         elif not happened.note.startswith(REFUSED):
             until = begun + COMMAND_LIVES_S + MOVE_LASTS_S
             self._stage.evictions.append(Eviction(begun, until, who, None))
+
+    async def flag(
+        self, lane: LaneOnStage, happened: Any, order: Order, undo: Order, seconds: float,
+        *, moved: frozenset[str] | None = NO_GROUPS,
+    ) -> None:  # fmt: skip
+        """Set a flag, and undo it after so many seconds, as often as it takes. Meanwhile the owners of the
+        groups `moved` may change, None: any group's."""
+        begun = time.monotonic()
+        happened.target = " ".join([lane.name, *(f"{name}={value}" for name, value in order[1].items())])
+        result, happened.note = await self._answer(lane, *order)
+        if result is None and happened.note.startswith(REFUSED):
+            return
+        await asyncio.sleep(seconds)  # sleeps: that long it lasts
+        for _ in range(UNDONE_TRIES_MAX):
+            result, note = await self._answer(lane, *undo)
+            if result is not None or note.startswith(REFUSED):
+                break
+        else:
+            happened.note = f"not undone: {note}"
+        if moved is None or moved:
+            self._stage.moves[lane.name].append(Move(begun, self._lasts_until(result), moved))
 
     async def some_group(self, lane: LaneOnStage, pick: float) -> str | None:
         """One of the groups that are known now, None if nobody says."""

@@ -64,6 +64,8 @@ STREAMS: Final = {
         Kind("rebalance", 4, MOMENT), Kind("reset", 1, MOMENT), Kind("reset_group", 2, MOMENT),
         Kind("move_group", 3, MOMENT), Kind("rebalance_by_cli", 1, MOMENT),
         Kind("close_group", 2, MOMENT), Kind("evict_consumer", 2, MOMENT),
+        Kind("pause_group", 2, MIDDLE), Kind("pause_lane", 1, SHORT), Kind("pin_group", 2, MIDDLE),
+        Kind("drain_consumer", 1, MIDDLE),
     )),
     "redis": Stream(12.0, (
         Kind("kill_redis", 3, SHORT), Kind("stop_redis", 2, MIDDLE), Kind("empty_redis", 2, SHORT),

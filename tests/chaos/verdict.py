@@ -55,7 +55,7 @@ async def end_and_judge(stage: Stage) -> Verdict:
         found = await asyncio.to_thread(violations, evidence.handlings, evidence.story)
         found += evidence.wrong_ends
         found += await _left_over(client, lane, evidence, dead)
-        verdict.lanes.append(LaneVerdict(lane, evidence, _counts(evidence), found))
+        verdict.lanes.append(LaneVerdict(lane, evidence, _counts(evidence, dead), found))
     await client.close()
     return verdict
 
@@ -144,7 +144,7 @@ async def _left_over(client: Client, lane: LaneOnStage, evidence: Evidence, dead
     return found + wrongly_dead(bodies, others, once=once, repeated=evidence.story.repeated)
 
 
-def _counts(evidence: Evidence) -> dict[str, int]:
+def _counts(evidence: Evidence, dead: list[Fetched]) -> dict[str, int]:
     """What there was, so that a reader sees how much was tried."""
     handlings, story = evidence.handlings, evidence.story
     by_message: Counter[Number] = Counter(handling.message for handling in handlings)
@@ -156,6 +156,7 @@ def _counts(evidence: Evidence) -> dict[str, int]:
         "messages handled more than once": sum(count > 1 for count in by_message.values()),
         "handlings cancelled": sum(handling.cancelled is not None for handling in handlings),
         "settles known to be confirmed": sum(handling.confirmed for handling in handlings),
+        "in the dead queue": len(dead),
         "given up as poison": len(story.poison),
         "incarnations": len({handling.life for handling in handlings}),
         "incarnations that ended badly": len(story.killed_at),
