@@ -19,7 +19,7 @@ from tests.test_config import lane_problems
         ("ack_timeout: 10ms", "ack_timeout: must be from 1s to"),
         ("retry: {attempts: 0}", "retry.attempts: must be a positive integer"),
         ("retry: 3", "retry: must be a mapping of keys to values"),
-        ("max_in_flight_per_group: 0", "max_in_flight_per_group: must be an integer from 1"),
+        ("max_in_flight_per_group: 0", "max_in_flight_per_group: must be a positive integer"),
         ("max_in_flight_per_group: 2", "max_in_flight_per_group: only works with policy: concurrent"),
         ("retry: {on_exhausted: stop}", "retry.on_exhausted: must be skip or park"),
         ("retry: {on_exhausted: park}, policy: concurrent", "retry: on_exhausted: park needs a policy that"),

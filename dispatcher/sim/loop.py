@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import inspect
 from collections import deque
 from collections.abc import Callable, Coroutine
+from inspect import CORO_CREATED
 from random import Random
 from typing import Any, cast
 
@@ -149,6 +151,9 @@ class ProcessLoop:
                 continue  # it is dead: its last words are nobody's
         asyncio._set_running_loop(outer)
         self._zombie = None
+        for coroutine in [task.get_coro() for task in asyncio.all_tasks(self.loop)]:
+            if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == CORO_CREATED:
+                coroutine.close()  # its task was made a moment before the end and will never begin
 
     def wall_s(self) -> float:
         """What its machine takes for the time, in s since 1970."""

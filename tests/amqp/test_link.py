@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+from typing import Any, cast
 from urllib.parse import quote
 
 import pytest
@@ -264,16 +265,33 @@ async def test_queue_names_that_pamqp_refuses(connect: Connect) -> None:
     assert tags == ["größe|x <1>", "orders*#", "amq-less\x7f"]
 
 
+class Counted:
+    """A transport, and how many bytes were given to it."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self.written = 0
+
+    def write(self, data: bytes) -> None:
+        self.written += len(data)
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 async def test_a_flush_does_not_wait_for_the_loop(connect: Connect) -> None:
-    publisher, consumer = await connect(), await connect()
-    channel = await publisher.channel()
-    queue = await publisher.queue(channel, "q")
-    theirs = await consumer.channel()
-    await consumer.consume(theirs, queue)
-    publisher.put(channel, queue)
-    publisher.link.flush()
-    publisher.link.abort()  # drops what is not in the socket
-    await consumer.deliveries(1)
+    peer = await connect()
+    channel = await peer.channel()
+    queue = await peer.queue(channel, exclusive=True)
+    counted = Counted(peer.link._transport)
+    peer.link._transport = cast(Any, counted)
+    peer.put(channel, queue)
+    assert not counted.written
+    peer.link.flush()
+    assert counted.written
+    await peer.consume(channel, queue)
+    await peer.deliveries(1)
 
 
 async def test_many_events_of_one_read_come_at_once(connect: Connect) -> None:
