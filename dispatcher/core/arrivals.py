@@ -56,7 +56,7 @@ class Arrivals:
             if inbound.recovery is not None and self._recovery.claims(inbound, message):
                 continue
             inbound.unacked += 1
-            self._state.bytes_held += message.footprint
+            self._state.bytes_held += footprint
             if self._adoption.open:
                 self._adoption.saw(message)
             if message.refusal is not None:
