@@ -126,7 +126,7 @@ class History:
         self.complete = False  # what the present leader read from Redis is known to be everything
         self.doubt = False  # Redis lost writes, and no leader that knew them has written them back
         self.excused: set[int] = set()  # messages of which nobody but the lost Redis knew that they are over
-        self.stops: Callable[[Life], bool] = lambda life: False  # whether a failure of it stops its group
+        self.stops: Callable[[Life, str], bool] = lambda *_: False  # whether such a failure stops its group
         self._commits: dict[bytes, deque[tuple[int, Facts]]] = {}
         self._markers: dict[tuple[str, int, int], int] = {}  # (incarnation, n, lane epoch) → its place
         self._unsettled: dict[int, Life] = {}
@@ -186,9 +186,9 @@ class History:
         elif kind == "settle":
             held = self.in_hand.get(incarnation, {})
             seqs = [seq for first, last in fields["acked"] for seq in range(first, last + 1)]
-            for seq in (failed["seq"] for failed in fields["failed"]):
+            for seq, reason in ((failed["seq"], failed["reason"]) for failed in fields["failed"]):
                 life = self.lives.get(held.get(seq, 0))
-                if life is not None and self.stops(life):
+                if life is not None and self.stops(life, reason):
                     life.failed.setdefault((incarnation, seq), message.position)
                 else:
                     seqs.append(seq)

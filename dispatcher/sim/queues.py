@@ -146,7 +146,9 @@ class Queue:
 
     def survive_kill(self, now_ms: int, random: Random) -> list[Stored]:
         """What the disk has. Returns the messages that are lost (never those whose confirm was due)."""
-        kept, lost = [], []
+        kept: list[Stored] = []
+        lost: list[Stored] = []
+        came_back = set(self.returned)
         cut = False
         for message in [*self.returned, *self.ready]:
             if not message.persistent:
@@ -160,12 +162,13 @@ class Queue:
         if log and now_ms - log[-1][0] < IDLE_FLUSH_MS and random.random() < 0.7:
             kept += [message for _, message in log[random.randrange(len(log)) :]]
         log.clear()
-        kept.sort(key=lambda message: message.position)
-        if not self.quorum:
-            for message in kept:
-                message.redelivered = True
-        self.ready = deque(kept)
-        self.returned.clear()
+        if self.quorum:  # which goes on where its log ends: what came back before still goes first
+            self.returned = deque(message for message in kept if message in came_back)
+            self.ready = deque(message for message in kept if message not in came_back)
+            return lost
+        for message in kept:
+            message.redelivered = True
+        self.ready = deque(sorted(kept, key=lambda message: message.position))
         return lost
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dispatcher.core.consumers import ConsumerState
 from dispatcher.core.lane import Lane
-from dispatcher.protocol import LaneNames
+from dispatcher.protocol import REASON_EXPIRED, LaneNames
 from dispatcher.settings import InboundSettings, LaneSettings, Settings
 from dispatcher.settings_parts import PolicyName
 from dispatcher.settings_types import Chosen
@@ -148,7 +148,9 @@ class World:
 
     def _nobody_is_awaited(self) -> bool:
         lane = self.leader_lane()
-        return lane is not None and not lane._membership.liveness.awaited and not lane.state.stale_owners
+        if lane is None or not lane.is_complete():  # it still asks the consumers what Redis has forgotten
+            return False
+        return not lane._membership.liveness.awaited and not lane.state.stale_owners
 
     def _all_done(self) -> bool:
         if not self.producer.finished or not self.history.all_over():
@@ -199,9 +201,10 @@ class World:
         for checker in self.checkers:
             checker.leading(lane)
 
-    def stops(self, life: Life) -> bool:
+    def stops(self, life: Life, reason: str) -> bool:
         """Whether a failure of it stops its group, instead of being the end of it."""
-        return self.scenario.stops_failed and not life.expires and self.ordered_group(life.group) is not None
+        is_for_good = not self.scenario.stops_failed or reason == REASON_EXPIRED
+        return not is_for_good and self.ordered_group(life.group) is not None
 
     def ordered_group(self, group: bytes | None) -> bytes | None:
         """The group that keeps the order of such messages; None: no order is promised."""

@@ -82,28 +82,47 @@ async def the_end_of_who_is_blocked_is_not_seen_before(connect: Connect, node: N
 
 
 async def a_kill_leaves_what_is_on_disk(connect: Connect, node: Node) -> Any:
-    """In their order. A classic queue flags them all and forgets transient ones, a quorum queue neither."""
+    """A classic queue flags it all, sorts it, and forgets transient messages. A quorum queue does neither:
+    what came back before the kill, or by it, goes first, in the order in which it came back."""
     peer, reader = await connect(), await connect()
     for kind in (CLASSIC, QUORUM):
         queue = kind["x-queue-type"]
         channel = await fill(peer, queue, kind, 4)
         peer.link.publish(channel, exchange="", routing_key=queue, properties=TRANSIENT, body=b"9")
         await eventually(lambda channel=channel: confirmed(peer, channel) == {1, 2, 3, 4, 5})
+        await fill(peer, f"returned {queue}", kind, 6)
+        for taken in (4, 2):
+            await take_and_leave(connect, f"returned {queue}", taken)
     owned = Queue.Declare(queue="owned", exclusive=True)
     await reader.link.call(await reader.link.open_channel(), owned)
     await node.settle()
-    for count, queue in enumerate(("classic", "quorum"), 1):
-        await consume(reader, queue, 2, queue)
-        await eventually(lambda count=count: len(got(reader)) == 2 * count)
+    held = {"classic": 2, "quorum": 2, "returned classic": 1, "returned quorum": 1}
+    for count, queue in enumerate(held, 1):
+        await consume(reader, queue, held[queue], queue)
+        await eventually(lambda count=count: len(got(reader)) == sum(list(held.values())[:count]))
     await node.kill()
-    seen = []
-    for queue, survivors in (("classic", 4), ("quorum", 5)):
-        await eventually(lambda queue=queue: is_led(connect, queue), 30)
-        after = await connect()
-        await consume(after, queue, 100)
-        await eventually(lambda after=after, survivors=survivors: len(got(after)) > survivors, 30)
-        seen.append(got(after)[: survivors + 1])
-    return seen, await refusal(after, Queue.Declare(queue="owned", passive=True))
+    survivors = {"classic": 4, "quorum": 5, "returned classic": 6, "returned quorum": 6}
+    seen = [await what_survived(connect, queue, count) for queue, count in survivors.items()]
+    return got(reader), seen, await refusal(await connect(), Queue.Declare(queue="owned", passive=True))
+
+
+async def what_survived(connect: Connect, queue: str, survivors: int) -> list[tuple[int, bool]]:
+    """And the first message after it."""
+    await eventually(lambda: is_led(connect, queue), 30)
+    after = await connect()
+    await consume(after, queue, 100)
+    await eventually(lambda: len(got(after)) > survivors, 30)
+    return got(after)[: survivors + 1]
+
+
+async def take_and_leave(connect: Connect, queue: str, prefetch: int) -> None:
+    """A consumer gets so many and is lost."""
+    reader = await connect()
+    await consume(reader, queue, prefetch)
+    await eventually(lambda: len(got(reader)) == prefetch)
+    reader.link.abort()
+    other = await connect()
+    await eventually(lambda: free(other, queue))
 
 
 async def is_led(connect: Connect, queue: str) -> bool:
