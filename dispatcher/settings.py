@@ -46,10 +46,10 @@ SHORT_STRING_BYTES_MAX: Final = 255
 ATTEMPTS_MAX: Final = 1_000
 #: The longest word that the dispatcher puts behind a lane's name, with room for a parking queue's number.
 _NAME_TAIL_BYTES: Final = len(".heartbeat")
-#: Message properties that are text, and so can name a group.
+#: Message properties that are text, and so can name a group; `group_id` is one of AMQP 1.0.
 GROUP_PROPERTIES: Final = (
     "app_id", "content_encoding", "content_type", "correlation_id",
-    "message_id", "reply_to", "type", "user_id",
+    "group_id", "message_id", "reply_to", "type", "user_id",
 )  # fmt: skip
 
 
@@ -63,6 +63,12 @@ def _group_source(text: str) -> str:
     kind, colon, name = text.partition(":")
     if colon and kind == "property" and name not in GROUP_PROPERTIES:
         raise ValueError(f"property: must be followed by one of {', '.join(GROUP_PROPERTIES)}")
+    return _short_string(text)
+
+
+def _sequence_source(text: str) -> str:
+    if text.startswith("property:") and text != "property:group_sequence":
+        raise ValueError("property: must be followed by group_sequence")
     return _short_string(text)
 
 
@@ -222,7 +228,7 @@ class LaneDefaults(Model):
         default=("x-group-id",), min_length=1,
         description="Where the group is: headers, property:<name> or routing_key; the first present wins.",
     )  # fmt: skip
-    sequence_header: Annotated[str, Text(_short_string)] | None = Field(
+    sequence_header: Annotated[str, Text(_sequence_source)] | None = Field(
         default="x-group-seq", description="Header whose negative value closes the group; null: none."
     )
     first_header: Annotated[str, Text(_own_header)] | None = Field(

@@ -73,6 +73,12 @@ def redis_url(servers: Servers) -> str:
 @pytest.fixture
 def vhost(servers: Servers) -> Iterator[Vhost]:
     """A fresh vhost, deleted with all that is in it after the test; Redis keys of its prefix too."""
+    with fresh_vhost(servers) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def fresh_vhost(servers: Servers) -> Iterator[Vhost]:
     api = Management(servers.management_url)
     name = f"test-{uuid.uuid4().hex[:12]}"
     api.create_vhost(name)

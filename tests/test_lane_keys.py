@@ -34,6 +34,7 @@ from tests.test_config import lane_problems
         ("group_header: [7]", "group_header[0]: must be text (put it in quotes)"),
         ("group_header: ['property:prio']", "group_header[0]: property: must be followed by one of app_id, "),
         ("sequence_header: ''", "sequence_header: must not be empty or hold control characters"),
+        ("sequence_header: property:type", "sequence_header: property: must be followed by group_sequence"),
         ("sequence_header: x-group-id", "sequence_header: is a group header too"),
         ("first_header: x-group-id", "first_header: is read as group or sequence header too"),
         ("first_header: x-dispatch-first", "first_header: must not begin with x-dispatch-"),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
+from dispatcher.amqp.amqp1 import GROUP_ID, GROUP_SEQUENCE, OTHER_TYPE, SECTION_MARK, carried_fields
 from dispatcher.amqp.properties import string_property
 from dispatcher.amqp.wire import short_string
 from dispatcher.errors import ConfigurationError
@@ -20,8 +21,10 @@ _INTEGERS: Final = {
 _FLOATS: Final = {ord("f"): Struct(">f").unpack_from, ord("d"): Struct(">d").unpack_from}
 _REFUSED: Final = {
     ord("t"): "a boolean", ord("f"): "a float", ord("d"): "a double", ord("D"): "a decimal",
-    ord("T"): "a timestamp", _TABLE: "a table", _ARRAY: "an array",
+    ord("T"): "a timestamp", _TABLE: "a table", _ARRAY: "an array", ord(OTHER_TYPE): "of another type",
 }  # fmt: skip
+#: Properties that only AMQP 1.0 has, and the fields that they are read from.
+_AMQP1_PROPERTIES: Final = {"property:group_id": GROUP_ID, "property:group_sequence": GROUP_SEQUENCE}
 _OURS: Final = HEADER_PREFIX.encode()
 _NEGATIVE: Final = re.compile(rb"\s*-0*[1-9][0-9]*\s*")
 
@@ -31,7 +34,7 @@ class Grouping:
 
     Strings and byte arrays are group ids as they are, integers in decimal; empty and void mean no group
     there. The first entry of the list that is present and not empty wins, and so does the first of two
-    headers with one name.
+    headers with one name. Application properties of AMQP 1.0 are headers that come last.
     """
 
     __slots__ = ("_sequence_key", "_sources", "match_not_relayed", "search_suspect")
@@ -40,7 +43,9 @@ class Grouping:
         self, group_header: Sequence[str], sequence_header: str | None, first_header: str | None = None
     ) -> None:
         self._sources = [(_key(name), name) for name in group_header]
-        self._sequence_key = None if sequence_header is None else header_key(sequence_header)
+        self._sequence_key = None
+        if sequence_header is not None:
+            self._sequence_key = header_key(_AMQP1_PROPERTIES.get(sequence_header, sequence_header))
         # Only the first message of a group may carry the first header, so a producer's own goes too.
         names = [name for name in (*BROKER_HEADERS, first_header) if name is not None]
         exact = b"|".join(re.escape(header_key(name)) for name in names)
@@ -57,8 +62,8 @@ class Grouping:
     ) -> tuple[bytes | None, str | None]:
         """The group (None: it has none) and why it can't be used (None: it can).
 
-        `fields` and `table_end` are what `split_table` made of the properties. Raises ProtocolViolation
-        when a property list that has to be read is malformed.
+        `fields` are those of `readable_fields`, `table_end` is what `split_table` said. Raises
+        ProtocolViolation when a property list that has to be read is malformed.
         """
         for key, name in self._sources:
             if key is None:
@@ -87,7 +92,7 @@ class Grouping:
         other protocols send strings). Anything else means nothing.
         """
         key = self._sequence_key
-        if key is None or key not in properties:
+        if key is None or (key not in properties and SECTION_MARK not in properties):
             return False
         for field in fields:
             if field.startswith(key):
@@ -98,6 +103,11 @@ class Grouping:
                 number = field_number(field, at)
                 return number is not None and number < 0
         return False
+
+
+def readable_fields(fields: list[bytes], properties: bytes) -> list[bytes]:
+    """The fields of the header table, and what the sections of an AMQP 1.0 message say besides."""
+    return [*fields, *carried_fields(fields)] if SECTION_MARK in properties else fields
 
 
 def field_number(field: bytes, at: int) -> int | float | None:
@@ -117,6 +127,8 @@ def _read_group(field: bytes, at: int, name: str) -> tuple[bytes | None, str | N
 
 
 def _key(source: str) -> bytes | None:
+    if source in _AMQP1_PROPERTIES:
+        return header_key(_AMQP1_PROPERTIES[source])
     if source == "routing_key" or source.startswith("property:"):
         return None
     return header_key(source)

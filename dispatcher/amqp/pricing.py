@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from dispatcher.amqp.grouping import field_number, header_key
+from dispatcher.amqp.grouping import field_number, header_key, readable_fields
 from dispatcher.amqp.properties import split_table, string_property
 from dispatcher.amqp.relay import Content
 from dispatcher.settings_types import Chosen
@@ -41,7 +41,7 @@ class _HeaderCost:
         if self._key not in content.properties:
             return 1
         fields, _, _ = split_table(content.properties)
-        for field in fields:
+        for field in readable_fields(fields, content.properties):
             if field.startswith(self._key):
                 return self._read(field)
         return 1

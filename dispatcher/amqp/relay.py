@@ -15,7 +15,7 @@ from typing import Final
 
 from dispatcher.amqp import wire
 from dispatcher.amqp.events import Delivery
-from dispatcher.amqp.grouping import Grouping
+from dispatcher.amqp.grouping import Grouping, readable_fields
 from dispatcher.amqp.properties import (
     DELIVERY_MODE,
     EXPIRATION,
@@ -102,13 +102,14 @@ def read_content(delivery: Delivery, grouping: Grouping) -> Content:
     _, _, _, _, exchange, routing_key, properties, body = delivery
     try:
         fields, table_at, table_end = split_table(properties)
-        group, refusal = grouping.find(fields, properties, table_end, routing_key)
+        readable = readable_fields(fields, properties)
+        group, refusal = grouping.find(readable, properties, table_end, routing_key)
         suspect = grouping.search_suspect(properties)
         sent = fields
         if suspect:
             sent = [field for field in fields if not field.startswith(_BROKER_FIELDS)]
         content = Content(
-            group, grouping.closes(fields, properties), refusal,
+            group, grouping.closes(readable, properties), refusal,
             _fingerprint(exchange, routing_key, properties, sent, table_at, table_end, body),
             exchange, routing_key, properties, table_at, table_end, body,
         )  # fmt: skip

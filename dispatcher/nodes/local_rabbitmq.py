@@ -24,7 +24,8 @@ PLUGINS: Final = (
 
 
 class LocalRabbitMQ(LocalNode):
-    """One RabbitMQ node with user guest/guest; `config` are more lines for its rabbitmq.conf.
+    """One RabbitMQ node with user guest/guest; `config` are more lines for its rabbitmq.conf, `plugins` more
+    plugins of the installed package.
 
     URLs are valid from the first `start` on. A change of `config` counts at the next `start`.
     """
@@ -33,9 +34,10 @@ class LocalRabbitMQ(LocalNode):
     # A clean shutdown takes 2 to 8 s.
     stop_timeout_s = 30.0
 
-    def __init__(self, config: Iterable[str] = ()) -> None:
+    def __init__(self, config: Iterable[str] = (), plugins: Iterable[str] = ()) -> None:
         super().__init__()
         self.config = list(config)
+        self._plugins = (*PLUGINS, *plugins)
         self._node = f"d{uuid.uuid4().hex[:12]}@localhost"
         self._ports: list[int] = []
 
@@ -74,7 +76,7 @@ class LocalRabbitMQ(LocalNode):
             (process.directory / folder).mkdir()
         (process.directory / "env.conf").touch()
         (process.directory / "advanced.config").write_text("[].\n")
-        (process.directory / "enabled_plugins").write_text(f"[{','.join(PLUGINS)}].\n")
+        (process.directory / "enabled_plugins").write_text(f"[{','.join(self._plugins)}].\n")
 
     def _command(self, process: GuardedProcess) -> tuple[list[str], dict[str, str]]:
         amqp_port, management_port, _, _ = self._ports
