@@ -45,6 +45,7 @@ class Broker:
         self.exchanges: dict[str, dict[str, list[Queue]]] = {}
         self.connections: list[BrokerConnection] = []
         self.named = 0
+        self.misread: list[str] = []  # what a link took for an error of the protocol
         self.nack_next: dict[str, int] = {}  # queue → publishes to it that will be refused
         #: Called with (connection, exchange) before each publish: where a fault may strike.
         self.before_publish: Callable[[BrokerConnection, str], None] | None = None

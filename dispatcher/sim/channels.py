@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dispatcher.amqp.events import Confirmed, Delivery, Returned
 from dispatcher.sim.queues import Queue, QueueConsumer, Stored, with_delivery_count
 
 if TYPE_CHECKING:
     from dispatcher.sim.connections import BrokerConnection
+
+#: So often a queue's answer comes a moment after what its channel says next.
+LATE_SHARE: Final = 0.3
 
 
 class Answer(NamedTuple):
@@ -40,6 +43,7 @@ class BrokerChannel:
         self.closed = False
         self._delivered = 0
         self._published = 0
+        self._late: list[Any] | None = None  # what queues have said and the channel has not passed on yet
         self._unconfirmed: dict[int, bool] = {}  # tag → answered
         self._nacked: list[int] = []
 
@@ -56,12 +60,33 @@ class BrokerChannel:
         properties = message.properties
         if queue.quorum and message.deliveries:
             properties = with_delivery_count(properties, message.deliveries)
-        self.connection.down.send(
+        self._pass_on(
             Delivery(
                 self.number, consumer.tag.encode(), tag, message.redelivered, message.exchange,
                 message.routing_key, properties, message.body,
             )
         )  # fmt: skip
+
+    def answer_for_queue(self, answer: Answer) -> None:
+        """The queue answers a consume or a cancel, the channel everything else: whoever asks for more before
+        that comes may be answered in another order."""
+        scheduler = self.connection.broker.scheduler
+        if self._late is None and scheduler.random.random() < LATE_SHARE:
+            self._late = []
+            scheduler.after(1, self._catch_up)
+        self._pass_on(answer)
+
+    def _pass_on(self, item: Any) -> None:
+        if self._late is None:
+            self.connection.down.send(item)
+        else:
+            self._late.append(item)
+
+    def _catch_up(self) -> None:
+        late, self._late = self._late or [], None
+        for item in late:
+            if not self.closed:
+                self.connection.down.send(item)
 
     def ack(self, tag: int, multiple: bool) -> None:
         if multiple:

@@ -206,13 +206,14 @@ class BrokerConnection:
         )
         channel.consumers[tag] = (queue, consumer)
         queue.consumers.append(consumer)
-        self.down.send(Answer(token, tag))
+        channel.answer_for_queue(Answer(token, tag))
         self.broker.pump(queue)
 
     def cancel(self, number: int, token: Any, tag: str) -> None:
-        queue, consumer = self.channels[number].consumers.pop(tag)
+        channel = self.channels[number]
+        queue, consumer = channel.consumers.pop(tag)
         queue.consumers.remove(consumer)
-        self.down.send(Answer(token, tag))
+        channel.answer_for_queue(Answer(token, tag))
 
     def declare(
         self,

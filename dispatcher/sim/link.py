@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 from pamqp import commands
 
+from dispatcher.amqp.connection import CODE_FRAME_ERROR
 from dispatcher.amqp.events import Blocked, ChannelClosed, ConnectionClosed, Event, Unblocked
 from dispatcher.errors import BrokerUnavailable, ChannelRefused
 from dispatcher.sim.broker import Broker
@@ -33,7 +34,7 @@ class SimLink:
         self._connection: BrokerConnection | None = None
         self._channels = 0
         self.blocked: str | None = None
-        self._calls: dict[asyncio.Future[Any], int] = {}
+        self._calls: dict[asyncio.Future[Any], tuple[int, str]] = {}  # channel, what was asked; in order
         self._refused: dict[int, ChannelClosed] = {}
         self._published: dict[int, int] = {}
         self.closed: asyncio.Future[ConnectionClosed] = process.create_future()
@@ -65,7 +66,7 @@ class SimLink:
     def _ask(self, channel: int, operation: Callable[..., None], *arguments: Any) -> asyncio.Future[Any]:
         self._check(channel)
         future = self._process.create_future()
-        self._calls[future] = channel
+        self._calls[future] = channel, operation.__name__
         self.connection.send(operation, channel, future, *arguments)
         return future
 
@@ -175,10 +176,13 @@ class SimLink:
         if self.connection.gone:
             return
         events: list[Event] = []
+        problem: str | None = None
         for item in batch:
             kind = type(item)
             if kind is Answer:
-                self._calls.pop(item.token, None)
+                problem = self._out_of_turn(item)
+                if problem is not None:
+                    break
                 if not item.token.done():
                     item.token.set_result(_reply(item.result))
             else:
@@ -189,10 +193,25 @@ class SimLink:
                 events.append(item)
         if events:
             self._on_events(events)
+        if problem is not None:
+            self._misread(problem)
+
+    def _out_of_turn(self, answer: Answer) -> str | None:
+        """What is wrong with it: a reply names no request, so one of another kind than what was asked first
+        breaks the protocol."""
+        channel, asked = self._calls.get(answer.token, (0, ""))
+        due = next((first for at, first in self._calls.values() if at == channel), asked)
+        self._calls.pop(answer.token, None)
+        return f"the broker answered {asked} before {due} (channel {channel})" if due != asked else None
+
+    def _misread(self, problem: str) -> None:
+        self.connection.broker.misread.append(problem)
+        self.connection.reset(problem, told=False)
+        self._finish(ConnectionClosed(CODE_FRAME_ERROR, problem))
 
     def _refuse(self, closed: ChannelClosed) -> None:
         self._refused[closed.channel] = closed
-        for future in [f for f, channel in self._calls.items() if channel == closed.channel]:
+        for future in [f for f, (channel, _) in self._calls.items() if channel == closed.channel]:
             del self._calls[future]
             if not future.done():
                 future.set_exception(ChannelRefused(closed.code, closed.text))

@@ -51,6 +51,7 @@ class World:
         from dispatcher.sim.checkers.order import Order
         from dispatcher.sim.checkers.overlap import Overlap
         from dispatcher.sim.checkers.poison import Poison
+        from dispatcher.sim.checkers.replies import Replies
         from dispatcher.sim.checkers.said import Said
         from dispatcher.sim.checkers.share import Share
         from dispatcher.sim.faults import Faults
@@ -64,19 +65,9 @@ class World:
         self._starts = 0
         self.liveness = Liveness(self)
         kinds = (
-            Loss,
-            Duplicates,
-            Order,
-            Overlap,
-            Share,
-            LimitsChecker,
-            Fence,
-            Deaths,
-            Bounds,
-            Poison,
-            Said,
-            OperationsChecker,
-        )
+            Loss, Duplicates, Order, Overlap, Share, LimitsChecker, Fence, Deaths, Bounds, Poison, Said,
+            OperationsChecker, Replies,
+        )  # fmt: skip
         self.checkers: list[Checker] = [*(kind(self) for kind in kinds), self.liveness]
         self.history = History(self.scheduler, self.names, self.checkers, verbose=verbose)
         self.history.stops = self.stops

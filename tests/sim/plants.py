@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -371,3 +372,16 @@ def limit_of_an_id_not_obeyed(lane: Any, session: Any, store: Any) -> None:
     """An id of a concurrent lane has more in flight than its limit."""
     if lane.state.limits is not None:
         lane.state.limits.is_full = lambda group_id: False
+
+
+@planted("replies", seed=2)
+def several_requests_at_a_time(lane: Any, session: Any, store: Any) -> None:
+    """The size of a queue is asked for while its consumer is being replaced."""
+    commit = session._commit
+
+    def commit_unlocked(effects: Any) -> None:
+        for feed in session._feeds:
+            feed._one_request = nullcontext()
+        commit(effects)
+
+    session._commit = commit_unlocked

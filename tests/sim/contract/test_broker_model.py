@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from pamqp.commands import Basic, Channel, Exchange, Queue
 
-from dispatcher.amqp.events import ChannelClosed, Confirmed, ConsumerCancelled, Delivery, Returned
+from dispatcher.amqp.events import (
+    ChannelClosed,
+    Confirmed,
+    ConnectionClosed,
+    ConsumerCancelled,
+    Delivery,
+    Returned,
+)
 from dispatcher.client.properties import read
-from dispatcher.errors import ChannelRefused
+from dispatcher.errors import BrokerUnavailable, ChannelRefused
 from tests.conftest import Vhost
 from tests.sim.contract.acts import (
     CLASSIC,
@@ -25,10 +34,12 @@ from tests.sim.contract.acts import (
     got,
     refusal,
 )
-from tests.sim.contract.sides import Connect, run_on_modelled_broker, run_on_rabbitmq
+from tests.sim.contract.sides import Connect, Recorded, run_on_modelled_broker, run_on_rabbitmq
 from tests.waiting import eventually
 
 SEEDS = range(5)
+#: Enough for what happens now and then to happen.
+TRIES = 40
 
 
 # --- scripts ---
@@ -224,7 +235,37 @@ async def a_cancelled_consumer_keeps_its_unacked(connect: Connect) -> Any:
     return before, got(peer)[:3]
 
 
+async def a_queue_may_answer_after_its_channel(connect: Connect) -> Any:
+    """A queue answers a consume, its channel a declare: of both at a time the declare may be answered first,
+    which a link takes for an error of the protocol. Not so if one is asked for after the other."""
+    await fill(await connect(), "in", CLASSIC, 1)
+    ways: dict[str, Callable[[Recorded, int], Awaitable[Any]]] = {"at once": _both, "in turn": _in_turn}
+    ends: dict[str, set[int]] = {way: set() for way in ways}
+    for way, ask in ways.items():
+        for _ in range(TRIES):
+            peer = await connect()
+            with suppress(BrokerUnavailable):
+                await ask(peer, await peer.link.open_channel())
+            ends[way] |= {end.code for end in peer.of(ConnectionClosed)}
+            await peer.link.close()
+    return ends
+
+
+CONSUME = Basic.Consume(queue="in", consumer_tag="c")
+LOOK = Queue.Declare(queue="in", passive=True)
+
+
+async def _both(peer: Recorded, channel: int) -> None:
+    await asyncio.gather(*(peer.link.call(channel, method) for method in (CONSUME, LOOK)))
+
+
+async def _in_turn(peer: Recorded, channel: int) -> None:
+    for method in (CONSUME, LOOK):
+        await peer.link.call(channel, method)
+
+
 ONCE = [
+    a_queue_may_answer_after_its_channel,
     returns_come_before_confirms,
     an_exclusive_queue_ends_with_its_connection,
     bad_requests_close_the_channel_only,
