@@ -57,13 +57,20 @@ def ensure_installed(say: Callable[[str], None]) -> None:
         for name, find in (("RabbitMQ", _find_rabbitmq), ("Redis", _find_redis))
         if find() is None
     ]
-    if not missing:
-        return
-    root = _as_root()
-    if shutil.which("apt-get") is None or root is None:
-        raise ConfigurationError(_how_to_install(missing))
-    say(f"Installing {' and '.join(missing)} with apt; their own services stay off.")
-    command = [*root, "sh", "-c", _INSTALL, "sh", *missing]
+    if missing:
+        install(missing, _as_root(), say)
+
+
+def install(packages: list[str], as_root: list[str] | None, say: Callable[[str], None]) -> None:
+    """Install Debian's packages with apt, after saying so in one line.
+
+    `as_root` is the prefix that makes a command run as root, None: that is not permitted. Raises
+    ConfigurationError, which says what to install, where it can't be done.
+    """
+    if shutil.which("apt-get") is None or as_root is None:
+        raise ConfigurationError(_how_to_install(packages))
+    say(f"Installing {' and '.join(packages)} with apt; their own services stay off.")
+    command = [*as_root, "sh", "-c", _INSTALL, "sh", *packages]
     result = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -74,7 +81,7 @@ def ensure_installed(say: Callable[[str], None]) -> None:
     )
     if result.returncode != 0:
         print(result.stdout, file=sys.stderr)
-        raise ConfigurationError(f"apt failed (its output is above). {_how_to_install(missing)}")
+        raise ConfigurationError(f"apt failed (its output is above). {_how_to_install(packages)}")
 
 
 def _found(name: str, find: Callable[[], Path | None]) -> Path:
