@@ -55,4 +55,5 @@ class LaneOptions:
     @property
     def held_bytes_max(self) -> int:
         """How much of the byte budget is for originals."""
-        return int(self.look_ahead_bytes * HELD_BYTES_PART)
+        part = HELD_BYTES_PART  # asked for with every step: whole numbers are quicker than the fraction
+        return self.look_ahead_bytes * part.numerator // part.denominator
