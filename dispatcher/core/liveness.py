@@ -16,6 +16,9 @@ from dispatcher.core.effects import PublishMarker
 from dispatcher.core.state import LaneState
 from dispatcher.protocol import TYPE_PING, TYPE_REJOIN
 
+#: Who would have to be pinged within a quarter of a liveness interval is pinged at once, with the others:
+#: rounds are at least so far apart.
+PINGED_TOGETHER_PART: Final = 4
 #: After a take-over a consumer whose connection went with the broker may take this long to return (G-6).
 RETURN_GRACE_MS_MIN: Final = 5_000
 #: Missing this many heartbeats, a consumer gets no new groups.
@@ -175,9 +178,8 @@ class Liveness:
             (consumer.in_flight or consumer.groups or is_silent)
             and consumer.state in PRESENT
             and not consumer.ping_unanswered
-            and now_ms - consumer.last_sent_ms >= options.liveness_interval_ms
         ):
-            self.ping(consumer)
+            self._ping_in_time(consumer, now_ms)
         if (
             consumer.state is ConsumerState.LIVE
             and silent_ms > FROZEN_AFTER_HEARTBEATS * options.heartbeat_ms
@@ -188,6 +190,15 @@ class Liveness:
             self._state.tell("consumer_frozen", consumer=consumer.id, silent_ms=silent_ms)
 
     # -- pings --
+
+    def _ping_in_time(self, consumer: Consumer, now_ms: int) -> None:
+        """Now, or in a round that comes before a liveness interval has passed since it got something."""
+        interval_ms = self._state.options.liveness_interval_ms
+        due_at_ms = consumer.last_sent_ms + interval_ms
+        if due_at_ms - now_ms <= interval_ms // PINGED_TOGETHER_PART:
+            self.ping(consumer)
+        else:
+            self._next_round_ms = min(self._next_round_ms, due_at_ms)
 
     def ping(self, consumer: Consumer) -> None:
         """Ask RabbitMQ whether its queue is there."""

@@ -129,7 +129,7 @@ class LaneBench:
 
     # -- what happens --
 
-    def arrive(self, *names: str, inbound: int = 0, **fields: Any) -> list[Dispatched]:
+    def arrive(self, *names: str, inbound: int = 0, after_ms: int = 1, **fields: Any) -> list[Dispatched]:
         """Messages named `<group><number>`, such as `a1`; a name that begins with `-` has no group."""
         messages = []
         for name in names:
@@ -150,7 +150,7 @@ class LaneBench:
             )
             for field, value in fields.items():
                 setattr(messages[-1], field, value)
-        return self.step(MessagesArrived(messages))
+        return self.step(MessagesArrived(messages), after_ms=after_ms)
 
     def mark(self, inbound: int = 0, command: str | None = None) -> list[Dispatched]:
         """A marker comes: the one that was published to that queue last, or one that somebody made."""

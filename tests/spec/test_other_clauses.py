@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -98,6 +99,31 @@ def test_f3_a_blocked_queue_earns_no_credit() -> None:
     assert bench.lane.state.inbounds[0].deficit <= bench.lane.state.inbounds[0].weight + 1
 
 
+@pytest.mark.seed("D13")
+def test_f3_a_queue_that_was_blocked_comes_back_with_little() -> None:
+    clause("F-3", "What it has left beyond the cost of its next message is forgotten")
+    bench = LaneBench("sequenced", weights=(10, 10))
+    bench.join("one", prefetch=1)
+    bench.arrive("a1", "a2", "a3", inbound=0)
+    bench.join("two", prefetch=1)
+    bench.arrive("b1", inbound=1)
+    assert bench.lane.state.inbounds[0].deficit == 9, "a1 took one of its turn, a2 is blocked"
+    bench.settle("one", "a1")
+    assert bench.holder("a2") == "one"
+    assert bench.lane.state.inbounds[0].deficit == 1 + 10 - 1, "a3 is blocked now"
+
+
+def test_f4_consumers_are_served_in_turn() -> None:
+    clause("F-4", "Inside one inbound queue consumers, and for one consumer its groups, are served in turn")
+    bench = LaneBench()
+    bench.join("one")
+    bench.join("two")
+    sent = bench.arrive(*(f"{group}{number}" for group in "ab" for number in range(1, 6)))
+    holders = [copy.incarnation for copy in sent]
+    assert len(holders) == 10
+    assert all(first != second for first, second in pairwise(holders[1:])), holders
+
+
 def test_f4_groups_of_one_consumer_are_served_in_turn() -> None:
     clause("F-4", "for one consumer its groups, are served in turn")
     bench = LaneBench()
@@ -166,6 +192,29 @@ def test_c1_nothing_is_taken_back_before_the_marker_is_read() -> None:
     bench.settle("one", "a1")
     assert bench.acked == [b"a1"]
     assert names(bench.step(bench.marker())) == ["a2"]
+
+
+@pytest.mark.parametrize("sent_after_ms", [1, 124, 126, 250, 374, 499])
+def test_c1_a_queue_is_asked_after_in_time_whenever_the_last_message_went_to_it(sent_after_ms: int) -> None:
+    clause("C-1", "at the latest `liveness_interval` after the last")
+    bench = LaneBench(liveness_interval_ms=500)
+    bench.join("one")
+    bench.arrive("a1")
+    _run_timers_until_pinged(bench, "one-1.1")
+    bench.step(PingRouted("one-1.1"))
+    bench.arrive("a2", after_ms=sent_after_ms)
+    bench.step(PingRouted("one-1.1"), after_ms=0)  # that of a round which was due then
+    sent_at_ms = bench.now_ms
+    _run_timers_until_pinged(bench, "one-1.1")
+    assert bench.now_ms - sent_at_ms <= 500
+
+
+def _run_timers_until_pinged(bench: LaneBench, queue: str) -> None:
+    bench.notices.clear()
+    while (queue, "dispatch.ping") not in bench.notices:
+        due_at_ms = bench.lane.next_deadline_ms()
+        assert due_at_ms is not None
+        bench.step(after_ms=due_at_ms - bench.now_ms)
 
 
 def test_c2_a_join_with_a_larger_n_brings_it_back_with_what_it_has() -> None:

@@ -140,6 +140,8 @@ def test_o5_with_top_up_the_present_owner_keeps_receiving() -> None:
     owner = bench.holder("a1")
     assert names(bench.settle(owner, "a1")) == ["a3"]
     assert bench.holder("a3") == owner
+    bench.settle(owner, "a2", "a3")
+    assert b"a" not in bench.lane.state.groups, "it holds nothing any more"
 
 
 def test_o6_concurrent_looks_at_load_only() -> None:
