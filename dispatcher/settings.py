@@ -291,6 +291,11 @@ class LaneDefaults(Model):
     look_ahead_bytes: Annotated[int, Size(1, 1 << 40)] = Field(
         default=256 << 20, description="Memory for originals held by the lane (five eighths), and under way."
     )
+    park_after_ms: Annotated[int, Duration(100, 86_400_000)] = Field(
+        default=600_000,
+        alias="park_after",
+        description="What waits here for so long moves to a parking queue.",
+    )
 
     @field_validator("group_header")
     @classmethod

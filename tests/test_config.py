@@ -76,6 +76,7 @@ def test_defaults_are_the_contracts() -> None:
     assert (lane.ungrouped, lane.top_up, lane.group_idle_timeout_ms) == ("balance", False, None)
     assert (lane.reconnect_grace_ms, lane.liveness_interval_ms, lane.heartbeat_ms) == (0, 500, 5_000)
     assert (lane.look_ahead, lane.look_ahead_bytes) == (10_000, 256 * 1024 * 1024)
+    assert lane.park_after_ms == 600_000
     assert lane.retry.attempts == 3
     assert (settings.prefix, settings.redis.timeout_ms, settings.rabbitmq.heartbeat_ms) == (
         "dispatch", 2_000, 10_000,
@@ -98,6 +99,7 @@ def test_every_key_arrives_under_its_attribute() -> None:
             heartbeat: 2m
             look_ahead: 60000
             look_ahead_bytes: 64KiB
+            park_after: 90s
             retry: {attempts: 5}
         """).lanes["a"]
     assert lane.inbound == (InboundSettings(queue="q", weight=7, declare=True),)
@@ -106,6 +108,7 @@ def test_every_key_arrives_under_its_attribute() -> None:
     assert (lane.policy, lane.top_up) == (PolicyName.SEQUENCED, True)
     assert (lane.reconnect_grace_ms, lane.liveness_interval_ms, lane.heartbeat_ms) == (5_000, 250, 120_000)
     assert (lane.look_ahead, lane.look_ahead_bytes) == (60_000, 65_536)
+    assert lane.park_after_ms == 90_000
     assert lane.retry.attempts == 5
 
 

@@ -11,7 +11,10 @@ from tests.test_config import lane_problems
     ("keys", "expected"),
     [
         ("weight: 3", "weight: unknown key"),
-        ("park_after: 10m", "park_after: unknown key"),
+        ("park_after: null", "park_after: must be a duration such as 500ms, 5s, 2m or 0"),
+        ("park_after: 0", "park_after: must be from 100ms to 24h"),
+        ("park_after: 25h", "park_after: must be from 100ms to 24h"),
+        ("park: 10m", "park: unknown key"),
         ("retry: {atempts: 3}", "retry.atempts: unknown key; is attempts meant?"),
         ("retry: {backoff: 2m}", "retry.backoff: must be from 0 to 1m"),
         ("on_ack_timeout: evict", "on_ack_timeout: evict needs an ack_timeout"),

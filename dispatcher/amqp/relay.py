@@ -71,7 +71,7 @@ class Content:
 
     __slots__ = (
         "group", "closing", "expiration_ms", "marker", "refusal", "fingerprint",
-        "exchange", "routing_key", "properties", "table_at", "table_end", "body",
+        "exchange", "routing_key", "properties", "table_at", "table_end", "body", "origin",
     )  # fmt: skip
 
     def __init__(
@@ -90,6 +90,7 @@ class Content:
         self.table_at = table_at  # first header in it; there is always a table
         self.table_end = table_end
         self.body = body
+        self.origin: str | None = None  # of one that was parked: where it was first
 
     @property
     def size(self) -> int:

@@ -22,9 +22,9 @@ app.command()(flags.resume)
 app.command()(flags.pin)
 app.command()(operations.purge)
 
-_ROW_KEYS = ("group", "state", "owner", "epoch", "held", "in_flight")
+_ROW_KEYS = ("group", "state", "owner", "epoch", "held", "in_flight", "parked")
 _FLAGS = "flags"
-_COLUMNS = ("group", "state", "owner", "epoch", "held", "in flight", "oldest")
+_COLUMNS = ("group", "state", "owner", "epoch", "held", "in flight", "parked", "oldest")
 _MESSAGE_KEYS = ("inbound", "arrival", "state", "seq", "group_seq", "attempt", "consumer", "size")
 _MESSAGE_COLUMNS = (
     "inbound queue",

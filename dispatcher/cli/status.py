@@ -68,6 +68,12 @@ def _print(out: Console, result: dict[str, Any]) -> None:
     for row in inbound:
         if row.get("full"):
             out.print(f"{row.get('queue')}: the look-ahead is full of {row.get('full_of')}")
+    for row in result.get("parking", []):
+        of = f", of consumer {row.get('consumer')}" if row.get("consumer") else ""
+        out.print(
+            f"{row.get('queue')}: {counted(row.get('parked'), 'message')} parked, "
+            f"{counted(row.get('groups'), 'group')}{of}"
+        )
     sums = [counted(result.get(f"{noun}s"), noun) for noun in ("consumer", "group")]
     sums += [f"{shown(result.get(word.replace(' ', '_')))} {word}" for word in _MESSAGES]
     out.print(", ".join(sums))

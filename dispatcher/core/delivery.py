@@ -184,6 +184,8 @@ class SerialDelivery(Delivery):
         if group is not None and group.backlogs is not None:
             for backlog in group.backlogs.values():
                 backlog.leave()
+        if group is not None and group.route:
+            self._state.parking.refresh_demand(group)
 
 
 class CostedSerialDelivery(CostedDelivery, SerialDelivery):

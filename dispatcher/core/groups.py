@@ -209,6 +209,12 @@ class Group:
         return flags.paused or stopped or (self.owner is None and flags.lacks_consumer)
 
     @property
+    def waits_for_operators(self) -> bool:
+        """It is held, or has stopped and nobody has decided yet: nothing of it need be here."""
+        stop = self.flags.stop if self.flags is not None else None
+        return self.is_held or (stop is not None and stop.verdict is None)
+
+    @property
     def is_unused(self) -> bool:
         """Nothing is left of it: once it is free too, it is no group any more."""
         return self.backlogs is None and not (self.route or self.in_flight or self.flags)

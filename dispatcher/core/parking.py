@@ -41,6 +41,8 @@ BLOCKED_MS: Final = 20
 LINGER_MS: Final = 2_000
 #: When all parking queues are in use, look for a free one so often.
 BOUND_RETRY_MS: Final = 1_000
+#: What can't be parked, for its group is being recovered, is looked at again so often.
+RECOVERING_RETRY_MS: Final = 100
 #: In the place of a consumer's id: who gets what is in a parking queue. No consumer has such an id.
 ANYBODY: Final = ""
 HELD: Final = "(held)"
@@ -57,7 +59,9 @@ class Parking:
         self._reading = reading
         self._file = file  # where a message waits
         self._names = state.options.parking_queues
+        self._idle = False  # the latest pass found nothing that could be dispatched
         self._bound_until_ms = 0
+        self._recovering_until_ms = 0
 
     # -- the pass --
 
@@ -80,13 +84,15 @@ class Parking:
         state = self._state
         if not self._names or state.now_ms < state.suspended_until_ms:
             return False
+        self._idle = idle
         if idle:
             self._look_for_blocked()
         self._look_for_old()
         woken = False
         for queue in list(state.parking.values()):
             woken |= self._unpark(queue)
-        self._moves.run()
+        if not state.publishers_blocked:
+            self._moves.run()
         for queue in list(state.parking.values()):
             self._look_after(queue, idle=idle)
         return woken
@@ -121,15 +127,14 @@ class Parking:
             stuck = (full and bool(state.pool)) or (over and not inbound.replaceable)
             inbound.blocked_since_ms = self._since(inbound.blocked_since_ms, stuck)
             if self._is_due(inbound.blocked_since_ms):
-                inbound.blocked_since_ms = None
-                self._park_largest(m for m in inbound.aging if self._waits_in(inbound, m))
+                waits = (m for m in inbound.aging if self._waits_in(inbound, m))
+                inbound.blocked_since_ms = self._park_largest(waits)
         for queue in list(state.parking.values()):
             stuck = len(queue.here) >= state.options.look_ahead and queue.is_wanted(state.pool)
             queue.blocked_since_ms = self._since(queue.blocked_since_ms, stuck)
             if self._is_due(queue.blocked_since_ms):
-                queue.blocked_since_ms = None
                 waits = (m for m in queue.here.values() if m.state is MessageState.HELD and m.move is None)
-                self._park_largest(waits)
+                queue.blocked_since_ms = self._park_largest(waits)
 
     def _since(self, before_ms: int | None, stuck: bool) -> int | None:
         if not stuck:
@@ -144,8 +149,9 @@ class Parking:
         held = message.state is MessageState.HELD and message.move is None
         return held and message.queue == inbound.index
 
-    def _park_largest(self, messages: Iterable[Message]) -> None:
-        """Park all groups of the consumer that most of these messages wait for."""
+    def _park_largest(self, messages: Iterable[Message]) -> int | None:
+        """Park all groups of the consumer that most of these messages wait for. Returns since when what
+        waits counts as blocked: not before it can be parked, for to look at it costs time."""
         counts: dict[str, int] = {}
         groups: dict[str, dict[Group, None]] = {}
         for message in messages:
@@ -154,11 +160,11 @@ class Parking:
                 taker = _taker(group)
                 counts[taker] = counts.get(taker, 0) + 1
                 groups.setdefault(taker, {})[group] = None
-        if not counts:
-            return
-        taker = max(counts, key=lambda taker: counts[taker])
-        for group in groups[taker]:
-            self._park(group)
+        taker = max(counts, key=lambda taker: counts[taker], default=ANYBODY)
+        parked = [self._park(group) for group in groups.get(taker, ())]
+        if any(parked):
+            return None
+        return max(self._state.now_ms + RECOVERING_RETRY_MS, self._bound_until_ms)
 
     def _group_of(self, message: Message) -> Group | None:
         if message.group_id is None or not self._state.policy.grouped:
@@ -178,6 +184,8 @@ class Parking:
                         break
                     group = self._group_of(message)
                     recovering = group is not None and group.state is GroupState.RECOVERING
+                    if recovering:
+                        self._recovering_until_ms = state.now_ms + RECOVERING_RETRY_MS
                     if recovering or not (self._park(group) if group else self._park_alone(message)):
                         aging.append(message)  # looked at again when the others were
                 aging.popleft()
@@ -331,17 +339,18 @@ class Parking:
         if not self._names or state.now_ms < state.suspended_until_ms:
             return None
         after_ms = state.options.park_after_ms
-        due = [i.blocked_since_ms + BLOCKED_MS for i in state.inbounds if i.blocked_since_ms is not None]
-        for inbound in state.inbounds:
-            if inbound.aging:
-                due.append(max(inbound.aging[0].received_at_ms + after_ms, self._bound_until_ms))
+        later_ms = max(self._bound_until_ms, self._recovering_until_ms)
+        due = [max(i.aging[0].received_at_ms + after_ms, later_ms) for i in state.inbounds if i.aging]
+        if self._idle:  # else nobody looks whether it still is blocked
+            since = [inbound.blocked_since_ms for inbound in state.inbounds]
+            since += [queue.blocked_since_ms for queue in state.parking.values()]
+            due += [since_ms + BLOCKED_MS for since_ms in since if since_ms is not None]
         for queue in state.parking.values():
-            if queue.blocked_since_ms is not None:
-                due.append(queue.blocked_since_ms + BLOCKED_MS)
             if queue.waiting and queue.refused_until_ms > state.now_ms:
                 due.append(queue.refused_until_ms)
             if queue.here:
-                due.append(queue.unwanted_since_ms + after_ms)
+                if not (queue.reading or queue.early):
+                    due.append(queue.unwanted_since_ms + after_ms)
             elif queue.is_open and queue.at_end and queue.is_empty():
                 due.append(queue.idle_since_ms + LINGER_MS)
         return max(min(due), state.now_ms + 1) if due else None
@@ -350,7 +359,7 @@ class Parking:
 def _taker(group: Group) -> str:
     """Whose parking queue its messages belong in. What operators hold gets one of its own, so that nothing
     that could go is behind it."""
-    if group.is_held:
+    if group.waits_for_operators:
         return HELD
     return group.taker.id if group.taker is not None else ANYBODY
 

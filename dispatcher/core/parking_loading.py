@@ -52,6 +52,7 @@ def _load_members(state: LaneState, queue: ParkingQueue, parked: ParkedReplay) -
             queue.members[key] = queue.members.get(key, 0) + count
     for key, count in queue.members.items():
         queue.members[key] = max(0, count)  # some were read before their group was parked again
+    queue.originals = sum(queue.members.values())
 
 
 def load_routes(state: LaneState) -> None:

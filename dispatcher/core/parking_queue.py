@@ -53,7 +53,7 @@ class ParkingQueue:
     __slots__ = (
         "_state", "asked_at", "awaited", "blocked_since_ms", "confirmed", "consumer", "demand", "early",
         "end_at", "end_seen", "here", "idle_since_ms", "incoming", "index", "left", "members", "moving",
-        "name", "reading", "redelivering", "refused_until_ms", "settled", "stored", "term",
+        "name", "originals", "reading", "redelivering", "refused_until_ms", "settled", "stored", "term",
         "terms_needed", "unknown", "unwanted_since_ms", "waiting",
     )  # fmt: skip
 
@@ -64,6 +64,7 @@ class ParkingQueue:
         self._state = ParkingQueueState.OPENING
         #: Groups whose messages go here, with how many originals of theirs are in it (None: of no group).
         self.members: dict[bytes | None, int] = {}
+        self.originals = 0  # in it, as far as is known, those that were read from it included
         #: Who could take what is read from it: owners of member groups; None: whoever has free capacity.
         self.demand: Counter[Consumer | None] = Counter()
         self.waiting: deque[Message] = deque()  # to be moved here, in order
@@ -143,6 +144,7 @@ class ParkingQueue:
         """An original that was read from it is over."""
         self.here.pop(message.fingerprint, None)
         self.remember(message.fingerprint, message.arrival)
+        self.originals -= self.originals > 0
         if self.members.get(key, 0) > 0:
             self.members[key] -= 1
 
@@ -185,6 +187,7 @@ class ParkingQueues(dict[int, ParkingQueue]):
         super().__init__()
         #: Part of every group's route: queues that were found after Redis had forgotten the routes.
         self.default_route: tuple[int, ...] = ()
+        self.one_at_a_time = False  # of each group one message is out at a time
         self.unconfirmed = 0  # moves published and not answered
         self.unconfirmed_bytes = 0
         self.at_bound = False  # the last attempt to park found no free parking queue
@@ -203,6 +206,10 @@ class ParkingQueues(dict[int, ParkingQueue]):
             return group.route
         return tuple(sorted({*group.route, *self.default_route}))
 
+    def parked(self, group: Group) -> int:
+        """How many originals of the group, or bucket, are in parking queues, as far as is known."""
+        return sum(self[index].members.get(group.id, 0) for index in self.route(group))
+
     def next_stop(self, group: Group, queue: int) -> ParkingQueue | None:
         """Where a message of the group in this queue has to go; None: nowhere, it may be dispatched."""
         for index in self.route(group):
@@ -218,7 +225,8 @@ class ParkingQueues(dict[int, ParkingQueue]):
             queue.demand[consumer] -= 1
             if not queue.demand[consumer]:
                 del queue.demand[consumer]
-        if group.route and group.state in (GroupState.OWNED, GroupState.FREE) and not group.is_held:
+        may_go = group.state in (GroupState.OWNED, GroupState.FREE) and not group.waits_for_operators
+        if group.route and may_go and not (self.one_at_a_time and group.in_flight):
             queue = self[group.route[-1]]
             queue.demand[group.taker] += 1
             group.demand = queue, group.taker

@@ -70,6 +70,7 @@ class LaneState:
         self.acks: list[Message] = []  # of this step
         self.expiries = Expiries()
         self.parking = ParkingQueues()
+        self.parking.one_at_a_time = self.stops_failed
         self.counters: Counter[str] = Counter()
         self.offenders = Offenders(self.counters, self.tell)
         self.patience_from_ms = now_ms  # since when consumers could be heard

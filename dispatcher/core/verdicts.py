@@ -21,11 +21,12 @@ def verdict(state: LaneState, group: Group, waiting: list[Message], out: list[Me
     return (
         _of_lane(state)
         or _of_recovery(group)
-        or _of_flags(group, waiting)
+        or _of_flags(state, group, waiting)
         or _of_owner(group.owner)
         or _of_suspects(state, group, waiting)
         or _of_group(state, group, waiting, out)
         or _of_capacity(state, group)
+        or _of_parking(state, group, waiting)
         or "Nothing blocks it: its turn comes with the next step."
     )
 
@@ -39,6 +40,26 @@ def undeliverable(state: LaneState, group: Group) -> list[str]:
         "and is tried again"
         for m, problem in islice(of_group, UNDELIVERABLE_SHOWN)
     ]
+
+
+def parking(state: LaneState, group: Group) -> list[str]:
+    """Where the group's messages are parked, and whether more can be, a line each."""
+    queues = [state.parking[index] for index in state.parking.route(group)]
+    lines = [
+        f"parked: {queue.members.get(group.id, 0)} of its messages are in {queue.name}, "
+        "those in flight included; what arrives of it goes there too"
+        for queue in queues
+    ]
+    if state.parking.at_bound:
+        lines.append(f"all {len(state.parking)} parking queues are in use: no other group can be parked")
+    return lines
+
+
+def _of_parking(state: LaneState, group: Group, waiting: list[Message]) -> str | None:
+    if waiting or not state.parking.parked(group):
+        return None
+    names = ", ".join(state.parking[index].name for index in state.parking.route(group))
+    return f"Nothing blocks it: its messages are read from {names}, in their turn."
 
 
 def _of_lane(state: LaneState) -> str | None:
@@ -66,9 +87,9 @@ def _of_settling(state: LaneState) -> str:
     return f"A rebalance holds the lane until {count} in flight are settled: {names}."
 
 
-def _of_flags(group: Group, waiting: list[Message]) -> str | None:
+def _of_flags(state: LaneState, group: Group, waiting: list[Message]) -> str | None:
     flags = group.flags
-    if flags is None or not waiting:
+    if flags is None or not (waiting or state.parking.parked(group)):
         return None
     if flags.stop is not None:
         return _of_stop(flags.stop)
@@ -141,7 +162,7 @@ def _what_became(state: LaneState, suspect: Message) -> str:
 
 
 def _of_group(state: LaneState, group: Group, waiting: list[Message], out: list[Message]) -> str | None:
-    if not waiting:
+    if not (waiting or state.parking.parked(group)):
         return _of_nothing(state, group, out)
     if group.state is GroupState.DRAINING:
         to = group.target.id if group.target is not None else "whoever is next"

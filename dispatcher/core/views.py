@@ -10,11 +10,12 @@ from dispatcher.core.consumers import Consumer
 from dispatcher.core.groups import Group
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Message, MessageState
+from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE, ParkingQueue
 from dispatcher.core.rebalance import operation_on
 from dispatcher.core.state import LaneState
 from dispatcher.core.stops import stopped_groups, stopped_rows
 from dispatcher.core.survey import Survey
-from dispatcher.core.verdicts import undeliverable, verdict
+from dispatcher.core.verdicts import parking, undeliverable, verdict
 from dispatcher.errors import CommandRefused
 from dispatcher.group_text import format_group, parse_group
 
@@ -51,6 +52,9 @@ class Views:
             "unconfirmed": state.unconfirmed,
             "undeliverable": len(state.undeliverable),
             "bytes_held": state.bytes_held,
+            "parked": sum(queue.originals for queue in state.parking.values()),
+            "parking": [self._parking_row(queue) for queue in state.parking.values()],
+            "parking_queues": len(state.parking),
             "counters": dict(state.counters),
         }
 
@@ -67,6 +71,15 @@ class Views:
             "window": inbound.window,
             "full": full,
             "full_of": self._full_of(inbound) if full else None,
+        }
+
+    @staticmethod
+    def _parking_row(queue: ParkingQueue) -> dict[str, Any]:
+        return {
+            "queue": queue.name,
+            "consumer": queue.consumer or None,
+            "groups": len(queue.members),
+            "parked": queue.originals,
         }
 
     def is_full(self) -> bool:
@@ -105,6 +118,7 @@ class Views:
             "epoch": group.epoch or None,
             "held": len(waiting),
             "in_flight": group.in_flight,
+            "parked": self._state.parking.parked(group),
             "paused": group.flags is not None and group.flags.paused,
             "stopped": group.flags.stop.reason if group.flags is not None and group.flags.stop else None,
             "pin": group.flags.pin if group.flags is not None else None,
@@ -140,9 +154,11 @@ class Views:
         return [m for c in self._state.by_uuid.values() for m in c.in_flight.values() if m.group is group]
 
     def _message_row(self, message: Message) -> dict[str, Any]:
-        known = message.inbound < len(self._state.inbounds)
+        state = self._state
+        known = message.inbound < len(state.inbounds)
         return {
-            "inbound": self._state.inbounds[message.inbound].name if known else None,
+            "inbound": state.inbounds[message.inbound].name if known else None,
+            "parked_in": state.parking[message.queue].name if message.queue in state.parking else None,
             "arrival": f"{message.arrival[0]}.{message.arrival[1]}",
             "state": message.state.value,
             "seq": message.seq or None,
@@ -150,8 +166,17 @@ class Views:
             "attempt": message.attempt,
             "consumer": message.consumer.id if message.consumer is not None else None,
             "size": message.size,
-            "age_ms": self._state.now_ms - message.received_at_ms,
+            "age_ms": state.now_ms - message.received_at_ms,
         }
+
+    def _out_of_sight(self, group: Group, here: list[Message]) -> int:
+        """Originals of the group that wait in parking queues, and those on their way there."""
+        state = self._state
+        read = sum(message.queue >= FIRST_PARKING_QUEUE for message in here)
+        queues = [state.parking[index] for index in state.parking.route(group)]
+        on_their_way = [m for queue in queues for m in (*queue.waiting, *queue.moving.values())]
+        count = sum(state.member_key(message.group_id) == group.id for message in on_their_way)
+        return max(0, state.parking.parked(group) - read) + count
 
     def why(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Why a group waits: the message that blocks it, who has that since when, and what waits behind."""
@@ -171,6 +196,7 @@ class Views:
             for inbound in self._state.inbounds
             if inbound.is_full()
         ]
+        details += parking(self._state, group)
         details += undeliverable(self._state, group)
         if out and out[0].overdue:
             details.append(
@@ -180,7 +206,7 @@ class Views:
             "group": format_group(group.id),
             "verdict": verdict(self._state, group, waiting, out),
             "blocking": blocking,
-            "behind": len(waiting),
+            "behind": len(waiting) + self._out_of_sight(group, [*waiting, *out]),
             "details": details,
         }
 

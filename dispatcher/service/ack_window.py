@@ -68,6 +68,10 @@ class AckWindow:
         self._fresh.append(tag)
         self._settled.append(tag)
 
+    def give_back(self, tag: int) -> None:
+        """This delivery goes back to its queue: nothing is to be acked."""
+        del self._unsettled[tag]
+
     def take(self, now_ms: int, *, awaited: bool = False, everything: bool = False) -> list[Ack]:
         """The acks to send now, in order. `everything` leaves nothing waiting.
 

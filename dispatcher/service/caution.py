@@ -15,10 +15,11 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from dispatcher.core.effects import DeadLetter, Dispatched
+from dispatcher.core.parking_effects import ParkCopy
 
 #: Suspects that are tried together at most: as many are published again when one of them is to blame.
 TOGETHER_MAX: Final = 256
-_COPY, _DEAD = "copy", "dead letter"
+_COPY, _DEAD, _PARKED = "copy", "dead letter", "parked copy"
 Key = tuple[str, bytes]
 
 
@@ -137,5 +138,7 @@ def _key(order: Any) -> Key | None:
             return _COPY, order.message.fingerprint
         case DeadLetter():
             return _DEAD, order.message.fingerprint
+        case ParkCopy():
+            return _PARKED, order.message.fingerprint
         case _:
             return None

@@ -34,12 +34,14 @@ class Channels:
         self._names = names
         self.lock = self.publish = self.control = self.command = self.heartbeat = self.events = 0
         self.inbound_index: dict[int, int] = {}  # channel → index of its inbound queue
+        self.parking: set[int] = set()
         self._vhost = ""
 
     @property
     def essential(self) -> set[int]:
         """Channels whose loss ends the session."""
-        return {self.lock, self.publish, self.control, self.command, self.heartbeat, *self.inbound_index}
+        own = {self.lock, self.publish, self.control, self.command, self.heartbeat}
+        return own | self.parking | self.inbound_index.keys()
 
     async def take_lock(self) -> bool:
         """Wait until no other dispatcher holds the lane, then hold it as long as the connection lives.

@@ -29,7 +29,8 @@ from dispatcher.protocol import (
 from dispatcher.service.ack_window import AckWindow
 from dispatcher.service.channels import CONTROL_PREFETCH, Channels
 from dispatcher.service.operators import Operators
-from dispatcher.service.outbox import Outbox, Store
+from dispatcher.service.outbox import Outbox
+from dispatcher.service.publications import Store
 
 log = structlog.get_logger()
 

@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from dispatcher.amqp.events import Delivery
+from dispatcher.amqp.events import Delivery, Fetched
 from dispatcher.amqp.grouping import Grouping
+from dispatcher.amqp.parked import read_parked
 from dispatcher.amqp.pricing import kind_of, pricing
 from dispatcher.amqp.relay import read_content
 from dispatcher.core.model import BarrierMark, Message
+from dispatcher.errors import ProtocolViolation
 from dispatcher.settings import LaneSettings
 
 #: Room that the added headers take in a header frame, the group id apart.
@@ -42,6 +44,8 @@ class Intake:
         self._price = pricing(lane.cost)
         self._has_kinds = lane.cost.name == "measured"
         self._now_ms = now_ms
+        self._inbound_index = {inbound.queue: index for index, inbound in enumerate(lane.inbound)}
+        self._names_bytes_max = max(len(inbound.queue.encode()) for inbound in lane.inbound)
 
     def messages(self, inbound: int, deliveries: list[Delivery]) -> list[Message]:
         """One message per delivery; what can't be understood carries its `refusal`."""
@@ -59,7 +63,9 @@ class Intake:
             )  # fmt: skip
             if type(message) is BarrierMark:
                 message.command = content.marker or ""
-            if len(content.properties) + len(group or b"") > room:
+            # A parked copy has these names instead of the group.
+            names = len(content.exchange) + len(content.routing_key) + self._names_bytes_max
+            if len(content.properties) + max(names, len(group or b"")) > room:
                 message.refusal = (
                     f"unpublishable: {len(content.properties)} bytes of headers leave no room for ours"
                 )
@@ -77,3 +83,32 @@ class Intake:
                 message.cost = self._price(message.content)
             else:
                 message.kind = kind_of(message.content)
+
+    def parked(self, queue: int, fetched: list[Fetched]) -> list[Message]:
+        """One message per original that was read from a parking queue. Those that came through an inbound
+        queue that the lane no longer lists count for the first one."""
+        messages = [self._parked(queue, one) for one in fetched]
+        if self._price is not None or self._has_kinds:
+            self._read_costs(messages)
+        return messages
+
+    def _parked(self, queue: int, fetched: Fetched) -> Message:
+        now_ms, arrival = self._now_ms(), (self._lane_epoch, fetched.tag)
+        try:
+            content, name, root, term, attempt, deadline_at_ms = read_parked(fetched, self._grouping)
+        except ProtocolViolation as problem:
+            return self._stranger(queue, fetched, str(problem))
+        message = Message(
+            self._inbound_index.get(name, 0), fetched.tag, arrival, content.fingerprint, content.group,
+            content, content.size, now_ms, fetched.redelivered, content.closing, deadline_at_ms,
+            content.refusal,
+        )  # fmt: skip
+        message.queue, message.root, message.term, message.attempt = queue, root, term, attempt
+        return message
+
+    def _stranger(self, queue: int, fetched: Fetched, problem: str) -> Message:
+        """Somebody else put it there."""
+        delivery = Delivery(0, b"", *fetched[:4], fetched.properties, fetched.body)
+        (message,) = self.messages(0, [delivery])
+        message.queue, message.refusal, message.group_id = queue, problem, None
+        return message

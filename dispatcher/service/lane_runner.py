@@ -14,6 +14,7 @@ from dispatcher.amqp.events import ChannelClosed
 from dispatcher.amqp.link import Link
 from dispatcher.core.lane import Lane
 from dispatcher.core.options import Cost, LaneOptions
+from dispatcher.core.parking_queue import PARKING_QUEUES_MAX
 from dispatcher.core.policies import policy
 from dispatcher.core.views import Views
 from dispatcher.errors import (
@@ -31,8 +32,9 @@ from dispatcher.service.caution import NO_SUSPICION
 from dispatcher.service.channels import Channels
 from dispatcher.service.inbound_feed import InboundFeed, open_inbound
 from dispatcher.service.intake import Clock
+from dispatcher.service.parking_feeds import find_parking_queues
 from dispatcher.service.session import Session
-from dispatcher.service.topology import declare_lane, prepare_inbound
+from dispatcher.service.topology import declare_lane, parking_queues, prepare_inbound
 from dispatcher.service.witness import Witness
 from dispatcher.settings import LaneSettings, Settings
 from dispatcher.settings_parts import ExhaustedAct, OverdueAct, PlacementName
@@ -71,6 +73,7 @@ class LaneRunner:
 
     lane_type: type[Lane] = Lane
     session_type: type[Session] = Session
+    parking_queues_max = PARKING_QUEUES_MAX
 
     def __init__(self, settings: Settings, lane: LaneSettings) -> None:
         self.name = lane.name
@@ -186,6 +189,7 @@ class LaneRunner:
                 await session.ended
             finally:
                 self._suspicion = session.suspicion
+                session.leave()
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -225,13 +229,16 @@ class LaneRunner:
         ))  # fmt: skip
         channels.inbound_index = {source.channel: index for index, source in enumerate(sources)}
         seconds_ms = max(self._clock.now_ms(), self._lane_epoch_min * 1_000)
-        snapshot = await store.lead(seconds_ms, [inbound.queue for inbound in self._lane.inbound])
+        inbounds, parking = [inbound.queue for inbound in self._lane.inbound], self._parking_queues()
+        snapshot = await store.lead(seconds_ms, inbounds, parking)
         await channels.prove_fence()
         snapshot.broker_restarted = restarted
         trusted = snapshot.complete
         if self._is_new and not snapshot.records and not snapshot.incarnations:
             snapshot.complete = True
         self._is_new = False
+        if not snapshot.complete:
+            snapshot.parking_found = await find_parking_queues(link, parking)
         lane = self.lane_type(self._options(), snapshot, self._clock.now_ms())
         feeds = [
             InboundFeed(link, source, inbound, report=session.report)
@@ -249,6 +256,9 @@ class LaneRunner:
         self._tasks += [asyncio.create_task(feed.look_after(self._clock.now_ms)) for feed in feeds]
         self._tasks += [asyncio.create_task(feed.keep_window()) for feed in feeds]
         return session, witness
+
+    def _parking_queues(self) -> tuple[str, ...]:
+        return parking_queues(self._names, self.parking_queues_max)
 
     def _options(self) -> LaneOptions:
         lane = self._lane
@@ -276,6 +286,8 @@ class LaneRunner:
             heartbeat_ms=lane.heartbeat_ms,
             look_ahead=lane.look_ahead,
             look_ahead_bytes=lane.look_ahead_bytes,
+            park_after_ms=lane.park_after_ms,
+            parking_queues=self._parking_queues(),
         )
 
     def _connection_name(self) -> str:

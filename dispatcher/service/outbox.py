@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import structlog
-from pamqp import commands
 
 from dispatcher.amqp.events import Confirmed
-from dispatcher.amqp.link import Link
-from dispatcher.amqp.relay import copy_frames, dead_frames
-from dispatcher.amqp.wire import content_frames, publish_frame
 from dispatcher.core.effects import (
     AckInbound,
     Action,
@@ -21,7 +15,6 @@ from dispatcher.core.effects import (
     Dispatched,
     PublishBarrier,
     PublishMarker,
-    Reply,
     SendCopy,
     SendNotice,
     SetWindow,
@@ -33,42 +26,32 @@ from dispatcher.core.events import (
     DeadLetterConfirmed,
     DeadLetterRefused,
     Event,
+    MoveConfirmed,
+    MoveImpossible,
+    MoveRefused,
     PingRouted,
     QueueNacked,
 )
-from dispatcher.errors import ChannelRefused, InvalidTransition
+from dispatcher.core.parking_effects import (
+    DeleteParkingQueue,
+    GiveBack,
+    OpenParkingQueue,
+    ParkCopy,
+    ParkingAction,
+    ReadParkingQueue,
+)
+from dispatcher.errors import ChannelRefused
 from dispatcher.group_text import format_group
-from dispatcher.protocol import HEADER_MARKER, KEY_CONTROL, TYPE_MARKER, TYPE_PING, LaneNames, Marker, encode
+from dispatcher.protocol import TYPE_PING
 from dispatcher.service.caution import Caution, Suspicion
 from dispatcher.service.confirms import PublishWindow
 from dispatcher.service.kept_back import KeptBack
+from dispatcher.service.publications import Publications, Relay, Store
 
 log = structlog.get_logger()
 
-_PERSISTENT: Final = 2
-_TRANSIENT: Final = 1
 #: A publish that the broker did not take (a nack) is tried again after this long.
 RETRY_S: Final = 1.0
-
-
-class Store(NamedTuple):
-    """Put something that is no message of the lane into a queue of it; `done` is called when it is there."""
-
-    queue: str
-    properties: commands.Basic.Properties
-    body: bytes
-    done: Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Relay:
-    """Where copies go, and how they look: fixed for one connection."""
-
-    link: Link
-    names: LaneNames
-    lane_epoch: int
-    first_header: str | None
-    inbound_queues: tuple[str, ...]
 
 
 class Outbox:
@@ -76,8 +59,8 @@ class Outbox:
     the broker has answered.
 
     `channel` has confirms on and no consumer; another one takes its place when the broker closed it over a
-    publish. `later` calls something after so many seconds, `on_window` changes a consumer, `report` takes
-    what the core must know.
+    publish. `later` calls something after so many seconds, `on_window` changes a consumer, `on_parking`
+    does what concerns one parking queue alone, `report` takes what the core must know.
     """
 
     def __init__(
@@ -89,15 +72,16 @@ class Outbox:
         ack: Callable[[int, int], None],
         later: Callable[[float, Callable[[], None]], None],
         on_window: Callable[[int, int], None],
+        on_parking: Callable[[ParkingAction], None],
         report: Callable[[Event], None],
     ) -> None:
         self._relay = relay
         self._channel = channel  # 0: there is none for the moment
-        self._exchange = relay.names.exchange
-        self._frame_max = relay.link.frame_max
+        self._publications = Publications(relay)
         self._ack = ack
         self._later = later
         self._on_window = on_window
+        self._on_parking = on_parking
         self._report = report
         self._window = PublishWindow()
         self._frames: list[bytes] = []
@@ -138,6 +122,8 @@ class Outbox:
         match action:
             case SetWindow():
                 self._on_window(action.inbound, action.originals)
+            case ReadParkingQueue() | GiveBack() | OpenParkingQueue() | DeleteParkingQueue():
+                self._on_parking(action)
             case Tell():
                 log.info(action.event, lane=self._relay.names.lane, **action.fields)
             case _:
@@ -148,95 +134,23 @@ class Outbox:
                     self._publish(order)
 
     def _publish(self, order: Any) -> None:
-        match order:
-            case Dispatched():
-                self._copy(order)
-            case DeadLetter():
-                self._dead_letter(order)
-            case SendNotice():
-                self._notice(order)
-            case PublishMarker():
-                self._marker(order)
-            case PublishBarrier():
-                self._barrier(order)
-            case Reply():
-                self._reply(order)
-            case Store():
-                self._gather(order, self._exchange, order.queue, order.properties, order.body)
+        if type(order) is Dispatched:
+            self._copy(order)
+            return
+        frames = self._publications.of(order, self._channel)
+        if frames:
+            self._frames.append(frames)
+            self._orders.append(order)
 
     # -- publishes --
 
     def _copy(self, copy: Dispatched) -> None:
-        message = copy.message
-        content = message.content
         # Settled while its commit was under way, or another order for it comes, with its present numbers.
-        if content is None or not _is_wanted(copy):
+        if copy.message.content is None or not _is_wanted(copy):
             self._withdrawn.append(copy)
-            return
-        relay = self._relay
-        frames = copy_frames(
-            content, channel=self._channel, exchange=self._exchange, routing_key=copy.queue,
-            group=message.group_id if copy.group_seq else None, seq=copy.seq, group_seq=copy.group_seq,
-            epoch=copy.epoch, attempt=copy.attempt, deadline_at_ms=message.deadline_at_ms,
-            first_header=relay.first_header if copy.first else None, frame_max=self._frame_max,
-        )  # fmt: skip
-        if frames is None:  # refused when it arrived, see Intake
-            raise InvalidTransition(f"the headers of {message!r} don't fit into a frame")
-        self._frames.append(frames)
-        self._orders.append(copy)
-
-    def _notice(self, notice: SendNotice) -> None:
-        body = json.dumps({"lane": self._relay.names.lane, **notice.body}).encode()
-        properties = commands.Basic.Properties(
-            content_type="application/json", message_type=notice.type, delivery_mode=_TRANSIENT
-        )  # fmt: skip
-        self._gather(notice, self._exchange, notice.queue, properties, body)
-
-    def _marker(self, order: PublishMarker) -> None:
-        body = encode(Marker(incarnation=order.incarnation, lane_epoch=self._relay.lane_epoch, n=order.n))
-        properties = commands.Basic.Properties(content_type="application/json", delivery_mode=_PERSISTENT)
-        self._gather(order, self._relay.names.control_exchange, KEY_CONTROL, properties, body)
-
-    def _barrier(self, order: PublishBarrier) -> None:
-        """To the end of an inbound queue, past all exchanges that it may be bound to."""
-        body = f"{order.command} {self._relay.lane_epoch}".encode()
-        properties = commands.Basic.Properties(
-            headers={HEADER_MARKER: order.command}, message_type=TYPE_MARKER, delivery_mode=_PERSISTENT
-        )
-        queue = self._relay.inbound_queues[order.inbound]
-        self._gather(order, "", queue, properties, body, mandatory=False)
-
-    def _reply(self, order: Reply) -> None:
-        """Answer a command where its sender waits; a reply to nobody is confirmed and lost."""
-        reply_to, correlation_id = order.token
-        if not reply_to:
-            return
-        answer = {"error": order.error} if order.error is not None else {"result": order.result}
-        properties = commands.Basic.Properties(content_type="application/json", correlation_id=correlation_id)
-        # Not mandatory: RabbitMQ delivers a mandatory direct reply AND returns it.
-        body = json.dumps(answer).encode()
-        self._gather(order, "", reply_to, properties, body, mandatory=False)
-
-    def _dead_letter(self, order: DeadLetter) -> None:
-        message, relay = order.message, self._relay
-        epoch, tag = message.arrival
-        frames = dead_frames(
-            message.content, channel=self._channel, exchange=relay.names.exchange,
-            routing_key=relay.names.dead, reason=order.reason, attempt=message.attempt,
-            calls=message.calls, group=message.group_id,
-            origin=f"{relay.inbound_queues[message.queue]} {epoch}.{tag}", frame_max=relay.link.frame_max,
-        )  # fmt: skip
-        self._frames.append(frames)
-        self._orders.append(order)
-
-    def _gather(
-        self, order: Any, exchange: str, key: str, properties: commands.Basic.Properties, body: bytes,
-        *, mandatory: bool = True,
-    ) -> None:  # fmt: skip
-        channel = self._channel
-        frames = publish_frame(channel, exchange, key, mandatory)
-        self._frames.append(frames + content_frames(channel, properties.marshal(), body, self._frame_max))
-        self._orders.append(order)
+        else:
+            self._frames.append(self._publications.copy(copy, self._channel))
+            self._orders.append(copy)
 
     def flush(self) -> None:
         """Write what has been gathered."""
@@ -284,6 +198,9 @@ class Outbox:
         match order:
             case SendNotice(type=kind) if kind == TYPE_PING:
                 events.append(QueueNacked(order.queue) if nacked else PingRouted(order.queue))
+            case ParkCopy():
+                answer = MoveRefused if nacked else MoveConfirmed
+                events.append(answer(order.message, order.term))
             case DeadLetter() | Store() | PublishMarker() | PublishBarrier() if nacked:
                 self._later(RETRY_S, lambda: self.perform([order]))
             case DeadLetter():
@@ -352,6 +269,9 @@ class Outbox:
                 self._report(CopiesConfirmed(1, order.message.size))
                 self._report(CopyRefused(order, problem))
                 self._reported.append(order)
+            case ParkCopy():
+                self._report(MoveImpossible(order.message, problem))
+                self._caution.acquit(order)
             case DeadLetter(message, reason):
                 group = None if message.group_id is None else format_group(message.group_id)
                 log.warning(

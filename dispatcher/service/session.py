@@ -29,6 +29,7 @@ from dispatcher.amqp.link import Link
 from dispatcher.core.effects import Effects
 from dispatcher.core.events import Event, MessagesArrived, PublishersBlocked, QueueReturned
 from dispatcher.core.lane import Lane
+from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
 from dispatcher.core.views import Views
 from dispatcher.errors import BrokerUnavailable, DispatcherError, Fenced, InvalidTransition
 from dispatcher.protocol import LaneNames
@@ -39,8 +40,10 @@ from dispatcher.service.control_inbox import ControlInbox
 from dispatcher.service.inbound_feed import InboundFeed
 from dispatcher.service.intake import Clock, Intake
 from dispatcher.service.operators import Operators
-from dispatcher.service.outbox import Outbox, Relay
+from dispatcher.service.outbox import Outbox
+from dispatcher.service.parking_feeds import ParkingFeeds
 from dispatcher.service.peeking import peek
+from dispatcher.service.publications import Relay
 from dispatcher.service.surveys import Surveys
 from dispatcher.service.ticks import Tick, Ticks
 from dispatcher.settings import LaneSettings
@@ -101,13 +104,18 @@ class Session:
         self._intake = Intake(
             self._settings, lane_epoch=lane_epoch, frame_max=self._link.frame_max, now_ms=self._clock.now_ms
         )
+        parking_queues = lane.state.options.parking_queues
+        self._parking = ParkingFeeds(
+            self._link, parking_queues, self._names, self._channels, self._intake, report=self.report,
+            fail=self.end,
+        )  # fmt: skip
         relay = Relay(
             self._link, self._names, lane_epoch, self._settings.first_header,
-            tuple(inbound.queue for inbound in self._settings.inbound),
+            tuple(inbound.queue for inbound in self._settings.inbound), parking_queues,
         )  # fmt: skip
         self._outbox = Outbox(
-            relay, self._channels.publish, self._suspicion, ack=self._settle_inbound, later=self._later,
-            on_window=self._set_window, report=self.report,
+            relay, self._channels.publish, self._suspicion, ack=self._settle, later=self._later,
+            on_window=self._set_window, on_parking=self._parking.perform, report=self.report,
         )  # fmt: skip
         self._operators = Operators(
             self.views, self._outbox, self._clock, surveys=self.surveys, describe=self._describe,
@@ -124,8 +132,13 @@ class Session:
         if self._timer is not None:
             self._timer.cancel()
         self._ticks.stop()
+        self.leave()
         if not self.ended.done():
             self.ended.set_exception(reason)
+
+    def leave(self) -> None:
+        """Whatever comes of the session: nothing of it goes on in the background."""
+        self._parking.close()
 
     def _later(self, delay_s: float, act: Callable[[], None]) -> None:
         self._loop.call_later(delay_s, self._if_alive, act)
@@ -218,7 +231,7 @@ class Session:
             self.end(failure)
 
     def _returned(self, queue: str) -> None:
-        if queue in (self._names.dead, self._names.control):
+        if queue in (self._names.dead, self._names.control, *self.lane.state.options.parking_queues):
             self.end(BrokerUnavailable(f"somebody deleted the queue {queue!r}; it will be declared again"))
         else:
             self._events.append(QueueReturned(queue))
@@ -267,7 +280,8 @@ class Session:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        deadlines = [self.lane.next_deadline_ms(), *(feed.deadline_ms() for feed in self._feeds)]
+        deadlines = [self.lane.next_deadline_ms(), self._parking.deadline_ms()]
+        deadlines += [feed.deadline_ms() for feed in self._feeds]
         known = [deadline for deadline in deadlines if deadline is not None]
         if known:
             delay_ms = max(0, min(known) - self._clock.now_ms())
@@ -277,14 +291,19 @@ class Session:
         self._if_alive(self._flush_acks)
         self._schedule()
 
-    def _flush_acks(self) -> None:
+    def _flush_acks(self, *, everything: bool = False) -> None:
+        now_ms = self._clock.now_ms()
         for feed in self._feeds:
-            feed.flush_acks(self._clock.now_ms())
+            feed.flush_acks(now_ms, everything=everything)
+        self._parking.flush_acks(now_ms, everything=everything)
 
     # -- inbound --
 
-    def _settle_inbound(self, inbound: int, tag: int) -> None:
-        self._feeds[inbound].settle(tag)
+    def _settle(self, queue: int, tag: int) -> None:
+        if queue < FIRST_PARKING_QUEUE:
+            self._feeds[queue].settle(tag)
+        else:
+            self._parking.settle(queue, tag)
 
     def _set_window(self, inbound: int, originals: int) -> None:
         self._feeds[inbound].set_window(originals)
@@ -363,5 +382,4 @@ class Session:
             if self.ended.done():
                 return
             await asyncio.sleep(DRAIN_POLL_S)
-        for feed in self._feeds:
-            feed.flush_acks(self._clock.now_ms(), everything=True)
+        self._flush_acks(everything=True)

@@ -74,8 +74,24 @@ async def _exchange_exists(link: Link, exchange: str) -> bool:
     return True
 
 
-async def _declare(link: Link, channel: int, queue: str, arguments: dict[str, Any]) -> None:
-    await link.call(channel, QueueDeclare(queue=queue, durable=True, arguments=arguments))
+async def _declare(link: Link, channel: int, queue: str, arguments: dict[str, Any]) -> int:
+    """Returns how many messages are in it."""
+    declared = await link.call(channel, QueueDeclare(queue=queue, durable=True, arguments=arguments))
+    return int(declared.message_count)
+
+
+def parking_queues(names: LaneNames, count: int) -> tuple[str, ...]:
+    """The parking queues that there may be, in the order of their numbers."""
+    return tuple(f"{names.exchange}.park.{number}" for number in range(1, count + 1))
+
+
+async def declare_parking(link: Link, channel: int, names: LaneNames, queue: str) -> bool:
+    """Declare one parking queue; whether something is in it, so that it was there before. Raises
+    ChannelRefused."""
+    count = await _declare(link, channel, queue, _CLASSIC)
+    bind = commands.Queue.Bind(queue=queue, exchange=names.exchange, routing_key=queue)
+    await link.call(channel, bind)
+    return count > 0
 
 
 async def prepare_inbound(link: Link, lane: LaneSettings) -> None:

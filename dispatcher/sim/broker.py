@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from dispatcher.sim.channels import BrokerChannel
 from dispatcher.sim.connections import BrokerConnection
 from dispatcher.sim.loop import ProcessLoop, Scheduler
-from dispatcher.sim.queues import Queue, Stored
+from dispatcher.sim.queues import Queue, Stored, is_on_disk
 
 
 class Observer(Protocol):
@@ -81,6 +81,7 @@ class Broker:
         queue = self.queues.get(name)
         if queue is None:
             queue = self.queues[name] = Queue(name, quorum=quorum, owner=owner, length_max=length_max)
+            queue.declared_at_ms = self.scheduler.now_ms
         return queue
 
     def delete(self, queue: Queue) -> None:
@@ -174,6 +175,9 @@ class Broker:
         for queue in list(self.queues.values()):
             if queue.owner is not None:
                 self.delete(queue)
+            elif not is_on_disk(queue, self.scheduler.now_ms):
+                self.delete(queue)
+                self.observer.lost(queue, list(queue.ready))
             else:
                 lost = queue.survive_kill(self.scheduler.now_ms, self.scheduler.random)
                 self.observer.lost(queue, lost)

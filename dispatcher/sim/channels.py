@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dispatcher.amqp.events import Confirmed, Delivery, Returned
+from dispatcher.amqp.events import Confirmed, Delivery, Fetched, Returned
 from dispatcher.sim.queues import Queue, QueueConsumer, Stored, with_delivery_count
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class BrokerChannel:
         self.confirms = False
         self.prefetch = 0
         self.consumers: dict[str, tuple[Queue, QueueConsumer]] = {}
-        self.unacked: dict[int, tuple[Queue, QueueConsumer, Stored]] = {}
+        self.unacked: dict[int, tuple[Queue, QueueConsumer | None, Stored]] = {}  # None: it was fetched
         self.closed = False
         self._delivered = 0
         self._published = 0
@@ -88,6 +88,29 @@ class BrokerChannel:
             if not self.closed:
                 self.connection.down.send(item)
 
+    def fetch(self, queue: Queue) -> Fetched | None:
+        """basic.get; None: nothing is ready."""
+        message = queue.fetch()
+        if message is None:
+            return None
+        self._delivered += 1
+        self.unacked[self._delivered] = (queue, None, message)
+        queue.unacked_count += 1
+        return Fetched(
+            self._delivered, message.redelivered, message.exchange, message.routing_key, queue.ready_count(),
+            message.properties, message.body,
+        )  # fmt: skip
+
+    def give_back(self, tag: int) -> Queue:
+        """basic.nack with `requeue`."""
+        if tag not in self.unacked:
+            raise Refusal(406, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
+        queue, consumer, message = self.unacked.pop(tag)
+        if consumer is not None:
+            consumer.unacked -= 1
+        queue.requeue([message])
+        return queue
+
     def ack(self, tag: int, multiple: bool) -> None:
         if multiple:
             tags = []
@@ -103,7 +126,8 @@ class BrokerChannel:
         queues: dict[Queue, None] = {}
         for known in tags:
             queue, consumer, message = self.unacked.pop(known)
-            consumer.unacked -= 1
+            if consumer is not None:
+                consumer.unacked -= 1
             queue.acked(message, broker.scheduler.now_ms)
             broker.observer.acked(queue, message)
             queues[queue] = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from pamqp import commands
+
 from dispatcher.amqp.events import Blocked, ChannelClosed, ConsumerCancelled, Unblocked
 from dispatcher.sim.channels import Answer, BrokerChannel, Refusal
 from dispatcher.sim.loop import ProcessLoop
@@ -193,6 +195,15 @@ class BrokerConnection:
     def ack(self, number: int, tag: int, multiple: bool) -> None:
         self.channels[number].ack(tag, multiple)
 
+    def get(self, number: int, token: Any, name: str) -> None:
+        queue = self._queue(name)
+        self.broker.drop_expired(queue)
+        fetched = self.channels[number].fetch(queue)
+        self.down.send(Answer(token, fetched or commands.Basic.GetEmpty()))
+
+    def give_back(self, number: int, tag: int) -> None:
+        self.broker.pump(self.channels[number].give_back(tag))
+
     def consume(self, number: int, token: Any, name: str, tag: str, no_ack: bool, exclusive: bool) -> None:
         channel = self.channels[number]
         queue = self._queue(name)
@@ -266,8 +277,10 @@ class BrokerConnection:
         self.channels[number].prefetch = prefetch
         self.down.send(Answer(token, None))
 
-    def delete(self, number: int, token: Any, name: str) -> None:
+    def delete(self, number: int, token: Any, name: str, if_empty: bool = False) -> None:
         queue = self.broker.queues.get(name)
+        if if_empty and queue is not None and queue.ready_count():
+            raise Refusal(406, f"PRECONDITION_FAILED - queue '{name}' in vhost is not empty")
         if queue is not None:
             for consumer in list(queue.consumers):
                 if consumer.channel.connection.open and not consumer.channel.closed:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dispatcher.amqp.link import Link
 from dispatcher.core.effects import AckInbound, DeadLetter, Effects, Ended, OpenEntry, Snapshot
 from dispatcher.core.effects import Dispatched as DispatchedRecord
-from dispatcher.core.events import Event, MessagesArrived
+from dispatcher.core.events import Event, MessagesArrived, ParkingQueueRead
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
 from dispatcher.core.stops import REASON_DROPPED
@@ -145,7 +145,10 @@ class SimLane(Lane):
         events = list(events)
         history = self.world.history
         for event in events:
-            if type(event) is MessagesArrived:
+            if type(event) is ParkingQueueRead:
+                uids = [_uid(message) for message in event.messages]
+                history.note(self.process_name, "reads", event.queue, *uids)
+            if type(event) is MessagesArrived or type(event) is ParkingQueueRead:
                 history.arrived(f"{self.process_name} {self.state.lane_epoch}", event.messages)
         effects = super().step(events, now_ms)
         history.decided(self.process_name, events, effects)
@@ -183,6 +186,10 @@ class SimRunner(LaneRunner):
 
     def _collect_garbage(self) -> None:
         """A run is short, and all that it made goes at its end."""
+
+    @property
+    def parking_queues_max(self) -> int:  # type: ignore[override]
+        return self._world.scenario.parking_queues
 
     async def _open_link(self, on_events: Callable[[list[Any]], None]) -> Link:
         machine = self._world.machines[self._process]

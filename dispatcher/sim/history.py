@@ -14,8 +14,9 @@ from dispatcher.core.events import Event
 from dispatcher.core.model import BarrierMark, Message
 from dispatcher.protocol import LaneNames
 from dispatcher.sim.connections import BrokerConnection
+from dispatcher.sim.life import Life
 from dispatcher.sim.loop import Scheduler
-from dispatcher.sim.queues import Queue, Stored
+from dispatcher.sim.queues import Queue, Stored, is_parking_queue
 
 if TYPE_CHECKING:
     from dispatcher.sim.checkers import Checker
@@ -35,72 +36,6 @@ class Violation(Exception):
         super().__init__(f"{checker}: {text}")
         self.checker = checker
         self.text = text
-
-
-class Life:
-    """One message that a producer published."""
-
-    __slots__ = (
-        "acked", "buried", "confirmed", "dead_reason", "done_by", "expired", "expires", "failed", "fails",
-        "fresh", "given_up", "group", "inbound", "kills", "lost", "place", "purges", "risks", "settled",
-        "starts", "stored", "twins", "uid", "unsure",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        uid: int,
-        inbound: str,
-        group: bytes | None,
-        *,
-        fails: bool = False,
-        kills: bool = False,
-        expires: bool = False,
-        twins: int = 1,
-    ) -> None:
-        self.uid = uid
-        self.inbound = inbound
-        self.group = group
-        self.fails = fails
-        self.kills = kills  # whoever works on it
-        self.expires = expires  # it may end at any time while it waits
-        self.twins = twins  # messages that are equal in every byte, this one included
-        self.stored = 0  # times that the broker took it (twins share one life)
-        self.place = 0  # in its inbound queue
-        self.confirmed = False
-        self.lost = False  # the broker lost it, as it may
-        self.expired = False
-        self.acked = 0
-        self.buried = 0  # copies in the dead queue
-        self.dead_reason = ""
-        self.given_up = False  # that it goes to the dead queue is committed
-        self.purges = 0  # committed ones, and that it was dropped
-        self.risks = 0  # twins: crashes after which one may have been taken for another
-        self.fresh = 0  # twins: acked ones that had not been delivered before
-        #: Who settled it in words that may count: a kill lost them after they were read, or Redis forgot that
-        #: their incarnation was over.
-        self.unsure: set[str] = set()
-        self.starts: list[tuple[str, int, int]] = []  # (incarnation, seq, attempt)
-        self.done_by: dict[str, int] = {}  # incarnation → seq
-        self.settled: dict[str, int] = {}  # incarnation → place of its settle in the control queue
-        self.failed: dict[tuple[str, int], int] = {}  # the same by (incarnation, seq): it stopped its group
-
-    @property
-    def over(self) -> bool:
-        """Nobody has to do anything with it any more."""
-        known = len(self.settled) > 0 or self.buried > 0 or self.lost or self.expired or self.purges > 0
-        return known or (len(self.unsure) > 0 and self.acked > 0)
-
-    def is_let_go_by(self, incarnation: str) -> bool:
-        """Whether it has settled the latest hand-over to it, or may have."""
-        failed = [start[:2] in self.failed for start in self.starts if start[0] == incarnation]
-        return any(failed[-1:]) or incarnation in self.settled or incarnation in self.unsure
-
-    def __repr__(self) -> str:
-        return (
-            f"message {self.uid} of {self.group!r} in {self.inbound}#{self.place} (acked {self.acked}, "
-            f"handed over {self.starts}, done by {self.done_by}, settled by {list(self.settled)}, "
-            f"dead {self.buried})"
-        )
 
 
 class History:
@@ -175,6 +110,15 @@ class History:
             self._control(message)
         elif queue.name == self.names.dead:
             self._dead(message)
+        elif is_parking_queue(self.names, queue.name):
+            life = self._of_body(message.body)
+            life.parked[message] = None
+            life.was_parked = True
+            self.met["parked", queue.name] += 1
+            self.note("broker", "parked", life.uid, queue.name)
+
+    def _of_body(self, body: bytes) -> Life:
+        return self.lives[int(body.rstrip(b"!"))]
 
     def _control(self, message: Stored) -> None:
         fields = json.loads(message.body)
@@ -227,6 +171,12 @@ class History:
             self.note("broker", "acked", life.uid)
             for checker in self.checkers:
                 checker.acked(life)
+        elif is_parking_queue(self.names, queue.name):
+            life = self._of_body(message.body)
+            life.parked.pop(message, None)
+            self.note("broker", "acked parked", life.uid, queue.name)
+            for checker in self.checkers:
+                checker.acked_parked(life)
         elif queue.name == self.names.control:
             self.control_read.append(message)
 
@@ -240,6 +190,9 @@ class History:
                 life.stored -= 1
                 self._unsettled.setdefault(life.uid, life)
                 self.note("broker", "lost", life.uid)
+            elif is_parking_queue(self.names, queue.name):
+                self._of_body(message.body).parked.pop(message, None)
+                self.note("broker", "lost parked", message.body)
             elif queue.name == self.names.control:
                 self._forget_settles(message)
             elif queue.name == self.names.dead and message.body.rstrip(b"!").isdigit():
@@ -302,7 +255,7 @@ class History:
     def _risk_twins(self) -> None:
         """The first one's ack may not be on disk: the second may be taken for it."""
         for life in self.lives.values():
-            life.risks += life.twins > 1 and len(life.starts) > 0
+            life.risks += life.twins > 1 and (len(life.starts) > 0 or life.was_parked)
 
     def killed(self) -> None:
         """The broker was killed: it may have forgotten acks."""
@@ -371,7 +324,7 @@ class History:
     # -- consumers --
 
     def _life(self, copy: Copy) -> Life:
-        return self.lives[int(copy.body.rstrip(b"!"))]
+        return self._of_body(copy.body)
 
     def handed(self, incarnation: str, copy: Copy) -> None:
         life = self._life(copy)

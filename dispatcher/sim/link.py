@@ -104,11 +104,22 @@ class SimLink:
                 return self._ask(channel, BrokerConnection.select_confirms)
             case commands.Channel.Close():
                 return self._ask(channel, BrokerConnection.close_channel)
+            case _:
+                return self._call_rare(channel, method)
+
+    def _call_rare(self, channel: int, method: Any) -> asyncio.Future[Any]:
+        match method:
             case commands.Queue.Delete():
-                return self._ask(channel, BrokerConnection.delete, method.queue)
+                return self._ask(channel, BrokerConnection.delete, method.queue, method.if_empty)
+            case commands.Basic.Get():
+                return self._ask(channel, BrokerConnection.get, method.queue)
         raise NotImplementedError(f"the modelled broker has no {method.name}")
 
     # -- sends --
+
+    def send(self, channel: int, method: commands.Basic.Nack) -> None:
+        self._check(channel)
+        self.connection.send(BrokerConnection.give_back, channel, method.delivery_tag)
 
     def publish(
         self,

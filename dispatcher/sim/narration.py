@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from dispatcher.core.effects import Effects
-from dispatcher.core.events import MessagesArrived
+from dispatcher.core.events import MessagesArrived, ParkingQueueRead
 from dispatcher.sim.history import History
 
 _LINE_CHARACTERS_MAX: Final = 400
@@ -24,7 +24,10 @@ def narrate(history: History, begun_at_ms: int, count: int | None) -> Iterator[s
 def _step(events: list[Any], effects: Effects) -> str:
     shown = []
     for event in events:
-        if type(event) is MessagesArrived:
+        if type(event) is ParkingQueueRead:
+            flags = "".join("*" if message.redelivered else "." for message in event.messages)
+            shown.append(f"read[{event.queue}: {flags}{' end' if event.is_end else ''}]")
+        elif type(event) is MessagesArrived:
             flags = "".join("*" if message.redelivered else "." for message in event.messages)
             first = event.messages[0]
             shown.append(f"arrived[{first.inbound}:{first.tag}… {flags}]")

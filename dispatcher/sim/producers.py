@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dispatcher.client import properties as amqp_properties
 from dispatcher.client.properties import Properties
 from dispatcher.sim.connections import BrokerConnection
-from dispatcher.sim.history import Life
+from dispatcher.sim.life import Life
 from dispatcher.sim.loop import ProcessLoop
 from dispatcher.sim.message_plans import MessagePlan
 

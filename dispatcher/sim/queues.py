@@ -6,6 +6,8 @@ from collections import deque
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from dispatcher.protocol import LaneNames
+
 if TYPE_CHECKING:
     from dispatcher.sim.channels import BrokerChannel
     from dispatcher.sim.connections import BrokerConnection
@@ -14,6 +16,19 @@ if TYPE_CHECKING:
 FORGOTTEN_ACKS_MAX: Final = 32_768
 #: After so long without acks the index journal is on disk.
 IDLE_FLUSH_MS: Final = 300
+#: So long after its answer a declared queue is on disk.
+DEFINITIONS_FLUSH_MS: Final = 2_000
+
+
+def is_parking_queue(names: LaneNames, queue: str) -> bool:
+    """Whether this is the name of a parking queue of the lane."""
+    return queue.startswith(f"{names.exchange}.park.")
+
+
+def is_on_disk(queue: Queue, now_ms: int) -> bool:
+    """Whether a kill leaves the queue: of those that dispatchers declare while messages flow. A durable
+    queue that was younger was seen to be gone, with all that was confirmed."""
+    return ".park." not in queue.name or now_ms - queue.declared_at_ms >= DEFINITIONS_FLUSH_MS
 
 
 class Stored:
@@ -73,6 +88,7 @@ class Queue:
         self.returned: deque[Stored] = deque()  # quorum: what came back is served first
         self.consumers: deque[QueueConsumer] = deque()
         self.unacked_count = 0
+        self.declared_at_ms = 0
         self.ack_log: list[tuple[int, Stored]] = []  # classic: not on disk yet
         self._next_position = 0
 
@@ -124,6 +140,15 @@ class Queue:
             consumer.channel.take(self, consumer, message)
             message.deliveries += 1
 
+    def fetch(self) -> Stored | None:
+        """The next message for somebody who asks for one."""
+        line = self.returned or self.ready
+        if not line:
+            return None
+        message = line.popleft()
+        message.deliveries += 1
+        return message
+
     def _consumer_with_room(self) -> QueueConsumer | None:
         consumers = self.consumers
         for _ in range(len(consumers)):
@@ -149,14 +174,14 @@ class Queue:
         kept: list[Stored] = []
         lost: list[Stored] = []
         came_back = set(self.returned)
-        cut = False
+        cut, scattered = False, random.random() < 0.5  # large bodies and small ones are written apart
         for message in [*self.returned, *self.ready]:
             if not message.persistent:
                 lost.append(message)
             elif message.synced:
                 kept.append(message)
             else:
-                cut = cut or random.random() < 0.3
+                cut = random.random() < 0.3 or (cut and not scattered)
                 (lost if cut else kept).append(message)
         log = self.ack_log
         if log and now_ms - log[-1][0] < IDLE_FLUSH_MS and random.random() < 0.7:

@@ -56,6 +56,7 @@ class Scenario:
     options: dict[str, Any]  # of the lane: fields of LaneSettings
     group_maps: tuple[Chosen, ...]  # that dispatchers start with, in turn
     records_per_checkpoint: int
+    parking_queues: int  # that there may be; 0: nothing is parked
     redis_ms: tuple[int, ...]  # by dispatcher: how long a command takes to Redis, and its answer back
     consumers: tuple[ConsumerPlan, ...]
     messages: tuple[MessagePlan, ...]
@@ -141,6 +142,11 @@ def make_scenario(seed: int, messages: int | None = None) -> Scenario:
         options |= {"group_idle_timeout_ms": None, "ungrouped": "balance", "rebalance": RebalanceSettings()}
         options["retry"] = RetrySettings(attempts=options["retry"].attempts)
     options |= theme.draw_options(chance("theme"))
+    parking = chance("parking")
+    parking_queues = parking.choice(theme.parking_queues)
+    if parking_queues:
+        options["look_ahead"] = parking.choice((3, 10, 20, 50, 10_000))
+    options["park_after_ms"] = parking.choice((100, 1_000, 600_000, 600_000))
     count = messages or draw_count(chance("count"))
     span_ms, groups = random.choice((0, 1_000, 3_000, 6_000)), random.choice((1, 3, 10, 40))
     busy_ms = max(SPAN_MS_MIN, span_ms) * random.choice(LOADS)
@@ -158,6 +164,7 @@ def make_scenario(seed: int, messages: int | None = None) -> Scenario:
     return Scenario(
         seed=seed, theme=theme.name, policy=policy, inbounds=inbounds, options=options, group_maps=group_maps,
         records_per_checkpoint=random.choice((30, 200, 100_000)),
+        parking_queues=parking_queues,
         redis_ms=tuple(random.choice(theme.redis_ms) for _ in range(random.choice(theme.dispatchers))),
         consumers=consumers, messages=plans,
         faults=faults,

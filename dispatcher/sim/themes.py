@@ -43,6 +43,7 @@ class Theme:
     redis_ms: tuple[int, ...] = (0, 0, 10, 60)
     same_id: float = 0.25  # consumers that take the id of the one before
     twins: tuple[float, ...] = (0, 0, 0, 0.03)  # messages that have an equal one
+    parking_queues: tuple[int, ...] = (0, 2, 64)
     killers: tuple[int, ...] = (0,) * 9 + (1,)  # messages that kill their consumers
     refused: tuple[int, ...] = (0,) * 9 + (1,)  # messages that RabbitMQ does not take again
 
@@ -94,6 +95,14 @@ THEMES: Final = (
     Theme(
         name="bad messages", often=3, kinds=("kill_leader", "kill_consumer", "cut_consumer", "kill_broker"),
         incidents=(0, 1, 3, 5), killers=(0, 1, 2, 3), refused=(0, 1, 2, 8),
+    ),
+    Theme(
+        name="stuck consumers", often=4,
+        kinds=(
+            "slow_consumer", "slow_consumer", "freeze_consumer", "kill_consumer", "kill_leader", "cut_leader",
+            "kill_at_publish", "cut_at_publish", "kill_broker", "nack", "kill_after_commit", "rebalance",
+        ),
+        incidents=(3, 5, 8), options={"look_ahead": (3, 10, 20)}, parking_queues=(1, 2, 64, 64),
     ),
     Theme(
         name="operators", often=2,

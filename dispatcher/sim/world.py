@@ -17,10 +17,12 @@ from dispatcher.sim.checkers import Checker
 from dispatcher.sim.connections import BrokerConnection
 from dispatcher.sim.consumers import ConsumerMachine
 from dispatcher.sim.dispatchers import DispatcherMachine
-from dispatcher.sim.history import History, Life
+from dispatcher.sim.history import History
+from dispatcher.sim.life import Life
 from dispatcher.sim.logs import captured
 from dispatcher.sim.loop import ProcessLoop, Scheduler
 from dispatcher.sim.producers import Producer
+from dispatcher.sim.queues import is_parking_queue
 from dispatcher.sim.redis import Redis
 from dispatcher.sim.refusals import Refusals
 from dispatcher.sim.scenario import Scenario
@@ -141,12 +143,15 @@ class World:
         lane = self.leader_lane()
         if lane is None or not lane.is_complete():  # it still asks the consumers what Redis has forgotten
             return False
-        return not lane._membership.liveness.awaited and not lane.state.stale_owners
+        if lane._membership.liveness.awaited or lane.state.parking:
+            return False
+        return not lane.state.stale_owners
 
     def _all_done(self) -> bool:
         if not self.producer.finished or not self.history.all_over():
             return False
         queues = [self.broker.queues[name] for name, _, _ in self.scenario.inbounds]
+        queues += [queue for name, queue in self.broker.queues.items() if is_parking_queue(self.names, name)]
         control = self.broker.queues.get(self.names.control)
         if any(queue.ready_count() or queue.unacked_count for queue in queues):
             return False

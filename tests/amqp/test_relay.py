@@ -252,7 +252,7 @@ def test_size_counts_what_is_kept() -> None:
 
 _fields = st.lists(st.sampled_from([*EVERY_TYPE.values(), text("x-group-id", "g"), text("x-group-id", "h")]))
 _shorts = st.none() | st.binary(max_size=255)
-_property_lists = st.builds(
+property_lists = st.builds(
     lambda fields, table, **given: properties(*fields, table=table or bool(fields), **given),
     _fields, st.booleans(), content_type=_shorts, content_encoding=_shorts,
     delivery_mode=st.none() | st.sampled_from([0, 1, 2, 255]), priority=st.none() | st.integers(0, 255),
@@ -271,7 +271,7 @@ def _without(raw: bytes, *gone: int) -> bytes:
 
 
 @settings(deadline=None)
-@given(_property_lists, st.binary(max_size=300), st.none() | st.binary(max_size=300))
+@given(property_lists, st.binary(max_size=300), st.none() | st.binary(max_size=300))
 def test_a_copy_changes_nothing_else(raw: bytes, body: bytes, group: bytes | None) -> None:
     original = content(raw, body)
     copy, copied_body = copied(original, group=group)

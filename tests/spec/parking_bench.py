@@ -69,6 +69,7 @@ class ParkingBench(LaneBench):
         self.pending: deque[Event] = deque()
         self.unconfirmed: list[tuple[ParkCopy, Parked]] = []
         self.hold_confirms = self.hold_reads = False
+        self.rounds = 0  # steps that `run` took
         self.journal: list[Record] = []
         self.owners: dict[bytes, Any] = {}
         self.rows: dict[int, Any] = {}
@@ -166,6 +167,7 @@ class ParkingBench(LaneBench):
         """Let the broker answer until nothing is under way, for at least so long; what was dispatched."""
         begun, until_ms = len(self.sent), self.now_ms + ms
         while True:
+            self.rounds += 1
             events = self._answers()
             if events:
                 self.step(*events, after_ms=0)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
+from dispatcher.core.events import PublishersBlocked
 from dispatcher.core.parking import BLOCKED_MS, LINGER_MS
+from tests.spec.flag_bench import said
+from tests.spec.lane_bench import clause
 from tests.spec.parking_bench import FIRST, ParkingBench, blocked, numbers
 
 
 def test_a_look_ahead_full_of_a_stuck_consumers_group_is_parked() -> None:
+    clause("P-1", "the backlogs of the consumer that has the longest one there are parked")
+    clause("P-3", "everything of the group goes to its parking queue, never directly")
+    clause("G-5", "more than the time to park its backlog")
     bench = blocked()
     assert bench.in_parking() == [f"a{n}" for n in range(2, 11)]
     assert bench.lane.state.inbounds[0].unacked == 1
@@ -18,6 +26,7 @@ def test_a_look_ahead_full_of_a_stuck_consumers_group_is_parked() -> None:
 
 
 def test_nothing_is_parked_while_nobody_has_free_capacity() -> None:
+    clause("P-1", "While nobody has free capacity nothing is parked for want of room")
     bench = ParkingBench(look_ahead=10)
     bench.join("one", prefetch=1)
     bench.arrive(*(f"a{n}" for n in range(1, 11)))
@@ -36,6 +45,8 @@ def test_nothing_is_parked_before_the_look_ahead_is_full() -> None:
 
 
 def test_a_parked_group_is_read_back_in_order_and_unparked() -> None:
+    clause("P-4", "read back by itself")
+    clause("P-3", "until that was read to its end. So G-1 holds")
     bench = blocked()
     for number in range(1, 11):
         bench.settle("one", f"a{number}")
@@ -83,6 +94,7 @@ def test_every_group_of_the_stuck_consumer_is_parked_in_one_queue() -> None:
 
 
 def test_at_the_bound_nothing_more_is_parked_and_the_log_says_so() -> None:
+    clause("P-6", "When all are in use, nothing more is parked")
     bench = blocked(parking=1)
     bench.join("three", prefetch=1)
     bench.arrive("c1")
@@ -118,6 +130,7 @@ def test_a_moved_group_is_not_held_up_by_another_in_its_parking_queue() -> None:
 
 
 def test_what_waits_for_too_long_is_parked_even_without_consumers() -> None:
+    clause("P-2", "with all of its group; a message without a group alone")
     bench = ParkingBench(park_after_ms=60_000)
     bench.arrive("a1", "-1")
     bench.run(59_000)
@@ -149,6 +162,7 @@ def test_what_was_read_and_waits_for_too_long_is_given_back_in_its_place() -> No
 
 
 def test_an_expired_message_ends_when_it_is_read() -> None:
+    clause("P-7", "its deadline, its attempts and its origin go with it")
     bench = ParkingBench(look_ahead=4)
     bench.join("one", prefetch=1)
     bench.arrive("a1")
@@ -193,6 +207,7 @@ def test_an_unparked_group_may_idle_and_loses_its_owner() -> None:
 
 
 def test_a_parking_queue_of_messages_without_a_group_is_read_to_its_end_and_deleted() -> None:
+    clause("P-5", "deleted 2 s after its last original is settled")
     bench = ParkingBench(park_after_ms=1_000)
     bench.arrive("-1", "-2")
     bench.run(1_000)
@@ -256,3 +271,65 @@ def test_a_parking_queue_that_has_just_run_empty_is_used_again() -> None:
     bench.run(BLOCKED_MS)
     assert bench.in_parking() == [f"a{number}" for number in range(12, 21)]
     assert bench.lane.state.counters["groups_parked"] == 2
+
+
+def test_over_the_byte_budget_a_stuck_backlog_is_parked_until_half_of_it_is_free() -> None:
+    """Nothing is fetched meanwhile, so nothing else would ever make room."""
+    clause("P-1", "(or `look_ahead_bytes`)")
+    bench = ParkingBench(look_ahead_bytes=10_560)  # six of them
+    bench.join("one", prefetch=1)
+    bench.arrive(*(f"a{n}" for n in range(1, 7)))
+    bench.run(1_000)
+    assert bench.lane.state.inbounds[0].paused
+    assert not bench.moved, "nobody could take what is behind it"
+    bench.join("two")
+    bench.hold_confirms = True
+    bench.run(BLOCKED_MS)
+    assert bench.lane.state.inbounds[0].paused, "they are here until RabbitMQ has confirmed them there"
+    bench.hold_confirms = False
+    bench.run()
+    assert (bench.lane.state.inbounds[0].paused, bench.lane.state.bytes_held) == (False, 1_100)
+    bench.arrive("b1", "a7")
+    bench.run()
+    assert bench.holder("b1") == "two"
+    bench.settle_each("one", range(1, 8))
+    assert numbers(bench) == list(range(1, 8))
+
+
+@pytest.mark.parametrize("why", ["alarm", "pause"])
+def test_what_is_blocked_while_nothing_may_be_dispatched_is_not_looked_at(why: str) -> None:
+    bench = ParkingBench(look_ahead=4)
+    bench.join("one", prefetch=1)
+    bench.arrive("a1")
+    bench.join("two")
+    bench.arrive("a2", "a3", "a4")
+
+    def hold(*, on: bool) -> None:
+        if why == "alarm":
+            bench.step(PublishersBlocked(on))
+        else:
+            said(bench, "groups.pause" if on else "groups.resume", all=True)
+
+    hold(on=True)
+    bench.rounds = 0
+    bench.run(10_000)
+    assert not bench.moved
+    assert bench.rounds < 100
+    hold(on=False)
+    bench.run(BLOCKED_MS)
+    assert bench.in_parking() == ["a2", "a3", "a4"]
+
+
+def test_an_alarm_holds_back_moves() -> None:
+    """RabbitMQ reads nothing more of a connection that publishes now: no ack, no settle."""
+    bench = blocked(4, confirmed=False)
+    bench.step(PublishersBlocked(True))
+    bench.arrive("a5")
+    bench.run(1_000)
+    assert bench.moved == ["a2", "a3", "a4"]
+    bench.hold_confirms = False
+    bench.step(PublishersBlocked(False))
+    bench.run()
+    assert bench.in_parking() == ["a2", "a3", "a4", "a5"]
+    bench.settle_each("one", range(1, 6))
+    assert numbers(bench) == [1, 2, 3, 4, 5]

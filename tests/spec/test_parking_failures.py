@@ -13,6 +13,7 @@ from tests.spec.parking_bench import FIRST, ParkingBench, blocked, numbers
 
 
 def test_the_successor_of_a_dead_consumer_reads_on() -> None:
+    clause("P-4", "when its owner, or for a group without one anybody, has free capacity")
     bench = blocked()
     bench.die("one")
     bench.run()
@@ -121,6 +122,7 @@ def test_redis_forgot_everything_and_every_group_goes_through_what_exists() -> N
 
 
 def test_attempts_are_counted_on_behind_a_parking_queue() -> None:
+    clause("P-7", "its attempts")
     bench = ParkingBench(look_ahead=6)
     bench.join("one", prefetch=2)
     bench.arrive("a1", "a2")

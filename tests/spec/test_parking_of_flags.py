@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from dispatcher.core.events import DeadLetterConfirmed
 from dispatcher.core.parking import BLOCKED_MS, HELD
-from tests.spec.flag_bench import said
+from tests.spec.flag_bench import said, why
+from tests.spec.lane_bench import clause
 from tests.spec.parking_bench import FIRST, ParkingBench
 
 
@@ -28,6 +30,7 @@ def test_a_held_group_is_parked_apart_and_comes_back_in_order(flag: str) -> None
     bench.run(BLOCKED_MS)
     assert bench.in_parking() == [f"a{number}" for number in range(2, 10)], "b2 is not behind them"
     assert bench.lane.state.parking[FIRST].consumer == HELD
+    assert why(bench, "a").startswith("Paused by" if flag == "pause" else "Pinned to away")
     bench.arrive("c1", "a10")
     bench.run(1_000)
     assert bench.handed() == ["a1", "b1", "c1"], "nothing of it is read while nobody may have it"
@@ -41,3 +44,49 @@ def test_a_held_group_is_parked_apart_and_comes_back_in_order(flag: str) -> None
         bench.run()
     assert [name for name in bench.handed() if name.startswith("a")] == [f"a{n}" for n in range(1, 11)]
     assert not bench.lane.state.groups[b"a"].route
+
+
+@pytest.mark.parametrize("decision", ["release", "skip", "drop"])
+def test_a_stopped_group_is_parked_apart_and_decided_about_where_it_is(decision: str) -> None:
+    clause("D-9", "when the message is here")
+    bench = ParkingBench(look_ahead=10, stops_failed=True)
+    bench.join("one", prefetch=5)
+    bench.arrive("a1")
+    bench.fail("one", "a1", "no stock")
+    bench.join("two")
+    bench.arrive(*(f"a{number}" for number in range(2, 11)))
+    bench.run(BLOCKED_MS)
+    assert bench.in_parking() == [f"a{number}" for number in range(1, 11)]
+    assert bench.lane.state.parking[FIRST].consumer == HELD
+    bench.arrive("b1", "a11")
+    bench.run(10_000)
+    assert bench.handed() == ["a1", "b1"]
+    assert bench.in_parking()[-1] == "a11"
+    said(bench, f"dead.{decision}", group="a")
+    bench.run()
+    if decision == "release":
+        bench.settle_each("one", (1,))
+    bench.settle_each("one", range(2, 12))
+    assert [int(name[1:]) for name in bench.handed() if name[0] == "a"] == [
+        1, *([1] if decision == "release" else []), *range(2, 12)
+    ]  # fmt: skip
+    assert [reason for _, reason in bench.dead] == (["no stock"] if decision == "skip" else [])
+    bench.step(*(DeadLetterConfirmed(message) for message in bench.lane.state.ending))
+    bench.run(3_000)
+    assert bench.deleted == [FIRST]
+
+
+def test_where_one_of_a_group_is_out_at_a_time_what_is_read_waits_and_is_not_parked_again() -> None:
+    bench = ParkingBench(look_ahead=20, stops_failed=True)
+    bench.join("one", prefetch=5)
+    bench.arrive("a1")
+    bench.join("two")
+    bench.arrive(*(f"a{number}" for number in range(2, 21)))
+    bench.run(BLOCKED_MS)
+    moved = len(bench.moved)
+    for number in range(1, 21):
+        bench.run(1_000)
+        bench.settle("one", f"a{number}")
+    bench.run()
+    assert [name for name in bench.handed() if name[0] == "a"] == [f"a{n}" for n in range(1, 21)]
+    assert len(bench.moved) == moved

@@ -9,7 +9,7 @@ from dispatcher.client.copies import Copy
 if TYPE_CHECKING:
     from dispatcher.core.effects import Snapshot
     from dispatcher.core.lane import Lane
-    from dispatcher.sim.history import Life
+    from dispatcher.sim.life import Life
     from dispatcher.sim.world import World
 
 
@@ -45,6 +45,9 @@ class Checker:
 
     def acked(self, life: Life) -> None:
         """The broker has removed the original."""
+
+    def acked_parked(self, life: Life) -> None:
+        """The broker has removed a copy from a parking queue."""
 
     def buried(self, life: Life) -> None:
         """The dead queue has it."""

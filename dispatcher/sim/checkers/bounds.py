@@ -5,6 +5,7 @@ from __future__ import annotations
 from dispatcher.core.groups import GroupState
 from dispatcher.core.lane import Lane
 from dispatcher.sim.checkers import Checker
+from dispatcher.sim.queues import is_parking_queue
 
 
 class Bounds(Checker):
@@ -29,6 +30,11 @@ class Bounds(Checker):
             "in flight": sum(len(c.in_flight) for c in state.by_uuid.values()),
             "consumers awaited": lane._membership.liveness.awaited,
         }
+        left["parking queues known"] = len(state.parking)
+        names, queues = self.world.names, self.world.broker.queues
+        left["parking queues"] = sum(is_parking_queue(names, name) for name in queues)
+        left["moves unconfirmed"] = state.parking.unconfirmed
+        left["bytes of moves"] = state.parking.unconfirmed_bytes
         for inbound in state.inbounds:
             left[f"unacked of {inbound.name}"] = inbound.unacked
             left[f"waiting of {inbound.name}"] = inbound.waiting

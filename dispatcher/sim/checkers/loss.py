@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.sim.checkers import Checker
-from dispatcher.sim.history import Life
+from dispatcher.sim.life import Life
 
 
 class Loss(Checker):
@@ -12,13 +12,20 @@ class Loss(Checker):
     def acked(self, life: Life) -> None:
         history = self.world.history
         if life.twins > 1:
-            if life.fresh > len(life.starts) + life.purges:
+            if life.fresh > len(life.starts) + life.purges and not life.was_parked:
                 self.violate(f"acked although it was never delivered before nor handed over: {life}")
             return
-        if not (life.over or life.unsure):
+        if not (life.over or life.unsure or _is_kept(life)):
             self.violate(f"acked although nobody has settled it: {life}")
         if life.uid not in history.may_be_acked:
             self.violate(f"acked before the commit that says so: {life}")
+
+    def acked_parked(self, life: Life) -> None:
+        """Some other original must be left, or it is over."""
+        if life.twins > 1 or life.over or life.unsure or _is_kept(life):
+            return
+        if life.acked >= life.stored:
+            self.violate(f"its last parked copy was acked although nobody has settled it: {life}")
 
     def at_end(self) -> None:
         for life in self.world.history.lives.values():
@@ -30,3 +37,8 @@ class Loss(Checker):
                 self.violate(f"never settled: {life}")
             elif life.stored and not (life.acked or life.lost or life.expired):
                 self.violate(f"over, and still in its queue: {life}")
+
+
+def _is_kept(life: Life) -> bool:
+    """A parking queue has it on disk."""
+    return any(copy.synced for copy in life.parked)

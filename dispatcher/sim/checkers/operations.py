@@ -9,7 +9,7 @@ from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
 from dispatcher.core.operations import Operation
 from dispatcher.sim.checkers import Checker, HandOver
-from dispatcher.sim.history import Life
+from dispatcher.sim.life import Life
 from dispatcher.sim.world import World
 
 
@@ -55,9 +55,10 @@ class OperationsChecker(Checker):
             return
         if operation.first is not None:
             return
-        out = {m.fingerprint for c in lane.state.by_uuid.values() for m in c.in_flight.values()}
-        out |= {message.fingerprint for message in lane.state.ending}
-        known = {uid for uid, fingerprint in history.fingerprints.items() if fingerprint in out}
+        out = {m for c in lane.state.by_uuid.values() for m in c.in_flight.values()} | set(lane.state.ending)
+        fingerprints = {message.fingerprint for message in out}
+        known = {uid for uid, fingerprint in history.fingerprints.items() if fingerprint in fingerprints}
+        known |= {_uid(message) for message in out if message.content is not None}  # also what was parked
         for uid in self._asked.get(operation.uuid, ()):
             life = history.lives[uid]
             group = self.world.ordered_group(life.group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dispatcher.client.copies import Copy
 from dispatcher.sim.checkers import Checker
-from dispatcher.sim.history import Life
+from dispatcher.sim.life import Life
 from dispatcher.sim.world import World
 
 

@@ -9,7 +9,7 @@ from dispatcher.core.effects import Snapshot
 from dispatcher.core.flags import CONSUMER, LANE
 from dispatcher.core.group_flags import GROUP
 from dispatcher.sim.checkers import Checker, HandOver
-from dispatcher.sim.history import Life
+from dispatcher.sim.life import Life
 from dispatcher.sim.world import World
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dispatcher.sim.consumers import ConsumerMachine
 from dispatcher.sim.faults.kinds import Fault, fault
 from dispatcher.sim.faults.striking import Faults
-from dispatcher.sim.queues import Stored
+from dispatcher.sim.queues import Stored, is_parking_queue
 
 
 @fault(often=5)
@@ -24,7 +24,7 @@ def nack(faults: Faults, fault: Fault) -> bool:
     """A queue refuses the next publishes to it, if there are any."""
     broker, names = faults.world.broker, faults.world.names
     queues = [queue.name for queue in broker.queues.values() if queue.owner is not None]
-    queues += [names.dead, names.control]
+    queues += [names.dead, names.control, *(name for name in broker.queues if is_parking_queue(names, name))]
     broker.nack_next[queues[fault.target % len(queues)]] = 1 + fault.amount % 3
     return False
 

@@ -16,6 +16,7 @@ from dispatcher.amqp.events import (
     ConnectionClosed,
     ConsumerCancelled,
     Delivery,
+    Fetched,
     Returned,
 )
 from dispatcher.client.properties import read
@@ -264,8 +265,50 @@ async def _in_turn(peer: Recorded, channel: int) -> None:
         await peer.link.call(channel, method)
 
 
+async def what_is_fetched_and_given_back_stays_in_its_place(connect: Connect) -> Any:
+    peer = await connect()
+    await fill(peer, "park", CLASSIC, 5)
+    channel = await peer.link.open_channel()
+    first = await _fetched(peer, channel, "park", 3)
+    for tag in (2, 3):
+        peer.link.send(channel, Basic.Nack(delivery_tag=tag, requeue=True))
+    second = await _fetched(peer, channel, "park", 7)
+    peer.link.abort()
+    other = await connect()
+    await eventually(lambda: _all_ready(other, "park", 5))
+    return first, second, await _fetched(other, await other.link.open_channel(), "park", 6)
+
+
+async def _fetched(peer: Recorded, channel: int, queue: str, count: int) -> list[Any]:
+    """(tag, body, flag, how many are left) of each of so many requests under way at once; None: empty."""
+    answers = await asyncio.gather(*(peer.link.call(channel, Basic.Get(queue=queue)) for _ in range(count)))
+    return [
+        (answer.tag, answer.body, answer.redelivered, answer.message_count)
+        if isinstance(answer, Fetched)
+        else None
+        for answer in answers
+    ]
+
+
+async def _all_ready(peer: Recorded, queue: str, count: int) -> bool:
+    return (await counts(peer, queue))[0] == count
+
+
+async def a_queue_that_has_something_is_not_deleted_when_that_is_asked(connect: Connect) -> Any:
+    peer = await connect()
+    await fill(peer, "park", CLASSIC, 2)
+    delete = Queue.Delete(queue="park", if_empty=True)
+    full = await refusal(peer, delete)
+    channel = await peer.link.open_channel()
+    for answer in await _fetched(peer, channel, "park", 2):
+        peer.link.ack(channel, answer[0], False)
+    return full, await refusal(peer, delete), await refusal(peer, Basic.Get(queue="park"))
+
+
 ONCE = [
     a_queue_may_answer_after_its_channel,
+    what_is_fetched_and_given_back_stays_in_its_place,
+    a_queue_that_has_something_is_not_deleted_when_that_is_asked,
     returns_come_before_confirms,
     an_exclusive_queue_ends_with_its_connection,
     bad_requests_close_the_channel_only,

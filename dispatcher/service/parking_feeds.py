@@ -1,0 +1,199 @@
+"""The parking queues on the connection: declared, read on demand, acked, given back, deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from pamqp import commands
+
+from dispatcher.amqp.events import Fetched
+from dispatcher.amqp.link import Link
+from dispatcher.amqp.methods import QueueDeclare
+from dispatcher.core.events import (
+    Event,
+    ParkingQueueDeleted,
+    ParkingQueueOpened,
+    ParkingQueueRead,
+)
+from dispatcher.core.parking_effects import (
+    DeleteParkingQueue,
+    GiveBack,
+    OpenParkingQueue,
+    ParkingAction,
+    ReadParkingQueue,
+)
+from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
+from dispatcher.errors import BrokerUnavailable, ChannelRefused, DispatcherError
+from dispatcher.protocol import LaneNames
+from dispatcher.service.ack_window import AckWindow
+from dispatcher.service.channels import Channels
+from dispatcher.service.intake import Intake
+from dispatcher.service.topology import NOT_FOUND, PRECONDITION_FAILED, declare_parking
+
+#: RabbitMQ answers a declare up to two seconds before the queue is on disk: one that was younger was seen to
+#: be gone after a kill -9, with everything in it that had been confirmed.
+DEFINED_S: Final = 3.0
+#: For its acks it counts as full with so many unacked: what is settled behind a stuck one is acked singly.
+_UNACKED_MAX: Final = 1_000
+
+
+class ParkingFeed:
+    """One parking queue: its channel and its acks."""
+
+    def __init__(self, link: Link, name: str, channel: int) -> None:
+        self.name = name
+        self.channel = channel
+        self.acks = AckWindow(prefetch=_UNACKED_MAX)
+        self._link = link
+
+    async def fetch(self, limit: int) -> tuple[list[Fetched], bool]:
+        """Up to so many messages, and whether nothing was left after them."""
+        get = commands.Basic.Get(queue=self.name)
+        answers: list[Any] = await asyncio.gather(
+            *(self._link.call(self.channel, get) for _ in range(limit))
+        )  # fmt: skip
+        fetched = [answer for answer in answers if isinstance(answer, Fetched)]
+        self.acks.deliver(len(fetched))
+        return fetched, len(fetched) < limit
+
+    def give_back(self, tags: tuple[int, ...]) -> None:
+        """Put them back into their places. Nothing that is sent later can ack them."""
+        for tag in tags:
+            self.acks.give_back(tag)
+            self._link.send(self.channel, commands.Basic.Nack(delivery_tag=tag, requeue=True))
+
+    def flush_acks(self, now_ms: int, *, everything: bool = False) -> None:
+        for ack in self.acks.take(now_ms, everything=everything):
+            self._link.ack(self.channel, ack.tag, ack.multiple)
+        self.acks.take_acked()  # nothing is proven of these: a fingerprint names one original
+
+
+class ParkingFeeds:
+    """All parking queues of a session. `report` takes what the core must know, `fail` ends the session."""
+
+    def __init__(
+        self,
+        link: Link,
+        names: tuple[str, ...],
+        lane: LaneNames,
+        channels: Channels,
+        intake: Intake,
+        *,
+        report: Callable[[Event], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._link = link
+        self._names = names
+        self._lane = lane
+        self._channels = channels
+        self._intake = intake
+        self._report = report
+        self._fail = fail
+        self._loop = asyncio.get_running_loop()
+        self._feeds: dict[int, ParkingFeed] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- orders --
+
+    def perform(self, order: ParkingAction) -> None:
+        """Carry out an order; what has an answer reports it as an event."""
+        match order:
+            case ReadParkingQueue():
+                self._start(self._read, self._feeds[order.queue], order)
+            case GiveBack():
+                self._feeds[order.queue].give_back(order.tags)
+            case OpenParkingQueue():
+                self._start(self._open, order.queue)
+            case DeleteParkingQueue():
+                self._start(self._delete, order.queue)
+
+    def close(self) -> None:
+        """The session is over: nothing is waited for any more."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _start(self, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        task = self._loop.create_task(self._guarded(work, *arguments))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        try:
+            await work(*arguments)
+        except DispatcherError as failure:
+            self._fail(failure)
+
+    async def _open(self, queue: int) -> None:
+        name = self._names[queue - FIRST_PARKING_QUEUE]
+        channel = await self._link.open_channel()
+        self._channels.parking.add(channel)
+        if not await declare_parking(self._link, channel, self._lane, name):
+            await asyncio.sleep(DEFINED_S)
+        self._feeds[queue] = ParkingFeed(self._link, name, channel)
+        self._report(ParkingQueueOpened(queue))
+
+    async def _read(self, feed: ParkingFeed, order: ReadParkingQueue) -> None:
+        fetched, is_end = await feed.fetch(order.limit)
+        messages = self._intake.parked(order.queue, fetched)
+        left = fetched[-1].message_count if fetched and not is_end else 0
+        self._report(ParkingQueueRead(order.queue, messages, is_end, left))
+
+    async def _delete(self, queue: int) -> None:
+        feed = self._feeds.pop(queue)
+        feed.flush_acks(0, everything=True)
+        self._channels.parking.discard(feed.channel)
+        try:
+            await self._link.call(feed.channel, commands.Queue.Delete(queue=feed.name, if_empty=True))
+        except ChannelRefused as refused:
+            if refused.code not in (PRECONDITION_FAILED, NOT_FOUND):
+                raise
+            await self._open_again(queue, gone=refused.code == NOT_FOUND)
+            return
+        self._report(ParkingQueueDeleted(queue, True))
+        await self._link.call(feed.channel, commands.Channel.Close(200, "deleted", 0, 0))
+
+    async def _open_again(self, queue: int, *, gone: bool) -> None:
+        """It was not deleted: somebody did that before, or something is in it."""
+        if gone:
+            self._report(ParkingQueueDeleted(queue, True))
+            return
+        name = self._names[queue - FIRST_PARKING_QUEUE]
+        channel = await self._link.open_channel()
+        self._channels.parking.add(channel)
+        self._feeds[queue] = ParkingFeed(self._link, name, channel)
+        self._report(ParkingQueueDeleted(queue, False))
+
+    # -- acks --
+
+    def settle(self, queue: int, tag: int) -> None:
+        """This original is over: ack it with the next flush."""
+        self._feeds[queue].acks.settle(tag)
+
+    def flush_acks(self, now_ms: int, *, everything: bool = False) -> None:
+        for feed in self._feeds.values():
+            feed.flush_acks(now_ms, everything=everything)
+
+    def deadline_ms(self) -> int | None:
+        """When acks that wait are due."""
+        deadlines = (feed.acks.deadline_ms() for feed in self._feeds.values())
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+
+async def find_parking_queues(link: Link, names: tuple[str, ...]) -> tuple[int, ...]:
+    """The indexes of those that exist. Asked only when Redis may have forgotten some."""
+
+    async def exists(name: str) -> bool:
+        channel = await link.open_channel()
+        try:
+            await link.call(channel, QueueDeclare(queue=name, passive=True))
+        except ChannelRefused as refused:
+            if refused.code != NOT_FOUND:
+                raise BrokerUnavailable(f"{name}: {refused}") from refused
+            return False
+        await link.call(channel, commands.Channel.Close(200, "asked", 0, 0))
+        return True
+
+    found = await asyncio.gather(*(exists(name) for name in names))
+    return tuple(index for index, is_there in enumerate(found, FIRST_PARKING_QUEUE) if is_there)

@@ -1,0 +1,158 @@
+"""What the core orders to be published, as frames."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from pamqp import commands
+
+from dispatcher.amqp.link import Link
+from dispatcher.amqp.parked import park_frames
+from dispatcher.amqp.relay import copy_frames, dead_frames
+from dispatcher.amqp.wire import content_frames, publish_frame
+from dispatcher.core.effects import (
+    DeadLetter,
+    Dispatched,
+    PublishBarrier,
+    PublishMarker,
+    Reply,
+    SendNotice,
+)
+from dispatcher.core.model import Message
+from dispatcher.core.parking_effects import ParkCopy
+from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
+from dispatcher.errors import InvalidTransition
+from dispatcher.origin import origin_text
+from dispatcher.protocol import HEADER_MARKER, KEY_CONTROL, TYPE_MARKER, LaneNames, Marker, encode
+
+_PERSISTENT: Final = 2
+_TRANSIENT: Final = 1
+
+
+class Store(NamedTuple):
+    """Put something that is no message of the lane into a queue of it; `done` is called when it is there."""
+
+    queue: str
+    properties: commands.Basic.Properties
+    body: bytes
+    done: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """Where copies go, and how they look: fixed for one connection."""
+
+    link: Link
+    names: LaneNames
+    lane_epoch: int
+    first_header: str | None
+    inbound_queues: tuple[str, ...]
+    parking_queues: tuple[str, ...]
+
+
+class Publications:
+    """Encodes orders for the publish channel."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self._exchange = relay.names.exchange
+        self._frame_max = relay.link.frame_max
+
+    def of(self, order: Any, channel: int) -> bytes:
+        """The frames of one order; none: there is nobody to send it to."""
+        match order:
+            case ParkCopy():
+                return self._parked(order, channel)
+            case DeadLetter():
+                return self._dead(order, channel)
+            case SendNotice():
+                return self._notice(order, channel)
+            case PublishMarker():
+                return self._marker(order, channel)
+            case PublishBarrier():
+                return self._barrier(order, channel)
+            case Reply():
+                return self._reply(order, channel)
+            case Store():
+                return self._plain(channel, self._exchange, order.queue, order.properties, order.body)
+        raise InvalidTransition(f"{order!r} is nothing to publish")
+
+    def copy(self, copy: Dispatched, channel: int) -> bytes:
+        """A message's copy for its consumer."""
+        message, relay = copy.message, self._relay
+        frames = copy_frames(
+            message.content, channel=channel, exchange=self._exchange, routing_key=copy.queue,
+            group=message.group_id if copy.group_seq else None, seq=copy.seq, group_seq=copy.group_seq,
+            epoch=copy.epoch, attempt=copy.attempt, deadline_at_ms=message.deadline_at_ms,
+            first_header=relay.first_header if copy.first else None, frame_max=self._frame_max,
+        )  # fmt: skip
+        if frames is None:  # refused when it arrived, see Intake
+            raise InvalidTransition(f"the headers of {message!r} don't fit into a frame")
+        return frames
+
+    def _dead(self, order: DeadLetter, channel: int) -> bytes:
+        message, relay = order.message, self._relay
+        return dead_frames(
+            message.content, channel=channel, exchange=self._exchange, routing_key=relay.names.dead,
+            reason=order.reason, attempt=message.attempt, calls=message.calls, group=message.group_id,
+            origin=self._origin(message), frame_max=self._frame_max,
+        )  # fmt: skip
+
+    def _parked(self, order: ParkCopy, channel: int) -> bytes:
+        message = order.message
+        return park_frames(
+            message.content, channel=channel, exchange=self._exchange,
+            routing_key=self._parking_queue(order.queue), origin=self._origin(message), term=order.term,
+            attempt=message.attempt, deadline_at_ms=message.deadline_at_ms, frame_max=self._frame_max,
+        )  # fmt: skip
+
+    def _origin(self, message: Message) -> str:
+        """Where it was first."""
+        if message.queue < FIRST_PARKING_QUEUE:
+            return origin_text(self._relay.inbound_queues[message.queue], message.arrival)
+        origin: str | None = message.content.origin
+        return origin or origin_text(self._parking_queue(message.queue), message.arrival)
+
+    def _parking_queue(self, index: int) -> str:
+        return self._relay.parking_queues[index - FIRST_PARKING_QUEUE]
+
+    def _notice(self, notice: SendNotice, channel: int) -> bytes:
+        body = json.dumps({"lane": self._relay.names.lane, **notice.body}).encode()
+        properties = commands.Basic.Properties(
+            content_type="application/json", message_type=notice.type, delivery_mode=_TRANSIENT
+        )  # fmt: skip
+        return self._plain(channel, self._exchange, notice.queue, properties, body)
+
+    def _marker(self, order: PublishMarker, channel: int) -> bytes:
+        body = encode(Marker(incarnation=order.incarnation, lane_epoch=self._relay.lane_epoch, n=order.n))
+        properties = commands.Basic.Properties(content_type="application/json", delivery_mode=_PERSISTENT)
+        return self._plain(channel, self._relay.names.control_exchange, KEY_CONTROL, properties, body)
+
+    def _barrier(self, order: PublishBarrier, channel: int) -> bytes:
+        """To the end of an inbound queue, past all exchanges that it may be bound to."""
+        body = f"{order.command} {self._relay.lane_epoch}".encode()
+        properties = commands.Basic.Properties(
+            headers={HEADER_MARKER: order.command}, message_type=TYPE_MARKER, delivery_mode=_PERSISTENT
+        )  # fmt: skip
+        queue = self._relay.inbound_queues[order.inbound]
+        return self._plain(channel, "", queue, properties, body, mandatory=False)
+
+    def _reply(self, order: Reply, channel: int) -> bytes:
+        """Answer a command where its sender waits; a reply to nobody is confirmed and lost."""
+        reply_to, correlation_id = order.token
+        if not reply_to:
+            return b""
+        answer = {"error": order.error} if order.error is not None else {"result": order.result}
+        properties = commands.Basic.Properties(content_type="application/json", correlation_id=correlation_id)
+        # Not mandatory: RabbitMQ delivers a mandatory direct reply AND returns it.
+        return self._plain(channel, "", reply_to, properties, json.dumps(answer).encode(), mandatory=False)
+
+    def _plain(
+        self, channel: int, exchange: str, key: str, properties: commands.Basic.Properties, body: bytes,
+        *, mandatory: bool = True,
+    ) -> bytes:  # fmt: skip
+        frames = publish_frame(channel, exchange, key, mandatory)
+        return frames + content_frames(channel, properties.marshal(), body, self._frame_max)

@@ -1,0 +1,73 @@
+"""What is known of one message of a simulated world."""
+
+from __future__ import annotations
+
+from dispatcher.sim.queues import Stored
+
+
+class Life:
+    """One message that a producer published."""
+
+    __slots__ = (
+        "acked", "buried", "confirmed", "dead_reason", "done_by", "expired", "expires", "failed", "fails",
+        "fresh", "given_up", "group", "inbound", "kills", "lost", "parked", "place", "purges", "risks",
+        "settled", "starts", "stored", "twins", "uid", "unsure", "was_parked",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        uid: int,
+        inbound: str,
+        group: bytes | None,
+        *,
+        fails: bool = False,
+        kills: bool = False,
+        expires: bool = False,
+        twins: int = 1,
+    ) -> None:
+        self.uid = uid
+        self.inbound = inbound
+        self.group = group
+        self.fails = fails
+        self.kills = kills  # whoever works on it
+        self.expires = expires  # it may end at any time while it waits
+        self.twins = twins  # messages that are equal in every byte, this one included
+        self.stored = 0  # times that the broker took it (twins share one life)
+        self.place = 0  # in its inbound queue
+        self.confirmed = False
+        self.lost = False  # the broker lost it, as it may
+        self.expired = False
+        self.acked = 0
+        self.parked: dict[Stored, None] = {}  # copies in parking queues
+        self.was_parked = False
+        self.buried = 0  # copies in the dead queue
+        self.dead_reason = ""
+        self.given_up = False  # that it goes to the dead queue is committed
+        self.purges = 0  # committed ones, and that it was dropped
+        self.risks = 0  # twins: crashes after which one may have been taken for another
+        self.fresh = 0  # twins: acked ones that had not been delivered before
+        #: Who settled it in words that may count: a kill lost them after they were read, or Redis forgot that
+        #: their incarnation was over.
+        self.unsure: set[str] = set()
+        self.starts: list[tuple[str, int, int]] = []  # (incarnation, seq, attempt)
+        self.done_by: dict[str, int] = {}  # incarnation → seq
+        self.settled: dict[str, int] = {}  # incarnation → place of its settle in the control queue
+        self.failed: dict[tuple[str, int], int] = {}  # the same by (incarnation, seq): it stopped its group
+
+    @property
+    def over(self) -> bool:
+        """Nobody has to do anything with it any more."""
+        known = len(self.settled) > 0 or self.buried > 0 or self.lost or self.expired or self.purges > 0
+        return known or (len(self.unsure) > 0 and self.acked > 0)
+
+    def is_let_go_by(self, incarnation: str) -> bool:
+        """Whether it has settled the latest hand-over to it, or may have."""
+        failed = [start[:2] in self.failed for start in self.starts if start[0] == incarnation]
+        return any(failed[-1:]) or incarnation in self.settled or incarnation in self.unsure
+
+    def __repr__(self) -> str:
+        return (
+            f"message {self.uid} of {self.group!r} in {self.inbound}#{self.place} (acked {self.acked}, "
+            f"handed over {self.starts}, done by {self.done_by}, settled by {list(self.settled)}, "
+            f"dead {self.buried}, parked {len(self.parked)})"
+        )

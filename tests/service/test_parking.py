@@ -1,0 +1,233 @@
+"""Parking on real servers: what a stuck consumer's groups leave behind holds up nobody, and is not lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import redis
+
+from dispatcher.amqp.methods import QueueDeclare
+from dispatcher.errors import ChannelRefused
+from dispatcher.redis_store.scripts import LaneKeys
+from dispatcher.service.topology import parking_queues
+from tests.service.clients import Client
+from tests.service.conftest import Starter
+from tests.service.harness import LANE, Bench, lane
+from tests.service.protocol_consumer import ProtocolConsumer
+from tests.waiting import eventually
+
+BACKLOG = 60
+LOOK_AHEAD = 20
+#: Enough that a dispatcher is killed in the middle of moving them, twice.
+LONG_BACKLOG = 3_000
+
+
+def numbers(consumer: ProtocolConsumer, group: str) -> list[int]:
+    return [int(body) for body in consumer.bodies(group)]
+
+
+def first_of(bench: Bench) -> str:
+    """The name of the lane's first parking queue."""
+    return parking_queues(bench.names(), 1)[0]
+
+
+async def parked(client: Client, bench: Bench) -> int | None:
+    """How many wait in the first parking queue; None: there is none."""
+    channel = await client.link.open_channel()
+    try:
+        declared = await client.link.call(channel, QueueDeclare(queue=first_of(bench), passive=True))
+    except ChannelRefused:
+        return None
+    return int(declared.message_count)
+
+
+async def has_no_parking_queue(client: Client, bench: Bench) -> None:
+    async def gone() -> bool:
+        return await parked(client, bench) is None
+
+    await eventually(gone, what="the parking queue was deleted")
+
+
+async def a_parked_group(bench: Bench) -> tuple[Client, ProtocolConsumer, ProtocolConsumer]:
+    """Group a belongs to a consumer that is stuck with its first message; the rest of it is parked."""
+    await bench.run(orders=lane(look_ahead=LOOK_AHEAD))
+    client = await bench.client()
+    stuck = await bench.joined("stuck", prefetch=1, hold=True)
+    client.send("in", b"0", "a")
+    await stuck.has(1)
+    other = await bench.joined("other")
+    for number in range(1, BACKLOG):
+        client.send("in", b"%d" % number, "a")
+    await eventually(lambda: bench.status()["parked"] == BACKLOG - 1, what="the backlog is parked")
+    return client, stuck, other
+
+
+@pytest.mark.seed("Q19", "Q25", "A4", "C6")
+async def test_a_blocked_backlog_beyond_the_look_ahead_is_parked_and_comes_back_in_order(
+    bench: Bench,
+) -> None:
+    client, stuck, other = await a_parked_group(bench)
+    for number in range(100):
+        client.send("in", b"%d" % number, f"g{number % 7}")
+    await other.has(100)
+    assert await client.ready("in") == 0
+    assert len(stuck.received) == 1
+    client.send("in", b"%d" % BACKLOG, "a")
+    await eventually(lambda: bench.status()["parked"] == BACKLOG)
+    stuck.release()
+    await stuck.has(BACKLOG + 1)
+    assert numbers(stuck, "a") == list(range(BACKLOG + 1))
+    assert {copy.attempt for copy in stuck.received} == {1}
+    assert not stuck.repeated
+    assert not other.of_group("a")
+    await has_no_parking_queue(client, bench)
+    assert bench.status()["parking"] == []
+    await bench.acked()
+
+
+async def test_why_list_show_and_status_say_what_is_parked_and_where(bench: Bench) -> None:
+    await a_parked_group(bench)
+    queue = first_of(bench)
+    why = await bench.ask("groups.why", group="a")
+    assert why["verdict"] == "Its owner stuck has 1 unsettled messages, its whole prefetch."
+    assert why["behind"] == BACKLOG - 1
+    assert why["details"] == [
+        f"parked: {BACKLOG - 1} of its messages are in {queue}, those in flight included; "
+        "what arrives of it goes there too"
+    ]
+    listed = await bench.ask("groups.list")
+    assert [(row["group"], row["held"], row["in_flight"], row["parked"]) for row in listed["groups"]] == [
+        ("a", 0, 1, BACKLOG - 1)
+    ]
+    shown = await bench.ask("groups.show", group="a")
+    assert [row["parked_in"] for row in shown["messages"]] == [None]
+    status = await bench.ask("status")
+    assert status["parking"] == [{"queue": queue, "consumer": "stuck", "groups": 1, "parked": BACKLOG - 1}]
+
+
+async def test_what_waits_for_longer_than_park_after_is_parked(bench: Bench) -> None:
+    await bench.run(orders=lane(park_after="300ms"))
+    client = await bench.client()
+    for number in range(3):
+        client.send("in", b"%d" % number, "a")
+        client.send("in", b"%d" % number)
+    await eventually(lambda: bench.status()["parked"] == 6, what="all is parked, with and without a group")
+    consumer = await bench.joined("c1")
+    await consumer.has(6)
+    assert numbers(consumer, "a") == [0, 1, 2]
+    await has_no_parking_queue(client, bench)
+
+
+@pytest.mark.seed("A4", "C6")
+async def test_over_the_byte_budget_the_longest_backlog_is_parked(bench: Bench) -> None:
+    await bench.run(orders=lane(look_ahead_bytes="64KiB"))
+    client = await bench.client()
+    stuck = await bench.joined("stuck", prefetch=1, hold=True)
+    client.send("in", b"0", "a")
+    await stuck.has(1)
+    other = await bench.joined("other")
+    for number in range(1, 20):
+        client.send("in", b"%d" % number + b" " * 8_192, "a")
+    client.send("in", b"0", "b")
+    await other.has(1)
+    stuck.release()
+    await stuck.has(20)
+    assert numbers(stuck, "a") == list(range(20))
+    await has_no_parking_queue(client, bench)
+
+
+async def test_a_leader_may_be_killed_while_it_parks_and_while_it_unparks(
+    bench: Bench, dispatcher_process: Starter
+) -> None:
+    options = lane(look_ahead=200)
+    one = dispatcher_process(orders=options)
+    one.ready()
+    client = await bench.client()
+    stuck = await bench.joined("stuck", prefetch=50, hold=True)
+    client.send("in", b"0", "a")
+    await stuck.has(1)
+    for number in range(1, LONG_BACKLOG):
+        client.send("in", b"%d" % number, "a")
+    other = await bench.joined("other")
+    for least in (100, 1_000):
+
+        async def moved(least: int = least) -> bool:
+            return (await parked(client, bench) or 0) >= least
+
+        await eventually(moved, what=f"{least} messages are parked")
+        one.kill9()
+        assert await client.ready("in") > 0, "the test needs a death in the middle"
+        one.start()
+    client.send("in", b"0", "b")
+    await other.has(1, timeout_s=30)
+    stuck.release()
+    for least in (200, 1_000):
+        await stuck.has(least, timeout_s=30)
+        one.kill9()
+        assert len(stuck.received) < LONG_BACKLOG, "the test needs a death in the middle"
+        one.start()
+    await stuck.has(LONG_BACKLOG, timeout_s=30)
+    assert numbers(stuck, "a") == list(range(LONG_BACKLOG))
+    assert {copy.attempt for copy in stuck.received} == {1}
+    await has_no_parking_queue(client, bench)
+    assert await client.ready("in") == 0
+
+
+async def test_a_parked_group_survives_a_redis_that_comes_back_empty(bench: Bench) -> None:
+    client, stuck, other = await a_parked_group(bench)
+    session = bench.runners[LANE]._session
+    assert session is not None
+    inbound = session.lane.state.inbounds[0]
+    await eventually(lambda: not inbound.unproven, what="RabbitMQ has the acks of what was moved")
+    await bench.crash()
+    store = redis.Redis.from_url(bench.vhost.redis_url)
+    assert store.delete(*LaneKeys.of(bench.vhost.redis_prefix, LANE).all())
+    store.close()
+    starting = asyncio.create_task(bench.run(orders=lane(look_ahead=LOOK_AHEAD)))
+    for consumer in (stuck, other):
+        await eventually(lambda consumer=consumer: bool(consumer.heard("rejoin")))
+        await consumer.rejoin()
+    await starting
+    stuck.release()
+
+    def handed() -> bool:
+        return len(stuck.received) + len(other.received) >= BACKLOG
+
+    await eventually(handed, what="all of it was handed over")
+    both = [*stuck.received, *other.received]
+    assert sorted(int(copy.body) for copy in both) == list(range(BACKLOG))
+    for consumer in (stuck, other):
+        got = numbers(consumer, "a")
+        assert got == sorted(got)
+    await has_no_parking_queue(client, bench)
+    await bench.acked()
+
+
+async def test_a_paused_groups_backlog_is_parked_and_resumed_in_order(bench: Bench) -> None:
+    await bench.run(orders=lane(look_ahead=LOOK_AHEAD))
+    client = await bench.client()
+    consumer = await bench.joined("c1")
+    client.send("in", b"0", "a")
+    await consumer.has(1)
+    await bench.ask("groups.pause", group="a")
+    for number in range(1, BACKLOG):
+        client.send("in", b"%d" % number, "a")
+    client.send("in", b"0", "b")
+    await consumer.has(2)
+    await eventually(lambda: bench.status()["parked"] == BACKLOG - 1, what="the backlog is parked")
+    assert (await bench.ask("groups.why", group="a"))["verdict"].startswith("Paused")
+    await bench.ask("groups.resume", group="a")
+    await consumer.has(BACKLOG + 1)
+    assert numbers(consumer, "a") == list(range(BACKLOG))
+    await has_no_parking_queue(client, bench)
+
+
+async def test_a_parked_group_may_be_moved_and_goes_on_at_its_new_owner(bench: Bench) -> None:
+    client, stuck, other = await a_parked_group(bench)
+    await bench.ask("rebalance", group="a", to="other")
+    assert not other.received
+    stuck.release()
+    await other.has(BACKLOG - 1)
+    assert (numbers(stuck, "a"), numbers(other, "a")) == ([0], list(range(1, BACKLOG)))
+    await has_no_parking_queue(client, bench)
