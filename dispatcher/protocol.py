@@ -36,7 +36,8 @@ HEADER_ROUTING_KEY: Final = "x-dispatch-routing-key"
 HEADER_MARKER: Final = "x-dispatch-marker"
 HEADER_PREFIX: Final = "x-dispatch-"
 #: Headers that the broker adds to a redelivery; they are not part of what the producer sent.
-BROKER_HEADERS: Final = ("x-delivery-count", "x-acquired-count")
+HEADER_DELIVERY_COUNT: Final = "x-delivery-count"
+BROKER_HEADERS: Final = (HEADER_DELIVERY_COUNT, "x-acquired-count")
 
 TYPE_WELCOME: Final = "dispatch.welcome"
 TYPE_WAIT: Final = "dispatch.wait"

@@ -15,7 +15,7 @@ from typing import Final
 
 from dispatcher.amqp import wire
 from dispatcher.amqp.events import Delivery
-from dispatcher.amqp.grouping import Grouping, readable_fields
+from dispatcher.amqp.grouping import Grouping, field_number, header_key, readable_fields
 from dispatcher.amqp.properties import (
     DELIVERY_MODE,
     EXPIRATION,
@@ -32,6 +32,7 @@ from dispatcher.protocol import (
     HEADER_ATTEMPT,
     HEADER_CALLS,
     HEADER_DEADLINE,
+    HEADER_DELIVERY_COUNT,
     HEADER_EPOCH,
     HEADER_EXCHANGE,
     HEADER_GROUP,
@@ -60,6 +61,7 @@ _EXPIRATION: Final = re.compile(rb"\+?[0-9]{1,19}")
 
 _TYPE_MARKER: Final = TYPE_MARKER.encode()
 _MARKER: Final = string_field(HEADER_MARKER.encode(), b"")[:-4]
+_DELIVERY_COUNT: Final = header_key(HEADER_DELIVERY_COUNT)
 _BROKER_FIELDS: Final = tuple(bytes((len(name),)) + name.encode() for name in BROKER_HEADERS)
 
 _pack_lengths: Final = Struct(">BBBBHII").pack
@@ -119,6 +121,15 @@ def read_content(delivery: Delivery, grouping: Grouping) -> Content:
     except ProtocolViolation as problem:
         return _unreadable(delivery, str(problem))
     return content
+
+
+def delivery_count(properties: bytes) -> int:
+    """How often a quorum queue has delivered the message before; 0: no queue has counted that."""
+    if _DELIVERY_COUNT not in properties:
+        return 0
+    fields, _, _ = split_table(properties)
+    counts = [field_number(one, len(_DELIVERY_COUNT)) for one in fields if one.startswith(_DELIVERY_COUNT)]
+    return int(counts[0] or 0) if counts else 0
 
 
 def _fingerprint(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dispatcher.core.adoption import Adoption
+from dispatcher.core.bounds import DELIVERIES_MAX
 from dispatcher.core.model import BarrierMark, Message
 from dispatcher.core.moves import Moves
 from dispatcher.core.recovery import Recovery
@@ -108,7 +109,10 @@ class Arrivals:
             if backlog.source is None:
                 state.list_backlog(backlog)
         if self._parks and message.queue == inbound.index:
-            inbound.aging.append(message)
+            if message.deliveries < DELIVERIES_MAX:
+                inbound.aging.append(message)
+            else:
+                inbound.aging.appendleft(message)
 
     def run_timers(self) -> None:
         """Dead-letter what expired while it waited. In flight only the consumer may fail it, so nothing

@@ -35,9 +35,9 @@ class Message:
 
     __slots__ = (
         "arrival", "attempt", "calls", "closing", "consumer", "content", "cost", "deadline_at_ms",
-        "dispatched_at_ms", "epoch", "fingerprint", "first", "group", "group_id", "group_seq", "inbound",
-        "kind", "move", "overdue", "queue", "received_at_ms", "redelivered", "refusal", "root", "seq",
-        "settles_at_death", "size", "state", "tag", "term",
+        "deliveries", "dispatched_at_ms", "epoch", "fingerprint", "first", "group", "group_id", "group_seq",
+        "inbound", "kind", "move", "overdue", "queue", "received_at_ms", "redelivered", "refusal", "root",
+        "seq", "settles_at_death", "size", "state", "tag", "term",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +74,7 @@ class Message:
         self.refusal = refusal  # why the edge could not understand it; goes to the dead queue
         self.cost = cost  # in DWRR units
         self.kind: bytes | None = None  # its `type`, where the work of each is measured
+        self.deliveries = 0  # how often its queue has delivered it before, if that counts: a quorum queue
         self.state = MessageState.HELD
         self.attempt = 0  # hand-overs so far
         self.calls = 0  # of its handler, by the consumer that has failed it

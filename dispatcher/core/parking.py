@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from dispatcher.core.bounds import DELIVERIES_MAX
 from dispatcher.core.effects import Record, SettledEntries
 from dispatcher.core.events import ParkingQueueDeleted, ParkingQueueOpened, ParkingQueueRead
 from dispatcher.core.groups import Group, GroupState
@@ -172,7 +173,8 @@ class Parking:
         return message.group or self._state.known_group(message.group_id)
 
     def _look_for_old(self) -> None:
-        """Park what has waited for too long: a broker closes the channel of who holds a message for ever."""
+        """Park what has waited for too long: a broker closes the channel of who holds a message for ever.
+        And what a quorum queue has delivered often: it drops it in the end."""
         state = self._state
         limit_ms = state.now_ms - state.options.park_after_ms
         for inbound in state.inbounds:
@@ -180,7 +182,8 @@ class Parking:
             for _ in range(len(aging)):
                 message = aging[0]
                 if self._waits_in(inbound, message):
-                    if message.received_at_ms > limit_ms or state.now_ms < self._bound_until_ms:
+                    is_due = message.received_at_ms <= limit_ms or message.deliveries >= DELIVERIES_MAX
+                    if not is_due or state.now_ms < self._bound_until_ms:
                         break
                     group = self._group_of(message)
                     recovering = group is not None and group.state is GroupState.RECOVERING

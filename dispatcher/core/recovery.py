@@ -244,7 +244,7 @@ class Recovery:
         message.inbound, message.root = inbound.index, delivered.root
         message.content, message.size = delivered.content, delivered.size
         message.deadline_at_ms, message.closing = delivered.deadline_at_ms, delivered.closing
-        message.received_at_ms = delivered.received_at_ms
+        message.received_at_ms, message.deliveries = delivered.received_at_ms, delivered.deliveries
         message.cost, message.kind = delivered.cost, delivered.kind
         if message.queue < FIRST_PARKING_QUEUE:
             inbound.unacked += 1

@@ -10,7 +10,7 @@ from dispatcher.amqp.events import Delivery, Fetched
 from dispatcher.amqp.grouping import Grouping
 from dispatcher.amqp.parked import read_parked
 from dispatcher.amqp.pricing import kind_of, pricing
-from dispatcher.amqp.relay import read_content
+from dispatcher.amqp.relay import delivery_count, read_content
 from dispatcher.core.model import BarrierMark, Message
 from dispatcher.errors import ProtocolViolation
 from dispatcher.settings import LaneSettings
@@ -63,6 +63,8 @@ class Intake:
             )  # fmt: skip
             if type(message) is BarrierMark:
                 message.command = content.marker or ""
+            if delivery.redelivered and message.refusal is None:
+                message.deliveries = delivery_count(delivery.properties)
             # A parked copy has these names instead of the group.
             names = len(content.exchange) + len(content.routing_key) + self._names_bytes_max
             if len(content.properties) + max(names, len(group or b"")) > room:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dispatcher.amqp.events import Delivery
 from dispatcher.amqp.grouping import Grouping
-from dispatcher.amqp.relay import read_content
+from dispatcher.amqp.relay import delivery_count, read_content
 from tests.amqp.samples import EVERY_TYPE, field, long, properties, text
 
 COUNT = field("x-delivery-count", "l", (1).to_bytes(8))
@@ -55,6 +55,8 @@ def test_the_order_of_headers_does_not_matter() -> None:
 
 
 def test_a_nested_delivery_count_is_the_producers_own() -> None:
+    assert delivery_count(properties(field("a", "F", long(COUNT)))) == 0
+    assert delivery_count(properties(ONE, COUNT)) == 1
     nested = field("a", "F", long(COUNT))
     assert fingerprint(properties(nested)) != fingerprint(properties(field("a", "F", long(b""))))
     assert fingerprint(properties(text("a", COUNT))) != fingerprint(properties(text("a", "")))

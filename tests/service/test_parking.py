@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from dispatcher.amqp.methods import QueueDeclare
+from dispatcher.core.bounds import DELIVERIES_MAX
 from dispatcher.errors import ChannelRefused
 from dispatcher.redis_store.scripts import LaneKeys
 from dispatcher.service.topology import parking_queues
@@ -202,6 +203,25 @@ async def test_a_parked_group_survives_a_redis_that_comes_back_empty(bench: Benc
         assert got == sorted(got)
     await has_no_parking_queue(client, bench)
     await bench.acked()
+
+
+async def test_what_a_quorum_queue_has_delivered_ten_times_is_parked(bench: Bench) -> None:
+    """RabbitMQ 4 drops it at the 21st time."""
+    client = await bench.client()
+    await client.declare("in", x_queue_type="quorum")
+    for number in range(3):
+        client.send("in", b"%d" % number, "a")
+    await client.confirmed()
+    for lost in range(DELIVERIES_MAX + 1):
+        await bench.run(orders={"inbound": [{"queue": "in"}]})
+        if lost < DELIVERIES_MAX:
+            await eventually(lambda: bench.status()["held"] == 3)
+            await bench.crash()
+    await eventually(lambda: bench.status()["parked"] == 3, what="all of it is parked")
+    consumer = await bench.joined("c1")
+    await consumer.has(3)
+    assert numbers(consumer, "a") == [0, 1, 2]
+    await has_no_parking_queue(client, bench)
 
 
 async def test_a_paused_groups_backlog_is_parked_and_resumed_in_order(bench: Bench) -> None:

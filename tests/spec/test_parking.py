@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dispatcher.core.bounds import DELIVERIES_MAX
 from dispatcher.core.events import PublishersBlocked
 from dispatcher.core.parking import BLOCKED_MS, LINGER_MS
 from tests.spec.flag_bench import said
@@ -333,3 +334,30 @@ def test_an_alarm_holds_back_moves() -> None:
     assert bench.in_parking() == ["a2", "a3", "a4", "a5"]
     bench.settle_each("one", range(1, 6))
     assert numbers(bench) == [1, 2, 3, 4, 5]
+
+
+def test_what_a_quorum_queue_has_delivered_often_is_parked_with_its_group() -> None:
+    clause("P-8", "with all of its group that waits")
+    bench = ParkingBench()
+    bench.join("one", prefetch=1)
+    bench.arrive("b1", "b2", "a1")
+    bench.arrive("a2", "-1", deliveries=DELIVERIES_MAX, redelivered=True)
+    bench.arrive("a3")
+    bench.run()
+    assert bench.in_parking() == ["-1", "a1", "a2", "a3"], "b2 has not been delivered often"
+    for name in ("b1", "b2", "-1", "a1", "a2", "a3"):
+        bench.settle("one", name)
+        bench.run()
+    assert numbers(bench) == [1, 2, 3]
+
+
+def test_what_a_quorum_queue_has_delivered_often_is_parked_when_its_consumer_is_over() -> None:
+    clause("P-8", "What is in processing is not")
+    bench = ParkingBench()
+    bench.join("one")
+    bench.arrive("a1", deliveries=DELIVERIES_MAX, redelivered=True)
+    bench.run()
+    assert not bench.moved
+    bench.die("one")
+    bench.run()
+    assert bench.in_parking() == ["a1"]
