@@ -90,7 +90,8 @@ class Settings:
     """What differs from seed to seed beside the faults."""
 
     reconnect_grace: str
-    look_ahead: int
+    look_ahead: int  # a small one is full of what waits for a frozen consumer
+    park_after: str
     top_up: bool
     queue_version: int
     groups: int  # of a producer at a time; the fewer, the more of each is in flight
@@ -105,7 +106,8 @@ class Settings:
     def lane_keys(self, policy: str) -> dict[str, Any]:
         """What a lane of this policy is configured with, beside its inbound queues."""
         keys: dict[str, Any] = {
-            "policy": policy, "look_ahead": self.look_ahead, "reconnect_grace": self.reconnect_grace,
+            "policy": policy, "look_ahead": self.look_ahead, "park_after": self.park_after,
+            "reconnect_grace": self.reconnect_grace,
             "rebalance": {"pause": self.pause}, "retry": {"attempts": self.retry_attempts},
             "start": {"consumers": self.start_consumers, "wait": "2s" if self.start_consumers else "0"},
         }  # fmt: skip
@@ -136,7 +138,7 @@ class Plan:
         chance = random.Random(seed)
         self.settings = Settings(
             reconnect_grace=chance.choice(["0s", "0s", "2s"]),
-            look_ahead=chance.choice([10_000, 300]),
+            **_look_ahead(chance.choice([10_000, 300]), random.Random(f"{seed} parking")),
             top_up=chance.random() < 0.3,
             queue_version=chance.choice(QUEUE_VERSIONS),
             groups=chance.choice([6, 12, 40]),
@@ -164,6 +166,13 @@ def _lane_options(chance: random.Random) -> dict[str, Any]:
         "start_consumers": chance.choice([0, 0, 3]),
         "retry_attempts": chance.choice([2, 3, 3]),
     }
+
+
+def _look_ahead(usual: int, chance: random.Random) -> dict[str, Any]:
+    """Often so small, or so short, that much is parked."""
+    return {
+        "look_ahead": chance.choice([usual, 100, 40]), "park_after": chance.choice(["10m", "10m", "500ms"])
+    }  # fmt: skip
 
 
 def _drawn(chance: random.Random, stream: Stream, seconds: float) -> list[Fault]:

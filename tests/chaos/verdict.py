@@ -14,6 +14,7 @@ from tests.recovery.checker import say, violations
 from tests.recovery.record import Handling, Number
 from tests.recovery.scene import wrongly_dead
 from tests.service.clients import Client
+from tests.service.harness import log_records
 from tests.service.protocol_consumer import read_properties
 from tests.waiting import eventually
 
@@ -55,7 +56,7 @@ async def end_and_judge(stage: Stage) -> Verdict:
         found = await asyncio.to_thread(violations, evidence.handlings, evidence.story)
         found += evidence.wrong_ends
         found += await _left_over(client, lane, evidence, dead)
-        verdict.lanes.append(LaneVerdict(lane, evidence, _counts(evidence, dead), found))
+        verdict.lanes.append(LaneVerdict(lane, evidence, _counts(stage, evidence, dead), found))
     await client.close()
     return verdict
 
@@ -99,7 +100,7 @@ async def _is_drained(stage: Stage, client: Client) -> bool:
 
 def _says_idle(metrics: str, lane: str) -> bool:
     lines = set(metrics.splitlines())
-    names = ("messages_held", "messages_in_flight", "copies_unconfirmed")
+    names = ("messages_held", "messages_in_flight", "messages_parked", "parking_queues", "copies_unconfirmed")
     leads = f'dispatcher_lane_active{{lane="{lane}"}} 1.0' in lines
     return leads and all(f'dispatcher_{name}{{lane="{lane}"}} 0.0' in lines for name in names)
 
@@ -144,7 +145,7 @@ async def _left_over(client: Client, lane: LaneOnStage, evidence: Evidence, dead
     return found + wrongly_dead(bodies, others, once=once, repeated=evidence.story.repeated)
 
 
-def _counts(evidence: Evidence, dead: list[Fetched]) -> dict[str, int]:
+def _counts(stage: Stage, evidence: Evidence, dead: list[Fetched]) -> dict[str, int]:
     """What there was, so that a reader sees how much was tried."""
     handlings, story = evidence.handlings, evidence.story
     by_message: Counter[Number] = Counter(handling.message for handling in handlings)
@@ -161,8 +162,15 @@ def _counts(evidence: Evidence, dead: list[Fetched]) -> dict[str, int]:
         "incarnations": len({handling.life for handling in handlings}),
         "incarnations that ended badly": len(story.killed_at),
         "groups": len({handling.message.group for handling in handlings}),
+        "parking queues made": _parking_queues(stage, evidence.lane),
         "times that nobody could remember": len(story.forgotten),
     }
+
+
+def _parking_queues(stage: Stage, lane: LaneOnStage) -> int:
+    """How many were made, by the logs of all dispatchers that were ever started."""
+    records = [record for replica in stage.replicas for record in log_records(replica.process.whole_log())]
+    return sum(r.get("event") == "parking_begins" and r.get("lane") == lane.name for r in records)
 
 
 def lives_of(verdict: LaneVerdict) -> list[str]:
