@@ -110,9 +110,13 @@ class Subject:
     def mb(self, field: str) -> float:
         return memory_bytes(self._process.pid, field) / 1e6
 
+    async def metric(self, name: str) -> int:
+        """A counter or gauge of the process."""
+        return int(await asyncio.to_thread(self._process.metric, name))
+
     async def settled(self) -> int:
         """How many messages were settled so far."""
-        return int(await asyncio.to_thread(self._process.metric, "dispatcher_settled_total"))
+        return await self.metric("dispatcher_settled_total")
 
     async def until_settled(self, count: int) -> None:
         """Wait for so many settles. Raises DispatcherError when there are none for a while."""

@@ -27,9 +27,9 @@ SENT_AT_BYTES: Final = 8
 _HEADERS_DELIVERY_MODE_MESSAGE_ID: Final = (1 << 13 | 1 << 12 | 1 << 7).to_bytes(2, "big")
 
 
-def properties(number: int, groups: int = GROUPS) -> bytes:
+def properties(number: int, groups: int = GROUPS, prefix: bytes = b"group") -> bytes:
     """Property list of message `number`: its group as a header, persistent, a message id."""
-    table = string_field(b"x-group-id", b"group-%03d" % (number % groups))
+    table = string_field(b"x-group-id", b"%b-%03d" % (prefix, number % groups))
     identity = b"%036d" % number
     return b"".join((
         _HEADERS_DELIVERY_MODE_MESSAGE_ID, pack_u32(len(table)), table, b"\x02",
@@ -45,9 +45,17 @@ def body(number: int, sent_at_ns: int = 0, size: int = BODY_BYTES) -> bytes:
 class Publisher:
     """One connection that publishes to one queue through the default exchange, with confirms."""
 
-    def __init__(self, queue: str, *, groups: int = GROUPS, body_bytes: int = BODY_BYTES) -> None:
+    def __init__(
+        self,
+        queue: str,
+        *,
+        groups: int = GROUPS,
+        group_prefix: bytes = b"group",
+        body_bytes: int = BODY_BYTES,
+    ) -> None:
         self._queue = queue
         self._groups = groups
+        self._group_prefix = group_prefix
         self._body_bytes = body_bytes
         self._window = PublishWindow()
         self._answered = asyncio.Event()
@@ -87,7 +95,7 @@ class Publisher:
         frames = []
         for number in numbers:
             content = body(number, sent_at_ns, self._body_bytes)
-            listed = properties(number, self._groups)
+            listed = properties(number, self._groups, self._group_prefix)
             frames.append(self._method)
             frames.append(content_frames(self._channel, listed, content, self._link.frame_max))
         last = self._link.write(self._channel, b"".join(frames), len(numbers))

@@ -1,0 +1,214 @@
+"""What a blocked group costs the others: `python -m bench.blocked`.
+
+One group's consumer is stuck with its first message, and a backlog of that group fills the inbound queue.
+A thousand other groups come behind it at a steady rate. Their wait, from publish to arrival, is compared
+with that of a run without the backlog. Exit code 1 when the p99 is more than twice as long, or the
+dispatcher's memory over its bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import redis
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from bench.memory import PEAK_MB_MAX, Subject, empty
+from bench.relay.consumers import PREFETCH, ProtocolConsumer
+from bench.relay.contenders import CONSUMERS, INBOUND, LANE, Place
+from bench.relay.load import Publisher
+from bench.relay.meter import Meter
+from bench.relay.report import machine
+from bench.relay.rounds import Stage
+from dispatcher.errors import DispatcherError
+from dispatcher.nodes import open_servers
+from dispatcher.protocol import LaneNames
+
+P99_RATIO_MAX: Final = 2.0
+#: Below this two waits differ by what else the machine does.
+P99_JUDGED_MIN_MS: Final = 5.0
+POLL_S: Final = 0.2
+STUCK_S: Final = 120.0
+#: Until consumers and dispatcher have started: their first messages would wait for that.
+WARM_UP_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The other groups' messages, from publish to arrival."""
+
+    p50_ms: float
+    p99_ms: float
+    longest_ms: float
+    peak_mb: float  # of the dispatcher, over its whole life
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    backlog: int
+    without: Wait
+    behind: Wait
+    parked_s: float  # from the first free capacity until all of the backlog was parked
+
+
+class StuckConsumer(ProtocolConsumer):
+    """Never settles what it has."""
+
+    def _settle(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def consuming(place: Place, consumers: list[ProtocolConsumer]) -> AsyncIterator[None]:
+    for consumer in consumers:
+        await consumer.open(place.amqp_url)
+    try:
+        yield
+    finally:
+        for consumer in consumers:
+            await consumer.close()
+
+
+async def waits(stage: Stage, backlog: int, messages: int, per_second: int) -> tuple[Wait, float]:
+    """One run. Returns also how long it took to park the backlog. Raises DispatcherError."""
+    async with stage.place() as place:
+        subject, names = Subject(place), LaneNames(LANE, place.redis_prefix)
+        stuck = StuckConsumer(Meter(sys.maxsize), names, "stuck")
+        meter = Meter(messages, latencies=True)
+        others = [ProtocolConsumer(meter, names, f"consumer-{number}") for number in range(CONSUMERS)]
+        with subject.running():
+            async with consuming(place, [stuck] if backlog else []):
+                await _fill(place, backlog)
+                await asyncio.sleep(WARM_UP_S)
+                begun = time.monotonic()
+                async with consuming(place, others):
+                    await _until_parked(subject, backlog - PREFETCH)
+                    parked_s = time.monotonic() - begun
+                    await asyncio.sleep(WARM_UP_S)
+                    await _send(place, meter, messages, per_second)
+                    wait = _wait(meter, subject)
+        await empty(place)
+        return wait, parked_s
+
+
+async def _fill(place: Place, backlog: int) -> None:
+    """The first message of the group finds only the consumer that will be stuck."""
+    publisher = Publisher(INBOUND, groups=1, group_prefix=b"blocked")
+    await publisher.open(place.amqp_url)
+    await publisher.fill(backlog)
+    await publisher.close()
+
+
+async def _until_parked(subject: Subject, count: int) -> None:
+    seen, since = 0, time.monotonic()
+    while seen < count:
+        await asyncio.sleep(POLL_S)
+        parked = await subject.metric("dispatcher_messages_parked")
+        if parked > seen:
+            seen, since = parked, time.monotonic()
+        elif time.monotonic() > since + STUCK_S:
+            raise DispatcherError(f"{parked} of {count} messages were parked, and no more")
+
+
+async def _send(place: Place, meter: Meter, messages: int, per_second: int) -> None:
+    publisher = Publisher(INBOUND)
+    await publisher.open(place.amqp_url)
+    await publisher.send_steadily(messages, per_second)
+    try:
+        await asyncio.wait_for(meter.done.wait(), STUCK_S)
+    except TimeoutError:
+        raise DispatcherError(f"stuck after {meter.count} of {messages} messages") from None
+    finally:
+        await publisher.close()
+    if meter.failure is not None:
+        raise DispatcherError(meter.failure)
+
+
+def _wait(meter: Meter, subject: Subject) -> Wait:
+    assert meter.latencies_ms is not None
+    cuts = statistics.quantiles(meter.latencies_ms, n=100)
+    return Wait(cuts[49], cuts[98], max(meter.latencies_ms), subject.mb("VmHWM"))
+
+
+async def measure(stage: Stage, options: argparse.Namespace) -> Measured:
+    count = round(options.seconds * options.rate)
+    without, _ = await waits(stage, 0, count, options.rate)
+    behind, parked_s = await waits(stage, options.messages, count, options.rate)
+    return Measured(options.messages, without, behind, parked_s)
+
+
+def report(console: Console, measured: Measured) -> None:
+    table = Table(caption="wait of 1,000 other groups' messages", caption_justify="left")
+    for title in ("blocked messages", "p50 ms", "p99 ms", "longest ms", "peak MB"):
+        table.add_column(title, justify="right")
+    for backlog, wait in ((0, measured.without), (measured.backlog, measured.behind)):
+        table.add_row(
+            f"{backlog:,}", f"{wait.p50_ms:.2f}", f"{wait.p99_ms:.2f}", f"{wait.longest_ms:.1f}",
+            f"{wait.peak_mb:.0f}",
+        )  # fmt: skip
+    console.print(table)
+    rate = measured.backlog / measured.parked_s
+    console.print(f"the backlog was parked in {measured.parked_s:.1f} s, {rate:,.0f} messages/s")
+
+
+def exceeded(measured: Measured) -> list[str]:
+    """Bounds that do not hold."""
+    found = []
+    allowed_ms = P99_RATIO_MAX * max(measured.without.p99_ms, P99_JUDGED_MIN_MS)
+    if measured.behind.p99_ms > allowed_ms:
+        found.append(
+            f"p99 {measured.behind.p99_ms:.1f} ms behind a blocked group: more than {allowed_ms:.1f}"
+        )
+    if measured.behind.peak_mb > PEAK_MB_MAX:
+        found.append(f"{measured.behind.peak_mb:.0f} MB: more than {PEAK_MB_MAX}")
+    return found
+
+
+def arguments(given: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.blocked", description=__doc__)
+    parser.add_argument("--messages", type=int, default=1_000_000, help="of the blocked group (1000000)")
+    parser.add_argument("--rate", type=int, default=1_000, help="of the others' messages a second (1000)")
+    parser.add_argument("--seconds", type=float, default=20, help="with the others (20)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
+    options = parser.parse_args(given)
+    if options.messages <= PREFETCH or options.rate < 1 or options.seconds * options.rate < 2:
+        parser.error(f"--messages must be more than {PREFETCH}, the prefetch; --rate and --seconds give some")
+    return options
+
+
+def main() -> int:
+    options = arguments(sys.argv[1:])
+    console = Console()
+    try:
+        with ExitStack() as running:
+            stage = Stage(running.enter_context(open_servers()))
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                measured = runner.run(measure(stage, options))
+    except (DispatcherError, redis.RedisError) as error:
+        print(f"bench.blocked: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    report(console, measured)
+    if options.json:
+        document = {"machine": machine() | stage.versions} | asdict(measured)
+        options.json.write_text(json.dumps(document, indent=2) + "\n")
+    for problem in (found := exceeded(measured)):
+        print(f"bench.blocked: {problem}", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

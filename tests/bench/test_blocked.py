@@ -1,0 +1,40 @@
+"""The benchmark of a blocked group runs with one command, and others don't wait for the group."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.blocked import Measured, Wait, exceeded
+from dispatcher.nodes import Servers
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+def test_a_backlog_larger_than_the_look_ahead_is_parked_and_others_go_on(
+    servers: Servers, tmp_path: Path
+) -> None:
+    file = tmp_path / "results.json"
+    small = ("--messages", "15000", "--rate", "200", "--seconds", "2")
+    ended = subprocess.run(
+        [sys.executable, "-m", "bench.blocked", *small, "--json", str(file)], cwd=ROOT,
+        env=servers.as_environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "the backlog was parked in" in ended.stdout, ended.stderr
+    document = json.loads(file.read_text())
+    # A busy machine makes single messages wait, in both runs; half of them wait for nothing.
+    assert document["behind"]["p50_ms"] < 50
+    assert document["behind"]["peak_mb"] < 300
+
+
+def test_a_bound_that_is_exceeded_is_named() -> None:
+    without = Wait(1.0, 10.0, 20.0, 70.0)
+    assert exceeded(Measured(10, without, Wait(1.0, 20.0, 90.0, 300.0), 1.0)) == []
+    p99, peak = exceeded(Measured(10, without, Wait(1.0, 20.1, 90.0, 301.0), 1.0))
+    assert p99.startswith("p99 20.1 ms behind a blocked group")
+    assert peak.startswith("301 MB")
