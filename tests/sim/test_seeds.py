@@ -30,9 +30,9 @@ LOGS = {
 CORE = {
     "acked_again", "adopted", "consumers_evicted", "consumers_frozen", "consumers_lost",
     "consumers_refused", "consumers_taken", "dead_lettered", "expired", "failed", "groups_closed",
-    "groups_forgotten", "groups_idled", "groups_moved", "joins", "leaves",
-    "overdue", "poisoned", "purged", "rebalances_on_join", "rejoins", "sent_again", "settled",
-    "settles_ignored", "taken_back", "unpublishable", "vanished",
+    "given_back", "groups_forgotten", "groups_idled", "groups_moved", "groups_parked", "joins", "leaves",
+    "overdue", "parked", "poisoned", "purged", "rebalances_on_join", "rejoins", "repeated_copies",
+    "sent_again", "settled", "settles_ignored", "taken_back", "unpublishable", "vanished",
 }  # fmt: skip
 
 

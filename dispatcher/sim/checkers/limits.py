@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.sim.checkers import Checker, HandOver
-from dispatcher.sim.history import Life
+from dispatcher.sim.life import Life
 from dispatcher.sim.world import World
 
 
