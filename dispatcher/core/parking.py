@@ -13,7 +13,7 @@ from typing import Final
 from dispatcher.core.bounds import DELIVERIES_MAX
 from dispatcher.core.effects import Record, SettledEntries
 from dispatcher.core.events import ParkingQueueDeleted, ParkingQueueOpened, ParkingQueueRead
-from dispatcher.core.groups import Group, GroupState
+from dispatcher.core.groups import Backlog, Group, GroupState
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.moves import Moves
@@ -131,7 +131,8 @@ class Parking:
                 waits = (m for m in inbound.aging if self._waits_in(inbound, m))
                 inbound.blocked_since_ms = self._park_largest(waits)
         for queue in list(state.parking.values()):
-            stuck = len(queue.here) >= state.options.look_ahead and queue.is_wanted(state.pool)
+            full = over or len(queue.here) >= state.options.look_ahead
+            stuck = full and not queue.at_end and queue.is_wanted(state.pool)
             queue.blocked_since_ms = self._since(queue.blocked_since_ms, stuck)
             if self._is_due(queue.blocked_since_ms):
                 waits = (m for m in queue.here.values() if m.state is MessageState.HELD and m.move is None)
@@ -220,7 +221,7 @@ class Parking:
         target.stored += 1  # something comes: one that was empty is not read to its end any more
         target.end_seen = False
         self._state.counters["groups_parked"] += 1
-        for backlog in list((group.backlogs or {}).values()):
+        for backlog in _stopped_first(group):
             for message in backlog.take_behind(target.index):
                 self._state.suspects.discard(message)
                 self._moves.wait(message, target)
@@ -365,6 +366,14 @@ def _taker(group: Group) -> str:
     if group.waits_for_operators:
         return HELD
     return group.taker.id if group.taker is not None else ANYBODY
+
+
+def _stopped_first(group: Group) -> list[Backlog]:
+    """What waits of the group, by inbound queue: that at whose head the group has stopped before the others,
+    for nothing of these can go before it."""
+    stop = group.flags.stop if group.flags is not None else None
+    backlogs = list((group.backlogs or {}).values())
+    return backlogs if stop is None else sorted(backlogs, key=lambda backlog: backlog.inbound != stop.inbound)
 
 
 def _without(queue: int, route: tuple[int, ...]) -> tuple[int, ...]:

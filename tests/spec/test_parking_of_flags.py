@@ -90,3 +90,41 @@ def test_where_one_of_a_group_is_out_at_a_time_what_is_read_waits_and_is_not_par
     bench.run()
     assert [name for name in bench.handed() if name[0] == "a"] == [f"a{n}" for n in range(1, 21)]
     assert len(bench.moved) == moved
+
+
+def test_where_a_group_has_stopped_is_parked_before_the_rest_of_it() -> None:
+    """What it got through another queue waits here too, and would fill the memory that reading needs."""
+    bench = ParkingBench(weights=(1, 1), look_ahead=10, stops_failed=True, look_ahead_bytes=2_000)
+    bench.join("one", prefetch=1)
+    bench.arrive("a1")
+    bench.join("two")
+    bench.arrive(*(f"a{number}" for number in range(2, 12)), inbound=1)
+    bench.fail("one", "a1", "no stock")
+    bench.run(BLOCKED_MS)
+    assert sorted(bench.in_parking(), key=lambda name: int(name[1:])) == [f"a{n}" for n in range(1, 12)]
+    assert bench.in_parking()[0] == "a1"
+    said(bench, "dead.drop", group="a")
+    bench.run()
+    bench.settle_each("one", range(2, 12))
+    assert bench.handed() == [f"a{number}" for number in range(1, 12)]
+
+
+def test_what_is_held_and_fills_the_memory_moves_out_of_the_way_of_what_could_go() -> None:
+    """Both are parked in the queue of what operators hold; one is resumed, and lies behind the other."""
+    bench = ParkingBench(look_ahead=40, look_ahead_bytes=2_000, park_after_ms=1_000)
+    bench.join("one")
+    bench.arrive("a1", "b1")
+    said(bench, "groups.pause", group="a")
+    said(bench, "groups.pause", group="b")
+    bench.arrive(*(f"a{number}" for number in range(2, 22)), *(f"b{number}" for number in range(2, 5)))
+    bench.run(1_000)
+    assert bench.in_parking()[-3:] == ["b2", "b3", "b4"]
+    bench.settle("one", "a1", "b1")
+    said(bench, "groups.resume", group="b")
+    bench.run(1_000)
+    assert bench.handed() == ["a1", "b1", "b2", "b3", "b4"]
+    bench.settle("one", "b2", "b3", "b4")
+    said(bench, "groups.resume", group="a")
+    bench.run(1_000)
+    bench.settle_each("one", range(2, 22))
+    assert [name for name in bench.handed() if name[0] == "a"] == [f"a{number}" for number in range(1, 22)]
