@@ -14,6 +14,8 @@ from dispatcher.sim.themes import THEMES
 SEEDS = 2_000
 #: The first ones also show that everything happens that is meant to.
 COVERING = 400
+#: What they don't meet by chance: a group is owned when an operator closes it.
+RARE = (508,)
 #: So many per test: enough of them for several processes to share, each far from the timeout.
 PART = 40
 
@@ -58,7 +60,7 @@ def _run(seed: int) -> Counter[tuple[str, str]]:
 def test_every_guarantee_holds_and_everything_happens_that_is_meant_to() -> None:
     """A fault that hits nothing, or a branch that no seed takes, proves nothing."""
     met: Counter[tuple[str, str]] = Counter()
-    for seed in range(1, COVERING + 1):
+    for seed in (*range(1, COVERING + 1), *RARE):
         met += _run(seed)
     assert not _expected() - set(met)
 
