@@ -70,7 +70,7 @@ def copies_published_before_the_commit(lane: Any, session: Any, store: Any) -> N
     _do_early(session, Dispatched)
 
 
-@planted("duplicates", seed=32)
+@planted("duplicates", seed=9)
 def control_acked_before_the_commit(lane: Any, session: Any, store: Any) -> None:
     """A settle is acked in the control queue before it is committed."""
     commit = session._commit
@@ -98,7 +98,7 @@ def take_back_not_committed(lane: Any, session: Any, store: Any) -> None:
     take_backs.take_back = silently
 
 
-@planted("loss", seed=238)
+@planted("loss", seed=18)
 def redelivered_flag_ignored(lane: Any, session: Any, store: Any) -> None:
     """A delivery that was never delivered before is matched with an entry."""
     claims = lane._recovery.claims
@@ -163,7 +163,7 @@ def settle_of_a_stale_incarnation_obeyed(lane: Any, session: Any, store: Any) ->
     lane._settlement.settle = for_whoever
 
 
-@planted("order", seed=2)
+@planted("order", seed=4)
 def dispatched_again_behind_newer_ones(lane: Any, session: Any, store: Any) -> None:
     """What is taken back goes behind the newer messages of its group."""
     take_backs = lane._membership._take_backs
@@ -182,7 +182,7 @@ def dispatched_again_behind_newer_ones(lane: Any, session: Any, store: Any) -> N
     take_backs._return_messages = behind
 
 
-@planted("order", "overlap", seed=24)
+@planted("order", "overlap", seed=26)
 def batch_released_one_early(lane: Any, session: Any, store: Any) -> None:
     """A group is free while one message of its batch is unsettled."""
     over = lane._settlement._over
@@ -196,7 +196,7 @@ def batch_released_one_early(lane: Any, session: Any, store: Any) -> None:
     lane._settlement._over = early
 
 
-@planted("share", seed=66)
+@planted("share", seed=50)
 def blocked_queues_earn_credit(lane: Any, session: Any, store: Any) -> None:
     """An inbound queue whose messages are all blocked earns credit."""
     turns = lane._delivery._turns
@@ -214,7 +214,7 @@ def blocked_queues_earn_credit(lane: Any, session: Any, store: Any) -> None:
     turns.pick = generous
 
 
-@planted("deaths", seed=137)
+@planted("deaths", "duplicates", seed=648)
 def marker_of_an_earlier_connection_obeyed(lane: Any, session: Any, store: Any) -> None:
     """A marker for a connection before the latest one ends its incarnation."""
     membership = lane._membership
@@ -232,14 +232,14 @@ class _Forgetful(deque[Any]):
         """Gone."""
 
 
-@planted("duplicates", seed=78)
+@planted("duplicates", seed=4)
 def unproven_settled_entries_forgotten(lane: Any, session: Any, store: Any) -> None:
     """A checkpoint forgets settled originals whose acks are not proven."""
     for inbound in lane.state.inbounds:
         inbound.unproven = _Forgetful()
 
 
-@planted("liveness", "order", "overlap", seed=6)
+@planted("liveness", "order", "overlap", seed=13)
 def group_goes_on_before_its_entries_are_resolved(lane: Any, session: Any, store: Any) -> None:
     """A new leader goes on with a group before its originals are back."""
     groups = lane._groups
@@ -249,7 +249,7 @@ def group_goes_on_before_its_entries_are_resolved(lane: Any, session: Any, store
             groups._resolve(group)
 
 
-@planted("duplicates", seed=13)
+@planted("duplicates", seed=7)
 def sent_again_with_a_new_number(lane: Any, session: Any, store: Any) -> None:
     """What may not have arrived is sent again with a new seq."""
     groups = lane._groups
@@ -275,7 +275,7 @@ def returns_not_noticed(lane: Any, session: Any, store: Any) -> None:
     lane._membership.liveness.queue_gone = lambda queue: None
 
 
-@planted("poison", seed=21)
+@planted("poison", seed=2)
 def a_death_counted_for_every_neighbour(lane: Any, session: Any, store: Any) -> None:
     """A death counts for every message in the same hands."""
     suspects = lane._suspects
@@ -290,7 +290,7 @@ def a_death_counted_for_every_neighbour(lane: Any, session: Any, store: Any) -> 
     lane.state.suspect_after = 1_000_000
 
 
-@planted("duplicates", seed=7)
+@planted("duplicates", seed=1)
 def attempt_not_counted(lane: Any, session: Any, store: Any) -> None:
     """`x-dispatch-attempt` stays the same when a message is handed over again."""
     take_backs = lane._membership._take_backs
@@ -304,13 +304,13 @@ def attempt_not_counted(lane: Any, session: Any, store: Any) -> None:
     take_backs._return_messages = forgiving
 
 
-@planted("liveness", seed=5)
+@planted("liveness", seed=1)
 def refused_copies_not_withdrawn(lane: Any, session: Any, store: Any) -> None:
     """A copy that RabbitMQ refused stays in its consumer's hands."""
     lane._handlers[CopyRefused] = lambda event: None
 
 
-@planted("duplicates", seed=4)
+@planted("duplicates", seed=40)
 def broker_restart_not_noticed(lane: Any, session: Any, store: Any) -> None:
     """That a killed broker may have forgotten proven acks is not thought of."""
     for inbound in lane.state.inbounds:
@@ -339,7 +339,7 @@ def operation_without_a_barrier(lane: Any, session: Any, store: Any) -> None:
     operations._raise_barrier = lambda operation: operation.awaited.clear()
 
 
-@planted("operations", "duplicates", seed=17)
+@planted("operations", "duplicates", seed=75)
 def purge_not_in_the_journal(lane: Any, session: Any, store: Any) -> None:
     """What is purged is acked, and the journal does not say so."""
     operations, state = lane._operations, lane.state
@@ -353,7 +353,7 @@ def purge_not_in_the_journal(lane: Any, session: Any, store: Any) -> None:
     operations._purge = forgetful
 
 
-@planted("said", "order", seed=2)
+@planted("said", "order", seed=20)
 def released_behind_its_followers(lane: Any, session: Any, store: Any) -> None:
     """A message at which its group has stopped waits behind those that came after it."""
     settlement, state = lane._settlement, lane.state
@@ -368,7 +368,7 @@ def released_behind_its_followers(lane: Any, session: Any, store: Any) -> None:
     settlement._wait_in_front = wait_behind
 
 
-@planted("limits", seed=1)
+@planted("limits", seed=32)
 def limit_of_an_id_not_obeyed(lane: Any, session: Any, store: Any) -> None:
     """An id of a concurrent lane has more in flight than its limit."""
     if lane.state.limits is not None:
