@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Final
 
 #: A broker that is killed forgets up to 32,768 acks of a busy classic queue (its index journal).
@@ -13,7 +14,7 @@ UNCONFIRMED_BYTES_MAX: Final = 8 * 1024 * 1024
 ORIGINAL_BYTES: Final = 1_000
 #: Of `look_ahead_bytes` originals may take this part. The rest is for what RabbitMQ has under way when
 #: fetching stops, for copies on their way out, and for buffers.
-HELD_BYTES_PART: Final = 5 / 8
+HELD_BYTES_PART: Final = Fraction(5, 8)
 #: What may come of an inbound queue while fetching is stopped; none would mean no limit to RabbitMQ.
 STOPPED_WINDOW: Final = 1
 #: A consumer that dies may have owned very many groups; one commit must stay short.
