@@ -1,47 +1,19 @@
-"""Bugs to plant: each changes the pieces of every new leadership, as a programmer could have got them wrong.
-
-They live here only: the product has no switch for any of them. The first line of each docstring is the bug's
-row in docs/simulation.md.
-"""
+"""Bugs to plant into what every leader does."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from dispatcher.amqp.methods import QueueDeclare
 from dispatcher.core.effects import AckInbound, Dispatched, Taken
 from dispatcher.core.entries import copy_of
 from dispatcher.core.events import CopyRefused, MessagesArrived
 from dispatcher.core.groups import GroupState
 from dispatcher.protocol import Marker
-
-Plant = Callable[[Any, Any, Any], None]  # (lane, session, store)
-
-
-class Planted(NamedTuple):
-    """A bug, and who has to find it."""
-
-    plant: Plant
-    bug: str
-    checkers: tuple[str, ...]  # one of them finds it; anything else that happens does not count
-    seed: int  # where the search begins: one that found it when this was written
-
-
-PLANTS: dict[str, Planted] = {}
-
-
-def planted(*checkers: str, seed: int) -> Callable[[Plant], Plant]:
-    def register(plant: Plant) -> Plant:
-        bug = (plant.__doc__ or "").partition("\n")[0]
-        PLANTS[plant.__name__] = Planted(plant, bug, checkers, seed)
-        return plant
-
-    return register
+from tests.sim.plants.planting import planted
 
 
 def _do_early(session: Any, kind: type) -> None:
@@ -386,27 +358,3 @@ def several_requests_at_a_time(lane: Any, session: Any, store: Any) -> None:
         commit(effects)
 
     session._commit = commit_unlocked
-
-
-@planted("order", seed=2)
-def parked_group_goes_on_directly(lane: Any, session: Any, store: Any) -> None:
-    """What arrives of a parked group does not go behind what is parked of it."""
-    lane.state.parking.next_stop = lambda group, queue: None
-
-
-@planted("loss", seed=4)
-def parking_queue_used_before_it_is_on_disk(lane: Any, session: Any, store: Any) -> None:
-    """A parking queue is used as soon as RabbitMQ says that it is there."""
-    call = session._link.call
-
-    async def as_if_it_was_there(answer: Any) -> Any:
-        declared = await answer
-        declared.message_count = 1
-        return declared
-
-    def noting(channel: int, method: Any) -> Any:
-        answer = call(channel, method)
-        is_new = isinstance(method, QueueDeclare) and not method.passive and ".park." in method.queue
-        return as_if_it_was_there(answer) if is_new else answer
-
-    session._link.call = noting

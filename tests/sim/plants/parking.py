@@ -1,0 +1,32 @@
+"""Bugs to plant into parking."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dispatcher.amqp.methods import QueueDeclare
+from tests.sim.plants.planting import planted
+
+
+@planted("order", seed=2)
+def parked_group_goes_on_directly(lane: Any, session: Any, store: Any) -> None:
+    """What arrives of a parked group does not go behind what is parked of it."""
+    lane.state.parking.next_stop = lambda group, queue: None
+
+
+@planted("loss", seed=4)
+def parking_queue_used_before_it_is_on_disk(lane: Any, session: Any, store: Any) -> None:
+    """A parking queue is used as soon as RabbitMQ says that it is there."""
+    call = session._link.call
+
+    async def as_if_it_was_there(answer: Any) -> Any:
+        declared = await answer
+        declared.message_count = 1
+        return declared
+
+    def noting(channel: int, method: Any) -> Any:
+        answer = call(channel, method)
+        is_new = isinstance(method, QueueDeclare) and not method.passive and ".park." in method.queue
+        return as_if_it_was_there(answer) if is_new else answer
+
+    session._link.call = noting
