@@ -42,7 +42,7 @@ def copies_published_before_the_commit(lane: Any, session: Any, store: Any) -> N
     _do_early(session, Dispatched)
 
 
-@planted("duplicates", seed=9)
+@planted("duplicates", seed=159)
 def control_acked_before_the_commit(lane: Any, session: Any, store: Any) -> None:
     """A settle is acked in the control queue before it is committed."""
     commit = session._commit
@@ -110,7 +110,7 @@ def numbers_go_on_from_what_redis_has(lane: Any, session: Any, store: Any) -> No
     lane._adoption.heard_of = lambda seq: None
 
 
-@planted("fence", seed=23)
+@planted("fence", seed=39)
 def lane_epoch_not_checked(lane: Any, session: Any, store: Any) -> None:
     """Redis takes a commit of a former leader."""
     keys = store.world.redis.keys
@@ -247,7 +247,7 @@ def returns_not_noticed(lane: Any, session: Any, store: Any) -> None:
     lane._membership.liveness.queue_gone = lambda queue: None
 
 
-@planted("poison", seed=2)
+@planted("poison", seed=4)
 def a_death_counted_for_every_neighbour(lane: Any, session: Any, store: Any) -> None:
     """A death counts for every message in the same hands."""
     suspects = lane._suspects
