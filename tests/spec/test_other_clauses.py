@@ -178,6 +178,8 @@ def test_d6_settles_of_what_is_not_theirs_are_counted_and_ignored() -> None:
     bench.step(after_ms=600)
     assert ("settles_ignored", {"consumer": other, "count": 1}) in bench.told
     holder = bench.holder("a1")
+    bench.step(Settle(consumer=other, incarnation=f"{holder}-1", acked=((seq, seq),)))
+    assert bench.acked == [], "the incarnation is another's"
     bench.step(Settle(consumer=holder, incarnation=f"{holder}-1", acked=((1, seq + 100),)))
     assert bench.acked == [b"a1"]
 
@@ -207,6 +209,28 @@ def test_c1_a_queue_is_asked_after_in_time_whenever_the_last_message_went_to_it(
     sent_at_ms = bench.now_ms
     _run_timers_until_pinged(bench, "one-1.1")
     assert bench.now_ms - sent_at_ms <= 500
+
+
+def test_c1_the_queue_of_who_owns_a_group_is_asked_after_too() -> None:
+    clause("C-1", "at the latest `liveness_interval` after the last")
+    bench = LaneBench(liveness_interval_ms=500)
+    bench.join("one")
+    bench.arrive("a1")
+    bench.settle("one", "a1")
+    since_ms = bench.now_ms
+    _run_timers_until_pinged(bench, "one-1.1")
+    assert bench.now_ms - since_ms <= 500, "its heartbeats would tell much later"
+
+
+def test_c1_the_grace_passes_before_a_consumer_is_taken_back() -> None:
+    clause("C-1", "After `reconnect_grace`, and when every settle")
+    bench = LaneBench(reconnect_grace_ms=5_000)
+    bench.join("one")
+    bench.step(QueueReturned("one-1.1"))
+    bench.step(after_ms=4_998)
+    assert not bench.markers
+    bench.step(after_ms=2)
+    assert [marker.incarnation for marker in bench.markers] == ["one-1"]
 
 
 def _run_timers_until_pinged(bench: LaneBench, queue: str) -> None:

@@ -24,6 +24,17 @@ def test_o2_a_new_group_goes_to_the_consumer_that_owns_the_fewest() -> None:
     assert owners.count("two") == 3
 
 
+@pytest.mark.seed("Q7")
+def test_o2_of_those_with_free_capacity_it_is_who_owns_the_fewest() -> None:
+    clause("O-2", "the one that owns the fewest groups, among those the one that was given something longest")
+    bench = LaneBench()
+    bench.join("one")
+    bench.arrive("a1", "b1")
+    bench.join("two")
+    bench.arrive("c1", "d1", "e1", "f1")
+    assert [bench.holder(name) for name in ("c1", "d1", "e1", "f1")] == ["two", "two", "one", "two"]
+
+
 def test_o3_the_owner_keeps_its_group_while_that_is_empty() -> None:
     clause("O-3", "Under `exclusive` the owner keeps its group while that is empty")
     bench = LaneBench()
