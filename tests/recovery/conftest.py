@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Vhost
-from tests.recovery.scene import WORK_MS, Scene, scene_of
+from tests.recovery.scene import KINDS, WORK_MS, Scene, scene_of
 
 OpenScene = Callable[..., Awaitable[Scene]]
 
@@ -22,11 +22,16 @@ async def open_scene(tmp_path: Path) -> AsyncIterator[OpenScene]:
     async with AsyncExitStack() as stack:
 
         async def opened(
-            vhost: Vhost, policy: str, dispatchers: int = 2, work_ms: int = WORK_MS, **options: str
+            vhost: Vhost,
+            policy: str,
+            dispatchers: int = 2,
+            work_ms: int = WORK_MS,
+            kinds: tuple[str, ...] = KINDS,
+            **options: str,
         ) -> Scene:
             seed = random.randrange(sys.maxsize)
             scene = await stack.enter_async_context(scene_of(vhost, tmp_path, policy, seed))
-            scene.work_ms = work_ms
+            scene.work_ms, scene.kinds = work_ms, kinds
             await scene.begin(dispatchers, **options)
             return scene
 

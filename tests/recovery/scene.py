@@ -41,6 +41,8 @@ from tests.waiting import eventually
 QUEUES = ["high", "low"]
 GROUPS = 40
 WORK_MS = 4
+#: Of the consumers that are there from the beginning, see tests.recovery.worker.
+KINDS = ("async", "async", "async", "blocking")
 PREFETCH = 30
 RATE = 400
 #: Newer brokers drop a message at the 21st lost connection if nobody says otherwise.
@@ -73,6 +75,7 @@ class Scene:
         self.dispatcher_killed_at: list[float] = []  # seconds since 1970
         self.forgotten: list[Forgotten] = []
         self.work_ms = WORK_MS
+        self.kinds = KINDS
         self._lives_of: dict[str, int] = {}
         self._counted: dict[Path, tuple[int, int]] = {}  # of each record: bytes read, handlings in them
 
@@ -201,8 +204,8 @@ class Scene:
         return life
 
     def start_consumers(self) -> None:
-        for number in range(4):
-            self.start_consumer(f"c{number}", "blocking" if number == 3 else "async")
+        for number, kind in enumerate(self.kinds):
+            self.start_consumer(f"c{number}", kind)
 
     async def has_consumers(self, count: int) -> None:
         """Wait until that many consumers have joined, by the leader's metrics."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-
 import pytest
 
 from tests.conftest import Vhost
@@ -12,23 +10,27 @@ from tests.recovery.record import Handling
 from tests.recovery.scene import Scene
 
 KILLS = 8
+#: What is promised. Of that a death takes at most `liveness_interval`, half of it, to be seen.
 WITHIN_S = 1.0
 #: Long enough that everybody has several messages in hand at any time.
 WORK_MS = 40
+#: They note when a message has reached them, not just when its turn has come.
+KIND = "iterating"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 
-def _handed_over_again_s(scene: Scene, record: list[Handling]) -> list[float]:
-    """For each kill: from the kill to the start of the last message that it left to others."""
+def _reached_s(scene: Scene, record: list[Handling]) -> dict[str, float]:
+    """For each kill: from it to the arrival, at whoever got them next, of the last message that it left."""
     first_attempts = {h.message: h.life for h in record if h.attempt == 1}
     times: dict[str, float] = {}
     for handling in record:
         before = first_attempts.get(handling.message)
         killed_at = scene.killed_at.get(before or "")
         if handling.attempt == 2 and before is not None and killed_at is not None:
-            times[before] = max(times.get(before, 0.0), handling.start - killed_at)
-    return list(times.values())
+            assert handling.received is not None
+            times[before] = max(times.get(before, 0.0), handling.received - killed_at)
+    return times
 
 
 @pytest.mark.seed("Q9", "A3", "R15")
@@ -36,15 +38,15 @@ def _handed_over_again_s(scene: Scene, record: list[Handling]) -> list[float]:
 async def test_others_get_its_messages_within_a_second(
     vhost: Vhost, open_scene: OpenScene, policy: str
 ) -> None:
-    scene = await open_scene(vhost, policy, dispatchers=1, work_ms=WORK_MS)
+    scene = await open_scene(vhost, policy, dispatchers=1, work_ms=WORK_MS, kinds=(KIND,) * 4)
     for _ in range(KILLS):
-        life = scene.random.choice(scene.living())
+        life = scene.random.choice(scene.living()[:-1])  # the latest may have nothing in hand yet
         scene.kill_consumer(life)
-        scene.start_consumer(life.consumer_id)
+        scene.start_consumer(life.consumer_id, KIND)
         await scene.goes_on(150)
         await scene.has_consumers(4)
     await scene.verify()
-    times = _handed_over_again_s(scene, scene.record())
-    print(f"{policy}: {len(times)} kills, handed over again after {sorted(round(t, 3) for t in times)} s")
+    times = _reached_s(scene, scene.record())
+    print(f"{policy}: {len(times)} kills, reached others after {[round(t, 3) for t in times.values()]} s")
     assert times, "no kill hit a message in hand"
-    assert statistics.median(times) < WITHIN_S
+    assert max(times.values()) < WITHIN_S, times

@@ -55,7 +55,7 @@ async def _back(scene: Scene, server: LocalRedis) -> None:
 
 @pytest.mark.seed("A25")
 @pytest.mark.parametrize("policy", ["exclusive", "sequenced"])
-async def test_back_with_its_data(
+async def test_back_with_its_data_and_then_empty(
     vhost: Vhost, own_redis: LocalRedis, open_scene: OpenScene, policy: str
 ) -> None:
     scene = await open_scene(_with(vhost, own_redis), policy)
@@ -64,12 +64,6 @@ async def test_back_with_its_data(
     await _back(scene, own_redis)
     await _away(scene, own_redis)
     await _back(scene, own_redis)
-    await scene.verify()
-
-
-@pytest.mark.parametrize("policy", ["exclusive", "sequenced"])
-async def test_back_empty(vhost: Vhost, own_redis: LocalRedis, open_scene: OpenScene, policy: str) -> None:
-    scene = await open_scene(_with(vhost, own_redis), policy)
     await _away(scene, own_redis)
     own_redis.wipe()
     await _back(scene, own_redis)
