@@ -16,6 +16,7 @@ from dispatcher.cli.check import check
 from dispatcher.cli.demo import demo
 from dispatcher.cli.output import print_error
 from dispatcher.cli.rebalance import rebalance
+from dispatcher.cli.reload import reload
 from dispatcher.cli.run import run
 from dispatcher.cli.sim import sim
 from dispatcher.cli.status import status
@@ -51,6 +52,7 @@ app.command()(status)
 app.add_typer(groups.app, name="groups")
 app.add_typer(consumers.app, name="consumers")
 app.command()(rebalance)
+app.command()(reload)
 app.add_typer(dead.app, name="dead")
 app.command()(demo)
 app.command()(sim)

@@ -17,4 +17,4 @@ def run(file: options.ConfigFile = options.DEFAULT_CONFIG) -> None:
     logs.configure()
     from dispatcher.service import process  # the other commands need none of it, and should start at once
 
-    raise typer.Exit(process.run(settings))
+    raise typer.Exit(process.run(settings, lambda: options.load_settings(file)))

@@ -200,6 +200,12 @@ class Lane:
         """Dispatch nothing from now on: whoever owns this lane is about to stop."""
         self.state.suspended_until_ms = NEVER_MS
 
+    def reconfigure(self, options: LaneOptions) -> None:
+        """Go on with these options (L-2). Only weights and what is looked up when it is needed may differ."""
+        self.state.options = options
+        for inbound, (_, weight) in zip(self.state.inbounds, options.inbounds, strict=True):
+            inbound.weight = weight
+
     def next_deadline_ms(self) -> int | None:
         """When `step` must run again even if nothing happens."""
         state = self.state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 from collections.abc import Callable
 from enum import Enum
@@ -32,7 +33,9 @@ from dispatcher.service.caution import NO_SUSPICION
 from dispatcher.service.channels import Channels
 from dispatcher.service.inbound_feed import InboundFeed, open_inbound
 from dispatcher.service.intake import Clock
+from dispatcher.service.operators import Reload
 from dispatcher.service.parking_feeds import find_parking_queues
+from dispatcher.service.reloading import Change, change_of
 from dispatcher.service.session import Session
 from dispatcher.service.topology import declare_lane, parking_queues, prepare_inbound
 from dispatcher.service.witness import Witness
@@ -75,12 +78,14 @@ class LaneRunner:
     session_type: type[Session] = Session
     parking_queues_max = PARKING_QUEUES_MAX
 
-    def __init__(self, settings: Settings, lane: LaneSettings) -> None:
+    def __init__(self, settings: Settings, lane: LaneSettings, reload: Reload | None = None) -> None:
         self.name = lane.name
         self.state = RunnerState.CONNECTING
         self.problem: str | None = None
         self._settings = settings
-        self._lane = lane
+        self._lane = lane  # as it is led, or going to be
+        self._wanted = lane  # as the configuration has it now
+        self._reload = reload
         self._names = LaneNames(lane.name, settings.prefix)
         self._clock = Clock()
         self._session: Session | None = None
@@ -119,6 +124,8 @@ class LaneRunner:
             begun_ms = self._clock.now_ms()
             try:
                 await self._lead_once()
+                if self.state is RunnerState.STOPPED:
+                    return
             except asyncio.CancelledError:
                 raise
             except (DispatcherError, OSError) as failure:
@@ -161,6 +168,30 @@ class LaneRunner:
         if link is not None:
             await link.close()
 
+    # -- another configuration --
+
+    def reconfigure(self, lane: LaneSettings) -> None:
+        """Go on with these settings: at once, or in a new leadership (dispatcher.service.reloading)."""
+        self._wanted = lane
+        if self.state is RunnerState.LEADING:
+            self._use_wanted()
+
+    def _use_wanted(self) -> None:
+        session = self._session
+        match change_of(self._lane, self._wanted):
+            case Change.AT_ONCE if session is not None:
+                self._lane = self._wanted
+                session.reconfigure(self._options())
+            case Change.ANEW if session is not None:
+                self._leaving = asyncio.create_task(self._leave(session))
+
+    async def _leave(self, session: Session) -> None:
+        """End a leadership that could go on: what is settled is acked first."""
+        log.info("lane_led_anew", lane=self.name)
+        with contextlib.suppress(DispatcherError):  # it has ended by itself
+            await session.drain()
+        session.end(None)
+
     # -- one leadership --
 
     async def _lead_once(self) -> None:
@@ -168,6 +199,7 @@ class LaneRunner:
         if self._session is not None:
             self._collect_garbage()  # the last leadership was full of cycles; nothing else looks for them
         self._session, self._channels, self._early = None, None, []
+        self._lane = self._wanted
         link = self._link = await self._open_link(self._on_events)
         store: LaneStore | None = None
         try:
@@ -177,6 +209,9 @@ class LaneRunner:
             self.state, self.problem = RunnerState.STANDBY, None
             if not await channels.take_lock():
                 self._is_new = False  # somebody led it in the meantime
+            if self._lane is not self._wanted:
+                self._lane = self._wanted
+                await prepare_inbound(link, self._lane)
             self.state = RunnerState.RECOVERING
             store = await self._open_store()
             session, witness = await self._take_over(link, channels, store)
@@ -185,11 +220,13 @@ class LaneRunner:
             self.leaderships += 1
             log.info("lane_led", lane=self.name)
             self._tasks.append(asyncio.create_task(witness.renew_after_recovery(session.decided_is_done)))
+            self._use_wanted()  # the file may have changed meanwhile
             try:
                 await session.ended
             finally:
                 self._suspicion = session.suspicion
                 session.leave()
+            await link.close()
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -215,7 +252,7 @@ class LaneRunner:
         """Lock, inbound, epoch, then the journal: in this order no late write of a former leader can be
         missed. One broker round trip after it: the lock was ours all the time."""
         session = self.session_type(
-            self._lane, self._names, link, channels, store, self._clock, self._suspicion
+            self._lane, self._names, link, channels, store, self._clock, self._suspicion, self._reload
         )
         witness = Witness(link, self._names)
         restarted = await witness.is_gone()

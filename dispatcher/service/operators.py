@@ -29,6 +29,10 @@ COMMAND_AGE_MS_MAX: Final = 60_000
 REFUSALS: Final = (CommandRefused, ProtocolViolation, ValueError, TypeError)
 
 
+#: Reads the configuration again and applies it: what became of each lane. Raises CommandRefused.
+Reload = Callable[[], Awaitable[dict[str, Any]]]
+
+
 class Operators:
     """Answers the lane's command queue."""
 
@@ -41,6 +45,7 @@ class Operators:
         surveys: Surveys,
         describe: Callable[[], dict[str, Any]],
         commands: Commands,
+        reload: Reload | None = None,
     ) -> None:
         self._views = views
         self._outbox = outbox
@@ -57,6 +62,8 @@ class Operators:
             "consumers.list": self._consumers,
             "dead.stopped": self._stopped,
         }
+        if reload is not None:
+            self._reads["reload"] = lambda _: reload()
 
     def status(self) -> dict[str, Any]:
         """The lane at a glance."""

@@ -29,6 +29,7 @@ from dispatcher.amqp.link import Link
 from dispatcher.core.effects import Effects
 from dispatcher.core.events import Event, MessagesArrived, PublishersBlocked, QueueReturned
 from dispatcher.core.lane import Lane
+from dispatcher.core.options import LaneOptions
 from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
 from dispatcher.core.views import Views
 from dispatcher.errors import BrokerUnavailable, DispatcherError, Fenced, InvalidTransition
@@ -39,7 +40,7 @@ from dispatcher.service.channels import Channels
 from dispatcher.service.control_inbox import ControlInbox
 from dispatcher.service.inbound_feed import InboundFeed
 from dispatcher.service.intake import Clock, Intake
-from dispatcher.service.operators import Operators
+from dispatcher.service.operators import Operators, Reload
 from dispatcher.service.outbox import Outbox
 from dispatcher.service.parking_feeds import ParkingFeeds
 from dispatcher.service.peeking import peek
@@ -73,6 +74,7 @@ class Session:
         store: LaneStore,
         clock: Clock,
         suspicion: Suspicion = NO_SUSPICION,
+        reload: Reload | None = None,
     ) -> None:
         self._settings = lane
         self._names = names
@@ -91,6 +93,7 @@ class Session:
         #: What the next session must know of publishes over which RabbitMQ ended a connection.
         self.suspicion = suspicion._replace(suspects=frozenset())
         self._suspicion = suspicion
+        self._reload = reload
 
     # -- life --
 
@@ -119,7 +122,7 @@ class Session:
         )  # fmt: skip
         self._operators = Operators(
             self.views, self._outbox, self._clock, surveys=self.surveys, describe=self._describe,
-            commands=lane.commands,
+            commands=lane.commands, reload=self._reload,
         )  # fmt: skip
         self._control = ControlInbox(
             self._names, self._link, self._channels, self._outbox, self._operators, lane.state.counters
@@ -127,13 +130,22 @@ class Session:
         self._commit(lane.start(self._clock.now_ms()))
         self._schedule()
 
-    def end(self, reason: BaseException) -> None:
+    def reconfigure(self, options: LaneOptions) -> None:
+        """Go on with other weights and timeouts; see Lane.reconfigure."""
+        self.lane.reconfigure(options)
+        self._schedule()
+
+    def end(self, reason: BaseException | None) -> None:
         """Stop; whoever awaits `ended` gets the reason. Nothing of this session is sent any more."""
         if self._timer is not None:
             self._timer.cancel()
         self._ticks.stop()
         self.leave()
-        if not self.ended.done():
+        if self.ended.done():
+            return
+        if reason is None:  # on purpose
+            self.ended.set_result(None)
+        else:
             self.ended.set_exception(reason)
 
     def leave(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dispatcher.sim.faults import KINDS
 from dispatcher.sim.faults.kinds import Fault
-from dispatcher.sim.faults.operators import FLAGS, OPERATIONS
+from dispatcher.sim.faults.operators import EDITS, FLAGS, OPERATIONS
 
 #: In a run with a theme so many of the faults are the theme's.
 _OF_THE_THEME: Final = 0.7
@@ -26,6 +26,8 @@ _PATIENT: Final = 0.7
 _WITH_FLAGS: Final = 1 / 5
 #: In so many of them operators operate on groups. Apart as well.
 _WITH_OPERATIONS: Final = 1 / 4
+#: In so many of them the configuration is changed. Apart as well.
+_WITH_EDITS: Final = 1 / 6
 #: Trouble rarely comes alone: so long after a fault another may follow it.
 _SOON_MS: Final = 60
 
@@ -149,12 +151,21 @@ def draw_flags(random: Random, busy_ms: int) -> tuple[Fault, ...]:
 
 def draw_operations(random: Random, busy_ms: int) -> tuple[Fault, ...]:
     """What operators do with groups, in some of the runs."""
-    if random.random() >= _WITH_OPERATIONS:
+    return _draw_apart(random, OPERATIONS, _WITH_OPERATIONS, busy_ms)
+
+
+def draw_edits(random: Random, busy_ms: int) -> tuple[Fault, ...]:
+    """How often the configuration is changed under the dispatchers, in some of the runs."""
+    return _draw_apart(random, EDITS, _WITH_EDITS, busy_ms)
+
+
+def _draw_apart(random: Random, kinds: tuple[str, ...], share: float, busy_ms: int) -> tuple[Fault, ...]:
+    if random.random() >= share:
         return ()
     return tuple(
         Fault(
             random.randrange(busy_ms),
-            random.choice(OPERATIONS),
+            random.choice(kinds),
             random.randrange(60),
             random.randrange(10_000),
             random.random() < _PATIENT,

@@ -10,7 +10,7 @@ from dispatcher.core.consumers import ConsumerState
 from dispatcher.core.lane import Lane
 from dispatcher.protocol import REASON_EXPIRED, LaneNames
 from dispatcher.settings import InboundSettings, LaneSettings, Settings
-from dispatcher.settings_parts import PolicyName
+from dispatcher.settings_parts import PlacementName, PolicyName
 from dispatcher.settings_types import Chosen
 from dispatcher.sim.broker import Broker
 from dispatcher.sim.checkers import Checker
@@ -41,6 +41,8 @@ RETURN_GRACE_MS: Final = 8_000
 class World:
     """The simulated world. `plants` change the pieces of each leadership (tests only)."""
 
+    _edits: dict[str, Any]  # what was changed in the configuration file
+
     def __init__(self, scenario: Scenario, *, plants: Sequence[Any] = (), verbose: bool = False) -> None:
         from dispatcher.sim.checkers.bounds import Bounds
         from dispatcher.sim.checkers.deaths import Deaths
@@ -64,7 +66,7 @@ class World:
         self.scheduler = Scheduler(scenario.seed)
         self.begun_at_ms = self.scheduler.now_ms
         self.names = LaneNames(LANE)
-        self._starts = 0
+        self._starts, self._edits = 0, {}
         self.liveness = Liveness(self)
         kinds = (
             Loss, Duplicates, Order, Overlap, Share, LimitsChecker, Fence, Deaths, Bounds, Poison, Said,
@@ -179,7 +181,17 @@ class World:
         """What the next dispatcher that starts reads."""
         self._starts += 1
         maps = self.scenario.group_maps
-        return _settings(self.scenario, maps[self._starts % len(maps)])
+        return _settings(self.scenario, maps[self._starts % len(maps)], self._edits)
+
+    def edit_settings(self, number: int) -> Settings:
+        """Change the file: other weights, every second time also what takes a new leadership."""
+        weights = [weight for _, weight, _ in self.scenario.inbounds]
+        shift = number % len(weights)
+        self._edits["weights"] = [weight + number % 3 for weight in weights[shift:] + weights[:shift]]
+        if number % 2:
+            names = list(PlacementName)
+            self._edits["placement"] = names[number // 2 % len(names)]
+        return self.next_settings()
 
     def met(self) -> Counter[tuple[str, str]]:
         """What happened in this run how often: faults that hit, what the servers did, the core's counters."""
@@ -215,10 +227,13 @@ class World:
         return [connection for connection in self.broker.connections if wanted(connection)]
 
 
-def _settings(scenario: Scenario, group_map: Chosen) -> Settings:
+def _settings(scenario: Scenario, group_map: Chosen, edits: dict[str, Any]) -> Settings:
+    weights = edits.get("weights") or [weight for _, weight, _ in scenario.inbounds]
+    queues = zip(scenario.inbounds, weights, strict=True)
+    options = {**scenario.options, **{key: value for key, value in edits.items() if key != "weights"}}
     lane = LaneSettings(
         name=LANE, policy=PolicyName(scenario.policy),
-        inbound=tuple(InboundSettings(queue=name, weight=weight) for name, weight, _ in scenario.inbounds),
-        group_map=group_map, **scenario.options,
+        inbound=tuple(InboundSettings(queue=name, weight=weight) for (name, _, _), weight in queues),
+        group_map=group_map, **options,
     )  # fmt: skip
     return Settings(lanes={LANE: lane})

@@ -25,6 +25,7 @@ class Share(Checker):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._begun: list[int] | None = None  # spent when the stretch began, less what was overdrawn
+        self._weights: list[int] = []
         self._cost = world.scenario.options["cost"].name
         self._cost_max = 1 if self._cost == "1" else MESSAGE_BYTES_MAX
 
@@ -54,7 +55,9 @@ class Share(Checker):
         if any(not inbound.ready or inbound.head() is None for inbound in inbounds):
             self._begun = None
             return
-        if self._begun is None:
+        weights = [inbound.weight for inbound in inbounds]
+        if self._begun is None or weights != self._weights:  # they were changed
+            self._weights = weights
             self._begun = [inbound.spent - max(0, -inbound.deficit) for inbound in inbounds]
             return
         served = [i.spent - begun for i, begun in zip(inbounds, self._begun, strict=True)]
@@ -62,5 +65,4 @@ class Share(Checker):
         at_once = self._cost_max * (self.world.batch_max if self._cost_max == 1 else self.world.batch_max + 1)
         slack = 2 + max(at_once / inbound.weight for inbound in inbounds)
         if max(rounds) - min(rounds) > slack:
-            weights = [inbound.weight for inbound in inbounds]
             self.violate(f"served {served} by weights {weights} while all had messages that could go")

@@ -19,6 +19,8 @@ _NOT_OLD_MS: Final = 24 * 3_600_000
 FLAGS: Final = ("pause_group", "pause_lane", "pin_group", "drain_consumer")
 #: What ends messages: drawn apart as well.
 OPERATIONS: Final = ("purge_group",)
+#: What changes the configuration: apart too.
+EDITS: Final = ("reload",)
 
 
 @fault(often=4)
@@ -90,6 +92,20 @@ def purge_group(faults: Faults, fault: Fault) -> bool:
         "dry_run": fault.target % 5 == 4,
     }  # fmt: skip
     return command(faults, fault, "groups.purge", arguments)
+
+
+@fault(often=0)
+def reload(faults: Faults, fault: Fault) -> bool:
+    """The file is changed, and the leader reads it again, or all who run do."""
+    world = faults.world
+    leader = world.leader()
+    (lane,) = world.edit_settings(fault.amount).lanes.values()
+    hit = False
+    for machine in world.dispatchers if fault.target % 2 else [leader]:
+        if machine is not None and machine.process is not None and machine.runner is not None:
+            machine.process.call_soon(machine.runner.reconfigure, lane)
+            hit = True
+    return hit
 
 
 def undo_everything(faults: Faults) -> None:
