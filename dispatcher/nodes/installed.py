@@ -42,6 +42,12 @@ def rabbitmq_server() -> Path:
     return _found("RabbitMQ", _find_rabbitmq)
 
 
+def erl_call() -> Path:
+    """Erlang's program that asks a node something; it comes with what RabbitMQ needs. Raises
+    ConfigurationError when there is none."""
+    return _found("RabbitMQ", _find_erl_call)
+
+
 def redis_server() -> Path:
     """The redis-server program. Raises ConfigurationError when there is none."""
     return _found("Redis", _find_redis)
@@ -104,6 +110,14 @@ def _as_root() -> list[str] | None:
     if sudo and subprocess.run([sudo, "-n", "true"], capture_output=True, check=False).returncode == 0:
         return [sudo, "-n"]
     return None
+
+
+def _find_erl_call() -> Path | None:
+    erl = shutil.which("erl")
+    if erl is None:
+        return None
+    root = Path(erl).resolve().parents[1]
+    return next(iter(sorted(root.glob("lib/erl_interface-*/bin/erl_call"), reverse=True)), None)
 
 
 def _find_redis() -> Path | None:

@@ -27,7 +27,7 @@ def _be_impatient(servers: PrivateServers) -> None:
     """For the connections that come from now on."""
     settings = {"consumer_timeout": TIMEOUT_MS, "channel_tick_interval": TICK_MS}
     acts = [f"application:set_env(rabbit, {name}, {value})" for name, value in settings.items()]
-    servers.rabbitmq.control("eval", f"{', '.join(acts)}.")
+    servers.rabbitmq.evaluate(", ".join(acts))
 
 
 async def test_originals_held_for_longer(private_servers: PrivateServers, open_scene: OpenScene) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pika
 import pytest
 
+from dispatcher.errors import DispatcherError
 from dispatcher.nodes import LocalRabbitMQ, Management, guard
 from dispatcher.nodes.guard import descendants
 from dispatcher.nodes.local_rabbitmq import PLUGINS
@@ -48,6 +49,9 @@ def test_node_survives_kill9_and_a_clean_restart_and_leaves_nothing() -> None:
         assert "amq.rabbitmq.event" in {exchange["name"] for exchange in exchanges}
         _publish(url, b"before kill -9")
         node.sync_definitions()
+        assert node.evaluate("1 + 1") == "2"
+        with pytest.raises(DispatcherError, match="nothing:here"):
+            node.evaluate("nothing:here()")
         node.kill9()
         node.start()
         assert (node.amqp_url, _get(url)) == (url, b"before kill -9")

@@ -30,7 +30,9 @@ async def open_scene(tmp_path: Path) -> AsyncIterator[OpenScene]:
             **options: str,
         ) -> Scene:
             seed = random.randrange(sys.maxsize)
-            scene = await stack.enter_async_context(scene_of(vhost, tmp_path, policy, seed))
+            folder = tmp_path / f"scene{sum(1 for _ in tmp_path.iterdir())}"
+            folder.mkdir()
+            scene = await stack.enter_async_context(scene_of(vhost, folder, policy, seed))
             scene.work_ms, scene.kinds = work_ms, kinds
             await scene.begin(dispatchers, **options)
             return scene

@@ -21,7 +21,7 @@ import yaml
 from dispatcher import config
 from dispatcher.cli.asking import ask
 from dispatcher.cli.rabbitmq import connected
-from dispatcher.nodes.management import Management
+from dispatcher.nodes.management import Management, with_vhost
 from dispatcher.nodes.servers import PrivateServers
 from dispatcher.protocol import LaneNames
 from dispatcher.service.lane_runner import LaneRunner, RunnerState
@@ -190,10 +190,13 @@ def log_records(log: str) -> list[dict[str, Any]]:
     return records
 
 
-def private_vhost(servers: PrivateServers) -> Vhost:
-    """The default vhost of a test's own servers."""
+def private_vhost(servers: PrivateServers, name: str = "") -> Vhost:
+    """The default vhost of a test's own servers, or a new one."""
     api = Management(servers.management_url)
-    return Vhost("/", servers.amqp_url, servers.redis_url, "dispatch", api)
+    if not name:
+        return Vhost("/", servers.amqp_url, servers.redis_url, "dispatch", api)
+    api.create_vhost(name)
+    return Vhost(name, with_vhost(servers.amqp_url, name), servers.redis_url, name, api)
 
 
 class DispatcherProcess:

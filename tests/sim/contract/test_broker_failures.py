@@ -161,7 +161,8 @@ class RealNode:
 
     async def alarm(self, on: bool) -> None:
         share = "0.00001" if on else "0.4"
-        await asyncio.to_thread(self._server.control, "set_vm_memory_high_watermark", share)
+        limit = f"vm_memory_monitor:set_vm_memory_high_watermark({share})"
+        await asyncio.to_thread(self._server.evaluate, limit)
 
     async def settle(self) -> None:
         await asyncio.to_thread(self._server.sync_definitions)
