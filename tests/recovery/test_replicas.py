@@ -18,8 +18,8 @@ from tests.service.harness import DispatcherProcess
 from tests.waiting import eventually
 
 REPLICAS = 5
-#: What R-6 promises. A median is held against it: how long a take-over takes on a machine that runs other
-#: things as well, nobody can promise. `python -m bench.failover` measures.
+#: What R-6 promises, of every kill and every restart. How long each single group waits on a machine that runs
+#: other things as well, nobody can promise: of a restart the median group counts. `bench.failover` measures.
 PAUSE_S = 1.0
 HEARTBEAT_S = 2
 RESTARTS = 2
@@ -59,7 +59,7 @@ async def test_whoever_is_left_takes_over_with_the_same_owners(vhost: Vhost, ope
     times = scene.fail_over_s()
     print(f"{len(times)} kills: median {statistics.median(times):.3f} s, worst {max(times):.3f} s")
     await scene.verify()
-    assert statistics.median(times) < PAUSE_S
+    assert max(times) < PAUSE_S
 
 
 @pytest.mark.parametrize("policy", ["exclusive", "sequenced"])
@@ -83,7 +83,7 @@ async def test_a_rolling_restart_is_not_noticed(vhost: Vhost, open_scene: OpenSc
         assert {group: after.get(group) for group in GROUPS} == {group: before[group] for group in GROUPS}
     await scene.verify()
     assert len(scene.led_at()) > RESTARTS, "no leader was restarted"
-    assert statistics.median(pauses) < PAUSE_S
+    assert max(pauses) < PAUSE_S
 
 
 def _three(waits: list[float]) -> str:
