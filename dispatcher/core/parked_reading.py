@@ -109,6 +109,8 @@ class ParkedReading:
 
     def _limit(self, queue: ParkingQueue, *, idle: bool) -> int:
         state = self._state
+        if queue.moving and queue.end_at == queue.stored:
+            return 0  # it was empty, and what is on its way there counts when that is confirmed
         if queue.awaited:
             return READ_MAX
         if queue.redelivering:

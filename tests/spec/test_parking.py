@@ -321,6 +321,23 @@ def test_what_is_blocked_while_nothing_may_be_dispatched_is_not_looked_at(why: s
     assert bench.in_parking() == ["a2", "a3", "a4"]
 
 
+@pytest.mark.parametrize("policy", ["exclusive", "concurrent"])
+def test_an_empty_queue_is_not_read_again_before_something_came_into_it(policy: str) -> None:
+    """A confirm may take as long as an alarm lasts."""
+    bench = ParkingBench(policy, park_after_ms=1_000)
+    bench.join("one", prefetch=1)
+    bench.arrive("a1", "a2", "a3")
+    bench.hold_confirms = bench.hold_reads = True
+    bench.run(1_000)
+    assert bench.moved == ["a2", "a3"]
+    bench.ready[FIRST].clear()  # RabbitMQ has not read them yet
+    bench.join("two")
+    bench.hold_reads = False
+    bench.rounds = 0
+    bench.run(10_000)
+    assert bench.rounds < 100
+
+
 def test_an_alarm_holds_back_moves() -> None:
     """RabbitMQ reads nothing more of a connection that publishes now: no ack, no settle."""
     bench = blocked(4, confirmed=False)
