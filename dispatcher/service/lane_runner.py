@@ -207,8 +207,8 @@ class LaneRunner:
             await prepare_inbound(link, self._lane)
             channels = self._channels = Channels(link, self._names)
             self.state, self.problem = RunnerState.STANDBY, None
-            if not await channels.take_lock():
-                self._is_new = False  # somebody led it in the meantime
+            was_new, self._is_new = self._is_new, False  # who waits in vain doesn't know who led meanwhile
+            self._is_new = await channels.take_lock() and was_new
             if self._lane is not self._wanted:
                 self._lane = self._wanted
                 await prepare_inbound(link, self._lane)
@@ -256,11 +256,11 @@ class LaneRunner:
         )
         witness = Witness(link, self._names)
         restarted = await witness.is_gone()
-        led_before = not self._is_new
+        is_new, self._is_new = self._is_new, False  # what is read from here on may be lost before it leads
         sources = await asyncio.gather(*(
             open_inbound(
                 link, inbound.queue, f"inbound-{index}", self._lane.look_ahead,
-                restarted=restarted and led_before,
+                restarted=restarted and not is_new,
             )
             for index, inbound in enumerate(self._lane.inbound)
         ))  # fmt: skip
@@ -271,9 +271,8 @@ class LaneRunner:
         await channels.prove_fence()
         snapshot.broker_restarted = restarted
         trusted = snapshot.complete
-        if self._is_new and not snapshot.records and not snapshot.incarnations:
+        if is_new and not snapshot.records and not snapshot.incarnations:
             snapshot.complete = True
-        self._is_new = False
         if not snapshot.complete:
             snapshot.parking_found = await find_parking_queues(link, parking)
         lane = self.lane_type(self._options(), snapshot, self._clock.now_ms())

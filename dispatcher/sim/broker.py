@@ -8,12 +8,17 @@ flags every message of a classic queue, and may bring back messages that were ac
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from random import Random
+from typing import Any, Final, Protocol
 
 from dispatcher.sim.channels import BrokerChannel
 from dispatcher.sim.connections import BrokerConnection
 from dispatcher.sim.loop import ProcessLoop, Scheduler
 from dispatcher.sim.queues import Queue, Stored, is_on_disk
+
+#: From a start of the node until a quorum queue has a leader again.
+ELECTION_MS_MAX: Final = 1_000
+ELECTION_LOOK_MS: Final = 20
 
 
 class Observer(Protocol):
@@ -52,6 +57,8 @@ class Broker:
         #: Whether this publish (connection, exchange, routing key, body) can't be taken: "channel" or
         #: "connection" is what it costs its publisher.
         self.refuses: Callable[[BrokerConnection, str, str, bytes], str | None] | None = None
+        self._elections = Random()  # apart, sown at each kill: elections change nothing else of a seed
+        self._waiting_consumes: dict[Queue, list[Callable[[], None]]] = {}  # of queues that elect
         self._unsynced: list[tuple[BrokerChannel, int, Stored, Queue]] = []
         self._sync_due = False
         self._sync_run = 0
@@ -122,7 +129,7 @@ class Broker:
         return message
 
     def pump(self, queue: Queue) -> None:
-        if queue.consumers and (queue.ready or queue.returned):
+        if queue.consumers and (queue.ready or queue.returned) and not queue.elects:
             self.drop_expired(queue)
             queue.deliver()
 
@@ -147,6 +154,9 @@ class Broker:
         unsynced, self._unsynced = self._unsynced, []
         channels: dict[BrokerChannel, None] = {}
         for channel, tag, message, queue in unsynced:
+            if queue.elects:  # it takes a leader to confirm
+                self._unsynced.append((channel, tag, message, queue))
+                continue
             message.synced = True
             self.observer.confirmed(queue, message)
             channel.answer(tag)
@@ -154,6 +164,9 @@ class Broker:
         for channel in channels:
             if not channel.closed:
                 channel.send_confirms()
+        if self._unsynced:
+            self._sync_due = True
+            self.scheduler.after(ELECTION_LOOK_MS, self._sync, run)
 
     # -- faults --
 
@@ -170,6 +183,10 @@ class Broker:
         self._sync_run += 1
         self._sync_due = False
         self._unsynced = []
+        self._elections.seed(self.scheduler.now_ms)
+        for queue in self.queues.values():
+            queue.elects = queue.quorum
+        self._waiting_consumes.clear()
         for connection in list(self.connections):
             connection.ended_by_broker("the broker was killed")
         for queue in list(self.queues.values()):
@@ -184,3 +201,26 @@ class Broker:
 
     def restart(self) -> None:
         self.up = True
+        for queue in self.queues.values():
+            if queue.elects:
+                took_ms = self._elections.randint(0, ELECTION_MS_MAX)
+                self.scheduler.after(took_ms, self._elect, queue, self._sync_run)
+
+    # -- elections --
+
+    def when_elected(self, queue: Queue, consume: Callable[[], None]) -> None:
+        """A consume waits to be what the queue's next leader hears of."""
+        self._waiting_consumes.setdefault(queue, []).append(consume)
+
+    def _elect(self, queue: Queue, run: int) -> None:
+        """The leader hears of who consumes, and that those before are gone, in any order."""
+        if run != self._sync_run:
+            return
+        queue.elects = False
+        consumes = self._waiting_consumes.pop(queue, [])
+        if self._elections.random() < 0.5:
+            queue.give_back_late()
+        for consume in consumes:
+            consume()
+        queue.give_back_late()
+        self.pump(queue)

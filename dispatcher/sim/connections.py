@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pamqp import commands
@@ -207,6 +208,10 @@ class BrokerConnection:
     def consume(self, number: int, token: Any, name: str, tag: str, no_ack: bool, exclusive: bool) -> None:
         channel = self.channels[number]
         queue = self._queue(name)
+        if queue.elects:
+            again = partial(self._consume_late, number, token, name, tag, no_ack, exclusive)
+            self.broker.when_elected(queue, again)
+            return
         if not queue.quorum and (
             (exclusive and queue.consumers) or any(consumer.exclusive for consumer in queue.consumers)
         ):
@@ -219,6 +224,10 @@ class BrokerConnection:
         queue.consumers.append(consumer)
         channel.answer_for_queue(Answer(token, tag))
         self.broker.pump(queue)
+
+    def _consume_late(self, number: int, *arguments: Any) -> None:
+        if self.open and not self.channels[number].closed:
+            self.consume(number, *arguments)
 
     def cancel(self, number: int, token: Any, tag: str) -> None:
         channel = self.channels[number]

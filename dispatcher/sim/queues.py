@@ -90,6 +90,8 @@ class Queue:
         self.unacked_count = 0
         self.declared_at_ms = 0
         self.ack_log: list[tuple[int, Stored]] = []  # classic: not on disk yet
+        self.elects = False  # quorum, after a kill: nobody leads it, so nothing of it is delivered
+        self.late: list[Stored] = []  # what its consumers had at that kill, which its next leader gives back
         self._next_position = 0
 
     # -- in --
@@ -109,7 +111,9 @@ class Queue:
         for message in messages:
             message.redelivered = True
         messages.sort(key=lambda message: message.position)
-        if self.quorum:
+        if self.elects:
+            self.late += messages
+        elif self.quorum:
             self.returned.extend(messages)
         else:
             self._merge(messages)
@@ -128,7 +132,7 @@ class Queue:
     # -- out --
 
     def ready_count(self) -> int:
-        return len(self.ready) + len(self.returned)
+        return len(self.ready) + len(self.returned) + len(self.late)
 
     def deliver(self) -> None:
         """Hand out what the consumers have room for."""
@@ -195,6 +199,11 @@ class Queue:
             message.redelivered = True
         self.ready = deque(sorted(kept, key=lambda message: message.position))
         return lost
+
+    def give_back_late(self) -> None:
+        """Its leader has noticed that the consumers from before the kill are gone."""
+        self.returned.extend(sorted(self.late, key=lambda message: message.position))
+        self.late.clear()
 
     def __repr__(self) -> str:
         return f"<Queue {self.name} {self.ready_count()} ready {self.unacked_count} unacked>"

@@ -10,7 +10,8 @@ from dispatcher.sim.queues import Stored, is_parking_queue
 
 @fault(often=5)
 def kill_broker(faults: Faults, fault: Fault) -> bool:
-    """The node is killed and starts again: what was not on disk is gone, acks may be forgotten."""
+    """The node is killed and starts again: what was not on disk is gone, acks may be forgotten, and a quorum
+    queue elects a leader first, which may give back late what its consumers had."""
     broker = faults.world.broker
     if not broker.up:
         return False
