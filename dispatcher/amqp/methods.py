@@ -29,6 +29,27 @@ class BasicConsume(commands.Basic.Consume):
         """RabbitMQ judges the name."""
 
 
+class QueueBind(commands.Queue.Bind):
+    """queue.bind for any names."""
+
+    def validate(self) -> None:
+        """RabbitMQ judges the names."""
+
+
+class QueueUnbind(commands.Queue.Unbind):
+    """queue.unbind for any names."""
+
+    def validate(self) -> None:
+        """RabbitMQ judges the names."""
+
+
+class ExchangeDeclare(commands.Exchange.Declare):
+    """exchange.declare for any name."""
+
+    def validate(self) -> None:
+        """RabbitMQ judges the name."""
+
+
 def encode_method(channel: int, method: base.Frame) -> bytes:
     """The method frame. Raises ValueError or TypeError for arguments that AMQP can't say."""
     return frame.marshal(method, channel)

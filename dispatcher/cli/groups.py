@@ -15,12 +15,14 @@ from dispatcher.core.groups import GroupState
 from dispatcher.core.survey import GROUPS_PER_PAGE_MAX
 
 app = typer.Typer(
-    help="Look at the message groups of a lane; pause, pin, close and purge them.", no_args_is_help=True
+    help="Look at the message groups of a lane; pause, pin, close, purge and move them.", no_args_is_help=True
 )
 app.command()(flags.pause)
 app.command()(flags.resume)
 app.command()(flags.pin)
 app.command()(operations.purge)
+app.command()(operations.move)
+app.command()(operations.reroute)
 
 _ROW_KEYS = ("group", "state", "owner", "epoch", "held", "in_flight", "parked")
 _FLAGS = "flags"

@@ -1,4 +1,4 @@
-"""Operations on what waits of one group: `groups purge`."""
+"""Operations on what waits of one group: `groups purge`, `move`, `reroute`."""
 
 from __future__ import annotations
 
@@ -58,8 +58,48 @@ def purge(
     """Remove what waits of a group: nobody gets it. What is in flight finishes."""
     arguments = {"group": group, "first": first, "dry_run": dry_run}
     result = operate(file, lane, "groups.purge", arguments, command_uuid, timeout_ms)
-    verb = "purged" if result.get("applied") else "would be purged"
-    text = f"{counted(result.get('messages'), 'message')} {verb}"
+    _print(result, "purged", as_json=as_json)
+
+
+def move(
+    lane: options.LaneName,
+    group: options.GroupText,
+    to: Annotated[str, typer.Option("--to", metavar="QUEUE", help="The queue that gets them.")],
+    first: First = None,
+    dry_run: DryRun = False,
+    command_uuid: Repeat = None,
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    as_json: options.AsJson = False,
+    timeout_ms: OperationTimeout = OPERATION_TIMEOUT_MS,
+) -> None:
+    """Send what waits of a group to another queue, in order. What is in flight finishes."""
+    arguments = {"group": group, "to": to, "first": first, "dry_run": dry_run}
+    result = operate(file, lane, "groups.move", arguments, command_uuid, timeout_ms)
+    _print(result, f"moved to {to}", as_json=as_json)
+
+
+def reroute(
+    lane: options.LaneName,
+    group: options.GroupText,
+    exchange: Annotated[str, typer.Option("--exchange", metavar="EXCHANGE", help="Where to publish them …")],
+    key: Annotated[str, typer.Option("--key", metavar="KEY", help="… and with which routing key.")],
+    first: First = None,
+    dry_run: DryRun = False,
+    command_uuid: Repeat = None,
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    as_json: options.AsJson = False,
+    timeout_ms: OperationTimeout = OPERATION_TIMEOUT_MS,
+) -> None:
+    """Send what waits of a group to an exchange, in order. What is in flight finishes."""
+    arguments = {"group": group, "exchange": exchange, "key": key, "first": first, "dry_run": dry_run}
+    result = operate(file, lane, "groups.reroute", arguments, command_uuid, timeout_ms)
+    _print(result, f"rerouted to {exchange}", as_json=as_json)
+
+
+def _print(result: dict[str, Any], done: str, *, as_json: bool) -> None:
+    text = (
+        f"{counted(result.get('messages'), 'message')} {'' if result.get('applied') else 'would be '}{done}"
+    )
     print_result(result, f"{result.get('group')}: {text}{_in_flight(result)}", as_json=as_json)
 
 
@@ -91,10 +131,16 @@ def operate(
                 return result
             if not told and time.monotonic() - begun > _TELL_S:
                 told = True
-                waits_for = ", ".join(result.get("waits_for", []))
-                print(f"waiting until all that is in {waits_for} is received", file=sys.stderr)
+                print(_waits_for(result), file=sys.stderr)
             connection.sleep(pause_s)
             pause_s = min(pause_s * 2, _POLL_S_MAX)
+
+
+def _waits_for(result: dict[str, Any]) -> str:
+    queues = result.get("waits_for")
+    if queues:
+        return f"waiting until all that is in {', '.join(queues)} is received"
+    return f"{counted(result.get('gone'), 'message')} gone, {result.get('left', 0):,} to go"
 
 
 def _in_flight(result: dict[str, Any]) -> str:

@@ -134,7 +134,7 @@ class Delivery:
                 state.close(group)
         else:
             message.group_seq, message.epoch = 0, state.epoch_counter
-        if message.attempt:
+        if message.attempt or state.taken_back:  # one that did not leave was perhaps never handed over
             state.taken_back.discard(message)
             state.suspects.discard(message)
         message.attempt += 1

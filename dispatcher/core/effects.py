@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from dispatcher.core.model import Message
 from dispatcher.core.parking_effects import ParkingAction, ParkingRecord
+from dispatcher.core.target_effects import TargetAction
 
 # --- records: the journal, in the order in which things were decided ------------------------------------
 
@@ -212,7 +213,7 @@ class SetWindow(NamedTuple):
 
 Action = (
     Dispatched | SendCopy | SendNotice | PublishMarker | PublishBarrier | AckInbound | DeadLetter | Reply
-    | Tell | SetWindow | ParkingAction
+    | Tell | SetWindow | ParkingAction | TargetAction
 )  # fmt: skip
 
 

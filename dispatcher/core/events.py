@@ -103,6 +103,39 @@ class CommandReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetOpened:
+    """The target of this operation is there, and messages can be sent to it."""
+
+    operation: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRefused:
+    """The target of this operation is not there, or not for us."""
+
+    operation: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageLeft:
+    """The broker has stored the copy where this operation sends it."""
+
+    operation: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class MessageStays:
+    """The broker did not take the copy that this operation sends; not known: perhaps it did."""
+
+    operation: str
+    message: Message
+    problem: str
+    is_known: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ParkingQueueOpened:
     """The parking queue is declared and can be read and published to."""
 
@@ -164,6 +197,10 @@ Event = (
     | DeadLetterRefused
     | AcksProven
     | CommandReceived
+    | TargetOpened
+    | TargetRefused
+    | MessageLeft
+    | MessageStays
     | ParkingQueueOpened
     | ParkingQueueRead
     | MoveConfirmed

@@ -126,7 +126,7 @@ class Stop:
 class GroupFlags:
     """What operators have said of a group, or have to say; falsy when that is nothing."""
 
-    __slots__ = ("consumer", "operation", "paused", "pin", "stop")
+    __slots__ = ("consumer", "leaving", "operation", "paused", "pin", "stop")
 
     def __init__(self, *, paused: bool = False, pin: str | None = None, stop: Stop | None = None) -> None:
         self.paused = paused  # nothing more of it is handed over
@@ -134,6 +134,7 @@ class GroupFlags:
         self.stop = stop  # nothing more of it is handed over until somebody decides
         self.consumer: Consumer | None = None  # that to which it is pinned, its present incarnation
         self.operation: str | None = None  # uuid of the operation that is open on it (its row is that's)
+        self.leaving = False  # that operation sends it away, and nothing else of it moves
 
     def __bool__(self) -> bool:
         said = self.paused or self.pin is not None or self.stop is not None
@@ -206,7 +207,12 @@ class Group:
         if flags is None:
             return False
         stopped = flags.stop is not None and flags.stop.verdict is None
-        return flags.paused or stopped or (self.owner is None and flags.lacks_consumer)
+        return flags.paused or flags.leaving or stopped or (self.owner is None and flags.lacks_consumer)
+
+    @property
+    def is_leaving(self) -> bool:
+        """An operation sends its messages away."""
+        return self.flags is not None and self.flags.leaving
 
     @property
     def waits_for_operators(self) -> bool:

@@ -16,6 +16,7 @@ from dispatcher.core.arrivals import Arrivals
 from dispatcher.core.bounds import NEVER_MS, RESET_PER_STEP
 from dispatcher.core.commands import Commands
 from dispatcher.core.delivery import delivery_for
+from dispatcher.core.departures import Departures
 from dispatcher.core.effects import (
     NOBODY,
     UNKNOWN_INBOUND,
@@ -36,7 +37,9 @@ from dispatcher.core.events import (
     DeadLetterConfirmed,
     DeadLetterRefused,
     Event,
+    MessageLeft,
     MessagesArrived,
+    MessageStays,
     MoveConfirmed,
     MoveImpossible,
     MoveRefused,
@@ -48,6 +51,8 @@ from dispatcher.core.events import (
     QueueNacked,
     QueueReturned,
     RedeliveriesEnded,
+    TargetOpened,
+    TargetRefused,
 )
 from dispatcher.core.evictions import Evictions
 from dispatcher.core.fetching import adjust_windows
@@ -95,7 +100,7 @@ class Lane:
         self._refusals = Refusals(self.state, self._settlement, self._groups)
         moves = Moves(self.state)
         self.commands = Commands(self.state, snapshot.commands)
-        self._operations = Operations(self.state, self.commands)
+        self._operations = Operations(self.state, self.commands, Departures(self.state, self._recovery))
         self._arrivals = Arrivals(self.state, self._recovery, self._adoption, moves, self._operations.marked)
         reading = ParkedReading(self.state, self._recovery, self._arrivals.read_back)
         self._parking = Parking(self.state, moves, reading, self._arrivals.file)
@@ -126,9 +131,19 @@ class Lane:
             MoveConfirmed: moves.confirmed,
             MoveRefused: moves.refused,
             MoveImpossible: moves.given_up,
+            TargetOpened: self._operations.opened,
+            TargetRefused: self._operations.refused,
+            MessageLeft: self._operations.left,
+            MessageStays: self._operations.stays,
         }
         self._flags = Flags(self.state, snapshot.flags, self.commands)
         self._stops = Stops(self.state, self.commands)
+        self._load(snapshot)
+        self._complete = snapshot.complete
+        self._begun = False
+
+    def _load(self, snapshot: Snapshot) -> None:
+        """Take over what the former leader has left, in the order in which one part needs another."""
         self._membership.load(snapshot.incarnations)
         replay = Replay().read(snapshot.records)
         load_queues(self.state, replay, snapshot.parking_found)
@@ -139,9 +154,7 @@ class Lane:
         load_routes(self.state)
         self._suspects.load()
         if snapshot.owners or any(c.in_flight for c in self.state.by_uuid.values()):
-            self.state.start.is_over(now_ms)
-        self._complete = snapshot.complete
-        self._begun = False
+            self.state.start.is_over(self.state.now_ms)
 
     def start(self, now_ms: int) -> Effects:
         """The first effects of a leader: a checkpoint under its own epoch, and a probe of every consumer."""

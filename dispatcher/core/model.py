@@ -20,6 +20,7 @@ class MessageState(Enum):
     IN_FLIGHT = "in flight"  # dispatched to `consumer`, not settled
     MOVING = "moving"  # on its way to a parking queue, waiting for the broker's confirm
     ENDING = "ending"  # on its way to the dead queue, waiting for the broker's confirm
+    LEAVING = "leaving"  # on its way to where an operator sends it, waiting for the broker's confirm
     SETTLED = "settled"  # over; its inbound ack may still be on the way
 
 

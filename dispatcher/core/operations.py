@@ -1,72 +1,53 @@
-"""Operations on what waits of one group: `groups purge` (docs/architecture.md, "Operations on groups").
+"""Operations on what waits of one group: `groups purge`, `move`, `reroute` (docs/architecture.md, "Operations
+on groups").
 
 Theory of operation. What the inbound queues hold of a group is known only once it has been received. So a
 command publishes a marker to each of them, and when the last one comes back everything of the group that was
 received before it, and is in nobody's hands, is the command's scope. Until then nothing is changed and the
-group goes on as always. A command that is open is a row in Redis: every leader begins its barrier anew.
+group goes on as always. A command that is open is a row in Redis: every leader begins its barrier anew. What
+is sent elsewhere goes after that, see `dispatcher.core.departures`; its target is looked for before.
 """
 
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
+from collections import deque
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 from dispatcher.core.bounds import NEVER_MS
 from dispatcher.core.commands import Arguments, Commands, argument, group_argument
+from dispatcher.core.departures import Departures
 from dispatcher.core.effects import PublishBarrier, SettledEntries, Vanished
+from dispatcher.core.events import MessageLeft, MessageStays, TargetOpened, TargetRefused
 from dispatcher.core.groups import Group, GroupFlags, GroupState
 from dispatcher.core.model import BarrierMark, Message, MessageState
+from dispatcher.core.operation import LEAVES_BY, MOVE, OPERATION, PURGE, REROUTE, Operation, Phase
 from dispatcher.core.rebalance import in_transition, known, operation_on
 from dispatcher.core.state import LaneState
 from dispatcher.core.stops import ended_by_others
+from dispatcher.core.target_effects import CloseTarget, OpenTarget
+from dispatcher.core.targets import target_argument
 from dispatcher.errors import CommandRefused
 from dispatcher.group_text import format_group, parse_group
 
-#: Key of an open operation's row among the flags, before its uuid.
-OPERATION: Final = b"operation:"
 #: An operation fails when nothing has moved in the queues whose markers it awaits for so long.
 BARRIER_TIMEOUT_MS: Final = 60_000
 #: Operations open at a time: each publishes a marker to every inbound queue. One more is refused.
 OPERATIONS_OPEN_MAX: Final = 100
-PURGE: Final = "purge"
-
-
-@dataclass(slots=True, eq=False)
-class Operation:
-    """One command that is open."""
-
-    uuid: str
-    kind: str
-    group: Group
-    first: int | None  # only so many messages, from the front
-    dry_run: bool
-    awaited: set[int] = field(default_factory=set)  # inbound queues whose marker has not come back
-    seen: Any = None  # what those queues looked like …
-    moved_at_ms: int = 0  # … and when they last looked otherwise
-
-    @property
-    def key(self) -> bytes:
-        """Of its row."""
-        return OPERATION + self.uuid.encode()
-
-    def row(self) -> dict[str, Any]:
-        """As Redis keeps it."""
-        return {
-            "kind": self.kind, "group": format_group(self.group.id), "first": self.first,
-            "dry_run": self.dry_run,
-        }  # fmt: skip
 
 
 class Operations:
     """The operations of one lane that are open, by their uuid."""
 
-    def __init__(self, state: LaneState, commands: Commands) -> None:
+    def __init__(self, state: LaneState, commands: Commands, departures: Departures) -> None:
         self._state = state
         self._commands = commands
+        self._departures = departures
         self._open: dict[str, Operation] = {}
-        commands.add_long(f"groups.{PURGE}", lambda uuid, arguments: self._order(PURGE, uuid, arguments))
+        for kind in (PURGE, MOVE, REROUTE):
+            commands.add_long(f"groups.{kind}", partial(self._order, kind))
 
     # -- life --
 
@@ -79,17 +60,26 @@ class Operations:
             uuid = key.removeprefix(OPERATION).decode()
             group_key = parse_group(row["group"])
             if not state.policy.grouped or not state.group_map.may_have(group_key):
-                error = "the lane groups otherwise since it began: nothing was changed"
+                error = "the lane groups otherwise since it began: " + _of_row(uuid, row).outcome()
                 self._commands.done(uuid, {"error": error})
                 state.effects.flags[key] = None
                 continue
-            group = state.group_of_key(group_key)
-            self._open_it(Operation(uuid, row["kind"], group, row["first"], row["dry_run"]))
+            self._open_it(Operation.of_row(uuid, row, state.group_of_key(group_key)))
+        self._departures.load({operation.leaves_by: operation for operation in self._open.values()})
+        for message in [m for m, reason in state.ending.items() if _is_nobodys(m, reason)]:
+            self._departures.forsake(message)
 
     def begin(self) -> None:
         """The first orders of a leader."""
         for operation in self._open.values():
+            self._begin(operation)
+
+    def _begin(self, operation: Operation) -> None:
+        if operation.target is None:
             self._raise_barrier(operation)
+        else:
+            operation.phase = Phase.OPENING
+            self._state.effects.actions.append(OpenTarget(operation.uuid, operation.target))
 
     def rows(self) -> dict[bytes, dict[str, Any] | None]:
         """What Redis should hold."""
@@ -105,7 +95,12 @@ class Operations:
         state = self._state
         for operation in list(self._open.values()):
             if state.suspended_until_ms == NEVER_MS:
-                self._fail(operation, "the dispatcher stops")
+                if operation.phase is not Phase.LEAVING and not operation.out:  # else the next leader goes on
+                    self._fail(operation, "the dispatcher stops")
+            elif operation.phase is Phase.LEAVING:
+                self._send_on(operation)
+            elif operation.phase is Phase.OPENING:
+                continue
             elif not operation.awaited:
                 self._pass_barrier(operation)
             elif self._is_stuck(operation):
@@ -132,11 +127,12 @@ class Operations:
         self._refuse_parked(group)
         if len(self._open) >= OPERATIONS_OPEN_MAX:
             raise CommandRefused(f"{OPERATIONS_OPEN_MAX} operations are open: try again when one is done")
-        operation = Operation(uuid, kind, group, first, dry_run)
+        target = None if kind == PURGE else target_argument(state, kind, arguments)
+        operation = Operation(uuid, kind, group, first, dry_run, target)
         self._open_it(operation)
         state.effects.flags[operation.key] = operation.row()
         state.tell("operation_begun", operation=uuid, kind=kind, group=format_group(group.id))
-        self._raise_barrier(operation)
+        self._begin(operation)
         return self._progress(operation)
 
     def _refuse_parked(self, group: Group) -> None:
@@ -154,15 +150,19 @@ class Operations:
         self._commands.under_way[operation.uuid] = lambda: self._progress(operation)
 
     def _progress(self, operation: Operation) -> dict[str, Any]:
-        return {
+        progress: dict[str, Any] = {
             "operation": operation.kind, "group": format_group(operation.group.id), "open": True,
             "waits_for": sorted(self._state.inbounds[index].name for index in operation.awaited),
         }  # fmt: skip
+        if operation.target is not None:
+            progress |= {"gone": operation.gone, "left": len(operation.scope) + len(operation.out)}
+        return progress
 
     # -- barriers --
 
     def _raise_barrier(self, operation: Operation) -> None:
         state = self._state
+        operation.phase = Phase.BARRIER
         operation.awaited = {inbound.index for inbound in state.inbounds}
         operation.seen, operation.moved_at_ms = self._look(operation), state.now_ms
         for inbound in state.inbounds:
@@ -206,21 +206,31 @@ class Operations:
             self._fail(operation, str(parked))
             return
         scope = self._scope(operation)
+        if operation.target is not None and not operation.dry_run:
+            operation.scope, operation.is_scoped = deque(scope), True
+            operation.phase = Phase.LEAVING
+            self._departures.hold(operation)
+            self._send_on(operation)
+            return
         if not operation.dry_run:
             self._purge(group, scope)
+        self._succeed(operation, len(scope))
+
+    def _succeed(self, operation: Operation, messages: int) -> None:
+        group = operation.group
         result = {
             "operation": operation.kind, "group": format_group(group.id), "open": False,
-            "applied": not operation.dry_run, "messages": len(scope), "in_flight": group.in_flight,
+            "applied": not operation.dry_run, "messages": messages, "in_flight": group.in_flight,
         }  # fmt: skip
         self._end(operation, result)
-        state.tell("operation_done", uuid=operation.uuid, **result)
+        self._state.tell("operation_done", uuid=operation.uuid, **result)
 
     def _scope(self, operation: Operation) -> list[Message]:
         """What waits of the group, in the orders of its inbound queues, the longest here first."""
         backlogs = (operation.group.backlogs or {}).values()
         lines = [[m for m in line.messages if m.state is MessageState.HELD] for line in backlogs]
         merged = heapq.merge(*lines, key=lambda message: message.received_at_ms)
-        return list(islice(merged, operation.first))
+        return list(islice(merged, operation.left))
 
     # -- what is done with the scope --
 
@@ -246,10 +256,60 @@ class Operations:
         ended_by_others(state, group, scope)
         state.list_backlogs(group)
 
+    # -- what goes elsewhere --
+
+    def opened(self, event: TargetOpened) -> None:
+        """The target is there: first what former leaders had on the way goes, if there is any."""
+        operation = self._open.get(event.operation)
+        if operation is None or operation.phase is not Phase.OPENING:
+            return
+        if operation.out:
+            operation.phase = Phase.LEAVING
+        else:
+            self._raise_barrier(operation)
+
+    def refused(self, event: TargetRefused) -> None:
+        """The target is not there, or not any more."""
+        operation = self._open.get(event.operation)
+        if operation is None:
+            return
+        operation.problem = operation.problem or event.problem
+        if operation.phase is not Phase.LEAVING:
+            operation.awaited.clear()
+            operation.phase = Phase.LEAVING
+
+    def left(self, event: MessageLeft) -> None:
+        """The target has a message."""
+        if (operation := self._open.get(event.operation)) is not None:
+            self._departures.left(operation, event)
+
+    def stays(self, event: MessageStays) -> None:
+        """The target did not take a message."""
+        if (operation := self._open.get(event.operation)) is not None:
+            self._departures.stays(operation, event)
+
+    def _send_on(self, operation: Operation) -> None:
+        if not self._departures.run(operation):
+            return
+        if operation.problem is not None:
+            self._fail(operation, operation.problem)
+        elif operation.is_scoped or operation.left == 0:
+            self._succeed(operation, operation.gone)
+        else:  # that was what the former leader had on the way
+            self._let_go(operation)
+            self._raise_barrier(operation)
+
+    def _let_go(self, operation: Operation) -> None:
+        """Its group goes on."""
+        if operation.group.flags is not None:
+            operation.group.flags.leaving = False
+            self._state.list_backlogs(operation.group)
+
     # -- the end --
 
     def _fail(self, operation: Operation, why: str) -> None:
-        error = f"{operation.kind} {operation.uuid}: {why}: nothing was changed"
+        self._departures.take_back(operation)
+        error = f"{operation.kind} {operation.uuid}: {why}: {operation.outcome()}"
         self._end(operation, {"error": error})
         self._state.tell("operation_failed", uuid=operation.uuid, problem=why)
 
@@ -259,11 +319,23 @@ class Operations:
         del self._open[operation.uuid]
         self._commands.done(operation.uuid, result)
         state.effects.flags[operation.key] = None
+        if operation.target is not None:
+            state.effects.actions.append(CloseTarget(operation.uuid))
         if group.flags is not None:
-            group.flags.operation = None
+            group.flags.operation, group.flags.leaving = None, False
             if not group.flags:
                 group.flags = None
                 state.flagged.discard(group)
         state.list_backlogs(group)
         state.forget_if_unused(group)
         state.resting.note(group, state.now_ms)
+
+
+def _of_row(uuid: str, row: dict[str, Any]) -> Operation:
+    """An operation of a lane that grouped otherwise, as far as it is of use."""
+    return Operation.of_row(uuid, row, Group(parse_group(row["group"])))
+
+
+def _is_nobodys(message: Message, reason: str) -> bool:
+    """It was leaving by an operation that is over."""
+    return message.state is MessageState.ENDING and reason.startswith(LEAVES_BY)

@@ -45,6 +45,7 @@ class LaneOptions:
     look_ahead: int = 10_000
     look_ahead_bytes: int = 256 * 1024 * 1024
     park_after_ms: int = 600_000
+    own_prefix: str = "dispatch."  # that names of queues and exchanges of the dispatcher's begin with
     parking_queues: tuple[str, ...] = ()  # their names, in order; none: nothing is parked
 
     @property

@@ -42,7 +42,7 @@ BLOCKED_MS: Final = 20
 LINGER_MS: Final = 2_000
 #: When all parking queues are in use, look for a free one so often.
 BOUND_RETRY_MS: Final = 1_000
-#: What can't be parked, for its group is being recovered, is looked at again so often.
+#: What can't be parked, for its group is being recovered or sent away, is looked at again so often.
 RECOVERING_RETRY_MS: Final = 100
 #: In the place of a consumer's id: who gets what is in a parking queue. No consumer has such an id.
 ANYBODY: Final = ""
@@ -158,7 +158,7 @@ class Parking:
         groups: dict[str, dict[Group, None]] = {}
         for message in messages:
             group = self._group_of(message)
-            if group is not None and group.state is not GroupState.RECOVERING:
+            if group is not None and not _is_busy(group):
                 taker = _taker(group)
                 counts[taker] = counts.get(taker, 0) + 1
                 groups.setdefault(taker, {})[group] = None
@@ -187,10 +187,10 @@ class Parking:
                     if not is_due or state.now_ms < self._bound_until_ms:
                         break
                     group = self._group_of(message)
-                    recovering = group is not None and group.state is GroupState.RECOVERING
-                    if recovering:
+                    is_busy = group is not None and _is_busy(group)
+                    if is_busy:
                         self._recovering_until_ms = state.now_ms + RECOVERING_RETRY_MS
-                    if recovering or not (self._park(group) if group else self._park_alone(message)):
+                    if is_busy or not (self._park(group) if group else self._park_alone(message)):
                         aging.append(message)  # looked at again when the others were
                 aging.popleft()
             self._compact(inbound)
@@ -374,6 +374,11 @@ def _stopped_first(group: Group) -> list[Backlog]:
     stop = group.flags.stop if group.flags is not None else None
     backlogs = list((group.backlogs or {}).values())
     return backlogs if stop is None else sorted(backlogs, key=lambda backlog: backlog.inbound != stop.inbound)
+
+
+def _is_busy(group: Group) -> bool:
+    """What waits of it may be just about to go somewhere."""
+    return group.state is GroupState.RECOVERING or group.is_leaving
 
 
 def _without(queue: int, route: tuple[int, ...]) -> tuple[int, ...]:

@@ -258,6 +258,8 @@ class Recovery:
                 assert message.move is not None
                 message.move.target.waiting.append(message)
                 return
+            case MessageState.LEAVING:
+                return
             case MessageState.ENDING:
                 self._state.effects.actions.append(DeadLetter(message, self._state.ending[message]))
                 return

@@ -91,6 +91,8 @@ def _of_flags(state: LaneState, group: Group, waiting: list[Message]) -> str | N
     flags = group.flags
     if flags is None or not (waiting or state.parking.parked(group)):
         return None
+    if flags.leaving:
+        return f"The operation {flags.operation} sends it away: what stays waits until that is done."
     if flags.stop is not None:
         return _of_stop(flags.stop)
     if flags.paused:

@@ -40,6 +40,7 @@ COUNTERS: Final = {
     "parked": "Originals moved to a parking queue.",
     "poisoned": "Messages dead-lettered because consumers died with them, the last one alone with it.",
     "purged": "Originals that operators purged.",
+    "moved": "Originals that operators moved to a queue or rerouted to an exchange.",
     "rebalances_on_join": "Rebalances because a consumer had joined.",
     "rejoins": "Joins of incarnations that were known already.",
     "repeated_copies": "Parked originals that a crash had stored twice, dropped.",

@@ -30,6 +30,8 @@ class Suspicion(NamedTuple):
 
     suspects: frozenset[bytes] = frozenset()
     guilty: Mapping[Key, str] = MappingProxyType({})
+    #: What was on its way to operators' targets when a connection ended so: it is not sent there again.
+    leaving: Mapping[bytes, str] = MappingProxyType({})
 
 
 NO_SUSPICION: Final = Suspicion()

@@ -24,6 +24,10 @@ class PublishWindow:
         self._tags.append(tag)
         self._tokens[tag] = token
 
+    def tokens(self) -> list[Any]:
+        """The tokens of all publishes that are not answered, in order."""
+        return list(self._tokens.values())
+
     def take_all(self) -> list[Any]:
         """The tokens of all publishes that are not answered, in order; the next tag begins a new channel."""
         tokens = list(self._tokens.values())

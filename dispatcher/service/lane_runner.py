@@ -323,6 +323,7 @@ class LaneRunner:
             look_ahead=lane.look_ahead,
             look_ahead_bytes=lane.look_ahead_bytes,
             park_after_ms=lane.park_after_ms,
+            own_prefix=f"{self._settings.prefix}.",
             parking_queues=self._parking_queues(),
         )
 

@@ -40,6 +40,7 @@ from dispatcher.core.parking_effects import (
     ParkingAction,
     ReadParkingQueue,
 )
+from dispatcher.core.target_effects import CloseTarget, OpenTarget, SendAway, TargetAction
 from dispatcher.errors import ChannelRefused
 from dispatcher.group_text import format_group
 from dispatcher.protocol import TYPE_PING
@@ -60,7 +61,8 @@ class Outbox:
 
     `channel` has confirms on and no consumer; another one takes its place when the broker closed it over a
     publish. `later` calls something after so many seconds, `on_window` changes a consumer, `on_parking`
-    does what concerns one parking queue alone, `report` takes what the core must know.
+    does what concerns one parking queue alone, `on_target` what operators send elsewhere, `report` takes what
+    the core must know.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Outbox:
         later: Callable[[float, Callable[[], None]], None],
         on_window: Callable[[int, int], None],
         on_parking: Callable[[ParkingAction], None],
+        on_target: Callable[[TargetAction], None],
         report: Callable[[Event], None],
     ) -> None:
         self._relay = relay
@@ -82,6 +85,7 @@ class Outbox:
         self._later = later
         self._on_window = on_window
         self._on_parking = on_parking
+        self._on_target = on_target
         self._report = report
         self._window = PublishWindow()
         self._frames: list[bytes] = []
@@ -124,6 +128,8 @@ class Outbox:
                 self._on_window(action.inbound, action.originals)
             case ReadParkingQueue() | GiveBack() | OpenParkingQueue() | DeleteParkingQueue():
                 self._on_parking(action)
+            case OpenTarget() | SendAway() | CloseTarget():
+                self._on_target(action)
             case Tell():
                 log.info(action.event, lane=self._relay.names.lane, **action.fields)
             case _:
@@ -225,13 +231,13 @@ class Outbox:
         self._go_on()
         self._tell_withdrawn()
 
-    def connection_closed(self, problem: str) -> Suspicion:
+    def connection_closed(self, problem: str, leaving: Callable[[str], dict[bytes, str]]) -> Suspicion:
         """The broker ended the whole connection over something that it did not answer; what the next session
         must know."""
         culprit = self._caution.closed(self._window.take_all())
         if culprit is not None:
             self._caution.condemn(culprit, problem)
-        return self._caution.suspicion()
+        return self._caution.suspicion()._replace(leaving=leaving(problem))
 
     def _wait(self, order: Any) -> None:
         problem = self._caution.verdict(order)

@@ -46,6 +46,7 @@ from dispatcher.service.parking_feeds import ParkingFeeds
 from dispatcher.service.peeking import peek
 from dispatcher.service.publications import Relay
 from dispatcher.service.surveys import Surveys
+from dispatcher.service.targets import Targets
 from dispatcher.service.ticks import Tick, Ticks
 from dispatcher.settings import LaneSettings
 
@@ -107,18 +108,19 @@ class Session:
         self._intake = Intake(
             self._settings, lane_epoch=lane_epoch, frame_max=self._link.frame_max, now_ms=self._clock.now_ms
         )
-        parking_queues = lane.state.options.parking_queues
+        parking = lane.state.options.parking_queues
         self._parking = ParkingFeeds(
-            self._link, parking_queues, self._names, self._channels, self._intake, report=self.report,
-            fail=self.end,
+            self._link, parking, self._names, self._channels, self._intake, report=self.report, fail=self.end,
         )  # fmt: skip
         relay = Relay(
             self._link, self._names, lane_epoch, self._settings.first_header,
-            tuple(inbound.queue for inbound in self._settings.inbound), parking_queues,
+            tuple(inbound.queue for inbound in self._settings.inbound), parking,
         )  # fmt: skip
+        self._targets = Targets(relay, self._suspicion.leaving, report=self.report)
         self._outbox = Outbox(
             relay, self._channels.publish, self._suspicion, ack=self._settle, later=self._later,
-            on_window=self._set_window, on_parking=self._parking.perform, report=self.report,
+            on_window=self._set_window, on_parking=self._parking.perform,
+            on_target=self._targets.perform, report=self.report,
         )  # fmt: skip
         self._operators = Operators(
             self.views, self._outbox, self._clock, surveys=self.surveys, describe=self._describe,
@@ -151,6 +153,7 @@ class Session:
     def leave(self) -> None:
         """Whatever comes of the session: nothing of it goes on in the background."""
         self._parking.close()
+        self._targets.close()
 
     def _later(self, delay_s: float, act: Callable[[], None]) -> None:
         self._loop.call_later(delay_s, self._if_alive, act)
@@ -192,9 +195,9 @@ class Session:
                     # What can't be answered came together with the end of the connection, which is next.
                     with contextlib.suppress(BrokerUnavailable):
                         self._control.receive(event, self._events)
-            elif kind is Confirmed:
+            elif kind is Confirmed and event.channel == self._channels.publish:
                 self._outbox.answered(event, self._events)
-            else:
+            elif not self._targets.receive(event, self._events):
                 self._receive_rare(event)
         for index, arrived in deliveries.items():
             self._feeds[index].delivered(len(arrived))
@@ -218,7 +221,8 @@ class Session:
                     self.end(BrokerUnavailable(f"RabbitMQ closed our channel: {event.code} {event.text}"))
             case ConnectionClosed():
                 if event.code in ENDS_OVER_A_PUBLISH:
-                    self.suspicion = self._outbox.connection_closed(f"{event.code} {event.text}")
+                    problem, leaving = f"{event.code} {event.text}", self._targets.suspects
+                    self.suspicion = self._outbox.connection_closed(problem, leaving)
                 self.end(BrokerUnavailable(f"connection lost: {event.code} {event.text}"))
             case Blocked():
                 log.warning("rabbitmq_blocks_publishers", lane=self._names.lane, reason=event.reason)
@@ -333,8 +337,7 @@ class Session:
             return
         self._restoring = True
         log.warning("redis_lost_writes", lane=self._names.lane)
-        task = self._loop.create_task(self._restore())
-        self._restore_task = task
+        self._restore_task = self._loop.create_task(self._restore())
 
     async def _restore(self) -> None:
         try:

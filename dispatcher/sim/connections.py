@@ -278,6 +278,11 @@ class BrokerConnection:
             bound.append(queue)
         self.down.send(Answer(token, None))
 
+    def unbind(self, number: int, token: Any, name: str, exchange: str, key: str) -> None:
+        bound = self.broker.exchanges.get(exchange, {}).get(key, [])
+        bound[:] = [queue for queue in bound if queue.name != name]
+        self.down.send(Answer(token, None))
+
     def select_confirms(self, number: int, token: Any) -> None:
         self.channels[number].confirms = True
         self.down.send(Answer(token, None))

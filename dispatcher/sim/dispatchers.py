@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dispatcher.amqp.link import Link
-from dispatcher.core.effects import AckInbound, DeadLetter, Effects, Ended, OpenEntry, Snapshot
+from dispatcher.core.effects import AckInbound, Buried, DeadLetter, Effects, Ended, OpenEntry, Snapshot
 from dispatcher.core.effects import Dispatched as DispatchedRecord
 from dispatcher.core.events import Event, MessagesArrived, ParkingQueueRead
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
+from dispatcher.core.operation import LEAVES_BY
+from dispatcher.core.replay import Arrival
 from dispatcher.core.stops import REASON_DROPPED
 from dispatcher.errors import StoreUnavailable
 from dispatcher.redis_store.store import LaneStore
@@ -35,12 +37,13 @@ class Facts:
     """What one commit says, for those who check what happens after it."""
 
     __slots__ = (
-        "acked", "dispatched", "dropped", "flags", "given_up", "journalled", "results", "taken",
+        "acked", "dispatched", "dropped", "flags", "given_up", "journalled", "left", "results", "taken",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.dispatched: list[HandOver] = []
         self.dropped: list[int] = []  # uids of what an operator deletes
+        self.left: list[tuple[int, str]] = []  # uids of what an operation has sent elsewhere, and its uuid
         self.flags: dict[bytes, dict[str, Any] | None] = {}
         self.results: dict[str, dict[str, Any]] = {}  # of commands
         self.journalled: list[tuple[str, int]] = []  # (incarnation, seq)
@@ -76,6 +79,7 @@ class SimStore(LaneStore):
         self.snapshot = snapshot
         self.leader = f"{self.process.name} {snapshot.lane_epoch}"
         self._uuids = {number: row.uuid for number, row in snapshot.incarnations.items()}
+        self._leaving: dict[tuple[int, Arrival], str] = {}
         self._ids = {number: row.consumer for number, row in snapshot.incarnations.items()}
         self.world.history.led(self.process.name, snapshot)
         return snapshot
@@ -118,6 +122,7 @@ class SimStore(LaneStore):
                 facts.dispatched.append(HandOver(uid, holder, consumer, record.attempt, key))
             if type(record) is DispatchedRecord or type(record) is OpenEntry:
                 facts.journalled.append((self._uuids.get(record.incarnation, ""), record.seq))
+        left = self._left(effects)
         for action in effects.actions:
             if type(action) is DeadLetter:
                 facts.given_up.append(_uid(action.message))
@@ -125,8 +130,24 @@ class SimStore(LaneStore):
                 tags = [(self.leader, message.queue, message.tag) for message in action.messages]
                 facts.acked += tags
                 for message, tag in zip(action.messages, tags, strict=True):
+                    uuid = left.get((message.queue, message.arrival))
+                    if uuid is not None:
+                        facts.left.append((self.world.history.uid_of[tag], uuid))
                     if (message.queue, message.arrival) in dropped:
                         facts.dropped.append(self.world.history.uid_of[tag])
+
+    def _left(self, effects: Effects) -> dict[tuple[int, Arrival], str]:
+        """What has left by which operation, by what these and earlier records say."""
+        left = {}
+        for record in effects.records:
+            if type(record) is Ended and record.reason.startswith(LEAVES_BY):
+                self._leaving[record.inbound, record.arrival] = record.reason.removeprefix(LEAVES_BY)
+            elif type(record) is OpenEntry:
+                self._leaving.pop((record.inbound, record.arrival), None)
+            elif type(record) is Buried and (record.inbound, record.arrival) in self._leaving:
+                place = record.inbound, record.arrival
+                left[place] = self._leaving.pop(place)
+        return left
 
 
 def _uid(message: Message) -> int:

@@ -16,7 +16,7 @@ from dispatcher.protocol import LaneNames
 from dispatcher.sim.connections import BrokerConnection
 from dispatcher.sim.life import Life
 from dispatcher.sim.loop import Scheduler
-from dispatcher.sim.queues import Queue, Stored, is_parking_queue
+from dispatcher.sim.queues import REROUTED, TARGET, Queue, Stored, is_parking_queue
 
 if TYPE_CHECKING:
     from dispatcher.sim.checkers import Checker
@@ -62,6 +62,7 @@ class History:
         self.doubt = False  # Redis lost writes, and no leader that knew them has written them back
         self.excused: set[int] = set()  # messages of which nobody but the lost Redis knew that they are over
         self.stops: Callable[[Life, str], bool] = lambda *_: False  # whether such a failure stops its group
+        self._moved = 0  # copies that operators' targets got
         self._commits: dict[bytes, deque[tuple[int, Facts]]] = {}
         self._markers: dict[tuple[str, int, int], int] = {}  # (incarnation, n, lane epoch) → its place
         self._unsettled: dict[int, Life] = {}
@@ -116,6 +117,12 @@ class History:
             life.was_parked = True
             self.met["parked", queue.name] += 1
             self.note("broker", "parked", life.uid, queue.name)
+        elif queue.name in (TARGET, REROUTED):
+            life = self._of_body(message.body)
+            self._moved += 1
+            life.moved[message] = self._moved
+            self.met["moved", queue.name] += 1
+            self.note("broker", "moved", life.uid, queue.name)
 
     def _of_body(self, body: bytes) -> Life:
         return self.lives[int(body.rstrip(b"!"))]
@@ -193,6 +200,8 @@ class History:
             elif is_parking_queue(self.names, queue.name):
                 self._of_body(message.body).parked.pop(message, None)
                 self.note("broker", "lost parked", message.body)
+            elif queue.name in (TARGET, REROUTED):
+                self._of_body(message.body).moved.pop(message)
             elif queue.name == self.names.control:
                 self._forget_settles(message)
             elif queue.name == self.names.dead and message.body.rstrip(b"!").isdigit():
@@ -289,10 +298,18 @@ class History:
                 self.lives[uid].given_up = True
             for uid in facts.dropped:
                 self.lives[uid].purges += 1
+            for uid, uuid in facts.left:
+                self._left(self.lives[uid], uuid)
             for incarnation, n in facts.taken:
                 self._take(incarnation, n, lane_epoch)
             self._tell_checkers(facts)
             self.may_be_acked.update(self.uid_of[tag] for tag in facts.acked if tag in self.uid_of)
+
+    def _left(self, life: Life, uuid: str) -> None:
+        life.purges += 1
+        self.note("redis", "left", life.uid, uuid)
+        for checker in self.checkers:
+            checker.left(life, uuid)
 
     def _tell_checkers(self, facts: Facts) -> None:
         for checker in self.checkers:

@@ -10,8 +10,8 @@ class Life:
 
     __slots__ = (
         "acked", "buried", "confirmed", "dead_reason", "done_by", "expired", "expires", "failed", "fails",
-        "fresh", "given_up", "group", "inbound", "kills", "lost", "parked", "place", "purges", "risks",
-        "settled", "starts", "stored", "twins", "uid", "unsure", "was_parked",
+        "fresh", "given_up", "group", "inbound", "kills", "lost", "moved", "parked", "place", "purges",
+        "risks", "settled", "starts", "stored", "twins", "uid", "unsure", "was_parked",
     )  # fmt: skip
 
     def __init__(
@@ -43,7 +43,8 @@ class Life:
         self.buried = 0  # copies in the dead queue
         self.dead_reason = ""
         self.given_up = False  # that it goes to the dead queue is committed
-        self.purges = 0  # committed ones, and that it was dropped
+        self.purges = 0  # committed ones, and that it was dropped, or sent elsewhere
+        self.moved: dict[Stored, int] = {}  # copies where operators sent it, and the how manieth there
         self.risks = 0  # twins: crashes after which one may have been taken for another
         self.fresh = 0  # twins: acked ones that had not been delivered before
         #: Who settled it in words that may count: a kill lost them after they were read, or Redis forgot that

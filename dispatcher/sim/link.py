@@ -109,6 +109,10 @@ class SimLink:
 
     def _call_rare(self, channel: int, method: Any) -> asyncio.Future[Any]:
         match method:
+            case commands.Queue.Unbind():
+                return self._ask(
+                    channel, BrokerConnection.unbind, method.queue, method.exchange, method.routing_key
+                )
             case commands.Queue.Delete():
                 return self._ask(channel, BrokerConnection.delete, method.queue, method.if_empty)
             case commands.Basic.Get():

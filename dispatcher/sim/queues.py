@@ -20,6 +20,12 @@ IDLE_FLUSH_MS: Final = 300
 DEFINITIONS_FLUSH_MS: Final = 2_000
 
 
+#: Queues that operators send groups to: one by its name, one through an exchange with a routing key.
+TARGET: Final = "elsewhere"
+REROUTED: Final = "rerouted"
+SHOP: Final = ("shop", "k")
+
+
 def is_parking_queue(names: LaneNames, queue: str) -> bool:
     """Whether this is the name of a parking queue of the lane."""
     return queue.startswith(f"{names.exchange}.park.")

@@ -24,7 +24,15 @@ from dispatcher.settings_parts import (
 from dispatcher.settings_types import Chosen
 from dispatcher.sim.faults.kinds import Fault
 from dispatcher.sim.message_plans import MessagePlan, draw_count, draw_messages
-from dispatcher.sim.themes import THEMES, Theme, draw_edits, draw_faults, draw_flags, draw_operations
+from dispatcher.sim.themes import (
+    THEMES,
+    Theme,
+    draw_edits,
+    draw_faults,
+    draw_flags,
+    draw_moves,
+    draw_operations,
+)
 
 #: About how long all messages are worked on, beside the time in which they are published …
 LOADS: Final = (0.2, 0.8, 1.2, 3.0)
@@ -160,7 +168,7 @@ def make_scenario(seed: int, messages: int | None = None) -> Scenario:
     faults = draw_faults(chance("faults"), theme, work_ms)
     if faults:
         faults += draw_flags(chance("flags"), work_ms) + draw_operations(chance("operations"), work_ms)
-        faults += draw_edits(chance("edited file"), work_ms)
+        faults += draw_edits(chance("edited file"), work_ms) + draw_moves(chance("moves"), work_ms)
         faults = tuple(sorted(faults))
     return Scenario(
         seed=seed, theme=theme.name, policy=policy, inbounds=inbounds, options=options, group_maps=group_maps,

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dispatcher.sim.faults import KINDS
 from dispatcher.sim.faults.kinds import Fault
-from dispatcher.sim.faults.operators import EDITS, FLAGS, OPERATIONS
+from dispatcher.sim.faults.operators import EDITS, FLAGS, MOVES, OPERATIONS
 
 #: In a run with a theme so many of the faults are the theme's.
 _OF_THE_THEME: Final = 0.7
@@ -28,6 +28,8 @@ _WITH_FLAGS: Final = 1 / 5
 _WITH_OPERATIONS: Final = 1 / 4
 #: In so many of them the configuration is changed. Apart as well.
 _WITH_EDITS: Final = 1 / 6
+#: In so many of them they send groups elsewhere.
+_WITH_MOVES: Final = 1 / 4
 #: Trouble rarely comes alone: so long after a fault another may follow it.
 _SOON_MS: Final = 60
 
@@ -172,6 +174,19 @@ def _draw_apart(random: Random, kinds: tuple[str, ...], share: float, busy_ms: i
         )
         for _ in range(random.choice((1, 2, 4)))
     )
+
+
+def draw_moves(random: Random, busy_ms: int) -> tuple[Fault, ...]:
+    """What operators send elsewhere, and what goes wrong there, in some of the runs: close to each other."""
+    if random.random() >= _WITH_MOVES:
+        return ()
+    faults = []
+    for _ in range(random.choice((1, 2, 4))):
+        at_ms = random.randrange(busy_ms)
+        for kind in ("move_group", *random.choices(MOVES, k=random.choice((0, 1, 2)))):
+            faults.append(Fault(at_ms, kind, random.randrange(60), random.randrange(10_000), False))
+            at_ms += random.choice((3, 10, 30, 300))
+    return tuple(faults)
 
 
 def _fault(random: Random, theme: Theme, at_ms: int) -> Fault:

@@ -22,7 +22,7 @@ from dispatcher.sim.life import Life
 from dispatcher.sim.logs import captured
 from dispatcher.sim.loop import ProcessLoop, Scheduler
 from dispatcher.sim.producers import Producer
-from dispatcher.sim.queues import is_parking_queue
+from dispatcher.sim.queues import REROUTED, SHOP, TARGET, is_parking_queue
 from dispatcher.sim.redis import Redis
 from dispatcher.sim.refusals import Refusals
 from dispatcher.sim.scenario import Scenario
@@ -51,6 +51,7 @@ class World:
         from dispatcher.sim.checkers.limits import LimitsChecker
         from dispatcher.sim.checkers.liveness import Liveness
         from dispatcher.sim.checkers.loss import Loss
+        from dispatcher.sim.checkers.moves import MovesChecker
         from dispatcher.sim.checkers.operations import OperationsChecker
         from dispatcher.sim.checkers.order import Order
         from dispatcher.sim.checkers.overlap import Overlap
@@ -70,7 +71,7 @@ class World:
         self.liveness = Liveness(self)
         kinds = (
             Loss, Duplicates, Order, Overlap, Share, LimitsChecker, Fence, Deaths, Bounds, Poison, Said,
-            OperationsChecker, Replies,
+            OperationsChecker, MovesChecker, Replies,
         )  # fmt: skip
         self.checkers: list[Checker] = [*(kind(self) for kind in kinds), self.liveness]
         self.history = History(self.scheduler, self.names, self.checkers, verbose=verbose)
@@ -86,6 +87,7 @@ class World:
         self.lanes: list[Lane] = []  # the core of each leadership
         for name, _, quorum in scenario.inbounds:
             self.broker.declare(name, quorum=quorum)
+        self.declare_targets()
         self.dispatchers = [
             DispatcherMachine(self, f"d{index}", way_ms) for index, way_ms in enumerate(scenario.redis_ms)
         ]
@@ -94,6 +96,12 @@ class World:
         self.faults = Faults(self)
         self.refusals = Refusals(self)
         self.broker.refuses = self.refusals.cost
+
+    def declare_targets(self) -> None:
+        """Where operators send groups."""
+        self.broker.declare(TARGET)
+        exchange, key = SHOP
+        self.broker.exchanges[exchange] = {key: [self.broker.declare(REROUTED)]}
 
     # -- running --
 

@@ -1,4 +1,4 @@
-"""What `groups purge` sends and prints, and how it waits."""
+"""What `groups purge`, `move` and `reroute` send and print, and how they wait."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dispatcher.cli import operations
 from tests.cli.conftest import Responder, Run
 
 _OPEN = {"operation": "purge", "group": "g", "open": True, "waits_for": ["orders.high"]}
@@ -42,6 +43,45 @@ def test_it_travels_and_its_result_is_printed(
     assert (result.exit_code, result.stderr, result.stdout) == (0, "", printed + "\n")
     (received,) = responder.received
     assert (received.name, received.arguments) == ("groups.purge", {"group": "g", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "printed"),
+    [
+        ("move --to other", {"to": "other"}, "g: 1,002 messages moved to other; 1 message in flight"),
+        (
+            "reroute --exchange shop --key eu.fr", {"exchange": "shop", "key": "eu.fr"},
+            "g: 1,002 messages rerouted to shop; 1 message in flight",
+        ),
+        (
+            "reroute --exchange shop --key ", {"exchange": "shop", "key": ""},
+            "g: 1,002 messages rerouted to shop; 1 message in flight",
+        ),
+    ],
+)  # fmt: skip
+def test_where_to_travels_and_is_printed(
+    run: Run, responder: Responder, command: str, arguments: dict[str, Any], printed: str
+) -> None:
+    kind, *options = command.split(" ")
+    responder.answer = {**_DONE, "operation": kind}
+    result = run("groups", kind, "orders", "g", *options)
+    assert (result.exit_code, result.stderr, result.stdout) == (0, "", printed + "\n")
+    (received,) = responder.received
+    scope = {"group": "g", "first": None, "dry_run": False}
+    assert (received.name, received.arguments) == (f"groups.{kind}", {**scope, **arguments})
+
+
+def test_how_far_a_long_one_has_come(run: Run, responder: Responder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "_TELL_S", 0.0)
+    responder.answers = [{**_OPEN, "operation": "move", "waits_for": [], "gone": 2, "left": 1_000}, _DONE]
+    result = run("groups", "move", "orders", "g", "--to", "other")
+    assert result.stderr == "2 messages gone, 1,000 to go\n"
+
+
+@pytest.mark.parametrize("command", ["move", "reroute --exchange shop", "reroute --key k"])
+def test_where_to_must_be_said(run: Run, command: str) -> None:
+    kind, *options = command.split()
+    assert run("groups", kind, "orders", "g", *options).exit_code == 2
 
 
 def test_it_asks_with_one_uuid_until_it_is_done(run: Run, responder: Responder) -> None:

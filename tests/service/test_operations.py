@@ -10,37 +10,10 @@ import pytest
 
 from dispatcher.protocol import HEADER_MARKER
 from tests.amqp.samples import text
-from tests.service.clients import Client
 from tests.service.conftest import Starter
 from tests.service.harness import Bench, lane
-from tests.service.program import program
-from tests.service.protocol_consumer import ProtocolConsumer
+from tests.service.operating import bodies, full_of, operator, refusal, sent
 from tests.waiting import eventually
-
-
-async def operator(bench: Bench, *arguments: str) -> str:
-    """What the program prints for a command that is done."""
-    result = await program(bench.vhost, *arguments)
-    assert (result.returncode, result.stderr) == (0, "")
-    return result.stdout
-
-
-async def refusal(bench: Bench, *arguments: str) -> str:
-    """The one line that it prints for one that was refused."""
-    result = await program(bench.vhost, *arguments)
-    assert (result.returncode, result.stdout) == (1, "")
-    (line,) = [line for line in result.stderr.splitlines() if not line.startswith("waiting until")]
-    return line
-
-
-async def sent(client: Client, group: str, *bodies: bytes) -> None:
-    for body in bodies:
-        client.send("in", body, group)
-    await client.confirmed()
-
-
-def bodies(consumer: ProtocolConsumer, group: bytes) -> list[bytes]:
-    return [copy.body for copy in consumer.received if copy.group == group]
 
 
 @pytest.mark.seed("Q21")
@@ -79,14 +52,6 @@ async def begun(bench: Bench, uuid: str) -> None:
     assert line == (
         "dispatcher: groups.purge is not done within 1s; it may be still: ask again with --uuid " + uuid
     )
-
-
-async def full_of(bench: Bench, client: Client) -> ProtocolConsumer:
-    """A lane that takes three originals at a time, and a consumer that has two and settles none."""
-    consumer = await bench.joined("c1", hold=True, prefetch=2)
-    await sent(client, "g", *(b"%d" % number for number in range(1, 9)))
-    await consumer.has(2)
-    return consumer
 
 
 @pytest.mark.seed("Q21")

@@ -258,7 +258,7 @@ class ParkingBench(LaneBench):
         snapshot = Snapshot(
             self._lane_epoch, complete=not forgot, broker_restarted=False,
             records=[] if forget else list(self.journal if older is None else older),
-            owners={} if forget else dict(self.owners),
+            owners={} if forget else dict(self.owners), flags={} if forget else dict(self.flags),
             incarnations={} if forget else {n: row for n, row in self.rows.items() if row is not None},
             parking_found=tuple(self.ready) if forgot else (),
         )  # fmt: skip

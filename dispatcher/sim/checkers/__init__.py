@@ -67,6 +67,9 @@ class Checker:
     def operated(self, uuid: str, result: dict[str, Any]) -> None:
         """The result of a command is committed."""
 
+    def left(self, life: Life, uuid: str) -> None:
+        """That an operation has sent it elsewhere is committed."""
+
     def reopened(self, life: Life) -> None:
         """A settle turned out not to count."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
-from dispatcher.core.operations import Operation
+from dispatcher.core.operation import PURGE, Operation
 from dispatcher.sim.checkers import Checker, HandOver
 from dispatcher.sim.life import Life
 from dispatcher.sim.world import World
@@ -30,6 +30,7 @@ class OperationsChecker(Checker):
         super().__init__(world)
         self._asked: dict[str, set[int]] = {}  # by uuid: what was confirmed before the command
         self._decisions: dict[str, Decision] = {}
+        self._gone: set[int] = set()  # uids of what a leader has decided is elsewhere
         self._done: dict[str, dict[str, Any]] = {}
 
     def asked(self, uuid: str) -> None:
@@ -46,6 +47,14 @@ class OperationsChecker(Checker):
             return scope
 
         operations._scope = watched
+        departures: Any = operations._departures
+        gone = departures._gone
+
+        def left(operation: Operation, message: Message) -> None:
+            self._gone.add(_uid(message))
+            gone(operation, message)
+
+        departures._gone = left
 
     def _decide(self, lane: Lane, operation: Operation, scope: list[Message]) -> None:
         history = self.world.history
@@ -65,7 +74,8 @@ class OperationsChecker(Checker):
             if group is None or lane.state.group_map.key(group) != operation.group.id:
                 continue
             ended = life.over or life.given_up or life.expired or life.expires or life.acked
-            if not ended and uid not in known and uid not in decision.scope:
+            known_or_gone = uid in known or uid in self._gone
+            if not ended and not known_or_gone and uid not in decision.scope:
                 decision.left.add(uid)
 
     def operated(self, uuid: str, result: dict[str, Any]) -> None:
@@ -79,12 +89,13 @@ class OperationsChecker(Checker):
                 self.violate(f"{uuid} had the result {former}, and now has {result}")
             return
         self._done[uuid] = result
-        if result["applied"] and result["messages"] != len(decision.scope):
+        is_purge = result["operation"] == PURGE  # else see the checker `moves`
+        if is_purge and result["applied"] and result["messages"] != len(decision.scope):
             self.violate(f"{uuid} says {result}, and its scope are {decision.scope}")
         if decision.left:
             lives = [self.world.history.lives[uid] for uid in sorted(decision.left)]
             self.violate(f"{uuid} leaves out what was confirmed before it: {lives[:3]}")
-        for uid in decision.scope:
+        for uid in decision.scope if is_purge else ():
             life = self.world.history.lives[uid]
             life.purges += 1
             self.world.history.note("redis", "purged", uid, uuid)

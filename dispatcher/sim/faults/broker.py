@@ -5,7 +5,7 @@ from __future__ import annotations
 from dispatcher.sim.consumers import ConsumerMachine
 from dispatcher.sim.faults.kinds import Fault, fault
 from dispatcher.sim.faults.striking import Faults
-from dispatcher.sim.queues import Stored, is_parking_queue
+from dispatcher.sim.queues import REROUTED, TARGET, Stored, is_parking_queue
 
 
 @fault(often=5)
@@ -28,6 +28,25 @@ def nack(faults: Faults, fault: Fault) -> bool:
     queues += [names.dead, names.control, *(name for name in broker.queues if is_parking_queue(names, name))]
     broker.nack_next[queues[fault.target % len(queues)]] = 1 + fault.amount % 3
     return False
+
+
+@fault(often=0)
+def refuse_target(faults: Faults, fault: Fault) -> bool:
+    """The queues that operators send groups to refuse the next publishes, if there are any."""
+    for queue in (TARGET, REROUTED):
+        faults.world.broker.nack_next[queue] = 1 + fault.amount % 3
+    return True
+
+
+@fault(often=0)
+def delete_target(faults: Faults, fault: Fault) -> bool:
+    """Somebody deletes the queues that operators send groups to, and declares them again up to 1 s later."""
+    broker = faults.world.broker
+    found = [broker.queues[name] for name in (TARGET, REROUTED) if name in broker.queues]
+    for queue in found:
+        broker.delete(queue)
+    faults.after(fault.amount % 1_000, faults.world.declare_targets)
+    return bool(found)
 
 
 @fault(often=3)

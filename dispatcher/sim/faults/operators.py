@@ -7,20 +7,30 @@ from typing import Any, Final
 
 from dispatcher.client import properties as amqp_properties
 from dispatcher.client.properties import Properties
+from dispatcher.core.groups import Group
 from dispatcher.core.stops import stopped_groups
 from dispatcher.group_text import format_group
 from dispatcher.protocol import KEY_COMMAND
 from dispatcher.sim.faults.kinds import Fault, fault
 from dispatcher.sim.faults.striking import Faults
+from dispatcher.sim.queues import SHOP, TARGET
 
 #: Ahead of every clock that a dispatcher may have.
 _NOT_OLD_MS: Final = 24 * 3_600_000
+#: Whoever sends a group elsewhere looks so often, and so many times, for one of which something waits.
+_LOOK_MS: Final = 10
+_TRIES: Final = 200
 #: What lasts until it is undone: kinds that are drawn apart from the others (sim/themes.py).
 FLAGS: Final = ("pause_group", "pause_lane", "pin_group", "drain_consumer")
 #: What ends messages: drawn apart as well.
 OPERATIONS: Final = ("purge_group",)
 #: What changes the configuration: apart too.
 EDITS: Final = ("reload",)
+#: What sends them elsewhere, and what goes wrong there: drawn apart, too.
+MOVES: Final = (
+    "move_group", "move_group", "reroute_group", "refuse_target", "delete_target", "kill_leader",
+    "cut_leader", "kill_at_publish", "kill_after_commit", "kill_broker",
+)  # fmt: skip
 
 
 @fault(often=4)
@@ -106,6 +116,39 @@ def reload(faults: Faults, fault: Fault) -> bool:
             machine.process.call_soon(machine.runner.reconfigure, lane)
             hit = True
     return hit
+
+
+@fault(often=0)
+def move_group(faults: Faults, fault: Fault) -> bool:
+    """`groups move` of the deepest group: all, the first few, or a dry run; rarely to a missing queue."""
+    to = "nowhere" if fault.amount % 11 == 0 else TARGET
+    return _send_away(faults, fault, "groups.move", {"to": to})
+
+
+@fault(often=0)
+def reroute_group(faults: Faults, fault: Fault) -> bool:
+    """`groups reroute` of the deepest group, in the same way; rarely by a key that no queue has."""
+    exchange, key = SHOP
+    key = "nobody's" if fault.amount % 11 == 0 else key
+    return _send_away(faults, fault, "groups.reroute", {"exchange": exchange, "key": key})
+
+
+def _send_away(faults: Faults, fault: Fault, name: str, target: dict[str, Any], tries: int = _TRIES) -> bool:
+    """Once something of a group waits."""
+    lane = faults.world.leader_lane()
+    groups = [g for g in lane.state.groups.values() if not g.route] if lane is not None else []
+    deepest = max(groups, key=Group.waiting, default=None)
+    if deepest is None or deepest.waiting() < 1 + fault.amount % 4:
+        if tries and faults.world.scenario.groups:
+            faults.after(_LOOK_MS, _send_away, faults, fault, name, target, tries - 1)
+        return False
+    if tries < _TRIES:
+        faults.struck(fault.kind)
+    arguments = {
+        "group": format_group(deepest.id), "first": (None, None, fault.amount % 7 + 1)[fault.target % 3],
+        "dry_run": fault.target % 7 == 4,
+    }  # fmt: skip
+    return command(faults, fault, name, {**target, **arguments}, is_old=False)
 
 
 def undo_everything(faults: Faults) -> None:

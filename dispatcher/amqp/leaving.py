@@ -1,0 +1,53 @@
+"""Originals that operators send elsewhere: as they came, and where they came from."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dispatcher.amqp import wire
+from dispatcher.amqp.properties import EXPIRATION, HEADERS, spans_after_table, string_field
+from dispatcher.amqp.relay import Content
+from dispatcher.protocol import HEADER_EXCHANGE, HEADER_GROUP, HEADER_ORIGIN, HEADER_ROUTING_KEY
+
+#: The properties between the header table and the expiration.
+_BEFORE_EXPIRATION: Final = ("delivery_mode", "priority", "correlation_id", "reply_to")
+
+
+def leaving_frames(
+    content: Content,
+    *,
+    channel: int,
+    exchange: str,
+    routing_key: str,
+    group: bytes | None,
+    origin: str,
+    frame_max: int,
+) -> bytes:
+    """The mandatory publish of an original to where it is sent. Raises ValueError when it fits in no frame.
+
+    Unlike a consumer's copy it keeps its `expiration`, which begins anew, and its `delivery_mode`.
+    """
+    added = origin_field(origin)
+    if group is not None:
+        added += string_field(HEADER_GROUP.encode(), group)
+    added += string_field(HEADER_EXCHANGE.encode(), content.exchange)
+    added += string_field(HEADER_ROUTING_KEY.encode(), content.routing_key)
+    flags = bytearray(content.properties[:2])
+    flags[0] |= HEADERS
+    table = content.properties[content.table_at : content.table_end] + added
+    head, tail = content.properties[2 : content.table_at - 4], content.properties[content.table_end :]
+    if content.expiration_ms is not None:
+        spans = spans_after_table(content.properties, content.table_end)
+        ends = [spans[name][1] - content.table_end for name in _BEFORE_EXPIRATION if name in spans]
+        at, text = max(ends, default=0), str(content.expiration_ms).encode()
+        tail = tail[:at] + bytes((len(text),)) + text + tail[at:]
+        flags[0] |= EXPIRATION
+    properties = b"".join((flags, head, wire.pack_u32(len(table)), table, tail))
+    return wire.publish_frame(channel, exchange, routing_key) + wire.content_frames(
+        channel, properties, content.body, frame_max
+    )
+
+
+def origin_field(origin: str) -> bytes:
+    """The header that names one original, and is the same if it is sent twice."""
+    return string_field(HEADER_ORIGIN.encode(), origin.encode())

@@ -1,0 +1,222 @@
+"""Where operations send messages: looked for, published to, each on a channel of its own.
+
+RabbitMQ does not take what it can't route or store, so every answer counts. What it had not answered when it
+closed the channel may be there or not; only of one that was alone it is known that it is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Mapping
+from hashlib import blake2b
+from typing import Any, Final
+
+from pamqp import commands
+
+from dispatcher.amqp.events import ChannelClosed, Confirmed, Returned
+from dispatcher.amqp.leaving import leaving_frames, origin_field
+from dispatcher.amqp.methods import ExchangeDeclare, QueueBind, QueueDeclare, QueueUnbind
+from dispatcher.core.events import Event, MessageLeft, MessageStays, TargetOpened, TargetRefused
+from dispatcher.core.model import Message
+from dispatcher.core.target_effects import CloseTarget, OpenTarget, SendAway, Target, TargetAction
+from dispatcher.errors import BrokerUnavailable, ChannelRefused
+from dispatcher.origin import origin_text
+from dispatcher.service.confirms import PublishWindow
+from dispatcher.service.publications import Relay
+from dispatcher.service.topology import NOT_FOUND
+
+#: Of RabbitMQ's reply codes: the queue is exclusive to somebody else's connection.
+_RESOURCE_LOCKED: Final = 405
+_KEY_BYTES: Final = 16
+
+
+class OpenedTarget:
+    """One target, and what it was sent and has not answered."""
+
+    def __init__(self, operation: str, target: Target, exchange: str) -> None:
+        self.operation = operation
+        self.target = target
+        #: A queue is bound to the lane's exchange for the time being, by a key of the operation's own: the
+        #: default exchange would obey `CC` and `BCC` headers, which were obeyed when the original came.
+        self.exchange = target.exchange or exchange
+        self.key = target.key if target.exchange else _own_key(operation)
+        self.channel = 0
+        self.window = PublishWindow()
+        self.returned: set[Message] = set()
+        self.problem: str | None = None  # why nothing more can be sent
+
+
+class Targets:
+    """The targets of a session's open operations. `suspects` are fingerprints of what is not sent to any:
+    RabbitMQ ended a connection over one of them, with these words."""
+
+    def __init__(
+        self, relay: Relay, suspects: Mapping[bytes, str], *, report: Callable[[Event], None]
+    ) -> None:
+        self._relay = relay
+        self._suspects = suspects
+        self._link = relay.link
+        self._report = report
+        self._targets: dict[str, OpenedTarget] = {}  # by operation
+        self._by_channel: dict[int, OpenedTarget] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- orders --
+
+    def perform(self, order: TargetAction) -> None:
+        """Carry out an order; what has an answer reports it as an event."""
+        match order:
+            case OpenTarget():
+                opened = OpenedTarget(order.operation, order.target, self._relay.names.exchange)
+                self._targets[order.operation] = opened
+                self._start(self._open(opened))
+            case SendAway():
+                self._send(self._targets[order.operation], order.message)
+            case CloseTarget():
+                target = self._targets.pop(order.operation, None)
+                if target is not None and target.channel:
+                    self._start(self._close(target))
+
+    def close(self) -> None:
+        """The session is over: nothing is waited for any more."""
+        for task in self._tasks:
+            task.cancel()
+
+    def suspects(self, problem: str) -> dict[bytes, str]:
+        """RabbitMQ ended the connection with these words, perhaps over what it had not answered here: that,
+        and the suspects from before, by their fingerprints."""
+        unanswered = (message for target in self._by_channel.values() for message in target.window.tokens())
+        return {**self._suspects, **{message.fingerprint: problem for message in unanswered}}
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _open(self, target: OpenedTarget) -> None:
+        with contextlib.suppress(BrokerUnavailable):  # the session ends, and the next one looks again
+            try:
+                channel = await self._link.open_channel()
+                await self._look_for(target, channel)
+            except ChannelRefused as refused:
+                target.problem = _why_refused(target.target, refused)
+                self._report(TargetRefused(target.operation, target.problem))
+                return
+            target.channel = channel
+            self._by_channel[channel] = target
+            if target.operation in self._targets:
+                self._report(TargetOpened(target.operation))
+            else:  # it ended meanwhile
+                await self._close(target)
+
+    async def _look_for(self, target: OpenedTarget, channel: int) -> None:
+        call, name = self._link.call, target.target.exchange
+        await call(channel, commands.Confirm.Select())
+        if name:  # of whatever type: a passive declare looks at the name only
+            await call(channel, ExchangeDeclare(exchange=name, exchange_type="topic", passive=True))
+            return
+        queue = target.target.key
+        await call(channel, QueueDeclare(queue=queue, passive=True))
+        await call(channel, QueueBind(queue=queue, exchange=target.exchange, routing_key=target.key))
+
+    async def _close(self, target: OpenedTarget) -> None:
+        if self._by_channel.pop(target.channel, None) is None:
+            return  # RabbitMQ has closed the channel meanwhile
+        with contextlib.suppress(BrokerUnavailable):  # then the queue is gone, or the connection
+            if not target.target.exchange:
+                unbind = QueueUnbind(
+                    queue=target.target.key, exchange=target.exchange, routing_key=target.key
+                )
+                await self._link.call(target.channel, unbind)
+            await self._link.call(target.channel, commands.Channel.Close(200, "done", 0, 0))
+
+    def _send(self, target: OpenedTarget, message: Message) -> None:
+        if target.problem is not None:
+            self._report(MessageStays(target.operation, message, target.problem, True))
+            return
+        if message.fingerprint in self._suspects:
+            problem = f"RabbitMQ ended the connection over it: {self._suspects[message.fingerprint]}"
+            self._report(MessageStays(target.operation, message, problem, False))
+            return
+        try:
+            frames = leaving_frames(
+                message.content, channel=target.channel, exchange=target.exchange, routing_key=target.key,
+                group=message.group_id, origin=self._origin(message), frame_max=self._link.frame_max,
+            )  # fmt: skip
+        except ValueError:
+            problem = f"the headers of message {self._origin(message)} don't fit in a frame with ours"
+            self._report(MessageStays(target.operation, message, problem, True))
+            return
+        try:
+            target.window.add(self._link.write(target.channel, frames, 1), message)
+        except ChannelRefused as refused:  # the event that says so comes a moment later
+            problem = _why_refused(target.target, refused)
+            self._report(MessageStays(target.operation, message, problem, True))
+
+    def _origin(self, message: Message) -> str:
+        return origin_text(self._relay.inbound_queues[message.inbound], message.arrival)
+
+    # -- answers --
+
+    def receive(self, event: Any, events: list[Event]) -> bool:
+        """Tell the core what this event of the connection means; False when it is of no target's channel."""
+        target = self._by_channel.get(getattr(event, "channel", 0))
+        if target is None:
+            return False
+        match event:
+            case Confirmed():
+                self._answered(target, event, events)
+            case Returned():
+                self._returned(target, event)
+            case ChannelClosed():
+                self._closed(target, event, events)
+        return True
+
+    @staticmethod
+    def _answered(target: OpenedTarget, confirmed: Confirmed, events: list[Event]) -> None:
+        for message in target.window.answered(confirmed):
+            if message in target.returned:
+                target.returned.discard(message)
+                events.append(MessageStays(target.operation, message, _nowhere(target.target), True))
+            elif confirmed.nacked:
+                problem = f"{target.target} took no more (is it full?)"
+                events.append(MessageStays(target.operation, message, problem, True))
+            else:
+                events.append(MessageLeft(target.operation, message))
+
+    def _returned(self, target: OpenedTarget, returned: Returned) -> None:
+        """RabbitMQ found no queue for one of them, and confirms it next."""
+        waiting = target.window.tokens()
+        named = [m for m in waiting if origin_field(self._origin(m)) in returned.properties]
+        target.returned.update(named or waiting)
+
+    def _closed(self, target: OpenedTarget, closed: ChannelClosed, events: list[Event]) -> None:
+        """RabbitMQ closed the channel over something that was sent."""
+        del self._by_channel[target.channel]
+        target.channel = 0
+        target.problem = _why_refused(target.target, ChannelRefused(closed.code, closed.text))
+        waiting = target.window.take_all()
+        for message in waiting:
+            is_known = len(waiting) == 1 or message in target.returned
+            events.append(MessageStays(target.operation, message, target.problem, is_known))
+        events.append(TargetRefused(target.operation, target.problem))
+
+
+def _own_key(operation: str) -> str:
+    """A routing key that no consumer queue and no queue of the lane has."""
+    return f"leaving.{blake2b(operation.encode(), digest_size=_KEY_BYTES).hexdigest()}"
+
+
+def _nowhere(target: Target) -> str:
+    if target.exchange:
+        return f"{target} has no queue for key {target.key!r}"
+    return f"{target} is gone"
+
+
+def _why_refused(target: Target, refused: ChannelRefused) -> str:
+    if refused.code == NOT_FOUND:
+        return f"there is no {target}"
+    if refused.code == _RESOURCE_LOCKED:
+        return f"{target} is exclusive to another connection"
+    return f"{target}: RabbitMQ refused it: {refused.code} {refused.text}"

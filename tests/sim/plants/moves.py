@@ -1,0 +1,35 @@
+"""Bugs to plant where operators send groups elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dispatcher.core.events import MessageLeft
+from tests.sim.plants.planting import planted
+
+
+@planted("moves", seed=4)
+def gone_before_it_is_confirmed(lane: Any, session: Any, store: Any) -> None:
+    """What is sent elsewhere counts as gone when it is sent."""
+    departures = lane._operations._departures
+    send = departures._send
+
+    def hasty(operation: Any, message: Any) -> None:
+        send(operation, message)
+        departures.left(operation, MessageLeft(operation.uuid, message))
+
+    departures._send = hasty
+
+
+@planted("moves", seed=4)
+def sent_elsewhere_backwards(lane: Any, session: Any, store: Any) -> None:
+    """A group is sent elsewhere from its end."""
+    operations = lane._operations
+    scope = operations._scope
+    operations._scope = lambda operation: scope(operation)[::-1]
+
+
+@planted("duplicates", "order", "moves", seed=72)
+def group_goes_on_while_it_is_sent_elsewhere(lane: Any, session: Any, store: Any) -> None:
+    """What is sent elsewhere is handed over meanwhile."""
+    lane._operations._departures.hold = lambda operation: None
