@@ -46,20 +46,21 @@ class InboundSource(NamedTuple):
 
 
 async def open_inbound(
-    link: Link, queue: str, consumer_tag: str, look_ahead: int, *, restarted: bool
+    link: Link, queue: str, consumer_tag: str, look_ahead: int, *, election_s: float
 ) -> InboundSource:
     """Consume an inbound queue on a channel of its own, as its only consumer.
 
     Raises ConfigurationError when somebody else consumes it. A former leader's consumer may be there for
-    a moment after its lock is gone. `restarted`: the broker was, since somebody recovered. Until a quorum
-    queue has elected a leader, a passive declare tells what it knew some seconds before, perhaps without a
-    consumer that came later, and a consume waits to be the first that the new leader hears of. What that
-    consumer had is returned only then: whoever consumes so early gets newer messages before it (seen).
+    a moment after its lock is gone. `election_s`: to be waited for if the queue is a quorum queue; not 0 if
+    the broker has restarted since somebody recovered. Until such a queue has elected a leader, a passive
+    declare tells what it knew some seconds before, perhaps without a consumer that came later, and a consume
+    waits to be the first that the new leader hears of. What that consumer had is returned only then: whoever
+    consumes so early gets newer messages before it (seen).
     """
     classic = await is_classic(link, queue)
     window = FIRST_WINDOW if classic and look_ahead > SMALL_LOOK_AHEAD else look_ahead
-    if restarted and not classic:
-        await asyncio.sleep(ELECTION_S)
+    if election_s and not classic:
+        await asyncio.sleep(election_s)
     deadline = asyncio.get_running_loop().time() + FORMER_LEADER_S
     while True:
         channel = await link.open_channel()

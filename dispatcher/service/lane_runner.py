@@ -31,7 +31,7 @@ from dispatcher.protocol import LaneNames
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.caution import NO_SUSPICION
 from dispatcher.service.channels import Channels
-from dispatcher.service.inbound_feed import InboundFeed, open_inbound
+from dispatcher.service.inbound_feed import ELECTION_S, InboundFeed, open_inbound
 from dispatcher.service.intake import Clock
 from dispatcher.service.operators import Reload
 from dispatcher.service.parking_feeds import find_parking_queues
@@ -71,11 +71,12 @@ def _kind(failure: BaseException) -> object:
 class LaneRunner:
     """One lane's task. `problem` says why it neither dispatches nor stands by.
 
-    The two types, the collection and the two `_open_…` are all that a simulation replaces.
+    The types, the numbers, the collection and the two `_open_…` are all that a simulation replaces.
     """
 
     lane_type: type[Lane] = Lane
     session_type: type[Session] = Session
+    election_s: float = ELECTION_S
     parking_queues_max = PARKING_QUEUES_MAX
 
     def __init__(self, settings: Settings, lane: LaneSettings, reload: Reload | None = None) -> None:
@@ -260,7 +261,7 @@ class LaneRunner:
         sources = await asyncio.gather(*(
             open_inbound(
                 link, inbound.queue, f"inbound-{index}", self._lane.look_ahead,
-                restarted=restarted and not is_new,
+                election_s=self.election_s if restarted and not is_new else 0.0,
             )
             for index, inbound in enumerate(self._lane.inbound)
         ))  # fmt: skip

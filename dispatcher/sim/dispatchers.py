@@ -203,6 +203,7 @@ class SimRunner(LaneRunner):
                 super().begin(lane, *arguments, **options)
 
         self.lane_type, self.session_type = BoundLane, BoundSession
+        self.election_s = world.election_s
         self.lane: Lane | None = None
 
     def _collect_garbage(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from dispatcher.core.consumers import ConsumerState
 from dispatcher.core.lane import Lane
 from dispatcher.protocol import REASON_EXPIRED, LaneNames
+from dispatcher.service.inbound_feed import ELECTION_S
 from dispatcher.settings import InboundSettings, LaneSettings, Settings
 from dispatcher.settings_parts import PlacementName, PolicyName
 from dispatcher.settings_types import Chosen
@@ -64,6 +65,7 @@ class World:
 
         self._undo_everything, self._decide_stops = undo_everything, decide_stops
         self.scenario = scenario
+        self.election_s = ELECTION_S  # what a leader waits for those of quorum queues
         self.scheduler = Scheduler(scenario.seed)
         self.begun_at_ms = self.scheduler.now_ms
         self.names = LaneNames(LANE)

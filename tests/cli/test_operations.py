@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from dispatcher.cli import operations
 from tests.cli.conftest import Responder, Run
 
 _OPEN = {"operation": "purge", "group": "g", "open": True, "waits_for": ["orders.high"]}
@@ -71,9 +70,10 @@ def test_where_to_travels_and_is_printed(
     assert (received.name, received.arguments) == (f"groups.{kind}", {**scope, **arguments})
 
 
-def test_how_far_a_long_one_has_come(run: Run, responder: Responder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "_TELL_S", 0.0)
-    responder.answers = [{**_OPEN, "operation": "move", "waits_for": [], "gone": 2, "left": 1_000}, _DONE]
+def test_how_far_a_long_one_has_come(run: Run, responder: Responder) -> None:
+    """Once it has taken 2 s: it is asked about ten times in these."""
+    open_still = {**_OPEN, "operation": "move", "waits_for": [], "gone": 2, "left": 1_000}
+    responder.answers = [*[open_still] * 12, _DONE]
     result = run("groups", "move", "orders", "g", "--to", "other")
     assert result.stderr == "2 messages gone, 1,000 to go\n"
 

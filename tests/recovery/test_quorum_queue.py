@@ -13,7 +13,7 @@ from dispatcher.amqp.events import Delivery
 from dispatcher.amqp.link import Link
 from dispatcher.errors import BrokerUnavailable
 from dispatcher.nodes.servers import PrivateServers
-from dispatcher.service.inbound_feed import open_inbound
+from dispatcher.service.inbound_feed import ELECTION_S, open_inbound
 from dispatcher.settings import RabbitSettings
 from tests.recovery.scene import DELIVERY_LIMIT
 from tests.service.clients import Client
@@ -45,7 +45,7 @@ async def _reading(settings: RabbitSettings, *, restarted: bool) -> AsyncIterato
         except BrokerUnavailable:
             await asyncio.sleep(RETRY_S)  # sleeps: between two attempts
     try:
-        await open_inbound(link, QUEUE, "inbound", WINDOW, restarted=restarted)
+        await open_inbound(link, QUEUE, "inbound", WINDOW, election_s=ELECTION_S if restarted else 0.0)
         yield got
     finally:
         link.abort()

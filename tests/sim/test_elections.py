@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import pytest
-
-from dispatcher.service import inbound_feed
 from dispatcher.sim.campaign import run_seed
+from dispatcher.sim.history import Violation
+from dispatcher.sim.scenario import make_scenario
+from dispatcher.sim.world import World
 
 #: Newer messages come first in it, if nobody waits.
 SEED = 897
 
 
-def test_who_does_not_wait_for_an_election_loses_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_does_not_wait_for_an_election_loses_the_order() -> None:
     assert run_seed(SEED).problem is None
-    monkeypatch.setattr(inbound_feed, "ELECTION_S", 0.0)
-    assert run_seed(SEED).checker == "order"
+    failure = _run_without_waiting(SEED)
+    assert isinstance(failure, Violation)
+    assert failure.checker == "order"
+
+
+def _run_without_waiting(seed: int) -> BaseException | None:
+    world = World(make_scenario(seed))
+    world.election_s = 0.0
+    return world.run()
