@@ -110,7 +110,7 @@ def numbers_go_on_from_what_redis_has(lane: Any, session: Any, store: Any) -> No
     lane._adoption.heard_of = lambda seq: None
 
 
-@planted("fence", seed=39)
+@planted("fence", seed=49)
 def lane_epoch_not_checked(lane: Any, session: Any, store: Any) -> None:
     """Redis takes a commit of a former leader."""
     keys = store.world.redis.keys
@@ -168,7 +168,7 @@ def batch_released_one_early(lane: Any, session: Any, store: Any) -> None:
     lane._settlement._over = early
 
 
-@planted("share", seed=50)
+@planted("share", seed=28)
 def blocked_queues_earn_credit(lane: Any, session: Any, store: Any) -> None:
     """An inbound queue whose messages are all blocked earns credit."""
     turns = lane._delivery._turns
@@ -204,7 +204,7 @@ class _Forgetful(deque[Any]):
         """Gone."""
 
 
-@planted("duplicates", seed=4)
+@planted("duplicates", seed=40)
 def unproven_settled_entries_forgotten(lane: Any, session: Any, store: Any) -> None:
     """A checkpoint forgets settled originals whose acks are not proven."""
     for inbound in lane.state.inbounds:
@@ -247,7 +247,7 @@ def returns_not_noticed(lane: Any, session: Any, store: Any) -> None:
     lane._membership.liveness.queue_gone = lambda queue: None
 
 
-@planted("poison", seed=4)
+@planted("poison", seed=16)
 def a_death_counted_for_every_neighbour(lane: Any, session: Any, store: Any) -> None:
     """A death counts for every message in the same hands."""
     suspects = lane._suspects
@@ -304,7 +304,7 @@ def flags_of_the_former_leader_ignored(lane: Any, session: Any, store: Any) -> N
         state.list_backlogs(group)
 
 
-@planted("operations", seed=14)
+@planted("operations", seed=78)
 def operation_without_a_barrier(lane: Any, session: Any, store: Any) -> None:
     """An operation takes what is here, not what producers had confirmed before the command."""
     operations = lane._operations
@@ -347,7 +347,7 @@ def limit_of_an_id_not_obeyed(lane: Any, session: Any, store: Any) -> None:
         lane.state.limits.is_full = lambda group_id: False
 
 
-@planted("replies", seed=2)
+@planted("replies", seed=27)
 def several_requests_at_a_time(lane: Any, session: Any, store: Any) -> None:
     """The size of a queue is asked for while its consumer is being replaced."""
     commit = session._commit
