@@ -28,9 +28,7 @@ DEAD_S: Final = 40.0
 
 async def limit(node: LocalRabbitMQ, size_max: int) -> None:
     """Takes effect with the next channel that is opened."""
-    await asyncio.to_thread(
-        node.control, "eval", f"application:set_env(rabbit, max_message_size, {size_max})."
-    )
+    await asyncio.to_thread(node.evaluate, f"application:set_env(rabbit, max_message_size, {size_max})")
 
 
 @pytest.fixture
