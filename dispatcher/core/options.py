@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from dispatcher.core.bounds import HELD_BYTES_PART
@@ -47,14 +47,13 @@ class LaneOptions:
     park_after_ms: int = 600_000
     own_prefix: str = "dispatch."  # that names of queues and exchanges of the dispatcher's begin with
     parking_queues: tuple[str, ...] = ()  # their names, in order; none: nothing is parked
+    #: How much of the byte budget is for originals; asked for several times in every step.
+    held_bytes_max: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "held_bytes_max", int(self.look_ahead_bytes * HELD_BYTES_PART))
 
     @property
     def measures_work(self) -> bool:
         """How long consumers are busy with what matters to this lane."""
         return self.cost is Cost.MEASURED or self.placement_is_measured
-
-    @property
-    def held_bytes_max(self) -> int:
-        """How much of the byte budget is for originals."""
-        part = HELD_BYTES_PART  # asked for with every step: whole numbers are quicker than the fraction
-        return self.look_ahead_bytes * part.numerator // part.denominator

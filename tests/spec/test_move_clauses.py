@@ -360,25 +360,26 @@ def test_o26_bad_targets_change_nothing(kind: str, arguments: dict[str, Any], te
     assert (bench.opened, bench.barriers) == ([], [])
 
 
-def test_a_stopped_group_goes_with_the_message_at_which_it_stopped() -> None:
+def stopped() -> MoveBench:
+    """A group that has stopped at its first message is being moved."""
     bench = MoveBench(stops_failed=True)
     bench.join("one")
     bench.arrive("a1", "a2")
     bench.fail("one", "a1", "broken")
     bench.order()
     bench.mark()
+    return bench
+
+
+def test_a_stopped_group_goes_with_the_message_at_which_it_stopped() -> None:
+    bench = stopped()
     bench.takes_all()
     assert (bench.target, bench.flags) == (["a1", "a2"], {})
     assert names(bench.arrive("a3")) == ["a3"]
 
 
 def test_a_stopped_group_whose_message_is_refused_stays_stopped() -> None:
-    bench = MoveBench(stops_failed=True)
-    bench.join("one")
-    bench.arrive("a1", "a2")
-    bench.fail("one", "a1", "broken")
-    bench.order()
-    bench.mark()
+    bench = stopped()
     bench.refuses()
     assert row(bench, "a")["stopped"] == "broken"
     assert bench.arrive("a3") == []
