@@ -5,40 +5,78 @@ Exit codes: 0 done; 1 refused or failed, with a clear line on stderr; 2 wrong us
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 
 from dispatcher import __version__
-from dispatcher.cli import config_commands, consumers, dead, groups
-from dispatcher.cli.check import check
-from dispatcher.cli.demo import demo
-from dispatcher.cli.output import print_error
-from dispatcher.cli.rebalance import rebalance
-from dispatcher.cli.reload import reload
-from dispatcher.cli.run import run
-from dispatcher.cli.sim import sim
-from dispatcher.cli.status import status
 from dispatcher.errors import ConfigurationError, DispatcherError
 
+#: In the order of --help, with the module that has the function of that name, or an `app` of commands.
+_MODULES: Final = {
+    "run": "run",
+    "check": "check",
+    "status": "status",
+    "groups": "groups",
+    "consumers": "consumers",
+    "rebalance": "rebalance",
+    "reload": "reload",
+    "dead": "dead",
+    "demo": "demo",
+    "sim": "sim",
+    "config": "config_commands",
+}
 
-class _OneLineErrors(TyperGroup):
+
+class _Commands(Mapping[str, Any]):
+    """Imports a command when it is looked up: what the others need would take most of its time."""
+
+    def __getitem__(self, name: str) -> Any:
+        module = import_module(f"dispatcher.cli.{_MODULES[name]}")
+        around = typer.Typer(add_completion=False)
+        if hasattr(module, "app"):
+            around.add_typer(module.app, name=name)
+        else:
+            around.callback()(lambda: None)  # else a single command is no group
+            around.command(name)(getattr(module, name))
+        return typer.main.get_group(around).commands[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_MODULES)
+
+    def __len__(self) -> int:
+        return len(_MODULES)
+
+
+class _Program(TyperGroup):
     """Turns the product's own errors into a line on stderr; any other exception is a bug and shows."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: Any = _Commands()
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except ConfigurationError as error:
-            for problem in error.problems:
-                print_error(f"dispatcher: {problem}")
+            problems = error.problems
         except DispatcherError as error:
-            print_error(f"dispatcher: {error}")
+            problems = [str(error)]
+        from dispatcher.cli.output import print_error  # brings Rich
+
+        for problem in problems:
+            print_error(f"dispatcher: {problem}")
         raise typer.Exit(1)
 
 
 app = typer.Typer(
-    cls=_OneLineErrors,
+    cls=_Program,
     help="Message groups for RabbitMQ: related messages in order, each group at one consumer.",
     epilog="Exit codes: 0 done; 1 refused or failed, the reason is on stderr; 2 wrong usage.",
     no_args_is_help=True,
@@ -46,17 +84,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(run)
-app.command()(check)
-app.command()(status)
-app.add_typer(groups.app, name="groups")
-app.add_typer(consumers.app, name="consumers")
-app.command()(rebalance)
-app.command()(reload)
-app.add_typer(dead.app, name="dead")
-app.command()(demo)
-app.command()(sim)
-app.add_typer(config_commands.app, name="config")
 
 
 def _print_version(wanted: bool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from dispatcher import logs
 from dispatcher.cli import options
 
 
@@ -14,7 +13,9 @@ def run(file: options.ConfigFile = options.DEFAULT_CONFIG) -> None:
     Several may run with the same configuration: per lane one is active, the others stand by.
     """
     settings = options.load_settings(file)
+    from dispatcher import logs  # with a wrong configuration the line that says so comes at once
+    from dispatcher.service import process
+
     logs.configure()
-    from dispatcher.service import process  # the other commands need none of it, and should start at once
 
     raise typer.Exit(process.run(settings, lambda: options.load_settings(file)))

@@ -11,10 +11,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from types import FrameType, TracebackType
 from typing import Self
 
-from dispatcher.client.consumer import STOP_SIGNALS
 from dispatcher.client.copies import BlockingMessage
 from dispatcher.client.engine import ConsumerEngine
-from dispatcher.client.identity import ConsumerBase
+from dispatcher.client.identity import STOP_SIGNALS, ConsumerBase
 from dispatcher.client.io_thread import IoThread
 from dispatcher.client.links import CLOSE_TIMEOUT_S
 from dispatcher.client.pika_link import PikaLink

@@ -7,18 +7,16 @@ import contextlib
 import signal
 from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from dispatcher.client.aio_link import AioLink, AioLoop
 from dispatcher.client.copies import Message
 from dispatcher.client.engine import ConsumerEngine
-from dispatcher.client.identity import ConsumerBase
+from dispatcher.client.identity import STOP_SIGNALS, ConsumerBase
 from dispatcher.client.inbox import Inbox
 from dispatcher.client.links import CLOSE_TIMEOUT_S
 from dispatcher.client.retries import RetryChoice
 from dispatcher.client.runner import SLICE_MS, Handler, Runner, monotonic_ms
-
-STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class GroupConsumer(ConsumerBase):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from dispatcher.client.copies import Copy, Numbers, Settler
 from dispatcher.client.engine import ConsumerEngine, Listener
@@ -22,6 +23,8 @@ from dispatcher.protocol import (
 )
 
 M = TypeVar("M", bound=Copy)
+#: What ends a consumer that handles signals.
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(frozen=True, slots=True)
