@@ -105,9 +105,9 @@ def read_content(delivery: Delivery, grouping: Grouping) -> Content:
     _, _, _, _, exchange, routing_key, properties, body = delivery
     try:
         fields, table_at, table_end = split_table(properties)
-        readable = readable_fields(fields, properties)
-        group, refusal = grouping.find(readable, properties, table_end, routing_key)
         suspect = grouping.search_suspect(properties)
+        readable = readable_fields(fields, properties) if suspect else fields
+        group, refusal = grouping.find(readable, properties, table_end, routing_key)
         sent = fields
         if suspect:
             sent = [field for field in fields if not field.startswith(_BROKER_FIELDS)]

@@ -13,7 +13,7 @@ from dispatcher.amqp.pricing import kind_of, pricing
 from dispatcher.amqp.relay import delivery_count, read_content
 from dispatcher.core.model import BarrierMark, Message
 from dispatcher.errors import ProtocolViolation
-from dispatcher.settings import LaneSettings
+from dispatcher.settings import SHORT_STRING_BYTES_MAX, LaneSettings
 
 #: Room that the added headers take in a header frame, the group id apart.
 ADDED_HEADERS_BYTES_MAX: Final = 512
@@ -46,36 +46,42 @@ class Intake:
         self._now_ms = now_ms
         self._inbound_index = {inbound.queue: index for index, inbound in enumerate(lane.inbound)}
         self._names_bytes_max = max(len(inbound.queue.encode()) for inbound in lane.inbound)
+        # A group is among the headers or a routing key: so many bytes leave room for any.
+        names_bytes_max = self._names_bytes_max + 2 * SHORT_STRING_BYTES_MAX
+        self._surely_fits = (self._headers_bytes_max - names_bytes_max) // 2
 
     def messages(self, inbound: int, deliveries: list[Delivery]) -> list[Message]:
         """One message per delivery; what can't be understood carries its `refusal`."""
         grouping, epoch, now_ms = self._grouping, self._lane_epoch, self._now_ms()
-        room = self._headers_bytes_max
         messages = []
         for delivery in deliveries:
             content = read_content(delivery, grouping)
             expiration_ms = content.expiration_ms
-            group = content.group
             message = (Message if content.marker is None else BarrierMark)(
-                inbound, delivery.tag, (epoch, delivery.tag), content.fingerprint, group, content,
-                content.size, now_ms, delivery.redelivered, content.closing,
+                inbound, delivery.tag, (epoch, delivery.tag), content.fingerprint, content.group,
+                content, content.size, now_ms, delivery.redelivered, content.closing,
                 None if expiration_ms is None else now_ms + expiration_ms, content.refusal,
             )  # fmt: skip
             if type(message) is BarrierMark:
                 message.command = content.marker or ""
             if delivery.redelivered and message.refusal is None:
                 message.deliveries = delivery_count(delivery.properties)
-            # A parked copy has these names instead of the group.
-            names = len(content.exchange) + len(content.routing_key) + self._names_bytes_max
-            if len(content.properties) + max(names, len(group or b"")) > room:
-                message.refusal = (
-                    f"unpublishable: {len(content.properties)} bytes of headers leave no room for ours"
-                )
-                message.group_id = None
+            if len(content.properties) > self._surely_fits:
+                self._refuse_too_large(message)
             messages.append(message)
         if self._price is not None or self._has_kinds:
             self._read_costs(messages)
         return messages
+
+    def _refuse_too_large(self, message: Message) -> None:
+        """If its headers leave no room for the group; or, when it is parked, for these names instead."""
+        content = message.content
+        names = len(content.exchange) + len(content.routing_key) + self._names_bytes_max
+        if len(content.properties) + max(names, len(message.group_id or b"")) > self._headers_bytes_max:
+            message.refusal = (
+                f"unpublishable: {len(content.properties)} bytes of headers leave no room for ours"
+            )
+            message.group_id = None
 
     def _read_costs(self, messages: list[Message]) -> None:
         for message in messages:
