@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path as FilePath
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -295,9 +295,8 @@ def _model_at(model: type[BaseModel], place: Path) -> type[BaseModel]:
     for step in place:
         fields = {field.alias or name: field for name, field in model.model_fields.items()}
         annotation = fields[str(step)].annotation
-        assert isinstance(annotation, type)
-        assert issubclass(annotation, BaseModel)
-        model = annotation
+        kinds = (annotation, *get_args(annotation))  # of `X | None` it is X
+        model = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
     return model
 
 

@@ -17,12 +17,12 @@ from dispatcher.settings import (
     RetrySettings,
     Settings,
 )
-from dispatcher.settings_parts import RebalanceSettings, StartSettings
+from dispatcher.settings_parts import DedupSettings, RebalanceSettings, StartSettings
 from dispatcher.settings_types import Kind
 
 _MODELS: Final[tuple[type[BaseModel], ...]] = (
     RabbitSettings, RedisSettings, HttpSettings, InboundSettings, RetrySettings, StartSettings,
-    RebalanceSettings, LaneDefaults, LaneSettings,
+    RebalanceSettings, DedupSettings, LaneDefaults, LaneSettings,
 )  # fmt: skip
 
 

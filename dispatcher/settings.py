@@ -14,6 +14,7 @@ from pydantic import Field, field_validator
 from dispatcher.protocol import DEFAULT_PREFIX, HEADER_PREFIX, RESERVED_SEGMENTS, dotted_name_problem
 from dispatcher.settings_conflicts import Conflict, lane_conflicts
 from dispatcher.settings_parts import (
+    DedupSettings,
     ExhaustedAct,
     Model,
     OverdueAct,
@@ -295,6 +296,9 @@ class LaneDefaults(Model):
         default=600_000,
         alias="park_after",
         description="What waits here for so long moves to a parking queue.",
+    )
+    dedup: DedupSettings | None = Field(
+        default=None, description="Drop messages whose message_id came before, within a window; null: none."
     )
 
     @field_validator("group_header")

@@ -12,6 +12,10 @@ from dispatcher.urls import redact
 
 #: More than a lane is measured with.
 CONSUMERS_MAX: Final = 10_000
+#: A week.
+WINDOW_MS_MAX: Final = 7 * 24 * 3_600_000
+#: In Redis they take 1.4 GB.
+IDS_MAX: Final = 10_000_000
 
 
 class Model(BaseModel):
@@ -72,6 +76,17 @@ class RebalanceSettings(Model):
     pause: Annotated[PauseName, Choice(PauseName)] = Field(
         default=PauseName.GROUP,
         description="What waits until it is settled: each group that moves, the lane, or none (overlaps).",
+    )
+
+
+class DedupSettings(Model):
+    """Which messages count as repeated: those with the `message_id` of another one shortly before."""
+
+    window_ms: Annotated[int, Duration(1_000, WINDOW_MS_MAX)] = Field(
+        default=300_000, alias="window", description="For so long after the first one was handed over."
+    )
+    max_ids: Annotated[int, Integer(1_000, IDS_MAX)] = Field(
+        default=1_000_000, description="Ids kept in Redis; beyond that the oldest are forgotten."
     )
 
 

@@ -77,6 +77,7 @@ def test_defaults_are_the_contracts() -> None:
     assert (lane.reconnect_grace_ms, lane.liveness_interval_ms, lane.heartbeat_ms) == (0, 500, 5_000)
     assert (lane.look_ahead, lane.look_ahead_bytes) == (10_000, 256 * 1024 * 1024)
     assert lane.park_after_ms == 600_000
+    assert lane.dedup is None
     assert lane.retry.attempts == 3
     assert (settings.prefix, settings.redis.timeout_ms, settings.rabbitmq.heartbeat_ms) == (
         "dispatch", 2_000, 10_000,
@@ -101,6 +102,7 @@ def test_every_key_arrives_under_its_attribute() -> None:
             look_ahead_bytes: 64KiB
             park_after: 90s
             retry: {attempts: 5}
+            dedup: {window: 10m, max_ids: 5000}
         """).lanes["a"]
     assert lane.inbound == (InboundSettings(queue="q", weight=7, declare=True),)
     assert lane.group_header == ("JMSXGroupID", "property:message_id", "routing_key")
@@ -110,6 +112,8 @@ def test_every_key_arrives_under_its_attribute() -> None:
     assert (lane.look_ahead, lane.look_ahead_bytes) == (60_000, 65_536)
     assert lane.park_after_ms == 90_000
     assert lane.retry.attempts == 5
+    assert lane.dedup is not None
+    assert (lane.dedup.window_ms, lane.dedup.max_ids) == (600_000, 5_000)
 
 
 def test_lane_beats_first_match_beats_defaults() -> None:
@@ -295,6 +299,11 @@ def test_an_alias_bomb_is_refused_before_it_fills_the_memory() -> None:
         ("match: [{policy: exclusive}]", "match[0].lanes: must be a pattern"),
         ("match: [{lanes: 'a..b'}]", "match[0].lanes: must be a pattern"),
         ("match: [{lanes: 'a.?'}]", "match[0].lanes: must be a pattern"),
+        ("defaults: {dedup: {window: 500ms}}", "defaults.dedup.window: must be from 1s to 168h"),
+        ("defaults: {dedup: {max_ids: 10}}", "defaults.dedup.max_ids: must be an integer from 1000"),
+        ("defaults: {dedup: {max_ids: 10000001}}", "defaults.dedup.max_ids: must be at most 10000000"),
+        ("defaults: {dedup: {ids: 1}}", "defaults.dedup.ids: unknown key"),
+        ("defaults: {dedup: yes}", "defaults.dedup: must be a mapping"),
         ("match: [{lanes: a, look_ahead: 0}]", "match[0].look_ahead: must be a positive integer"),
     ],
 )

@@ -73,7 +73,7 @@ def schema_keys() -> dict[str, Any]:
         ("rabbitmq.", "RabbitSettings"), ("redis.", "RedisSettings"), ("http.", "HttpSettings"),
         ("", "LaneSettings"), ("inbound[].", "InboundSettings"), ("retry.", "RetrySettings"),
         ("start.", "StartSettings"),
-        ("rebalance.", "RebalanceSettings"),
+        ("rebalance.", "RebalanceSettings"), ("dedup.", "DedupSettings"),
     )  # fmt: skip
     for prefix, name in places:
         for key, value in schema["$defs"][name]["properties"].items():

@@ -21,7 +21,9 @@ from dispatcher.amqp.events import (
 )  # fmt: skip
 from dispatcher.amqp.grouping import Grouping
 from dispatcher.amqp.link import Link
-from dispatcher.amqp.relay import read_content
+from dispatcher.amqp.properties import string_field
+from dispatcher.amqp.relay import Content, read_content
+from dispatcher.amqp.wire import pack_u32
 from dispatcher.client import properties as amqp_properties
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused
 from dispatcher.group_text import format_group
@@ -213,8 +215,8 @@ class DeadQueue:
         assert message.inbound is not None
         content = read_content(message.delivery, _CLEANING)
         tag = self._opened().publish(
-            self._channel, exchange="", routing_key=message.inbound, properties=content.properties,
-            body=content.body,
+            self._channel, exchange="", routing_key=message.inbound,
+            properties=_with_origin(content, message.origin or ""), body=content.body,
         )  # fmt: skip
         self._unconfirmed[tag] = message
         await self._until(lambda: len(self._unconfirmed) < _UNCONFIRMED_MAX)
@@ -278,3 +280,10 @@ class DeadQueue:
             else:
                 self.released += 1
                 self._take_out(message)
+
+
+def _with_origin(content: Content, origin: str) -> bytes:
+    """Its properties, which say that it was here before: it repeats no other message."""
+    at, end = content.table_at, content.table_end
+    table = content.properties[at:end] + string_field(HEADER_ORIGIN.encode(), origin.encode())
+    return content.properties[: at - 4] + pack_u32(len(table)) + table + content.properties[end:]

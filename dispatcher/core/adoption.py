@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dispatcher.core.bounds import COUNTER_SHIFT, LANE_EPOCHS_AHEAD_MAX
 from dispatcher.core.consumers import PRESENT, Consumer
+from dispatcher.core.dedup import Dedup
 from dispatcher.core.effects import UNKNOWN_INBOUND
 from dispatcher.core.entries import open_entry
 from dispatcher.core.group_recovery import GroupRecovery
@@ -25,8 +26,11 @@ HEARTBEATS_TO_WAIT = 2
 class Adoption:
     """Takes over what consumers report; `open` while Redis is not trusted to know everything."""
 
-    def __init__(self, state: LaneState, recovery: Recovery, groups: GroupRecovery) -> None:
+    def __init__(
+        self, state: LaneState, recovery: Recovery, groups: GroupRecovery, dedup: Dedup | None = None
+    ) -> None:
         self._state = state
+        self._dedup = dedup
         self._recovery = recovery
         self._groups = groups
         self._by_fingerprint: dict[bytes, list[Message]] = {}
@@ -142,5 +146,5 @@ class Adoption:
             if message.group is not None:
                 message.group.came_back(message)
             state.refresh_credit(other)
-        elif message.tag:
+        elif message.tag and not (self._dedup is not None and self._dedup.withdraw(message)):
             state.take_out(message)

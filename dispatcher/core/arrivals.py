@@ -7,6 +7,7 @@ from typing import Final
 
 from dispatcher.core.adoption import Adoption
 from dispatcher.core.bounds import DELIVERIES_MAX
+from dispatcher.core.dedup import Dedup
 from dispatcher.core.model import BarrierMark, Message
 from dispatcher.core.moves import Moves
 from dispatcher.core.recovery import Recovery
@@ -29,8 +30,10 @@ class Arrivals:
         adoption: Adoption,
         moves: Moves,
         marked: Callable[[BarrierMark], None],
+        dedup: Dedup | None = None,
     ) -> None:
         self._state = state
+        self._dedup = dedup
         self._marked = marked  # an operation's marker is here
         self._moves = moves
         self._parks = bool(state.options.parking_queues)
@@ -44,29 +47,41 @@ class Arrivals:
 
     def arrived(self, messages: list[Message]) -> None:
         """Take in deliveries, in their queues' order."""
-        inbounds = self._state.inbounds
+        inbounds, dedup = self._state.inbounds, self._dedup
         for message in messages:
             inbound = inbounds[message.inbound]
             if type(message) is BarrierMark:
-                self._marked(message)
+                if dedup is None or not dedup.holds(message):
+                    self._marked(message)
                 continue
             mean, footprint = inbound.mean_bytes, message.footprint
             inbound.mean_bytes = mean + (footprint - mean) / SIZES_REMEMBERED if mean else footprint
             if message.group_id is None and self._common_group is not None:
                 message.group_id = self._common_group
             if inbound.recovery is not None and self._recovery.claims(inbound, message):
+                if dedup is not None:
+                    dedup.came_back(message)
                 continue
             inbound.unacked += 1
             self._state.bytes_held += footprint
             if self._adoption.open:
                 self._adoption.saw(message)
-            if message.refusal is not None:
-                self._state.end(message, message.refusal)
-                continue
-            group_id = message.group_id
-            if group_id is None and self._rejects_ungrouped:
-                self._state.end(message, REASON_UNGROUPED)
-                continue
+            if dedup is None or not dedup.holds(message):
+                self._receive(message)
+
+    def take_in(self, message: Message) -> None:
+        """It has arrived, and does not repeat another one."""
+        if type(message) is BarrierMark:
+            self._marked(message)
+        else:
+            self._receive(message)
+
+    def _receive(self, message: Message) -> None:
+        if message.refusal is not None:
+            self._state.end(message, message.refusal)
+        elif message.group_id is None and self._rejects_ungrouped:
+            self._state.end(message, REASON_UNGROUPED)
+        else:
             self.file(message)
 
     def read_back(self, message: Message) -> None:

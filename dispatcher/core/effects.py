@@ -211,10 +211,43 @@ class SetWindow(NamedTuple):
     originals: int
 
 
+class LookUp:
+    """Which of these ids (each with its message's fingerprint) are in the window: asked with the step's
+    commit. The action is to report `IdsLookedUp`.
+
+    `known` is the answer, one byte for each: `1` if it is. None: Redis lost it with other writes.
+    """
+
+    __slots__ = ("ids", "known")
+
+    def __init__(self, ids: list[tuple[bytes, bytes]]) -> None:
+        self.ids = ids
+        self.known: bytes | None = None
+
+
 Action = (
     Dispatched | SendCopy | SendNotice | PublishMarker | PublishBarrier | AckInbound | DeadLetter | Reply
-    | Tell | SetWindow | ParkingAction | TargetAction
+    | Tell | SetWindow | LookUp | ParkingAction | TargetAction
 )  # fmt: skip
+
+
+class IdRange(NamedTuple):
+    """Ids that entered the window at the same time, one behind the other, each of 16 bytes."""
+
+    at_ms: int
+    ids: bytes
+
+
+@dataclass(slots=True)
+class WindowChange:
+    """What a commit does to the window of ids, and asks of it (dispatcher.core.dedup)."""
+
+    now_ms: int
+    window_ms: int  # what entered earlier than that is over
+    ids_max: int  # beyond that the oldest are forgotten
+    entered: list[IdRange] = field(default_factory=list)
+    doubted: list[IdRange] = field(default_factory=list)  # fingerprints of what counts as new all the same
+    lookup: LookUp | None = None
 
 
 @dataclass(slots=True)
@@ -226,11 +259,13 @@ class Effects:
     incarnations: dict[int, IncarnationRow | None] = field(default_factory=dict)
     commands: dict[str, dict[str, Any]] = field(default_factory=dict)  # uuid → recorded result
     flags: dict[bytes, dict[str, Any] | None] = field(default_factory=dict)  # see core/flags.py
+    window: WindowChange | None = None  # of ids
     checkpoint: bool = False  # records begin with Reset: what the journal holds before may be trimmed
     actions: list[Action] = field(default_factory=list)
 
     def needs_commit(self) -> bool:
-        return bool(self.records or self.owners or self.incarnations or self.commands or self.flags)
+        tables = self.owners or self.incarnations or self.commands or self.flags
+        return bool(self.records or tables or self.window)
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dispatcher.core.effects import Dispatched
+from dispatcher.core.effects import Dispatched, LookUp
 from dispatcher.core.model import Message
 from dispatcher.protocol import Heartbeat, Join, Leave, Marker, Settle
 
@@ -90,6 +90,13 @@ class AcksProven:
 
     inbound: int
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class IdsLookedUp:
+    """The commit that asked for these ids is done: the answer is in it."""
+
+    lookup: LookUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +203,7 @@ Event = (
     | CopyRefused
     | DeadLetterRefused
     | AcksProven
+    | IdsLookedUp
     | CommandReceived
     | TargetOpened
     | TargetRefused

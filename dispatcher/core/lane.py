@@ -15,6 +15,7 @@ from dispatcher.core.adoption import Adoption
 from dispatcher.core.arrivals import Arrivals
 from dispatcher.core.bounds import NEVER_MS, RESET_PER_STEP
 from dispatcher.core.commands import Commands
+from dispatcher.core.dedup import Dedup
 from dispatcher.core.delivery import delivery_for
 from dispatcher.core.departures import Departures
 from dispatcher.core.effects import (
@@ -37,6 +38,7 @@ from dispatcher.core.events import (
     DeadLetterConfirmed,
     DeadLetterRefused,
     Event,
+    IdsLookedUp,
     MessageLeft,
     MessagesArrived,
     MessageStays,
@@ -90,8 +92,9 @@ class Lane:
     def __init__(self, options: LaneOptions, snapshot: Snapshot, now_ms: int) -> None:
         self.state = LaneState(options, snapshot.lane_epoch, now_ms)
         self._groups = GroupRecovery(self.state, redis_complete=snapshot.complete)
-        self._recovery = Recovery(self.state, self._groups, broker_restarted=snapshot.broker_restarted)
-        self._adoption = Adoption(self.state, self._recovery, self._groups)
+        self._dedup = dedup = self._make_dedup(options, redis_complete=snapshot.complete)
+        self._recovery = Recovery(self.state, self._groups, dedup, broker_restarted=snapshot.broker_restarted)
+        self._adoption = Adoption(self.state, self._recovery, self._groups, dedup)
         self._delivery = delivery_for(self.state)
         self._suspects = Suspects(self.state, self._delivery)
         others = self._recovery, self._groups, self._adoption, self._suspects
@@ -101,7 +104,9 @@ class Lane:
         moves = Moves(self.state)
         self.commands = Commands(self.state, snapshot.commands)
         self._operations = Operations(self.state, self.commands, Departures(self.state, self._recovery))
-        self._arrivals = Arrivals(self.state, self._recovery, self._adoption, moves, self._operations.marked)
+        self._arrivals = Arrivals(
+            self.state, self._recovery, self._adoption, moves, self._operations.marked, dedup
+        )
         reading = ParkedReading(self.state, self._recovery, self._arrivals.read_back)
         self._parking = Parking(self.state, moves, reading, self._arrivals.file)
         self._evictions = Evictions(self.state, self._membership.liveness)
@@ -136,11 +141,21 @@ class Lane:
             MessageLeft: self._operations.left,
             MessageStays: self._operations.stays,
         }
+        if dedup is not None:
+            self._handlers[IdsLookedUp] = dedup.looked_up
         self._flags = Flags(self.state, snapshot.flags, self.commands)
         self._stops = Stops(self.state, self.commands)
         self._load(snapshot)
         self._complete = snapshot.complete
         self._begun = False
+
+    def _make_dedup(self, options: LaneOptions, *, redis_complete: bool) -> Dedup | None:
+        if options.dedup is None:
+            return None
+        return Dedup(
+            self.state, options.dedup, lambda message: self._arrivals.take_in(message),
+            redis_complete=redis_complete,
+        )  # fmt: skip
 
     def _load(self, snapshot: Snapshot) -> None:
         """Take over what the former leader has left, in the order in which one part needs another."""
@@ -203,6 +218,8 @@ class Lane:
             self._delivery.run()
         if not self._parking.is_reading():  # else something may come that proves that consumers can live
             self._suspects.offer_unproven()
+        if self._dedup is not None:
+            self._dedup.finish_step()
         return self.state.take_effects()
 
     def _measure(self) -> None:
@@ -282,6 +299,8 @@ class Lane:
         effects.incarnations = {**self._membership.rows()}
         effects.commands = dict(self.commands.results)
         effects.flags = {**self._flags.rows(), **self._operations.rows()}
+        if self._dedup is not None:
+            effects.window = self._dedup.everything()
         if not state.policy.keeps_owner:
             return
         for group in state.groups.values():

@@ -17,6 +17,14 @@ class Cost(Enum):
     MEASURED = "measured"  # what others of its queue and type took
 
 
+@dataclass(frozen=True, slots=True)
+class DedupOptions:
+    """What counts as a repeated message."""
+
+    window_ms: int  # since the first entry of the one that it repeats
+    ids_max: int  # in the window; beyond that the oldest leave it
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneOptions:
     """One lane's options. Durations in ms, sizes in bytes."""
@@ -45,6 +53,7 @@ class LaneOptions:
     look_ahead: int = 10_000
     look_ahead_bytes: int = 256 * 1024 * 1024
     park_after_ms: int = 600_000
+    dedup: DedupOptions | None = None  # None: a message_id means nothing
     own_prefix: str = "dispatch."  # that names of queues and exchanges of the dispatcher's begin with
     parking_queues: tuple[str, ...] = ()  # their names, in order; none: nothing is parked
     #: How much of the byte budget is for originals; asked for several times in every step.

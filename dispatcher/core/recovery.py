@@ -1,10 +1,9 @@
 """Recovery: meets the originals that the broker delivers again with what the journal says of them.
 
 After a fail-over or a lost connection every unsettled original comes back with the broker's `redelivered`
-flag, in its queue's order. The flag alone proves nothing. A flagged delivery is matched by its inbound
-queue and fingerprint: first to open entries, the one that arrived first; then to a settled one, under
-conditions that make sure that no other message is taken for it. Everything else is new. When in doubt a
-message is handed over again, never dropped (docs/architecture.md, "Recovery").
+flag, in its queue's order. A flagged delivery is matched by its inbound queue and fingerprint: first to open
+entries, the first to arrive; then to a settled one, if it can be no other message. Everything else is new.
+When in doubt a message is handed over again (docs/architecture.md, "Recovery").
 
 Entries of a group are a prefix of what its queue holds for it. So the first delivery of that group that
 matches nothing, or the end of the redeliveries, says that open entries still unmatched have no original
@@ -16,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 
 from dispatcher.core.consumers import Consumer
+from dispatcher.core.dedup import Dedup
 from dispatcher.core.effects import (
     UNKNOWN_INBOUND,
     DeadLetter,
@@ -45,17 +45,18 @@ from dispatcher.core.state import LaneState
 class Recovery:
     """Matches redeliveries with open entries and settled originals."""
 
-    def __init__(self, state: LaneState, groups: GroupRecovery, *, broker_restarted: bool) -> None:
+    def __init__(
+        self, state: LaneState, groups: GroupRecovery, dedup: Dedup | None, *, broker_restarted: bool
+    ) -> None:
         self._state = state
+        self._dedup = dedup
         self._groups = groups
         self._broker_restarted = broker_restarted
         self._awaited: OrderedSet[Message] = OrderedSet()  # open entries whose original has not come back
         #: Messages that only their consumer told us of, settled ones too; matched in whatever queue.
         self._adopted: dict[bytes, deque[Message]] = {}
         self.orphans = Orphans(state)
-        self._parked_groups: set[bytes | None] = (
-            set()
-        )  # the journal knows messages of theirs in parking queues
+        self._parked_groups: set[bytes | None] = set()  # the journal knows parked messages of theirs
         self.returning = Returning()
 
     # -- loading --
@@ -129,8 +130,7 @@ class Recovery:
         holder.next_seq = max(holder.next_seq, message.seq + 1)
 
     def adopt(self, message: Message) -> None:
-        """A message in flight that only its consumer told us of: whatever queue delivers these bytes again
-        has its original. When every queue is through, nobody has it."""
+        """A message in flight that only its consumer told us of: these bytes, delivered, are its original."""
         if self._is_through():
             if message.group_id is not None and self._state.policy.grouped:
                 message.group = self._state.group(message.group_id)
@@ -146,7 +146,7 @@ class Recovery:
 
     def adopted_settled(self) -> list[tuple[Arrival, bytes]]:
         """Messages that only their consumer told us of, settled before their original came."""
-        adopted = (message for messages in self._adopted.values() for message in messages)
+        adopted = [message for messages in self._adopted.values() for message in messages]
         return [(m.arrival, m.fingerprint) for m in adopted if m.state is MessageState.SETTLED]
 
     # -- originals coming back --
@@ -211,8 +211,8 @@ class Recovery:
 
     def _is_through(self) -> bool:
         """Nothing that was unacked before is still to come from any queue."""
-        redelivering = any(queue.redelivering for queue in self._state.parking.values())
-        return not redelivering and all(inbound.recovery is None for inbound in self._state.inbounds)
+        parking, inbounds = self._state.parking.values(), self._state.inbounds
+        return not any(q.redelivering for q in parking) and all(i.recovery is None for i in inbounds)
 
     # -- meetings --
 
@@ -323,9 +323,8 @@ class Recovery:
         message.group = None
 
     def taken_before_their_return(self, messages: list[Message]) -> None:
-        """Their consumer is over and their originals are not here: gone with it, or they come before
-        everything newer of their groups, which therefore don't wait for them: what the look-ahead lets in
-        may end before the last of them."""
+        """Their consumer is over and their originals are not here: gone too, or they come before all that is
+        newer of their groups, which don't wait for them: the look-ahead may end before the last of them."""
         for message in messages:
             if message not in self._awaited:
                 self.orphans.forget(message)
@@ -354,6 +353,8 @@ class Recovery:
         if message.queue != UNKNOWN_INBOUND:
             self._expecting(message).forget(message)
         self.returning.discard(message)
+        if self._dedup is not None:
+            self._dedup.lost_sight_of(message)
         if message.move is not None:
             forget_move(self._state, message, is_known=self._groups.redis_complete)
         if message.state is not MessageState.IN_FLIGHT:
@@ -370,8 +371,7 @@ class Recovery:
             return
         for message in recovery.all_open():
             self._vanish(message)
-        arrived = recovery.unmatched_settled()  # their acks had reached the broker
-        if arrived:
+        if arrived := recovery.unmatched_settled():  # their acks had reached the broker
             inbound.proven.extend(arrived)
             self._state.effects.records.append(SettledEntries(inbound.index, True, tuple(arrived)))
         inbound.recovery = None

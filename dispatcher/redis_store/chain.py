@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dispatcher.core.effects import Effects
+from dispatcher.core.effects import Effects, LookUp
 from dispatcher.errors import DispatcherError
 from dispatcher.redis_store import tables
 from dispatcher.redis_store.codec import encode
@@ -27,6 +27,7 @@ class Commit:
     checkpoint: bool
     complete: bool  # once it is applied, Redis is known to hold everything
     future: Future
+    lookup: LookUp | None  # what it asks of the window of ids
 
 
 class CommitChain:
@@ -54,7 +55,8 @@ class CommitChain:
         blob = encode(effects.records, self._to_stored) if effects.records else b""
         changes = tables.changes(effects)
         self.last += 1  # not before: effects that can't be encoded must leave no hole
-        return Commit(self.last, blob, changes, effects.checkpoint, self.complete, future)
+        lookup = effects.window.lookup if effects.window is not None else None
+        return Commit(self.last, blob, changes, effects.checkpoint, self.complete, future, lookup)
 
     def packed(self, commit: Commit, run_id: str) -> bytes:
         """The command that applies it."""
@@ -68,9 +70,12 @@ class CommitChain:
         """The command that asks whether all that was applied is still there."""
         return evaluate(VERIFY, self._keys, self.leader, self.applied, run_id_before, run_id)
 
-    def resolve_oldest(self) -> None:
+    def resolve_oldest(self, known: bytes | None = None) -> None:
+        """The oldest one is applied; `known` is the answer to what it asked."""
         commit = self.pending.popleft()
         self.applied = commit.ordinal
+        if commit.lookup is not None:
+            commit.lookup.known = known
         if not commit.future.done():
             commit.future.set_result(None)
 

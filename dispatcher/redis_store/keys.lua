@@ -1,5 +1,5 @@
 -- The keys of one lane, in this order in KEYS of every script. They share the hash tag
--- {<prefix>:<lane>}, have no lifetime, and only the lane's leader writes them, through these scripts.
+-- {<prefix>:<lane>}, mostly have no lifetime, and only the lane's leader writes them, through these scripts.
 --
 -- 1 meta          hash    leader    "<lane epoch> <token>" of who leads; its commits alone are taken
 --                         ordinal   number of the last commit; "restoring:<run>" while state is written back
@@ -12,6 +12,8 @@
 -- 5 commands      hash    uuid -> JSON of the recorded result
 -- 6 command_order list    uuids, oldest first, at most RESULTS_KEPT_MAX (core/commands.py); the hash has no others
 -- 7 flags         hash    what operators have set: "lane", "group:<id>" or "consumer:<id>" -> JSON (core/flags.py)
+-- 8 ids           zset    made of message_ids, 16 bytes each, or "v" and a fingerprint -> when they entered the
+--                         window (ms); has a lifetime, the window's (core/dedup.py)
 
 -- Why this leader may not write: 'fenced' if another one came after it, else 'gap': Redis lost what it wrote.
 local function refusal(leader)

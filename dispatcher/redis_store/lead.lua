@@ -22,7 +22,8 @@ if not ordinal then
   ordinal = 0
   redis.call('HSET', KEYS[1], 'ordinal', ordinal)
   redis.call('HDEL', KEYS[1], 'run_id')
-  redis.call('UNLINK', KEYS[2])
+  -- Nor do ids: what they stand for may come back, and nothing would say what became of it.
+  redis.call('UNLINK', KEYS[2], KEYS[8])
   return {epoch, '0', '', inbounds}
 end
 return {epoch, string.format('%.0f', ordinal), meta[3] or '', inbounds}

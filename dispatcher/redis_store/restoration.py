@@ -7,15 +7,17 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from dispatcher.core.effects import Effects, OwnerRow
+from dispatcher.core.effects import Effects, IdRange, OwnerRow, WindowChange
 from dispatcher.redis_store import tables
 from dispatcher.redis_store.chain import Commit, CommitChain, Future, commit_head
 from dispatcher.redis_store.connection import RedisConnection
 from dispatcher.redis_store.scripts import APPLIED, BEGIN_RESTORE, BEGUN, Argument, LaneKeys, evaluate
-from dispatcher.redis_store.tables import to_json
+from dispatcher.redis_store.tables import TABLES, to_json
 
 #: Owners per round trip: some tens of milliseconds of Redis' time, so that its other clients go on.
 _OWNERS_PER_PART: Final = 20_000
+#: Bytes of ids per round trip: as long for Redis.
+_ID_BYTES_PER_PART: Final = 16 * 20_000
 
 
 class Restoration:
@@ -25,7 +27,8 @@ class Restoration:
         self, chain: CommitChain, effects: Effects, future: Future, superseded: list[Future]
     ) -> None:
         self._owners = [(group, row) for group, row in effects.owners.items() if row is not None]
-        self._end: Commit = chain.number(replace(effects, owners={}), future)
+        self._window = effects.window
+        self._end: Commit = chain.number(replace(effects, owners={}, window=None), future)
         self._inbounds = to_json(chain.inbounds.stored_names)
         self._leader = chain.leader
         self.ordinal = self._end.ordinal
@@ -51,7 +54,9 @@ class Restoration:
         # Parts leave the place of the ordinal as it is, so that only the end fits what follows in the chain.
         owners: Iterator[tuple[bytes, OwnerRow]] = iter(self._owners)
         while part := list(islice(owners, _OWNERS_PER_PART)):
-            yield (*head, state, state, "", "", "", tables.packed_owners(part), *[b""] * 6)
+            yield (*head, state, state, "", "", "", tables.packed_owners(part), *[b""] * (TABLES - 1))
+        for window in _parts(self._window):
+            yield (*head, state, state, "", "", "", *[b""] * TABLES, *tables.window_change(window))
         end = self._end
         yield (
             *head,
@@ -62,3 +67,21 @@ class Restoration:
             "checkpoint",
             *end.changes,
         )
+
+
+def _parts(window: WindowChange | None) -> Iterator[WindowChange]:
+    """The window in pieces of some thousand ids."""
+    if window is None:
+        return
+    if window.doubted:
+        yield replace(window, entered=[])
+    part: list[IdRange] = []
+    size = 0
+    for entered in window.entered:
+        part.append(entered)
+        size += len(entered.ids)
+        if size >= _ID_BYTES_PER_PART:
+            yield replace(window, entered=part, doubted=[])
+            part, size = [], 0
+    if part:
+        yield replace(window, entered=part, doubted=[])

@@ -23,6 +23,7 @@ class LaneKeys:
     commands: str
     command_order: str
     flags: str
+    ids: str
 
     @classmethod
     def of(cls, prefix: str, lane: str) -> LaneKeys:
@@ -33,7 +34,7 @@ class LaneKeys:
         """In the order that the scripts know."""
         return (
             self.meta, self.journal, self.owners, self.incarnations, self.commands, self.command_order,
-            self.flags,
+            self.flags, self.ids,
         )  # fmt: skip
 
 

@@ -206,9 +206,9 @@ class LaneStore:
         if self._phase is not _Phase.LEADING or self._chain is None:
             return
         if reply == APPLIED:
-            self._chain.resolve_oldest()
-            if self._trouble is not None:
-                self._works()
+            self._applied(self._chain, None)
+        elif type(reply) is list:
+            self._applied(self._chain, reply[1])
         elif reply == GAP:
             self._break()
         elif reply == FENCED:
@@ -217,6 +217,11 @@ class LaneStore:
             # Full, read-only, scripts flushed …: nothing was written, and nothing behind it fits the chain.
             assert isinstance(reply, hiredis.ReplyError)
             self._connection.abort(str(self._connection.error_of(reply)))
+
+    def _applied(self, chain: CommitChain, known: bytes | None) -> None:
+        chain.resolve_oldest(known)
+        if self._trouble is not None:
+            self._works()
 
     def _break(self) -> None:
         self._phase = _Phase.BROKEN

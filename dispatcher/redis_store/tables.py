@@ -7,13 +7,16 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import Any, Final, get_type_hints
 
-from dispatcher.core.effects import Effects, IncarnationRow, OwnerRow
+from dispatcher.core.effects import Effects, IdRange, IncarnationRow, OwnerRow, WindowChange
 from dispatcher.errors import ConfigurationError
 
 #: Raised with every change of an owner row's layout.
 OWNER_VERSION: Final = 1
 _OWNER = Struct("!BQQ")
 _LENGTH = Struct("!I")
+_ID_RANGE = Struct("!QI")
+#: Arguments of a commit that are of tables.
+TABLES: Final = 7
 _INCARNATION_TYPES: Final = get_type_hints(IncarnationRow)
 _pack_owner = _OWNER.pack
 _pack_length = _LENGTH.pack
@@ -42,8 +45,8 @@ def changes(effects: Effects) -> tuple[bytes, ...]:
     """The table arguments of a commit, in its script's order; none if no table changes."""
     owners, incarnations, flags = effects.owners, effects.incarnations, effects.flags
     if not (owners or incarnations or effects.commands or flags):
-        return ()
-    return (
+        return () if effects.window is None else (*[b""] * TABLES, *window_change(effects.window))
+    rows = (
         packed_owners((group, row) for group, row in owners.items() if row is not None),
         packed(group for group, row in owners.items() if row is None),
         packed_incarnations((number, row) for number, row in incarnations.items() if row is not None),
@@ -52,6 +55,21 @@ def changes(effects: Effects) -> tuple[bytes, ...]:
         packed(field for key, row in flags.items() if row is not None for field in (key, to_json(row))),
         packed(key for key, row in flags.items() if row is None),
     )
+    return rows if effects.window is None else (*rows, *window_change(effects.window))
+
+
+def window_change(change: WindowChange) -> tuple[bytes, ...]:
+    """The arguments of a commit that changes the window of ids, or asks for some."""
+    asked = change.lookup.ids if change.lookup is not None else ()
+    return (
+        _packed_ids(change.entered), _packed_ids(change.doubted),
+        b"".join([part for question in asked for part in question]),
+        b"%d" % change.now_ms, b"%d" % change.window_ms, b"%d" % change.ids_max,
+    )  # fmt: skip
+
+
+def _packed_ids(ranges: list[IdRange]) -> bytes:
+    return b"".join([_ID_RANGE.pack(at_ms, len(ids)) + ids for at_ms, ids in ranges])
 
 
 def to_bytes(text: str) -> bytes:

@@ -8,6 +8,7 @@ from typing import Final
 
 from dispatcher.amqp.events import Delivery, Fetched
 from dispatcher.amqp.grouping import Grouping
+from dispatcher.amqp.identity import id_of
 from dispatcher.amqp.parked import read_parked
 from dispatcher.amqp.pricing import kind_of, pricing
 from dispatcher.amqp.relay import delivery_count, read_content
@@ -43,6 +44,7 @@ class Intake:
         self._headers_bytes_max = frame_max - ADDED_HEADERS_BYTES_MAX - len(lane.first_header or "")
         self._price = pricing(lane.cost)
         self._has_kinds = lane.cost.name == "measured"
+        self._reads_ids = lane.dedup is not None
         self._now_ms = now_ms
         self._inbound_index = {inbound.queue: index for index, inbound in enumerate(lane.inbound)}
         self._names_bytes_max = max(len(inbound.queue.encode()) for inbound in lane.inbound)
@@ -69,6 +71,8 @@ class Intake:
             if len(content.properties) > self._surely_fits:
                 self._refuse_too_large(message)
             messages.append(message)
+            if self._reads_ids:
+                message.message_id = id_of(content, delivery)
         if self._price is not None or self._has_kinds:
             self._read_costs(messages)
         return messages

@@ -14,7 +14,7 @@ import structlog
 from dispatcher.amqp.events import ChannelClosed
 from dispatcher.amqp.link import Link
 from dispatcher.core.lane import Lane
-from dispatcher.core.options import Cost, LaneOptions
+from dispatcher.core.options import Cost, DedupOptions, LaneOptions
 from dispatcher.core.parking_queue import PARKING_QUEUES_MAX
 from dispatcher.core.policies import policy
 from dispatcher.core.views import Views
@@ -324,6 +324,7 @@ class LaneRunner:
             look_ahead=lane.look_ahead,
             look_ahead_bytes=lane.look_ahead_bytes,
             park_after_ms=lane.park_after_ms,
+            dedup=None if lane.dedup is None else DedupOptions(lane.dedup.window_ms, lane.dedup.max_ids),
             own_prefix=f"{self._settings.prefix}.",
             parking_queues=self._parking_queues(),
         )

@@ -13,6 +13,7 @@ from dispatcher.core.effects import (
     Action,
     DeadLetter,
     Dispatched,
+    LookUp,
     PublishBarrier,
     PublishMarker,
     SendCopy,
@@ -26,6 +27,7 @@ from dispatcher.core.events import (
     DeadLetterConfirmed,
     DeadLetterRefused,
     Event,
+    IdsLookedUp,
     MoveConfirmed,
     MoveImpossible,
     MoveRefused,
@@ -130,6 +132,8 @@ class Outbox:
                 self._on_parking(action)
             case OpenTarget() | SendAway() | CloseTarget():
                 self._on_target(action)
+            case LookUp():
+                self._report(IdsLookedUp(action))
             case Tell():
                 log.info(action.event, lane=self._relay.names.lane, **action.fields)
             case _:

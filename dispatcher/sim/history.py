@@ -104,7 +104,9 @@ class History:
         if message.uid:
             life = self.lives[message.uid]
             life.stored += 1
-            life.place = message.position
+            life.last_place = message.position
+            if not life.repeated or life.stored == 1:
+                life.place = message.position
             for checker in self.checkers:
                 checker.stored(life)
         elif queue.name == self.names.control:
@@ -193,8 +195,9 @@ class History:
             self.met["broker", "lost a message"] += 1
             if message.uid:
                 life = self.lives[message.uid]
-                life.lost = life.twins == 1
                 life.stored -= 1
+                life.lost = life.twins == 1 and not life.stored
+                life.place = life.last_place
                 self._unsettled.setdefault(life.uid, life)
                 self.note("broker", "lost", life.uid)
             elif is_parking_queue(self.names, queue.name):

@@ -10,8 +10,8 @@ class Life:
 
     __slots__ = (
         "acked", "buried", "confirmed", "dead_reason", "done_by", "expired", "expires", "failed", "fails",
-        "fresh", "given_up", "group", "inbound", "kills", "lost", "moved", "parked", "place", "purges",
-        "risks", "settled", "starts", "stored", "twins", "uid", "unsure", "was_parked",
+        "fresh", "given_up", "group", "inbound", "kills", "last_place", "lost", "moved", "parked", "place",
+        "purges", "repeated", "risks", "settled", "starts", "stored", "twins", "uid", "unsure", "was_parked",
     )  # fmt: skip
 
     def __init__(
@@ -24,6 +24,7 @@ class Life:
         kills: bool = False,
         expires: bool = False,
         twins: int = 1,
+        repeated: bool = False,
     ) -> None:
         self.uid = uid
         self.inbound = inbound
@@ -33,7 +34,9 @@ class Life:
         self.expires = expires  # it may end at any time while it waits
         self.twins = twins  # messages that are equal in every byte, this one included
         self.stored = 0  # times that the broker took it (twins share one life)
+        self.repeated = repeated  # it is published again, and the lane is to drop that
         self.place = 0  # in its inbound queue
+        self.last_place = 0  # of the last one of these, if it was published again
         self.confirmed = False
         self.lost = False  # the broker lost it, as it may
         self.expired = False

@@ -15,6 +15,9 @@ MESSAGES_MAX: Final = 2_000
 #: until faults are over; the connection.
 REFUSALS: Final = ("copy", "copy", "everywhere", "connection")
 
+#: How many lanes drop messages that repeat another one.
+REPEATING_LANES: Final = 0.15
+
 
 class MessagePlan(NamedTuple):
     """One message that a producer publishes."""
@@ -30,6 +33,7 @@ class MessagePlan(NamedTuple):
     twin_of: int = 0  # equal in every byte to this one; 0: to none
     message_id: str | None = None
     kills: bool = False  # whoever works on it
+    repeats: bool = False  # the same message, published once more
     refused: str = ""  # RabbitMQ took it and does not take it again: one of REFUSALS
 
 
@@ -103,3 +107,29 @@ def _twins(random: Random, plan: MessagePlan) -> list[MessagePlan]:
         plan._replace(twin_of=plan.uid, at_ms=plan.at_ms + random.choice((0, 0, 300, 1_000)))
         for _ in range(random.choice((1, 1, 2)))
     ]
+
+
+def with_repeated(random: Random, plans: tuple[MessagePlan, ...]) -> tuple[MessagePlan, ...] | None:
+    """Some are published twice, on a lane that drops the second; None: on most lanes none are. Each has an id
+    of its own, but for twins, which have none."""
+    if random.random() >= REPEATING_LANES:
+        return None
+    twins = {plan.twin_of for plan in plans if plan.twin_of}
+    named = [
+        plan._replace(message_id=None if plan.twin_of or plan.uid in twins else f"id-{plan.uid}")
+        for plan in plans
+    ]
+    share = random.choice((0.02, 0.1, 0.3))
+    repeated = [
+        plan._replace(at_ms=plan.at_ms + random.choice((0, 0, 20, 300, 2_000)), repeats=True)
+        for plan in named
+        if plan.message_id is not None and _is_plain(plan) and random.random() < share
+    ]
+    return tuple(sorted(named + repeated, key=lambda plan: plan.at_ms))
+
+
+def _is_plain(plan: MessagePlan) -> bool:
+    """Nothing else is peculiar about it."""
+    return plan.persistent and not (
+        plan.fails or plan.closes or plan.expires_ms or plan.kills or plan.refused
+    )

@@ -1,4 +1,4 @@
-"""A producer: publishes what the scenario says, with confirms, and never twice."""
+"""A producer: publishes what the scenario says, with confirms, and nothing twice that it doesn't say."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ class Producer:
         self._published = 0
         self._killers: list[Life] = []
         self._signs = 0  # messages published beyond the scenario's
-        self._twins = Counter(plan.twin_of or plan.uid for plan in world.scenario.messages)
+        self._twins = Counter(
+            plan.twin_of or plan.uid for plan in world.scenario.messages if not plan.repeats
+        )
+        self._repeated = {plan.uid for plan in world.scenario.messages if plan.repeats}
 
     @property
     def finished(self) -> bool:
@@ -83,8 +86,9 @@ class Producer:
         group = plan.group.encode() if plan.group is not None else None
         twins = max(1, self._twins[uid])
         life = Life(
-            uid, queue, group, fails=plan.fails, kills=plan.kills, expires=plan.expires_ms > 0, twins=twins
-        )
+            uid, queue, group, fails=plan.fails, kills=plan.kills, expires=plan.expires_ms > 0, twins=twins,
+            repeated=uid in self._repeated,
+        )  # fmt: skip
         if plan.kills:
             self._killers.append(life)
         world.history.publishes(life)

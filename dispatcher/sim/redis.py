@@ -17,10 +17,12 @@ from dispatcher.core.commands import RESULTS_KEPT_MAX
 from dispatcher.errors import StoreUnavailable
 from dispatcher.redis_store.connection import RedisConnection
 from dispatcher.redis_store.scripts import BEGIN_RESTORE, COMMIT_SHA, LEAD, VERIFY, pack
+from dispatcher.redis_store.tables import TABLES
 from dispatcher.sim.loop import Handle, ProcessLoop, Scheduler
 from dispatcher.sim.pipes import Pipe
 
 _read_length: Final = Struct(">I").unpack_from
+_read_id_range: Final = Struct(">QI").unpack_from
 _SILENCE_MS: Final = 2_000  # after which a connection is given up, as with the default settings
 
 
@@ -35,6 +37,7 @@ class Keys:
         self.commands: dict[bytes, bytes] = {}
         self.command_order: list[bytes] = []
         self.flags: dict[bytes, bytes] = {}
+        self.ids: dict[bytes, int] = {}  # when they entered the window
 
     # -- the scripts; arguments and answers as Redis has them --
 
@@ -59,20 +62,20 @@ class Keys:
         if ordinal is None:
             meta[b"ordinal"] = b"0"
             meta.pop(b"run_id", None)
-            self.journal = []
+            self.journal, self.ids = [], {}
             return [b"%d" % epoch, b"0", b"", inbounds]
         return [b"%d" % epoch, b"%d" % ordinal, meta.get(b"run_id", b""), inbounds]
 
     def commit(
         self, leader: bytes, before: bytes, ordinal: bytes, run_id: bytes, blob: bytes, checkpoint: bytes,
         *tables: bytes,
-    ) -> bytes:  # fmt: skip
-        meta = self.meta
+    ) -> bytes | list[bytes]:  # fmt: skip
+        meta, window = self.meta, tables[TABLES:]
         if meta.get(b"leader") != leader or meta.get(b"ordinal") != before:
             stored, own = _number(meta.get(b"ordinal")), _number(ordinal)
             same = meta.get(b"leader") == leader
             if same and stored is not None and own is not None and stored >= own:
-                return b"applied"
+                return self._applied(*window)
             return self.refusal(leader)
         own = _number(ordinal)
         if blob:
@@ -82,11 +85,41 @@ class Keys:
             assert own is not None
             self.journal = [entry for entry in self.journal if entry[0] >= own]
         if tables:
-            self._change(*tables)
+            self._change(*tables[:TABLES])
+        if window:
+            self._enter(*window)
         meta[b"ordinal"] = ordinal
         if run_id:
             meta[b"run_id"] = run_id
-        return b"applied"
+        return self._applied(*window)
+
+    def _enter(
+        self, entered: bytes, doubted: bytes, asked: bytes, now: bytes, window: bytes, kept: bytes
+    ) -> None:
+        for ranges, prefix in ((entered, b""), (doubted, b"v")):
+            at = 0
+            while at < len(ranges):
+                at_ms, length = _read_id_range(ranges, at)
+                for first in range(at + 12, at + 12 + length, 16):
+                    member = prefix + ranges[first : first + 16]
+                    self.ids[member] = max(at_ms, self.ids.get(member, 0))
+                at += 12 + length
+        oldest = sorted(self.ids, key=self.ids.__getitem__)
+        over = [member for member in oldest if self.ids[member] < int(now) - int(window)]
+        for member in oldest[: max(len(over), len(oldest) - int(kept))]:
+            del self.ids[member]
+
+    def _applied(
+        self, entered: bytes = b"", doubted: bytes = b"", asked: bytes = b"", now: bytes = b"0",
+        window: bytes = b"0", kept: bytes = b"0",
+    ) -> bytes | list[bytes]:  # fmt: skip
+        if not asked:
+            return b"applied"
+        since = int(now) - int(window)
+        questions = [(asked[at : at + 16], asked[at + 16 : at + 32]) for at in range(0, len(asked), 32)]
+        within = {one for one, at_ms in self.ids.items() if at_ms >= since}
+        known = [one in within and b"v" + copy not in self.ids for one, copy in questions]
+        return [b"applied", b"".join(b"1" if is_known else b"0" for is_known in known)]
 
     def _change(
         self, owners: bytes, forgotten: bytes, rows: bytes, over: bytes, results: bytes, flags: bytes,
@@ -185,8 +218,9 @@ class Redis:
             before = self.keys.meta.get(b"ordinal")
             answer = self.keys.commit(*arguments)
             changed = self.keys.meta.get(b"ordinal") != before
-            self.answers[answer.decode() if changed or answer != b"applied" else "applied before"] += 1
-            if answer == b"applied" and changed and self.on_commit is not None:
+            outcome = answer[0] if isinstance(answer, list) else answer
+            self.answers[outcome.decode() if changed or outcome != b"applied" else "applied before"] += 1
+            if outcome == b"applied" and changed and self.on_commit is not None:
                 self.on_commit(arguments[0], int(arguments[2]))
             return answer
         answer = self._rare(script)(*arguments)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from dispatcher.settings import RetrySettings
 from dispatcher.settings_parts import (
+    DedupSettings,
     ExhaustedAct,
     OverdueAct,
     PauseName,
@@ -23,7 +24,7 @@ from dispatcher.settings_parts import (
 )
 from dispatcher.settings_types import Chosen
 from dispatcher.sim.faults.kinds import Fault
-from dispatcher.sim.message_plans import MessagePlan, draw_count, draw_messages
+from dispatcher.sim.message_plans import MessagePlan, draw_count, draw_messages, with_repeated
 from dispatcher.sim.themes import (
     THEMES,
     Theme,
@@ -39,6 +40,8 @@ LOADS: Final = (0.2, 0.8, 1.2, 3.0)
 #: … which is taken for this long at least.
 SPAN_MS_MIN: Final = 1_000
 WORK_MS_MAX: Final = 300
+#: Of a lane that drops repeated messages: no run is longer.
+WINDOW_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,9 @@ def make_scenario(seed: int, messages: int | None = None) -> Scenario:
     busy_ms = max(SPAN_MS_MIN, span_ms) * random.choice(LOADS)
     consumers = _consumers(chance("consumers"), theme, busy_ms / count, groups)
     plans = draw_messages(chance, count, len(inbounds), groups, span_ms, theme)
+    repeated = with_repeated(chance("dedup"), plans)
+    if repeated is not None:
+        plans, options["dedup"] = repeated, DedupSettings(window=WINDOW_MS)
     if any(plan.kills for plan in plans):
         # A window full of its group lets in nothing that could be settled.
         options |= {"look_ahead": 10_000, "look_ahead_bytes": 256 << 20}

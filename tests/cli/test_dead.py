@@ -97,7 +97,7 @@ def test_released_messages_are_back_in_their_inbound_queue_as_they_were(run: Run
         assert dead.channel.basic_get("orders.high", auto_ack=True)[2] == expected
     _, properties, body = dead.channel.basic_get("orders.high", auto_ack=True)
     assert (body, properties.message_id, properties.delivery_mode) == (b"3", "id-3", 2)
-    assert properties.headers == {"x-group-id": "c", "kept": "yes"}
+    assert properties.headers == {"x-group-id": "c", "kept": "yes", "x-dispatch-origin": "orders.high 7.9"}
     assert dead.bodies("orders.high") == []
     assert dead.bodies(dead.queue) == [b"{}"], "what came twice is released once"
 

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 
 import pytest
+import redis.asyncio
 
-from dispatcher.core.effects import Effects, OwnerRow, SettledEntries, SettledRange, Taken
+from dispatcher.core.effects import (
+    Effects,
+    IdRange,
+    OwnerRow,
+    SettledEntries,
+    SettledRange,
+    Taken,
+    WindowChange,
+)
 from dispatcher.errors import ConfigurationError, Fenced, InvalidTransition, StoreUnavailable
 from tests.redis_store.conftest import Lane, now_ms
 from tests.redis_store.samples import checkpoint, dispatched, entry, incarnation, owned, step
@@ -245,6 +255,7 @@ async def test_keys_share_one_slot_and_hold_nothing_of_other_lanes(lane: Lane) -
         step(
             dispatched(1), owners={b"g": OwnerRow(1, 1)}, incarnations={1: incarnation("a")},
             commands={"c": {}}, flags={b"lane": {"paused": True}},
+            window=WindowChange(now_ms(), 300_000, 1_000, entered=[IdRange(now_ms(), b"i" * 16)]),
         )
     )  # fmt: skip
     async with lane.client() as client:
@@ -302,3 +313,19 @@ async def test_an_idle_connection_is_kept_alive(lane: Lane) -> None:
 
     assert await eventually(pings)
     assert store.available
+
+
+async def test_ids_take_as_much_memory_as_is_said_and_go_with_their_window(lane: Lane) -> None:
+    """docs/operations.md, `dedup.max_ids`: about 140 bytes each."""
+    store = await lane.lead()
+    ids = b"".join(os.urandom(16) for _ in range(20_000))
+    change = WindowChange(now_ms(), 300_000, 1_000_000, entered=[IdRange(now_ms(), ids)])
+    await store.commit(Effects(window=change))
+    async with redis.asyncio.Redis.from_url(lane.url) as server:
+        assert await server.memory_usage(lane.keys.ids, samples=0) / 20_000 < 150
+        assert 295_000 < await server.pttl(lane.keys.ids) <= 300_000
+        for over_ms in (0, 2_000):
+            later = WindowChange(now_ms() + 300_001 + over_ms, 300_000, 1_000_000)
+            later.entered = [IdRange(now_ms() + 300_000, os.urandom(16))]
+            await store.commit(Effects(window=later))
+        assert await server.zcard(lane.keys.ids) == 20_000 + 2 - 2 * (1_000 + 2), "a few at a time"

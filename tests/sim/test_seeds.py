@@ -31,9 +31,9 @@ LOGS = {
 #: … and the core's counters.
 CORE = {
     "acked_again", "adopted", "consumers_evicted", "consumers_frozen", "consumers_lost",
-    "consumers_refused", "consumers_taken", "dead_lettered", "expired", "failed", "groups_closed",
-    "given_back", "groups_forgotten", "groups_idled", "groups_moved", "groups_parked", "joins", "leaves",
-    "moved",
+    "consumers_refused", "consumers_taken", "dead_lettered", "deduplicated", "expired", "failed",
+    "groups_closed", "given_back", "groups_forgotten", "groups_idled", "groups_moved", "groups_parked",
+    "joins", "leaves", "moved",
     "overdue", "parked", "poisoned", "purged", "rebalances_on_join", "rejoins", "repeated_copies",
     "sent_again", "settled", "settles_ignored", "taken_back", "unpublishable", "vanished",
 }  # fmt: skip

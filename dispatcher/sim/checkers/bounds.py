@@ -30,6 +30,7 @@ class Bounds(Checker):
             "in flight": sum(len(c.in_flight) for c in state.by_uuid.values()),
             "consumers awaited": lane._membership.liveness.awaited,
         }
+        left["messages whose ids are looked up"] = 0 if lane._dedup is None else lane._dedup.waiting
         left["parking queues known"] = len(state.parking)
         names, queues = self.world.names, self.world.broker.queues
         left["parking queues"] = sum(is_parking_queue(names, name) for name in queues)

@@ -20,7 +20,7 @@ class Order(Checker):
 
     def stored(self, life: Life) -> None:
         group = self.world.ordered_group(life.group)
-        if group is not None and life.twins == 1:
+        if group is not None and life.twins == 1 and (not life.repeated or life.stored == 1):
             self._lines.setdefault((group, life.inbound), []).append(life)
 
     def reopened(self, life: Life) -> None:

@@ -11,17 +11,21 @@ import redis.asyncio
 
 from dispatcher.core.effects import (
     Effects,
+    IdRange,
     IncarnationRow,
+    LookUp,
     OpenEntry,
     OwnerRow,
     Reset,
     SettledRange,
     Snapshot,
+    WindowChange,
 )
 from dispatcher.errors import Fenced
 from dispatcher.redis_store import LaneStore
 from dispatcher.redis_store.chain import commit_head
 from dispatcher.redis_store.scripts import VERIFY, evaluate
+from dispatcher.redis_store.tables import TABLES, window_change
 from dispatcher.settings import RedisSettings
 from dispatcher.sim.dispatchers import SimStore
 from dispatcher.sim.loop import ProcessLoop, Scheduler
@@ -166,7 +170,89 @@ async def the_epoch_rises_whatever_the_clock_says(side: Side) -> Any:
     return epochs
 
 
+def window(now_ms: int, *entered: str, ids_max: int = 1_000, doubted: str = "", asks: str = "") -> Effects:
+    """A commit that has these one-letter ids enter the window, and asks for others."""
+    change = WindowChange(now_ms, 10_000, ids_max)
+    change.entered = [IdRange(now_ms, b"".join(map(id_of, ids))) for ids in entered]
+    change.doubted = [IdRange(now_ms, id_of(doubted.upper()))] if doubted else []
+    change.lookup = LookUp([(id_of(one), id_of(one.upper())) for one in asks]) if asks else None
+    return Effects(window=change)
+
+
+def id_of(letter: str) -> bytes:
+    return letter.encode() * 16
+
+
+async def known(store: LaneStore, effects: Effects) -> bytes | None:
+    """The answer to what it asks."""
+    await store.commit(effects)
+    assert effects.window is not None
+    assert effects.window.lookup is not None
+    return effects.window.lookup.known
+
+
+async def ids_are_in_the_window_for_its_length(side: Side) -> Any:
+    store, _ = await side.lead()
+    answers = [await known(store, window(1_000, "ab", asks="abc"))]
+    answers += [await known(store, window(5_000, "c", "a", asks="abcd"))]  # a begins anew
+    answers += [await known(store, window(11_001, asks="abc"))]
+    answers += [await known(store, window(11_001, "b", asks="abc"))]  # over, and entered once more
+    answers += [await known(store, window(15_001, asks="abc"))]
+    return answers
+
+
+async def what_is_doubted_counts_as_new(side: Side) -> Any:
+    store, _ = await side.lead()
+    answers = [await known(store, window(1_000, "ab", doubted="a", asks="ab"))]
+    store, _ = await side.lead()
+    return [*answers, await known(store, window(2_000, asks="ab"))]
+
+
+async def the_oldest_ids_leave_when_there_are_too_many(side: Side) -> Any:
+    store, _ = await side.lead()
+    await store.commit(window(1_000, "a"))
+    await store.commit(window(1_001, "bc"))
+    return await known(store, window(1_002, "de", ids_max=3, asks="abcde"))
+
+
+async def ids_are_the_next_leaders_and_go_with_the_journal(side: Side) -> Any:
+    store, _ = await side.lead()
+    await store.confirm_complete()
+    await store.commit(window(1_000, "ab"))
+    store, _ = await side.lead()
+    answers = [await known(store, window(1_001, asks="abc"))]
+    await side.forget()
+    lost = window(1_002, asks="abc")
+    late = store.commit(lost)
+    await eventually(lambda: bool(side.gaps))
+    everything = window(1_002, "b")
+    everything.records, everything.checkpoint = [Reset()], True
+    await store.restore(everything)
+    await late
+    answers += [lost.window and lost.window.lookup and lost.window.lookup.known]
+    answers += [await known(store, window(1_003, asks="abc"))]
+    await side.forget()
+    store, _ = await side.lead()
+    return [*answers, await known(store, window(1_004, asks="abc"))]
+
+
+async def an_answer_comes_again_with_its_commit(side: Side) -> Any:
+    store, _ = await side.lead()
+    chain, connection = store._chain, store._connection
+    assert chain is not None
+    assert connection is not None
+    before, change = chain.last, window(1_000, "a", asks="ab").window
+    assert change is not None
+    call = (*commit_head(chain._keys, chain.leader), before, before + 1, "", b"", "", *[b""] * TABLES)
+    return [await connection.call(*call, *window_change(change)) for _ in range(2)]
+
+
 SCRIPTS = [
+    ids_are_in_the_window_for_its_length,
+    what_is_doubted_counts_as_new,
+    the_oldest_ids_leave_when_there_are_too_many,
+    ids_are_the_next_leaders_and_go_with_the_journal,
+    an_answer_comes_again_with_its_commit,
     commits_are_taken_once_and_in_their_order,
     the_epoch_rises_whatever_the_clock_says,
     what_is_committed_is_read,
@@ -227,3 +313,16 @@ async def test_the_model_does_what_redis_does(script: Any, vhost: Vhost) -> None
     real = await on_redis(script, vhost.redis_url, vhost.redis_prefix)
     for seed in range(5):
         assert on_model(script, seed) == real
+
+
+async def test_the_window_of_ids_is_what_it_should_be(vhost: Vhost) -> None:
+    async def answers(script: Any) -> Any:
+        return await on_redis(script, vhost.redis_url, f"{vhost.redis_prefix}.{script.__name__}")
+
+    length = await answers(ids_are_in_the_window_for_its_length)
+    assert length == [b"110", b"1110", b"101", b"111", b"010"]
+    assert await answers(what_is_doubted_counts_as_new) == [b"01", b"01"]
+    assert await answers(the_oldest_ids_leave_when_there_are_too_many) == b"00111"
+    leaders = await answers(ids_are_the_next_leaders_and_go_with_the_journal)
+    assert leaders == [b"110", None, b"010", b"000"]
+    assert await answers(an_answer_comes_again_with_its_commit) == [[b"applied", b"10"]] * 2

@@ -110,7 +110,7 @@ def numbers_go_on_from_what_redis_has(lane: Any, session: Any, store: Any) -> No
     lane._adoption.heard_of = lambda seq: None
 
 
-@planted("fence", seed=49)
+@planted("fence", seed=50)
 def lane_epoch_not_checked(lane: Any, session: Any, store: Any) -> None:
     """Redis takes a commit of a former leader."""
     keys = store.world.redis.keys
@@ -358,3 +358,19 @@ def several_requests_at_a_time(lane: Any, session: Any, store: Any) -> None:
         commit(effects)
 
     session._commit = commit_unlocked
+
+
+@planted("loss", seed=23)
+def id_in_the_window_before_its_entry(lane: Any, session: Any, store: Any) -> None:
+    """An id enters the window when its message is here, before its first entry."""
+    dedup = lane._dedup
+    if dedup is None:
+        return
+    take_in = dedup._take_in
+
+    def early(message: Any) -> None:
+        if message.message_id is not None:
+            dedup._entering.append(message.message_id)
+        take_in(message)
+
+    dedup._take_in = early
