@@ -11,7 +11,7 @@ what it overdrew is not.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from dispatcher.core.bounds import PROVEN_PER_INBOUND_MAX
@@ -148,6 +148,11 @@ class MeasuredInbound(Inbound):
         if message is not None:
             message.cost = self.cost_of(message)
         return message
+
+
+def any_recovering(inbounds: Iterable[Inbound]) -> bool:
+    """What was here under the former leader may still be on its way."""
+    return any(inbound.recovery is not None for inbound in inbounds)
 
 
 def make_inbounds(options: LaneOptions, pool: Pool, cost_of: Callable[[Message], int]) -> list[Inbound]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from dispatcher.core.bounds import NEVER_MS, RELEASED_PER_STEP
 from dispatcher.core.groups import Group, GroupState
+from dispatcher.core.inbound import any_recovering
 
 if TYPE_CHECKING:
     from dispatcher.core.state import LaneState
@@ -28,6 +29,8 @@ class Resting:
         self._groups_max = groups_max
         self._is_kept = idle_timeout_ms is not None or groups_max is not None
         self._since_ms: OrderedDict[Group, int] = OrderedDict()
+        self._is_recovering = True
+        self._anew_ms = 0  # idle times begin here at the earliest
 
     def note(self, group: Group, now_ms: int) -> None:
         """Something of this group is over: it may be at rest from now on."""
@@ -41,6 +44,7 @@ class Resting:
 
     def release(self, state: LaneState) -> None:
         """Take those from their owners that rest for too long, or that are too many."""
+        self._look_whether_all_is_here(state)
         for _ in range(RELEASED_PER_STEP):
             group = self._first()
             if group is None:
@@ -52,6 +56,13 @@ class Resting:
             else:
                 return
             state.release(group)
+
+    def _look_whether_all_is_here(self, state: LaneState) -> None:
+        """Who has nothing here, as long as not everything has come back, does not rest: a queue may take
+        longer for that than groups may be idle (G-6)."""
+        if self._is_recovering:
+            self._anew_ms = state.now_ms
+            self._is_recovering = any_recovering(state.inbounds)
 
     def next_deadline_ms(self, state: LaneState) -> int | None:
         """When the next one will have rested for too long; at once while there are too many."""
@@ -66,7 +77,7 @@ class Resting:
         return self._groups_max is not None and len(state.groups) > self._groups_max
 
     def _overdue_at_ms(self, group: Group) -> int:
-        return self._since_ms[group] + (self._idle_timeout_ms or NEVER_MS)
+        return max(self._since_ms[group], self._anew_ms) + (self._idle_timeout_ms or NEVER_MS)
 
     def _first(self) -> Group | None:
         """The one that rests longest; forgets those in front of it that have woken up."""

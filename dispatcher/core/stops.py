@@ -20,9 +20,9 @@ from dispatcher.core.effects import Buried
 from dispatcher.core.entries import ended_entry
 from dispatcher.core.group_flags import keep_flags
 from dispatcher.core.groups import Group, GroupFlags, Stop
+from dispatcher.core.inbound import any_recovering
 from dispatcher.core.model import Message
 from dispatcher.core.ordered import OrderedSet
-from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
 from dispatcher.core.rebalance import in_transition, known, operation_on
 from dispatcher.core.state import LaneState
 from dispatcher.core.survey import GROUPS_PER_PAGE_MAX
@@ -112,17 +112,13 @@ class Stops:
             if stop is not None and stop.verdict is not None:
                 self._carry_out(group, stop)
 
-    def _is_recovering(self) -> bool:
-        """What was here under the former leader may still be on its way."""
-        return any(inbound.recovery is not None for inbound in self._state.inbounds)
-
     def _carry_out(self, group: Group, stop: Stop) -> None:
         assert stop.verdict is not None
         assert group.flags is not None
         flags = group.flags
         heads = [backlog.head() for backlog in (group.backlogs or {}).values()]
-        message = next((head for head in heads if head is not None and _is_of(stop, head)), None)
-        if message is None and (group.route or self._is_recovering()):  # it is still to come
+        message = next((head for head in heads if head is not None and is_of(stop, head)), None)
+        if message is None and self._is_to_come(group):
             self._state.judged.add(group)
             return
         group.flags.stop = None
@@ -134,6 +130,11 @@ class Stops:
                 self._drop(message)
             self._state.waits_no_more(message)
         self._goes_on(group, flags, stop.verdict)
+
+    def _is_to_come(self, group: Group) -> bool:
+        """It waits in a parking queue, or has not come back from where it was under the former leader; that
+        may be a parking queue in which nothing else of the group is."""
+        return bool(group.route or group.unresolved) or any_recovering(self._state.inbounds)
 
     def _drop(self, message: Message) -> None:
         state = self._state
@@ -153,15 +154,17 @@ class Stops:
 def ended_by_others(state: LaneState, group: Group, ended: list[Message]) -> None:
     """An operation has ended these: if that at which the group had stopped is among them, it goes on."""
     flags = group.flags
-    if flags is not None and flags.stop is not None and any(_is_of(flags.stop, m) for m in ended):
+    if flags is not None and flags.stop is not None and any(is_of(flags.stop, m) for m in ended):
         flags.stop = None
         keep_flags(state, group, flags)
 
 
-def _is_of(stop: Stop, message: Message) -> bool:
-    """Whether that is the message that the group has stopped at. A parked one has another fingerprint."""
-    parked = message.queue >= FIRST_PARKING_QUEUE
-    return message.attempt == stop.attempt and (parked or message.fingerprint == stop.fingerprint)
+def is_of(stop: Stop, message: Message) -> bool:
+    """Whether that is the message that the group has stopped at. One that was parked after that has another
+    fingerprint, and the place in its inbound queue's order that it had; others of its group may have failed
+    and wait there, too: released, and not handed over yet."""
+    is_there = message.inbound == stop.inbound and message.order == stop.arrival
+    return message.attempt == stop.attempt and (is_there or message.fingerprint == stop.fingerprint)
 
 
 def stopped_groups(state: LaneState) -> list[tuple[Group, Stop]]:

@@ -93,7 +93,7 @@ def test_o3_what_waits_is_not_idle() -> None:
 
 
 def test_o3_a_take_over_begins_the_idle_time_anew() -> None:
-    clause("O-3", "A take-over begins that time anew")
+    clause("O-3", "A take-over begins that time anew, once all that was unacknowledged has come back")
     now_ms = 1_800_000_000_000
     snapshot = Snapshot(
         lane_epoch=7, complete=True, broker_restarted=False, owners={b"a": OwnerRow(1, 5)},
@@ -102,8 +102,10 @@ def test_o3_a_take_over_begins_the_idle_time_anew() -> None:
     options = LaneOptions(policy=policy("exclusive"), inbounds=(("in", 1),), group_idle_timeout_ms=1_000)
     lane = Lane(options, snapshot, now_ms)
     lane.start(now_ms)
-    assert not lane.step([RedeliveriesEnded(0)], now_ms + 999).owners
-    assert lane.step([], now_ms + 1_000).owners == {b"a": None}
+    assert not lane.step([], now_ms + 5_000).owners, "a queue of many replicas may take its time"
+    assert not lane.step([RedeliveriesEnded(0)], now_ms + 6_000).owners
+    assert not lane.step([], now_ms + 6_999).owners
+    assert lane.step([], now_ms + 7_000).owners == {b"a": None}
 
 
 def test_o3_a_group_that_is_given_to_somebody_while_it_is_empty_can_become_idle() -> None:

@@ -128,3 +128,29 @@ def test_what_is_held_and_fills_the_memory_moves_out_of_the_way_of_what_could_go
     bench.run(1_000)
     bench.settle_each("one", range(2, 22))
     assert [name for name in bench.handed() if name[0] == "a"] == [f"a{number}" for number in range(1, 22)]
+
+
+@pytest.mark.parametrize("decision", ["skip", "drop"])
+def test_where_a_group_has_stopped_may_be_all_that_is_left_in_a_parking_queue(decision: str) -> None:
+    """The next leader is told what to do with it before it has read it there."""
+    clause("D-9", "Both take effect when the message is here")
+    bench = ParkingBench(look_ahead=4, stops_failed=True)
+    bench.join("one", prefetch=5)
+    bench.arrive("a1")
+    bench.join("two", prefetch=5)
+    bench.arrive(*(f"a{number}" for number in range(2, 5)))
+    bench.run(BLOCKED_MS)
+    bench.settle_each("one", range(1, 4))
+    bench.run()
+    assert bench.handed()[-1] == "a4"
+    bench.fail("one", "a4", "no stock")
+    bench.run()
+    bench.hold_reads = True
+    bench.fail_over()
+    said(bench, f"dead.{decision}", group="a")
+    bench.run()
+    assert not bench.dead
+    bench.hold_reads = False
+    bench.run()
+    assert [reason for _, reason in bench.dead] == (["no stock"] if decision == "skip" else [])
+    assert bench.handed().count("a4") == 1
