@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rich.console import Console
@@ -29,6 +30,8 @@ from tests.chaos.verdict import end_and_judge
 
 LANES = {"exclusive": LaneOnStage("orders", "exclusive"), "sequenced": LaneOnStage("events", "sequenced")}
 PROGRESS_S = 10.0
+#: Commands that wait for a dispatcher hold one each, and a server has to start meanwhile.
+THREADS = 100
 NO_VERDICT, INTERRUPTED = 3, 130
 
 
@@ -62,6 +65,7 @@ async def _until_signalled(options: argparse.Namespace, seed: int, console: Cons
     """Ctrl-C and SIGTERM end everything that was started, and then us."""
     running = asyncio.ensure_future(_run(options, seed, console))
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(THREADS))
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, running.cancel)
     try:

@@ -2,7 +2,7 @@
 
     python -m tests.chaos.bare_worker KIND URL PREFIX LANE CONSUMER PREFETCH RECORD_FILE WORK_MS
 
-The arguments are those of tests.recovery.worker. On SIGTERM it dies: everything in hand goes to others.
+The arguments are those of tests.recovery.worker with `raising`. On SIGTERM it dies, and others get its work.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class RecordingConsumer(BareConsumer):  # type: ignore[misc]
             headers.get("x-dispatch-epoch", 0), headers["x-dispatch-attempt"],
         )  # fmt: skip
         time.sleep(random.expovariate(1 / self.work_s))  # sleeps: this is the work
-        self.record.ended(self.name, seq)
-        return FAILED if number.fails else None
+        fails = number.fails and not (number.mends and headers["x-dispatch-attempt"] > 1)
+        self.record.ended(self.name, seq, failed=fails)
+        return FAILED if fails else None
 
     def say(self, kind: str, **fields: Any) -> None:
         super().say(kind, **fields)  # returns when the broker has confirmed it
@@ -79,7 +80,7 @@ class RecordingConsumer(BareConsumer):  # type: ignore[misc]
 
 
 def main(arguments: list[str]) -> None:
-    _, url, _, lane, consumer_id, _, record_file, work_ms = arguments
+    _, url, _, lane, consumer_id, _, record_file, work_ms, *_ = arguments
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
     record = RecordWriter(Path(record_file))
     RecordingConsumer(url, lane, consumer_id, record, float(work_ms)).run_forever()

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
+import signal
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tests.chaos.deciding import Decider
 from tests.chaos.operator import Operator
 from tests.chaos.plan import Fault
 from tests.chaos.stage import LaneOnStage, Process, Stage
+from tests.waiting import eventually
+
+#: How long a dispatcher that is not frozen may take to read its file.
+REFUSED_WITHIN_S = 5.0
 
 
 @dataclass(slots=True)
@@ -29,6 +37,8 @@ class Commands:
 
     _stage: Stage
     _operator: Operator
+    _decider: Decider
+    _deciding: asyncio.Lock
 
     def _consumer(self, fault: Fault, happened: Happened) -> Process | None:
         raise NotImplementedError
@@ -96,6 +106,83 @@ class Commands:
             which = {"consumer": process.who}
             drain, undo = ("consumers.drain", which), ("consumers.drain", {**which, "undo": True})
             await self._operator.flag(process.lane, happened, drain, undo, fault.length_s, moved=None)
+
+    # -- what waits of a group, and where groups have stopped --
+
+    async def purge_group(self, fault: Fault, happened: Happened) -> None:
+        await self._decider.purge(self._lane(fault), happened, fault.pick)
+
+    async def move_out(self, fault: Fault, happened: Happened) -> None:
+        await self._decider.move(self._lane(fault), happened, fault.pick)
+
+    async def reroute_out(self, fault: Fault, happened: Happened) -> None:
+        await self._decider.reroute(self._lane(fault), happened, fault.pick)
+
+    async def decide_stopped(self, fault: Fault, happened: Happened) -> None:
+        stopping = [lane for lane in self._stage.lanes if self._stage.stops(lane)]
+        if not stopping:
+            happened.note = "skipped: no lane stops its groups"
+            return
+        if self._deciding.locked():
+            happened.note = "skipped: it is at it already"
+            return
+        async with self._deciding:
+            for lane in stopping:
+                await self._decider.decide_stopped(lane, happened, fault.pick)
+
+    # -- the configuration --
+
+    async def reload_weights(self, fault: Fault, happened: Happened) -> None:
+        """What the next decision knows (L-2)."""
+        chance = random.Random(fault.pick)
+        self._stage.changes |= {
+            "weights": (chance.randint(1, 5), chance.randint(1, 5)),
+            "pause": chance.choice(["group", "lane"]),
+            "reconnect_grace": chance.choice(["0s", "2s"]),
+            "liveness_interval": chance.choice(["100ms", "200ms", "500ms"]),
+        }
+        await self._tell_all(happened)
+
+    async def reload_anew(self, fault: Fault, happened: Happened) -> None:
+        """What takes a new leadership (L-3)."""
+        chance = random.Random(fault.pick)
+        self._stage.changes |= {
+            "park_after": chance.choice(["10m", "1s", "500ms"]), "ack_timeout": chance.choice([None, "2m"])
+        }  # fmt: skip
+        await self._tell_all(happened)
+
+    async def _tell_all(self, happened: Happened) -> None:
+        told = [replica for replica in self._stage.replicas if self._stage.reads_on_hangup(replica)]
+        for replica in self._stage.replicas:
+            replica.write(self._stage.configuration(replica))
+        for replica in told:
+            replica.signal(signal.SIGHUP)
+        happened.target = " and ".join(replica.name for replica in told) or "nobody"
+
+    async def reload_nonsense(self, fault: Fault, happened: Happened) -> None:
+        """A file that can't apply is refused as a whole, and named (L-1)."""
+        replica = picked(self._stage.replicas, fault)
+        happened.target = replica.name
+        if not self._stage.reads_on_hangup(replica):
+            happened.note = "skipped: it is not there"
+            return
+        process, pid = replica.process, replica.process.pid
+        before = len(process.logged("configuration_refused"))
+        replica.write({**self._stage.configuration(replica), "nonsense": {"is": "refused"}})
+        replica.signal(signal.SIGHUP)
+
+        def answered() -> bool:
+            gone = not process.is_alive() or process.pid != pid
+            return gone or len(process.logged("configuration_refused")) > before
+
+        try:
+            await eventually(answered, REFUSED_WITHIN_S)
+        except AssertionError:
+            happened.note = "not refused yet"  # it is frozen: it will read the next file
+        finally:
+            replica.write(self._stage.configuration(replica))
+        if process.pid == pid and process.ended_by_itself():
+            self._stage.problems.append(f"{replica.name} did not survive a wrong configuration")
 
 
 def picked(things: list[Any], fault: Fault) -> Any:

@@ -13,12 +13,14 @@ from collections.abc import Iterable
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from tests.chaos.accounts import Arrived, Books, balance
+from tests.chaos.decisions import Decision
 from tests.chaos.producer import read_produced
 from tests.chaos.stage import Eviction, LaneOnStage, Process, Stage
 from tests.client.tcp_proxy import Connection
-from tests.recovery.checker import Forgotten, Story
+from tests.recovery.checker import Forgotten, Release, Story
 from tests.recovery.record import Handling, Incarnation, LifeRecord, Number, in_order
 from tests.service.harness import log_records
 
@@ -34,9 +36,21 @@ class Evidence(NamedTuple):
     confirmed: dict[Number, float]
     story: Story
     wrong_ends: list[str]
+    misplaced: list[str]  # of what an operator took out
 
 
-def gather(stage: Stage, lane: LaneOnStage, poison: frozenset[Number] = frozenset()) -> Evidence:
+class Found(NamedTuple):
+    """What was in the lane's queues at the end."""
+
+    dead: frozenset[Number] = frozenset()
+    poison: frozenset[Number] = frozenset()
+    arrived: tuple[Arrived, ...] = ()  # in the target of moves
+
+
+NOTHING: Final = Found()
+
+
+def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
     consumers = [process for process in stage.consumers if process.lane is lane]
     producers = [process for process in stage.producers if process.lane is lane]
     records, killed_at, left_at, wrong_ends = [], dict[str, float](), dict[str, float](), list[str]()
@@ -60,14 +74,31 @@ def gather(stage: Stage, lane: LaneOnStage, poison: frozenset[Number] = frozense
             if evicted_at is None and (wrong := _wrong_end(incarnation, process)):
                 wrong_ends.append(wrong)
     connected_until = tuple(connected)
-    confirmed, repeated = read_produced(_existing(stage.folder, producers))
-    settings = stage.plan.settings
+    sent, confirmed, repeated = read_produced(_existing(stage.folder, producers))
+    settings, handlings = stage.plan.settings, in_order(records)
+    gaps = tuple(forgotten(stage, lane))
+    decisions = [_with_doubts(decision, gaps) for decision in stage.decisions[lane.name]]
     story = Story(
         frozenset(confirmed), killed_at, left_at, lane.keeps_owner and not settings.on_join,
-        tuple(forgotten(stage, lane)), tuple(stage.moves[lane.name]), repeated, connected_until,
-        settings.buckets(), settings.keeps_owner_idle_s(), confirmed, poison,
+        gaps, tuple(stage.moves[lane.name]), repeated, connected_until,
+        settings.buckets(), settings.keeps_owner_idle_s(), settings.look_ahead, confirmed,
+        there.poison,
+        releases=tuple(Release(d.group, d.since, d.until) for d in decisions if d.lets_go_on),
     )  # fmt: skip
-    return Evidence(lane, in_order(records), confirmed, story, wrong_ends)
+    took_over = [at for one in leaderships(stage, lane)[0] for at in one]
+    balanced = balance(
+        Books(
+            handlings, story, sent, decisions, there.dead, list(there.arrived), took_over, stage.stops(lane)
+        )
+    )
+    story = story._replace(gone=balanced.gone)
+    return Evidence(lane, handlings, confirmed, story, wrong_ends, balanced.violations)
+
+
+def _with_doubts(decision: Decision, gaps: tuple[Forgotten, ...]) -> Decision:
+    """What was decided while nobody could remember may have been done twice, or was undone."""
+    hit = any(gap.since <= decision.until and decision.since <= gap.until for gap in gaps)
+    return decision._replace(messages=None) if hit else decision
 
 
 def _existing(folder: Path, producers: Iterable[Process]) -> list[Path]:

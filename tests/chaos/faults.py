@@ -12,6 +12,7 @@ from typing import Any
 
 from dispatcher.nodes.local import LocalNode
 from tests.chaos.commands import Commands, Happened, picked
+from tests.chaos.deciding import Decider
 from tests.chaos.operator import Operator
 from tests.chaos.plan import Fault
 from tests.chaos.stage import Outage, Process, Replica, Stage
@@ -27,6 +28,8 @@ class Faults(Commands):
         self.happened: list[Happened] = []
         self._stage = stage
         self._operator = Operator(stage)
+        self._decider = Decider(stage)
+        self._deciding = asyncio.Lock()
         self._say = say
         self._begun = time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -121,7 +124,7 @@ class Faults(Commands):
         await self._last(fault)
         for replica in killed:
             if not replica.process.is_alive():
-                replica.process.start()
+                self._stage.start(replica)
 
     async def stop_leader(self, fault: Fault, happened: Happened) -> None:
         leader = self._leader(fault, happened)
@@ -138,7 +141,7 @@ class Faults(Commands):
             happened.note = "did not end in time"
             leader.kill()
         if not leader.process.is_alive():
-            leader.process.start()
+            self._stage.start(leader)
 
     async def freeze_leader(self, fault: Fault, happened: Happened) -> None:
         if leader := self._leader(fault, happened):

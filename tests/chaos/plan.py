@@ -9,6 +9,9 @@ from typing import Any, Final, NamedTuple
 #: Heartbeat of the dispatchers' connections to RabbitMQ, the shortest that leaves room for a busy machine.
 DISPATCHER_HEARTBEAT_S: Final = 4
 QUEUE_VERSIONS: Final = (1, 2)
+STOPPING: Final = ((), ("exclusive",), ("sequenced",), ("exclusive", "sequenced"))
+#: So short that attempts are used up while faults go on.
+BACKOFF: Final = "100ms"
 
 
 class Span(NamedTuple):
@@ -67,6 +70,13 @@ STREAMS: Final = {
         Kind("pause_group", 2, MIDDLE), Kind("pause_lane", 1, SHORT), Kind("pin_group", 2, MIDDLE),
         Kind("drain_consumer", 1, MIDDLE),
     )),
+    "operations": Stream(3.0, (
+        Kind("purge_group", 3, MOMENT), Kind("move_out", 3, MOMENT), Kind("reroute_out", 2, MOMENT),
+    )),
+    "decisions": Stream(1.5, (Kind("decide_stopped", 1, MOMENT),)),
+    "configuration": Stream(9.0, (
+        Kind("reload_weights", 3, MOMENT), Kind("reload_anew", 1, MOMENT), Kind("reload_nonsense", 1, MOMENT),
+    )),
     "redis": Stream(12.0, (
         Kind("kill_redis", 3, SHORT), Kind("stop_redis", 2, MIDDLE), Kind("empty_redis", 2, SHORT),
         Kind("set_redis_back", 1, MIDDLE),
@@ -102,19 +112,24 @@ class Settings:
     pause: str
     start_consumers: int
     retry_attempts: int
+    stopping: tuple[str, ...]  # policies whose lane stops a group at a message that failed
 
     def lane_keys(self, policy: str) -> dict[str, Any]:
         """What a lane of this policy is configured with, beside its inbound queues."""
         keys: dict[str, Any] = {
             "policy": policy, "look_ahead": self.look_ahead, "park_after": self.park_after,
             "reconnect_grace": self.reconnect_grace,
-            "rebalance": {"pause": self.pause}, "retry": {"attempts": self.retry_attempts},
+            "rebalance": {"pause": self.pause}, "retry": self._retry(policy),
             "start": {"consumers": self.start_consumers, "wait": "2s" if self.start_consumers else "0"},
         }  # fmt: skip
         if policy == "sequenced":
             return keys | {"top_up": self.top_up, "group_map": self._for_sequenced()}
         keys["rebalance"]["on_join"] = self.on_join
         return keys | {"group_map": self.group_map, "group_idle_timeout": self.group_idle_timeout}
+
+    def _retry(self, policy: str) -> dict[str, Any]:
+        act = "park" if policy in self.stopping else "skip"
+        return {"attempts": self.retry_attempts, "backoff": BACKOFF, "on_exhausted": act}
 
     def _for_sequenced(self) -> str | dict[str, int]:
         """`lru` is for `exclusive` only."""
@@ -144,6 +159,7 @@ class Plan:
             groups=chance.choice([6, 12, 40]),
             work_ms=chance.choice([4.0, 30.0, 80.0]),
             **_lane_options(random.Random(f"{seed} options")),
+            stopping=random.Random(f"{seed} stopping").choice(STOPPING),
         )
         self.producer_seed = chance.randrange(2**31)
         # A stream of its own each: one more kind here changes nothing there.

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from dispatcher.client import BlockingGroupProducer, GroupProducer
 from dispatcher.errors import SendFailed
@@ -27,7 +28,7 @@ from dispatcher.settings import RabbitSettings
 from tests.recovery.load import NumberingProducer, Numbers
 from tests.recovery.record import UNGROUPED, Number
 
-CONFIRMED, REPEATED = "confirmed", "repeated"
+SENT, CONFIRMED, REPEATED = "sent", "confirmed", "repeated"
 #: Sent and not confirmed at most: after a lost connection all of these may be in the broker twice.
 OUTSTANDING_MAX = 50
 _PDEATHSIG = 1
@@ -46,23 +47,36 @@ class ProducerRecord:
             os.write(self._file, "".join(lines).encode())
 
 
-def read_produced(paths: Iterable[Path]) -> tuple[dict[Number, float], frozenset[Number]]:
-    """What the broker confirmed, and when; and what it may have more than once."""
+class Produced(NamedTuple):
+    """What all producers wrote down."""
+
+    sent: dict[Number, float]  # when it went first; the broker may have it
+    confirmed: dict[Number, float]  # when the broker said so
+    repeated: frozenset[Number]  # the broker may have it more than once
+
+
+def read_produced(paths: Iterable[Path]) -> Produced:
+    sent: dict[Number, float] = {}
     confirmed: dict[Number, float] = {}
     repeated = set()
     for path in paths:
         for line in path.read_bytes().rpartition(b"\n")[0].decode().splitlines():
             kind, at, rest = line.split(" ", 2)
             number = Number.of(rest.encode())
-            if kind == CONFIRMED:
+            if kind == SENT:
+                sent.setdefault(number, float(at))
+            elif kind == CONFIRMED:
                 confirmed[number] = float(at)
             else:
                 repeated.add(number)
-    return confirmed, frozenset(repeated)
+    return Produced(sent, confirmed, frozenset(repeated))
 
 
 class _Raw(NumberingProducer):
     record: ProducerRecord
+
+    def note_sent(self, number: Number) -> None:
+        self.record.write(SENT, [number])
 
     def note_confirmed(self, numbers: list[Number]) -> None:
         self.record.write(CONFIRMED, numbers)
@@ -98,6 +112,7 @@ class Outstanding(logging.Handler):
         return len(self._numbers)
 
     def add(self, number: Number) -> None:
+        self._record.write(SENT, [number])
         with self._lock2:
             self._numbers.add(number)
 

@@ -21,7 +21,8 @@ VIOLATIONS_SHOWN_MAX = 12
 #: One colour per stream of faults.
 COLOURS = {
     "dispatcher": "tab:blue", "consumer": "tab:green", "producer": "tab:gray",
-    "operator": "tab:purple", "redis": "tab:orange", "broker": "tab:red",
+    "operator": "tab:purple", "operations": "tab:pink", "decisions": "tab:olive",
+    "configuration": "tab:cyan", "redis": "tab:orange", "broker": "tab:red",
 }  # fmt: skip
 _STREAM_OF = {kind.name: name for name, stream in STREAMS.items() for kind in stream.kinds}
 

@@ -16,10 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+from pamqp import commands
+
 from dispatcher.errors import DispatcherError
 from dispatcher.nodes.local import LocalNode
 from dispatcher.nodes.servers import PrivateServers
 from dispatcher.settings import RabbitSettings
+from tests.chaos.decisions import Decision
 from tests.chaos.plan import DISPATCHER_HEARTBEAT_S, Plan
 from tests.client.tcp_proxy import TcpProxy
 from tests.recovery.checker import Move
@@ -29,6 +33,8 @@ from tests.service.harness import ROOT, DispatcherProcess, document
 from tests.waiting import eventually
 
 PREFIX = "dispatch"
+#: Where messages are rerouted to; it is bound to each lane's target by the lane's name.
+EXCHANGE = "rerouted"
 PREFETCH = 30
 #: A bare consumer does one thing after the other.
 BARE_WORK_MS = 4.0
@@ -47,6 +53,11 @@ class LaneOnStage:
     @property
     def queues(self) -> list[str]:
         return [f"{self.name}.high", f"{self.name}.low"]
+
+    @property
+    def target(self) -> str:
+        """What an operator moves elsewhere is moved there."""
+        return f"{self.name}.elsewhere"
 
     @property
     def keeps_owner(self) -> bool:
@@ -97,6 +108,17 @@ class Replica:
     ended_at: list[float] = field(default_factory=list)  # when it was killed, or told to stop
     slow: list[tuple[float, float]] = field(default_factory=list)  # it, or its way to RabbitMQ, stood still
 
+    def start(self, configuration: dict[str, Any]) -> None:
+        """With this file, whatever stands there now."""
+        self.write(configuration)
+        self.process.start()
+
+    def write(self, configuration: dict[str, Any]) -> None:
+        """Put another configuration where the process reads it, when it is told to."""
+        written = self.process.config.with_suffix(".new")
+        written.write_text(yaml.safe_dump(configuration))
+        written.replace(self.process.config)
+
     def kill(self) -> None:
         self.ended_at.append(time.monotonic())
         self.process.kill9()
@@ -141,6 +163,9 @@ class Stage:
         self.redis_outages: list[Outage] = []
         self.moves: dict[str, list[Move]] = {lane.name: [] for lane in lanes}
         self.evictions: list[Eviction] = []
+        self.decisions: dict[str, list[Decision]] = {lane.name: [] for lane in lanes}
+        self.problems: list[str] = []  # that faults ran into
+        self.changes: dict[str, Any] = {}  # of lane keys since the beginning
         self._lives: dict[str, int] = {}
         self._stack = AsyncExitStack()
 
@@ -159,6 +184,7 @@ class Stage:
             high, low = lane.queues
             await client.declare(high, x_queue_version=self.plan.settings.queue_version)
             await client.declare(low, x_queue_type="quorum", x_delivery_limit=DELIVERY_LIMIT)
+            await _declare_target(client, lane)
         await client.close()
         for number in range(2):
             await self._start_replica(f"dispatcher{number}")
@@ -173,20 +199,39 @@ class Stage:
     async def _start_replica(self, name: str) -> None:
         rabbitmq = await self._stack.enter_async_context(TcpProxy(self.servers.amqp_url))
         redis = await self._stack.enter_async_context(TcpProxy(self.servers.redis_url))
-        process = DispatcherProcess(self.folder, name, self._configuration(rabbitmq.url, redis.url))
-        self.replicas.append(Replica(name, process, rabbitmq, redis))
-        process.start()
+        replica = Replica(name, DispatcherProcess(self.folder, name, {}), rabbitmq, redis)
+        self.replicas.append(replica)
+        self.start(replica)
 
-    def _configuration(self, amqp_url: str, redis_url: str) -> dict[str, Any]:
+    def start(self, replica: Replica) -> None:
+        """Start a dispatcher that does not run, with the configuration as it is now."""
+        replica.start(self.configuration(replica))
+
+    def configuration(self, replica: Replica) -> dict[str, Any]:
+        """What its file should say now."""
+        changes = dict(self.changes)
+        weights = changes.pop("weights", (3, 1))
         lanes = {}
         for lane in self.lanes:
-            inbound = [{"queue": q, "weight": w} for q, w in zip(lane.queues, (3, 1), strict=True)]
-            lanes[lane.name] = {"inbound": inbound, **self.plan.settings.lane_keys(lane.policy)}
-        written = document(amqp_url, redis_url, PREFIX, lanes)
+            inbound = [{"queue": q, "weight": w} for q, w in zip(lane.queues, weights, strict=True)]
+            keys = self.plan.settings.lane_keys(lane.policy)
+            pause = changes.get("pause", keys["rebalance"]["pause"])
+            changed = {key: value for key, value in changes.items() if key != "pause"}
+            keys |= {"rebalance": {**keys["rebalance"], "pause": pause}, **changed}
+            lanes[lane.name] = {"inbound": inbound, **keys}
+        written = document(replica.rabbitmq.url, replica.redis.url, PREFIX, lanes)
         written["rabbitmq"]["heartbeat"] = f"{DISPATCHER_HEARTBEAT_S}s"
         return written
 
     # -- dispatchers --
+
+    def stops(self, lane: LaneOnStage) -> bool:
+        """Whether its groups stop at what has failed."""
+        return lane.policy in self.plan.settings.stopping
+
+    def reads_on_hangup(self, replica: Replica) -> bool:
+        """It has read its file, and will read it again on SIGHUP."""
+        return replica.process.is_alive() and bool(replica.process.logged("dispatcher_started"))
 
     def leader(self, lane: LaneOnStage) -> Replica | None:
         """Who leads this lane, as far as the logs of the living say."""
@@ -218,7 +263,7 @@ class Stage:
         name, proxy = await self._prepare(who)
         arguments = [
             kind, proxy.url, PREFIX, lane.name, who, str(PREFETCH), str(self.folder / f"{name}.record"),
-            str(BARE_WORK_MS if kind == "bare" else self.plan.settings.work_ms),
+            str(BARE_WORK_MS if kind == "bare" else self.plan.settings.work_ms), "raising",
         ]  # fmt: skip
         process = Process(name, who, lane, kind, proxy, self._spawn(name, module, arguments))
         self.consumers.append(process)
@@ -268,7 +313,7 @@ class Stage:
             replica.redis.resume()
             replica.signal(signal.SIGCONT)
             if not replica.process.is_alive():
-                replica.process.start()
+                self.start(replica)
         for lane in self.lanes:
             if not any(process.lane is lane for process in self.living(self.consumers)):
                 await self.start_consumer(lane, f"last-{lane.name}", "async")
@@ -313,6 +358,13 @@ class Stage:
         """They tell why a server did not start again."""
         for log in server.logs():
             shutil.copyfile(log, self.folder / f"{server.name}-{when}{log.name}")
+
+
+async def _declare_target(client: Client, lane: LaneOnStage) -> None:
+    await client.declare(lane.target)
+    call, channel = client.link.call, client.channel
+    await call(channel, commands.Exchange.Declare(exchange=EXCHANGE, durable=True))
+    await call(channel, commands.Queue.Bind(queue=lane.target, exchange=EXCHANGE, routing_key=lane.name))
 
 
 @contextlib.asynccontextmanager

@@ -2,106 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import time
-from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
-
-import pytest
 
 from dispatcher.amqp.events import Fetched
 from tests.amqp.samples import field, properties, text
-from tests.chaos.evidence import _wrong_end, gather, void_at
+from tests.chaos.doctored import ONE, QUEUE, THREE, TWO, Doctored, handled, numbered
+from tests.chaos.evidence import Found, _wrong_end, void_at
 from tests.chaos.plan import Plan
 from tests.chaos.producer import CONFIRMED, ProducerRecord
-from tests.chaos.stage import Eviction, LaneOnStage, Outage, Process, Replica, Stage
+from tests.chaos.stage import Eviction, Outage
 from tests.chaos.verdict import poison
-from tests.client.tcp_proxy import Connection, TcpProxy
-from tests.recovery.checker import violations
-from tests.recovery.record import LifeRecord, Number
-from tests.service.harness import DispatcherProcess
-
-LANE = LaneOnStage("orders", "exclusive")
-QUEUE = "orders.high"
-
-
-def _number(number: int, publish: int = 0) -> Number:
-    return Number(QUEUE, "g", publish, number, "p0-1")
-
-
-def _handled(
-    number: int, at: float, seq: int, *, epoch: int = 1, attempt: int = 1, end: bool = True, publish: int = 0
-) -> str:
-    """The lines of one message, received, begun, ended and settled within half a second."""
-    numbers = " ".join(map(str, _number(number, publish)))
-    lines = [f"received {at - 0.1} aaaa {seq}", f"started {at} aaaa {seq} {seq} {epoch} {attempt} {numbers}"]
-    if end:
-        lines += [f"ended {at + 0.4} aaaa {seq}", f"confirmed {at + 0.5} aaaa {seq}"]
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _iso(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat()
-
-
-class Doctored:
-    """A stage on which nothing runs, with the records of two processes, `a` and `b`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.stage = Stage(folder, Plan(1, 1.0), [LANE], 1.0)
-        self.configure()
-        self.a, self.b = self._process("a"), self._process("b")
-        self.stage.consumers = [self.a, self.b]
-        self.stage.producers = [self._process("p0-1")]
-        ProducerRecord(folder / "p0-1.produced").write(CONFIRMED, [_number(n) for n in (1, 2, 3)])
-
-    def configure(self, **settings: object) -> None:
-        plan = self.stage.plan
-        usual = {"group_map": "exact", "group_idle_timeout": None, "on_join": False}
-        plan.settings = replace(plan.settings, **(usual | settings))  # type: ignore[arg-type]
-
-    def _process(self, name: str) -> Process:
-        popen = subprocess.Popen(["true"])
-        popen.wait()
-        proxy = TcpProxy("amqp://guest:guest@127.0.0.1:1/")
-        proxy.connections.append(Connection(0.0))
-        return Process(name, name, LANE, "async", proxy, popen)
-
-    def write(self, process: Process, *parts: str) -> None:
-        text = "welcomed 0.5 aaaa 1\n" + "".join(parts)
-        (self.folder / f"{process.name}.record").write_text(text)
-
-    def led_at(self, at: float, restored_at: float | None = None) -> None:
-        """What a dispatcher's log says."""
-        log = self.folder / "dispatcher0.log"
-        offset = time.time() - time.monotonic()
-        events = [("lane_led", at)] + ([("redis_restored", restored_at)] if restored_at is not None else [])
-        lines = [
-            json.dumps({"event": event, "lane": LANE.name, "timestamp": _iso(when + offset)})
-            for event, when in events
-        ]
-        dispatcher = DispatcherProcess(self.folder, "dispatcher0", {})
-        log.write_text("".join(f"{line}\n" for line in lines))
-        proxy = TcpProxy("amqp://127.0.0.1:1/")
-        self.stage.replicas = [Replica("dispatcher0", dispatcher, proxy, proxy)]
-
-    def found(self, poison: frozenset[Number] = frozenset()) -> set[str]:
-        """The first words of what is wrong."""
-        evidence = gather(self.stage, LANE, poison)
-        found = violations(evidence.handlings, evidence.story) + evidence.wrong_ends
-        return {line.partition(":")[0] for line in found}
-
-
-@pytest.fixture
-def doctored(tmp_path: Path) -> Doctored:
-    return Doctored(tmp_path)
-
-
-ONE, TWO, THREE = _handled(1, 1.0, 1), _handled(2, 2.0, 2), _handled(3, 3.0, 3)
+from tests.client.tcp_proxy import Connection
+from tests.recovery.record import LifeRecord
 
 
 def test_nothing_is_wrong_with_a_good_record(doctored: Doctored) -> None:
@@ -115,48 +27,48 @@ def test_a_loss_is_found(doctored: Doctored) -> None:
 
 
 def test_a_loss_by_a_consumer_that_died_is_found(doctored: Doctored) -> None:
-    doctored.write(doctored.a, ONE, TWO, _handled(3, 3.0, 3, end=False))
+    doctored.write(doctored.a, ONE, TWO, handled(3, 3.0, 3, end=False))
     doctored.a.killed_at = 3.1
     assert doctored.found() == {"lost"}
 
 
 def test_a_duplicate_is_found(doctored: Doctored) -> None:
-    doctored.write(doctored.a, ONE, TWO, _handled(2, 2.5, 3), _handled(3, 3.0, 4))
+    doctored.write(doctored.a, ONE, TWO, handled(2, 2.5, 3), handled(3, 3.0, 4))
     assert doctored.found() == {"doubled"}
 
 
 def test_a_disorder_is_found(doctored: Doctored) -> None:
-    doctored.write(doctored.a, ONE, _handled(3, 2.0, 2), _handled(2, 3.0, 3))
+    doctored.write(doctored.a, ONE, handled(3, 2.0, 2), handled(2, 3.0, 3))
     assert doctored.found() == {"out of order"}
 
 
 def test_what_was_in_doubt_may_come_after_what_was_sent_over_the_next_connection(doctored: Doctored) -> None:
     """4 went over two connections: RabbitMQ may have read the first one later."""
-    ProducerRecord(doctored.folder / "p0-1.produced").write(CONFIRMED, [_number(4, 1), _number(5, 1)])
-    again, after = _handled(4, 4.0, 4, publish=1), _handled(5, 6.0, 6, publish=1)
-    doctored.write(doctored.a, ONE, TWO, THREE, again, _handled(4, 5.0, 5), after)
+    ProducerRecord(doctored.folder / "p0-1.produced").write(CONFIRMED, [numbered(4, 1), numbered(5, 1)])
+    again, after = handled(4, 4.0, 4, publish=1), handled(5, 6.0, 6, publish=1)
+    doctored.write(doctored.a, ONE, TWO, THREE, again, handled(4, 5.0, 5), after)
     assert not doctored.found()
-    ProducerRecord(doctored.folder / "p0-1.produced").write(CONFIRMED, [_number(4)])
+    ProducerRecord(doctored.folder / "p0-1.produced").write(CONFIRMED, [numbered(4)])
     assert doctored.found() == {"out of order"}
 
 
 def test_an_overlap_is_found(doctored: Doctored) -> None:
     doctored.write(doctored.a, ONE, TWO)
-    doctored.write(doctored.b, _handled(3, 2.2, 1, epoch=2))
+    doctored.write(doctored.b, handled(3, 2.2, 1, epoch=2))
     assert doctored.found() == {"overlap", "owner changed"}
 
 
 def test_what_a_lost_connection_took_back_may_come_again(doctored: Doctored) -> None:
     """`a` had 3 in hand when its connection was lost, and was told so only after `b` had begun it."""
-    doctored.write(doctored.a, ONE, TWO, _handled(3, 3.0, 3, end=False), "over 9.0 aaaa taken\n")
-    doctored.write(doctored.b, _handled(3, 3.6, 1, epoch=2, attempt=2))
+    doctored.write(doctored.a, ONE, TWO, handled(3, 3.0, 3, end=False), "over 9.0 aaaa taken\n")
+    doctored.write(doctored.b, handled(3, 3.6, 1, epoch=2, attempt=2))
     doctored.a.proxy.connections = [Connection(0.0, 3.2), Connection(5.0)]
     assert not doctored.found()
 
 
 def test_it_may_not_while_the_connection_is_up(doctored: Doctored) -> None:
-    doctored.write(doctored.a, ONE, TWO, _handled(3, 3.0, 3, end=False), "over 9.0 aaaa taken\n")
-    doctored.write(doctored.b, _handled(3, 3.6, 1, epoch=2, attempt=2))
+    doctored.write(doctored.a, ONE, TWO, handled(3, 3.0, 3, end=False), "over 9.0 aaaa taken\n")
+    doctored.write(doctored.b, handled(3, 3.6, 1, epoch=2, attempt=2))
     assert doctored.found() == {"doubled", "overlap", "owner changed", "taken back"}
 
 
@@ -173,7 +85,7 @@ def test_an_incarnation_that_came_back_is_not_over(doctored: Doctored) -> None:
 def test_what_was_ended_between_two_connections_may_have_been_settled(doctored: Doctored) -> None:
     """RabbitMQ was back for a moment: the settle was confirmed, a welcome did not come."""
     over = "over 9.0 aaaa taken\n"
-    doctored.write(doctored.a, ONE, TWO, _handled(3, 3.0, 3).partition("confirmed")[0], over)
+    doctored.write(doctored.a, ONE, TWO, handled(3, 3.0, 3).partition("confirmed")[0], over)
     doctored.a.proxy.connections = [Connection(0.0, 2.9), Connection(4.0, 4.1)]
     assert not doctored.found()
     doctored.a.proxy.connections = [Connection(0.0, 2.9)]
@@ -182,7 +94,7 @@ def test_what_was_ended_between_two_connections_may_have_been_settled(doctored: 
 
 def test_what_redis_forgot_for_good_may_come_again(doctored: Doctored) -> None:
     """Redis was emptied, and the next thing that happened is that another dispatcher led."""
-    again = _handled(3, 5.0, 1, epoch=2).replace("aaaa", "bbbb")
+    again = handled(3, 5.0, 1, epoch=2).replace("aaaa", "bbbb")
     doctored.write(doctored.a, ONE, TWO, THREE, "over 4.6 aaaa taken\n", "welcomed 4.7 bbbb 1\n", again)
     doctored.a.proxy.connections = [Connection(0.0, 4.0), Connection(4.5)]
     assert doctored.found() == {"doubled"}
@@ -196,10 +108,8 @@ def test_what_redis_forgot_for_good_may_come_again(doctored: Doctored) -> None:
 def test_who_left_unwelcomed_may_have_been_taken_back(doctored: Doctored) -> None:
     """`a` was frozen with 3 on its way to it, and woke up when it had long lost its connection: it began 3,
     settled it over another one and left, and no dispatcher was there to tell it."""
-    doctored.write(doctored.b, _handled(3, 4.0, 1, epoch=2, attempt=2))
-    doctored.write(
-        doctored.a, ONE, TWO, _handled(3, 5.0, 3).partition("confirmed")[0], "over 7.0 aaaa left\n"
-    )
+    doctored.write(doctored.b, handled(3, 4.0, 1, epoch=2, attempt=2))
+    doctored.write(doctored.a, ONE, TWO, handled(3, 5.0, 3).partition("confirmed")[0], "over 7.0 aaaa left\n")
     doctored.a.proxy.connections = [Connection(0.0, 7.0)]
     assert "doubled" in doctored.found()
     doctored.a.proxy.connections = [Connection(0.0, 3.2), Connection(6.0, 7.0)]
@@ -213,9 +123,9 @@ def test_who_left_unwelcomed_may_have_been_taken_back(doctored: Doctored) -> Non
 
 def test_what_an_evicted_consumer_had_may_come_again(doctored: Doctored) -> None:
     """C-9: its connection is up, and it hears only later that it is over."""
-    late = _handled(3, 3.0, 3)  # settled after the eviction
+    late = handled(3, 3.0, 3)  # settled after the eviction
     doctored.write(doctored.a, ONE, TWO, late, "over 9.0 aaaa taken\n")
-    doctored.write(doctored.b, _handled(3, 3.3, 1, epoch=2, attempt=2))
+    doctored.write(doctored.b, handled(3, 3.3, 1, epoch=2, attempt=2))
     assert doctored.found() == {"doubled", "overlap", "owner changed", "taken back"}
     doctored.stage.evictions = [Eviction(3.2, math.inf, "a", "aaaa")]
     assert not doctored.found()
@@ -228,16 +138,16 @@ def test_what_an_evicted_consumer_had_may_come_again(doctored: Doctored) -> None
 def test_what_an_evicted_consumer_had_settled_before_may_not_come_again(doctored: Doctored) -> None:
     doctored.stage.evictions = [Eviction(3.9, math.inf, "a", "aaaa")]
     doctored.write(doctored.a, ONE, TWO, THREE, "over 9.0 aaaa taken\n")
-    doctored.write(doctored.b, _handled(3, 4.0, 1, epoch=2, attempt=2))
+    doctored.write(doctored.b, handled(3, 4.0, 1, epoch=2, attempt=2))
     assert doctored.found() == {"doubled"}
 
 
 def test_a_group_that_was_empty_may_change_its_owner(doctored: Doctored) -> None:
     """The third message was published after the second was done, as the producer's record says."""
     doctored.write(doctored.a, ONE, TWO)
-    doctored.write(doctored.b, _handled(3, 4.0, 1, epoch=2))
+    doctored.write(doctored.b, handled(3, 4.0, 1, epoch=2))
     confirmed = [
-        f"confirmed {at} {' '.join(map(str, _number(n)))}\n" for n, at in [(1, 0.5), (2, 1.5), (3, 3.5)]
+        f"confirmed {at} {' '.join(map(str, numbered(n)))}\n" for n, at in [(1, 0.5), (2, 1.5), (3, 3.5)]
     ]
     (doctored.folder / "p0-1.produced").write_text("".join(confirmed))
     assert doctored.found() == {"owner changed"}
@@ -249,23 +159,35 @@ def test_a_group_that_was_empty_may_change_its_owner(doctored: Doctored) -> None
     assert not doctored.found()
 
 
+def test_a_group_may_seem_empty_while_its_queue_is_longer_than_the_look_ahead(doctored: Doctored) -> None:
+    """All three were published at once; a dispatcher that may hold two of them may not know of the third."""
+    doctored.write(doctored.a, ONE, TWO)
+    doctored.write(doctored.b, handled(3, 4.0, 1, epoch=2))
+    doctored.configure(group_idle_timeout="1s", look_ahead=3)
+    assert doctored.found() == {"owner changed"}
+    doctored.configure(group_idle_timeout="1s", look_ahead=2)
+    assert not doctored.found()
+    doctored.configure(group_idle_timeout="2s", look_ahead=2)
+    assert doctored.found() == {"owner changed"}
+
+
 def test_poison_needs_its_attempts(doctored: Doctored) -> None:
     """M-2: 3 was begun by nobody to its end, and is in the dead queue."""
 
     def dead(reason: str, attempt: int) -> Fetched:
         headers = text("x-dispatch-reason", reason), field("x-dispatch-attempt", "I", attempt.to_bytes(4))
-        return Fetched(1, False, b"", b"", 0, properties(*headers), _number(3).body())
+        return Fetched(1, False, b"", b"", 0, properties(*headers), numbered(3).body())
 
-    assert poison([dead("poison", 3)], 3) == {_number(3)}
+    assert poison([dead("poison", 3)], 3) == {numbered(3)}
     assert not poison([dead("poison", 2), dead("expired", 3)], 3)
-    doctored.write(doctored.a, ONE, TWO, _handled(3, 3.0, 3, end=False))
+    doctored.write(doctored.a, ONE, TWO, handled(3, 3.0, 3, end=False))
     doctored.a.killed_at = 3.1
     assert doctored.found() == {"lost"}
-    assert not doctored.found(frozenset([_number(3)]))
+    assert not doctored.found(Found(poison=frozenset([numbered(3)])))
 
 
 def test_groups_of_one_bucket_have_one_owner(doctored: Doctored) -> None:
-    other = _handled(3, 3.0, 1, epoch=2).replace(f"{QUEUE} g ", f"{QUEUE} h ")
+    other = handled(3, 3.0, 1, epoch=2).replace(f"{QUEUE} g ", f"{QUEUE} h ")
     doctored.write(doctored.a, ONE, TWO)
     doctored.write(doctored.b, other)
     record = doctored.folder / "p0-1.produced"

@@ -8,9 +8,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from dispatcher.amqp.events import Fetched
-from tests.chaos.evidence import Evidence, gather
+from tests.chaos.accounts import Arrived
+from tests.chaos.deciding import Decider
+from tests.chaos.decisions import DROP, PURGE, RELEASE, SENDING, SKIP, TAKING
+from tests.chaos.evidence import Evidence, Found, gather
 from tests.chaos.stage import PREFIX, LaneOnStage, Stage
-from tests.recovery.checker import say, violations
+from tests.recovery.checker import say, that_count, violations
 from tests.recovery.record import Handling, Number
 from tests.recovery.scene import wrongly_dead
 from tests.service.clients import Client
@@ -51,18 +54,24 @@ async def end_and_judge(stage: Stage) -> Verdict:
     client = await Client.open(stage.rabbitmq)
     for lane in stage.lanes:
         dead = await client.take(f"{PREFIX}.{lane.name}.dead")
-        given_up = poison(dead, stage.plan.settings.retry_attempts)
-        evidence = await asyncio.to_thread(gather, stage, lane, given_up)
+        there = Found(
+            frozenset(Number.of(message.body) for message in dead),
+            poison(dead, stage.plan.settings.retry_attempts),
+            arrived(await client.take(lane.target)),
+        )
+        evidence = await asyncio.to_thread(gather, stage, lane, there)
         found = await asyncio.to_thread(violations, evidence.handlings, evidence.story)
-        found += evidence.wrong_ends
+        found += evidence.wrong_ends + evidence.misplaced
         found += await _left_over(client, lane, evidence, dead)
-        verdict.lanes.append(LaneVerdict(lane, evidence, _counts(stage, evidence, dead), found))
+        counts = _counts(stage, evidence, dead) | _decided(stage, lane, there)
+        verdict.lanes.append(LaneVerdict(lane, evidence, counts, found))
     await client.close()
     return verdict
 
 
 async def _wind_down(stage: Stage, verdict: Verdict) -> None:
     begun = asyncio.get_running_loop().time()
+    verdict.problems += stage.problems
     for process in [*stage.consumers, *stage.producers]:
         if process.ended_by_itself():
             end = (stage.folder / f"{process.name}.log").read_text()[-2000:]
@@ -70,8 +79,9 @@ async def _wind_down(stage: Stage, verdict: Verdict) -> None:
     if wrong := await stage.stop(stage.living(stage.producers)):
         verdict.problems.append(f"not live: {wrong} could not get everything confirmed")
     client = await Client.open(stage.rabbitmq)
+    operator = Decider(stage)
     try:
-        await eventually(lambda: _is_drained(stage, client), DRAIN_TIMEOUT_S)
+        await eventually(lambda: _is_drained(stage, client, operator), DRAIN_TIMEOUT_S)
     except AssertionError:
         verdict.problems.append(f"not live: not drained {DRAIN_TIMEOUT_S:.0f} s after the last fault")
     verdict.drained_s = asyncio.get_running_loop().time() - begun
@@ -81,7 +91,10 @@ async def _wind_down(stage: Stage, verdict: Verdict) -> None:
     await client.close()
 
 
-async def _is_drained(stage: Stage, client: Client) -> bool:
+async def _is_drained(stage: Stage, client: Client, operator: Decider) -> bool:
+    for lane in stage.lanes:
+        if stage.stops(lane):
+            await operator.skip_stopped(lane)
     ready = [await client.ready(queue) for lane in stage.lanes for queue in lane.queues]
     if any(ready):
         return False
@@ -138,11 +151,38 @@ def poison(dead: list[Fetched], attempts: int) -> frozenset[Number]:
 async def _left_over(client: Client, lane: LaneOnStage, evidence: Evidence, dead: list[Fetched]) -> list[str]:
     queues = [*lane.queues, f"{PREFIX}.{lane.name}.control", f"{PREFIX}.{lane.name}.command"]
     found = [f"left in {queue}: {count} messages" for queue in queues if (count := await client.ready(queue))]
-    once = not evidence.story.forgotten
-    poisonous = evidence.story.poison
-    bodies = [(m.body, m.properties) for m in dead if Number.of(m.body) not in poisonous]
-    others = [handling for handling in evidence.handlings if handling.message not in poisonous]
-    return found + wrongly_dead(bodies, others, once=once, repeated=evidence.story.repeated)
+    story = evidence.story
+    bodies = [(m.body, m.properties) for m in dead if Number.of(m.body) not in story.poison]
+    others = [h for h in that_count(evidence.handlings, story) if h.message not in story.poison]
+    once = not story.forgotten
+    return found + wrongly_dead(bodies, others, once=once, repeated=story.repeated, gone=story.gone)
+
+
+def arrived(fetched: list[Fetched]) -> tuple[Arrived, ...]:
+    """What the target of moves got, in its order."""
+    origins = ((read_properties(m.properties).headers or {})["x-dispatch-origin"] for m in fetched)
+    return tuple(Arrived(Number.of(m.body), str(o)) for m, o in zip(fetched, origins, strict=True))
+
+
+def _decided(stage: Stage, lane: LaneOnStage, there: Found) -> dict[str, int]:
+    """What operators did with messages."""
+    decisions = stage.decisions[lane.name]
+
+    def messages(*commands: str) -> int:
+        return sum(d.messages or 0 for d in decisions if d.command in commands)
+
+    def done(command: str) -> int:
+        return sum(d.command == command and d.messages != 0 for d in decisions)
+
+    return {
+        "purged": messages(PURGE),
+        "moved or rerouted": messages(*SENDING),
+        "copies in their target": len(there.arrived),
+        "operations that took none": sum(d.messages == 0 for d in decisions if d.command in TAKING),
+        "stopped groups released": done(RELEASE),
+        "stopped groups skipped": done(SKIP),
+        "messages dropped": messages(DROP),
+    }
 
 
 def _counts(stage: Stage, evidence: Evidence, dead: list[Fetched]) -> dict[str, int]:

@@ -37,6 +37,14 @@ class Move(NamedTuple):
     groups: frozenset[str] | None  # None: whichever
 
 
+class Release(NamedTuple):
+    """An operator released what a group had stopped at (D-9)."""
+
+    group: str  # or its bucket
+    since: float
+    until: float
+
+
 class Story(NamedTuple):
     """What happened besides the record: what was published for sure, and whose life was ended when."""
 
@@ -54,20 +62,25 @@ class Story(NamedTuple):
     buckets: int | None = None
     #: An owner may lose a group of which there was nothing for so long (O-3, O-14).
     keeps_owner_idle_s: float | None = None
+    #: So many originals of an inbound queue a dispatcher holds at most: the rest it doesn't know yet.
+    look_ahead: int | None = None
     #: When RabbitMQ confirmed each message to its producer.
     confirmed_at: Mapping[Number, float] = {}
     #: Given up because it died with too many consumers (M-2).
     poison: frozenset[Number] = frozenset()
+    #: Taken out by an operator: whoever hands these in has accounted for them.
+    gone: frozenset[Number] = frozenset()
+    releases: tuple[Release, ...] = ()
 
 
 def violations(record: list[Handling], story: Story) -> list[str]:
     """Everything that is wrong, in words. `record` is sorted by start."""
-    until = dict(story.connected_until)
-    counting = [h for h in record if not _is_ghost(h, story) or _may_be_settled(h, until)]
-    record = [handling for handling in record if not _is_ghost(handling, story)]
+    counting = that_count(record, story)
+    record = [handling for handling in record if not is_ghost(handling, story)]
     found = lost(counting, story) + doubled(record, story)
     found += passed_over(_by_group(counting), story)
-    taken_up_to = _taken_up_to(story)
+    taken_up_to = taken_up_to_of(story)
+    begun_at = first_begun(record)
     for handlings in _by_group(record).values():
         found += out_of_order(handlings, story, taken_up_to)
         found += epochs_going_back(handlings)
@@ -75,8 +88,14 @@ def violations(record: list[Handling], story: Story) -> list[str]:
     for handlings in _by_group(record, story.buckets).values():
         found += overlapping(handlings, story)
         if story.keeps_owner:
-            found += owners_changed(handlings, story)
+            found += owners_changed(handlings, story, begun_at)
     return found
+
+
+def that_count(record: list[Handling], story: Story) -> list[Handling]:
+    """Without what a consumer still began that had lost its connection, and could not settle."""
+    until = dict(story.connected_until)
+    return [h for h in record if not is_ghost(h, story) or _may_be_settled(h, until)]
 
 
 def _by_group(record: list[Handling], buckets: int | None = None) -> dict[str, list[Handling]]:
@@ -98,11 +117,12 @@ def lost(record: list[Handling], story: Story) -> list[str]:
     last: dict[Number, Handling] = {}
     for handling in record:
         last[handling.message] = handling
-    missing = story.published - last.keys() - story.poison
+    given_up = story.poison | story.gone
+    missing = story.published - last.keys() - given_up
     return [f"lost: {say_number(message)} was never handled" for message in missing] + [
         f"lost: {say(h)} began, did not end, and nobody got it again"
         for h in last.values()
-        if h.end is None and h.message not in story.poison
+        if h.end is None and h.message not in given_up
     ]
 
 
@@ -120,7 +140,7 @@ def doubled(record: list[Handling], story: Story) -> list[str]:
                 continue
             if second.attempt <= first.attempt and not _attempt_forgotten(first, second.start, story):
                 found.append(f"doubled: {say(first)}, then {say(second)}: the attempt does not rise")
-            if not _over_by(first, second.start, story):
+            if not is_over_by(first, second.start, story) and not _released(first, second.start, story):
                 found.append(f"doubled: {say(first)}, then {say(second)}: the first one's consumer lives")
             if first.confirmed:
                 found.append(f"doubled: {say(first)} was settled for good, then {say(second)}")
@@ -130,21 +150,21 @@ def doubled(record: list[Handling], story: Story) -> list[str]:
 def passed_over(by_group: dict[str, list[Handling]], story: Story) -> list[str]:
     """G-1: nothing begins for the first time before everything that its producer sent before it."""
     lines: dict[tuple[str, str, str], list[Number]] = defaultdict(list)
-    for message in story.published - story.poison:
-        lines[_line(message)].append(message)
+    for message in story.published - story.poison - story.gone:
+        lines[line_of(message)].append(message)
     found = []
     for handlings in by_group.values():
         begun: set[Number] = set()
         first: dict[tuple[str, str, str], int] = defaultdict(int)
         for handling in handlings:
-            line = _line(handling.message)
+            line = line_of(handling.message)
             earlier = lines.get(line, [])
             if not first[line]:
-                earlier.sort(key=_place)
+                earlier.sort(key=place_of)
             while first[line] < len(earlier) and earlier[first[line]] in begun:
                 first[line] += 1
             begun.add(handling.message)
-            if first[line] < len(earlier) and _place(earlier[first[line]]) < _place(handling.message):
+            if first[line] < len(earlier) and place_of(earlier[first[line]]) < place_of(handling.message):
                 passed = say_number(earlier[first[line]])
                 found.append(f"out of order: {say(handling)} before {passed} was begun")
     return found
@@ -163,15 +183,15 @@ def out_of_order(handlings: Iterable[Handling], story: Story, taken_up_to: Taken
             continue
         if before is not None and _forgotten_by(before, handling.start, story):
             continue  # what came after it may be in hand already
-        line = lines[_line(handling.message)]
+        line = lines[line_of(handling.message)]
         # It goes back to where the unsettled messages of one whose life is over begin.
         for place in reversed(range(len(line))):
             other = line[place]
-            if _precedes(other.message, handling.message, taken_up_to):
+            if precedes(other.message, handling.message, taken_up_to):
                 break  # and so does what is left
-            if _precedes(handling.message, other.message, taken_up_to):
+            if precedes(handling.message, other.message, taken_up_to):
                 del line[place]
-                void = _over_by(other, handling.start, story) and not other.confirmed
+                void = is_over_by(other, handling.start, story) and not other.confirmed
                 if not void and not _forgotten_by(other, handling.start, story):
                     found.append(f"out of order: {say(handling)} after {say(other)}")
         line.append(handling)
@@ -186,7 +206,10 @@ def overlapping(handlings: list[Handling], story: Story) -> list[str]:
         for life, other in list(at_work.items()):
             if life == handling.life:
                 continue
-            if _over_by(other, handling.start, story) or (other.end or handling.start + 1) <= handling.start:
+            if (
+                is_over_by(other, handling.start, story)
+                or (other.end or handling.start + 1) <= handling.start
+            ):
                 del at_work[life]
             else:
                 found.append(f"overlap: {say(handling)} while {say(other)}")
@@ -220,7 +243,15 @@ def numbers_with_gaps(handlings: list[Handling]) -> list[str]:
     return found
 
 
-def owners_changed(handlings: list[Handling], story: Story) -> list[str]:
+def first_begun(record: Iterable[Handling]) -> dict[Number, float]:
+    """When each message was begun first."""
+    begun_at: dict[Number, float] = {}
+    for handling in record:
+        begun_at.setdefault(handling.message, handling.start)
+    return begun_at
+
+
+def owners_changed(handlings: list[Handling], story: Story, begun_at: Mapping[Number, float]) -> list[str]:
     """G-6 for one group: only the end of its owner's life moves it, an operator, or the end of the group."""
     found = []
     closed = False  # one of these messages closes the group, or a group of the bucket
@@ -233,7 +264,7 @@ def owners_changed(handlings: list[Handling], story: Story) -> list[str]:
             and not _gone_by(first.life, second.start, story)
             and not any(first.start <= gap.until <= second.start for gap in story.forgotten)
             and not any(_moved(move, first, second, story) for move in story.moves)
-            and not _was_idle(first, second, story)
+            and not _was_idle(first, second, story, begun_at)
         ):
             found.append(f"owner changed: {say(first)}, then {say(second)}")
         closed = False
@@ -245,15 +276,26 @@ def _moved(move: Move, first: Handling, second: Handling, story: Story) -> bool:
     return meant and move.since <= second.start and first.start <= move.until
 
 
-def _was_idle(first: Handling, second: Handling, story: Story) -> bool:
+def _was_idle(first: Handling, second: Handling, story: Story, begun_at: Mapping[Number, float]) -> bool:
     """Nothing of the group was there for as long as an owner keeps it. RabbitMQ has a message a little before
-    its confirm says so."""
+    its confirm says so, and a dispatcher only when less than its look-ahead is before it in the queue. Half
+    of that counts: what its group has stopped at, or is settled and not acked, takes room as well."""
     if story.keeps_owner_idle_s is None or first.end is None:
         return False
-    return first.end + story.keeps_owner_idle_s <= story.confirmed_at.get(second.message, math.inf)
+    idle_until, published_at = first.end + story.keeps_owner_idle_s, story.confirmed_at.get(second.message)
+    if published_at is None or idle_until <= published_at:
+        return True
+    if story.look_ahead is None or second.start < idle_until:
+        return False
+    before = sum(
+        at <= published_at and begun_at.get(message, math.inf) > first.end
+        for message, at in story.confirmed_at.items()
+        if message.queue == second.message.queue
+    )
+    return before >= story.look_ahead / 2
 
 
-def _is_ghost(handling: Handling, story: Story) -> bool:
+def is_ghost(handling: Handling, story: Story) -> bool:
     """Begun by a consumer that did not know yet that its life was over: no sidecar can stop it (G-2)."""
     over_at = story.killed_at.get(handling.life)
     return over_at is not None and over_at < handling.start and not handling.confirmed
@@ -271,12 +313,20 @@ def _gone_by(life: str, at: float, story: Story) -> bool:
     return ended_at is not None and ended_at <= at
 
 
-def _over_by(handling: Handling, at: float, story: Story) -> bool:
+def is_over_by(handling: Handling, at: float, story: Story) -> bool:
     """Nothing of this handling counts any more: its life was over, or its message was lost to it."""
     killed_at = story.killed_at.get(handling.life)
     if killed_at is not None and killed_at <= at:
         return True
     return handling.cancelled is not None and handling.cancelled <= at
+
+
+def _released(handling: Handling, at: float, story: Story) -> bool:
+    """It failed, and an operator let its group try it again."""
+    if not handling.failed or handling.end is None:
+        return False
+    key = owned_as(handling.message.group, story.buckets)
+    return any(r.group == key and r.since <= at and handling.end <= r.until for r in story.releases)
 
 
 def _forgotten_by(handling: Handling, at: float, story: Story) -> bool:
@@ -291,25 +341,25 @@ def _attempt_forgotten(handling: Handling, at: float, story: Story) -> bool:
     return not handling.confirmed and any(handling.start <= gap.until <= at for gap in story.forgotten)
 
 
-def _line(message: Number) -> tuple[str, str, str]:
+def line_of(message: Number) -> tuple[str, str, str]:
     return message.group, message.queue, message.producer
 
 
-def _place(message: Number) -> tuple[int, int]:
+def place_of(message: Number) -> tuple[int, int]:
     return message.publish, message.number
 
 
-def _taken_up_to(story: Story) -> TakenUpTo:
+def taken_up_to_of(story: Story) -> TakenUpTo:
     """The last confirmed message of each producer's connection, per group and queue: RabbitMQ had got it and
     everything before it when the next connection began."""
     last: TakenUpTo = {}
     for message in story.published:
-        key = (_line(message), message.publish)
+        key = (line_of(message), message.publish)
         last[key] = max(last.get(key, 0), message.number)
     return last
 
 
-def _precedes(first: Number, second: Number, taken_up_to: TakenUpTo) -> bool:
+def precedes(first: Number, second: Number, taken_up_to: TakenUpTo) -> bool:
     """Whether RabbitMQ surely got `first` before `second`, of one line.
 
     What a producer sent last before it lost its connection RabbitMQ may still be reading when the next
@@ -317,7 +367,7 @@ def _precedes(first: Number, second: Number, taken_up_to: TakenUpTo) -> bool:
     """
     if first.publish == second.publish:
         return first.number < second.number
-    taken = taken_up_to.get((_line(first), first.publish), 0)
+    taken = taken_up_to.get((line_of(first), first.publish), 0)
     return first.publish < second.publish and first.number <= taken
 
 

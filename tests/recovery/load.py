@@ -140,6 +140,7 @@ class NumberingProducer:
             )  # fmt: skip
             self._waiting[tag] = number
             self.sent_at[number] = time.monotonic()
+            self.note_sent(number)
 
     def _due(self) -> int:
         whole, part = divmod(self._rate * BURST_S, 1)
@@ -157,6 +158,9 @@ class NumberingProducer:
             taken = [number for tag in tags if (number := self._waiting.pop(tag, None)) is not None]
             self.confirmed.update(taken)
             self.note_confirmed(taken)
+
+    def note_sent(self, number: Number) -> None:
+        """The broker may have this one from now on."""
 
     def note_confirmed(self, numbers: list[Number]) -> None:
         """The broker has these."""

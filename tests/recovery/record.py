@@ -17,6 +17,8 @@ UNGROUPED = "-"
 #: The reason of what its consumer gave up.
 FAILED = "every fortieth"
 RECEIVED, STARTED, ENDED, CANCELLED, CONFIRMED = "received", "started", "ended", "cancelled", "confirmed"
+#: Its handler is called again in the same hand-over.
+RETRIED = "retried"
 #: Facts about an incarnation.
 WELCOMED, OVER = "welcomed", "over"
 
@@ -44,6 +46,11 @@ class Number(NamedTuple):
         """Its consumer gives it up."""
         return self.number % 40 == 7
 
+    @property
+    def mends(self) -> bool:
+        """Of those that fail: its second hand-over succeeds, where consumers retry."""
+        return self.number % 80 == 47
+
     def body(self) -> bytes:
         return " ".join(map(str, self)).encode()
 
@@ -70,6 +77,7 @@ class Handling:
     confirmed: bool = False  # the broker had its settle
     confirmed_at: float | None = None  # when its consumer noted that
     received: float | None = None
+    failed: bool = False  # it ended so
 
 
 @dataclass(slots=True)
@@ -102,8 +110,11 @@ class RecordWriter:
     ) -> None:
         self._write(STARTED, incarnation, seq, group_seq, epoch, attempt, *message)
 
-    def ended(self, incarnation: str, seq: int) -> None:
-        self._write(ENDED, incarnation, seq)
+    def retried(self, incarnation: str, seq: int) -> None:
+        self._write(RETRIED, incarnation, seq)
+
+    def ended(self, incarnation: str, seq: int, *, failed: bool = False) -> None:
+        self._write(ENDED, incarnation, seq, *(["failed"] if failed else []))
 
     def cancelled(self, incarnation: str, seq: int) -> None:
         self._write(CANCELLED, incarnation, seq)
@@ -147,8 +158,12 @@ class LifeRecord:
                 self._received[name, int(rest[0])] = at
             case "started":
                 self._read_start(at, incarnation, rest)
+            case "retried":
+                handling = self._latest[name, int(rest[0])]
+                handling.end, handling.failed = None, False
             case "ended":
-                self._latest[name, int(rest[0])].end = at
+                handling = self._latest[name, int(rest[0])]
+                handling.end, handling.failed = at, rest[1:] == ["failed"]
             case "cancelled":
                 self._latest[name, int(rest[0])].cancelled = at
             case "confirmed":

@@ -343,19 +343,23 @@ def wrongly_dead(
     *,
     once: bool,
     repeated: frozenset[Number] = frozenset(),
+    gone: frozenset[Number] = frozenset(),
 ) -> list[str]:
-    """The dead queue must hold what was given up, once by origin: a crash may store a copy twice."""
-    failed = {handling.message for handling in record if handling.message.fails and handling.end is not None}
+    """The dead queue must hold what was given up, once by origin: a crash may store a copy twice. What is
+    `gone` an operator took out."""
+    failed = {handling.message for handling in record if handling.failed}
+    last = {handling.message: handling for handling in record}
+    given_up = {message for message, handling in last.items() if handling.failed} - gone
     origins: dict[Number, set[str]] = {}
     found = []
     for body, raw in dead:
         headers = read_properties(raw).headers or {}
-        if headers["x-dispatch-reason"] != FAILED:
+        if not headers["x-dispatch-reason"].endswith(FAILED):
             found.append(f"wrongly dead: {body!r}: {headers['x-dispatch-reason']}")
             continue
         origins.setdefault(Number.of(body), set()).add(headers["x-dispatch-origin"])
     found += [f"wrongly dead: {say_number(n)} was not given up" for n in origins.keys() - failed]
-    found += [f"lost: {say_number(n)} was given up and is not dead" for n in failed - origins.keys()]
+    found += [f"lost: {say_number(n)} was given up and is not dead" for n in given_up - origins.keys()]
     twice = [number for number, of in origins.items() if len(of) > 1] if once else []
     return found + [
         f"doubled: {say_number(number)} is dead with origins {origins[number]}"

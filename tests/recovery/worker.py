@@ -1,9 +1,10 @@
 """A consumer process of the recovery tests: handles messages with the SDK and writes the total record.
 
-    python -m tests.recovery.worker KIND URL PREFIX LANE CONSUMER PREFETCH RECORD_FILE WORK_MS
+    python -m tests.recovery.worker KIND URL PREFIX LANE CONSUMER PREFETCH RECORD_FILE WORK_MS [raising]
 
 KIND is `async`, `blocking`, or `iterating`: an asynchronous one that takes messages and acks them itself. It
-ends in order on SIGTERM; a test may also kill it.
+ends in order on SIGTERM; a test may also kill it. With `raising` every second message that fails does so by
+an exception, until its attempts are used up, and succeeds when it is handed over again.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ CONCURRENCY = 8
 _PDEATHSIG = 1
 
 
+class Breakdown(Exception):
+    """What a handler did not expect: it is called again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One message at work."""
@@ -49,8 +54,13 @@ class Task:
 class Work:
     """What is done with each message, and what of it was said to be done."""
 
-    def __init__(self, consumer: GroupConsumer | BlockingGroupConsumer, record: RecordWriter, work_ms: float):
+    def __init__(
+        self, consumer: GroupConsumer | BlockingGroupConsumer, record: RecordWriter, work_ms: float,
+        *, raising: bool = False,
+    ) -> None:  # fmt: skip
         self.record = record
+        self._raising = raising
+        self._broken: set[tuple[str, int]] = set()  # (incarnation, seq): its handler has raised
         self._consumer = consumer
         self._work_s = work_ms / 1000
         self._lock = threading.Lock()
@@ -92,16 +102,25 @@ class Work:
             return None
         number = Number.of(message.body)
         assert message.group == (None if number.group == UNGROUPED else number.group.encode())
-        self.record.started(
-            incarnation, number, message.seq, message.group_seq, message.epoch, message.attempt
-        )
+        if (incarnation, message.seq) in self._broken:
+            self.record.retried(incarnation, message.seq)
+        else:
+            self.record.started(
+                incarnation, number, message.seq, message.group_seq, message.epoch, message.attempt
+            )
         work_s = random.expovariate(1 / self._work_s) if self._work_s else 0.0
         return Task(incarnation, message, work_s)
 
     def end(self, task: Task) -> None:
-        """Raises RejectMessage for what is to fail."""
-        self.record.ended(task.incarnation, task.seq)
-        if Number.of(task.message.body).fails:
+        """Raises RejectMessage or Breakdown for what is to fail."""
+        number = Number.of(task.message.body)
+        breaks = self._raising and number.mends
+        fails = number.fails and not (breaks and task.message.attempt > 1)
+        self.record.ended(task.incarnation, task.seq, failed=fails)
+        if fails and breaks:
+            self._broken.add((task.incarnation, task.seq))
+            raise Breakdown(FAILED)
+        if fails:
             raise RejectMessage(FAILED)
         with self._lock:
             self._done.append(task)
@@ -175,7 +194,7 @@ async def run_iterating(consumer: GroupConsumer, work: Work) -> None:
             return
         try:
             work.end(task)
-        except RejectMessage as rejected:
+        except (RejectMessage, Breakdown) as rejected:
             await message.fail(str(rejected))
         else:
             await message.ack()
@@ -222,16 +241,17 @@ def run_blocking(consumer: BlockingGroupConsumer, work: Work) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    kind, url, prefix, lane, consumer_id, prefetch, record_file, work_ms = arguments
+    kind, url, prefix, lane, consumer_id, prefetch, record_file, work_ms, *flags = arguments
+    raising = "raising" in flags
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
     record, options = RecordWriter(Path(record_file)), {"prefix": prefix}
     if kind == "blocking":
         blocking = BlockingGroupConsumer(url, lane, consumer_id, int(prefetch), **options)
-        run_blocking(blocking, Work(blocking, record, float(work_ms)))
+        run_blocking(blocking, Work(blocking, record, float(work_ms), raising=raising))
         return
     consumer = GroupConsumer(url, lane, consumer_id, int(prefetch), **options)
     run = run_iterating if kind == "iterating" else run_async
-    asyncio.run(run(consumer, Work(consumer, record, float(work_ms))))
+    asyncio.run(run(consumer, Work(consumer, record, float(work_ms), raising=raising)))
 
 
 if __name__ == "__main__":

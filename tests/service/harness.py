@@ -248,6 +248,10 @@ class DispatcherProcess:
         if self._process is not None and self._process.poll() is None:
             self.kill9()
 
+    def ended_by_itself(self) -> bool:
+        """Neither SIGKILL nor an end in order."""
+        return self._process is not None and self._process.poll() not in (None, 0, -signal.SIGKILL)
+
     def is_alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 

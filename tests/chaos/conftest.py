@@ -1,0 +1,14 @@
+"""What the tests of the verdict share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.doctored import Doctored
+
+
+@pytest.fixture
+def doctored(tmp_path: Path) -> Doctored:
+    return Doctored(tmp_path)
