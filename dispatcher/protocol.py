@@ -34,6 +34,8 @@ HEADER_ORIGIN: Final = "x-dispatch-origin"
 HEADER_EXCHANGE: Final = "x-dispatch-exchange"
 HEADER_ROUTING_KEY: Final = "x-dispatch-routing-key"
 HEADER_MARKER: Final = "x-dispatch-marker"
+#: When a message that is replayed came in: milliseconds since 1970.
+HEADER_REPLAY: Final = "x-dispatch-replay"
 HEADER_PREFIX: Final = "x-dispatch-"
 #: Headers that the broker adds to a redelivery; they are not part of what the producer sent.
 HEADER_DELIVERY_COUNT: Final = "x-delivery-count"
@@ -54,7 +56,7 @@ REASON_EXPIRED: Final = "expired"  # its deadline passed before it was processed
 
 #: Words that name a queue of ours; no segment of a lane name may be one of them.
 RESERVED_SEGMENTS: Final = frozenset(
-    {"in", "ops", "control", "command", "heartbeat", "lock", "witness", "dead", "park", "consumer"}
+    {"in", "ops", "control", "command", "heartbeat", "lock", "witness", "dead", "park", "history", "consumer"}
 )
 _SEGMENT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FINGERPRINT_BYTES: Final = 16
@@ -125,6 +127,10 @@ class LaneNames:
     @property
     def dead(self) -> str:
         return self._under("dead")
+
+    @property
+    def history(self) -> str:
+        return self._under("history")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from dispatcher.settings_conflicts import Conflict, lane_conflicts
 from dispatcher.settings_parts import (
     DedupSettings,
     ExhaustedAct,
+    HistorySettings,
     Model,
     OverdueAct,
     PlacementName,
@@ -299,6 +300,10 @@ class LaneDefaults(Model):
     )
     dedup: DedupSettings | None = Field(
         default=None, description="Drop messages whose message_id came before, within a window; null: none."
+    )
+
+    history: HistorySettings | None = Field(
+        default=None, description="Keep everything that comes in, in a stream, for `replay`; null: nothing."
     )
 
     @field_validator("group_header")

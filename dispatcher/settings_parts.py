@@ -16,6 +16,8 @@ CONSUMERS_MAX: Final = 10_000
 WINDOW_MS_MAX: Final = 7 * 24 * 3_600_000
 #: In Redis they take 1.4 GB.
 IDS_MAX: Final = 10_000_000
+#: Ten years.
+MAX_AGE_MS_MAX: Final = 3_650 * 24 * 3_600_000
 
 
 class Model(BaseModel):
@@ -87,6 +89,14 @@ class DedupSettings(Model):
     )
     max_ids: Annotated[int, Integer(1_000, IDS_MAX)] = Field(
         default=1_000_000, description="Ids kept in Redis; beyond that the oldest are forgotten."
+    )
+
+
+class HistorySettings(Model):
+    """What a lane keeps of what came in."""
+
+    max_age_ms: Annotated[int, Duration(1_000, MAX_AGE_MS_MAX)] = Field(
+        alias="max_age", description="At least for so long: RabbitMQ deletes whole segments of the stream."
     )
 
 

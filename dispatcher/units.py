@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from typing import Final
 
-DURATION_PATTERN: Final = r"[0-9]+(ms|s|m|h)"
+DURATION_PATTERN: Final = r"[0-9]+(ms|s|m|h|d)"
 SIZE_PATTERN: Final = r"[0-9]+(B|KiB|MiB|GiB)"
 
-_DURATION_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+_DURATION_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZE_UNITS_BYTES: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 #: Longer digits can't be meant, and Python refuses to convert very long ones with a text of its own.
 _DIGITS_MAX: Final = 15
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds of `500ms`, `5s`, `2m`, `1h` or `0`. Raises ValueError with what it must be."""
+    """Milliseconds of `500ms`, `5s`, `2m`, `1h`, `7d` or `0`. Raises ValueError with what it must be."""
     if text == "0":
         return 0
     return _parse(text, DURATION_PATTERN, _DURATION_UNITS_MS, "a duration such as 500ms, 5s, 2m or 0")

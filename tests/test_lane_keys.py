@@ -12,8 +12,8 @@ from tests.test_config import lane_problems
     [
         ("weight: 3", "weight: unknown key"),
         ("park_after: null", "park_after: must be a duration such as 500ms, 5s, 2m or 0"),
-        ("park_after: 0", "park_after: must be from 100ms to 24h"),
-        ("park_after: 25h", "park_after: must be from 100ms to 24h"),
+        ("park_after: 0", "park_after: must be from 100ms to 1d"),
+        ("park_after: 25h", "park_after: must be from 100ms to 1d"),
         ("park: 10m", "park: unknown key"),
         ("retry: {atempts: 3}", "retry.atempts: unknown key; is attempts meant?"),
         ("retry: {backoff: 2m}", "retry.backoff: must be from 0 to 1m"),
@@ -75,8 +75,8 @@ from tests.test_config import lane_problems
         ("group_map: none, first_header: x", "first_header: group_map none has no groups"),
         ("group_map: none, group_idle_timeout: 1s", "group_idle_timeout: group_map none has no groups"),
         ("group_map: none, ungrouped: reject", "ungrouped: group_map none treats all messages alike"),
-        ("group_idle_timeout: 10ms", "group_idle_timeout: must be from 100ms to 8760h"),
-        ("group_idle_timeout: 9000h", "group_idle_timeout: must be from 100ms to 8760h"),
+        ("group_idle_timeout: 10ms", "group_idle_timeout: must be from 100ms to 365d"),
+        ("group_idle_timeout: 9000h", "group_idle_timeout: must be from 100ms to 365d"),
         (
             "group_idle_timeout: 1s, policy: sequenced",
             "group_idle_timeout: only works with policy: exclusive",

@@ -11,7 +11,7 @@ from dispatcher.amqp.amqp1 import GROUP_ID, GROUP_SEQUENCE, OTHER_TYPE, SECTION_
 from dispatcher.amqp.properties import string_property
 from dispatcher.amqp.wire import short_string
 from dispatcher.errors import ConfigurationError
-from dispatcher.protocol import BROKER_HEADERS, HEADER_PREFIX
+from dispatcher.protocol import BROKER_HEADERS, HEADER_PREFIX, HEADER_REPLAY
 
 _STRING, _BYTES, _TABLE, _ARRAY = b"SxFA"
 _INTEGERS: Final = {
@@ -49,8 +49,9 @@ class Grouping:
         # Only the first message of a group may carry the first header, so a producer's own goes too.
         names = [name for name in (*BROKER_HEADERS, first_header) if name is not None]
         exact = b"|".join(re.escape(header_key(name)) for name in names)
-        #: Whether a field begins with a name that is not relayed.
-        self.match_not_relayed = re.compile(b"." + re.escape(_OURS) + b"|" + exact, re.DOTALL).match
+        #: Whether a field begins with a name that is not relayed. That it is a replay is.
+        ours = b"(?!" + re.escape(header_key(HEADER_REPLAY)) + b")." + re.escape(_OURS)
+        self.match_not_relayed = re.compile(ours + b"|" + exact, re.DOTALL).match
         #: Whether such a name, or a section of AMQP 1.0, may be anywhere in the bytes; nearly always it is
         #: not. Without the names' lengths: all begin with x-, and the search is three times as fast.
         suspects = [SECTION_MARK, *(name.encode() for name in (HEADER_PREFIX, *names))]

@@ -21,13 +21,15 @@ def leaving_frames(
     routing_key: str,
     group: bytes | None,
     origin: str,
+    mark: bytes = b"",
     frame_max: int,
 ) -> bytes:
     """The mandatory publish of an original to where it is sent. Raises ValueError when it fits in no frame.
 
-    Unlike a consumer's copy it keeps its `expiration`, which begins anew, and its `delivery_mode`.
+    Unlike a consumer's copy it keeps its `expiration`, which begins anew, and its `delivery_mode`. `mark` is
+    one more field of its header table.
     """
-    added = origin_field(origin)
+    added = origin_field(origin) + mark
     if group is not None:
         added += string_field(HEADER_GROUP.encode(), group)
     added += string_field(HEADER_EXCHANGE.encode(), content.exchange)

@@ -6,13 +6,12 @@ refuse. Read back it gives the same copies, byte for byte, as the original would
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import Final, NamedTuple
 
 from dispatcher.amqp import wire
 from dispatcher.amqp.events import Fetched
 from dispatcher.amqp.grouping import Grouping
-from dispatcher.amqp.properties import DELIVERY_MODE, field, split_table, string_field
+from dispatcher.amqp.properties import DELIVERY_MODE, number_field, number_of, split_table, string_field
 from dispatcher.amqp.relay import Content
 from dispatcher.errors import ProtocolViolation
 from dispatcher.origin import Arrival, origin_fingerprint, read_origin
@@ -32,7 +31,6 @@ _PERSISTENT: Final = b"\x02"
 _ABSENT: Final = -1
 _OURS: Final = HEADER_PREFIX.encode()
 _USER_ID: Final = HEADER_USER_ID.encode()
-_read_number: Final = Struct(">q").unpack_from
 
 
 class ParkedContent(NamedTuple):
@@ -66,9 +64,9 @@ def park_frames(
         string_field(HEADER_ORIGIN.encode(), origin.encode()),
         string_field(HEADER_EXCHANGE.encode(), content.exchange),
         string_field(HEADER_ROUTING_KEY.encode(), content.routing_key),
-        _number_field(HEADER_TERM, term), _number_field(HEADER_ATTEMPT, attempt),
-        _number_field(HEADER_DELIVERY_MODE, mode),
-        b"" if deadline_at_ms is None else _number_field(HEADER_DEADLINE, deadline_at_ms),
+        number_field(HEADER_TERM, term), number_field(HEADER_ATTEMPT, attempt),
+        number_field(HEADER_DELIVERY_MODE, mode),
+        b"" if deadline_at_ms is None else number_field(HEADER_DEADLINE, deadline_at_ms),
     ))  # fmt: skip
     table = content.properties[content.table_at : content.table_end] + added
     head[0] |= DELIVERY_MODE
@@ -95,9 +93,9 @@ def read_parked(fetched: Fetched, grouping: Grouping) -> ParkedContent:
         queue, arrival = read_origin(origin)
         exchange, routing_key = ours[HEADER_EXCHANGE][5:], ours[HEADER_ROUTING_KEY][5:]
         term, attempt, mode = (
-            _number(ours[name]) for name in (HEADER_TERM, HEADER_ATTEMPT, HEADER_DELIVERY_MODE)
+            number_of(ours[name]) for name in (HEADER_TERM, HEADER_ATTEMPT, HEADER_DELIVERY_MODE)
         )
-        deadline_at_ms = _number(ours[HEADER_DEADLINE]) if HEADER_DEADLINE in ours else None
+        deadline_at_ms = number_of(ours[HEADER_DEADLINE]) if HEADER_DEADLINE in ours else None
     except (KeyError, ValueError):
         raise ProtocolViolation("no dispatcher has put it into this parking queue") from None
     content = _original(properties, kept, table_at, table_end, mode)
@@ -124,15 +122,3 @@ def _original(properties: bytes, kept: list[bytes], table_at: int, table_end: in
     head = bytes((flags,)) + properties[1 : table_at - 4] + wire.pack_u32(len(table))
     end = len(head) + len(table)
     return Content(None, False, None, b"", b"", b"", head + table + tail, len(head), end, b"")
-
-
-def _number_field(name: str, number: int) -> bytes:
-    return field(name.encode(), b"l", number.to_bytes(8, signed=True))
-
-
-def _number(value: bytes) -> int:
-    """Raises ValueError for a value that is no such number."""
-    if len(value) != 9 or value[:1] != b"l":
-        raise ValueError
-    number: int = _read_number(value, 1)[0]
-    return number

@@ -124,3 +124,15 @@ def field(name: bytes, kind: bytes, value: bytes) -> bytes:
 
 def string_field(name: bytes, value: bytes) -> bytes:
     return field(name, b"S", len(value).to_bytes(4) + value)
+
+
+def number_field(name: str, number: int) -> bytes:
+    """A field with a signed integer of 64 bits."""
+    return field(name.encode(), b"l", number.to_bytes(8, signed=True))
+
+
+def number_of(value: bytes) -> int:
+    """The number in such a field, from its type byte on. Raises ValueError for any other value."""
+    if len(value) != 9 or value[:1] != b"l":
+        raise ValueError
+    return int.from_bytes(value[1:], signed=True)

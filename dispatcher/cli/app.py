@@ -25,6 +25,7 @@ _MODULES: Final = {
     "rebalance": "rebalance",
     "reload": "reload",
     "dead": "dead",
+    "replay": "replay",
     "demo": "demo",
     "sim": "sim",
     "config": "config_commands",

@@ -63,7 +63,7 @@ def _check_own_names(
     look = partial(BlockingChannel.exchange_declare, passive=True)
     probes: list[partial[object]] = [
         partial(BlockingChannel.queue_declare, queue=queue, durable=True, arguments=arguments)
-        for queue, arguments in own_queues(names).items()
+        for queue, arguments in own_queues(names, lane).items()
         if _look(connection, queue).refused is None
     ]
     probes += [

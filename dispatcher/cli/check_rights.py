@@ -62,8 +62,12 @@ class RightsCheck:
             (names.command, names.command_exchange), (names.control, names.exchange),
             (names.witness, names.exchange), (names.dead, names.exchange),
         ]  # fmt: skip
+        written = [names.dead]
+        if lane.history is not None:
+            written.append(names.history)
+            bindings.append((names.history, names.exchange))
         missing = _Missing()
-        for queue in [*queues, names.dead, *to_declare]:
+        for queue in [*queues, *written, *to_declare]:
             missing.note("configure", self._try(partial(_declare_queue, queue=queue)))
         for exchange in exchanges:
             missing.note("configure", self._try(partial(_declare_exchange, exchange=exchange)))

@@ -14,6 +14,7 @@ from dispatcher.client.properties import Properties
 from dispatcher.client.tables import read_value, text_or_bytes, value_end
 
 _PREFIX: Final = protocol.HEADER_PREFIX.encode()
+_REPLAY: Final = protocol.HEADER_REPLAY.encode()
 _PREFIX_LENGTH: Final = len(_PREFIX)
 _CONTENT_TYPE_FLAG: Final = 0x80
 _CONTENT_ENCODING_FLAG: Final = 0x40
@@ -196,7 +197,7 @@ def _text(reason: object) -> str:
 
 def _is_ours(name: str | bytes) -> bool:
     raw = name.encode() if isinstance(name, str) else name
-    return raw.startswith(_PREFIX)
+    return raw.startswith(_PREFIX) and raw != _REPLAY
 
 
 class Message(Copy):

@@ -17,6 +17,12 @@ from typing import Any, Final, NamedTuple
 from dispatcher.core.effects import DeadLetter, Dispatched
 from dispatcher.core.parking_effects import ParkCopy
 
+#: Reply codes of a channel that was closed over what was published on it: too large, or with properties that
+#: RabbitMQ can't obey. (404 and 403 say that the exchange is missing, or our rights.)
+BLAMES_A_PUBLISH: Final = frozenset({311, 406})
+#: Reply codes of a connection that may have been ended over a publish: RabbitMQ could not read it, or failed
+#: at it.
+ENDS_OVER_A_PUBLISH: Final = frozenset({501, 502, 541})
 #: Suspects that are tried together at most: as many are published again when one of them is to blame.
 TOGETHER_MAX: Final = 256
 _COPY, _DEAD, _PARKED = "copy", "dead letter", "parked copy"

@@ -33,6 +33,7 @@ class Channels:
         self._link = link
         self._names = names
         self.lock = self.publish = self.control = self.command = self.heartbeat = self.events = 0
+        self.history = 0
         self.inbound_index: dict[int, int] = {}  # channel → index of its inbound queue
         self.parking: set[int] = set()
         self._vhost = ""
@@ -40,7 +41,7 @@ class Channels:
     @property
     def essential(self) -> set[int]:
         """Channels whose loss ends the session."""
-        own = {self.lock, self.publish, self.control, self.command, self.heartbeat}
+        own = {self.lock, self.publish, self.control, self.command, self.heartbeat, self.history}
         return own | self.parking | self.inbound_index.keys()
 
     async def take_lock(self) -> bool:
@@ -96,18 +97,23 @@ class Channels:
         """One round trip on the connection that holds the lock: it was ours a moment ago."""
         await self._link.call(self.lock, QueueDeclare(queue=self._names.lock, passive=True))
 
-    async def listen(self) -> None:
+    async def listen(self, *, keeps_history: bool = False) -> None:
         """Open the channels for publishes, control messages, commands and heartbeats, and consume."""
         await self.open_publishing()
+        if keeps_history:
+            self.history = await self._open_confirming()
         self.control = await self._listen(self._names.control, CONTROL_PREFETCH)
         self.command = await self._listen(self._names.command, COMMAND_PREFETCH)
         self.heartbeat = await self._listen(self._names.heartbeat, None)
 
     async def open_publishing(self) -> None:
         """Open a channel for publishes, in place of the last one if there was one."""
+        self.publish = await self._open_confirming()
+
+    async def _open_confirming(self) -> int:
         channel = await self._link.open_channel()
         await self._link.call(channel, commands.Confirm.Select())
-        self.publish = channel
+        return channel
 
     async def _listen(self, queue: str, prefetch: int | None) -> int:
         channel = await self._link.open_channel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -112,6 +113,8 @@ class InboundFeed:
         self._consumer_tag, self._consumers = source.consumer_tag, 1
         self._acks = AckWindow(prefetch=source.window)
         self._delivered = 0
+        self._not_in_history: set[int] = set()
+        self._over: deque[int] = deque()  # to be acked, in the order of their settles, once in the history
         self._wake = asyncio.Event()
         self._window = self._wanted = source.window  # what is, and what it is to be
         self._resize = asyncio.Event()
@@ -128,7 +131,19 @@ class InboundFeed:
 
     def settle(self, tag: int) -> None:
         """This original is over: ack it with the next flush."""
-        self._acks.settle(tag)
+        if self._over or tag in self._not_in_history:  # acks are counted in the order of the settles
+            self._over.append(tag)
+        else:
+            self._acks.settle(tag)
+
+    def await_history(self, tag: int) -> None:
+        """This original is not acked before `in_history` says so."""
+        self._not_in_history.add(tag)
+
+    def in_history(self, tag: int) -> None:
+        self._not_in_history.discard(tag)
+        while self._over and self._over[0] not in self._not_in_history:
+            self._acks.settle(self._over.popleft())
 
     def flush_acks(self, now_ms: int, *, everything: bool = False) -> None:
         """Send the acks that are due, in order."""

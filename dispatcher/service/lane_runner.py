@@ -283,7 +283,7 @@ class LaneRunner:
         ]
         for source, inbound in zip(sources, lane.state.inbounds, strict=True):
             inbound.window, inbound.replaceable = source.window, source.classic
-        await channels.listen()
+        await channels.listen(keeps_history=self._lane.history is not None)
         await channels.listen_to_broker_events(self._settings.rabbitmq.address.vhost)
         self._session = session
         witness.watch(lane)

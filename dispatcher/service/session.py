@@ -35,9 +35,10 @@ from dispatcher.core.views import Views
 from dispatcher.errors import BrokerUnavailable, DispatcherError, Fenced, InvalidTransition
 from dispatcher.protocol import LaneNames
 from dispatcher.redis_store.store import LaneStore
-from dispatcher.service.caution import NO_SUSPICION, Suspicion
+from dispatcher.service.caution import BLAMES_A_PUBLISH, ENDS_OVER_A_PUBLISH, NO_SUSPICION, Suspicion
 from dispatcher.service.channels import Channels
 from dispatcher.service.control_inbox import ControlInbox
+from dispatcher.service.history import History
 from dispatcher.service.inbound_feed import InboundFeed
 from dispatcher.service.intake import Clock, Intake
 from dispatcher.service.operators import Operators, Reload
@@ -52,12 +53,6 @@ from dispatcher.settings import LaneSettings
 
 log = structlog.get_logger()
 
-#: Reply codes of a channel that was closed over what was published on it: too large, or with properties that
-#: RabbitMQ can't obey. (404 and 403 say that the exchange is missing, or our rights.)
-BLAMES_A_PUBLISH: Final = frozenset({311, 406})
-#: Reply codes of a connection that may have been ended over a publish: RabbitMQ could not read it, or failed
-#: at it.
-ENDS_OVER_A_PUBLISH: Final = frozenset({501, 502, 541})
 #: What a stop waits for Redis and the last acks.
 DRAIN_S: Final = 2.0
 DRAIN_POLL_S: Final = 0.005
@@ -117,6 +112,7 @@ class Session:
             tuple(inbound.queue for inbound in self._settings.inbound), parking,
         )  # fmt: skip
         self._targets = Targets(relay, self._suspicion.leaving, report=self.report)
+        self._history = History(relay, self._channels.history, feeds, fail=self.end)
         self._outbox = Outbox(
             relay, self._channels.publish, self._suspicion, ack=self._settle, later=self._later,
             on_window=self._set_window, on_parking=self._parking.perform,
@@ -197,11 +193,13 @@ class Session:
                         self._control.receive(event, self._events)
             elif kind is Confirmed and event.channel == self._channels.publish:
                 self._outbox.answered(event, self._events)
-            elif not self._targets.receive(event, self._events):
+            elif not (self._history.receive(event) or self._targets.receive(event, self._events)):
                 self._receive_rare(event)
         for index, arrived in deliveries.items():
             self._feeds[index].delivered(len(arrived))
-            self._events.append(MessagesArrived(self._intake.messages(index, arrived)))
+            messages = self._intake.messages(index, arrived)
+            self._history.keep(arrived, messages)
+            self._events.append(MessagesArrived(messages))
         self._schedule()
 
     def _receive_rare(self, event: Any) -> None:
@@ -209,9 +207,8 @@ class Session:
             case Returned():
                 self._returned(event.routing_key.decode(errors="replace"))
             case ConsumerCancelled():
-                self.end(
-                    BrokerUnavailable(f"RabbitMQ cancelled our consumer {event.consumer_tag.decode()!r}")
-                )
+                tag = event.consumer_tag.decode()
+                self.end(BrokerUnavailable(f"RabbitMQ cancelled our consumer {tag!r}"))
             case ChannelClosed(channel=channel, code=code) if (
                 channel == self._channels.publish and code in BLAMES_A_PUBLISH
             ):
@@ -220,10 +217,10 @@ class Session:
                 if event.channel in self._channels.essential:
                     self.end(BrokerUnavailable(f"RabbitMQ closed our channel: {event.code} {event.text}"))
             case ConnectionClosed():
+                problem = f"{event.code} {event.text}"
                 if event.code in ENDS_OVER_A_PUBLISH:
-                    problem, leaving = f"{event.code} {event.text}", self._targets.suspects
-                    self.suspicion = self._outbox.connection_closed(problem, leaving)
-                self.end(BrokerUnavailable(f"connection lost: {event.code} {event.text}"))
+                    self.suspicion = self._outbox.connection_closed(problem, self._targets.suspects)
+                self.end(BrokerUnavailable(f"connection lost: {problem}"))
             case Blocked():
                 log.warning("rabbitmq_blocks_publishers", lane=self._names.lane, reason=event.reason)
                 self._events.append(PublishersBlocked(True))
@@ -247,7 +244,8 @@ class Session:
             self.end(failure)
 
     def _returned(self, queue: str) -> None:
-        if queue in (self._names.dead, self._names.control, *self.lane.state.options.parking_queues):
+        own = (self._names.dead, self._names.control, self._names.history)
+        if queue in (*own, *self.lane.state.options.parking_queues):
             self.end(BrokerUnavailable(f"somebody deleted the queue {queue!r}; it will be declared again"))
         else:
             self._events.append(QueueReturned(queue))

@@ -17,13 +17,23 @@ NOT_FOUND: Final = 404
 ACCESS_REFUSED: Final = 403
 PRECONDITION_FAILED: Final = 406
 _CLASSIC: Final[dict[str, Any]] = {"x-queue-type": "classic"}
+#: What is too old goes a segment at a time, and never the last one: RabbitMQ's own 500 MB would keep a slow
+#: lane's messages for years.
+_SEGMENT_BYTES: Final = 50_000_000
 _HEARTBEAT: Final[dict[str, Any]] = {**_CLASSIC, "x-message-ttl": 15_000, "x-max-length": 10_000}
 
 
-def own_queues(names: LaneNames) -> dict[str, dict[str, Any]]:
+def own_queues(names: LaneNames, lane: LaneSettings) -> dict[str, dict[str, Any]]:
     """The arguments of every queue that is the lane's own."""
     durable = (names.control, names.command, names.lock, names.witness, names.dead)
-    return {**dict.fromkeys(durable, _CLASSIC), names.heartbeat: _HEARTBEAT}
+    queues: dict[str, dict[str, Any]] = {**dict.fromkeys(durable, _CLASSIC), names.heartbeat: _HEARTBEAT}
+    if lane.history is not None:
+        max_age = f"{-(-lane.history.max_age_ms // 1_000)}s"
+        queues[names.history] = {
+            "x-queue-type": "stream", "x-max-age": max_age,
+            "x-stream-max-segment-size-bytes": _SEGMENT_BYTES,
+        }  # fmt: skip
+    return queues
 
 
 def own_exchanges(names: LaneNames) -> tuple[str, ...]:
@@ -44,14 +54,15 @@ async def declare_lane(link: Link, names: LaneNames, lane: LaneSettings) -> bool
             await link.call(
                 channel, commands.Exchange.Declare(exchange=exchange, exchange_type="direct", durable=True)
             )
-        for queue, arguments in own_queues(names).items():
+        for queue, arguments in own_queues(names, lane).items():
             await _declare(link, channel, queue, arguments)
         bindings = [
             (names.control, names.control_exchange, KEY_CONTROL),
             (names.heartbeat, names.control_exchange, KEY_HEARTBEAT),
             (names.command, names.command_exchange, KEY_COMMAND),
         ]
-        bindings += [(queue, names.exchange, queue) for queue in (names.control, names.dead, names.witness)]
+        named = [names.control, names.dead, names.witness, *([names.history] if lane.history else ())]
+        bindings += [(queue, names.exchange, queue) for queue in named]
         for queue, exchange, key in bindings:
             await link.call(channel, commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=key))
         await link.call(channel, commands.Channel.Close(200, "declared", 0, 0))

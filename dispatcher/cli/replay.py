@@ -1,0 +1,109 @@
+"""`dispatcher replay`: what came in before, once more."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from dispatcher.cli import options
+from dispatcher.cli.history import HistoryReader
+from dispatcher.cli.output import counted, print_result
+from dispatcher.cli.progress import progress
+from dispatcher.errors import BrokerUnavailable, CommandRefused
+from dispatcher.group_text import parse_group
+from dispatcher.protocol import LaneNames
+from dispatcher.settings import Settings
+from dispatcher.units import parse_duration_ms
+
+
+def parse_since(value: str) -> int:
+    """Milliseconds since 1970 of a point in time, or of so long ago. Raises typer.BadParameter."""
+    now_ms = int(time.time() * 1_000)
+    try:
+        return now_ms - parse_duration_ms(value)
+    except ValueError:
+        pass
+    try:
+        since_ms = int(datetime.fromisoformat(value).timestamp() * 1_000)
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(
+            "must be so long ago (2h, 7d) or a time (2026-01-31T14:00, local unless it says otherwise)"
+        ) from None
+    if since_ms > now_ms:
+        raise typer.BadParameter("is in the future")
+    return since_ms
+
+
+def replay(
+    lane: options.LaneName,
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="GROUP", help="Only this group; %xx stands for one byte.")
+    ] = None,
+    since_ms: Annotated[
+        int | None,
+        typer.Option(
+            "--since",
+            parser=parse_since,
+            metavar="TIME",
+            help="Only what came in since then: 2h (ago), or 2026-01-31T14:00. Without it: all there is.",
+        ),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="QUEUE", help="Into this queue, instead of where each came in."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    as_json: options.AsJson = False,
+    timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Send again, in its order, what came in before and the lane's history still has.
+
+    Each message is marked by the header `x-dispatch-replay`: when it came in first, in milliseconds since
+    1970. It goes to the end of its inbound queue, behind what waits there.
+    """  # fmt: skip
+    settings = options.load_settings(file)
+    names = options.lane_names(settings, lane)
+    if settings.lanes[lane].history is None:
+        raise CommandRefused(f"lanes.{lane}.history is not set: the lane keeps nothing of what comes in")
+    if to is None and "routing_key" in settings.lanes[lane].group_header:
+        raise CommandRefused(
+            f"lanes.{lane}.group_header: the routing key is the group, and a replayed message would have "
+            "another one; send it elsewhere with --to"
+        )
+    wanted = parse_group(group) if group is not None else None
+    result = asyncio.run(_replay(settings, names, wanted, since_ms or 0, to, dry_run, timeout_ms))
+    would = "would be " if dry_run else ""
+    left_out = f", {result['repeated']:,} left out that it has twice" if result["repeated"] else ""
+    text = f"{counted(result['messages'], 'message')} {would}sent again{left_out}"
+    print_result(result, text, as_json=as_json)
+
+
+async def _replay(
+    settings: Settings, names: LaneNames, group: bytes | None, since_ms: int, to: str | None, dry_run: bool,
+    timeout_ms: int,
+) -> dict[str, Any]:  # fmt: skip
+    sent, last = 0, None
+    async with HistoryReader.opened(settings.rabbitmq, names, timeout_ms) as history:
+        with progress("replay", history.count) as advance:
+            try:
+                async for message in history.messages(since_ms):
+                    advance()
+                    if group is not None and message.group != group:
+                        continue
+                    if not dry_run:
+                        await history.publish(message, to or message.queue)
+                    sent, last = sent + 1, message.origin
+                await history.finish()
+            except BrokerUnavailable as failure:
+                raise BrokerUnavailable(
+                    f"{failure}; {counted(sent, 'message')} had been sent"
+                    + (f", the last one (perhaps not taken) {last}" if last is not None else "")
+                ) from None
+        return {
+            "lane": names.lane, "messages": sent, "repeated": history.repeated, "applied": not dry_run,
+        }  # fmt: skip
