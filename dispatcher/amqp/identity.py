@@ -9,6 +9,7 @@ from dispatcher.amqp.events import Delivery
 from dispatcher.amqp.grouping import header_key
 from dispatcher.amqp.properties import MESSAGE_ID, split_table, string_property
 from dispatcher.amqp.relay import FINGERPRINT_BYTES, Content
+from dispatcher.errors import ProtocolViolation
 from dispatcher.protocol import HEADER_ORIGIN
 
 _ORIGIN: Final = header_key(HEADER_ORIGIN)
@@ -20,10 +21,15 @@ def id_of(content: Content, delivery: Delivery) -> bytes | None:
     if not content.properties[1] & MESSAGE_ID:
         return None
     message_id = string_property(content.properties, content.table_end, "message_id")
-    if not message_id or _is_sent_back(delivery.properties):
+    if not message_id or was_here(delivery.properties):
         return None
     return blake2b(message_id, digest_size=FINGERPRINT_BYTES).digest()
 
 
-def _is_sent_back(properties: bytes) -> bool:
-    return _ORIGIN in properties and any(one.startswith(_ORIGIN) for one in split_table(properties)[0])
+def was_here(properties: bytes) -> bool:
+    """Whether the message has been through a lane before: what left for the dead queue, or for where an
+    operator sent it, and what is replayed, names its origin."""
+    try:
+        return _ORIGIN in properties and any(one.startswith(_ORIGIN) for one in split_table(properties)[0])
+    except ProtocolViolation:
+        return False

@@ -42,20 +42,8 @@ _EXPIRATION: Final = "x-dispatch-expiration"
 _REDELIVERED: Final = "x-dispatch-redelivered"
 #: RabbitMQ would obey these a second time.
 _OBEYED: Final = (header_key("CC"), header_key("BCC"))
-_ORIGIN_KEY: Final = header_key(HEADER_ORIGIN)
 _PERSISTENT: Final = bytes((DELIVERY_MODE, 0, 2))
 _read_u32: Final = Struct(">I").unpack_from
-
-
-def was_here(properties: bytes) -> bool:
-    """Whether the message has been through a lane before: what left for the dead queue, or for where an
-    operator sent it, and what is replayed, names its origin."""
-    try:
-        return _ORIGIN_KEY in properties and any(
-            one.startswith(_ORIGIN_KEY) for one in split_table(properties)[0]
-        )
-    except ProtocolViolation:
-        return False
 
 
 def kept_frames(

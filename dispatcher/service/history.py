@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from dispatcher.amqp.events import Confirmed, Delivery
-from dispatcher.amqp.kept import kept_frames, was_here
+from dispatcher.amqp.identity import was_here
+from dispatcher.amqp.kept import kept_frames
 from dispatcher.core.model import BarrierMark, Message
 from dispatcher.errors import BrokerUnavailable, ChannelRefused
 from dispatcher.origin import origin_text
