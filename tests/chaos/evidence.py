@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from dispatcher.core.moves import MOVES_UNCONFIRMED_MAX
 from tests.chaos.accounts import Arrived, Books, balance
 from tests.chaos.decisions import Decision
 from tests.chaos.producer import read_produced
 from tests.chaos.stage import Eviction, LaneOnStage, Process, Stage
 from tests.client.tcp_proxy import Connection
-from tests.recovery.checker import Forgotten, Release, Story
+from tests.recovery.checker import Forgotten, Release, Story, doubled, is_ghost
 from tests.recovery.record import Handling, Incarnation, LifeRecord, Number, in_order
 from tests.service.harness import log_records
 
@@ -85,6 +87,7 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
         there.poison,
         releases=tuple(Release(d.group, d.since, d.until) for d in decisions if d.lets_go_on),
     )  # fmt: skip
+    story = story._replace(repeated=repeated | parked_twice(handlings, story))
     took_over = [at for one in leaderships(stage, lane)[0] for at in one]
     balanced = balance(
         Books(
@@ -93,6 +96,25 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
     )
     story = story._replace(gone=balanced.gone)
     return Evidence(lane, handlings, confirmed, story, wrong_ends, balanced.violations)
+
+
+def parked_twice(record: list[Handling], story: Story) -> frozenset[Number]:
+    """What was on its way into a parking queue when everything was forgotten: nobody can know that the copy
+    there and the original are one message, and both are handed over. So many are on their way at most."""
+    by_message: dict[Number, list[Handling]] = defaultdict(list)
+    for handling in record:
+        if not is_ghost(handling, story):
+            by_message[handling.message].append(handling)
+    twice = frozenset(
+        message
+        for message, handlings in by_message.items()
+        if doubled(handlings, story)
+        and any(
+            story.confirmed_at.get(message, math.inf) <= gap.until and gap.since <= handlings[0].start
+            for gap in story.forgotten
+        )
+    )
+    return twice if len(twice) <= MOVES_UNCONFIRMED_MAX * len(story.forgotten) else frozenset()
 
 
 def _with_doubts(decision: Decision, gaps: tuple[Forgotten, ...]) -> Decision:

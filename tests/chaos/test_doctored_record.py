@@ -105,6 +105,17 @@ def test_what_redis_forgot_for_good_may_come_again(doctored: Doctored) -> None:
     assert doctored.found() == {"doubled"}
 
 
+def test_what_was_being_parked_when_redis_forgot_may_come_twice(doctored: Doctored) -> None:
+    """The original, which nobody knows any more, and its copy in the parking queue."""
+    doctored.write(doctored.a, *(handled(n, 4.5 + n, n) for n in (1, 2, 3)), handled(2, 9.0, 4))
+    assert doctored.found() == {"doubled", "out of order"}
+    doctored.stage.redis_outages.append(Outage(3.5, 4.0, killed=True, back_to=3.5))
+    doctored.led_at(4.4)
+    assert not doctored.found()
+    doctored.led_at(4.4, restored_at=4.1)
+    assert doctored.found() == {"doubled", "out of order"}
+
+
 def test_who_left_unwelcomed_may_have_been_taken_back(doctored: Doctored) -> None:
     """`a` was frozen with 3 on its way to it, and woke up when it had long lost its connection: it began 3,
     settled it over another one and left, and no dispatcher was there to tell it."""
