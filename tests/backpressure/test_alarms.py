@@ -153,6 +153,6 @@ async def test_short_of_memory_or_disk(private_servers: PrivateServers, open_sce
     stage = Stage(exclusive, private_servers, MEMORY)
     for act in (_nobody_is_thought_dead, _leader_and_consumer_die, _dispatchers_start, _leader_stops):
         await act(stage)
-    sequenced = await open_scene(private_vhost(private_servers, "disk"), "sequenced")
+    sequenced = await open_scene(private_vhost(private_servers), "sequenced")
     await _nobody_is_thought_dead(Stage(sequenced, private_servers, DISK), exclusive)
     await asyncio.gather(exclusive.verify(), sequenced.verify())

@@ -18,17 +18,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 @pytest.mark.seed("Q10")
-@pytest.mark.parametrize("policy", ["exclusive", "sequenced"])
-async def test_stopped_and_killed(
-    private_servers: PrivateServers, open_scene: OpenScene, policy: str
-) -> None:
-    scene = await open_scene(private_vhost(private_servers), policy)
+async def test_stopped_and_killed(private_servers: PrivateServers, open_scene: OpenScene) -> None:
+    scenes = [
+        await open_scene(private_vhost(private_servers), policy) for policy in ("exclusive", "sequenced")
+    ]
     rabbitmq = private_servers.rabbitmq
     await asyncio.to_thread(rabbitmq.stop)
     await asyncio.to_thread(rabbitmq.start)
-    await scene.goes_on(timeout_s=60)
+    await asyncio.gather(*(scene.goes_on(timeout_s=60) for scene in scenes))
     await asyncio.to_thread(rabbitmq.sync_definitions)
     await asyncio.to_thread(rabbitmq.kill9)
     await asyncio.to_thread(rabbitmq.start)
-    await scene.goes_on(timeout_s=60)
-    await scene.verify()
+    await asyncio.gather(*(scene.goes_on(timeout_s=60) for scene in scenes))
+    await asyncio.gather(*(scene.verify() for scene in scenes))

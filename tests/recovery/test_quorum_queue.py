@@ -17,6 +17,7 @@ from dispatcher.service.inbound_feed import ELECTION_S, open_inbound
 from dispatcher.settings import RabbitSettings
 from tests.recovery.scene import DELIVERY_LIMIT
 from tests.service.clients import Client
+from tests.service.harness import private_vhost
 from tests.waiting import eventually
 
 QUEUE = "in"
@@ -53,7 +54,7 @@ async def _reading(settings: RabbitSettings, *, restarted: bool) -> AsyncIterato
 
 async def test_a_killed_consumers_messages_come_before_newer_ones(private_servers: PrivateServers) -> None:
     """G-1. RabbitMQ lets a reader in before the queue has a leader, and tells it that it is alone."""
-    settings = RabbitSettings(url=private_servers.amqp_url)
+    settings = RabbitSettings(url=private_vhost(private_servers).amqp_url)
     async with Client.opened(settings) as client:
         await client.declare(QUEUE, x_queue_type="quorum", x_delivery_limit=DELIVERY_LIMIT)
         for number in range(MESSAGES):

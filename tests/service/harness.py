@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -191,10 +192,11 @@ def log_records(log: str) -> list[dict[str, Any]]:
 
 
 def private_vhost(servers: PrivateServers, name: str = "") -> Vhost:
-    """The default vhost of a test's own servers, or a new one."""
+    """A new vhost of a test's own servers, or their default one: "/"."""
     api = Management(servers.management_url)
-    if not name:
-        return Vhost("/", servers.amqp_url, servers.redis_url, "dispatch", api)
+    if name == "/":
+        return Vhost(name, servers.amqp_url, servers.redis_url, "dispatch", api)
+    name = name or f"private-{uuid.uuid4().hex[:12]}"
     api.create_vhost(name)
     return Vhost(name, with_vhost(servers.amqp_url, name), servers.redis_url, name, api)
 

@@ -14,7 +14,7 @@ from tests.waiting import eventually
 @pytest.fixture
 async def own_bench(private_servers: PrivateServers) -> AsyncIterator[Bench]:
     """In the default vhost, which is the only one that RabbitMQ tells of its events in."""
-    async with bench_of(private_vhost(private_servers)) as bench:
+    async with bench_of(private_vhost(private_servers, "/")) as bench:
         yield bench
 
 

@@ -170,6 +170,7 @@ async def test_a_restart_of_rabbitmq_changes_nothing(private_servers: PrivateSer
     async with bench_of(private_vhost(private_servers)) as bench:
         await bench.run(orders=lane(**PARK))
         await stop_g(bench, await bench.joined("c1", hold=True))
+        await asyncio.to_thread(private_servers.rabbitmq.sync_definitions)
         await asyncio.to_thread(private_servers.rabbitmq.kill9)
         await asyncio.to_thread(private_servers.rabbitmq.start)
         consumer = await bench.joined("c2", hold=True)
