@@ -41,8 +41,6 @@ P99_RATIO_MAX: Final = 2.0
 P99_JUDGED_MIN_MS: Final = 5.0
 POLL_S: Final = 0.2
 STUCK_S: Final = 120.0
-#: Until consumers and dispatcher have started: their first messages would wait for that.
-WARM_UP_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +89,12 @@ async def waits(stage: Stage, backlog: int, messages: int, per_second: int) -> t
         with subject.running():
             async with consuming(place, [stuck] if backlog else []):
                 await _fill(place, backlog)
-                await asyncio.sleep(WARM_UP_S)
+                await _until(subject, "dispatcher_consumers", 1 if backlog else 0)
                 begun = time.monotonic()
                 async with consuming(place, others):
-                    await _until_parked(subject, backlog - PREFETCH)
+                    await _until(subject, "dispatcher_messages_parked", backlog - PREFETCH)
                     parked_s = time.monotonic() - begun
-                    await asyncio.sleep(WARM_UP_S)
+                    await _until(subject, "dispatcher_consumers", CONSUMERS + (1 if backlog else 0))
                     await _send(place, meter, messages, per_second)
                     wait = _wait(meter, subject)
         await empty(place)
@@ -111,15 +109,16 @@ async def _fill(place: Place, backlog: int) -> None:
     await publisher.close()
 
 
-async def _until_parked(subject: Subject, count: int) -> None:
+async def _until(subject: Subject, metric: str, count: int) -> None:
+    """Wait until it is that many. Raises DispatcherError when it does not rise for a while."""
     seen, since = 0, time.monotonic()
     while seen < count:
         await asyncio.sleep(POLL_S)
-        parked = await subject.metric("dispatcher_messages_parked")
-        if parked > seen:
-            seen, since = parked, time.monotonic()
+        now = await subject.metric(metric)
+        if now > seen:
+            seen, since = now, time.monotonic()
         elif time.monotonic() > since + STUCK_S:
-            raise DispatcherError(f"{parked} of {count} messages were parked, and no more")
+            raise DispatcherError(f"{metric} was {seen}, and never {count}")
 
 
 async def _send(place: Place, meter: Meter, messages: int, per_second: int) -> None:

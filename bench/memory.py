@@ -52,6 +52,7 @@ WORK_S: Final = 0.05
 CONCURRENCY: Final = 8
 PREFETCH: Final = 50
 #: Before groups are counted everything is filled that is bounded: 40,000 fingerprints of settled originals.
+#: Where they are too few to be judged, as many messages as there are groups are enough.
 WARM_UP: Final = 60_000
 POLL_S: Final = 0.2
 STUCK_S: Final = 120.0
@@ -186,6 +187,7 @@ async def waiting(stage: Stage, messages: int, body_bytes: int, groups: int, sec
 
 async def tracked(stage: Stage, groups: int) -> Tracked:
     """Give every group an owner, and see what that takes here and in Redis."""
+    warm_up = WARM_UP if groups >= GROUPS_JUDGED_MIN else groups
     async with stage.place() as place:
         subject = Subject(place)
         consumers = [
@@ -195,11 +197,11 @@ async def tracked(stage: Stage, groups: int) -> Tracked:
         with subject.running():
             for consumer in consumers:
                 await consumer.open(place.amqp_url)
-            await fill(place, WARM_UP, FEW_GROUPS, 256)
-            await subject.until_settled(WARM_UP)
+            await fill(place, warm_up, FEW_GROUPS, 256)
+            await subject.until_settled(warm_up)
             before_mb = subject.mb("VmRSS")
             await fill(place, groups, groups, 256)
-            await subject.until_settled(WARM_UP + groups)
+            await subject.until_settled(warm_up + groups)
             own = (subject.mb("VmRSS") - before_mb) * 1e6 / groups
             for consumer in consumers:
                 await consumer.close()
