@@ -47,16 +47,24 @@ class ParkingFeed:
         self.channel = channel
         self.acks = AckWindow(prefetch=_UNACKED_MAX)
         self._link = link
+        self._left = 0  # messages in it, as the latest answer said: nobody else takes any
 
     async def fetch(self, limit: int) -> tuple[list[Fetched], bool]:
         """Up to so many messages, and whether nothing was left after them."""
         get = commands.Basic.Get(queue=self.name)
-        answers: list[Any] = await asyncio.gather(
-            *(self._link.call(self.channel, get) for _ in range(limit))
-        )  # fmt: skip
-        fetched = [answer for answer in answers if isinstance(answer, Fetched)]
+        fetched: list[Fetched] = []
+        is_end = False
+        while not is_end and len(fetched) < limit:
+            # One more than there should be, to find the end; each more would cost as much and find nothing.
+            asked = min(self._left + 1, limit - len(fetched))
+            answers: list[Any] = await asyncio.gather(
+                *(self._link.call(self.channel, get) for _ in range(asked))
+            )  # fmt: skip
+            fetched += [answer for answer in answers if isinstance(answer, Fetched)]
+            is_end = not isinstance(answers[-1], Fetched)
+            self._left = 0 if is_end else answers[-1].message_count
         self.acks.deliver(len(fetched))
-        return fetched, len(fetched) < limit
+        return fetched, is_end
 
     def give_back(self, tags: tuple[int, ...]) -> None:
         """Put them back into their places. Nothing that is sent later can ack them."""

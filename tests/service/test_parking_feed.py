@@ -1,0 +1,59 @@
+"""Reading a parking queue: everything that is in it, its end, and no requests that find nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pamqp import commands
+
+from dispatcher.amqp.link import Link
+from dispatcher.amqp.methods import QueueDeclare
+from dispatcher.service.parking_feeds import ParkingFeed
+from dispatcher.settings import RabbitSettings
+from tests.conftest import Vhost
+from tests.waiting import eventually
+
+QUEUE = "parked"
+STORED = 25
+
+
+class Counted:
+    """A link that counts the requests for a message."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.gets = 0
+
+    def call(self, channel: int, method: Any) -> Any:
+        self.gets += isinstance(method, commands.Basic.Get)
+        return self.link.call(channel, method)
+
+
+async def test_a_read_asks_for_what_is_there_and_one_more_to_find_the_end(vhost: Vhost) -> None:
+    """A hundred requests for the last message of a queue cost as much as a hundred messages."""
+    link = await Link.open(RabbitSettings(url=vhost.amqp_url), name="parking", on_events=lambda _: None)
+    try:
+        channel = await link.open_channel()
+        await link.call(channel, QueueDeclare(queue=QUEUE))
+        properties = commands.Basic.Properties().marshal()
+        for number in range(STORED):
+            link.publish(channel, exchange="", routing_key=QUEUE, properties=properties, body=b"%d" % number)
+
+        async def stored() -> bool:
+            declared = await link.call(channel, QueueDeclare(queue=QUEUE, passive=True))
+            return int(declared.message_count) == STORED
+
+        await eventually(stored, what="all are in the queue")
+        counted: Any = Counted(link)
+        feed = ParkingFeed(counted, QUEUE, channel)
+        first, is_end = await feed.fetch(10)
+        assert [message.body for message in first] == [b"%d" % number for number in range(10)]
+        assert not is_end
+        rest, is_end = await feed.fetch(100)
+        assert [message.body for message in rest] == [b"%d" % number for number in range(10, STORED)]
+        assert is_end
+        assert counted.gets == STORED + 1
+        assert await feed.fetch(100) == ([], True)
+        assert counted.gets == STORED + 2
+    finally:
+        await link.close()
