@@ -29,9 +29,10 @@ EVENT_EXCHANGE: Final = "amq.rabbitmq.event"
 class Channels:
     """Channel numbers by purpose, once opened; 0: not open."""
 
-    def __init__(self, link: Link, names: LaneNames) -> None:
+    def __init__(self, link: Link, names: LaneNames, *, lock_retry_s: float = LOCK_RETRY_S) -> None:
         self._link = link
         self._names = names
+        self._lock_retry_s = lock_retry_s
         self.lock = self.publish = self.control = self.command = self.heartbeat = self.events = 0
         self.history = 0
         self.inbound_index: dict[int, int] = {}  # channel → index of its inbound queue
@@ -71,7 +72,7 @@ class Channels:
         was_free = True
         while (await self._link.call(channel, look)).consumer_count:
             was_free = False
-            await asyncio.sleep(LOCK_RETRY_S)
+            await asyncio.sleep(self._lock_retry_s)
         return was_free
 
     async def _consume_lock(self, channel: int) -> None:

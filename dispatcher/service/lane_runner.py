@@ -30,7 +30,7 @@ from dispatcher.errors import (
 from dispatcher.protocol import LaneNames
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.caution import NO_SUSPICION
-from dispatcher.service.channels import Channels
+from dispatcher.service.channels import LOCK_RETRY_S, Channels
 from dispatcher.service.inbound_feed import ELECTION_S, InboundFeed, open_inbound
 from dispatcher.service.intake import Clock
 from dispatcher.service.operators import Reload
@@ -77,6 +77,7 @@ class LaneRunner:
     lane_type: type[Lane] = Lane
     session_type: type[Session] = Session
     election_s: float = ELECTION_S
+    lock_retry_s: float = LOCK_RETRY_S
     parking_queues_max = PARKING_QUEUES_MAX
 
     def __init__(self, settings: Settings, lane: LaneSettings, reload: Reload | None = None) -> None:
@@ -206,7 +207,7 @@ class LaneRunner:
         try:
             self._is_new |= await declare_lane(link, self._names, self._lane)
             await prepare_inbound(link, self._lane)
-            channels = self._channels = Channels(link, self._names)
+            channels = self._channels = Channels(link, self._names, lock_retry_s=self.lock_retry_s)
             self.state, self.problem = RunnerState.STANDBY, None
             was_new, self._is_new = self._is_new, False  # who waits in vain doesn't know who led meanwhile
             self._is_new = await channels.take_lock() and was_new

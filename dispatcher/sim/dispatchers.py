@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from dispatcher.sim.world import World
 
 _CONNECT_S = 0.001
+#: How often a standby looks whether the lock is free: oftener is most of what happens in a quiet world.
+LOCK_RETRY_S = 0.2
 
 
 class Facts:
@@ -203,7 +205,7 @@ class SimRunner(LaneRunner):
                 super().begin(lane, *arguments, **options)
 
         self.lane_type, self.session_type = BoundLane, BoundSession
-        self.election_s = world.election_s
+        self.election_s, self.lock_retry_s = world.election_s, LOCK_RETRY_S
         self.lane: Lane | None = None
 
     def _collect_garbage(self) -> None:

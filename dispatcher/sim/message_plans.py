@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from dispatcher.sim.themes import Theme
 
-#: Most runs are short, some are long: interleavings of few messages find most, long runs find the rest.
+#: Most runs are short, 3 of 100 are long: interleavings of few messages find most, long runs find the rest.
 MESSAGES_MIN: Final = 200
 MESSAGES_MAX: Final = 2_000
 #: What it costs to publish a copy of a message: the channel; the channel, also for its dead letter
@@ -40,9 +40,9 @@ class MessagePlan(NamedTuple):
 def draw_count(random: Random) -> int:
     """How many messages a run has."""
     draw = random.random()
-    if draw < 0.94:
-        return MESSAGES_MIN + int(80 * draw)
-    return random.randint(300, 800) if draw < 0.99 else random.randint(800, MESSAGES_MAX)
+    if draw < 0.97:
+        return MESSAGES_MIN + int(30 * draw)
+    return random.randint(300, 800) if draw < 0.993 else random.randint(800, MESSAGES_MAX)
 
 
 def draw_messages(

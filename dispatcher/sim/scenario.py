@@ -36,7 +36,7 @@ from dispatcher.sim.themes import (
 )
 
 #: About how long all messages are worked on, beside the time in which they are published …
-LOADS: Final = (0.2, 0.8, 1.2, 3.0)
+LOADS: Final = (0.2, 0.8, 1.2, 2.0)
 #: … which is taken for this long at least.
 SPAN_MS_MIN: Final = 1_000
 WORK_MS_MAX: Final = 300
@@ -108,7 +108,7 @@ OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
     "look_ahead": lambda random, _: random.choice((3, 10, 50, 10_000, 10_000)),
     "look_ahead_bytes": lambda random, _: random.choice((256 << 20, 256 << 20, 100_000, 20_000)),
     "reconnect_grace_ms": lambda random, _: random.choice((0, 0, 200, 2_000)),
-    "liveness_interval_ms": lambda random, _: random.choice((100, 500)),
+    "liveness_interval_ms": lambda random, _: random.choice((500, 1_000)),
     "group_idle_timeout_ms": lambda random, policy: (
         random.choice((None, None, 100, 1_000)) if policy == "exclusive" else None
     ),
@@ -130,7 +130,7 @@ OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
             ExhaustedAct.SKIP if policy == "concurrent" else random.choice(tuple(ExhaustedAct))
         ),
     ),
-    "heartbeat_ms": lambda random, _: random.choice((300, 1_000, 2_000)),
+    "heartbeat_ms": lambda random, _: random.choice((300, 1_000, 2_000, 2_000)),
 }  # fmt: skip
 
 

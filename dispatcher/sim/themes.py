@@ -44,10 +44,10 @@ class Theme:
     incidents: tuple[int, ...] = (1, 2, 3, 5, 8)
     options: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # of the lane
     dispatchers: tuple[int, ...] = (1, 1, 2, 3)
-    redis_ms: tuple[int, ...] = (0, 0, 10, 60)
+    redis_ms: tuple[int, ...] = (0, 0, 10, 30)
     same_id: float = 0.25  # consumers that take the id of the one before
     twins: tuple[float, ...] = (0, 0, 0, 0.03)  # messages that have an equal one
-    parking_queues: tuple[int, ...] = (0, 2, 64)
+    parking_queues: tuple[int, ...] = (0, 0, 2, 64)
     killers: tuple[int, ...] = (0,) * 9 + (1,)  # messages that kill their consumers
     refused: tuple[int, ...] = (0,) * 9 + (1,)  # messages that RabbitMQ does not take again
 
@@ -64,12 +64,12 @@ THEMES: Final = (
             "kill_consumer", "cut_consumer", "cut_all_consumers", "freeze_consumer", "leave_consumer",
             "slow_consumer", "nack", "nack_marker", "late_marker", "kill_at_settle", "cut_at_settle",
         ),
-        incidents=(3, 5, 8), same_id=0.4, redis_ms=(0, 10, 60, 150),
+        incidents=(3, 5, 8), same_id=0.4, redis_ms=(0, 10, 30, 100),
     ),
     Theme(
         name="two leaders", often=3,
         kinds=("freeze_leader", "cut_leader", "kill_leader", "late_commits", "slow_redis", "clock_jump"),
-        incidents=(3, 5, 8), dispatchers=(2, 2, 3), redis_ms=(0, 60, 200),
+        incidents=(3, 5, 8), dispatchers=(2, 2, 3), redis_ms=(0, 60, 150),
     ),
     Theme(
         name="crashes at commits", often=3,
@@ -77,7 +77,7 @@ THEMES: Final = (
             "kill_before_commit", "kill_after_commit", "kill_host", "kill_host", "cut_redis_before_commit",
             "cut_redis_after_commit", "kill_at_publish", "cut_at_publish",
         ),
-        incidents=(2, 3, 5, 8), redis_ms=(0, 10, 60),
+        incidents=(2, 3, 5, 8), redis_ms=(0, 10, 30),
     ),
     Theme(
         name="the broker fails", often=3,
@@ -114,7 +114,7 @@ THEMES: Final = (
             "rebalance", "reset_owners", "close_group", "evict", "leave_consumer", "cut_consumer",
             "kill_leader", "kill_consumer",
         ),
-        incidents=(3, 5, 8), redis_ms=(0, 10, 60),
+        incidents=(3, 5, 8), redis_ms=(0, 10, 30),
     ),
 )  # fmt: skip
 
