@@ -88,7 +88,7 @@ STANDING_TRANSITIONS: Final[dict[Standing, frozenset[Standing]]] = {
     _S.OVER: frozenset(),
 }
 #: There is a queue and a channel: control messages can be published.
-ONLINE: Final = frozenset({_S.JOINING, _S.JOINED})
+ONLINE: Final = (_S.JOINING, _S.JOINED)  # a tuple: to hash an enum costs more than to compare two
 
 
 class Member(Generic[C]):
@@ -246,7 +246,8 @@ class Member(Generic[C]):
         else:
             deadlines.append(self._open_at_ms if self.standing is Standing.OFFLINE else None)
             deadlines.append(self._offline_since_ms + self._offline_limit_ms if self._unfinished else None)
-        return min((at for at in deadlines if at is not None), default=None)
+        known = [at for at in deadlines if at is not None]
+        return min(known) if known else None
 
     @property
     def _unfinished(self) -> bool:

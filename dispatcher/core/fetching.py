@@ -52,11 +52,13 @@ def _fitting(state: LaneState, inbound: Inbound) -> int:
     window, mean = inbound.window, inbound.mean_bytes
     if not mean:
         return window
-    own = min(state.bytes_held, window * mean)
-    room = state.options.held_bytes_max - state.bytes_held + own
+    held, own = state.bytes_held, window * mean
+    room = state.options.held_bytes_max - held + (own if own < held else held)
     fitting = max(1, int(room * 3 / (4 * len(state.inbounds) * mean)))
     if 2 * fitting <= window:
         return fitting
+    if fitting < 2 * window:
+        return window
     widened = min(fitting, _room(state, inbound))
     return widened if widened >= 2 * window else window
 

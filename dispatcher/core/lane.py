@@ -253,7 +253,8 @@ class Lane:
             deadlines.append(state.turnover.next_deadline_ms())
         if state.stale_owners or state.reset_until is not None:
             deadlines.append(state.now_ms + 1)
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        known = [deadline for deadline in deadlines if deadline is not None]
+        return min(known) if known else None
 
     # -- journal --
 

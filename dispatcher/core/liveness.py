@@ -143,6 +143,8 @@ class Liveness:
     def next_deadline_ms(self) -> int | None:
         if not self._state.by_uuid or self._state.publishers_blocked:
             return None
+        if not self._lost and not self._refusing:
+            return self._next_round_ms
         lost = (c.lost_until_ms for c in self._lost if c.state is ConsumerState.LOST)
         return min([self._next_round_ms, *lost, *(c.refused_until_ms for c in self._refusing)])
 
@@ -159,7 +161,7 @@ class Liveness:
             for consumer in self._state.by_uuid.values():
                 self._look_after(consumer, now_ms)
             self._state.offenders.tell()
-        return self._run_pauses(now_ms)
+        return self._run_pauses(now_ms) if self._refusing else []
 
     def _run_pauses(self, now_ms: int) -> list[Consumer]:
         over = [consumer for consumer in self._refusing if consumer.refused_until_ms <= now_ms]

@@ -87,6 +87,8 @@ class Operations:
 
     def next_deadline_ms(self) -> int | None:
         """When the first of them may fail."""
+        if not self._open:
+            return None
         waits = (o.moved_at_ms + BARRIER_TIMEOUT_MS for o in self._open.values() if o.awaited)
         return min(waits, default=None)
 

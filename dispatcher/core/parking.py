@@ -89,6 +89,8 @@ class Parking:
         if idle:
             self._look_for_blocked()
         self._look_for_old()
+        if not state.parking:
+            return False
         woken = False
         for queue in list(state.parking.values()):
             woken |= self._unpark(queue)
@@ -100,7 +102,8 @@ class Parking:
 
     def is_reading(self) -> bool:
         """Something may come that could be dispatched."""
-        return any(queue.reading for queue in self._state.parking.values())
+        parking = self._state.parking
+        return bool(parking) and any(queue.reading for queue in parking.values())
 
     def _look_after(self, queue: ParkingQueue, *, idle: bool) -> None:
         state, now_ms = self._state, self._state.now_ms
@@ -180,6 +183,8 @@ class Parking:
         limit_ms = state.now_ms - state.options.park_after_ms
         for inbound in state.inbounds:
             aging = inbound.aging
+            if not aging:
+                continue
             for _ in range(len(aging)):
                 message = aging[0]
                 if self._waits_in(inbound, message):

@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict, deque
 from enum import Enum
 from typing import Final
 
-from dispatcher.core.consumers import RECEIVING, Consumer, Pool
+from dispatcher.core.consumers import Consumer, Pool
 from dispatcher.core.groups import Group, GroupState
 from dispatcher.core.model import Message, MessageState
 from dispatcher.errors import InvalidTransition
@@ -117,13 +117,13 @@ class ParkingQueue:
             if consumer is None:
                 if pool:
                     return True
-            elif consumer.credit > 0 and consumer.state in RECEIVING:
+            elif consumer.credit > 0 and consumer.receives:
                 return True
         return False
 
     def room(self, pool: Pool) -> int:
         """How many messages those who want some could take, at least roughly."""
-        takers = [c for c in self.demand if c is not None and c.state in RECEIVING]
+        takers = [c for c in self.demand if c is not None and c.receives]
         if pool:
             takers.append(pool.least_loaded())
         return sum(max(0, consumer.credit) for consumer in takers)

@@ -96,7 +96,7 @@ class LaneState:
     def take_effects(self) -> Effects:
         """The effects of the step that ends, the inbound acks behind all that they depend on."""
         effects = self.effects
-        for _ in range(min(len(self.stale_owners), STALE_OWNERS_PER_STEP)):
+        for _ in range(min(len(self.stale_owners), STALE_OWNERS_PER_STEP) if self.stale_owners else 0):
             group_id = self.stale_owners.popleft()
             group = self.groups.get(group_id)
             if group is None or group.owner is None:

@@ -77,6 +77,8 @@ class AckWindow:
 
         `awaited`: somebody could work on what RabbitMQ may not send yet.
         """
+        if not self._fresh and not self._waiting:
+            return []
         lowest = next(iter(self._unsettled), self._delivered + 1)
         waiting, heap = self._waiting, self._waiting_heap
         last = 0

@@ -185,6 +185,8 @@ class ParkingFeeds:
 
     def deadline_ms(self) -> int | None:
         """When acks that wait are due."""
+        if not self._feeds:
+            return None
         deadlines = (feed.acks.deadline_ms() for feed in self._feeds.values())
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 

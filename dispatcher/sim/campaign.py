@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from dispatcher.sim.history import Violation
+from dispatcher.sim.history import EVENTS_KEPT, Violation
 from dispatcher.sim.narration import narrate
 from dispatcher.sim.scenario import Scenario, make_scenario
 from dispatcher.sim.world import World
 
 T = TypeVar("T")
-#: Last events that a report shows.
-EVENTS_SHOWN: Final = 60
 #: Seeds that a worker takes at a time.
 _CHUNK: Final = 4
 
@@ -54,7 +52,7 @@ def run_scenario(scenario: Scenario, *, plants: Sequence[object] = (), verbose: 
         else:
             checker, problem = "crash", "".join(traceback.format_exception(failure))
     if failure is not None or verbose:
-        events = tuple(narrate(world.history, world.begun_at_ms, None if verbose else EVENTS_SHOWN))
+        events = tuple(narrate(world.history, world.begun_at_ms, None if verbose else EVENTS_KEPT))
     scheduler = world.scheduler
     return Outcome(
         scenario.seed, checker, problem, events, len(scenario.messages),

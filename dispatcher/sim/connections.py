@@ -85,11 +85,12 @@ class BrokerConnection:
     def _receive(self, batch: list[Any]) -> None:
         if not self.open:
             return
-        touched: set[int] = set()
+        answering: dict[int, BrokerChannel] = {}
+        is_publish = BrokerConnection.publish
         for position, (operation, arguments) in enumerate(batch):
             if self._is_over():
                 return
-            if self.broker.alarm and operation is BrokerConnection.publish:
+            if self.broker.alarm and operation is is_publish:
                 self.block()  # behind the method frame: not even this message is read
             if self._blocked:
                 self._unread += batch[position:]
@@ -102,11 +103,15 @@ class BrokerConnection:
                 operation(self, *arguments)
             except Refusal as refusal:
                 self._refuse(number, refusal, arguments)
-            touched.add(number)
-        for number in sorted(touched):
-            channel = self.channels.get(number)
-            if channel is not None and channel.confirms and not channel.closed:
+            self._note_confirms(number, answering)
+        for _, channel in sorted(answering.items()):
+            if not channel.closed:
                 channel.send_confirms()
+
+    def _note_confirms(self, number: int, answering: dict[int, BrokerChannel]) -> None:
+        channel = self.channels.get(number)
+        if channel is not None and channel.confirms:
+            answering[number] = channel
 
     def _is_over(self) -> bool:
         return not self.open

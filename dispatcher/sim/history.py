@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 #: A delivery: who leads, index of the inbound queue, delivery tag.
 Tag = tuple[str, int, int]
-EVENTS_KEPT: Final = 4_000
+#: What a report shows: more would be made for nothing, and freed at the end of every run.
+EVENTS_KEPT: Final = 60
 CONTROL_KEPT: Final = 500
 _KNOWN: Final = ("type", "incarnation", "consumer", "protocol")
 
@@ -130,7 +131,7 @@ class History:
         return self.lives[int(body.rstrip(b"!"))]
 
     def _control(self, message: Stored) -> None:
-        fields = json.loads(message.body)
+        fields = json.loads(message.body.decode())
         kind, incarnation = fields["type"], fields["incarnation"]
         told = {name: value for name, value in fields.items() if name not in _KNOWN}
         self.note(incarnation, kind, told)

@@ -61,8 +61,9 @@ class Life:
     @property
     def over(self) -> bool:
         """Nobody has to do anything with it any more."""
-        known = len(self.settled) > 0 or self.buried > 0 or self.lost or self.expired or self.purges > 0
-        return known or (len(self.unsure) > 0 and self.acked > 0)
+        if self.settled or self.buried > 0 or self.lost or self.expired or self.purges:
+            return True
+        return self.acked > 0 and bool(self.unsure)
 
     def is_let_go_by(self, incarnation: str) -> bool:
         """Whether it has settled the latest hand-over to it, or may have."""

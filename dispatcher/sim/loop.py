@@ -51,6 +51,7 @@ class Scheduler:
         self._ready: deque[Handle] = deque()
         self._heap: list[tuple[int, int, Handle]] = []
         self._pushed = 0
+        self._entered: ProcessLoop | None = None  # whose loop asyncio takes for the running one
 
     def soon(self, handle: Handle) -> Handle:
         self._ready.append(handle)
@@ -78,11 +79,18 @@ class Scheduler:
                 while self._heap and self._heap[0][0] <= when_ms:
                     self._ready.append(heapq.heappop(self._heap)[2])
         finally:
+            self._entered = None
             asyncio._set_running_loop(outer)
 
+    def enter(self, process: ProcessLoop) -> None:
+        """What runs now runs in that process."""
+        if self._entered is not process:
+            self._entered = process
+            asyncio._set_running_loop(process.loop)
+
     def _run_ready(self) -> None:
-        ready = self._ready
-        while ready and not self.failures:
+        ready, failures = self._ready, self.failures
+        while ready and not failures:
             handle = ready.popleft()
             process = handle.process
             if process is None:
@@ -117,9 +125,12 @@ class ProcessLoop:
     # -- life --
 
     def run_handle(self, handle: Handle) -> None:
-        asyncio._set_running_loop(self.loop)
+        callback = handle._callback
+        if callback is None:
+            return
+        self.scheduler.enter(self)
         try:
-            handle.run()
+            callback(*handle._args)
         except Exception as failure:
             self.scheduler.failures.append((self.name, failure))
 

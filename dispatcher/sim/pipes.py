@@ -47,16 +47,15 @@ class Pipe:
             self._batches[-1].append(item)
             return
         self._opened_at_ms = scheduler.now_ms
-        self._batches.append([item])
-        at_ms = max(self._last_at_ms, scheduler.now_ms + self._latency_ms())
+        batch = [item]
+        self._batches.append(batch)
+        draw = scheduler.random.random()
+        latency_ms = int(draw * 2) if draw < 0.98 else int((draw - 0.98) * 1500)
+        at_ms = scheduler.now_ms + latency_ms + self.slow_ms
+        if at_ms < self._last_at_ms:
+            at_ms = self._last_at_ms
         self._last_at_ms = at_ms
-        scheduler.at(at_ms, Handle(self.process, self._arrive, (self._batches[-1],)))
-
-    def _latency_ms(self) -> int:
-        draw = self.scheduler.random.random()
-        if draw < 0.98:
-            return int(draw * 2) + self.slow_ms
-        return int((draw - 0.98) * 1500) + self.slow_ms
+        scheduler.at(at_ms, Handle(self.process, self._arrive, (batch,)))
 
     def _arrive(self, batch: list[Any]) -> None:
         arrived = self._batches.popleft()
