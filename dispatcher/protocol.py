@@ -18,6 +18,7 @@ from dispatcher.errors import ProtocolViolation
 from dispatcher.json_fields import SHORT_STRING_BYTES_MAX, integer, is_integer, items, json_object, text
 
 PROTOCOL_VERSION: Final = 1
+_to_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 DEFAULT_PREFIX: Final = "dispatch"
 
 HEADER_GROUP: Final = "x-dispatch-group"
@@ -212,7 +213,7 @@ class Command:
 
 def encode(message: ControlMessage | Command) -> bytes:
     """The JSON body of a control message or command."""
-    return json.dumps(_as_json(message), separators=(",", ":")).encode()
+    return _to_json(_as_json(message)).encode()
 
 
 def _as_json(message: ControlMessage | Command) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dispatcher.errors import ConfigurationError
 
 #: Raised with every change of an owner row's layout.
 OWNER_VERSION: Final = 1
+_to_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 _OWNER = Struct("!BQQ")
 _LENGTH = Struct("!I")
 _ID_RANGE = Struct("!QI")
@@ -138,4 +139,4 @@ def _foreign(origin: str) -> ConfigurationError:
 
 
 def to_json(value: dict[str, Any] | list[str]) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+    return _to_json(value).encode()

@@ -13,13 +13,13 @@ from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import Event
 from dispatcher.core.model import BarrierMark, Message
 from dispatcher.protocol import LaneNames
+from dispatcher.sim.checkers import Checker
 from dispatcher.sim.connections import BrokerConnection
 from dispatcher.sim.life import Life
 from dispatcher.sim.loop import Scheduler
 from dispatcher.sim.queues import REROUTED, TARGET, Queue, Stored, is_parking_queue
 
 if TYPE_CHECKING:
-    from dispatcher.sim.checkers import Checker
     from dispatcher.sim.dispatchers import Facts
 
 #: A delivery: who leads, index of the inbound queue, delivery tag.
@@ -48,6 +48,7 @@ class History:
         self.scheduler = scheduler
         self.names = names
         self.checkers = checkers
+        self._hooks: dict[str, list[Callable[..., None]]] = {}
         self.lives: dict[int, Life] = {}
         self.events: deque[tuple[Any, ...]] = deque(maxlen=None if verbose else EVENTS_KEPT)
         self.uid_of: dict[Tag, int] = {}
@@ -70,6 +71,15 @@ class History:
         self._late: dict[str, list[Life]] = {}  # what incarnations settled when they were over
 
     # -- telling --
+
+    def _watchers(self, hook: str) -> list[Callable[..., None]]:
+        """What those checkers do at such an event that watch for it: of most events few do."""
+        found = self._hooks.get(hook)
+        if found is None:
+            idle = getattr(Checker, hook)
+            watching = [checker for checker in self.checkers if getattr(type(checker), hook) is not idle]
+            found = self._hooks[hook] = [getattr(checker, hook) for checker in watching]
+        return found
 
     def note(self, who: str, what: str, *details: Any) -> None:
         self.events.append((self.scheduler.now_ms, who, what, details))
@@ -108,8 +118,8 @@ class History:
             life.last_place = message.position
             if not life.repeated or life.stored == 1:
                 life.place = message.position
-            for checker in self.checkers:
-                checker.stored(life)
+            for told in self._watchers("stored"):
+                told(life)
         elif queue.name == self.names.control:
             self._control(message)
         elif queue.name == self.names.dead:
@@ -160,8 +170,8 @@ class History:
             life.buried += 1
             life.dead_reason = str(amqp_properties.read(message.properties)[1].get("x-dispatch-reason"))
             self.note("broker", "dead", life.uid, life.dead_reason)
-            for checker in self.checkers:
-                checker.buried(life)
+            for told in self._watchers("buried"):
+                told(life)
 
     def confirmed(self, queue: Queue, message: Stored) -> None:
         if message.uid:
@@ -179,14 +189,14 @@ class History:
             life.fresh += not message.redelivered
             self.met["broker", "forgot an ack"] += life.acked > max(1, life.stored)
             self.note("broker", "acked", life.uid)
-            for checker in self.checkers:
-                checker.acked(life)
+            for told in self._watchers("acked"):
+                told(life)
         elif is_parking_queue(self.names, queue.name):
             life = self._of_body(message.body)
             life.parked.pop(message, None)
             self.note("broker", "acked parked", life.uid, queue.name)
-            for checker in self.checkers:
-                checker.acked_parked(life)
+            for told in self._watchers("acked_parked"):
+                told(life)
         elif queue.name == self.names.control:
             self.control_read.append(message)
 
@@ -232,8 +242,8 @@ class History:
     def _reopen(self, life: Life, incarnation: str) -> None:
         del life.settled[incarnation]
         self._unsettled[life.uid] = life
-        for checker in self.checkers:
-            checker.reopened(life)
+        for told in self._watchers("reopened"):
+            told(life)
 
     def expired(self, queue: Queue, message: Stored) -> None:
         if message.uid:
@@ -245,8 +255,8 @@ class History:
 
     def raised(self, lane_epoch: int) -> None:
         """Redis has taken a new leader."""
-        for checker in self.checkers:
-            checker.led(lane_epoch)
+        for told in self._watchers("led"):
+            told(lane_epoch)
 
     def led(self, process: str, snapshot: Snapshot) -> None:
         """A new leader has raised the epoch and read everything."""
@@ -255,8 +265,8 @@ class History:
         self.met["leads", "trusts Redis" if snapshot.complete else "asks the consumers"] += 1
         self.complete = snapshot.complete
         self._risk_twins()
-        for checker in self.checkers:
-            checker.read(snapshot)
+        for told in self._watchers("read"):
+            told(snapshot)
         if self.doubt:
             self.excused.update(self.lives)
             self.taken = {row.uuid for row in snapshot.incarnations.values() if row.state == "taken"}
@@ -292,8 +302,8 @@ class History:
     def committed(self, leader: bytes, ordinal: int) -> None:
         """Redis has carried out this commit (and so all before it)."""
         lane_epoch = int(leader.partition(b" ")[0])
-        for checker in self.checkers:
-            checker.committed(lane_epoch)
+        for told in self._watchers("committed"):
+            told(lane_epoch)
         waiting = self._commits.get(leader)
         while waiting and waiting[0][0] <= ordinal:
             facts = waiting.popleft()[1]
@@ -312,10 +322,12 @@ class History:
     def _left(self, life: Life, uuid: str) -> None:
         life.purges += 1
         self.note("redis", "left", life.uid, uuid)
-        for checker in self.checkers:
-            checker.left(life, uuid)
+        for told in self._watchers("left"):
+            told(life, uuid)
 
     def _tell_checkers(self, facts: Facts) -> None:
+        if not (facts.flags or facts.dispatched or facts.results):
+            return
         for checker in self.checkers:
             for key, row in facts.flags.items():
                 checker.flagged(key, row)
@@ -331,8 +343,8 @@ class History:
         self.note("redis", "taken", incarnation)
         self.taken.add(incarnation)
         marked = (incarnation, n, lane_epoch) in self._markers
-        for checker in self.checkers:
-            checker.taken(incarnation, marked=marked)
+        for told in self._watchers("taken"):
+            told(incarnation, marked=marked)
         last = self._markers.get((incarnation, n, lane_epoch))
         if last is None:  # it left: nothing was in its hands
             return
@@ -352,8 +364,8 @@ class History:
         self.note(incarnation, "got", life.uid, copy.seq, copy.epoch, copy.group_seq, copy.attempt)
         if incarnation in self.taken:
             return  # what its socket still held: it may run, and can't settle any more
-        for checker in self.checkers:
-            checker.handed(life, incarnation, copy)
+        for told in self._watchers("handed"):
+            told(life, incarnation, copy)
         life.starts.append((incarnation, copy.seq, copy.attempt))
         self.in_hand.setdefault(incarnation, {})[copy.seq] = life.uid
 
@@ -361,8 +373,8 @@ class History:
         """Whether it kills whoever works on it."""
         life = self._life(copy)
         if incarnation not in self.taken:
-            for checker in self.checkers:
-                checker.begun(life, incarnation, copy)
+            for told in self._watchers("begun"):
+                told(life, incarnation, copy)
         return life.kills
 
     def done(self, incarnation: str, copy: Copy, *, failed: bool) -> None:

@@ -214,6 +214,10 @@ class SimLink:
     def _out_of_turn(self, answer: Answer) -> str | None:
         """What is wrong with it: a reply names no request, so one of another kind than what was asked first
         breaks the protocol."""
+        first_of_all = next(iter(self._calls), None)
+        if first_of_all is not None and answer.token is first_of_all:
+            del self._calls[first_of_all]
+            return None
         channel, asked = self._calls.get(answer.token, (0, ""))
         due = next((first for at, first in self._calls.values() if at == channel), asked)
         self._calls.pop(answer.token, None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
+from operator import attrgetter
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from dispatcher.sim.channels import BrokerChannel
     from dispatcher.sim.connections import BrokerConnection
 
+_position: Final = attrgetter("position")
 #: A killed broker forgets up to so many acks of a busy classic queue: its index journal was not flushed.
 FORGOTTEN_ACKS_MAX: Final = 32_768
 #: After so long without acks the index journal is on disk.
@@ -116,7 +119,7 @@ class Queue:
         self.unacked_count -= len(messages)
         for message in messages:
             message.redelivered = True
-        messages.sort(key=lambda message: message.position)
+        messages.sort(key=_position)
         if self.elects:
             self.late += messages
         elif self.quorum:
@@ -131,9 +134,8 @@ class Queue:
         if not ready or ready[0].position > messages[-1].position:
             ready.extendleft(reversed(messages))
             return
-        merged = sorted([*messages, *ready], key=lambda message: message.position)
-        ready.clear()
-        ready.extend(merged)
+        for message in messages:
+            ready.insert(bisect_left(ready, message.position, key=_position), message)
 
     # -- out --
 
