@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.client import properties as amqp_properties
 from dispatcher.client.copies import Copy
+from dispatcher.core.bounds import COUNTER_SHIFT
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import Event
 from dispatcher.core.model import BarrierMark, Message
@@ -58,10 +59,11 @@ class History:
         self.may_be_acked: set[int] = set()
         self.in_hand: dict[str, dict[int, int]] = {}  # incarnation → seq → uid
         self.control_read: deque[Stored] = deque(maxlen=CONTROL_KEPT)  # control messages that were acked
-        self.leaderships = 0
+        self.leaderships = self._lane_epoch = 0
         self.met: Counter[tuple[str, str]] = Counter()  # what happened how often, of things worth seeing
         self.complete = False  # what the present leader read from Redis is known to be everything
         self.doubt = False  # Redis lost writes, and no leader that knew them has written them back
+        self.forgotten: set[int] = set()  # messages whose ids are not in the window any more, perhaps (U-5)
         self.excused: set[int] = set()  # messages of which nobody but the lost Redis knew that they are over
         self.stops: Callable[[Life, str], bool] = lambda *_: False  # whether such a failure stops its group
         self._moved = 0  # copies that operators' targets got
@@ -186,6 +188,7 @@ class History:
         if message.uid:
             life = self.lives[message.uid]
             life.acked += 1
+            life.acked_places.add(message.position)
             life.fresh += not message.redelivered
             self.met["broker", "forgot an ack"] += life.acked > max(1, life.stored)
             self.note("broker", "acked", life.uid)
@@ -261,6 +264,7 @@ class History:
     def led(self, process: str, snapshot: Snapshot) -> None:
         """A new leader has raised the epoch and read everything."""
         self.leaderships += 1
+        self._lane_epoch = snapshot.lane_epoch
         self.note(process, "leads", snapshot.lane_epoch, "complete" if snapshot.complete else "incomplete")
         self.met["leads", "trusts Redis" if snapshot.complete else "asks the consumers"] += 1
         self.complete = snapshot.complete
@@ -274,6 +278,13 @@ class History:
                 for life in self._late.pop(incarnation):
                     life.unsure.add(incarnation)
             self.doubt = False
+
+    def redis_forgets(self) -> None:
+        """It loses writes. Of the ids in its window its leader knows only what it has entered itself."""
+        self.doubt = True
+        for life in self.lives.values():
+            if life.repeated and not (life.starts and life.starts[0][1] >> COUNTER_SHIFT == self._lane_epoch):
+                self.forgotten.add(life.uid)
 
     def _risk_twins(self) -> None:
         """The first one's ack may not be on disk: the second may be taken for it."""

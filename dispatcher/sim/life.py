@@ -9,7 +9,8 @@ class Life:
     """One message that a producer published."""
 
     __slots__ = (
-        "acked", "buried", "confirmed", "dead_reason", "done_by", "expired", "expires", "failed", "fails",
+        "acked", "acked_places", "buried", "confirmed", "dead_reason", "done_by", "expired", "expires",
+        "failed", "fails",
         "fresh", "given_up", "group", "inbound", "kills", "last_place", "lost", "moved", "parked", "place",
         "purges", "repeated", "risks", "settled", "starts", "stored", "twins", "uid", "unsure", "was_parked",
     )  # fmt: skip
@@ -41,6 +42,7 @@ class Life:
         self.lost = False  # the broker lost it, as it may
         self.expired = False
         self.acked = 0
+        self.acked_places: set[int] = set()  # a killed broker may forget an ack, and get it again
         self.parked: dict[Stored, None] = {}  # copies in parking queues
         self.was_parked = False
         self.buried = 0  # copies in the dead queue

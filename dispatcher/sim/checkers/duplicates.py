@@ -14,7 +14,7 @@ class Duplicates(Checker):
         history = self.world.history
         if (incarnation, copy.seq) not in history.journalled:
             self.violate(f"seq {copy.seq} for {incarnation} was sent before its commit: {life}")
-        if life.twins > 1 or life.uid in history.excused:
+        if life.twins > 1 or life.uid in history.excused or life.uid in history.forgotten:
             return
         if life.settled:
             self.violate(f"handed to {incarnation} as {copy.seq} after it was settled: {life}")

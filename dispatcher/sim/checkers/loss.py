@@ -15,7 +15,7 @@ class Loss(Checker):
             if life.fresh > len(life.starts) + life.purges and not life.was_parked:
                 self.violate(f"acked although it was never delivered before nor handed over: {life}")
             return
-        is_other_left = life.repeated and life.acked < life.stored
+        is_other_left = life.repeated and len(life.acked_places) < life.stored
         if not (life.over or life.unsure or _is_kept(life) or is_other_left):
             self.violate(f"acked although nobody has settled it: {life}")
         if life.uid not in history.may_be_acked:

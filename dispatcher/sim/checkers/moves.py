@@ -46,7 +46,8 @@ class MovesChecker(Checker):
         """Copies may be there twice: the last ones are in order."""
         for uuid, gone in self._gone.items():
             last: dict[str, Life] = {}
-            known = [life for life in gone if life.twins == 1 and life.moved]
+            # What was handed over may have come back when newer ones had gone.
+            known = [life for life in gone if life.twins == 1 and life.moved and not life.starts]
             for life in sorted(known, key=lambda life: max(life.moved.values())):
                 before = last.get(life.inbound)
                 if before is not None and before.place > life.place and not self.world.history.excused:

@@ -13,7 +13,7 @@ def _stop(faults: Faults, fault: Fault, lost: int | None) -> bool:
         return False
     redis.stop()
     if lost != 0:
-        faults.world.history.doubt = True
+        faults.world.history.redis_forgets()
     faults.after(100 + fault.amount % 1_500, _start, faults, lost)
     return True
 
@@ -54,7 +54,7 @@ def slow_redis(faults: Faults, fault: Fault) -> bool:
 def wipe(faults: Faults, fault: Fault) -> bool:
     """Redis loses everything while no dispatcher lives."""
     world = faults.world
-    world.history.doubt = True
+    world.history.redis_forgets()
     for machine in world.dispatchers:
         faults.kill(machine, 1_000 + fault.amount % 1_000)
     if not world.redis.up:
