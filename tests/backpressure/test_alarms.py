@@ -84,6 +84,8 @@ class Stage:
 
 async def _nobody_is_thought_dead(stage: Stage, *others: Scene) -> None:
     """Neither here nor in other scenes on the same node."""
+    for scene in (stage.scene, *others):
+        await scene.all_live()  # who was killed before is taken back by now
     await stage.alarm()
     leader = await stage.blocked()
     leaders = {stage.scene: leader, **{scene: await scene.led() for scene in others}}
