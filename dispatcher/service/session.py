@@ -387,12 +387,14 @@ class Session:
     # -- stopping --
 
     async def drain(self) -> None:
-        """Dispatch nothing more; wait until what was read is committed and acked, or too long has passed."""
+        """Dispatch nothing more; wait until what was read by now is committed and acked, or too long."""
         self.lane.suspend()
         self._schedule()
-        deadline = self._loop.time() + DRAIN_S
-        while (self._ticks or self._events or self._tick_scheduled) and self._loop.time() < deadline:
-            if self.ended.done():
-                return
-            await asyncio.sleep(DRAIN_POLL_S)
-        self._flush_acks(everything=True)
+        read = self._events
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                while self._events is read and not self.ended.done():  # noqa: ASYNC110 - until the next tick
+                    await asyncio.sleep(DRAIN_POLL_S)
+                await self.decided_is_done()
+        if not self.ended.done():
+            self._flush_acks(everything=True)

@@ -76,7 +76,7 @@ async def test_a_rolling_restart_is_not_noticed(vhost: Vhost, open_scene: OpenSc
         if leads:
             await scene.goes_on()
             waits = longest_waits(scene.record(), scene.producer.sent_at, since - 1, time.monotonic())
-            pauses.append(statistics.median(waits.values()))
+            pauses += waits.values()
             print(f"{policy}: of {len(waits)} groups the longest waits: {_three(list(waits.values()))}")
     after = await scene.owners()
     if policy == "exclusive":
