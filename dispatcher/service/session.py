@@ -259,12 +259,11 @@ class Session:
 
     def _tick(self) -> None:
         self._tick_scheduled = False
-        if self.ended.done() or self._restoring or self._ticks.are_full:
-            return  # a finished commit schedules the next tick
+        if self.ended.done() or self._restoring or not self._ticks.has_room():
+            return
         try:
             events, self._events = self._events, []
-            effects = self.lane.step(events, self._clock.now_ms())
-            self._commit(effects)
+            self._commit(self.lane.step(events, self._clock.now_ms()))
             if not self._known_complete and self.lane.is_complete():
                 self._known_complete = True
                 self._ticks.confirm_complete()
@@ -286,6 +285,7 @@ class Session:
             self._outbox.perform(tick.effects.actions)
             self._flush_acks()
             self._control.ack(tick.read)
+            self._arm_timer()
         except Exception as failure:
             self._fail(failure)
 

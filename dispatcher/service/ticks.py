@@ -32,8 +32,8 @@ class Tick:
 
 
 class Ticks:
-    """The steps under way. `finish` carries out one, `go_on` is called when there is room for another, and
-    `fail` when a commit was refused."""
+    """The steps under way. `finish` carries out one, `go_on` is called when there is room again for another
+    (see `has_room`), and `fail` when a commit was refused."""
 
     def __init__(
         self,
@@ -49,14 +49,15 @@ class Ticks:
         self._fail = fail
         self._ticks: deque[Tick] = deque()
         self._over = False
+        self._room_is_awaited = False
 
     def __len__(self) -> int:
         return len(self._ticks)
 
-    @property
-    def are_full(self) -> bool:
-        """No further step until a commit is answered."""
-        return len(self._ticks) >= COMMITS_UNDER_WAY_MAX
+    def has_room(self) -> bool:
+        """Whether there may be a further step; if not, `go_on` is called as soon as a commit is answered."""
+        self._room_is_awaited = len(self._ticks) >= COMMITS_UNDER_WAY_MAX
+        return not self._room_is_awaited
 
     def add(self, effects: Effects, read: Read) -> None:
         """Commit what a step decided, and finish it after all that were added before."""
@@ -102,4 +103,6 @@ class Ticks:
             self._finish(finished)
             if finished.finished is not None:
                 finished.finished.set_result(None)
-        self._go_on()
+        if self._room_is_awaited:
+            self._room_is_awaited = False
+            self._go_on()

@@ -186,7 +186,7 @@ def blocked_queues_earn_credit(lane: Any, session: Any, store: Any) -> None:
     turns.pick = generous
 
 
-@planted("deaths", "duplicates", seed=648)
+@planted("deaths", "duplicates", seed=137)
 def marker_of_an_earlier_connection_obeyed(lane: Any, session: Any, store: Any) -> None:
     """A marker for a connection before the latest one ends its incarnation."""
     membership = lane._membership
@@ -204,7 +204,7 @@ class _Forgetful(deque[Any]):
         """Gone."""
 
 
-@planted("duplicates", seed=27)
+@planted("duplicates", seed=36)
 def unproven_settled_entries_forgotten(lane: Any, session: Any, store: Any) -> None:
     """A checkpoint forgets settled originals whose acks are not proven."""
     for inbound in lane.state.inbounds:
