@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from pamqp import commands
 
-from dispatcher.amqp.events import (
-    ChannelClosed,
-    Confirmed,
-    ConnectionClosed,
-    ConsumerCancelled,
-    Delivery,
-    Event,
-    Returned,
-)  # fmt: skip
+from dispatcher.amqp.events import Delivery
 from dispatcher.amqp.grouping import Grouping
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.properties import string_field
 from dispatcher.amqp.relay import Content, read_content
 from dispatcher.amqp.wire import pack_u32
+from dispatcher.cli.reading import QueueReading
 from dispatcher.client import properties as amqp_properties
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused
 from dispatcher.group_text import format_group
@@ -37,8 +28,6 @@ from dispatcher.protocol import (
     HEADER_ROUTING_KEY,
     LaneNames,
 )
-from dispatcher.settings import RabbitSettings
-from dispatcher.units import format_duration
 
 #: Publishes and acks on their way at a time.
 _UNCONFIRMED_MAX: Final = 500
@@ -128,7 +117,7 @@ def read_dead(delivery: Delivery) -> DeadMessage:
     )  # fmt: skip
 
 
-class DeadQueue:
+class DeadQueue(QueueReading):
     """One reader at a time: two would each see a part. What it doesn't take out is back in its place when it
     ends.
 
@@ -136,31 +125,17 @@ class DeadQueue:
     both places.
     """
 
+    connection_name = "dispatcher dead"
+
     def __init__(self, names: LaneNames, timeout_ms: int) -> None:
-        self._names = names
-        self._timeout_ms = timeout_ms
-        self._link: Link | None = None
+        super().__init__(names, timeout_ms)
         self._channel = 0
-        self._deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
-        self._answer = asyncio.Event()
-        self._unconfirmed: dict[int, DeadMessage] = {}
-        self._missing: set[bytes] = set()  # queues that releases did not reach
-        self._problem: str | None = None  # with the connection
         self._refusal: str | None = None  # of a release
-        self.count = 0  # at the beginning
         self.released = 0
 
-    @classmethod
-    @contextlib.asynccontextmanager
-    async def opened(cls, settings: RabbitSettings, names: LaneNames, timeout_ms: int) -> AsyncIterator[Self]:
-        """Raises BrokerUnavailable, CommandRefused when somebody else reads it now."""
-        queue = cls(names, timeout_ms)
-        link = queue._link = await Link.open(settings, name="dispatcher dead", on_events=queue._on_events)
-        try:
-            await queue._begin(link)
-            yield queue
-        finally:
-            await link.close()
+    @property
+    def _queue(self) -> str:
+        return self._names.dead
 
     async def _begin(self, link: Link) -> None:
         self._channel = await link.open_channel()
@@ -195,11 +170,6 @@ class DeadQueue:
         for _ in range(wanted):
             yield read_dead(await self._next_delivery())
 
-    async def _next_delivery(self) -> Delivery:
-        if self._deliveries.empty():
-            await self._until(lambda: not self._deliveries.empty())
-        return self._deliveries.get_nowait()
-
     async def drop(self, message: DeadMessage) -> None:
         """Take it out for good."""
         self._take_out(message)
@@ -229,57 +199,16 @@ class DeadQueue:
         if self._refusal is not None:
             raise BrokerUnavailable(self._refusal)
 
-    def _opened(self) -> Link:
-        assert self._link is not None
-        return self._link
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            if self._problem is not None:
-                raise BrokerUnavailable(self._problem)
-            self._answer.clear()
-            try:
-                async with asyncio.timeout(self._timeout_ms / 1_000):
-                    await self._answer.wait()
-            except TimeoutError:
-                span = format_duration(self._timeout_ms)
-                blocked = self._opened().blocked
-                why = f": it blocks publishers ({blocked})" if blocked else ""
-                raise BrokerUnavailable(f"RabbitMQ did not answer within {span}{why}") from None
-        if self._problem is not None:
-            raise BrokerUnavailable(self._problem)
-
-    # -- what the broker says --
-
-    def _on_events(self, events: list[Event]) -> None:
-        for event in events:
-            match event:
-                case Delivery():
-                    self._deliveries.put_nowait(event)
-                case Returned():
-                    self._missing.add(event.routing_key)
-                case Confirmed():
-                    self._confirmed(event)
-                case ChannelClosed() | ConnectionClosed():
-                    self._problem = self._problem or f"RabbitMQ ended it: {event.text}"
-                case ConsumerCancelled():
-                    self._problem = f"somebody deleted the queue {self._names.dead}"
-        self._answer.set()
-
-    def _confirmed(self, confirmed: Confirmed) -> None:
-        tags = [confirmed.tag]
-        if confirmed.multiple:
-            tags = [tag for tag in self._unconfirmed if tag <= confirmed.tag]
-        for tag in tags:
-            message = self._unconfirmed.pop(tag)
-            inbound = message.inbound or ""
-            if inbound.encode() in self._missing:
-                self._refusal = f"there is no queue {inbound!r}: what came from it stays in the dead queue"
-            elif confirmed.nacked:
-                self._refusal = f"queue {inbound!r} refuses messages: is it full?"
-            else:
-                self.released += 1
-                self._take_out(message)
+    def _answered(self, tag: int, nacked: bool) -> None:
+        message = self._unconfirmed.pop(tag)
+        inbound = message.inbound or ""
+        if inbound in self._missing:
+            self._refusal = f"there is no queue {inbound!r}: what came from it stays in the dead queue"
+        elif nacked:
+            self._refusal = f"queue {inbound!r} refuses messages: is it full?"
+        else:
+            self.released += 1
+            self._take_out(message)
 
 
 def _with_origin(content: Content, origin: str) -> bytes:

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from pamqp import commands
 
-from dispatcher.amqp.events import (
-    ChannelClosed,
-    Confirmed,
-    ConnectionClosed,
-    ConsumerCancelled,
-    Delivery,
-    Event,
-    Returned,
-)  # fmt: skip
 from dispatcher.amqp.kept import KeptMessage, mark_frames, read_kept, replay_frames
 from dispatcher.amqp.link import Link
+from dispatcher.cli.reading import QueueReading
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused
 from dispatcher.protocol import LaneNames
-from dispatcher.settings import RabbitSettings
-from dispatcher.units import format_duration
 
 #: Deliveries that are not acked yet, and publishes on their way.
 _PREFETCH: Final = 1_000
@@ -39,34 +27,23 @@ _CLOCKS_APART_MS: Final = 60_000
 _IDENTITIES_MAX: Final = 500_000
 
 
-class HistoryReader:
-    """One reading of a lane's history; any number of them may read at a time, and nothing is taken out."""
+class HistoryReader(QueueReading):
+    """One reading of a lane's history; any number of them may read at a time, and nothing is taken out.
+
+    `count`: about how many messages it has.
+    """
+
+    connection_name = "dispatcher replay"
 
     def __init__(self, names: LaneNames, timeout_ms: int) -> None:
-        self._names = names
-        self._timeout_ms = timeout_ms
-        self._link: Link | None = None
+        super().__init__(names, timeout_ms)
         self._reading = self._publishing = 0  # channels
-        self._deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
-        self._answer = asyncio.Event()
-        self._unconfirmed: dict[int, str] = {}  # by tag: the queue that it goes to
-        self._missing: set[str] = set()
-        self._problem: str | None = None
         self._seen: OrderedDict[bytes, None] = OrderedDict()
-        self.count = 0  # about how many it has
         self.repeated = 0  # left out: in it once more, for they had been delivered before
 
-    @classmethod
-    @contextlib.asynccontextmanager
-    async def opened(cls, settings: RabbitSettings, names: LaneNames, timeout_ms: int) -> AsyncIterator[Self]:
-        """Raises BrokerUnavailable, CommandRefused when there is no history."""
-        reader = cls(names, timeout_ms)
-        link = reader._link = await Link.open(settings, name="dispatcher replay", on_events=reader._on_events)
-        try:
-            await reader._begin(link)
-            yield reader
-        finally:
-            await link.close()
+    @property
+    def _queue(self) -> str:
+        return self._names.history
 
     async def _begin(self, link: Link) -> None:
         self._reading = await link.open_channel()
@@ -99,7 +76,7 @@ class HistoryReader:
         consume = commands.Basic.Consume(queue=self._names.history, arguments={"x-stream-offset": offset})
         await link.call(self._reading, consume)
         while True:
-            delivery = await self._next()
+            delivery = await self._next_delivery()
             kept = read_kept(delivery.body)
             if kept == mark:
                 return
@@ -124,10 +101,6 @@ class HistoryReader:
             self._seen.popitem(last=False)
         return False
 
-    async def _next(self) -> Delivery:
-        await self._until(lambda: not self._deliveries.empty())
-        return self._deliveries.get_nowait()
-
     # -- publishing --
 
     async def publish(self, message: KeptMessage, queue: str) -> None:
@@ -141,47 +114,9 @@ class HistoryReader:
         """Wait for the broker's word on everything published. Raises BrokerUnavailable."""
         await self._until(lambda: not self._unconfirmed)
 
-    def _opened(self) -> Link:
-        assert self._link is not None
-        return self._link
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        while self._problem is None and not condition():
-            self._answer.clear()
-            try:
-                async with asyncio.timeout(self._timeout_ms / 1_000):
-                    await self._answer.wait()
-            except TimeoutError:
-                span, blocked = format_duration(self._timeout_ms), self._opened().blocked
-                why = f": it blocks publishers ({blocked})" if blocked else ""
-                raise BrokerUnavailable(f"RabbitMQ did not answer within {span}{why}") from None
-        if self._problem is not None:
-            raise BrokerUnavailable(self._problem)
-
-    # -- what the broker says --
-
-    def _on_events(self, events: list[Event]) -> None:
-        for event in events:
-            match event:
-                case Delivery():
-                    self._deliveries.put_nowait(event)
-                case Returned():
-                    self._missing.add(event.routing_key.decode(errors="replace"))
-                case Confirmed():
-                    self._confirmed(event)
-                case ChannelClosed() | ConnectionClosed():
-                    self._problem = self._problem or f"RabbitMQ ended it: {event.text}"
-                case ConsumerCancelled():
-                    self._problem = f"somebody deleted the stream {self._names.history}"
-        self._answer.set()
-
-    def _confirmed(self, confirmed: Confirmed) -> None:
-        tags = [confirmed.tag]
-        if confirmed.multiple:
-            tags = [tag for tag in self._unconfirmed if tag <= confirmed.tag]
-        for tag in tags:
-            queue = self._unconfirmed.pop(tag)
-            if queue in self._missing:
-                self._problem = self._problem or f"there is no queue {queue!r}"
-            elif confirmed.nacked:
-                self._problem = self._problem or f"queue {queue!r} refuses messages: is it full?"
+    def _answered(self, tag: int, nacked: bool) -> None:
+        queue = self._unconfirmed.pop(tag)
+        if queue in self._missing:
+            self._problem = self._problem or f"there is no queue {queue!r}"
+        elif nacked:
+            self._problem = self._problem or f"queue {queue!r} refuses messages: is it full?"
