@@ -89,7 +89,7 @@ def _frames(body: bytes, channel: int, exchange: str, key: str, frame_max: int) 
 
 @dataclass(frozen=True, slots=True)
 class KeptMessage:
-    """An original as the history has it."""
+    """An original as the history has it, but for the headers that RabbitMQ would obey a second time."""
 
     content: Content
     origin: str
@@ -112,10 +112,13 @@ def read_kept(body: bytes) -> KeptMessage | str:
         fields = split_table(bytes((HEADERS, 0)) + wire.pack_u32(len(table)) + table)[0]
         values = {one[1 : 1 + one[0]].decode(): one[1 + one[0] :] for one in fields}
         origin, group = values[HEADER_ORIGIN][5:].decode(), values.get(HEADER_GROUP)
-        _, table_at, table_end = split_table(properties)
+        own, table_at, table_end = split_table(properties)
+        table = b"".join(one for one in own if not one.startswith(_OBEYED))
+        head, tail = properties[: table_at - 4], properties[table_end:]
         content = Content(
             None, False, None, values[HEADER_ID][5:], values[HEADER_EXCHANGE][5:],
-            values[HEADER_ROUTING_KEY][5:], properties, table_at, table_end, body[at:],
+            values[HEADER_ROUTING_KEY][5:], head + wire.pack_u32(len(table)) + table + tail, table_at,
+            table_at + len(table), body[at:],
         )  # fmt: skip
         if _EXPIRATION in values:
             content.expiration_ms = number_of(values[_EXPIRATION])
@@ -140,13 +143,7 @@ def replay_frames(message: KeptMessage, *, channel: int, queue: str, frame_max: 
 
     Raises ValueError when it fits in no frame.
     """
-    content = message.content
-    fields = split_table(content.properties)[0]
-    table = b"".join(one for one in fields if not one.startswith(_OBEYED))
-    head, tail = content.properties[: content.table_at - 4], content.properties[content.table_end :]
-    content.properties = head + wire.pack_u32(len(table)) + table + tail
-    content.table_end = content.table_at + len(table)
     return leaving_frames(
-        content, channel=channel, exchange="", routing_key=queue, group=message.group, origin=message.origin,
-        mark=number_field(HEADER_REPLAY, message.kept_at_ms), frame_max=frame_max,
+        message.content, channel=channel, exchange="", routing_key=queue, group=message.group,
+        origin=message.origin, mark=number_field(HEADER_REPLAY, message.kept_at_ms), frame_max=frame_max,
     )  # fmt: skip

@@ -10,9 +10,9 @@ class Life:
 
     __slots__ = (
         "acked", "acked_places", "buried", "confirmed", "dead_reason", "done_by", "expired", "expires",
-        "failed", "fails",
-        "fresh", "given_up", "group", "inbound", "kills", "last_place", "lost", "moved", "parked", "place",
-        "purges", "repeated", "risks", "settled", "starts", "stored", "twins", "uid", "unsure", "was_parked",
+        "failed", "fails", "fresh", "given_up", "group", "inbound", "kills", "last_place", "lost", "moved",
+        "parked", "place", "purges", "repeated", "risks", "settled", "starts", "stored", "twins", "uid",
+        "unsure", "was_parked",
     )  # fmt: skip
 
     def __init__(
