@@ -32,6 +32,7 @@ from bench.relay.load import Publisher
 from bench.relay.meter import Meter
 from bench.relay.report import machine
 from bench.relay.rounds import Stage
+from bench.relay.shapes import Shape
 from dispatcher.errors import DispatcherError
 from dispatcher.nodes import open_servers
 from dispatcher.protocol import LaneNames
@@ -103,7 +104,7 @@ async def waits(stage: Stage, backlog: int, messages: int, per_second: int) -> t
 
 async def _fill(place: Place, backlog: int) -> None:
     """The first message of the group finds only the consumer that will be stuck."""
-    publisher = Publisher(INBOUND, groups=1, group_prefix=b"blocked")
+    publisher = Publisher(INBOUND, shape=Shape(groups=1), group_prefix=b"blocked")
     await publisher.open(place.amqp_url)
     await publisher.fill(backlog)
     await publisher.close()

@@ -30,6 +30,7 @@ from bench.relay.load import Publisher
 from bench.relay.meter import Meter
 from bench.relay.report import machine
 from bench.relay.rounds import Stage
+from bench.relay.shapes import Shape
 from dispatcher.amqp.link import Link
 from dispatcher.client import GroupConsumer, Message
 from dispatcher.demo.dispatcher_process import DispatcherProcess
@@ -135,7 +136,7 @@ class Subject:
 
 
 async def fill(place: Place, messages: int, groups: int, body_bytes: int) -> None:
-    publisher = Publisher(INBOUND, groups=groups, body_bytes=body_bytes)
+    publisher = Publisher(INBOUND, shape=Shape(groups), body_bytes=body_bytes)
     await publisher.open(place.amqp_url)
     await publisher.fill(messages)
     await publisher.close()

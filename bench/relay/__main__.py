@@ -15,9 +15,19 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench.relay.contenders import Contender, Direct, Exclusive, Naive, Sequenced, Shovel, ShovelAutomatic
+from bench.relay.contenders import (
+    Contender,
+    Direct,
+    Dispatcher,
+    Exclusive,
+    Naive,
+    Sequenced,
+    Shovel,
+    ShovelAutomatic,
+)
 from bench.relay.report import Results, machine, print_table, write_json
 from bench.relay.rounds import Stage
+from bench.relay.shapes import UNIFORM, ZIPF, Shape
 from dispatcher.errors import DispatcherError
 from dispatcher.nodes import open_servers
 
@@ -40,6 +50,10 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--messages", type=int, default=60_000, help="in the queue at first (60000)")
     parser.add_argument("--rounds", type=int, default=3, help="of all contenders in turn (3)")
     parser.add_argument("--contenders", default=DEFAULT, help=f"some of {DEFAULT}")
+    parser.add_argument("--groups", type=_counts, default="1000", help="or several numbers: 1,1000 (1000)")
+    parser.add_argument(
+        "--spread", default=UNIFORM, help=f"of messages over groups: {UNIFORM}, {ZIPF} or both"
+    )
     parser.add_argument("--rate", type=int, default=1_000, help="messages/s of the latency runs (1000)")
     parser.add_argument("--seconds", type=int, default=8, help="of each latency run, 0 for none (8)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
@@ -47,9 +61,35 @@ def arguments(given: list[str]) -> argparse.Namespace:
     unknown = set(options.contenders.split(",")) - set(CONTENDERS)
     if unknown:
         parser.error(f"--contenders: unknown: {', '.join(sorted(unknown))}")
+    unknown = set(options.spread.split(",")) - {UNIFORM, ZIPF}
+    if unknown:
+        parser.error(f"--spread: unknown: {', '.join(sorted(unknown))}")
     if min(options.messages, options.rounds, options.rate) < 1 or options.seconds < 0:
         parser.error("--messages, --rounds and --rate must be at least 1, --seconds at least 0")
     return options
+
+
+def _counts(text: str) -> list[int]:
+    """Raises ValueError, which argparse tells, for what is no list of positive numbers."""
+    counts = [int(part) for part in text.split(",")]
+    if min(counts) < 1:
+        raise ValueError(text)
+    return counts
+
+
+def races(
+    kinds: list[type[Contender]], options: argparse.Namespace
+) -> list[tuple[str, type[Contender], Shape]]:
+    """What is measured, by its name in the table: a dispatcher with every number of groups and every spread,
+    the others with the first of each, for they know no groups."""
+    shapes = [Shape(groups, spread) for groups in options.groups for spread in options.spread.split(",")]
+    found = []
+    for kind in kinds:
+        if issubclass(kind, Dispatcher) and len(shapes) > 1:
+            found += [(f"{kind.name}, {shape}", kind, shape) for shape in shapes]
+        else:
+            found.append((kind.name, kind, shapes[0]))
+    return found
 
 
 class Show:
@@ -84,21 +124,21 @@ async def measure(
     stage: Stage, kinds: list[type[Contender]], options: argparse.Namespace, show: Show
 ) -> Results:
     results = Results()
+    entered = races(kinds, options)
     for number in range(1, options.rounds + 1):
-        for kind in kinds:
+        for name, kind, shape in entered:
             messages = max(1, options.messages // NAIVE_PART) if kind is Naive else options.messages
-            show.doing(f"round {number}: {kind.name}")
-            measured = await stage.throughput(kind, messages)
-            results.add(kind.name, measured)
+            show.doing(f"round {number}: {name}")
+            measured = await stage.throughput(kind, messages, shape)
+            results.add(name, measured)
             own = "" if measured.own_us is None else f", {measured.own_us:.1f} µs of own CPU each"
-            show.done(f"round {number}: {kind.name}: {measured.per_second:,.0f} messages/s{own}")
+            show.done(f"round {number}: {name}: {measured.per_second:,.0f} messages/s{own}")
     if options.seconds:
-        every: list[type[Contender]] = [*kinds, Direct]
-        for kind in every:
-            show.doing(f"latency: {kind.name}")
-            latency = await stage.latency(kind, options.rate * options.seconds, options.rate)
-            results.latencies[kind.name] = latency
-            show.done(f"latency: {kind.name}: p50 {latency.p50_ms:.2f} ms, p99 {latency.p99_ms:.2f} ms")
+        for name, kind, shape in (*entered, (Direct.name, Direct, entered[0][2])):
+            show.doing(f"latency: {name}")
+            latency = await stage.latency(kind, options.rate * options.seconds, options.rate, shape)
+            results.latencies[name] = latency
+            show.done(f"latency: {name}: p50 {latency.p50_ms:.2f} ms, p99 {latency.p99_ms:.2f} ms")
     return results
 
 
@@ -120,7 +160,8 @@ def main() -> int:
             servers = running.enter_context(open_servers())
             stage = Stage(servers)
             kinds = chosen(options.contenders.split(","), stage, console)
-            show = Show(console, options.rounds * len(kinds) + (len(kinds) + 1) * bool(options.seconds))
+            entered = len(races(kinds, options))
+            show = Show(console, options.rounds * entered + (entered + 1) * bool(options.seconds))
             show.begin(running)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 results = runner.run(measure(stage, kinds, options, show))

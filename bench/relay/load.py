@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from pamqp import commands
 
+from bench.relay.shapes import Shape
 from dispatcher.amqp.events import Confirmed, Event
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.properties import string_field
@@ -15,7 +17,8 @@ from dispatcher.amqp.wire import content_frames, pack_u32, publish_frame
 from dispatcher.service.confirms import PublishWindow
 from dispatcher.settings import RabbitSettings
 
-GROUPS: Final = 1_000
+#: A thousand groups in turn.
+EVENLY: Final = Shape()
 BODY_BYTES: Final = 256
 #: Unconfirmed publishes while filling a queue; more only fills the broker's buffers.
 UNCONFIRMED_MAX: Final = 2_000
@@ -27,9 +30,9 @@ SENT_AT_BYTES: Final = 8
 _HEADERS_DELIVERY_MODE_MESSAGE_ID: Final = (1 << 13 | 1 << 12 | 1 << 7).to_bytes(2, "big")
 
 
-def properties(number: int, groups: int = GROUPS, prefix: bytes = b"group") -> bytes:
+def properties(number: int, group: int, prefix: bytes = b"group") -> bytes:
     """Property list of message `number`: its group as a header, persistent, a message id."""
-    table = string_field(b"x-group-id", b"%b-%03d" % (prefix, number % groups))
+    table = string_field(b"x-group-id", b"%b-%03d" % (prefix, group))
     identity = b"%036d" % number
     return b"".join((
         _HEADERS_DELIVERY_MODE_MESSAGE_ID, pack_u32(len(table)), table, b"\x02",
@@ -49,12 +52,13 @@ class Publisher:
         self,
         queue: str,
         *,
-        groups: int = GROUPS,
+        shape: Shape = EVENLY,
         group_prefix: bytes = b"group",
         body_bytes: int = BODY_BYTES,
     ) -> None:
         self._queue = queue
-        self._groups = groups
+        self._shape = shape
+        self._groups: Sequence[int] = ()  # by message
         self._group_prefix = group_prefix
         self._body_bytes = body_bytes
         self._window = PublishWindow()
@@ -71,6 +75,7 @@ class Publisher:
 
     async def fill(self, count: int) -> None:
         """Publish messages 0 to `count` - 1 and wait until the broker has stored all of them."""
+        self._groups = self._shape.group_numbers(count)
         for start in range(0, count, CHUNK):
             self._publish(range(start, min(start + CHUNK, count)), 0)
             await self._until_unanswered(UNCONFIRMED_MAX)
@@ -78,6 +83,7 @@ class Publisher:
 
     async def send_steadily(self, count: int, per_second: int) -> None:
         """Publish `count` messages, each at its time, with the time in it."""
+        self._groups = self._shape.group_numbers(count)
         begun = time.monotonic()
         sent = 0
         while sent < count:
@@ -95,7 +101,7 @@ class Publisher:
         frames = []
         for number in numbers:
             content = body(number, sent_at_ns, self._body_bytes)
-            listed = properties(number, self._groups, self._group_prefix)
+            listed = properties(number, self._groups[number], self._group_prefix)
             frames.append(self._method)
             frames.append(content_frames(self._channel, listed, content, self._link.frame_max))
         last = self._link.write(self._channel, b"".join(frames), len(numbers))

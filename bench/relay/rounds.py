@@ -16,6 +16,7 @@ from bench.relay import cpu
 from bench.relay.contenders import INBOUND, Contender, Place, declare
 from bench.relay.load import Publisher
 from bench.relay.meter import Meter
+from bench.relay.shapes import Shape
 from dispatcher.errors import DispatcherError
 from dispatcher.nodes import Management, Servers, with_vhost
 
@@ -61,11 +62,11 @@ class Stage:
         rabbitmq, store = self._api.request("overview"), self._redis.info("server")
         self.versions = {"rabbitmq": rabbitmq["rabbitmq_version"], "redis": store["redis_version"]}
 
-    async def throughput(self, kind: type[Contender], messages: int) -> Throughput:
+    async def throughput(self, kind: type[Contender], messages: int, shape: Shape) -> Throughput:
         """Relay a queue of `messages` that was filled before. Raises DispatcherError when it gets stuck."""
         meter = Meter(messages)
         async with self.place() as place, _opened(kind, place, meter) as contender:
-            publisher = Publisher(INBOUND)
+            publisher = Publisher(INBOUND, shape=shape)
             await publisher.open(place.amqp_url)
             await publisher.fill(messages)
             await publisher.close()
@@ -81,11 +82,11 @@ class Stage:
                 _us(redis_s, messages),
             )  # fmt: skip
 
-    async def latency(self, kind: type[Contender], messages: int, per_second: int) -> Latency:
+    async def latency(self, kind: type[Contender], messages: int, per_second: int, shape: Shape) -> Latency:
         """Send at a steady rate and see when each arrives."""
         meter = Meter(messages, latencies=True)
         async with self.place() as place, _opened(kind, place, meter) as contender:
-            publisher = Publisher(INBOUND)
+            publisher = Publisher(INBOUND, shape=shape)
             await publisher.open(place.amqp_url)
             await contender.start()
             await asyncio.sleep(min(WARM_UP_S, messages / per_second / 4))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from bench.relay.meter import Meter
 from bench.relay.report import Results
 from bench.relay.rounds import Latency, Throughput
+from bench.relay.shapes import ZIPF, Shape
 from dispatcher.nodes import Management, Servers
 
 ROOT = Path(__file__).parents[2]
@@ -56,12 +58,36 @@ def test_every_contender_is_measured(servers: Servers, tmp_path: Path) -> None:
     [
         (("--contenders", "exclusive,nobody"), "unknown: nobody"),
         (("--messages", "0"), "must be at least 1"),
+        (("--groups", "10,0"), "--groups"),
+        (("--groups", "many"), "--groups"),
+        (("--spread", "even"), "--spread: unknown: even"),
     ],
 )
 def test_wrong_options_are_named(servers: Servers, options: tuple[str, str], problem: str) -> None:
     ended = _bench(servers, *options)
     assert ended.returncode == 2
     assert problem in ended.stderr
+
+
+@pytest.mark.slow
+def test_a_dispatcher_is_measured_with_every_number_of_groups(servers: Servers) -> None:
+    few = ("--messages", "300", "--rounds", "1", "--seconds", "0", "--contenders", "exclusive")
+    ended = _bench(servers, *few, "--groups", "1,50", "--spread", "zipf")
+    assert ended.returncode == 0, ended.stderr
+    for shape in ("1 groups by Zipf", "50 groups by Zipf"):
+        assert f"round 1: dispatcher, exclusive, {shape}:" in ended.stdout
+
+
+def test_messages_are_spread_over_their_groups() -> None:
+    assert Shape(3).group_numbers(7) == [0, 1, 2, 0, 1, 2, 0]
+    by_zipf = Shape(100, ZIPF).group_numbers(20_000)
+    assert by_zipf == Shape(100, ZIPF).group_numbers(20_000)
+    counted = Counter(by_zipf)
+    assert set(counted) == set(range(100))
+    # The first gets 1/5.19 of all, twice as many as the second and ten times as many as the tenth.
+    assert 3_500 < counted[0] < 4_200
+    assert 1.7 < counted[0] / counted[1] < 2.3
+    assert 8 < counted[0] / counted[9] < 12.5
 
 
 def test_servers_that_do_not_answer_end_it_in_one_line() -> None:
