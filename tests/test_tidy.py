@@ -19,7 +19,19 @@ FUNCTION_LINES_MAX = 60
 SHORT_FUNCTION_LINES = 25
 SHORT_FUNCTIONS_SHARE_MIN = 0.9
 BANNED_NAMES = {"util", "utils", "helper", "helpers", "manager", "info", "misc", "common"}
-EDGES = {"amqp", "bench", "cli", "client", "config", "demo", "http", "nodes", "redis_store", "service"}
+EDGES = {
+    "amqp",
+    "bench",
+    "cli",
+    "client",
+    "config",
+    "demo",
+    "http",
+    "ledger",
+    "nodes",
+    "redis_store",
+    "service",
+}
 CORE_MUST_NOT_IMPORT = {"asyncio", "logging", "random", "secrets", "socket", "threading", "time"}
 #: A test waits for a condition (tests/waiting.py). These sleep for another reason.
 SLEEPING_TESTS = {

@@ -26,6 +26,7 @@ from aiormq.exceptions import (
 from pamqp.commands import Basic
 from yarl import URL
 
+from dispatcher.alarm import Timer
 from dispatcher.client.library_logs import mark_as_ours
 from dispatcher.client.links import (
     AMQP_HEARTBEAT_S,
@@ -37,7 +38,6 @@ from dispatcher.client.links import (
     Endpoint,
     Publication,
     Receiver,
-    Timer,
     error_text,
 )
 from dispatcher.client.tap import Delivery, DeliveryTap

@@ -12,9 +12,10 @@ from itertools import count
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from dispatcher import protocol
+from dispatcher.alarm import Alarm
 from dispatcher.client import properties as amqp_properties
 from dispatcher.client.copies import Copy
-from dispatcher.client.links import NOT_TAKEN, REFUSAL_CODES, Loop, MakeLink, Publication, Timer
+from dispatcher.client.links import NOT_TAKEN, REFUSAL_CODES, Loop, MakeLink, Publication
 from dispatcher.client.losses import Losses
 from dispatcher.client.membership import Membership
 from dispatcher.client.orders import Finish, Lose, OpenQueue, Order, Publish
@@ -79,8 +80,7 @@ class ConsumerEngine(Generic[M]):
         self._listener = listener
         self._link = make_link(self)
         self._step_asked = False
-        self._timer: Timer | None = None
-        self._timer_at_ms = 0
+        self._alarm = Alarm(loop.call_later, self._step)
         self._message_ids = count(1)
         self._error: Exception | None = None
         self._losses = Losses()
@@ -208,21 +208,8 @@ class ConsumerEngine(Generic[M]):
         self._step_asked = False
         now_ms = self._loop.now_ms()
         self._carry_out_all(self._membership.poll(now_ms))
-        self._set_timer(now_ms)
+        self._alarm.set(self._membership.next_deadline_ms(), now_ms)
         self._listener.changed()
-
-    def _set_timer(self, now_ms: int) -> None:
-        deadline_ms = self._membership.next_deadline_ms()
-        if self._timer is not None and (deadline_ms is None or deadline_ms < self._timer_at_ms):
-            self._timer.cancel()
-            self._timer = None
-        if self._timer is None and deadline_ms is not None:
-            self._timer_at_ms = deadline_ms
-            self._timer = self._loop.call_later(max(0, deadline_ms - now_ms), self._timer_fired)
-
-    def _timer_fired(self) -> None:
-        self._timer = None
-        self._step()
 
     def _carry_out_all(self, orders: list[Order]) -> None:
         for order in orders:

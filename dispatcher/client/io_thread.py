@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from pika.adapters.select_connection import IOLoop
 
+from dispatcher.alarm import Timer
 from dispatcher.client.library_logs import mark_as_ours
-from dispatcher.client.links import Timer
 
 LOG: Final = logging.getLogger("dispatcher.client")
 

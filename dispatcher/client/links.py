@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from dispatcher.alarm import Timer
 from dispatcher.client.tap import Delivery
 from dispatcher.errors import ConfigurationError
 from dispatcher.urls import BrokerAddress, parse_broker_url
@@ -141,10 +142,6 @@ class Link(Protocol):
 
     def close(self) -> None:
         """End everything; answered by `closed`."""
-
-
-class Timer(Protocol):
-    def cancel(self) -> None: ...
 
 
 class Loop(Protocol):

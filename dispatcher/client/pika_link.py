@@ -13,6 +13,7 @@ import pika
 from pika import exceptions
 from pika.spec import Basic
 
+from dispatcher.alarm import Timer
 from dispatcher.client.io_thread import IoThread
 from dispatcher.client.links import (
     AMQP_HEARTBEAT_S,
@@ -24,7 +25,6 @@ from dispatcher.client.links import (
     Endpoint,
     Publication,
     Receiver,
-    Timer,
     error_text,
 )
 from dispatcher.client.tap import Delivery, DeliveryTap
