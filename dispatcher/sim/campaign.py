@@ -36,14 +36,18 @@ class Outcome:
 
 def run_scenario(scenario: Scenario, *, plants: Sequence[object] = (), verbose: bool = False) -> Outcome:
     """One run. The same scenario always has the same outcome."""
-    world = World(scenario, plants=plants, verbose=verbose)
     collecting = gc.isenabled()
     gc.disable()  # a run is short, and all that it made goes at its end
     try:
-        failure = world.run()
+        return _run(World(scenario, plants=plants, verbose=verbose), verbose)
     finally:
+        gc.collect(0)  # all of it is young
         if collecting:
             gc.enable()
+
+
+def _run(world: World, verbose: bool) -> Outcome:
+    failure = world.run()
     checker, problem = "", None
     events: tuple[str, ...] = ()
     if failure is not None:
@@ -53,7 +57,7 @@ def run_scenario(scenario: Scenario, *, plants: Sequence[object] = (), verbose: 
             checker, problem = "crash", "".join(traceback.format_exception(failure))
     if failure is not None or verbose:
         events = tuple(narrate(world.history, world.begun_at_ms, None if verbose else EVENTS_KEPT))
-    scheduler = world.scheduler
+    scheduler, scenario = world.scheduler, world.scenario
     return Outcome(
         scenario.seed, checker, problem, events, len(scenario.messages),
         scheduler.now_ms - world.begun_at_ms, scheduler.steps, world.met(),
@@ -70,13 +74,13 @@ def run_seeds(
     """The outcomes of many seeds, as they come."""
     work = [(seed, messages, plants) for seed in seeds]
     if jobs == 1:
-        yield from map(_run, work)
+        yield from map(_run_work, work)
         return
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap_unordered(_run, work, chunksize=_CHUNK)
+        yield from pool.imap_unordered(_run_work, work, chunksize=_CHUNK)
 
 
-def _run(work: tuple[int, int | None, Sequence[object]]) -> Outcome:
+def _run_work(work: tuple[int, int | None, Sequence[object]]) -> Outcome:
     seed, messages, plants = work
     return run_scenario(make_scenario(seed, messages), plants=plants)
 

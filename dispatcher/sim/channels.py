@@ -200,26 +200,21 @@ class BrokerChannel:
 
     def send_confirms(self) -> None:
         """Answer what is due: one `multiple` for the oldest ones without a gap, the others singly."""
-        down, number = self.connection.down, self.number
-        for tag in self._nacked:
-            down.send(Confirmed(number, tag, False, True))
-        self._nacked.clear()
-        done = 0
-        for tag, answered in self._unconfirmed.items():
-            if not answered:
-                break
-            done = tag
-        if done:
-            multiple = True
-            if self.connection.broker.scheduler.random.random() < 0.3:
-                for tag in [t for t in self._unconfirmed if t <= done]:
-                    down.send(Confirmed(number, tag, False, False))
-                multiple = False
-            if multiple:
-                down.send(Confirmed(number, done, True, False))
-            for tag in [t for t in self._unconfirmed if t <= done]:
-                del self._unconfirmed[tag]
-        rest = [tag for tag, answered in self._unconfirmed.items() if answered]
-        for tag in rest:
-            del self._unconfirmed[tag]
+        down, number, unconfirmed = self.connection.down, self.number, self._unconfirmed
+        if self._nacked:
+            for tag in self._nacked:
+                down.send(Confirmed(number, tag, False, True))
+            self._nacked.clear()
+        answered = [tag for tag, is_answered in unconfirmed.items() if is_answered]
+        if not answered:
+            return
+        first_open = next((tag for tag, is_answered in unconfirmed.items() if not is_answered), None)
+        for tag in answered:
+            del unconfirmed[tag]
+        oldest = [tag for tag in answered if first_open is None or tag < first_open]
+        if oldest and self.connection.broker.scheduler.random.random() >= 0.3:
+            down.send(Confirmed(number, oldest[-1], True, False))
+        else:
+            oldest = []
+        for tag in answered[len(oldest) :]:
             down.send(Confirmed(number, tag, False, False))

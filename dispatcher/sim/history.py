@@ -339,13 +339,15 @@ class History:
     def _tell_checkers(self, facts: Facts) -> None:
         if not (facts.flags or facts.dispatched or facts.results):
             return
-        for checker in self.checkers:
-            for key, row in facts.flags.items():
-                checker.flagged(key, row)
-            for hand_over in facts.dispatched:
-                checker.dispatched(self.lives[hand_over.uid], hand_over)
-            for uuid, result in facts.results.items():
-                checker.operated(uuid, result)
+        for key, row in facts.flags.items():
+            for told in self._watchers("flagged"):
+                told(key, row)
+        for hand_over in facts.dispatched:
+            for told in self._watchers("dispatched"):
+                told(self.lives[hand_over.uid], hand_over)
+        for uuid, result in facts.results.items():
+            for told in self._watchers("operated"):
+                told(uuid, result)
 
     def _take(self, incarnation: str, n: int, lane_epoch: int) -> None:
         """Its settles behind the marker that ended it do not count."""

@@ -22,22 +22,22 @@ BEGINNING_MS = 1_750_000_000_000
 class Handle:
     """A callback that was asked for. Cancelling it is all that can be done with it."""
 
-    __slots__ = ("_callback", "_args", "process")
+    __slots__ = ("args", "callback", "process")
 
     def __init__(self, process: ProcessLoop | None, callback: Callable[..., object], args: Any) -> None:
         self.process = process
-        self._callback: Callable[..., object] | None = callback
-        self._args = args
+        self.callback: Callable[..., object] | None = callback  # None: cancelled
+        self.args = args
 
     def cancel(self) -> None:
-        self._callback = None
+        self.callback = None
 
     def cancelled(self) -> bool:
-        return self._callback is None
+        return self.callback is None
 
     def run(self) -> None:
-        if self._callback is not None:
-            self._callback(*self._args)
+        if self.callback is not None:
+            self.callback(*self.args)
 
 
 class Scheduler:
@@ -82,24 +82,28 @@ class Scheduler:
             self._entered = None
             asyncio._set_running_loop(outer)
 
-    def enter(self, process: ProcessLoop) -> None:
-        """What runs now runs in that process."""
-        if self._entered is not process:
-            self._entered = process
-            asyncio._set_running_loop(process.loop)
-
     def _run_ready(self) -> None:
+        """Run what is due, in its order. The inner loop of every run: it calls nothing else."""
         ready, failures = self._ready, self.failures
         while ready and not failures:
             handle = ready.popleft()
+            self.steps += 1
+            callback = handle.callback
+            if callback is None:
+                continue
             process = handle.process
             if process is None:
-                handle.run()
+                callback(*handle.args)
             elif process.frozen is not None:
                 process.frozen.append(handle)
             elif not process.dead:
-                process.run_handle(handle)
-            self.steps += 1
+                if self._entered is not process:
+                    self._entered = process
+                    asyncio._set_running_loop(process.loop)
+                try:
+                    callback(*handle.args)
+                except Exception as failure:
+                    failures.append((process.name, failure))
 
     def thaw(self, handles: list[Handle]) -> None:
         """Run what has waited, before whatever else this moment brings."""
@@ -123,16 +127,6 @@ class ProcessLoop:
         self.loop = cast(asyncio.AbstractEventLoop, self)
 
     # -- life --
-
-    def run_handle(self, handle: Handle) -> None:
-        callback = handle._callback
-        if callback is None:
-            return
-        self.scheduler.enter(self)
-        try:
-            callback(*handle._args)
-        except Exception as failure:
-            self.scheduler.failures.append((self.name, failure))
 
     def freeze(self) -> None:
         """SIGSTOP: nothing runs, what comes in waits."""
