@@ -3,7 +3,8 @@
 A single ack makes RabbitMQ walk, twice, over every unacked delivery before it: 0.2 ms with some hundreds of
 them, three times what relaying a message costs, and its queue delivers nothing meanwhile. So what is settled
 behind unsettled deliveries waits for these, unless few are before it, it has waited for long, the window
-is nearly full of such, or it is nearly full and somebody with free capacity awaits what is behind it.
+is nearly full of such, or it is nearly full and somebody with free capacity awaits what is behind it. And
+what has waited long enough goes a few at a time: a delivery stands behind all acks that were sent before it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,13 @@ AWAITED_ACK_DELAY_US: Final = 25
 #: What is awaited may cost half a millisecond. More would not help: the queue would deliver nothing
 #: meanwhile.
 AWAITED_BEFORE: Final = 1_000
+#: What is due at one look is spread over this long, in slices so far apart. In one piece hundreds of single
+#: acks (a backlog was parked, or settles behind a stuck prefetch) kept the queue from delivering for up to a
+#: second.
+SPREAD_MS: Final = 500
+SLICE_MS: Final = 5
+#: So many in one slice delay nothing much.
+SLICE_MIN: Final = 4
 
 
 class Ack(NamedTuple):
@@ -49,6 +57,10 @@ class AckWindow:
         self._waiting_heap: list[int] = []  # the same tags, lowest first, and some that are acked since
         self.resize(prefetch)
         self._look_at_ms: int | None = None  # when to look for single acks again
+        self._front, self._front_since_ms = 0, 0  # the lowest unsettled one
+        self._due_now: deque[int] = deque()  # as the latest look found, lowest first; some are acked since
+        self._slice = SLICE_MIN
+        self._slice_at_ms = 0
         self._settled: deque[int] = deque()  # in the order of their settles, until `take_acked`
 
     def resize(self, prefetch: int) -> None:
@@ -80,6 +92,8 @@ class AckWindow:
         if not self._fresh and not self._waiting:
             return []
         lowest = next(iter(self._unsettled), self._delivered + 1)
+        if lowest != self._front:
+            self._front, self._front_since_ms = lowest, now_ms
         waiting, heap = self._waiting, self._waiting_heap
         last = 0
         for tag in self._fresh:
@@ -94,28 +108,53 @@ class AckWindow:
             if waiting.pop(tag, None) is not None:  # a multiple ack must name a tag that is not acked yet
                 last = max(last, tag)
         acks = [Ack(last, True)] if last else []
+        if waiting:
+            acks += self._singly(list(waiting) if everything else self._to_be_acked(now_ms, awaited=awaited))
         if not waiting:
             self._look_at_ms = None
-        elif everything or len(waiting) > self._nearly_full:
-            acks += self._singly(list(waiting))
-        elif awaited and len(self._unsettled) + len(waiting) >= self._nearly_full:
-            acks += self._in_time(now_ms, self._awaited_delay_ms, AWAITED_BEFORE)
-        else:
-            acks += self._in_time(now_ms, SINGLE_ACK_DELAY_MS, FEW_BEFORE)
+            self._due_now.clear()
         return acks
 
-    def _in_time(self, now_ms: int, delay_ms: int, before: int) -> list[Ack]:
-        """Look now, if it is time, and say when to look again."""
+    def _to_be_acked(self, now_ms: int, *, awaited: bool) -> list[int]:
+        """Those of the waiting that are acked singly now."""
+        if len(self._waiting) > self._nearly_full:
+            return list(self._waiting)
+        if awaited and len(self._unsettled) + len(self._waiting) >= self._nearly_full:
+            self._due_now.clear()  # what is left of it is found again
+            return self._look(now_ms, self._awaited_delay_ms, AWAITED_BEFORE)
+        return self._next_slice(now_ms)
+
+    def _look(self, now_ms: int, delay_ms: int, before: int) -> list[int]:
+        """What is due, if it is time to look for that; and say when to look again."""
         look_at_ms = now_ms + delay_ms if self._look_at_ms is None else self._look_at_ms
-        acks: list[Ack] = []
+        due: list[int] = []
         if look_at_ms <= now_ms:
-            acks = self._singly(self._due(now_ms, delay_ms, before))
+            due = self._due(now_ms, delay_ms, before)
             look_at_ms = now_ms + delay_ms
-        self._look_at_ms = min(look_at_ms, now_ms + delay_ms) if self._waiting else None
-        return acks
+        self._look_at_ms = min(look_at_ms, now_ms + delay_ms)
+        return due
+
+    def _next_slice(self, now_ms: int) -> list[int]:
+        """The next few of what is due."""
+        due = self._look(now_ms, SINGLE_ACK_DELAY_MS, FEW_BEFORE)
+        if due:
+            self._due_now = deque(sorted(due))
+            self._slice = max(SLICE_MIN, -(-len(due) * SLICE_MS // SPREAD_MS))
+        if not self._due_now or now_ms < self._slice_at_ms:
+            return []
+        self._slice_at_ms = now_ms + SLICE_MS
+        taken: list[int] = []
+        while self._due_now and len(taken) < self._slice:
+            tag = self._due_now.popleft()
+            if tag in self._waiting:
+                taken.append(tag)
+        return taken
 
     def _due(self, now_ms: int, delay_ms: int, before: int) -> list[int]:
-        """Those that have waited this long with at most so many before them, or too long."""
+        """Those that have waited this long with at most so many before them, or too long. Behind a stuck one
+        there is nothing to wait for."""
+        if now_ms - self._front_since_ms >= SINGLE_ACK_DELAY_MS_MAX:
+            before = AWAITED_BEFORE
         cheap = next(islice(self._unsettled, before, None), self._delivered + 1)
         soon_ms, late_ms = now_ms - delay_ms, now_ms - SINGLE_ACK_DELAY_MS_MAX
         return [
@@ -129,7 +168,6 @@ class AckWindow:
             del self._waiting[tag]
         if not self._waiting:
             self._waiting_heap.clear()
-            self._look_at_ms = None
         return [Ack(tag, False) for tag in sorted(tags)]
 
     def take_acked(self) -> int:
@@ -151,4 +189,6 @@ class AckWindow:
 
     def deadline_ms(self) -> int | None:
         """When `take` should be called for those that wait."""
-        return self._look_at_ms
+        if self._look_at_ms is None or not self._due_now:
+            return self._look_at_ms
+        return min(self._look_at_ms, self._slice_at_ms)

@@ -11,6 +11,9 @@ from dispatcher.service.ack_window import (
     FEW_BEFORE,
     SINGLE_ACK_DELAY_MS,
     SINGLE_ACK_DELAY_MS_MAX,
+    SLICE_MIN,
+    SLICE_MS,
+    SPREAD_MS,
     Ack,
     AckWindow,
 )
@@ -105,6 +108,69 @@ def test_what_nobody_awaits_may_wait() -> None:
     window = _window(100, 100, prefetch=100)
     for now_ms in range(0, SINGLE_ACK_DELAY_MS_MAX, 100):
         assert window.take(now_ms, awaited=False) == []
+
+
+def test_many_that_are_due_go_a_few_at_a_time_so_that_deliveries_come_between() -> None:
+    count = 1_000
+    window = _window(count + 1, *range(2, count + 2))
+    assert window.take(0) == []
+    acked: list[int] = []
+    now_ms = SINGLE_ACK_DELAY_MS_MAX + SINGLE_ACK_DELAY_MS  # no look before: they are found all at once
+    end_ms = now_ms + SPREAD_MS * 6
+    most = count * SLICE_MS // SPREAD_MS
+    while window.deadline_ms() is not None and now_ms < end_ms:
+        acks = window.take(now_ms)
+        assert 1 <= len(acks) <= most
+        assert window.take(now_ms) == []  # what wakes us up for other reasons changes nothing
+        acked += [ack.tag for ack in acks]
+        deadline_ms = window.deadline_ms()
+        now_ms = now_ms + SLICE_MS if deadline_ms is None else deadline_ms
+    assert acked == list(range(2, count + 2))
+
+
+def test_what_is_awaited_while_slices_are_left_does_not_wake_us_up_for_nothing() -> None:
+    prefetch = 200
+    window = _window(prefetch, *range(101, prefetch + 1), prefetch=prefetch * 2)
+    window.take(0)
+    now_ms = SINGLE_ACK_DELAY_MS_MAX + SINGLE_ACK_DELAY_MS
+    assert len(window.take(now_ms)) < 100, "slices are left"
+    window.resize(prefetch)
+    now_ms += 2 * SLICE_MS
+    window.take(now_ms, awaited=True)
+    deadline_ms = window.deadline_ms()
+    assert deadline_ms is None or deadline_ms > now_ms
+
+
+def test_few_that_are_due_go_at_once() -> None:
+    window = _window(SLICE_MIN + 1, *range(2, SLICE_MIN + 2))
+    window.take(0)
+    assert len(window.take(SINGLE_ACK_DELAY_MS)) == SLICE_MIN
+
+
+def test_what_was_to_be_acked_singly_is_covered_by_a_multiple_ack_that_comes_first() -> None:
+    window = _window(50, *range(2, 51))
+    window.take(0)
+    broker = Broker(50)
+    for ack in window.take(SINGLE_ACK_DELAY_MS):
+        broker.obey(ack)
+    window.settle(1)
+    for ack in window.take(SINGLE_ACK_DELAY_MS + 1):
+        broker.obey(ack)
+    assert not broker.unacked
+    assert window.deadline_ms() is None
+
+
+def test_behind_a_stuck_one_nothing_waits_for_it_any_more() -> None:
+    early, near, far = AWAITED_BEFORE, AWAITED_BEFORE + 1, AWAITED_BEFORE + 5
+    window = _window(far, early)
+    window.take(0)
+    stuck_ms = SINGLE_ACK_DELAY_MS_MAX + SINGLE_ACK_DELAY_MS
+    assert window.take(stuck_ms) == [Ack(early, False)]
+    window.settle(near)
+    window.settle(far)
+    assert window.take(stuck_ms) == []
+    assert window.take(stuck_ms + SINGLE_ACK_DELAY_MS) == [Ack(near, False)]
+    assert window.take(stuck_ms + SINGLE_ACK_DELAY_MS_MAX + SINGLE_ACK_DELAY_MS) == [Ack(far, False)]
 
 
 def test_each_waits_from_its_own_settle() -> None:
