@@ -30,9 +30,10 @@ from dispatcher.settings import (
     Settings,
     lane_name_problem,
 )
+from dispatcher.settings_parts import LedgerSettings
 from dispatcher.settings_types import FROM_FILE
 
-TOP_KEYS: Final = ("rabbitmq", "redis", "http", "prefix", "defaults", "match", "lanes")
+TOP_KEYS: Final = ("rabbitmq", "redis", "http", "ledger", "prefix", "defaults", "match", "lanes")
 #: Nobody writes more than this by hand, and YAML is slow to read.
 FILE_BYTES_MAX: Final = 4 << 20
 _PATTERN_SEGMENT = re.compile(r"#|[A-Za-z0-9_*-]+")
@@ -96,11 +97,14 @@ class _Loader:
         rabbitmq = self._section("rabbitmq", RabbitSettings)
         redis = self._section("redis", RedisSettings)
         http = self._section("http", HttpSettings)
+        ledger = None
+        if self._document.get("ledger") is not None:
+            ledger = self._section("ledger", LedgerSettings)
         prefix = self._prefix()
         lanes = self._lanes(prefix or DEFAULT_PREFIX)
         if rabbitmq is None or redis is None or http is None or prefix is None or not lanes:
             return None
-        return Settings(rabbitmq=rabbitmq, redis=redis, http=http, prefix=prefix, lanes=lanes)
+        return Settings(rabbitmq=rabbitmq, redis=redis, http=http, ledger=ledger, prefix=prefix, lanes=lanes)
 
     def _section(self, key: str, model: type[_Model]) -> _Model | None:
         value = self._document.get(key, {})

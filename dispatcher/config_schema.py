@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
 from dispatcher.settings import (
@@ -17,12 +18,12 @@ from dispatcher.settings import (
     RetrySettings,
     Settings,
 )
-from dispatcher.settings_parts import DedupSettings, RebalanceSettings, StartSettings
+from dispatcher.settings_parts import DedupSettings, LedgerSettings, RebalanceSettings, StartSettings
 from dispatcher.settings_types import Kind
 
 _MODELS: Final[tuple[type[BaseModel], ...]] = (
     RabbitSettings, RedisSettings, HttpSettings, InboundSettings, RetrySettings, StartSettings,
-    RebalanceSettings, DedupSettings, LaneDefaults, LaneSettings,
+    RebalanceSettings, DedupSettings, LedgerSettings, LaneDefaults, LaneSettings,
 )  # fmt: skip
 
 
@@ -53,7 +54,7 @@ def json_schema() -> dict[str, Any]:
     for section in ("rabbitmq", "redis", "http"):
         properties[section].pop("default", None)
     schema["properties"] = {
-        **{key: properties[key] for key in ("rabbitmq", "redis", "http", "prefix")},
+        **{key: properties[key] for key in ("rabbitmq", "redis", "http", "ledger", "prefix")},
         "defaults": {"$ref": "#/$defs/LaneDefaults", "description": "Keys for every lane."},
         "match": {
             "type": "array",
@@ -76,9 +77,17 @@ def _of(model: type[BaseModel]) -> dict[str, Any]:
 def _show_defaults(model: type[BaseModel], properties: dict[str, Any]) -> None:
     """Defaults as the file would have them: `5s`, not 5000."""
     for name, field in model.model_fields.items():
-        kind = next((item for item in field.metadata if isinstance(item, Kind)), None)
+        kind = next((item for item in _metadata(field) if isinstance(item, Kind)), None)
         shown = properties.get(field.alias or name, {})
         if isinstance(field.default, BaseModel):
             del shown["default"]  # its keys have theirs
-        if kind is not None and "default" in shown:
+        if kind is not None and shown.get("default") is not None:
             shown["default"] = kind.show(field.default)
+
+
+def _metadata(field: FieldInfo) -> list[Any]:
+    """Also that of a value that may be null instead."""
+    parts = get_args(field.annotation)
+    if type(None) not in parts:
+        return field.metadata
+    return [item for part in parts for item in getattr(part, "__metadata__", ())]

@@ -17,14 +17,16 @@ from dispatcher.settings_parts import (
     DedupSettings,
     ExhaustedAct,
     HistorySettings,
+    LedgerSettings,
     Model,
     OverdueAct,
     PlacementName,
     PolicyName,
     RebalanceSettings,
+    SequenceCheck,
     StartSettings,
 )
-from dispatcher.settings_types import Choice, Chosen, Duration, Flag, Integer, OneOf, Size, Text
+from dispatcher.settings_types import Choice, Chosen, Duration, Flag, Integer, OneOf, Size, Switch, Text
 from dispatcher.urls import (
     BrokerAddress,
     StoreAddress,
@@ -301,7 +303,10 @@ class LaneDefaults(Model):
     dedup: DedupSettings | None = Field(
         default=None, description="Drop messages whose message_id came before, within a window; null: none."
     )
-
+    sequence_check: Annotated[SequenceCheck, Switch(SequenceCheck)] = Field(
+        default=SequenceCheck.OFF,
+        description="Numbers of sequence_header that repeat or leave a gap in their group: report, or off.",
+    )
     history: HistorySettings | None = Field(
         default=None, description="Keep everything that comes in, in a stream, for `replay`; null: nothing."
     )
@@ -336,6 +341,9 @@ class Settings(Model):
     prefix: Annotated[str, Text(_short_string)] = Field(
         default=DEFAULT_PREFIX,
         description="First word of all names that the dispatcher uses on the broker and in Redis.",
+    )
+    ledger: LedgerSettings | None = Field(
+        default=None, description="Record every decision in Parquet files; null: none."
     )
     lanes: dict[str, LaneSettings] = Field(min_length=1, description="The lanes by name.")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from dispatcher.settings_parts import ExhaustedAct, OverdueAct, PolicyName
+from dispatcher.settings_parts import ExhaustedAct, OverdueAct, PolicyName, SequenceCheck
 
 if TYPE_CHECKING:
     from dispatcher.settings import LaneDefaults
@@ -29,6 +29,8 @@ def lane_conflicts(lane: LaneDefaults) -> list[Conflict]:
     if lane.on_ack_timeout is OverdueAct.EVICT and lane.ack_timeout_ms is None:
         found.append(Conflict(("on_ack_timeout", "ack_timeout"), "evict needs an ack_timeout"))
     found += _of_concurrent(lane)
+    if lane.sequence_check is not SequenceCheck.OFF and lane.sequence_header is None:
+        found.append(Conflict(("sequence_check", "sequence_header"), "needs a sequence_header"))
     if lane.sequence_header is not None and lane.sequence_header in lane.group_header:
         found.append(Conflict(("sequence_header", "group_header"), "is a group header too"))
     if lane.first_header is not None and lane.first_header in (*lane.group_header, lane.sequence_header):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dispatcher.settings_types import Choice, Duration, Flag, Integer
+from dispatcher.settings_types import Choice, Duration, Flag, Integer, Size, Text
 from dispatcher.urls import redact
 
 #: More than a lane is measured with.
@@ -62,6 +62,13 @@ class PauseName(StrEnum):
     NONE = "none"
 
 
+class SequenceCheck(StrEnum):
+    """What is done about gaps in the numbers that producers give to the messages of a group."""
+
+    OFF = "off"
+    REPORT = "report"
+
+
 class PlacementName(StrEnum):
     """Which consumer a new group goes to."""
 
@@ -97,6 +104,29 @@ class HistorySettings(Model):
 
     max_age_ms: Annotated[int, Duration(1_000, MAX_AGE_MS_MAX)] = Field(
         alias="max_age", description="At least for so long: RabbitMQ deletes whole segments of the stream."
+    )
+
+
+class LedgerSettings(Model):
+    """Where the ledger is written, and how much of it is kept."""
+
+    path: Annotated[str, Text()] = Field(description="A directory, or its URL: file://, s3://, gs:// …")
+    max_age_ms: Annotated[int, Duration(1_000, MAX_AGE_MS_MAX)] | None = Field(
+        default=30 * 24 * 3_600_000, alias="max_age", description="Older files are deleted; null: none."
+    )
+    max_bytes: Annotated[int, Size(1, 1 << 50)] | None = Field(
+        default=10 << 30, description="Beyond that the oldest files are deleted; null: none."
+    )
+    file_age_ms: Annotated[int, Duration(100, 3_600_000)] = Field(
+        default=10_000, alias="file_age", description="A file is written so long after its first record."
+    )
+    file_rows: Annotated[int, Integer(1, 10_000_000)] = Field(
+        default=100_000, description="Or when it has so many records."
+    )
+    memory_bytes: Annotated[int, Size(1 << 20, 1 << 40)] = Field(
+        default=64 << 20,
+        alias="memory",
+        description="For what is not written; beyond that records are dropped.",
     )
 
 

@@ -186,6 +186,17 @@ class Choice(Kind):
         return value.value
 
 
+@dataclass(frozen=True)
+class Switch(Choice):
+    """The same with the word `off`, which YAML takes for false."""
+
+    def read(self, value: Any, from_file: bool) -> StrEnum:
+        return super().read("off" if value is False else value, from_file)
+
+    def schema(self) -> dict[str, Any]:
+        return {"enum": [*super().schema()["enum"], False]}
+
+
 class Chosen(NamedTuple):
     """What `OneOf` read: a word alone, or the one key of a mapping with its value."""
 

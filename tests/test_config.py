@@ -11,7 +11,7 @@ import pytest
 from dispatcher import config
 from dispatcher.errors import ConfigurationError
 from dispatcher.settings import InboundSettings, Settings
-from dispatcher.settings_parts import PolicyName
+from dispatcher.settings_parts import PolicyName, SequenceCheck
 from dispatcher.settings_types import Chosen
 
 CONTRACT_EXAMPLE = """
@@ -78,6 +78,7 @@ def test_defaults_are_the_contracts() -> None:
     assert (lane.look_ahead, lane.look_ahead_bytes) == (10_000, 256 * 1024 * 1024)
     assert lane.park_after_ms == 600_000
     assert lane.dedup is None
+    assert lane.sequence_check is SequenceCheck.OFF
     assert lane.retry.attempts == 3
     assert (settings.prefix, settings.redis.timeout_ms, settings.rabbitmq.heartbeat_ms) == (
         "dispatch", 2_000, 10_000,
@@ -103,6 +104,7 @@ def test_every_key_arrives_under_its_attribute() -> None:
             park_after: 90s
             retry: {attempts: 5}
             dedup: {window: 10m, max_ids: 5000}
+            sequence_check: off
         """).lanes["a"]
     assert lane.inbound == (InboundSettings(queue="q", weight=7, declare=True),)
     assert lane.group_header == ("JMSXGroupID", "property:message_id", "routing_key")
@@ -114,6 +116,7 @@ def test_every_key_arrives_under_its_attribute() -> None:
     assert lane.retry.attempts == 5
     assert lane.dedup is not None
     assert (lane.dedup.window_ms, lane.dedup.max_ids) == (600_000, 5_000)
+    assert lane.sequence_check is SequenceCheck.OFF, "which YAML reads as false"
 
 
 def test_lane_beats_first_match_beats_defaults() -> None:

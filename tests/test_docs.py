@@ -71,6 +71,7 @@ def schema_keys() -> dict[str, Any]:
     found = {"prefix": schema["properties"]["prefix"]["default"]}
     places = (
         ("rabbitmq.", "RabbitSettings"), ("redis.", "RedisSettings"), ("http.", "HttpSettings"),
+        ("ledger.", "LedgerSettings"),
         ("", "LaneSettings"), ("inbound[].", "InboundSettings"), ("retry.", "RetrySettings"),
         ("start.", "StartSettings"),
         ("rebalance.", "RebalanceSettings"), ("dedup.", "DedupSettings"),

@@ -27,6 +27,7 @@ _REFUSED: Final = {
 _AMQP1_PROPERTIES: Final = {"property:group_id": GROUP_ID, "property:group_sequence": GROUP_SEQUENCE}
 _OURS: Final = HEADER_PREFIX.encode()
 _NEGATIVE: Final = re.compile(rb"\s*-0*[1-9][0-9]*\s*")
+_NUMBER: Final = re.compile(rb"\s*-?[0-9]{1,18}\s*")
 
 
 class Grouping:
@@ -37,11 +38,17 @@ class Grouping:
     headers with one name. Application properties of AMQP 1.0 are headers that come last.
     """
 
-    __slots__ = ("_sequence_key", "_sources", "match_not_relayed", "search_suspect")
+    __slots__ = ("_sequence_key", "_sources", "match_not_relayed", "reads_numbers", "search_suspect")
 
     def __init__(
-        self, group_header: Sequence[str], sequence_header: str | None, first_header: str | None = None
+        self,
+        group_header: Sequence[str],
+        sequence_header: str | None,
+        first_header: str | None = None,
+        *,
+        reads_numbers: bool = False,
     ) -> None:
+        self.reads_numbers = reads_numbers  # whether anybody wants to know a message's place in its group
         self._sources = [(_key(name), name) for name in group_header]
         self._sequence_key = None
         if sequence_header is not None:
@@ -103,6 +110,26 @@ class Grouping:
                 number = field_number(field, at)
                 return number is not None and number < 0
         return False
+
+    def number(self, fields: list[bytes], properties: bytes) -> int | None:
+        """The number in the sequence header, with its sign; None: there is none, or nobody wants it.
+
+        A whole number, or a string of at most 18 digits that says one. Anything else is no number.
+        """
+        key = self._sequence_key
+        if not self.reads_numbers or key is None:
+            return None
+        if key not in properties and SECTION_MARK not in properties:
+            return None
+        for field in fields:
+            if field.startswith(key):
+                at = len(key)
+                if field[at] in (_STRING, _BYTES):
+                    text = _NUMBER.fullmatch(field, at + 5)
+                    return int(text[0]) if text is not None else None
+                read = _INTEGERS.get(field[at])
+                return read(field, at + 1)[0] if read is not None else None
+        return None
 
 
 def readable_fields(fields: list[bytes], properties: bytes) -> list[bytes]:

@@ -73,7 +73,7 @@ class Content:
 
     __slots__ = (
         "group", "closing", "expiration_ms", "marker", "refusal", "fingerprint",
-        "exchange", "routing_key", "properties", "table_at", "table_end", "body", "origin",
+        "exchange", "routing_key", "properties", "table_at", "table_end", "body", "origin", "number",
     )  # fmt: skip
 
     def __init__(
@@ -93,6 +93,7 @@ class Content:
         self.table_end = table_end
         self.body = body
         self.origin: str | None = None  # of one that was parked: where it was first
+        self.number: int | None = None  # of its sequence header, where the lane checks it
 
     @property
     def size(self) -> int:
@@ -116,6 +117,8 @@ def read_content(delivery: Delivery, grouping: Grouping) -> Content:
             _fingerprint(exchange, routing_key, properties, sent, table_at, table_end, body),
             exchange, routing_key, properties, table_at, table_end, body,
         )  # fmt: skip
+        if grouping.reads_numbers:
+            content.number = grouping.number(readable, properties)
         if suspect or properties[0] & (HEADERS | EXPIRATION) != HEADERS or properties[1] & USER_ID:
             _clean(content, fields, grouping)
     except ProtocolViolation as problem:

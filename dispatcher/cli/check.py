@@ -11,9 +11,12 @@ from dispatcher.cli.check_broker import check_broker
 from dispatcher.cli.check_management import check_management, usual_management_url
 from dispatcher.cli.findings import Findings, Level
 from dispatcher.cli.output import counted, print_error, print_json
+from dispatcher.errors import ConfigurationError
+from dispatcher.ledger.opening import open_ledger
 from dispatcher.redis_store import probe
 from dispatcher.redis_store.probe import WARNING
 from dispatcher.settings import RedisSettings
+from dispatcher.settings_parts import LedgerSettings
 from dispatcher.urls import redact
 
 
@@ -32,6 +35,8 @@ def check(
     check_broker(settings, findings)
     check_management(settings, management or usual_management_url(settings.rabbitmq), findings)
     _check_store(settings.redis, findings)
+    if settings.ledger is not None:
+        _check_ledger(settings.ledger, findings)
     found = [(finding.level, redact(finding.text)) for finding in findings.all()]
     if as_json:
         print_json({"findings": [{"level": level.value, "text": text} for level, text in found]})
@@ -41,6 +46,16 @@ def check(
     if problems := findings.count(Level.PROBLEM):
         print_error(f"dispatcher: {counted(problems, 'problem')} found, the lanes can't run like this")
         raise typer.Exit(1)
+
+
+def _check_ledger(settings: LedgerSettings, findings: Findings) -> None:
+    try:
+        open_ledger(settings).discard()
+    except ConfigurationError as refused:
+        for problem in refused.problems:
+            findings.problem(problem)
+    else:
+        findings.ok(f"ledger: can be written to {settings.path}")
 
 
 def _check_store(settings: RedisSettings, findings: Findings) -> None:

@@ -40,7 +40,7 @@ _MESSAGE_COLUMNS = (
     "age",
 )
 #: Numbers that name something: nobody counts with them, so their digits stay together.
-_NAMES = frozenset({"epoch", "seq"})
+_NAMES = frozenset({"epoch", "seq", "number"})
 
 
 class Order(StrEnum):
@@ -109,13 +109,9 @@ def show_group(
         out.print(f"{key.replace('_', ' '):<10} {shown(value)}")
     out.print(f"{'oldest':<10} {shown(span(result.get('oldest_ms')))}")
     out.print(f"{_FLAGS:<10} {shown(_flags(result))}")
-    rows = [
-        (*_cells(message, _MESSAGE_KEYS), span(message.get("age_ms")))
-        for message in result.get("messages", [])
-    ]
-    if rows:
-        out.print()
-        out.print(table(_MESSAGE_COLUMNS, rows, numbers=("seq", "group seq", "attempt", "bytes", "age")))
+    if result.get("last_number") is not None:
+        out.print(f"{'number':<10} {result['last_number']} was the last")
+    _print_messages(out, result.get("messages", []))
     if headers:
         _print_headers(out, result.get("messages", []))
 
@@ -171,6 +167,18 @@ def _print_why(out: Console, result: dict[str, Any]) -> None:
     out.print(f"Behind it: {counted(result.get('behind'), 'message')}")
     for detail in result.get("details", []):
         out.print(f"- {detail}")
+
+
+def _print_messages(out: Console, messages: list[dict[str, Any]]) -> None:
+    """A line each; with the producers' numbers where the lane checks these."""
+    if not messages:
+        return
+    numbered = any(message.get("number") is not None for message in messages)
+    columns = (*_MESSAGE_COLUMNS, *(["number"] if numbered else []))
+    keys = (*_MESSAGE_KEYS, "age", *(["number"] if numbered else []))
+    rows = [_cells({**message, "age": span(message.get("age_ms"))}, keys) for message in messages]
+    out.print()
+    out.print(table(columns, rows, numbers=("seq", "group seq", "attempt", "bytes", "age", "number")))
 
 
 def _print_headers(out: Console, messages: list[dict[str, Any]]) -> None:

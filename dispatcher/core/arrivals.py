@@ -8,7 +8,7 @@ from typing import Final
 from dispatcher.core.adoption import Adoption
 from dispatcher.core.bounds import DELIVERIES_MAX
 from dispatcher.core.dedup import Dedup
-from dispatcher.core.model import BarrierMark, Message
+from dispatcher.core.model import BarrierMark, Message, MessageState
 from dispatcher.core.moves import Moves
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.state import LaneState
@@ -50,6 +50,7 @@ class Arrivals:
         inbounds, dedup = self._state.inbounds, self._dedup
         for message in messages:
             inbound = inbounds[message.inbound]
+            inbound.latest = message.arrival
             if type(message) is BarrierMark:
                 if dedup is None or not dedup.holds(message):
                     self._marked(message)
@@ -59,6 +60,7 @@ class Arrivals:
             if message.group_id is None and self._common_group is not None:
                 message.group_id = self._common_group
             if inbound.recovery is not None and self._recovery.claims(inbound, message):
+                message.state = MessageState.SETTLED  # its entry stands for it, if it is not over
                 if dedup is not None:
                     dedup.came_back(message)
                 continue
@@ -77,6 +79,8 @@ class Arrivals:
             self._receive(message)
 
     def _receive(self, message: Message) -> None:
+        if self._state.sequences is not None:
+            self._state.sequences.arrived(message)
         if message.refusal is not None:
             self._state.end(message, message.refusal)
         elif message.group_id is None and self._rejects_ungrouped:

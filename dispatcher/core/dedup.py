@@ -13,31 +13,19 @@ sight of, and may come all the same, is remembered in the window by its fingerpr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
-from dispatcher.core.effects import (
-    Dispatched,
-    Ended,
-    IdRange,
-    LookUp,
-    OpenEntry,
-    Record,
-    SettledEntries,
-    WindowChange,
-)
+from dispatcher.core.effects import IdRange, LookUp, SettledEntries, WindowChange
 from dispatcher.core.events import IdsLookedUp
+from dispatcher.core.first_entries import Place, places
 from dispatcher.core.model import Message
 from dispatcher.core.options import DedupOptions
-from dispatcher.core.parking_effects import Moving
-from dispatcher.core.replay import Arrival
 from dispatcher.core.state import LaneState
 
 #: Bytes of an id as it is kept: a digest, as long as a fingerprint, so that none is taken for another.
 ID_BYTES: Final = 16
 _KNOWN: Final = ord("1")
-
-_Place = tuple[int, Arrival]
 
 
 class Dedup:
@@ -60,7 +48,7 @@ class Dedup:
         self._withdrawn: set[Message] = set()  # of those: somebody has them
         self._first: dict[bytes, Message] = {}  # by id: here, and without an entry
         self._repeated: dict[bytes, list[Message]] = {}  # by id, of one that is here without an entry
-        self._place: dict[_Place, bytes] = {}  # ids of the first ones
+        self._place: dict[Place, bytes] = {}  # ids of the first ones
         self._entering: list[bytes] = []
         self._doubted: list[bytes] = []
         self._dropped: list[Message] = []
@@ -145,7 +133,7 @@ class Dedup:
         state = self._state
         if self._place:
             for record in state.effects.records:
-                for place in _places(record):
+                for place in places(record):
                     key = self._place.pop(place, None)
                     if key is not None:
                         del self._first[key]
@@ -222,15 +210,3 @@ class Dedup:
         change = self._change()
         change.entered, change.doubted = list(self._memory), list(self._doubts)
         return change
-
-
-def _places(record: Record) -> Iterator[_Place]:
-    """The originals that a record is an entry of."""
-    match record:
-        case Dispatched(message=message):
-            yield message.queue, message.arrival
-        case OpenEntry() | Ended() | Moving():
-            yield record.inbound, record.arrival
-        case SettledEntries():
-            for arrival, _ in record.entries:
-                yield record.inbound, arrival

@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import Final
 
-from dispatcher.core.effects import Buried
+from dispatcher.core.effects import UNKNOWN_INBOUND, Buried
 from dispatcher.core.entries import ended_entry, open_entry
 from dispatcher.core.events import MessageLeft, MessageStays
 from dispatcher.core.model import Message, MessageState
@@ -49,7 +49,8 @@ class Departures:
         message.state = MessageState.HELD
         del self._state.ending[message]
         self._state.effects.records.append(open_entry(message))
-        self._recovery.returning.add(message)
+        if message.queue < UNKNOWN_INBOUND:
+            self._recovery.returning.add(message)
 
     def hold(self, operation: Operation) -> None:
         """Nothing of its group is handed over until the operation is over."""
@@ -97,6 +98,11 @@ class Departures:
             self._state.effects.actions.append(SendAway(operation.uuid, message))
 
     def _send(self, operation: Operation, message: Message) -> None:
+        self._take_out(operation, message)
+        operation.out[message] = Sent.UNDER_WAY
+        self._state.effects.actions.append(SendAway(operation.uuid, message))
+
+    def _take_out(self, operation: Operation, message: Message) -> None:
         state, group = self._state, operation.group
         backlog = state.backlog_of(message)
         assert backlog is not None
@@ -107,9 +113,14 @@ class Departures:
         state.suspects.discard(message)
         message.state = MessageState.LEAVING
         state.ending[message] = operation.leaves_by
-        operation.out[message] = Sent.UNDER_WAY
         state.effects.records.append(ended_entry(message, operation.leaves_by))
-        state.effects.actions.append(SendAway(operation.uuid, message))
+
+    def purge(self, operation: Operation) -> None:
+        """What waits of the scope is over, and nobody gets it."""
+        while operation.scope:
+            message = operation.scope.popleft()
+            self._take_out(operation, message)
+            self._gone(operation, message)
 
     def _keep_unpublished(self, operation: Operation) -> None:
         for message in [m for m, sent in operation.out.items() if sent is Sent.BEFORE]:
@@ -141,7 +152,10 @@ class Departures:
         state.effects.flags[operation.key] = operation.row()
         state.effects.records.append(Buried(message.queue, message.arrival))
         state.settled(message)
-        state.counters["moved"] += 1
+        if operation.target is None:
+            state.counters["purged"] += 1
+        else:
+            state.counters["moved"] += 1
         ended_by_others(state, operation.group, [message])
 
     def stays(self, operation: Operation, event: MessageStays) -> None:

@@ -259,13 +259,14 @@ class Effects:
     incarnations: dict[int, IncarnationRow | None] = field(default_factory=dict)
     commands: dict[str, dict[str, Any]] = field(default_factory=dict)  # uuid → recorded result
     flags: dict[bytes, dict[str, Any] | None] = field(default_factory=dict)  # see core/flags.py
+    sequences: dict[bytes, int | None] = field(default_factory=dict)  # id of a group → its last number
     window: WindowChange | None = None  # of ids
     checkpoint: bool = False  # records begin with Reset: what the journal holds before may be trimmed
     actions: list[Action] = field(default_factory=list)
 
     def needs_commit(self) -> bool:
         tables = self.owners or self.incarnations or self.commands or self.flags
-        return bool(self.records or tables or self.window)
+        return bool(self.records or tables or self.sequences or self.window)
 
 
 @dataclass(slots=True)
@@ -284,4 +285,5 @@ class Snapshot:
     incarnations: dict[int, IncarnationRow] = field(default_factory=dict)
     commands: dict[str, dict[str, Any]] = field(default_factory=dict)
     flags: dict[bytes, dict[str, Any]] = field(default_factory=dict)
+    sequences: dict[bytes, int] = field(default_factory=dict)
     parking_found: tuple[int, ...] = ()  # parking queues that exist; looked for only when not complete

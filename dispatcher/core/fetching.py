@@ -13,6 +13,8 @@ from dispatcher.core.effects import SetWindow
 
 #: How much a window grows at a time while redeliveries are awaited.
 WIDENED_BY: Final = 8
+#: No look-ahead is larger, so that whatever a former leader had is within so many.
+WINDOW_MAX: Final = 60_000
 
 if TYPE_CHECKING:
     from dispatcher.core.inbound import Inbound
@@ -23,7 +25,9 @@ def adjust_windows(state: LaneState) -> None:
     """Fit the windows of classic queues; at the byte budget fetch next to nothing until half of it is free.
 
     A queue that is to deliver the originals of open entries again is not stopped: their groups wait for
-    them, and what those hold would never become less. A quorum queue's consumer must never be replaced.
+    them, and what those hold would never become less. Nor does it stop at the look-ahead when that is full of
+    what waits for them: a former leader with a larger one, or another group map, may have handed over what is
+    behind it. A quorum queue's consumer must never be replaced.
     """
     held_max = state.options.held_bytes_max
     for inbound in state.inbounds:
@@ -43,13 +47,28 @@ def _wider(state: LaneState, inbound: Inbound) -> int:
     """A wider window once the present one is full of what others wait for."""
     if inbound.unacked < inbound.window:
         return inbound.window
-    return max(inbound.window, min(WIDENED_BY * inbound.window, _room(state, inbound)))
+    room = _room(state, inbound)
+    if room <= 0 and _holds_up_its_own(inbound):
+        room = WINDOW_MAX - inbound.unacked
+    return max(inbound.window, min(WIDENED_BY * inbound.window, room))
+
+
+def _holds_up_its_own(inbound: Inbound) -> bool:
+    """Something here waits for an original that this queue is still to deliver. Other ids of its bucket only:
+    of its own id everything else is behind it."""
+    assert inbound.recovery is not None
+    groups = (message.group for message in inbound.recovery.all_open())
+    return any(
+        group is not None and group.unresolved and inbound.index in (group.backlogs or ()) for group in groups
+    )
 
 
 def _fitting(state: LaneState, inbound: Inbound) -> int:
     """The present window, unless one of a quite different size would suit better: each change is a new
     consumer to RabbitMQ, which may get a whole window beside what the former ones left here."""
     window, mean = inbound.window, inbound.mean_bytes
+    if window > state.options.look_ahead:  # it had to be wider for a recovery
+        return max(STOPPED_WINDOW, _room(state, inbound))
     if not mean:
         return window
     held, own = state.bytes_held, window * mean

@@ -66,7 +66,7 @@ class Inbound:
     """One inbound queue of the lane. Sizes are in bytes."""
 
     __slots__ = (
-        "aging", "blocked_since_ms", "deficit", "dispatched", "free", "in_flight", "index", "loose",
+        "aging", "blocked_since_ms", "deficit", "dispatched", "free", "in_flight", "index", "latest", "loose",
         "mean_bytes", "name", "paused", "proven", "ready", "recovery", "replaceable", "surcharge", "unacked",
         "unproven", "waiting", "weight", "window",
     )  # fmt: skip
@@ -85,6 +85,7 @@ class Inbound:
         self.dispatched = 0  # since start
         self.surcharge = 0  # what that cost beyond 1 for each message
         self.window = 1  # originals that may be here at a time, beside what a former window let in
+        self.latest = (0, 0)  # arrival of what was delivered last
         self.mean_bytes = 0.0  # that the latest originals took; 0: none came
         self.paused = False  # not fetched from because of the byte budget
         self.replaceable = True  # False: its consumer must never be replaced, and its window stays

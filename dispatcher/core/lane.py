@@ -73,6 +73,7 @@ from dispatcher.core.rebalance import Rebalance
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.refusals import Refusals
 from dispatcher.core.replay import Replay
+from dispatcher.core.sequences import Leftovers
 from dispatcher.core.settlement import Settlement
 from dispatcher.core.state import LaneState
 from dispatcher.core.stops import Stops
@@ -160,6 +161,9 @@ class Lane:
     def _load(self, snapshot: Snapshot) -> None:
         """Take over what the former leader has left, in the order in which one part needs another."""
         self._membership.load(snapshot.incarnations)
+        self._leftovers = Leftovers(self.state, snapshot)
+        if self.state.sequences is not None:
+            self.state.sequences.load(snapshot)
         replay = Replay().read(snapshot.records)
         load_queues(self.state, replay, snapshot.parking_found)
         self._recovery.load(replay)
@@ -220,6 +224,9 @@ class Lane:
             self._suspects.offer_unproven()
         if self._dedup is not None:
             self._dedup.finish_step()
+        if self.state.sequences is not None:
+            self.state.sequences.finish_step()
+        self._leftovers.finish_step()
         return self.state.take_effects()
 
     def _measure(self) -> None:
@@ -241,6 +248,9 @@ class Lane:
         state = self.state
         deadlines = [self._membership.liveness.next_deadline_ms(), self._evictions.next_deadline_ms()]
         deadlines.append(self._operations.next_deadline_ms())
+        deadlines.append(self._leftovers.next_deadline_ms())
+        if state.sequences is not None:
+            deadlines.append(state.sequences.next_deadline_ms())
         if state.now_ms < state.suspended_until_ms:
             deadlines.append(state.suspended_until_ms)
         else:
@@ -302,6 +312,8 @@ class Lane:
         effects.flags = {**self._flags.rows(), **self._operations.rows()}
         if self._dedup is not None:
             effects.window = self._dedup.everything()
+        if state.sequences is not None:
+            effects.sequences = state.sequences.rows()
         if not state.policy.keeps_owner:
             return
         for group in state.groups.values():

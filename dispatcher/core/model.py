@@ -37,8 +37,8 @@ class Message:
     __slots__ = (
         "arrival", "attempt", "calls", "closing", "consumer", "content", "cost", "deadline_at_ms",
         "deliveries", "dispatched_at_ms", "epoch", "fingerprint", "first", "group", "group_id", "group_seq",
-        "inbound", "kind", "message_id", "move", "overdue", "queue", "received_at_ms", "redelivered",
-        "refusal", "root", "seq", "settles_at_death", "size", "state", "tag", "term",
+        "inbound", "kind", "message_id", "move", "number", "overdue", "queue", "received_at_ms",
+        "redelivered", "refusal", "root", "seq", "settles_at_death", "size", "state", "tag", "term",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +76,7 @@ class Message:
         self.cost = cost  # in DWRR units
         self.kind: bytes | None = None  # its `type`, where the work of each is measured
         self.message_id: bytes | None = None  # 16 bytes made of it, where the lane drops repeated messages
+        self.number: int | None = None  # its producer's, in its group, where the lane checks that
         self.deliveries = 0  # how often its queue has delivered it before, if that counts: a quorum queue
         self.state = MessageState.HELD
         self.attempt = 0  # hand-overs so far

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from dispatcher.core.groups import Group
 from dispatcher.core.model import Message
+from dispatcher.core.passage import Passage
 from dispatcher.core.target_effects import Target
 from dispatcher.group_text import format_group
 
@@ -16,6 +17,8 @@ from dispatcher.group_text import format_group
 OPERATION: Final = b"operation:"
 #: In the journal only: before the uuid of the operation that a message leaves by, in the place of a reason.
 LEAVES_BY: Final = "\0operation "
+#: The same where it is purged: such an entry ends in the commit that begins it.
+PURGED_BY: Final = "\0purge "
 PURGE: Final = "purge"
 MOVE: Final = "move"
 REROUTE: Final = "reroute"
@@ -26,7 +29,7 @@ class Phase(Enum):
 
     OPENING = "opening"  # its target is looked for
     BARRIER = "barrier"  # its markers are under way
-    LEAVING = "leaving"  # its scope goes to the target; nothing else of the group moves
+    LEAVING = "leaving"  # its scope goes to the target, or is purged; nothing else of the group moves
 
 
 class Sent(Enum):
@@ -47,13 +50,14 @@ class Operation:
     first: int | None  # only so many messages, from the front
     dry_run: bool
     target: Target | None = None
-    gone: int = 0  # that the target has, under all leaders
+    gone: int = 0  # that the target has, or that were purged one by one, under all leaders
     phase: Phase = Phase.BARRIER
     awaited: set[int] = field(default_factory=set)  # inbound queues whose marker has not come back
     seen: Any = None  # what those queues looked like …
     moved_at_ms: int = 0  # … and when they last looked otherwise
     scope: deque[Message] = field(default_factory=deque)  # what is still to go
     is_scoped: bool = False  # this leader's barrier is passed
+    passage: Passage | None = None  # from then on, if the group was parked
     is_trusted: bool = False  # the target has taken something: from now on many go at a time
     out: dict[Message, Sent] = field(default_factory=dict)  # in the order in which they are sent
     staying: list[Message] = field(default_factory=list)  # that the target did not take
@@ -68,12 +72,17 @@ class Operation:
     @property
     def leaves_by(self) -> str:
         """The reason of its journal entries."""
-        return LEAVES_BY + self.uuid
+        return (PURGED_BY if self.target is None else LEAVES_BY) + self.uuid
 
     @property
     def left(self) -> int | None:
         """How many more may be taken; None: all."""
         return None if self.first is None else max(0, self.first - self.gone - len(self.out))
+
+    @property
+    def is_in_parts(self) -> bool:
+        """What it means is not all in hand at once, or was not under a former leader."""
+        return self.target is not None or bool(self.group.route) or self.gone > 0
 
     def row(self) -> dict[str, Any]:
         """As Redis keeps it."""
@@ -82,7 +91,9 @@ class Operation:
             "dry_run": self.dry_run,
         }  # fmt: skip
         if self.target is not None:
-            row |= {"target": list(self.target), "gone": self.gone}
+            row["target"] = list(self.target)
+        if self.target is not None or self.gone:
+            row["gone"] = self.gone
         return row
 
     @classmethod
@@ -98,5 +109,6 @@ class Operation:
         """What came of one that has failed."""
         if not self.gone and not self.doubtful:
             return "nothing was changed"
-        text = f"{self.gone} of its messages went, the rest stays in order"
+        verb = "were purged" if self.kind == PURGE else "went"
+        text = f"{self.gone} of its messages {verb}, the rest stays in order"
         return text + (f"; {self.doubtful} of the rest may have gone as well" if self.doubtful else "")

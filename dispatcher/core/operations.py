@@ -24,6 +24,7 @@ from dispatcher.core.events import MessageLeft, MessageStays, TargetOpened, Targ
 from dispatcher.core.groups import Group, GroupFlags, GroupState
 from dispatcher.core.model import BarrierMark, Message, MessageState
 from dispatcher.core.operation import LEAVES_BY, MOVE, OPERATION, PURGE, REROUTE, Operation, Phase
+from dispatcher.core.passage import Passage, parked_of
 from dispatcher.core.rebalance import in_transition, known, operation_on
 from dispatcher.core.state import LaneState
 from dispatcher.core.stops import ended_by_others
@@ -36,6 +37,8 @@ from dispatcher.group_text import format_group, parse_group
 BARRIER_TIMEOUT_MS: Final = 60_000
 #: Operations open at a time: each publishes a marker to every inbound queue. One more is refused.
 OPERATIONS_OPEN_MAX: Final = 100
+#: How often to look how far a parking queue has been read.
+PASSAGE_LOOK_MS: Final = 20
 
 
 class Operations:
@@ -89,6 +92,8 @@ class Operations:
         """When the first of them may fail."""
         if not self._open:
             return None
+        if any(operation.passage is not None for operation in self._open.values()):
+            return self._state.now_ms + PASSAGE_LOOK_MS
         waits = (o.moved_at_ms + BARRIER_TIMEOUT_MS for o in self._open.values() if o.awaited)
         return min(waits, default=None)
 
@@ -100,7 +105,7 @@ class Operations:
                 if operation.phase is not Phase.LEAVING and not operation.out:  # else the next leader goes on
                     self._fail(operation, "the dispatcher stops")
             elif operation.phase is Phase.LEAVING:
-                self._send_on(operation)
+                self._go_on(operation)
             elif operation.phase is Phase.OPENING:
                 continue
             elif not operation.awaited:
@@ -126,7 +131,7 @@ class Operations:
         group = known(state, group_argument(arguments))
         if group.state in (GroupState.RECOVERING, GroupState.DRAINING) or operation_on(group):
             raise in_transition(group)
-        self._refuse_parked(group)
+        self._refuse_lost(group)
         if len(self._open) >= OPERATIONS_OPEN_MAX:
             raise CommandRefused(f"{OPERATIONS_OPEN_MAX} operations are open: try again when one is done")
         target = None if kind == PURGE else target_argument(state, kind, arguments)
@@ -137,12 +142,13 @@ class Operations:
         self._begin(operation)
         return self._progress(operation)
 
-    def _refuse_parked(self, group: Group) -> None:
+    def _refuse_lost(self, group: Group) -> None:
+        """Redis has forgotten what is in some parking queues: how often, and whose, only reading tells."""
         state = self._state
-        route = group.route or state.parking.default_route
-        if route:
-            names = ", ".join(state.parking[index].name for index in route)
-            raise CommandRefused(f"the group is parked in {names}: try again when it has been read back")
+        if state.parking.default_route:
+            names = ", ".join(state.parking[index].name for index in state.parking.default_route)
+            why = f"Redis has forgotten what {names} may hold of the group"
+            raise CommandRefused(f"{why}: try again when that has been read back")
 
     def _open_it(self, operation: Operation) -> None:
         group = operation.group
@@ -156,8 +162,9 @@ class Operations:
             "operation": operation.kind, "group": format_group(operation.group.id), "open": True,
             "waits_for": sorted(self._state.inbounds[index].name for index in operation.awaited),
         }  # fmt: skip
-        if operation.target is not None:
-            progress |= {"gone": operation.gone, "left": len(operation.scope) + len(operation.out)}
+        if operation.target is not None or operation.passage is not None:
+            left = len(operation.scope) + len(operation.out) + parked_of(self._state, operation.group)
+            progress |= {"gone": operation.gone, "left": left}
         return progress
 
     # -- barriers --
@@ -187,7 +194,9 @@ class Operations:
                 self._pass_barrier(operation)
 
     def _is_stuck(self, operation: Operation) -> bool:
-        seen, now_ms = self._look(operation), self._state.now_ms
+        passage = operation.passage
+        seen = self._look(operation) if passage is None else (operation.gone, *passage.sight())
+        now_ms = self._state.now_ms
         if seen != operation.seen:
             operation.seen, operation.moved_at_ms = seen, now_ms
         return now_ms - operation.moved_at_ms >= BARRIER_TIMEOUT_MS
@@ -203,20 +212,23 @@ class Operations:
         if group.state is GroupState.RECOVERING or state.now_ms < state.suspended_until_ms:
             return
         try:
-            self._refuse_parked(group)
-        except CommandRefused as parked:
-            self._fail(operation, str(parked))
+            self._refuse_lost(group)
+        except CommandRefused as lost:
+            self._fail(operation, str(lost))
             return
         scope = self._scope(operation)
-        if operation.target is not None and not operation.dry_run:
-            operation.scope, operation.is_scoped = deque(scope), True
-            operation.phase = Phase.LEAVING
-            self._departures.hold(operation)
-            self._send_on(operation)
-            return
-        if not operation.dry_run:
+        if operation.dry_run:
+            count = len(scope) + parked_of(state, group)
+            self._succeed(operation, count if operation.first is None else min(count, operation.first))
+        elif not operation.is_in_parts:
             self._purge(group, scope)
-        self._succeed(operation, len(scope))
+            self._succeed(operation, len(scope))
+        else:
+            operation.passage = Passage(state, group) if group.route else None
+            operation.scope, operation.is_scoped = deque(scope), True
+            operation.phase, operation.moved_at_ms = Phase.LEAVING, state.now_ms
+            self._departures.hold(operation)
+            self._go_on(operation)
 
     def _succeed(self, operation: Operation, messages: int) -> None:
         group = operation.group
@@ -230,7 +242,8 @@ class Operations:
     def _scope(self, operation: Operation) -> list[Message]:
         """What waits of the group, in the orders of its inbound queues, the longest here first."""
         backlogs = (operation.group.backlogs or {}).values()
-        lines = [[m for m in line.messages if m.state is MessageState.HELD] for line in backlogs]
+        means = operation.passage.has if operation.passage is not None else _is_anything
+        lines = [[m for m in line.messages if m.state is MessageState.HELD and means(m)] for line in backlogs]
         merged = heapq.merge(*lines, key=lambda message: message.received_at_ms)
         return list(islice(merged, operation.left))
 
@@ -290,11 +303,22 @@ class Operations:
         if (operation := self._open.get(event.operation)) is not None:
             self._departures.stays(operation, event)
 
-    def _send_on(self, operation: Operation) -> None:
-        if not self._departures.run(operation):
+    def _go_on(self, operation: Operation) -> None:
+        passage = operation.passage
+        is_through = passage is None or passage.look()
+        if passage is not None and not operation.scope:
+            operation.scope.extend(self._scope(operation))
+        if operation.target is None:
+            self._departures.purge(operation)
+        elif not self._departures.run(operation):
             return
         if operation.problem is not None:
             self._fail(operation, operation.problem)
+        elif passage is not None and not is_through and operation.left != 0:
+            if self._state.publishers_blocked:
+                operation.moved_at_ms = self._state.now_ms
+            elif self._is_stuck(operation):
+                self._fail(operation, f"nothing could be read from {passage.place} for 60 s")
         elif operation.is_scoped or operation.left == 0:
             self._succeed(operation, operation.gone)
         else:  # that was what the former leader had on the way
@@ -318,6 +342,8 @@ class Operations:
     def _end(self, operation: Operation, result: dict[str, Any]) -> None:
         """Its result is committed with what it did, and its group is free for others."""
         state, group = self._state, operation.group
+        if operation.passage is not None:
+            operation.passage.end()
         del self._open[operation.uuid]
         self._commands.done(operation.uuid, result)
         state.effects.flags[operation.key] = None
@@ -336,6 +362,10 @@ class Operations:
 def _of_row(uuid: str, row: dict[str, Any]) -> Operation:
     """An operation of a lane that grouped otherwise, as far as it is of use."""
     return Operation.of_row(uuid, row, Group(parse_group(row["group"])))
+
+
+def _is_anything(_: Message) -> bool:
+    return True
 
 
 def _is_nobodys(message: Message, reason: str) -> bool:

@@ -54,6 +54,8 @@ class LaneOptions:
     look_ahead_bytes: int = 256 * 1024 * 1024
     park_after_ms: int = 600_000
     dedup: DedupOptions | None = None  # None: a message_id means nothing
+    checks_sequence: bool = False  # the numbers that producers give to the messages of a group
+    sequences_max: int = 1_000_000  # groups whose last number is kept, about 150 bytes each
     own_prefix: str = "dispatch."  # that names of queues and exchanges of the dispatcher's begin with
     parking_queues: tuple[str, ...] = ()  # their names, in order; none: nothing is parked
     #: How much of the byte budget is for originals; asked for several times in every step.

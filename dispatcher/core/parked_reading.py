@@ -119,8 +119,10 @@ class ParkedReading:
             return 0
         if not queue.members and not queue.unknown:  # only copies that count no more can be left
             return READ_MAX
-        if not idle or state.bytes_held >= state.options.held_bytes_max:
+        if state.bytes_held >= state.options.held_bytes_max or not (idle or queue.read_through):
             return 0
+        if queue.read_through:
+            return state.options.look_ahead - len(queue.here)
         if not queue.is_wanted(state.pool):
             return 0
         return min(max(READ_MIN, queue.room(state.pool)), state.options.look_ahead - len(queue.here))
@@ -148,11 +150,16 @@ class ParkedReading:
         self._state.counters["given_back"] += len(returned)
 
     def _returns_in_order(self, queue: ParkingQueue, message: Message) -> bool:
-        """What is newer of its group comes out of this queue too, so none of it can be here before it."""
+        """What is newer of its group comes out of this queue too, so none of it can be here before it. What
+        an operation takes from here stays."""
         if message.group_id is None or not self._state.policy.grouped:
             return True
         group = self._state.known_group(message.group_id)
-        return group is not None and self._state.parking.route(group)[-1:] == (queue.index,)
+        return (
+            group is not None
+            and not group.is_leaving
+            and self._state.parking.route(group)[-1:] == (queue.index,)
+        )
 
     def _drop(self, messages: set[Message]) -> None:
         """They wait here no more."""

@@ -53,8 +53,8 @@ class ParkingQueue:
     __slots__ = (
         "_state", "asked_at", "awaited", "blocked_since_ms", "confirmed", "consumer", "demand", "early",
         "end_at", "end_seen", "here", "idle_since_ms", "incoming", "index", "left", "members", "moving",
-        "name", "originals", "reading", "redelivering", "refused_until_ms", "settled", "stored", "term",
-        "terms_needed", "unknown", "unwanted_since_ms", "waiting",
+        "name", "originals", "read_through", "reading", "redelivering", "refused_until_ms", "settled",
+        "stored", "term", "terms_needed", "unknown", "unwanted_since_ms", "waiting",
     )  # fmt: skip
 
     def __init__(self, index: int, name: str, consumer: str, now_ms: int) -> None:
@@ -86,6 +86,7 @@ class ParkingQueue:
         self.end_at = -1  # `stored` at the last read that found nothing more
         self.end_seen = False  # the last read found nothing more
         self.left = 0  # messages in it that are not here, as the last read said
+        self.read_through = 0  # operations that wait for what is in it
         self.idle_since_ms = now_ms
         self.unwanted_since_ms = now_ms
         self.blocked_since_ms: int | None = None
@@ -110,7 +111,9 @@ class ParkingQueue:
         return self.end_at == self.stored and not self.moving
 
     def is_wanted(self, pool: Pool) -> bool:
-        """Whether somebody could take what is read from it."""
+        """Whether somebody could take what is read from it, or an operation waits for it."""
+        if self.read_through:
+            return True
         if (self.unknown or None in self.members) and pool:
             return True
         for consumer in self.demand:

@@ -19,6 +19,7 @@ from dispatcher.core.options import LaneOptions
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE, ParkingQueues
 from dispatcher.core.resting import Resting
+from dispatcher.core.sequences import Sequences
 from dispatcher.core.start import Start
 from dispatcher.core.tenants import limits_of
 from dispatcher.core.turnover import Turnover
@@ -50,13 +51,11 @@ class LaneState:
         self.by_id: dict[str, Consumer] = {}
         self.by_queue: dict[str, Consumer] = {}
         self.by_number: dict[int, Consumer] = {}
-        self.first_number = lane_epoch << COUNTER_SHIFT
-        self.epoch_counter = self.first_number
+        self.first_number = self.epoch_counter = lane_epoch << COUNTER_SHIFT
         #: Groups whose row in Redis names a consumer that is over. Harmless, and cleaned a few per step.
         self.stale_owners: deque[bytes] = deque()
-        self.unconfirmed = 0
-        self.unconfirmed_bytes = 0
-        self.bytes_held = 0
+        self.unconfirmed = self.unconfirmed_bytes = self.bytes_held = 0
+        self.sequences = Sequences(self) if options.checks_sequence else None
         #: Messages that wait but have an open journal entry: they were taken back from a consumer.
         self.taken_back: OrderedSet[Message] = OrderedSet()
         #: With so many deaths behind it a message that waits is tried alone (dispatcher.core.suspects).

@@ -49,7 +49,7 @@ def stop_at(state: LaneState, message: Message, reason: str) -> None:
     flags = group.flags or GroupFlags()
     if flags.stop is None:  # else others of it were out when it stopped: the first one is the one to decide
         flags.stop = Stop(
-            message.inbound, message.fingerprint, message.arrival, reason, message.attempt, message.calls,
+            message.inbound, message.fingerprint, message.order, reason, message.attempt, message.calls,
             consumer.id, state.now_ms,
         )  # fmt: skip
     state.counters["stopped"] += 1

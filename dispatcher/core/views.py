@@ -12,6 +12,7 @@ from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE, ParkingQueue
 from dispatcher.core.rebalance import operation_on
+from dispatcher.core.sequences import irregularities
 from dispatcher.core.state import LaneState
 from dispatcher.core.stops import stopped_groups, stopped_rows
 from dispatcher.core.survey import Survey
@@ -148,7 +149,9 @@ class Views:
         group = self._find(arguments)
         messages = sorted(self._out(group), key=lambda m: (m.epoch, m.group_seq)) + self._waiting(group)
         rows = [{**self._message_row(m), **self._peek(m.content)} for m in messages[:MESSAGES_SHOWN]]
-        return {**self._row(group), "messages": rows}
+        sequences = self._state.sequences
+        last = sequences.last(group.id) if sequences is not None else None
+        return {**self._row(group), "last_number": last, "messages": rows}
 
     def _out(self, group: Group) -> list[Message]:
         return [m for c in self._state.by_uuid.values() for m in c.in_flight.values() if m.group is group]
@@ -163,6 +166,7 @@ class Views:
             "state": message.state.value,
             "seq": message.seq or None,
             "group_seq": message.group_seq or None,
+            "number": message.number,
             "attempt": message.attempt,
             "consumer": message.consumer.id if message.consumer is not None else None,
             "size": message.size,
@@ -198,6 +202,7 @@ class Views:
         ]
         details += parking(self._state, group)
         details += undeliverable(self._state, group)
+        details += irregularities(self._state, group.id)
         if out and out[0].overdue:
             details.append(
                 "the message in front is overdue: its consumer did not settle it within ack_timeout"

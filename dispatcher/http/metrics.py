@@ -47,12 +47,20 @@ COUNTERS: Final = {
     "rejoins": "Joins of incarnations that were known already.",
     "repeated_copies": "Parked originals that a crash had stored twice, dropped.",
     "sent_again": "Copies sent again with the number they had.",
+    "sequence_gaps": "Numbers that came where an earlier one of their group was missing (`sequence_check`).",
+    "sequence_repeats": "Numbers that came again, or late (`sequence_check`).",
+    "sequences_forgotten": "Groups whose last number was forgotten because there were too many of them.",
     "settled": "Messages settled.",
     "settles_ignored": "Settles for numbers that were over or never given.",
     "stopped": "Failures that stopped a group (`on_exhausted: park`).",
     "taken_back": "Messages taken back from a consumer that is over.",
     "unpublishable": "Messages over whose copy RabbitMQ closed the channel or the connection.",
     "vanished": "Originals that others deleted, or that expired, while they were in flight.",
+}
+#: The same, of the ledger's thread.
+LEDGER_COUNTERS: Final = {
+    "ledger_records": "Records of the ledger that are in its files, since the process began.",
+    "ledger_records_dropped": "Records that the ledger lost because the disk was slow, full or gone.",
 }
 #: Numbers of a lane by their key in `LaneView.overview`; the metric is `dispatcher_<name>`.
 GAUGES: Final = {
@@ -118,7 +126,7 @@ class _LaneCollector(Collector):
             yield _gauge(name, text, {lane: overview.get(key) for lane, overview in overviews.items()})
         yield from _inbound_metrics(overviews)
         counters = {lane.name: lane.counters() for lane in self._lanes}
-        for name, text in COUNTERS.items():
+        for name, text in (COUNTERS | LEDGER_COUNTERS).items():
             family = CounterMetricFamily(PREFIX + name, text, labels=["lane"])
             for lane, totals in counters.items():
                 family.add_metric([lane], totals.get(name, 0))

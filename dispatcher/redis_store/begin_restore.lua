@@ -15,5 +15,5 @@ else
 end
 redis.call('HSET', KEYS[1], 'leader', ARGV[1], 'ordinal', 'restoring:' .. ARGV[3], 'inbounds', ARGV[4])
 redis.call('HDEL', KEYS[1], 'run_id')
-redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[7])
+redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[7], KEYS[9])
 return 'begun'

@@ -2,15 +2,15 @@
 -- ARGV: 1 leader, 2 ordinal that must be stored, 3 ordinal of this commit, 4 run_id or '' (not known to be
 -- complete), 5 journal blob or '', 6 'checkpoint' or '' (older journal entries may go); then, if any table
 -- changes, packed fields (u32 length, bytes): 7 owners set, 8 owners forgotten, 9 incarnations set,
--- 10 incarnations forgotten, 11 commands, 12 flags set, 13 flags forgotten.
--- Then, if anything of the window of ids matters, 14 ids that enter it (u64 ms, u32 length, that many bytes: 16
--- each, one after the other; again), 15 fingerprints of what counts as new all the same (likewise), 16 questions
--- (id, fingerprint; 16 bytes each), 17 now (ms), 18 length of the window (ms), 19 ids kept at most.
+-- 10 incarnations forgotten, 11 commands, 12 flags set, 13 flags forgotten, 14 sequences set, 15 sequences forgotten.
+-- Then, if anything of the window of ids matters, 16 ids that enter it (u64 ms, u32 length, that many bytes: 16
+-- each, one after the other; again), 17 fingerprints of what counts as new all the same (likewise), 18 questions
+-- (id, fingerprint; 16 bytes each), 19 now (ms), 20 length of the window (ms), 21 ids kept at most.
 -- Returns 'applied' (now or before), {'applied', an answer 1 or 0 for each question}, 'gap' or 'fenced'.
 local function applied()
-  local asked = ARGV[16] or ''
+  local asked = ARGV[18] or ''
   if asked == '' then return 'applied' end
-  local since, known = tonumber(ARGV[17]) - tonumber(ARGV[18]), {}
+  local since, known = tonumber(ARGV[19]) - tonumber(ARGV[20]), {}
   for at = 1, #asked, 32 do
     local entered = tonumber(redis.call('ZSCORE', KEYS[8], string.sub(asked, at, at + 15)) or '')
     local is_known = entered and entered >= since
@@ -62,6 +62,8 @@ call_in_chunks('HSET', KEYS[4], unpacked(ARGV[9]))
 call_in_chunks('HDEL', KEYS[4], unpacked(ARGV[10]))
 call_in_chunks('HSET', KEYS[7], unpacked(ARGV[12]))
 call_in_chunks('HDEL', KEYS[7], unpacked(ARGV[13]))
+call_in_chunks('HSET', KEYS[9], unpacked(ARGV[14]))
+call_in_chunks('HDEL', KEYS[9], unpacked(ARGV[15]))
 
 local results = unpacked(ARGV[11])
 for position = 1, #results, 2 do
@@ -72,7 +74,7 @@ end
 while redis.call('LLEN', KEYS[6]) > RESULTS_KEPT_MAX do
   redis.call('HDEL', KEYS[5], redis.call('LPOP', KEYS[6]))
 end
-if #ARGV == 13 then return finish() end
+if #ARGV == 15 then return finish() end
 
 local function enter(ranges, prefix)
   local at, count = 1, 0
@@ -92,10 +94,10 @@ local function enter(ranges, prefix)
   return count
 end
 
-local entered = enter(ARGV[14], '') + enter(ARGV[15], 'v')
+local entered = enter(ARGV[16], '') + enter(ARGV[17], 'v')
 -- After a pause very many may be over: a few at a time, so that Redis' other clients go on.
-local over = redis.call('ZCOUNT', KEYS[8], '-inf', string.format('(%.0f', tonumber(ARGV[17]) - tonumber(ARGV[18])))
-over = math.max(over, redis.call('ZCARD', KEYS[8]) - tonumber(ARGV[19]))
+local over = redis.call('ZCOUNT', KEYS[8], '-inf', string.format('(%.0f', tonumber(ARGV[19]) - tonumber(ARGV[20])))
+over = math.max(over, redis.call('ZCARD', KEYS[8]) - tonumber(ARGV[21]))
 if over > 0 then redis.call('ZREMRANGEBYRANK', KEYS[8], 0, math.min(over, 1000 + 2 * entered) - 1) end
-if entered > 0 then redis.call('PEXPIRE', KEYS[8], ARGV[18]) end
+if entered > 0 then redis.call('PEXPIRE', KEYS[8], ARGV[20]) end
 return finish()

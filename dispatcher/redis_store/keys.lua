@@ -14,6 +14,7 @@
 -- 7 flags         hash    what operators have set: "lane", "group:<id>" or "consumer:<id>" -> JSON (core/flags.py)
 -- 8 ids           zset    made of message_ids, 16 bytes each, or "v" and a fingerprint -> when they entered the
 --                         window (ms); has a lifetime, the window's (core/dedup.py)
+-- 9 sequences     hash    id of a group (bytes) -> the last number that its producers gave (core/sequences.py)
 
 -- Why this leader may not write: 'fenced' if another one came after it, else 'gap': Redis lost what it wrote.
 local function refusal(leader)

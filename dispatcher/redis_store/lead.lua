@@ -23,7 +23,7 @@ if not ordinal then
   redis.call('HSET', KEYS[1], 'ordinal', ordinal)
   redis.call('HDEL', KEYS[1], 'run_id')
   -- Nor do ids: what they stand for may come back, and nothing would say what became of it.
-  redis.call('UNLINK', KEYS[2], KEYS[8])
+  redis.call('UNLINK', KEYS[2], KEYS[8], KEYS[9])
   return {epoch, '0', '', inbounds}
 end
 return {epoch, string.format('%.0f', ordinal), meta[3] or '', inbounds}

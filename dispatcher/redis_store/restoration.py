@@ -14,7 +14,8 @@ from dispatcher.redis_store.connection import RedisConnection
 from dispatcher.redis_store.scripts import APPLIED, BEGIN_RESTORE, BEGUN, Argument, LaneKeys, evaluate
 from dispatcher.redis_store.tables import TABLES, to_json
 
-#: Owners per round trip: some tens of milliseconds of Redis' time, so that its other clients go on.
+#: Owners, or last numbers of groups, per round trip: some tens of milliseconds of Redis' time, so that its
+#: other clients go on.
 _OWNERS_PER_PART: Final = 20_000
 #: Bytes of ids per round trip: as long for Redis.
 _ID_BYTES_PER_PART: Final = 16 * 20_000
@@ -27,8 +28,9 @@ class Restoration:
         self, chain: CommitChain, effects: Effects, future: Future, superseded: list[Future]
     ) -> None:
         self._owners = [(group, row) for group, row in effects.owners.items() if row is not None]
+        self._sequences = [(group, last) for group, last in effects.sequences.items() if last is not None]
         self._window = effects.window
-        self._end: Commit = chain.number(replace(effects, owners={}, window=None), future)
+        self._end: Commit = chain.number(replace(effects, owners={}, sequences={}, window=None), future)
         self._inbounds = to_json(chain.inbounds.stored_names)
         self._leader = chain.leader
         self.ordinal = self._end.ordinal
@@ -55,6 +57,10 @@ class Restoration:
         owners: Iterator[tuple[bytes, OwnerRow]] = iter(self._owners)
         while part := list(islice(owners, _OWNERS_PER_PART)):
             yield (*head, state, state, "", "", "", tables.packed_owners(part), *[b""] * (TABLES - 1))
+        sequences: Iterator[tuple[bytes, int]] = iter(self._sequences)
+        while rows := list(islice(sequences, _OWNERS_PER_PART)):
+            change = (*[b""] * (TABLES - 2), tables.packed_sequences(rows), b"")
+            yield (*head, state, state, "", "", "", *change)
         for window in _parts(self._window):
             yield (*head, state, state, "", "", "", *[b""] * TABLES, *tables.window_change(window))
         end = self._end

@@ -24,6 +24,7 @@ class LaneKeys:
     command_order: str
     flags: str
     ids: str
+    sequences: str
 
     @classmethod
     def of(cls, prefix: str, lane: str) -> LaneKeys:
@@ -34,7 +35,7 @@ class LaneKeys:
         """In the order that the scripts know."""
         return (
             self.meta, self.journal, self.owners, self.incarnations, self.commands, self.command_order,
-            self.flags, self.ids,
+            self.flags, self.ids, self.sequences,
         )  # fmt: skip
 
 

@@ -71,6 +71,7 @@ async def read_snapshot(connection: RedisConnection, keys: LaneKeys, leadership:
     incarnations = await _read_table(connection, keys.incarnations)
     results = await _read_table(connection, keys.commands)
     flags = await _read_table(connection, keys.flags)
+    sequences = await _read_table(connection, keys.sequences)
     uuids = await connection.call("LRANGE", keys.command_order, 0, -1)
     commands = {uuid: results[uuid] for uuid in uuids if uuid in results}
     return Snapshot(
@@ -90,6 +91,9 @@ async def read_snapshot(connection: RedisConnection, keys: LaneKeys, leadership:
             for uuid, row in commands.items()
         },
         flags={key: tables.read_json(row, _row(keys.flags, key)) for key, row in flags.items()},
+        sequences={
+            group: tables.read_number(last, _row(keys.sequences, group)) for group, last in sequences.items()
+        },
     )
 
 

@@ -17,7 +17,7 @@ _OWNER = Struct("!BQQ")
 _LENGTH = Struct("!I")
 _ID_RANGE = Struct("!QI")
 #: Arguments of a commit that are of tables.
-TABLES: Final = 7
+TABLES: Final = 9
 _INCARNATION_TYPES: Final = get_type_hints(IncarnationRow)
 _pack_owner = _OWNER.pack
 _pack_length = _LENGTH.pack
@@ -42,10 +42,15 @@ def packed_incarnations(rows: Iterable[tuple[int, IncarnationRow]]) -> bytes:
     return packed(field for number, row in rows for field in (b"%d" % number, to_json(row._asdict())))
 
 
+def packed_sequences(rows: Iterable[tuple[bytes, int]]) -> bytes:
+    return packed(field for group, last in rows for field in (group, b"%d" % last))
+
+
 def changes(effects: Effects) -> tuple[bytes, ...]:
     """The table arguments of a commit, in its script's order; none if no table changes."""
     owners, incarnations, flags = effects.owners, effects.incarnations, effects.flags
-    if not (owners or incarnations or effects.commands or flags):
+    sequences = effects.sequences
+    if not (owners or incarnations or effects.commands or flags or sequences):
         return () if effects.window is None else (*[b""] * TABLES, *window_change(effects.window))
     rows = (
         packed_owners((group, row) for group, row in owners.items() if row is not None),
@@ -55,6 +60,8 @@ def changes(effects: Effects) -> tuple[bytes, ...]:
         packed(field for item in effects.commands.items() for field in (to_bytes(item[0]), to_json(item[1]))),
         packed(field for key, row in flags.items() if row is not None for field in (key, to_json(row))),
         packed(key for key, row in flags.items() if row is None),
+        packed_sequences((group, last) for group, last in sequences.items() if last is not None),
+        packed(group for group, last in sequences.items() if last is None),
     )
     return rows if effects.window is None else (*rows, *window_change(effects.window))
 

@@ -23,8 +23,11 @@ log = structlog.get_logger()
 #: How often acks are proven by a passive declare on their channel: what is not proven yet is kept in memory
 #: and in the journal, so oftener costs round trips and rarer costs memory.
 PROOF_INTERVAL_S: Final = 0.25
-#: How often to look whether the redeliveries are through.
+#: How often to look whether the redeliveries are through: behind a long backlog that takes as long as the
+#: backlog, so they are found at most a tenth later than they could be, or by this much.
 RECOVERY_POLL_S: Final = 0.03
+RECOVERY_POLL_S_MAX: Final = 0.25
+RECOVERY_POLL_PART: Final = 10
 #: How long a former leader's consumer may still be there.
 FORMER_LEADER_S: Final = 1.0
 FORMER_LEADER_POLL_S: Final = 0.02
@@ -110,6 +113,7 @@ class InboundFeed:
         self._channel = source.channel
         self._inbound = inbound
         self._report = report
+        self._begun_s = asyncio.get_running_loop().time()
         self._consumer_tag, self._consumers = source.consumer_tag, 1
         self._acks = AckWindow(prefetch=source.window)
         self._delivered = 0
@@ -218,7 +222,8 @@ class InboundFeed:
         before = self._delivered
         if await self._ready() == 0 and await self._ready() == 0 and self._delivered == before:
             self._report(RedeliveriesEnded(self._inbound.index))
-        await asyncio.sleep(RECOVERY_POLL_S)
+        lasts_s = asyncio.get_running_loop().time() - self._begun_s
+        await asyncio.sleep(min(RECOVERY_POLL_S_MAX, RECOVERY_POLL_S + lasts_s / RECOVERY_POLL_PART))
 
     async def _ready(self) -> int:
         async with self._one_request:

@@ -8,13 +8,15 @@ from typing import Final
 
 from dispatcher.amqp.events import Delivery, Fetched
 from dispatcher.amqp.grouping import Grouping
-from dispatcher.amqp.identity import id_of
+from dispatcher.amqp.identity import id_of, was_here
 from dispatcher.amqp.parked import read_parked
 from dispatcher.amqp.pricing import kind_of, pricing
 from dispatcher.amqp.relay import delivery_count, read_content
 from dispatcher.core.model import BarrierMark, Message
 from dispatcher.errors import ProtocolViolation
+from dispatcher.ledger.recorder import Recorder
 from dispatcher.settings import SHORT_STRING_BYTES_MAX, LaneSettings
+from dispatcher.settings_parts import SequenceCheck
 
 #: Room that the added headers take in a header frame, the group id apart.
 ADDED_HEADERS_BYTES_MAX: Final = 512
@@ -37,15 +39,20 @@ class Intake:
     """Makes the core's messages from deliveries of the inbound queues."""
 
     def __init__(
-        self, lane: LaneSettings, *, lane_epoch: int, frame_max: int, now_ms: Callable[[], int]
-    ) -> None:
-        self._grouping = Grouping(lane.group_header, lane.sequence_header, lane.first_header)
+        self, lane: LaneSettings, recorder: Recorder, *, lane_epoch: int, frame_max: int,
+        now_ms: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self._grouping = Grouping(
+            lane.group_header, lane.sequence_header, lane.first_header,
+            reads_numbers=lane.sequence_check is not SequenceCheck.OFF,
+        )  # fmt: skip
         self._lane_epoch = lane_epoch
         self._headers_bytes_max = frame_max - ADDED_HEADERS_BYTES_MAX - len(lane.first_header or "")
         self._price = pricing(lane.cost)
         self._has_kinds = lane.cost.name == "measured"
         self._reads_ids = lane.dedup is not None
         self._now_ms = now_ms
+        self._recorder = recorder
         self._inbound_index = {inbound.queue: index for index, inbound in enumerate(lane.inbound)}
         self._names_bytes_max = max(len(inbound.queue.encode()) for inbound in lane.inbound)
         # A group is among the headers or a routing key: so many bytes leave room for any.
@@ -73,8 +80,11 @@ class Intake:
             messages.append(message)
             if self._reads_ids:
                 message.message_id = id_of(content, delivery)
+            if content.number is not None and not was_here(delivery.properties):
+                message.number = content.number
         if self._price is not None or self._has_kinds:
             self._read_costs(messages)
+        self._recorder.arrived(messages)
         return messages
 
     def _refuse_too_large(self, message: Message) -> None:

@@ -14,9 +14,8 @@ import structlog
 from dispatcher.amqp.events import ChannelClosed
 from dispatcher.amqp.link import Link
 from dispatcher.core.lane import Lane
-from dispatcher.core.options import Cost, DedupOptions, LaneOptions
+from dispatcher.core.options import LaneOptions
 from dispatcher.core.parking_queue import PARKING_QUEUES_MAX
-from dispatcher.core.policies import policy
 from dispatcher.core.views import Views
 from dispatcher.errors import (
     BrokerUnavailable,
@@ -27,12 +26,14 @@ from dispatcher.errors import (
     NumbersBehind,
     StoreUnavailable,
 )
+from dispatcher.ledger.recorder import NO_LEDGER, OpensRecorders, Recorder
 from dispatcher.protocol import LaneNames
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.caution import NO_SUSPICION
 from dispatcher.service.channels import LOCK_RETRY_S, Channels
 from dispatcher.service.inbound_feed import ELECTION_S, InboundFeed, open_inbound
 from dispatcher.service.intake import Clock
+from dispatcher.service.lane_options import lane_options
 from dispatcher.service.operators import Reload
 from dispatcher.service.parking_feeds import find_parking_queues
 from dispatcher.service.reloading import Change, change_of
@@ -40,7 +41,6 @@ from dispatcher.service.session import Session
 from dispatcher.service.topology import declare_lane, parking_queues, prepare_inbound
 from dispatcher.service.witness import Witness
 from dispatcher.settings import LaneSettings, Settings
-from dispatcher.settings_parts import ExhaustedAct, OverdueAct, PlacementName
 
 log = structlog.get_logger()
 
@@ -49,9 +49,6 @@ RETRY_S_MIN: Final = 0.05
 RETRY_S_MAX: Final = 1.0
 #: A failure that did not come for so long is another one: of attempts that fail none takes longer.
 OUTAGE_OVER_MS: Final = 60_000
-
-#: What the core needs to know of the key `cost`; its other values are read from each message.
-_COSTS: Final = {"1": Cost.ONE, "measured": Cost.MEASURED}
 
 
 class RunnerState(Enum):
@@ -80,7 +77,10 @@ class LaneRunner:
     lock_retry_s: float = LOCK_RETRY_S
     parking_queues_max = PARKING_QUEUES_MAX
 
-    def __init__(self, settings: Settings, lane: LaneSettings, reload: Reload | None = None) -> None:
+    def __init__(
+        self, settings: Settings, lane: LaneSettings, reload: Reload | None = None,
+        ledger: OpensRecorders = NO_LEDGER,
+    ) -> None:  # fmt: skip
         self.name = lane.name
         self.state = RunnerState.CONNECTING
         self.problem: str | None = None
@@ -88,10 +88,13 @@ class LaneRunner:
         self._lane = lane  # as it is led, or going to be
         self._wanted = lane  # as the configuration has it now
         self._reload = reload
+        self._ledger = ledger
+        self._recorder = Recorder()
         self._names = LaneNames(lane.name, settings.prefix)
         self._clock = Clock()
         self._session: Session | None = None
-        self._early: list[Any] = []  # events before the session takes over
+        self._early: list[Any] = []  # events before the session takes over …
+        self._writes_are_lost = False  # … and whether Redis lost what that has read
         self._link: Link | None = None
         self._channels: Channels | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -184,6 +187,7 @@ class LaneRunner:
             case Change.AT_ONCE if session is not None:
                 self._lane = self._wanted
                 session.reconfigure(self._options())
+                self._recorder.changed(self._options())
             case Change.ANEW if session is not None:
                 self._leaving = asyncio.create_task(self._leave(session))
 
@@ -201,6 +205,7 @@ class LaneRunner:
         if self._session is not None:
             self._collect_garbage()  # the last leadership was full of cycles; nothing else looks for them
         self._session, self._channels, self._early = None, None, []
+        self._writes_are_lost = False
         self._lane = self._wanted
         link = self._link = await self._open_link(self._on_events)
         store: LaneStore | None = None
@@ -226,6 +231,7 @@ class LaneRunner:
             try:
                 await session.ended
             finally:
+                self._recorder.ended(self._why_over(session))
                 self._suspicion = session.suspicion
                 session.leave()
             await link.close()
@@ -236,6 +242,14 @@ class LaneRunner:
             link.abort()
             if store is not None:
                 await store.close()
+
+    def _why_over(self, session: Session) -> str | None:
+        """Why a leadership is over; None: on purpose."""
+        if self.state is RunnerState.STOPPED:
+            return None
+        if not session.ended.done() or session.ended.cancelled():
+            return "given up"
+        return str(session.ended.exception() or "") or None
 
     def _collect_garbage(self) -> None:
         gc.collect()
@@ -253,8 +267,17 @@ class LaneRunner:
     async def _take_over(self, link: Link, channels: Channels, store: LaneStore) -> tuple[Session, Witness]:
         """Lock, inbound, epoch, then the journal: in this order no late write of a former leader can be
         missed. One broker round trip after it: the lock was ours all the time."""
+        recorder = self._recorder = self._ledger.recorder(self.name)
         session = self.session_type(
-            self._lane, self._names, link, channels, store, self._clock, self._suspicion, self._reload
+            self._lane,
+            self._names,
+            link,
+            channels,
+            store,
+            self._clock,
+            recorder,
+            self._suspicion,
+            self._reload,
         )
         witness = Witness(link, self._names)
         restarted = await witness.is_gone()
@@ -288,9 +311,12 @@ class LaneRunner:
         await channels.listen_to_broker_events(self._settings.rabbitmq.address.vhost)
         self._session = session
         witness.watch(lane)
+        recorder.began(lane, snapshot)
         session.begin(lane, snapshot.lane_epoch, feeds, redis_complete=trusted)
         early, self._early = self._early, []
         session.receive(early)
+        if self._writes_are_lost:
+            session.restore()
         self._tasks += [asyncio.create_task(feed.look_after(self._clock.now_ms)) for feed in feeds]
         self._tasks += [asyncio.create_task(feed.keep_window()) for feed in feeds]
         return session, witness
@@ -299,36 +325,7 @@ class LaneRunner:
         return parking_queues(self._names, self.parking_queues_max)
 
     def _options(self) -> LaneOptions:
-        lane = self._lane
-        return LaneOptions(
-            policy=policy(lane.policy, top_up=lane.top_up, grouped=lane.group_map.name != "none"),
-            inbounds=tuple((inbound.queue, inbound.weight) for inbound in lane.inbound),
-            ungrouped=lane.ungrouped,
-            groups_remembered=lane.group_map.value if lane.group_map.name == "lru" else None,
-            buckets=lane.group_map.value if lane.group_map.name == "buckets" else None,
-            start_consumers=lane.start.consumers,
-            start_wait_ms=lane.start.wait_ms,
-            cost=_COSTS.get(lane.cost.name, Cost.SAID),
-            placement_is_measured=lane.placement is PlacementName.MEASURED,
-            max_in_flight_per_group=lane.max_in_flight_per_group,
-            rebalance_on_join=lane.rebalance.on_join,
-            rebalance_pause=lane.rebalance.pause.value,
-            group_idle_timeout_ms=lane.group_idle_timeout_ms,
-            attempts=lane.retry.attempts,
-            stops_failed=lane.retry.on_exhausted is ExhaustedAct.PARK,
-            backoff_ms=lane.retry.backoff_ms,
-            ack_timeout_ms=lane.ack_timeout_ms,
-            evicts_overdue=lane.on_ack_timeout is OverdueAct.EVICT,
-            reconnect_grace_ms=lane.reconnect_grace_ms,
-            liveness_interval_ms=lane.liveness_interval_ms,
-            heartbeat_ms=lane.heartbeat_ms,
-            look_ahead=lane.look_ahead,
-            look_ahead_bytes=lane.look_ahead_bytes,
-            park_after_ms=lane.park_after_ms,
-            dedup=None if lane.dedup is None else DedupOptions(lane.dedup.window_ms, lane.dedup.max_ids),
-            own_prefix=f"{self._settings.prefix}.",
-            parking_queues=self._parking_queues(),
-        )
+        return lane_options(self._lane, self._settings.prefix, self._parking_queues())
 
     def _connection_name(self) -> str:
         return f"dispatcher {self.name}"
@@ -342,6 +339,7 @@ class LaneRunner:
         self._early += [e for e in events if not isinstance(e, ChannelClosed) or e.channel in essential]
 
     def _redis_lost_writes(self) -> None:
+        self._writes_are_lost = True
         if self._session is not None:
             self._session.restore()
 
@@ -388,10 +386,8 @@ class LaneRunner:
         return session.views if session is not None and self.state is RunnerState.LEADING else None
 
     def counters(self) -> dict[str, float]:
-        """Totals since this leadership began."""
+        """Totals since this leadership began; those of the ledger, since the process began."""
         session = self._session
-        return (
-            dict(session.lane.state.counters)
-            if session is not None and self.state is RunnerState.LEADING
-            else {}
-        )
+        leads = session is not None and self.state is RunnerState.LEADING
+        totals = dict(session.lane.state.counters) if leads and session is not None else {}
+        return totals | self._ledger.counters(self.name)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import structlog
 
 from dispatcher.errors import CommandRefused, ConfigurationError, DispatcherError
+from dispatcher.ledger.recorder import NO_LEDGER, OpensRecorders
 from dispatcher.service.lane_runner import LaneRunner
 from dispatcher.service.reloading import Change, changes, refusals
 from dispatcher.settings import Settings
@@ -27,9 +28,10 @@ LANE_STOP_S: Final = 4.0
 class Lanes:
     """Runs every lane of the settings. `runners` is one list for good; `failed` holds the first bug."""
 
-    def __init__(self, settings: Settings, reread: Reread) -> None:
+    def __init__(self, settings: Settings, reread: Reread, ledger: OpensRecorders = NO_LEDGER) -> None:
         self._settings = settings
         self._reread = reread
+        self._ledger = ledger
         self._reloading = asyncio.Lock()
         self._started = False
         self._asked_early = False
@@ -39,7 +41,7 @@ class Lanes:
         self.runners = [self._runner(settings, name) for name in settings.lanes]
 
     def _runner(self, settings: Settings, name: str) -> LaneRunner:
-        return LaneRunner(settings, settings.lanes[name], self.reload)
+        return LaneRunner(settings, settings.lanes[name], self.reload, self._ledger)
 
     # -- life --
 

@@ -45,6 +45,7 @@ from dispatcher.core.parking_effects import (
 from dispatcher.core.target_effects import CloseTarget, OpenTarget, SendAway, TargetAction
 from dispatcher.errors import ChannelRefused
 from dispatcher.group_text import format_group
+from dispatcher.ledger.recorder import Recorder
 from dispatcher.protocol import TYPE_PING
 from dispatcher.service.caution import Caution, Suspicion
 from dispatcher.service.confirms import PublishWindow
@@ -72,6 +73,7 @@ class Outbox:
         relay: Relay,
         channel: int,
         suspicion: Suspicion,
+        recorder: Recorder,
         *,
         ack: Callable[[int, int], None],
         later: Callable[[float, Callable[[], None]], None],
@@ -83,6 +85,7 @@ class Outbox:
         self._relay = relay
         self._channel = channel  # 0: there is none for the moment
         self._publications = Publications(relay)
+        self._recorder = recorder
         self._ack = ack
         self._later = later
         self._on_window = on_window
@@ -190,7 +193,10 @@ class Outbox:
     def answered(self, confirmed: Confirmed, events: list[Event]) -> None:
         """Tell the core what this confirm or nack means."""
         copies = size = 0
-        for order in self._window.answered(confirmed):
+        orders = list(self._window.answered(confirmed))
+        if not confirmed.nacked:
+            self._recorder.confirmed(orders)
+        for order in orders:
             if type(order) is Dispatched:
                 copies += 1
                 size += order.message.size

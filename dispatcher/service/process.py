@@ -11,6 +11,9 @@ from typing import Any, Final
 import structlog
 
 from dispatcher.http.server import HttpServer
+from dispatcher.ledger.opening import open_ledger
+from dispatcher.ledger.recorder import NO_LEDGER
+from dispatcher.ledger.writer import Ledger
 from dispatcher.service.lanes import Lanes, Reread
 from dispatcher.settings import Settings
 
@@ -18,6 +21,8 @@ log = structlog.get_logger()
 
 #: How long a stop may take before the connections are simply dropped.
 STOP_S: Final = 4.0
+#: And how long the ledger's last file.
+LEDGER_STOP_S: Final = 2.0
 #: Messages, groups and records hold no cycles: they go with their last reference. A full search for cycles
 #: stops a lane of a million groups for 0.6 s and finds nothing, so only the end of a leadership starts one
 #: (LaneRunner); the small ones, for what libraries leave, come rarely.
@@ -45,10 +50,13 @@ async def _run(settings: Settings, reread: Reread) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    lanes = Lanes(settings, reread)
+    ledger = open_ledger(settings.ledger) if settings.ledger is not None else None
+    lanes = Lanes(settings, reread, ledger or NO_LEDGER)
     loop.add_signal_handler(signal.SIGHUP, lanes.reload_soon)
     if not await _prepared(lanes, stop):
         return 0
+    if ledger is not None:
+        ledger.start()
     server = HttpServer(settings.http, lanes.runners)
     await server.start()
     lanes.start()
@@ -56,7 +64,7 @@ async def _run(settings: Settings, reread: Reread) -> int:
     try:
         await _first(stop, lanes.failed)
     finally:
-        await _stop(lanes, server)
+        await _stop(lanes, server, ledger)
     log.info("dispatcher_stopped")
     return 0
 
@@ -84,7 +92,9 @@ async def _first(stop: asyncio.Event, failed: asyncio.Future[None]) -> None:
         failed.result()
 
 
-async def _stop(lanes: Lanes, server: HttpServer) -> None:
+async def _stop(lanes: Lanes, server: HttpServer, ledger: Ledger | None) -> None:
     await lanes.stop(STOP_S)
     await server.stop()
+    if ledger is not None and not await asyncio.to_thread(ledger.stop, LEDGER_STOP_S):
+        log.warning("ledger_not_finished")
     sys.stdout.flush()

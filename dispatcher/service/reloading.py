@@ -35,6 +35,10 @@ def refusals(old: Settings, new: Settings) -> list[str]:
     paths = [
         f"{part}.{key}" for part in _FIXED_PARTS for key in _changed(getattr(old, part), getattr(new, part))
     ]
+    if (old.ledger is None) is not (new.ledger is None):
+        paths.append("ledger")
+    elif old.ledger is not None and new.ledger is not None:
+        paths += [f"ledger.{key}" for key in _changed(old.ledger, new.ledger)]
     if old.prefix != new.prefix:
         paths.append("prefix")
     for name in _in_both(old, new):

@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import structlog
 
+from dispatcher.alarm import Alarm
 from dispatcher.amqp.events import (
     Blocked,
     ChannelClosed,
@@ -30,9 +32,9 @@ from dispatcher.core.effects import Effects
 from dispatcher.core.events import Event, MessagesArrived, PublishersBlocked, QueueReturned
 from dispatcher.core.lane import Lane
 from dispatcher.core.options import LaneOptions
-from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
 from dispatcher.core.views import Views
 from dispatcher.errors import BrokerUnavailable, DispatcherError, Fenced, InvalidTransition
+from dispatcher.ledger.recorder import Recorder
 from dispatcher.protocol import LaneNames
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.caution import BLAMES_A_PUBLISH, ENDS_OVER_A_PUBLISH, NO_SUSPICION, Suspicion
@@ -42,6 +44,7 @@ from dispatcher.service.history import History
 from dispatcher.service.inbound_feed import InboundFeed
 from dispatcher.service.intake import Clock, Intake
 from dispatcher.service.operators import Operators, Reload
+from dispatcher.service.originals import Originals
 from dispatcher.service.outbox import Outbox
 from dispatcher.service.parking_feeds import ParkingFeeds
 from dispatcher.service.peeking import peek
@@ -69,6 +72,7 @@ class Session:
         channels: Channels,
         store: LaneStore,
         clock: Clock,
+        recorder: Recorder,
         suspicion: Suspicion = NO_SUSPICION,
         reload: Reload | None = None,
     ) -> None:
@@ -78,11 +82,13 @@ class Session:
         self._channels = channels
         self._store = store
         self._clock = clock
+        self._recorder = recorder
         self._loop = asyncio.get_running_loop()
         self._events: list[Event] = []
-        self._ticks = Ticks(store, finish=self._finish, go_on=self._schedule, fail=self.end)
+        self._ticks = Ticks(store, recorder, finish=self._finish, go_on=self._schedule, fail=self.end)
         self._tick_scheduled = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._call_later, partial(self._if_alive, self._wake))
+        self._step_due_ms: int | None = None  # the core's next deadline, as of the latest step
         self._restoring = False
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.since_ms = clock.now_ms()
@@ -101,12 +107,14 @@ class Session:
         self.surveys = Surveys(self.views)
         self._feeds = feeds
         self._intake = Intake(
-            self._settings, lane_epoch=lane_epoch, frame_max=self._link.frame_max, now_ms=self._clock.now_ms
-        )
+            self._settings, self._recorder, lane_epoch=lane_epoch, frame_max=self._link.frame_max,
+            now_ms=self._clock.now_ms,
+        )  # fmt: skip
         parking = lane.state.options.parking_queues
         self._parking = ParkingFeeds(
             self._link, parking, self._names, self._channels, self._intake, report=self.report, fail=self.end,
         )  # fmt: skip
+        self._originals = Originals(feeds, self._parking)
         relay = Relay(
             self._link, self._names, lane_epoch, self._settings.first_header,
             tuple(inbound.queue for inbound in self._settings.inbound), parking,
@@ -114,9 +122,9 @@ class Session:
         self._targets = Targets(relay, self._suspicion.leaving, report=self.report)
         self._history = History(relay, self._channels.history, feeds, fail=self.end)
         self._outbox = Outbox(
-            relay, self._channels.publish, self._suspicion, ack=self._settle, later=self._later,
-            on_window=self._set_window, on_parking=self._parking.perform,
-            on_target=self._targets.perform, report=self.report,
+            relay, self._channels.publish, self._suspicion, self._recorder, ack=self._originals.settle,
+            on_window=lambda inbound, originals: feeds[inbound].set_window(originals), report=self.report,
+            on_parking=self._parking.perform, on_target=self._targets.perform, later=self._later,
         )  # fmt: skip
         self._operators = Operators(
             self.views, self._outbox, self._clock, surveys=self.surveys, describe=self._describe,
@@ -135,8 +143,7 @@ class Session:
 
     def end(self, reason: BaseException | None) -> None:
         """Stop; whoever awaits `ended` gets the reason. Nothing of this session is sent any more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.cancel()
         self._ticks.stop()
         self.leave()
         if self.ended.done():
@@ -244,8 +251,8 @@ class Session:
             self.end(failure)
 
     def _returned(self, queue: str) -> None:
-        own = (self._names.dead, self._names.control, self._names.history)
-        if queue in (*own, *self.lane.state.options.parking_queues):
+        names, parking = self._names, self.lane.state.options.parking_queues
+        if queue in (names.dead, names.control, names.history, *parking):
             self.end(BrokerUnavailable(f"somebody deleted the queue {queue!r}; it will be declared again"))
         else:
             self._events.append(QueueReturned(queue))
@@ -263,13 +270,15 @@ class Session:
             return
         try:
             events, self._events = self._events, []
-            self._commit(self.lane.step(events, self._clock.now_ms()))
+            now_ms = self._clock.now_ms()
+            effects, self._step_due_ms = self.lane.step(events, now_ms), self.lane.next_deadline_ms()
+            self._commit(effects)
             if not self._known_complete and self.lane.is_complete():
                 self._known_complete = True
                 self._ticks.confirm_complete()
             if self.lane.checkpoint_is_due():
                 self._commit(self.lane.checkpoint())
-            self._arm_timer()
+            self._set_alarm(now_ms)
         except Exception as failure:
             self._fail(failure)
 
@@ -285,42 +294,32 @@ class Session:
             self._outbox.perform(tick.effects.actions)
             self._flush_acks()
             self._control.ack(tick.read)
-            self._arm_timer()
+            self._set_alarm(self._clock.now_ms())
         except Exception as failure:
             self._fail(failure)
 
-    def _arm_timer(self) -> None:
-        """Wake up for the core's next deadline, or for acks that wait."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        deadlines = [self.lane.next_deadline_ms(), self._parking.deadline_ms()]
-        deadlines += [feed.deadline_ms() for feed in self._feeds]
-        known = [deadline for deadline in deadlines if deadline is not None]
-        if known:
-            delay_ms = max(0, min(known) - self._clock.now_ms())
-            self._timer = self._loop.call_later(delay_ms / 1000, self._wake)
+    def _set_alarm(self, now_ms: int) -> None:
+        """For the core's next deadline, or for acks that wait."""
+        at_ms = self._originals.deadline_ms()
+        if at_ms is None or (self._step_due_ms is not None and self._step_due_ms < at_ms):
+            at_ms = self._step_due_ms
+        self._alarm.set(at_ms, now_ms)
+
+    def _call_later(self, delay_ms: int, act: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(delay_ms / 1000, act)
 
     def _wake(self) -> None:
-        self._if_alive(self._flush_acks)
-        self._schedule()
+        self._flush_acks()
+        now_ms = self._clock.now_ms()
+        if self._step_due_ms is None or self._step_due_ms > now_ms:
+            self._set_alarm(now_ms)
+        else:
+            self._schedule()
 
     def _flush_acks(self, *, everything: bool = False) -> None:
-        now_ms = self._clock.now_ms()
-        for feed in self._feeds:
-            feed.flush_acks(now_ms, everything=everything)
-        self._parking.flush_acks(now_ms, everything=everything)
+        self._originals.flush_acks(self._clock.now_ms(), everything=everything)
 
     # -- inbound --
-
-    def _settle(self, queue: int, tag: int) -> None:
-        if queue < FIRST_PARKING_QUEUE:
-            self._feeds[queue].settle(tag)
-        else:
-            self._parking.settle(queue, tag)
-
-    def _set_window(self, inbound: int, originals: int) -> None:
-        self._feeds[inbound].set_window(originals)
 
     def report(self, event: Event) -> None:
         """Something that a feed found out."""
@@ -381,8 +380,8 @@ class Session:
             return False, f"RabbitMQ blocks publishers: {self._link.blocked}"
         if self._restoring:
             return False, "writing everything back to Redis, which had lost writes"
-        problems = (feed.problem for feed in self._feeds if feed.problem is not None)
-        return (False, problem) if (problem := next(problems, None)) else (True, "leading")
+        problem = self._originals.problem
+        return (False, problem) if problem else (True, "leading")
 
     # -- stopping --
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from dispatcher.core.effects import Effects
+from dispatcher.ledger.recorder import Recorder
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.control_inbox import Read
 
@@ -27,6 +28,7 @@ class Tick:
 
     effects: Effects
     read: Read
+    decided_at_us: int
     committed: bool = False
     finished: asyncio.Future[None] | None = None  # who waits for it
 
@@ -38,12 +40,14 @@ class Ticks:
     def __init__(
         self,
         store: LaneStore,
+        recorder: Recorder,
         *,
         finish: Callable[[Tick], None],
         go_on: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._store = store
+        self._recorder = recorder
         self._finish = finish
         self._go_on = go_on
         self._fail = fail
@@ -61,7 +65,7 @@ class Ticks:
 
     def add(self, effects: Effects, read: Read) -> None:
         """Commit what a step decided, and finish it after all that were added before."""
-        tick = Tick(effects, read)
+        tick = Tick(effects, read, self._recorder.now_us())
         if effects.needs_commit():
             self._ticks.append(tick)
             self._store.commit(effects).add_done_callback(partial(self._committed, tick))
@@ -69,11 +73,11 @@ class Ticks:
             tick.committed = True
             self._ticks.append(tick)
         else:
-            self._finish(tick)
+            self._finished(tick)
 
     def confirm_complete(self) -> None:
         """The consumers have said what they hold, and that is committed: Redis may be trusted again."""
-        tick = Tick(Effects(), Read(0, 0))
+        tick = Tick(Effects(), Read(0, 0), self._recorder.now_us())
         self._ticks.append(tick)
         self._store.confirm_complete().add_done_callback(partial(self._committed, tick))
 
@@ -89,6 +93,10 @@ class Ticks:
         """Finish nothing any more, whatever Redis answers."""
         self._over = True
 
+    def _finished(self, tick: Tick) -> None:
+        self._recorder.decided(tick.effects, tick.decided_at_us)
+        self._finish(tick)
+
     def _committed(self, tick: Tick, future: asyncio.Future[None]) -> None:
         if self._over or future.cancelled():
             future.cancelled() or future.exception()
@@ -100,7 +108,7 @@ class Ticks:
         tick.committed = True
         while self._ticks and self._ticks[0].committed:
             finished = self._ticks.popleft()
-            self._finish(finished)
+            self._finished(finished)
             if finished.finished is not None:
                 finished.finished.set_result(None)
         if self._room_is_awaited:

@@ -12,7 +12,7 @@ from dispatcher.core.effects import Dispatched as DispatchedRecord
 from dispatcher.core.events import Event, MessagesArrived, ParkingQueueRead
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
-from dispatcher.core.operation import LEAVES_BY
+from dispatcher.core.operation import LEAVES_BY, PURGED_BY
 from dispatcher.core.replay import Arrival
 from dispatcher.core.stops import REASON_DROPPED
 from dispatcher.errors import StoreUnavailable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 0.001
 #: How often a standby looks whether the lock is free: oftener is most of what happens in a quiet world.
-LOCK_RETRY_S = 0.2
+LOCK_RETRY_S = 0.5
 
 
 class Facts:
@@ -142,8 +142,9 @@ class SimStore(LaneStore):
         """What has left by which operation, by what these and earlier records say."""
         left = {}
         for record in effects.records:
-            if type(record) is Ended and record.reason.startswith(LEAVES_BY):
-                self._leaving[record.inbound, record.arrival] = record.reason.removeprefix(LEAVES_BY)
+            if type(record) is Ended and record.reason.startswith((LEAVES_BY, PURGED_BY)):
+                uuid = record.reason.removeprefix(LEAVES_BY).removeprefix(PURGED_BY)
+                self._leaving[record.inbound, record.arrival] = uuid
             elif type(record) is OpenEntry:
                 self._leaving.pop((record.inbound, record.arrival), None)
             elif type(record) is Buried and (record.inbound, record.arrival) in self._leaving:

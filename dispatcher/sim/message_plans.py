@@ -8,15 +8,19 @@ from typing import Final, NamedTuple
 
 from dispatcher.sim.themes import Theme
 
-#: Most runs are short, 3 of 100 are long: interleavings of few messages find most, long runs find the rest.
+#: Most runs are short, 1 of 100 is long: interleavings of few messages find most, long runs find the rest.
 MESSAGES_MIN: Final = 200
-MESSAGES_MAX: Final = 2_000
+MESSAGES_MAX: Final = 1_800  # and on top what twins and repetitions add
 #: What it costs to publish a copy of a message: the channel; the channel, also for its dead letter
 #: until faults are over; the connection.
 REFUSALS: Final = ("copy", "copy", "everywhere", "connection")
 
 #: How many lanes drop messages that repeat another one.
 REPEATING_LANES: Final = 0.15
+#: How many check the numbers in their groups, and how many of these are left out, or given twice.
+NUMBERED_LANES: Final = 0.15
+NUMBERS_LEFT_OUT: Final = 0.05
+NUMBERS_TWICE: Final = 0.03
 
 
 class MessagePlan(NamedTuple):
@@ -34,15 +38,16 @@ class MessagePlan(NamedTuple):
     message_id: str | None = None
     kills: bool = False  # whoever works on it
     repeats: bool = False  # the same message, published once more
+    number: int = 0  # its producer's in its group; 0: none
     refused: str = ""  # RabbitMQ took it and does not take it again: one of REFUSALS
 
 
 def draw_count(random: Random) -> int:
     """How many messages a run has."""
     draw = random.random()
-    if draw < 0.97:
-        return MESSAGES_MIN + int(30 * draw)
-    return random.randint(300, 800) if draw < 0.993 else random.randint(800, MESSAGES_MAX)
+    if draw < 0.993:
+        return MESSAGES_MIN + int(10 * draw)
+    return random.randint(300, 800) if draw < 0.998 else random.randint(800, MESSAGES_MAX)
 
 
 def draw_messages(
@@ -126,6 +131,31 @@ def with_repeated(random: Random, plans: tuple[MessagePlan, ...]) -> tuple[Messa
         if plan.message_id is not None and _is_plain(plan) and random.random() < share
     ]
     return tuple(sorted(named + repeated, key=lambda plan: plan.at_ms))
+
+
+def with_numbers(random: Random, plans: tuple[MessagePlan, ...]) -> tuple[MessagePlan, ...] | None:
+    """Numbered in their groups, on a lane that checks that; None: on most lanes they are not. Of each group
+    those of one inbound queue have numbers, but for twins, which must stay equal."""
+    if random.random() >= NUMBERED_LANES:
+        return None
+    twins = {plan.twin_of for plan in plans if plan.twin_of}
+    home: dict[str, int] = {}
+    last: dict[str, int] = {}
+    given: dict[int, int] = {}  # by uid: what is published twice has one
+    numbered = []
+    for plan in plans:
+        group = plan.group
+        is_numbered = group is not None and not (plan.twin_of or plan.uid in twins or plan.closes)
+        if group is not None and is_numbered and home.setdefault(group, plan.inbound) == plan.inbound:
+            if plan.uid not in given:
+                draw, before = random.random(), last.get(group, 0)
+                is_twice = draw < NUMBERS_TWICE and before > 0
+                last[group] = before + (0 if is_twice else 2 if draw > 1 - NUMBERS_LEFT_OUT else 1)
+                given[plan.uid] = last[group]
+            numbered.append(plan._replace(number=given[plan.uid]))
+        else:
+            numbered.append(plan)
+    return tuple(numbered)
 
 
 def _is_plain(plan: MessagePlan) -> bool:

@@ -95,6 +95,8 @@ class Producer:
         headers: dict[str | bytes, Any] = {}
         if plan.group is not None:
             headers["x-group-id"] = plan.group
+        if plan.number:
+            headers["x-group-seq"] = plan.number
         if plan.closes:
             headers["x-group-seq"] = -1
         properties = Properties(

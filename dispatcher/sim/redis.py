@@ -38,6 +38,7 @@ class Keys:
         self.command_order: list[bytes] = []
         self.flags: dict[bytes, bytes] = {}
         self.ids: dict[bytes, int] = {}  # when they entered the window
+        self.sequences: dict[bytes, bytes] = {}
 
     # -- the scripts; arguments and answers as Redis has them --
 
@@ -62,7 +63,7 @@ class Keys:
         if ordinal is None:
             meta[b"ordinal"] = b"0"
             meta.pop(b"run_id", None)
-            self.journal, self.ids = [], {}
+            self.journal, self.ids, self.sequences = [], {}, {}
             return [b"%d" % epoch, b"0", b"", inbounds]
         return [b"%d" % epoch, b"%d" % ordinal, meta.get(b"run_id", b""), inbounds]
 
@@ -123,8 +124,11 @@ class Keys:
 
     def _change(
         self, owners: bytes, forgotten: bytes, rows: bytes, over: bytes, results: bytes, flags: bytes,
-        unset: bytes,
+        unset: bytes, sequences: bytes, unknown: bytes,
     ) -> None:  # fmt: skip
+        self.sequences.update(_pairs(sequences))
+        for field in _unpacked(unknown):
+            self.sequences.pop(field, None)
         self.flags.update(_pairs(flags))
         for field in _unpacked(unset):
             self.flags.pop(field, None)
@@ -164,7 +168,8 @@ class Keys:
                 return b"applied"
         meta.update({b"leader": leader, b"ordinal": b"restoring:" + run, b"inbounds": inbounds})
         meta.pop(b"run_id", None)
-        self.journal, self.owners, self.incarnations, self.flags = [], {}, {}, {}
+        self.journal, self.owners, self.incarnations = [], {}, {}
+        self.flags, self.sequences = {}, {}
         return b"begun"
 
     def table(self, key: bytes) -> dict[bytes, bytes]:

@@ -20,11 +20,12 @@ from dispatcher.settings_parts import (
     PauseName,
     PlacementName,
     RebalanceSettings,
+    SequenceCheck,
     StartSettings,
 )
 from dispatcher.settings_types import Chosen
 from dispatcher.sim.faults.kinds import Fault
-from dispatcher.sim.message_plans import MessagePlan, draw_count, draw_messages, with_repeated
+from dispatcher.sim.message_plans import MessagePlan, draw_count, draw_messages, with_numbers, with_repeated
 from dispatcher.sim.themes import (
     THEMES,
     Theme,
@@ -127,7 +128,7 @@ OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
     "retry": lambda random, policy: RetrySettings(
         attempts=random.choice((1, 2, 3, 3, 3)),
         on_exhausted=(
-            ExhaustedAct.SKIP if policy == "concurrent" else random.choice(tuple(ExhaustedAct))
+            ExhaustedAct.PARK if policy != "concurrent" and random.random() < 0.25 else ExhaustedAct.SKIP
         ),
     ),
     "heartbeat_ms": lambda random, _: random.choice((300, 1_000, 2_000, 2_000)),
@@ -166,6 +167,9 @@ def make_scenario(seed: int, messages: int | None = None) -> Scenario:
     repeated = with_repeated(chance("dedup"), plans)
     if repeated is not None:
         plans, options["dedup"] = repeated, DedupSettings(window=WINDOW_MS)
+    numbered = with_numbers(chance("sequence"), plans)
+    if numbered is not None:
+        plans, options["sequence_check"] = numbered, SequenceCheck.REPORT
     if any(plan.kills for plan in plans):
         # A window full of its group lets in nothing that could be settled.
         options |= {"look_ahead": 10_000, "look_ahead_bytes": 256 << 20}

@@ -47,7 +47,7 @@ class Theme:
     redis_ms: tuple[int, ...] = (0, 0, 10, 30)
     same_id: float = 0.25  # consumers that take the id of the one before
     twins: tuple[float, ...] = (0, 0, 0, 0.03)  # messages that have an equal one
-    parking_queues: tuple[int, ...] = (0, 0, 2, 64)
+    parking_queues: tuple[int, ...] = (0,) * 6 + (2, 64)
     killers: tuple[int, ...] = (0,) * 9 + (1,)  # messages that kill their consumers
     refused: tuple[int, ...] = (0,) * 9 + (1,)  # messages that RabbitMQ does not take again
 

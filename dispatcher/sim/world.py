@@ -33,6 +33,8 @@ LANE: Final = "sim"
 CALM_MS_MAX: Final = 90_000
 #: … and all the work, if it is done one by one: so many times the way to Redis and back, and the handling.
 WAYS_PER_MESSAGE: Final = 3
+#: How often somebody looks whether everything is over.
+_LOOK_MS: Final = 10
 #: After everything is over, so that acks are proven and pings have come back.
 SETTLING_MS: Final = 1_500
 #: Whoever died while nobody led is waited for so long.
@@ -59,12 +61,14 @@ class World:
         from dispatcher.sim.checkers.poison import Poison
         from dispatcher.sim.checkers.replies import Replies
         from dispatcher.sim.checkers.said import Said
+        from dispatcher.sim.checkers.sequence import Sequence
         from dispatcher.sim.checkers.share import Share
         from dispatcher.sim.faults import Faults
         from dispatcher.sim.faults.operators import decide_stops, undo_everything
 
         self._undo_everything, self._decide_stops = undo_everything, decide_stops
         self.scenario = scenario
+        self._look_at_ms = 0
         self.election_s = ELECTION_S  # what a leader waits for those of quorum queues
         self.scheduler = Scheduler(scenario.seed)
         self.begun_at_ms = self.scheduler.now_ms
@@ -73,7 +77,7 @@ class World:
         self.liveness = Liveness(self)
         kinds = (
             Loss, Duplicates, Order, Overlap, Share, LimitsChecker, Fence, Deaths, Bounds, Poison, Said,
-            OperationsChecker, MovesChecker, Replies,
+            OperationsChecker, MovesChecker, Replies, Sequence,
         )  # fmt: skip
         self.checkers: list[Checker] = [*(kind(self) for kind in kinds), self.liveness]
         self.history = History(self.scheduler, self.names, self.checkers, verbose=verbose)
@@ -132,7 +136,7 @@ class World:
 
     def _calm_down(self) -> None:
         scheduler = self.scheduler
-        scheduler.run(scheduler.now_ms + self._calm_ms_max(), self._all_done)
+        scheduler.run(scheduler.now_ms + self._calm_ms_max(), self._looks_done)
         if scheduler.failures:
             return
         if not self._all_done():
@@ -144,6 +148,13 @@ class World:
         for checker in self.checkers:
             if not scheduler.failures:
                 checker.at_end()
+
+    def _looks_done(self) -> bool:
+        """Asked whenever time moves, and answered now and then."""
+        if self.scheduler.now_ms < self._look_at_ms:
+            return False
+        self._look_at_ms = self.scheduler.now_ms + _LOOK_MS
+        return self._all_done()
 
     def _calm_ms_max(self) -> int:
         scenario = self.scenario

@@ -14,7 +14,7 @@ SENDING: Final = frozenset({MOVE, REROUTE})
 TAKING: Final = SENDING | {PURGE}
 #: Those after which a group that had stopped may go on.
 DECIDING: Final = frozenset({RELEASE, SKIP, DROP, PURGE, MOVE, REROUTE})
-_GONE: Final = re.compile(r"(\d+) of its messages went")
+_GONE: Final = re.compile(r"(\d+) of its messages (?:went|were purged)")
 _DOUBTFUL: Final = re.compile(r"(\d+) of the rest may have gone")
 
 

@@ -69,6 +69,11 @@ WHY = {
             {**GROUP, "messages": [MESSAGE]}, ["a%FF[b]", "12.34", "1 m 4 s", "256"],
         ),
         (
+            ["groups", "show", "orders", "g"], "groups.show", {"group": "g"},
+            {**GROUP, "last_number": 1_234, "messages": [{**MESSAGE, "number": 1_235}, MESSAGE]},
+            ["number     1234 was the last", "1235"],
+        ),
+        (
             ["groups", "show", "orders", "g", "--headers"], "groups.show", {"group": "g"},
             {**GROUP, "messages": [{**MESSAGE, "exchange": "", "routing_key": "in", "headers": {"n": 7},
                                     "properties": {"message_id": "m-1"}, "headers_left_out": 2}]},

@@ -11,6 +11,7 @@ from dispatcher.core.effects import (
     OpenEntry,
     PublishMarker,
     SendCopy,
+    SetWindow,
     Snapshot,
 )
 from dispatcher.core.events import MessagesArrived, PingRouted, QueueReturned
@@ -19,7 +20,7 @@ from dispatcher.core.liveness import RETURN_GRACE_MS_MIN
 from dispatcher.core.model import Message
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.policies import policy
-from dispatcher.protocol import Join, Marker
+from dispatcher.protocol import Join, Marker, Settle
 
 NOW_MS = 1_700_000_000_000
 OPTIONS = LaneOptions(policy=policy("exclusive"), inbounds=(("in", 1),))
@@ -85,3 +86,40 @@ def test_what_came_after_it_says_that_an_original_is_gone() -> None:
     again = [action.copy.message.tag for action in effects.actions if isinstance(action, SendCopy)]
     assert again == [2, 3, 4]
     assert lane.state.counters["vanished"] == 1
+
+
+def test_a_look_ahead_full_of_others_of_its_bucket_is_widened_until_the_original_is_back() -> None:
+    """The leader before mapped groups otherwise and had a larger look-ahead: it had handed over what is now
+    behind a full window of messages that wait for it."""
+    live = IncarnationRow("c1", "uuid", "q1", 1, 10, "live")
+    snapshot = Snapshot(2, complete=True, broker_restarted=False, incarnations={1: live})
+    snapshot.records.append(OpenEntry(0, (1, 9), bytes([9]) * 16, 1, 1, b"other", 1, 5, 1))
+    lane = Lane(replace(OPTIONS, buckets=1, look_ahead=3), snapshot, NOW_MS)
+    lane.start(NOW_MS)
+    effects = lane.step([PingRouted("q1"), _originals(1, 2, 3)], NOW_MS)
+    assert _dispatched(effects) == []
+    assert _windows(effects) == [24], "RabbitMQ may send what is behind them"
+    assert _windows(lane.step([_originals(4, 5, 6, 7, 8)], NOW_MS)) == []
+    effects = lane.step([_originals(9)], NOW_MS)
+    assert _windows(effects) == [1], "what was let in is more than the look-ahead"
+    settled = Settle(consumer="c1", incarnation="uuid", acked=((1, 1),))
+    effects = lane.step([settled], NOW_MS)
+    assert _dispatched(effects) == [1, 2, 3, 4, 5, 6, 7, 8], "the bucket goes on"
+    settled = replace(settled, acked=((2, lane.state.by_number[1].next_seq - 1),))
+    assert _windows(lane.step([settled], NOW_MS)) == [3]
+
+
+def test_a_full_look_ahead_is_not_widened_for_what_only_newer_messages_wait_for() -> None:
+    """With a group for each id the original comes once what is before it goes on."""
+    live = IncarnationRow("c1", "uuid", "q1", 1, 10, "live")
+    snapshot = Snapshot(2, complete=True, broker_restarted=False, incarnations={1: live})
+    snapshot.records.append(OpenEntry(0, (1, 9), bytes([9]) * 16, 1, 1, b"other", 1, 5, 1))
+    lane = Lane(replace(OPTIONS, look_ahead=3), snapshot, NOW_MS)
+    lane.start(NOW_MS)
+    effects = lane.step([PingRouted("q1"), _originals(1, 2, 3)], NOW_MS)
+    assert _dispatched(effects) == [1, 2, 3]
+    assert _windows(effects) == []
+
+
+def _windows(effects: Effects) -> list[int]:
+    return [action.originals for action in effects.actions if isinstance(action, SetWindow)]

@@ -43,7 +43,9 @@ async def test_what_was_committed_is_read_back_in_order(lane: Lane) -> None:
     store.commit(step(SettledRange(1, 1, 1), Taken(2), owners={b"": None}, incarnations={2: None}))
     store.commit(step(commands={"c-1": {"moved": 3}, "c-2": {}}))
     store.commit(step(flags={b"lane": {"paused": True}, b"group:\xff%\0": {"pin": "c"}, b"consumer:c": {}}))
-    await store.commit(step(flags={b"lane": None, b"consumer:c": {"drained": True}}))
+    store.commit(step(flags={b"lane": None, b"consumer:c": {"drained": True}}))
+    store.commit(step(sequences={b"\xff%\0": 2**63 - 1, b"g": 3, b"": 0}))
+    await store.commit(step(sequences={b"g": None, b"": 1}))
     assert store.pending == 0
 
     snapshot = await lane.read("high", "low")
@@ -53,6 +55,7 @@ async def test_what_was_committed_is_read_back_in_order(lane: Lane) -> None:
     assert snapshot.incarnations == {1: incarnation("a")}
     assert snapshot.commands == {"c-1": {"moved": 3}, "c-2": {}}
     assert snapshot.flags == {b"group:\xff%\0": {"pin": "c"}, b"consumer:c": {"drained": True}}
+    assert snapshot.sequences == {b"\xff%\0": 2**63 - 1, b"": 1}
 
 
 async def test_an_epoch_is_above_every_one_before_whatever_the_clock_says(lane: Lane) -> None:
@@ -254,7 +257,7 @@ async def test_keys_share_one_slot_and_hold_nothing_of_other_lanes(lane: Lane) -
     await store.commit(
         step(
             dispatched(1), owners={b"g": OwnerRow(1, 1)}, incarnations={1: incarnation("a")},
-            commands={"c": {}}, flags={b"lane": {"paused": True}},
+            commands={"c": {}}, flags={b"lane": {"paused": True}}, sequences={b"g": 1},
             window=WindowChange(now_ms(), 300_000, 1_000, entered=[IdRange(now_ms(), b"i" * 16)]),
         )
     )  # fmt: skip

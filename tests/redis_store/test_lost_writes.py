@@ -34,6 +34,7 @@ def whole_state(owners: int = 3, *tags: int) -> Snapshot:
         incarnations={1: incarnation("a"), 2: incarnation("b")},
         commands={"c-1": {"moved": 3}},
         flags={b"lane": {"paused": True}},
+        sequences={group: number for number, group in enumerate(owned(owners))},
     )  # fmt: skip
 
 
@@ -41,7 +42,7 @@ async def write_state(store: LaneStore, state: Snapshot) -> None:
     await store.commit(
         step(
             *state.records, owners=dict(state.owners), incarnations=dict(state.incarnations),
-            commands=state.commands, flags=dict(state.flags),
+            commands=state.commands, flags=dict(state.flags), sequences=dict(state.sequences),
         )
     )  # fmt: skip
 
@@ -49,7 +50,7 @@ async def write_state(store: LaneStore, state: Snapshot) -> None:
 def answer_gaps_with(lane: Lane, state: Snapshot) -> None:
     lane.whole_state = lambda: checkpoint(
         *state.records, owners=dict(state.owners), incarnations=dict(state.incarnations),
-        commands=state.commands, flags=dict(state.flags),
+        commands=state.commands, flags=dict(state.flags), sequences=dict(state.sequences),
     )  # fmt: skip
 
 
@@ -59,7 +60,7 @@ async def assert_holds(lane: Lane, state: Snapshot) -> None:
     assert found.records == checkpoint(*state.records).records
     assert (found.owners, found.incarnations) == (state.owners, state.incarnations)
     assert found.commands == state.commands
-    assert found.flags == state.flags
+    assert (found.flags, found.sequences) == (state.flags, state.sequences)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ import yaml
 from dispatcher import config
 from dispatcher.cli.asking import ask
 from dispatcher.cli.rabbitmq import connected
+from dispatcher.ledger.recorder import NO_LEDGER, OpensRecorders
 from dispatcher.nodes.management import Management, with_vhost
 from dispatcher.nodes.servers import PrivateServers
 from dispatcher.protocol import LaneNames
@@ -64,6 +65,7 @@ class Bench:
     def __init__(self, vhost: Vhost) -> None:
         self.vhost = vhost
         self.rabbitmq = RabbitSettings(url=vhost.amqp_url)
+        self.ledger: OpensRecorders = NO_LEDGER
         self.runners: dict[str, LaneRunner] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._consumers: list[ProtocolConsumer] = []
@@ -76,7 +78,8 @@ class Bench:
         redis_url = redis_url or self.vhost.redis_url
         settings = self.settings(redis_url=redis_url, **lanes)
         for name in settings.lanes:
-            runner = self.runners[name] = LaneRunner(settings, settings.lanes[name])
+            runner = LaneRunner(settings, settings.lanes[name], ledger=self.ledger)
+            self.runners[name] = runner
             await runner.prepare()
             self._tasks[name] = asyncio.create_task(runner.run())
         if wait:

@@ -72,7 +72,9 @@ class ParkingBench(LaneBench):
         self.rounds = 0  # steps that `run` took
         self.journal: list[Record] = []
         self.owners: dict[bytes, Any] = {}
+        self.sequences: dict[bytes, int] = {}
         self.rows: dict[int, Any] = {}
+        self.results: dict[str, Any] = {}  # of commands
         self.moved: list[str] = []  # every publish to a parking queue
         self.deleted: list[int] = []
         self.inbound_unacked: dict[tuple[int, int], tuple[str, dict[str, Any]]] = {}
@@ -123,6 +125,9 @@ class ParkingBench(LaneBench):
             self.journal.clear()
         self.journal += [_stored(record) for record in effects.records]
         self.rows.update(effects.incarnations)
+        sequences = (self.sequences | effects.sequences).items()
+        self.sequences = {group: last for group, last in sequences if last is not None}
+        self.results.update(effects.commands)
         for group, row in effects.owners.items():
             if row is None:
                 self.owners.pop(group, None)
@@ -260,7 +265,9 @@ class ParkingBench(LaneBench):
             records=[] if forget else list(self.journal if older is None else older),
             owners={} if forget else dict(self.owners), flags={} if forget else dict(self.flags),
             incarnations={} if forget else {n: row for n, row in self.rows.items() if row is not None},
+            commands={} if forget else dict(self.results),
             parking_found=tuple(self.ready) if forgot else (),
+            sequences={} if forget else dict(self.sequences),
         )  # fmt: skip
         self.lane = Lane(self.lane.state.options, snapshot, self.now_ms)
         before, self.inbound_unacked = self.inbound_unacked, {}

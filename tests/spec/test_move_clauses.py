@@ -291,20 +291,6 @@ def test_o26_two_operators_at_once(kind: str) -> None:
     assert refused(bench, f"groups.{kind}", group="a", **arguments) == by
 
 
-@pytest.mark.parametrize("kind", ["move", "purge"])
-def test_o26_a_parked_group_is_refused(kind: str) -> None:
-    clause("O-26", "while it is parked")
-    bench = MoveBench(parking=4, look_ahead=10)
-    bench.join("one", prefetch=1)
-    bench.arrive("a1")
-    bench.join("two")
-    bench.arrive(*(f"a{number}" for number in range(2, 11)))
-    bench.run(50)
-    arguments = {"to": "elsewhere"} if kind == "move" else {}
-    text = "the group is parked in park.1: try again when it has been read back"
-    assert refused(bench, f"groups.{kind}", group="a", **arguments) == text
-
-
 def test_a_group_that_leaves_is_not_parked() -> None:
     bench = MoveBench(parking=4, look_ahead=10)
     bench.join("one", prefetch=1)

@@ -8,6 +8,17 @@ from tests.spec.lane_bench import clause, names
 from tests.spec.move_bench import MoveBench, waiting
 
 
+def taken_over() -> MoveBench:
+    """A group is moved: a2 has gone, a3 and a4 are on their way, a1 is in hand; another leader leads."""
+    bench = waiting("a2", "a3", "a4")
+    bench.order()
+    bench.mark()
+    bench.takes()
+    bench.fail_over()
+    bench.run()
+    return bench
+
+
 def test_o31_the_next_leader_goes_on_and_what_was_under_way_goes_twice() -> None:
     clause("O-31", "sends again what was on its way: at most 256 messages")
     bench = waiting("a2", "a3", "a4", "a5", "b1")
@@ -39,12 +50,7 @@ def test_o31_the_next_leader_goes_on_and_what_was_under_way_goes_twice() -> None
 
 def test_o31_without_a_number_the_next_leader_counts_what_waits_anew() -> None:
     clause("O-31", "Every later leader goes on")
-    bench = waiting("a2", "a3", "a4")
-    bench.order()
-    bench.mark()
-    bench.takes()
-    bench.fail_over()
-    bench.run()
+    bench = taken_over()
     bench.find()
     bench.arrive("a5")
     bench.takes_all()
@@ -53,6 +59,18 @@ def test_o31_without_a_number_the_next_leader_counts_what_waits_anew() -> None:
     bench.takes_all()
     assert bench.target == ["a2", "a3", "a4", "a3", "a4", "a5"]
     assert bench.result()["messages"] == 4
+
+
+def test_o31_what_its_consumer_gives_back_under_the_next_leader_goes_last() -> None:
+    clause("O-31", "goes as well, behind what has gone before")
+    bench = taken_over()
+    bench.die("one")
+    bench.find()
+    bench.takes_all()
+    bench.mark()
+    bench.takes_all()
+    assert bench.target == ["a2", "a3", "a4", "a3", "a4", "a1"]
+    assert (bench.handed(), bench.result()["messages"]) == (["a1"], 4)
 
 
 def test_o31_its_target_is_gone_under_the_next_leader() -> None:

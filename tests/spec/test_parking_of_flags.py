@@ -6,6 +6,8 @@ import pytest
 
 from dispatcher.core.events import DeadLetterConfirmed
 from dispatcher.core.parking import BLOCKED_MS, HELD
+from dispatcher.core.stops import stopped_rows
+from dispatcher.origin import origin_text
 from tests.spec.flag_bench import said, why
 from tests.spec.lane_bench import clause
 from tests.spec.parking_bench import FIRST, ParkingBench
@@ -145,6 +147,9 @@ def test_where_a_group_has_stopped_may_be_all_that_is_left_in_a_parking_queue(de
     assert bench.handed()[-1] == "a4"
     bench.fail("one", "a4", "no stock")
     bench.run()
+    queue, lane_epoch = bench.lane.state.inbounds[0].name, bench.lane.state.lane_epoch
+    (row,) = stopped_rows(bench.lane.state, None)
+    assert row["origin"] == origin_text(queue, (lane_epoch, 4)), "the place where its producer put it"
     bench.hold_reads = True
     bench.fail_over()
     said(bench, f"dead.{decision}", group="a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +13,17 @@ from dispatcher.sim.checkers import Checker, HandOver
 from dispatcher.sim.life import Life
 from dispatcher.sim.world import World
 
+_PURGED = re.compile(r"(\d+) of its messages were purged")
+
 
 @dataclass(slots=True)
 class Decision:
-    """What a leader decided at a barrier, in the commit of its result."""
+    """What a leader decided behind a barrier."""
 
     scope: list[int] = field(default_factory=list)  # uids of what waited and is in it
+    out: set[int] = field(default_factory=set)  # of what was in somebody's hands at the barrier
     left: set[int] = field(default_factory=set)  # of the group, confirmed before the command, and not in it
+    in_parts: bool = False  # each is committed by itself, with the entry that it has left
 
 
 class OperationsChecker(Checker):
@@ -31,6 +36,7 @@ class OperationsChecker(Checker):
         self._asked: dict[str, set[int]] = {}  # by uuid: what was confirmed before the command
         self._decisions: dict[str, Decision] = {}
         self._gone: set[int] = set()  # uids of what a leader has decided is elsewhere
+        self._purged: dict[str, int] = {}  # by uuid: how many have left, so far, by a purge in parts
         self._done: dict[str, dict[str, Any]] = {}
 
     def asked(self, uuid: str) -> None:
@@ -43,10 +49,21 @@ class OperationsChecker(Checker):
 
         def watched(operation: Operation) -> list[Message]:
             scope: list[Message] = scope_of(operation)
-            self._decide(lane, operation, scope)
+            if operation.passage is None:  # the barrier was passed a moment ago
+                out = self._out(lane)
+                self._decisions[operation.uuid] = Decision(out=out, in_parts=operation.is_in_parts)
+            if not operation.dry_run:
+                self._decisions[operation.uuid].scope += [_uid(message) for message in scope]
             return scope
 
-        operations._scope = watched
+        succeed = operations._succeed
+
+        def succeeds(operation: Operation, messages: int) -> None:
+            if not operation.dry_run and operation.first is None:
+                self._look_for_left(lane, operation)
+            succeed(operation, messages)
+
+        operations._scope, operations._succeed = watched, succeeds
         departures: Any = operations._departures
         gone = departures._gone
 
@@ -56,31 +73,38 @@ class OperationsChecker(Checker):
 
         departures._gone = left
 
-    def _decide(self, lane: Lane, operation: Operation, scope: list[Message]) -> None:
-        history = self.world.history
-        decision = self._decisions[operation.uuid] = Decision([_uid(message) for message in scope])
-        if operation.dry_run:
-            decision.scope = []
-            return
-        if operation.first is not None:
-            return
+    def _out(self, lane: Lane) -> set[int]:
+        """Uids of what is in somebody's hands, or ending."""
         out = {m for c in lane.state.by_uuid.values() for m in c.in_flight.values()} | set(lane.state.ending)
         fingerprints = {message.fingerprint for message in out}
-        known = {uid for uid, fingerprint in history.fingerprints.items() if fingerprint in fingerprints}
-        known |= {_uid(message) for message in out if message.content is not None}  # also what was parked
-        for uid in self._asked.get(operation.uuid, ()):
+        known = {uid for uid, mark in self.world.history.fingerprints.items() if mark in fingerprints}
+        return known | {
+            _uid(message) for message in out if message.content is not None
+        }  # also what was parked
+
+    def _look_for_left(self, lane: Lane, operation: Operation) -> None:
+        """What was confirmed before the command has to be in the scope, or over, or in somebody's hands."""
+        history, decision = self.world.history, self._decisions.get(operation.uuid)
+        if decision is None:  # its former leader had sent all that was asked for
+            return
+        known = decision.out | self._out(lane) | self._gone | set(decision.scope)
+        for uid in self._asked.get(operation.uuid, set()) - known:
             life = history.lives[uid]
             group = self.world.ordered_group(life.group)
             if group is None or lane.state.group_map.key(group) != operation.group.id:
                 continue
-            ended = life.over or life.given_up or life.expired or life.expires or life.acked
-            known_or_gone = uid in known or uid in self._gone
-            if not ended and not known_or_gone and uid not in decision.scope:
+            if not (life.over or life.given_up or life.expired or life.expires or life.acked):
                 decision.left.add(uid)
+
+    def left(self, life: Life, uuid: str) -> None:
+        self._purged[uuid] = self._purged.get(uuid, 0) + 1
 
     def operated(self, uuid: str, result: dict[str, Any]) -> None:
         """The result of a command is committed."""
         decision = self._decisions.get(uuid)
+        told = _PURGED.search(result.get("error", ""))
+        if told is not None and int(told[1]) != self._purged.get(uuid, 0) and not self.world.history.excused:
+            self.violate(f"{uuid} says {result}, and {self._purged.get(uuid, 0)} were purged")
         if "operation" not in result or decision is None:
             return
         former = self._done.get(uuid)
@@ -90,12 +114,13 @@ class OperationsChecker(Checker):
             return
         self._done[uuid] = result
         is_purge = result["operation"] == PURGE  # else see the checker `moves`
-        if is_purge and result["applied"] and result["messages"] != len(decision.scope):
-            self.violate(f"{uuid} says {result}, and its scope are {decision.scope}")
+        purged = self._purged.get(uuid, 0) if decision.in_parts else len(decision.scope)
+        if is_purge and result["applied"] and result["messages"] != purged and not self.world.history.excused:
+            self.violate(f"{uuid} says {result}, and {purged} were purged: {decision.scope}")
         if decision.left:
             lives = [self.world.history.lives[uid] for uid in sorted(decision.left)]
             self.violate(f"{uuid} leaves out what was confirmed before it: {lives[:3]}")
-        for uid in decision.scope if is_purge else ():
+        for uid in decision.scope if is_purge and not decision.in_parts else ():
             life = self.world.history.lives[uid]
             life.purges += 1
             self.world.history.note("redis", "purged", uid, uuid)

@@ -8,6 +8,7 @@ from typing import Any, Final
 from dispatcher.client import properties as amqp_properties
 from dispatcher.client.properties import Properties
 from dispatcher.core.groups import Group
+from dispatcher.core.lane import Lane
 from dispatcher.core.stops import stopped_groups
 from dispatcher.group_text import format_group
 from dispatcher.protocol import KEY_COMMAND
@@ -136,9 +137,9 @@ def reroute_group(faults: Faults, fault: Fault) -> bool:
 def _send_away(faults: Faults, fault: Fault, name: str, target: dict[str, Any], tries: int = _TRIES) -> bool:
     """Once something of a group waits."""
     lane = faults.world.leader_lane()
-    groups = [g for g in lane.state.groups.values() if not g.route] if lane is not None else []
-    deepest = max(groups, key=Group.waiting, default=None)
-    if deepest is None or deepest.waiting() < 1 + fault.amount % 4:
+    depths = {group: _depth(lane, group) for group in lane.state.groups.values()} if lane is not None else {}
+    deepest = max(depths, key=lambda group: depths[group], default=None)
+    if deepest is None or depths[deepest] < 1 + fault.amount % 4:
         if tries and faults.world.scenario.groups:
             faults.after(_LOOK_MS, _send_away, faults, fault, name, target, tries - 1)
         return False
@@ -149,6 +150,11 @@ def _send_away(faults: Faults, fault: Fault, name: str, target: dict[str, Any], 
         "dry_run": fault.target % 7 == 4,
     }  # fmt: skip
     return command(faults, fault, name, {**target, **arguments}, is_old=False)
+
+
+def _depth(lane: Lane, group: Group) -> int:
+    """How much waits of a group, here or parked."""
+    return group.waiting() + lane.state.parking.parked(group)
 
 
 def undo_everything(faults: Faults) -> None:

@@ -20,7 +20,7 @@ Machine = DispatcherMachine | ConsumerMachine
 _REPAIR_MS: Final = 3_000
 #: How long a patient fault waits, and how often it looks.
 _PATIENCE_MS: Final = 2_000
-_LOOK_MS: Final = 7
+_LOOK_MS: Final = 13
 
 
 class Armed:

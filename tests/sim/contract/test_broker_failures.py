@@ -162,7 +162,8 @@ class RealNode:
     async def alarm(self, on: bool) -> None:
         share = "0.00001" if on else "0.4"
         limit = f"vm_memory_monitor:set_vm_memory_high_watermark({share})"
-        await asyncio.to_thread(self._server.evaluate, limit)
+        # The second is answered behind the alarm: then every connection has been told of it.
+        await asyncio.to_thread(self._server.evaluate, f"begin {limit}, rabbit_alarm:get_alarms() end")
 
     async def settle(self) -> None:
         await asyncio.to_thread(self._server.sync_definitions)

@@ -58,7 +58,7 @@ class Side:
 def seen(snapshot: Snapshot) -> Any:
     return (
         snapshot.lane_epoch, snapshot.complete, snapshot.records, snapshot.owners, snapshot.incarnations,
-        snapshot.commands, snapshot.flags,
+        snapshot.commands, snapshot.flags, snapshot.sequences,
     )  # fmt: skip
 
 
@@ -66,6 +66,7 @@ def a_commit() -> Effects:
     return Effects(
         records=[ENTRY], owners={b"g": OwnerRow(1, 5)}, incarnations={1: ROW}, commands={"u": {"moves": []}},
         flags={b"lane": {"paused": True}, b"group:\xff": {"pin": "c"}},
+        sequences={b"g": 7, b"\xff": 2**63 - 1},
     )  # fmt: skip
 
 
@@ -87,6 +88,7 @@ async def what_is_committed_is_read(side: Side) -> Any:
     await store.confirm_complete()
     await store.commit(a_commit())
     await store.commit(Effects(records=[SettledRange(1, 10, 10)], owners={b"g": None}, flags={b"lane": None}))
+    await store.commit(Effects(sequences={b"g": None}))
     _, snapshot = await side.lead()
     return seen(empty), seen(snapshot)
 
@@ -120,7 +122,7 @@ async def lost_writes_are_a_gap_and_come_back(side: Side) -> Any:
     before = late.done()
     everything = Effects(
         records=[Reset(), ENTRY], owners={b"g": OwnerRow(1, 5)}, incarnations={1: ROW}, checkpoint=True,
-        flags={b"group:g": {"paused": True}},
+        flags={b"group:g": {"paused": True}}, sequences={b"g": 7},
     )  # fmt: skip
     await store.restore(everything)
     await late

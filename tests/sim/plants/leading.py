@@ -42,7 +42,7 @@ def copies_published_before_the_commit(lane: Any, session: Any, store: Any) -> N
     _do_early(session, Dispatched)
 
 
-@planted("duplicates", seed=168)
+@planted("duplicates", seed=25)
 def control_acked_before_the_commit(lane: Any, session: Any, store: Any) -> None:
     """A settle is acked in the control queue before it is committed."""
     commit = session._commit
@@ -97,7 +97,7 @@ def matched_by_message_id_alone(lane: Any, session: Any, store: Any) -> None:
     lane._handlers[MessagesArrived] = by_id
 
 
-@planted("loss", "order", seed=18)
+@planted("loss", "order", seed=2)
 def numbers_go_on_from_what_redis_has(lane: Any, session: Any, store: Any) -> None:
     """Numbers go on from what Redis has, which may have gone back."""
     state = lane.state
@@ -110,7 +110,7 @@ def numbers_go_on_from_what_redis_has(lane: Any, session: Any, store: Any) -> No
     lane._adoption.heard_of = lambda seq: None
 
 
-@planted("fence", seed=23)
+@planted("fence", seed=42)
 def lane_epoch_not_checked(lane: Any, session: Any, store: Any) -> None:
     """Redis takes a commit of a former leader."""
     keys = store.world.redis.keys
@@ -135,7 +135,7 @@ def settle_of_a_stale_incarnation_obeyed(lane: Any, session: Any, store: Any) ->
     lane._settlement.settle = for_whoever
 
 
-@planted("order", seed=4)
+@planted("order", seed=9)
 def dispatched_again_behind_newer_ones(lane: Any, session: Any, store: Any) -> None:
     """What is taken back goes behind the newer messages of its group."""
     take_backs = lane._membership._take_backs
@@ -204,7 +204,7 @@ class _Forgetful(deque[Any]):
         """Gone."""
 
 
-@planted("duplicates", seed=36)
+@planted("duplicates", seed=78)
 def unproven_settled_entries_forgotten(lane: Any, session: Any, store: Any) -> None:
     """A checkpoint forgets settled originals whose acks are not proven."""
     for inbound in lane.state.inbounds:
@@ -325,7 +325,7 @@ def purge_not_in_the_journal(lane: Any, session: Any, store: Any) -> None:
     operations._purge = forgetful
 
 
-@planted("said", "order", seed=20)
+@planted("said", "order", seed=48)
 def released_behind_its_followers(lane: Any, session: Any, store: Any) -> None:
     """A message at which its group has stopped waits behind those that came after it."""
     settlement, state = lane._settlement, lane.state
@@ -340,14 +340,14 @@ def released_behind_its_followers(lane: Any, session: Any, store: Any) -> None:
     settlement._wait_in_front = wait_behind
 
 
-@planted("limits", seed=32)
+@planted("limits", seed=21)
 def limit_of_an_id_not_obeyed(lane: Any, session: Any, store: Any) -> None:
     """An id of a concurrent lane has more in flight than its limit."""
     if lane.state.limits is not None:
         lane.state.limits.is_full = lambda group_id: False
 
 
-@planted("replies", seed=27)
+@planted("replies", seed=31)
 def several_requests_at_a_time(lane: Any, session: Any, store: Any) -> None:
     """The size of a queue is asked for while its consumer is being replaced."""
     commit = session._commit
@@ -374,3 +374,19 @@ def id_in_the_window_before_its_entry(lane: Any, session: Any, store: Any) -> No
         take_in(message)
 
     dedup._take_in = early
+
+
+@planted("sequence", seed=86)
+def last_number_committed_late(lane: Any, session: Any, store: Any) -> None:
+    """The last number of a group is committed a step after its message's first entry."""
+    take_effects, held = lane.state.take_effects, {}
+
+    def late() -> Any:
+        effects = take_effects()
+        before = dict(held)
+        held.clear()
+        held.update(effects.sequences)
+        effects.sequences = before
+        return effects
+
+    lane.state.take_effects = late

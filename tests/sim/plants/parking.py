@@ -14,7 +14,7 @@ def parked_group_goes_on_directly(lane: Any, session: Any, store: Any) -> None:
     lane.state.parking.next_stop = lambda group, queue: None
 
 
-@planted("loss", seed=19)
+@planted("loss", seed=225)
 def parking_queue_used_before_it_is_on_disk(lane: Any, session: Any, store: Any) -> None:
     """A parking queue is used as soon as RabbitMQ says that it is there."""
     call = session._link.call

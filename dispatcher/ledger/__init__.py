@@ -1,0 +1,1 @@
+"""The ledger: what was decided, as Parquet files for later questions (docs/ledger.md)."""

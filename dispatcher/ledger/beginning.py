@@ -1,0 +1,64 @@
+"""What a leadership's ledger begins with: options, who is there, and what they have in hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from dispatcher.core.bounds import COUNTER_SHIFT
+from dispatcher.core.effects import NOBODY, Dispatched, Snapshot, Used
+from dispatcher.core.entries import copy_of
+from dispatcher.core.lane import Lane
+from dispatcher.core.options import LaneOptions
+
+
+class InHand(NamedTuple):
+    """An incarnation, and the copies that it has."""
+
+    number: int
+    consumer: str
+    uuid: str
+    prefetch: int
+    copies: list[Dispatched]
+
+
+class Beginning(NamedTuple):
+    """Taken from the core at one moment."""
+
+    time_us: int
+    writer: str
+    lane: str
+    lane_epoch: int
+    host: str
+    former_epoch: int | None  # of the leadership before, as far as Redis knew
+    is_paused: bool
+    options: dict[str, Any]  # as `options_shown` has them
+    parking_queues: tuple[str, ...]
+    groups_first: bool  # of a group only one batch, or one message, is out at a time
+    consumers: list[InHand]
+
+
+def former_epoch(snapshot: Snapshot) -> int | None:
+    """Who led before, as far as Redis knows: its checkpoint says which epochs it gave."""
+    used = [each.highest for each in snapshot.records if type(each) is Used and each.incarnation == NOBODY]
+    return max(used) >> COUNTER_SHIFT if used else None
+
+
+def in_hand(lane: Lane) -> list[InHand]:
+    """What every incarnation has, now."""
+    return [
+        InHand(c.number, c.id, c.uuid, c.prefetch, [copy_of(message, c) for message in c.in_flight.values()])
+        for c in lane.state.by_number.values()
+    ]
+
+
+def options_shown(options: LaneOptions) -> dict[str, Any]:
+    """The lane's options as a reader needs them: durations in ms, sizes in bytes."""
+    shown = asdict(options)
+    shown["policy"] = options.policy.name
+    shown["cost"] = options.cost.value
+    shown["inbounds"] = [{"queue": queue, "weight": weight} for queue, weight in options.inbounds]
+    del shown["parking_queues"], shown["own_prefix"]
+    plain: dict[str, Any] = json.loads(json.dumps(shown))
+    return plain

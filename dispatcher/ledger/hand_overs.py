@@ -1,0 +1,120 @@
+"""Hand-overs in whosever hands, and their records: the part of the ledger that every message pays for.
+
+So a hand-over is a plain list, what happens to many is done to many at once, and records of hand-overs that
+were settled are made column by column.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Any, Final
+
+import pyarrow as pa
+
+from dispatcher.core.effects import Dispatched
+from dispatcher.core.model import Message
+from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
+from dispatcher.group_text import format_group
+from dispatcher.ledger.rows import TYPES, Row
+from dispatcher.ledger.schema import RECORD_COLUMNS, Event, Kind
+
+#: A hand-over by the places of its list: the order, its times in µs, what its message waited for last,
+#: whether it has got a record as one that has not ended, and when it ended. Null times are a former leader's.
+HandOver = list[Any]
+ORDER, RECEIVED_US, DECIDED_US, COMMITTED_US, CONFIRMED_US, WAIT_CAUSE, IS_TOLD, ENDED_US = range(8)
+
+_NAMES_REMEMBERED: Final = 50_000
+_OF_MESSAGE: Final = attrgetter(
+    "inbound", "queue", "arrival", "root", "group_id", "fingerprint", "size", "cost", "closing"
+)
+
+
+def known_before(order: Dispatched) -> HandOver:
+    """One of which only the journal says that it is not over."""
+    return [order, None, None, None, None, None, True, None]
+
+
+class GroupNames(dict[bytes | None, str | None]):
+    """Groups as text, each made once while it is in use."""
+
+    def __missing__(self, group: bytes | None) -> str | None:
+        if len(self) > _NAMES_REMEMBERED:
+            self.clear()
+        name = self[group] = None if group is None else format_group(group)
+        return name
+
+
+class Names:
+    """What the numbers in the core's objects are called."""
+
+    def __init__(self, inbounds: list[str], parking_queues: tuple[str, ...]) -> None:
+        self.inbounds = dict(enumerate(inbounds))
+        self.queues = dict(enumerate(parking_queues, FIRST_PARKING_QUEUE))
+        self.groups = GroupNames()
+        self.incarnations: dict[int, tuple[str | None, str | None]] = {}  # consumer and uuid by number
+        self._uuids: dict[str, str] = {}  # of the latest incarnation of a consumer
+
+    def introduce(self, number: int, consumer: str, uuid: str) -> None:
+        """An incarnation, by its number."""
+        self.incarnations[number] = consumer, uuid
+        self._uuids[consumer] = uuid
+
+    def whom(self, number: int) -> tuple[str | None, str | None]:
+        """Consumer and uuid of an incarnation."""
+        return self.incarnations.get(number, (None, None))
+
+    def uuid_of(self, consumer: str | None) -> str | None:
+        return self._uuids.get(consumer) if consumer is not None else None
+
+    def hand_over(
+        self, time_us: int, event: str, hand: HandOver, reason: str | None = None, calls: int | None = None
+    ) -> Row:
+        """The record of a hand-over, in the order of RECORD_COLUMNS."""
+        order, received_us, decided_us, committed_us, confirmed_us, cause, _, _ = hand
+        message, number, _, seq, group_seq, epoch, attempt, _ = order
+        arrival_epoch, arrival = message.root or message.arrival
+        return (
+            time_us, event, self.inbounds.get(message.inbound), arrival_epoch, arrival,
+            self.queues.get(message.queue), self.groups[message.group_id], group_seq, epoch,
+            *self.whom(number), seq, attempt, calls, message.fingerprint, message.size, message.cost,
+            received_us, decided_us, committed_us, confirmed_us, cause, reason, None, None, None, None,
+        )  # fmt: skip
+
+    def settled(self, hands: list[HandOver]) -> tuple[list[pa.Array], list[Message]]:
+        """The columns of the records of settled hand-overs, and of these the messages that close groups."""
+        orders, received, decided, committed, confirmed, causes, _, ended = zip(*hands, strict=True)
+        messages, numbers, _, seqs, group_seqs, epochs, attempts, _ = zip(*orders, strict=True)
+        facts = zip(*map(_OF_MESSAGE, messages), strict=True)
+        inbounds, queues, arrivals, roots, group_ids, fingerprints, sizes, costs, closing = facts
+        if any(roots):
+            arrivals = tuple(root or arrival for root, arrival in zip(roots, arrivals, strict=True))
+        arrival_epochs, arrival_numbers = zip(*arrivals, strict=True)
+        known: dict[str, Any] = {
+            "time": ended, "inbound": _looked_up(inbounds, self.inbounds),
+            "arrival_epoch": arrival_epochs, "arrival": arrival_numbers,
+            "group": [self.groups[group_id] for group_id in group_ids], "group_seq": group_seqs,
+            "epoch": epochs, "seq": seqs, "attempt": attempts, "dispatch_id": fingerprints, "size": sizes,
+            "cost": costs, "received_at": received, "dispatched_at": decided, "committed_at": committed,
+            "confirmed_at": confirmed, "event": pa.repeat(Event.SETTLED.value, len(hands)),
+            "consumer": _looked_up(numbers, {n: whom[0] for n, whom in self.incarnations.items()}),
+            "incarnation": _looked_up(numbers, {n: whom[1] for n, whom in self.incarnations.items()}),
+        }  # fmt: skip
+        if any(causes):
+            known["wait_cause"] = causes
+        if max(queues) >= FIRST_PARKING_QUEUE:
+            known["queue"] = _looked_up(queues, self.queues)
+        closed = [m for m, closes in zip(messages, closing, strict=True) if closes] if any(closing) else []
+        return [_column(known.get(name), kind, len(hands)) for name, kind in RECORD_COLUMNS], closed
+
+
+def _column(values: Any, kind: Kind, count: int) -> pa.Array:
+    if values is None:
+        return pa.nulls(count, TYPES[kind])
+    return values if isinstance(values, pa.Array) else pa.array(values, TYPES[kind])
+
+
+def _looked_up(numbers: tuple[int, ...], names: dict[int, Any]) -> pa.Array:
+    """A column of names by numbers, of which there are few; null where there is none."""
+    places = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
+    values = pa.array([names.get(number) for number in places], pa.string())
+    return values.take(pa.array(map(places.__getitem__, numbers), pa.int32()))

@@ -1,0 +1,178 @@
+"""The notes on their way to the process that writes the ledger: bounded, and never waited for.
+
+When there is no room, notes are dropped and counted. The first one that finds room again is preceded by one
+that says how many records are missing and what is in whose hands now, for what was known of that is worth
+nothing then.
+"""
+
+from __future__ import annotations
+
+import marshal
+import uuid
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Final
+
+from dispatcher.core.effects import Effects, Snapshot
+from dispatcher.core.lane import Lane
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.options import LaneOptions
+from dispatcher.ledger import wire
+from dispatcher.ledger.beginning import Beginning, former_epoch, in_hand, options_shown
+from dispatcher.ledger.frames import VERSION
+from dispatcher.ledger.recorder import Recorder
+
+#: How often the inbound queues' backlogs are recorded while the lane does anything.
+SAMPLE_US: Final = 1_000_000
+
+
+class Notes:
+    """A queue of notes, of so many bytes at most, from the event loop to a thread.
+
+    A note is made into bytes at once: now its objects are in the processor's caches.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._queue: deque[bytes] = deque()
+        self._added = 0  # bytes, by the event loop
+        self._taken = 0  # by the thread
+        self._closed = False
+
+    def has_room(self) -> bool:
+        return not self._closed and self._added - self._taken < self._bytes_max
+
+    def add(self, book: int, act: str, arguments: tuple[Any, ...]) -> None:
+        """What one leadership (by its number) has to say. Raises ValueError for what isn't plain."""
+        note = marshal.dumps((book, act, arguments), VERSION)
+        self._added += len(note)
+        self._queue.append(note)
+
+    def take(self, size: int) -> list[bytes]:
+        """The next ones, about so many bytes."""
+        taken: list[bytes] = []
+        while self._queue and size > 0:
+            taken.append(self._queue.popleft())
+            size -= len(taken[-1])
+        return taken
+
+    def done(self, notes: list[bytes]) -> None:
+        """These are on their way."""
+        self._taken += sum(map(len, notes))
+
+    def close(self) -> None:
+        """There is room for nothing any more."""
+        self._closed = True
+
+
+class Bookkeeper(Recorder):
+    """Writes the notes of one leadership. Belongs to the event loop."""
+
+    _numbers = count(1)
+
+    def __init__(
+        self,
+        lane: str,
+        host: str,
+        notes: Notes,
+        now_us: Callable[[], int],
+        count_dropped: Callable[[int], None],
+    ) -> None:
+        self._name, self._host, self._notes = lane, host, notes
+        self._book = next(self._numbers)
+        self.now_us = now_us  # type: ignore[method-assign]
+        self._count_dropped = count_dropped
+        self._lane: Lane | None = None
+        self._ended = False
+        self._returned: list[tuple[int, Message]] = []  # what recovery may know: looked at after its step
+        self._former_us = 0  # when the latest step was decided
+        self._sample_due_us = 0
+        self._dropped = 0
+        self._dropped_since_us = 0
+
+    def began(self, lane: Lane, snapshot: Snapshot) -> None:
+        self._lane, state = lane, lane.state
+        options, policy = state.options, state.policy
+        beginning = Beginning(
+            self.now_us(), f"{state.lane_epoch}-{uuid.uuid4().hex[:8]}", self._name, state.lane_epoch,
+            self._host, former_epoch(snapshot), state.is_paused, options_shown(options),
+            options.parking_queues, state.stops_failed or not policy.keeps_owner, [],
+        )  # fmt: skip
+        known = wire.encode_in_hand(in_hand(lane))
+        self._notes.add(self._book, "begin", (tuple(beginning), known))
+
+    def changed(self, options: LaneOptions) -> None:
+        self._add("changed", (self.now_us(), options_shown(options)), 1)
+
+    def arrived(self, messages: list[Message]) -> None:
+        now_us = self.now_us()
+        new = [m for m in messages if type(m) is Message and not m.redelivered]
+        if len(new) < len(messages):
+            self._returned += [(now_us, m) for m in messages if type(m) is Message and m.redelivered]
+        if new:
+            self._add("arrived", (now_us, wire.encode_arrivals(new)), len(new))
+
+    def decided(self, effects: Effects, decided_at_us: int) -> None:
+        former_us, self._former_us = self._former_us, decided_at_us
+        now_us = self.now_us()
+        if self._returned:
+            self._note_returned()
+        if effects.records or effects.actions or effects.owners or effects.incarnations:
+            count = len(effects.records)
+            self._add("decided", (former_us, decided_at_us, now_us, wire.encode_effects(effects)), count)
+        if now_us >= self._sample_due_us:
+            self._sample(now_us)
+
+    def _note_returned(self) -> None:
+        """Of what came back, that which waits counts as received."""
+        returned, self._returned = self._returned, []
+        for received_us, message in returned:
+            if message.state is MessageState.HELD:
+                self._add("arrived", (received_us, wire.encode_arrivals([message])), 1)
+
+    def confirmed(self, orders: list[Any]) -> None:
+        if copies := wire.encode_confirmed(orders):
+            self._add("confirmed", (self.now_us(), copies), len(copies))
+
+    def ended(self, reason: str | None) -> None:
+        if self._lane is not None and not self._ended:
+            if self._dropped:
+                self._resume()
+            self._notes.add(self._book, "end", (self.now_us(), reason))
+            self._ended = True
+
+    def _add(self, act: str, arguments: tuple[Any, ...], messages: int) -> None:
+        if self._lane is None or self._ended:
+            return
+        if not self._notes.has_room():
+            self._lose(messages)
+            return
+        if self._dropped:
+            self._resume()
+        try:
+            self._notes.add(self._book, act, arguments)
+        except ValueError:  # a bug of ours, over which no message may wait
+            self._lose(messages)
+
+    def _lose(self, messages: int) -> None:
+        """So many messages' notes come to nothing."""
+        self._dropped_since_us = self._dropped_since_us or self.now_us()
+        self._dropped += messages
+        self._count_dropped(messages)
+
+    def _resume(self) -> None:
+        assert self._lane is not None
+        known = wire.encode_in_hand(in_hand(self._lane))
+        arguments = (self._dropped_since_us, self.now_us(), self._dropped, known)
+        self._notes.add(self._book, "lost", arguments)
+        self._dropped = self._dropped_since_us = 0
+
+    def _sample(self, now_us: int) -> None:
+        assert self._lane is not None
+        self._sample_due_us = now_us + SAMPLE_US
+        rows = [
+            (i.name, i.waiting, i.in_flight, i.dispatched, i.spent, i.is_full())
+            for i in self._lane.state.inbounds
+        ]
+        self._add("sampled", (now_us, rows), len(rows))

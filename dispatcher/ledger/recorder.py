@@ -1,0 +1,62 @@
+"""How the service tells the ledger what happens: a note for each batch, and nothing that could wait.
+
+What is passed here are the core's own objects. A recorder makes plain notes of them; what those mean is
+worked out in the process that writes the ledger.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from dispatcher.core.effects import Effects, Snapshot
+from dispatcher.core.lane import Lane
+from dispatcher.core.model import Message
+from dispatcher.core.options import LaneOptions
+
+
+class Recorder:
+    """Where one leadership is told of; this one forgets everything: the ledger is off."""
+
+    def now_us(self) -> int:
+        return 0
+
+    def began(self, lane: Lane, snapshot: Snapshot) -> None:
+        """The lane is led from now on, with what this said."""
+
+    def changed(self, options: LaneOptions) -> None:
+        """It goes on with other options."""
+
+    def arrived(self, messages: list[Message]) -> None:
+        """Originals were read from an inbound queue."""
+
+    def decided(self, effects: Effects, decided_at_us: int) -> None:
+        """A step that was decided then is committed."""
+
+    def confirmed(self, orders: list[Any]) -> None:
+        """The broker has answered these publishes, copies among them."""
+
+    def ended(self, reason: str | None) -> None:
+        """It is led no more; None: on purpose."""
+
+
+class OpensRecorders(Protocol):
+    """Where lanes get their recorders from."""
+
+    def recorder(self, lane: str) -> Recorder:
+        """For the next leadership of that lane."""
+
+    def counters(self, lane: str) -> dict[str, float]:
+        """Totals of that lane's records, since the process began."""
+
+
+class NoLedger:
+    """Nothing is recorded."""
+
+    def recorder(self, lane: str) -> Recorder:
+        return Recorder()
+
+    def counters(self, lane: str) -> dict[str, float]:
+        return {}
+
+
+NO_LEDGER = NoLedger()

@@ -1,0 +1,69 @@
+"""The process that writes the ledger: `python -m dispatcher.ledger.scribe`, started by the dispatcher.
+
+Frames of notes come in on stdin, reports go out on stdout; the first one says what is wrong with the place,
+or nothing. At the end of stdin, also that of a dispatcher that was killed, everything is written.
+"""
+
+from __future__ import annotations
+
+import json
+import marshal
+import os
+import select
+import signal
+import sys
+from typing import Any, BinaryIO, Final
+
+from dispatcher.errors import ConfigurationError
+from dispatcher.ledger.books import Books, now_us
+from dispatcher.ledger.frames import read_frame, write_frame
+from dispatcher.ledger.store import Store
+from dispatcher.settings_parts import LedgerSettings
+
+#: How often it looks whether a file is due.
+LOOK_S: Final = 0.05
+#: A store that has not taken the last file by then never will.
+END_S: Final = 60
+
+
+def serve(settings: LedgerSettings, notes: BinaryIO, reports: BinaryIO) -> None:
+    """Write what comes until it ends. Raises ConfigurationError when nothing can be written."""
+    store = Store(settings.path)
+    store.try_out()
+    write_frame(reports, [])
+
+    def report(told: Any) -> None:
+        try:
+            write_frame(reports, told)
+        except BrokenPipeError:
+            return  # nobody is there any more to be told
+
+    books = Books(store, settings, report)
+    while True:
+        if select.select([notes], [], [], LOOK_S)[0]:
+            frame = read_frame(notes)
+            if frame is None:
+                break
+            for note in frame:
+                books.note(*marshal.loads(note))
+        books.look(now_us())
+    signal.alarm(END_S)
+    books.close()
+
+
+def main() -> int:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)  # it ends when the dispatcher has
+    settings = LedgerSettings(**json.loads(sys.argv[1]))
+    reports = os.fdopen(os.dup(1), "wb")
+    try:
+        # Unbuffered, or select would not see what has been read ahead.
+        serve(settings, os.fdopen(0, "rb", buffering=0), reports)
+    except ConfigurationError as refused:
+        write_frame(reports, refused.problems)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

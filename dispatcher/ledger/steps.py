@@ -1,0 +1,48 @@
+"""What the records of one step need to know of each other."""
+
+from __future__ import annotations
+
+from dispatcher.core.effects import AckInbound, DeadLetter, Effects, Tell
+from dispatcher.core.model import Message
+from dispatcher.core.target_effects import SendAway
+from dispatcher.ledger.schema import Event
+
+#: The queue that an original is in, and its arrival there.
+Place = tuple[int, tuple[int, int]]
+
+
+class Step:
+    """What a step's rare records need to know of its others."""
+
+    def __init__(self, effects: Effects) -> None:
+        self._effects = effects
+        self.done: set[Place] = set()  # what has its record
+        self._messages: dict[Place, Message] | None = None
+        self._acked: dict[Place, Message] | None = None
+
+    @property
+    def messages(self) -> dict[Place, Message]:
+        """What goes to the dead queue or elsewhere by this step."""
+        if self._messages is None:
+            leaving = [a.message for a in self._effects.actions if isinstance(a, DeadLetter | SendAway)]
+            self._messages = {(message.queue, message.arrival): message for message in leaving}
+        return self._messages
+
+    @property
+    def acked(self) -> dict[Place, Message]:
+        if self._acked is None:
+            acks = [a for a in self._effects.actions if isinstance(a, AckInbound)]
+            self._acked = {(m.queue, m.arrival): m for ack in acks for m in ack.messages}
+        return self._acked
+
+    @property
+    def _repeats(self) -> bool:
+        """Messages were dropped because they repeat others."""
+        tells = (a for a in self._effects.actions if isinstance(a, Tell))
+        return any(tell.event == "messages_deduplicated" for tell in tells)
+
+    def why(self, message: Message) -> Event:
+        """Why an original that nobody got is over."""
+        if message.redelivered and message.arrival[1] != message.tag:  # it met its settled entry
+            return Event.ACKED_AGAIN
+        return Event.DEDUPLICATED if self._repeats and message.message_id is not None else Event.PURGED

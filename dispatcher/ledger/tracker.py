@@ -1,0 +1,388 @@
+"""What one leadership decides, turned into records. Runs in the ledger's thread, some time later.
+
+The core's effects name what is settled by ranges of numbers only, so the tracker knows what is in whose
+hands: a hand-over becomes one record when it ends, with all its times. What has not ended when a file is
+closed gets a record of its own in that file (`open_rows`), once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from dispatcher.core.effects import (
+    UNKNOWN_INBOUND,
+    AckInbound,
+    Buried,
+    Dispatched,
+    Effects,
+    Ended,
+    OpenEntry,
+    SettledRange,
+    Taken,
+    Tell,
+    Vanished,
+)
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.operation import LEAVES_BY, PURGED_BY
+from dispatcher.core.parking_effects import GroupParked, Moved, ParkCopy
+from dispatcher.core.stops import REASON_DROPPED
+from dispatcher.ledger.beginning import Beginning, InHand
+from dispatcher.ledger.hand_overs import (
+    CONFIRMED_US,
+    DECIDED_US,
+    ENDED_US,
+    IS_TOLD,
+    ORDER,
+    HandOver,
+    Names,
+    known_before,
+)
+from dispatcher.ledger.rows import Row, detail, row
+from dispatcher.ledger.schema import Event
+from dispatcher.ledger.steps import Place, Step
+from dispatcher.ledger.waits import Waits
+
+#: Told of by records that say more.
+_KNOWN_OTHERWISE: Final = frozenset({
+    "consumer_joined", "consumer_taken_back", "message_dead_lettered", "messages_deduplicated",
+    "message_failed",
+})  # fmt: skip
+
+
+class Tracker:
+    """Makes the records of one leadership. `rows` are those that nobody has taken yet, `settled` the
+    hand-overs that have none yet because they are settled: their records are made many at once."""
+
+    def __init__(self, beginning: Beginning) -> None:
+        self.rows: list[Row] = []
+        self.settled: list[HandOver] = []
+        inbounds = [inbound["queue"] for inbound in beginning.options["inbounds"]]
+        self.names = Names(inbounds, beginning.parking_queues)
+        self._hands: dict[int, dict[int, HandOver]] = {}
+        self._waiting: dict[Message, int] = {}  # what has been received, and was not handed over
+        self._told: dict[Message, int] = {}  # of these, what has got its record
+        self._ending: dict[Place, tuple[Ended, Message | None]] = {}
+        self._moving: dict[Place, Message] = {}
+        self._waits = Waits(groups_first=beginning.groups_first)
+        self._former_us = 0  # when the step before was decided
+        self.rows.append(_started(beginning))
+        self._know(beginning.consumers)
+
+    def _know(self, consumers: list[InHand]) -> None:
+        for number, consumer, uuid, prefetch, copies in consumers:
+            self._introduce(number, consumer, uuid, prefetch)
+            self._hands[number] = {copy.seq: known_before(copy) for copy in copies}
+
+    def _introduce(self, number: int, consumer: str, uuid: str, prefetch: int) -> None:
+        self.names.introduce(number, consumer, uuid)
+        self._waits.prefetch[number] = prefetch
+
+    # -- facts --
+
+    def arrived(self, received_us: int, messages: list[Message]) -> None:
+        """Originals were read from an inbound queue."""
+        self._waiting.update(dict.fromkeys(messages, received_us))
+
+    def confirmed(self, confirmed_us: int, copies: list[tuple[int, int]]) -> None:
+        """The broker has these copies, each by its incarnation and seq."""
+        all_hands = self._hands
+        for number, seq in copies:
+            if (hands := all_hands.get(number)) is not None and (hand := hands.get(seq)) is not None:
+                hand[CONFIRMED_US] = hand[CONFIRMED_US] or confirmed_us
+
+    def decided(self, former_us: int, decided_us: int, committed_us: int, effects: Effects) -> None:
+        """A step is committed; the one before it was decided at `former_us`."""
+        self._former_us = former_us
+        self._waits.begin_step()
+        if effects.incarnations:
+            self._note_incarnations(decided_us, effects)
+        if effects.actions:
+            self._note_tells(decided_us, effects)
+        step = Step(effects)
+        for record in effects.records:
+            kind = type(record)
+            if kind is Dispatched:
+                self._dispatched(record, decided_us, committed_us)  # type: ignore[arg-type]
+            elif kind is SettledRange:
+                self._settled(decided_us, *record)
+            else:
+                self._decided_rare(decided_us, record, step)
+        if effects.actions:
+            self._note_acks(decided_us, effects, step)
+        if effects.owners:
+            self._note_owners(decided_us, effects)
+
+    def changed(self, time_us: int, options: dict[str, Any]) -> None:
+        """The lane goes on with other options."""
+        self.rows.append(row(time_us, Event.LANE_CHANGED, detail=detail(options)))
+
+    def sampled(self, time_us: int, inbounds: list[tuple[str, int, int, int, int, bool]]) -> None:
+        """How much waits of each inbound queue, and is in flight; and what it has had so far."""
+        for name, waiting, in_flight, dispatched, spent, is_full in inbounds:
+            self.rows.append(row(
+                time_us, Event.SAMPLED, inbound=name, waiting=waiting, in_flight=in_flight,
+                messages=dispatched, cost=spent, detail=detail({"full": is_full}),
+            ))  # fmt: skip
+
+    def lost(self, since_us: int, until_us: int, count: int, consumers: list[InHand]) -> None:
+        """So many messages' notes were dropped meanwhile; this is in the consumers' hands now."""
+        self.rows.append(row(
+            until_us, Event.RECORDS_DROPPED, messages=count, reason="no room",
+            detail=detail({"since_us": since_us}),
+        ))  # fmt: skip
+        self._waiting.clear()
+        self._told.clear()
+        self._ending.clear()
+        self._moving.clear()
+        self._hands.clear()
+        self._know(consumers)
+
+    def end(self, time_us: int, reason: str | None) -> None:
+        """The leadership is over; None: on purpose, with everything that it had read taken care of."""
+        self.rows += self.open_rows()
+        self.rows.append(row(time_us, Event.LANE_ENDED, reason=reason))
+
+    # -- hand-overs --
+
+    def _dispatched(self, order: Dispatched, decided_us: int, committed_us: int) -> None:
+        message, number, _, seq, _, _, attempt, _ = order
+        received_us = self._waiting.pop(message, None)
+        if received_us is None:
+            received_us = self._told.pop(message, None) or message.received_at_ms * 1000
+        waited = received_us <= self._former_us or attempt > 1 or message.queue != message.inbound
+        cause = self._waits.cause(order) if waited else None
+        hands = self._hands.get(number)
+        if hands is None:
+            hands = self._hands[number] = {}
+        hands[seq] = [order, received_us, decided_us, committed_us, None, cause, False, None]
+
+    def _settled(self, time_us: int, number: int, first: int, last: int) -> None:
+        hands = self._hands.get(number, {})
+        self._waits.settles(number, len(hands))
+        settled = []
+        for seq in range(first, last + 1):
+            hand = hands.pop(seq, None)
+            if hand is not None:
+                hand[ENDED_US] = time_us
+                settled.append(hand)
+            else:  # its hand-over is among what was dropped
+                consumer, uuid = self.names.whom(number)
+                self.rows.append(row(time_us, Event.SETTLED, consumer=consumer, incarnation=uuid, seq=seq))
+        self.settled += settled
+        if self._waits.groups_first:
+            self._waits.ended_groups.update([hand[ORDER].message.group_id for hand in settled])
+
+    def _over(
+        self, time_us: int, event: str, hand: HandOver, reason: str | None = None, calls: int | None = None
+    ) -> None:
+        """A hand-over has ended otherwise."""
+        self._waits.ended_groups.add(hand[ORDER].message.group_id)
+        self.rows.append(self.names.hand_over(time_us, event, hand, reason, calls))
+
+    def _take(self, place: Place, seq: int | None) -> HandOver | None:
+        """Take the message that is at this place out of whosever hands; None: it is in nobody's."""
+        for hands in self._hands.values():
+            found = [seq] if seq in hands else [] if seq else list(hands)
+            for one in found:
+                message = hands[one][ORDER].message
+                if (message.queue, message.arrival) == place:
+                    return hands.pop(one)
+        return None
+
+    # -- what is rare --
+
+    def _decided_rare(self, time_us: int, record: Any, step: Step) -> None:
+        match record:
+            case Ended():
+                self._gives_up(time_us, record, step)
+            case Buried():
+                self._gone(time_us, (record.inbound, record.arrival), step)
+            case OpenEntry():
+                self._reopened(time_us, record)
+            case Taken():
+                for hand in self._hands.pop(record.incarnation, {}).values():
+                    self._over(time_us, Event.TAKEN_BACK, hand)
+            case Moved():
+                place = (record.inbound, record.arrival)
+                step.done.add(place)
+                if (message := self._moving.pop(place, None)) is not None:
+                    self.rows.append(self._about(time_us, Event.PARKED, message))
+            case GroupParked():
+                self.rows.append(row(
+                    time_us, Event.GROUP_PARKED, group=self.names.groups[record.group],
+                    queue=self.names.queues.get(record.queue),
+                ))  # fmt: skip
+            case Vanished() if record.inbound != UNKNOWN_INBOUND:
+                self._vanished(time_us, (record.inbound, record.arrival), step)
+
+    def _gives_up(self, time_us: int, record: Ended, step: Step) -> None:
+        place = (record.inbound, record.arrival)
+        message = step.messages.get(place)
+        hand = self._take(place, message.seq if message is not None else None) if record.attempt else None
+        if hand is not None:
+            self._over(time_us, Event.FAILED, hand, reason=record.reason, calls=record.calls)
+        self._ending[place] = (record, message or (hand[ORDER].message if hand is not None else None))
+
+    def _gone(self, time_us: int, place: Place, step: Step) -> None:
+        step.done.add(place)
+        known = self._ending.pop(place, None)
+        if known is None:  # by a former leader, whose ledger has the rest
+            known = Ended(*place, b"", None, 0, ""), None
+        record, message = known
+        reason, event = record.reason, Event.DEAD_LETTERED
+        if reason.startswith(LEAVES_BY):
+            event, reason = Event.MOVED, reason.removeprefix(LEAVES_BY)
+        elif reason.startswith(PURGED_BY):
+            event, reason = Event.PURGED, reason.removeprefix(PURGED_BY)
+        elif reason == REASON_DROPPED:
+            event = Event.DROPPED
+        if message is not None:
+            self.rows.append(self._about(time_us, event, message, reason=reason, calls=record.calls or None))
+            return
+        self.rows.append(row(
+            time_us, event, inbound=self.names.inbounds.get(record.inbound), arrival_epoch=record.arrival[0],
+            arrival=record.arrival[1], queue=self.names.queues.get(record.inbound),
+            group=self.names.groups[record.group], attempt=record.attempt or None,
+            calls=record.calls or None, dispatch_id=record.fingerprint or None, reason=reason or None,
+        ))  # fmt: skip
+
+    def _reopened(self, time_us: int, record: OpenEntry) -> None:
+        """An entry that is not a dispatch: in nobody's hands again, or with other numbers, or only its
+        consumer knew of it."""
+        place = (record.inbound, record.arrival)
+        self._ending.pop(place, None)
+        if not record.incarnation:
+            hand = self._take(place, record.seq)
+            if hand is not None:
+                self._over(time_us, Event.FAILED, hand)
+            return
+        hands = self._hands.setdefault(record.incarnation, {})
+        if (known := hands.get(record.seq)) is not None:  # the same copy, with other numbers
+            known[ORDER] = known[ORDER]._replace(group_seq=record.group_seq, epoch=record.epoch)
+            return
+        message = Message(record.inbound, 0, record.arrival, record.fingerprint, record.group, None, 0, 0)
+        order = Dispatched(
+            message, record.incarnation, "", record.seq, record.group_seq, record.epoch, record.attempt
+        )
+        hands[record.seq] = known_before(order)
+
+    def _vanished(self, time_us: int, place: Place, step: Step) -> None:
+        step.done.add(place)
+        if place in step.acked:  # an operator has purged what was taken back
+            self.rows.append(self._about(time_us, Event.PURGED, step.acked[place]))
+            return
+        hand = self._take(place, None)
+        if hand is not None:
+            self._over(time_us, Event.VANISHED, hand)
+            return
+        epoch, number = place[1]
+        name = self.names.inbounds.get(place[0])
+        self.rows.append(
+            row(time_us, Event.VANISHED, inbound=name, arrival_epoch=epoch, arrival=number,
+                queue=self.names.queues.get(place[0]))
+        )  # fmt: skip
+
+    def _note_acks(self, time_us: int, effects: Effects, step: Step) -> None:
+        """What is over without ever having been handed over, and without a record so far."""
+        for action in effects.actions:
+            if type(action) is ParkCopy:
+                message = action.message
+                self._moving[message.queue, message.arrival] = message
+            elif type(action) is AckInbound:
+                for message in action.messages:
+                    if not message.attempt and (message.queue, message.arrival) not in step.done:
+                        self._forget(message)
+                        event = step.why(message)
+                        self.rows.append(self._about(time_us, event, message))
+
+    def _forget(self, message: Message) -> None:
+        self._waiting.pop(message, None)
+        self._told.pop(message, None)
+
+    def _about(self, time_us: int, event: str, message: Message, **values: Any) -> Row:
+        """A record of a message that is in nobody's hands."""
+        arrival_epoch, arrival = message.root or message.arrival
+        return row(
+            time_us, event, inbound=self.names.inbounds.get(message.inbound), arrival_epoch=arrival_epoch,
+            arrival=arrival, queue=self.names.queues.get(message.queue),
+            group=self.names.groups[message.group_id],
+            attempt=message.attempt or None, dispatch_id=message.fingerprint, size=message.size,
+            cost=message.cost, received_at=message.received_at_ms * 1000 or None, **values,
+        )  # fmt: skip
+
+    # -- who, whose --
+
+    def _note_incarnations(self, time_us: int, effects: Effects) -> None:
+        for number, found in effects.incarnations.items():
+            if found is None:
+                continue
+            is_new = number not in self.names.incarnations
+            self._introduce(number, found.consumer, found.uuid, found.prefetch)
+            if is_new or found.state == "taken":
+                self._waits.somebody_came |= is_new
+                self.rows.append(row(
+                    time_us, Event.CONSUMER_JOINED if is_new else Event.CONSUMER_TAKEN_BACK,
+                    consumer=found.consumer, incarnation=found.uuid,
+                    detail=detail({"prefetch": found.prefetch}),
+                ))  # fmt: skip
+
+    def _note_owners(self, time_us: int, effects: Effects) -> None:
+        for group, owner in effects.owners.items():
+            consumer, uuid = self.names.whom(owner.incarnation) if owner else (None, None)
+            epoch = owner.epoch or None if owner is not None else None
+            self.rows.append(row(
+                time_us, Event.OWNER_CHANGED, group=self.names.groups[group], epoch=epoch, consumer=consumer,
+                incarnation=uuid,
+            ))  # fmt: skip
+
+    def _note_tells(self, time_us: int, effects: Effects) -> None:
+        for action in effects.actions:
+            if type(action) is not Tell:
+                continue
+            self._waits.told(action)
+            if action.event in _KNOWN_OTHERWISE:
+                continue
+            fields = dict(action.fields)
+            consumer, group = fields.pop("consumer", None), fields.pop("group", None)
+            uuid = fields.pop("incarnation", None) or self.names.uuid_of(consumer)
+            self.rows.append(row(
+                time_us, action.event, consumer=consumer, incarnation=uuid, group=group,
+                reason=fields.pop("reason", None), detail=detail(fields),
+            ))  # fmt: skip
+
+    def closed(self, time_us: int, message: Message) -> None:
+        """The message that closed its group is settled."""
+        self.rows.append(self._about(time_us, Event.CLOSED, message))
+
+    # -- what is not over --
+
+    def open_rows(self) -> list[Row]:
+        """Records of what has been received or handed over and is not over, each once."""
+        rows, received = [], Event.RECEIVED
+        for message, received_us in self._waiting.items():
+            if message.state is MessageState.HELD:
+                rows.append(self._about(received_us, received, message))
+                self._told[message] = received_us
+        self._waiting.clear()
+        for message in [m for m in self._told if m.state is not MessageState.HELD]:
+            del self._told[message]
+        for hands in self._hands.values():
+            for hand in hands.values():
+                if not hand[IS_TOLD]:
+                    hand[IS_TOLD] = True
+                    rows.append(self.names.hand_over(hand[DECIDED_US], Event.DISPATCHED, hand))
+        return rows
+
+
+def _started(beginning: Beginning) -> Row:
+    """A leadership's first record."""
+    facts: dict[str, Any] = {
+        "lane": beginning.lane, "host": beginning.host, "former_epoch": beginning.former_epoch,
+        "paused": beginning.is_paused, **beginning.options,
+        "consumers": [
+            {"consumer": each.consumer, "incarnation": each.uuid, "prefetch": each.prefetch,
+             "in_flight": len(each.copies)}
+            for each in beginning.consumers
+        ],
+    }  # fmt: skip
+    return row(beginning.time_us, Event.LANE_STARTED, detail=detail(facts))

@@ -1,0 +1,56 @@
+"""What messages waited for last: the cause that ended in the step that handed them over."""
+
+from __future__ import annotations
+
+from dispatcher.core.effects import Dispatched, Tell
+from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
+from dispatcher.group_text import format_group
+from dispatcher.ledger.schema import WaitCause
+
+
+class Waits:
+    """What ended in the step that is looked at."""
+
+    def __init__(self, *, groups_first: bool) -> None:
+        self.groups_first = groups_first  # what ends of a group lets others of it go
+        self.prefetch: dict[int, int] = {}  # by the number of the incarnation
+        self.ended_groups: set[bytes | None] = set()
+        self.somebody_came = False
+        self._full: set[int] = set()  # who had no credit when the step began
+        self._resumed: set[str] = set()
+        self._lane_resumed = False
+
+    def begin_step(self) -> None:
+        if self.ended_groups:
+            self.ended_groups.clear()
+        if self._full:
+            self._full.clear()
+        self.somebody_came = self._lane_resumed = False
+        if self._resumed:
+            self._resumed.clear()
+
+    def told(self, tell: Tell) -> None:
+        """Something that an operator did, among others."""
+        if tell.event == "group_resumed":
+            self._resumed.add(tell.fields["group"])
+        self._lane_resumed |= tell.event == "lane_resumed"
+
+    def settles(self, number: int, in_hand: int) -> None:
+        """An incarnation that has so much in hand settles something."""
+        if in_hand >= self.prefetch.get(number, in_hand + 1):
+            self._full.add(number)
+
+    def cause(self, order: Dispatched) -> WaitCause:
+        """What a message that is handed over now waited for last."""
+        message = order.message
+        if order.attempt > 1:
+            return WaitCause.RETRY
+        if message.queue >= FIRST_PARKING_QUEUE:
+            return WaitCause.PARKED
+        if self._lane_resumed or (self._resumed and format_group(message.group_id or b"") in self._resumed):
+            return WaitCause.PAUSED
+        if message.group_id is not None and message.group_id in self.ended_groups:
+            return WaitCause.GROUP
+        if order.incarnation in self._full:
+            return WaitCause.WINDOW
+        return WaitCause.CONSUMER if self.somebody_came else WaitCause.TURN

@@ -1,0 +1,47 @@
+"""What the core needs to know of a lane's settings."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dispatcher.core.options import Cost, DedupOptions, LaneOptions
+from dispatcher.core.policies import policy
+from dispatcher.settings import LaneSettings
+from dispatcher.settings_parts import ExhaustedAct, OverdueAct, PlacementName, SequenceCheck
+
+#: What the core needs to know of the key `cost`; its other values are read from each message.
+_COSTS: Final = {"1": Cost.ONE, "measured": Cost.MEASURED}
+
+
+def lane_options(lane: LaneSettings, prefix: str, parking_queues: tuple[str, ...]) -> LaneOptions:
+    """The options of a lane whose parking queues have these names."""
+    return LaneOptions(
+        policy=policy(lane.policy, top_up=lane.top_up, grouped=lane.group_map.name != "none"),
+        inbounds=tuple((inbound.queue, inbound.weight) for inbound in lane.inbound),
+        ungrouped=lane.ungrouped,
+        groups_remembered=lane.group_map.value if lane.group_map.name == "lru" else None,
+        buckets=lane.group_map.value if lane.group_map.name == "buckets" else None,
+        start_consumers=lane.start.consumers,
+        start_wait_ms=lane.start.wait_ms,
+        cost=_COSTS.get(lane.cost.name, Cost.SAID),
+        placement_is_measured=lane.placement is PlacementName.MEASURED,
+        max_in_flight_per_group=lane.max_in_flight_per_group,
+        rebalance_on_join=lane.rebalance.on_join,
+        rebalance_pause=lane.rebalance.pause.value,
+        group_idle_timeout_ms=lane.group_idle_timeout_ms,
+        attempts=lane.retry.attempts,
+        stops_failed=lane.retry.on_exhausted is ExhaustedAct.PARK,
+        backoff_ms=lane.retry.backoff_ms,
+        ack_timeout_ms=lane.ack_timeout_ms,
+        evicts_overdue=lane.on_ack_timeout is OverdueAct.EVICT,
+        reconnect_grace_ms=lane.reconnect_grace_ms,
+        liveness_interval_ms=lane.liveness_interval_ms,
+        heartbeat_ms=lane.heartbeat_ms,
+        look_ahead=lane.look_ahead,
+        look_ahead_bytes=lane.look_ahead_bytes,
+        park_after_ms=lane.park_after_ms,
+        dedup=None if lane.dedup is None else DedupOptions(lane.dedup.window_ms, lane.dedup.max_ids),
+        checks_sequence=lane.sequence_check is not SequenceCheck.OFF,
+        own_prefix=f"{prefix}.",
+        parking_queues=parking_queues,
+    )

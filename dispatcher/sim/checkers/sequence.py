@@ -1,0 +1,104 @@
+"""N-1, N-6, N-7: every gap that a producer left is reported, and none that it did not leave."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from dispatcher.core.effects import Snapshot
+from dispatcher.core.lane import Lane
+from dispatcher.core.sequences import Irregular
+from dispatcher.sim.checkers import Checker
+from dispatcher.sim.life import Life
+from dispatcher.sim.message_plans import MessagePlan
+from dispatcher.sim.world import World
+
+
+class Sequence(Checker):
+    """Compares what the leaders found with what was published."""
+
+    name = "sequence"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._uids: dict[tuple[bytes, int], list[int]] = {}  # by group and number
+        for plan in world.scenario.messages:
+            if plan.number and plan.group is not None:
+                self._uids.setdefault((plan.group.encode(), plan.number), []).append(plan.uid)
+        self._found: set[tuple[bytes, int, int]] = set()  # group, due, number
+        self._forgot = False  # Redis lost something: nothing was due afterwards
+
+    def read(self, snapshot: Snapshot) -> None:
+        self._forgot |= not snapshot.complete and self.world.history.leaderships > 1
+
+    def leading(self, lane: Lane) -> None:
+        sequences: Any = lane.state.sequences
+        if sequences is None or not self.world.scenario.groups:
+            return
+        note = sequences._note
+
+        def watched(kind: str, group: bytes, number: int, due: int) -> None:
+            note(kind, group, number, due)
+            self._look(sequences._irregular[group], sequences._gone.get(group, ()))
+
+        sequences._note = watched
+
+    def _look(self, found: Irregular, gone: Collection[int]) -> None:
+        """`gone`: the leader knows that these ended before their turn, in this very step perhaps."""
+        self._found.add((found.group, found.due, found.number))
+        self.world.history.met["sequence", "gap" if found.number > found.due else "repeated"] += 1
+        if found.number > found.due:
+            missing = range(found.due, found.number)
+            came = [number for number in missing if self._surely_came(found.group, number)]
+            # What operators take out says nothing when its turn comes: the next one that goes on says it all.
+            handed = [n for n in came if n not in gone and not self._were_taken_out(found.group, n)]
+            if handed or len(came) == len(missing):
+                self.violate(f"{found} is reported, and {came} came before")
+        elif len(self._lives(found.group, found.number)) < 2 and not self._is_unclear(found):
+            self.violate(f"{found} is reported, and its number was given once")
+
+    def _lives(self, group: bytes, number: int) -> list[Life]:
+        known = self.world.history.lives
+        uids = self._uids.get((group, number), ())
+        return [known[uid] for uid in uids if uid in known]
+
+    def _surely_came(self, group: bytes, number: int) -> bool:
+        lives = self._lives(group, number)
+        return any(life.stored and not (life.lost or life.expired or life.expires) for life in lives)
+
+    def _were_taken_out(self, group: bytes, number: int) -> bool:
+        return all(life.purges for life in self._lives(group, number))
+
+    def _is_unclear(self, found: Irregular) -> bool:
+        """It was published again and its id forgotten, or the broker gave back what had ended."""
+        excused = self.world.history.excused
+        lives = self._lives(found.group, found.number)
+        return any(life.repeated or life.expires or life.uid in excused for life in lives)
+
+    def at_end(self) -> None:
+        if self._forgot or self.world.history.doubt or not self.world.scenario.groups:
+            return
+        closed = {plan.group for plan in self.world.scenario.messages if plan.closes}
+        before: dict[str, MessagePlan] = {}
+        for plan in self.world.scenario.messages:
+            if not plan.number or plan.group is None or plan.group in closed or plan.repeats:
+                continue
+            last = before.get(plan.group)
+            if last is not None and plan.number != last.number + 1:
+                self._must_be_found(plan.group.encode(), last, plan)
+            before[plan.group] = plan
+
+    def _must_be_found(self, group: bytes, last: MessagePlan, plan: MessagePlan) -> None:
+        clear = all(self._ended_in_turn(each.uid) for each in (last, plan))
+        due = last.number + 1
+        # What expired before its turn is not due any more: a repeated number is behind even later ones.
+        said = any(
+            (of, number) == (group, plan.number) and (at == due or at > due > number)
+            for of, at, number in self._found
+        )
+        if clear and not said:
+            self.violate(f"{plan.number} came behind {last.number} in {group!r}, and nobody reported that")
+
+    def _ended_in_turn(self, uid: int) -> bool:
+        life = self.world.history.lives.get(uid)
+        return life is not None and bool(life.starts) and not (life.expires or life.repeated or life.lost)
