@@ -5,9 +5,9 @@ flag, in its queue's order. A flagged delivery is matched by its inbound queue a
 entries, the first to arrive; then to a settled one, if it can be no other message. Everything else is new.
 When in doubt a message is handed over again (docs/architecture.md, "Recovery").
 
-Entries of a group are a prefix of what its queue holds for it. So the first delivery of that group that
-matches nothing, or the end of the redeliveries, says that open entries still unmatched have no original
-any more: others deleted it, or it expired. So does an original that arrived after it at the same leader.
+Entries of a group are a prefix of what its queue holds for it, but for what repeats others. So the first of a
+group that matches nothing, or the end of the redeliveries, says that open entries still unmatched have no
+original any more: deleted, or expired. So does an original that arrived after it at the same leader.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ class Recovery:
             delivered.arrival = arrival
             self._ack_again(inbound, delivered)
             return True
-        if not recovery.kept[fingerprint]:  # else it may be a settled one, which may stand before open ones
+        # Settled ones, and those that wait for what they repeat, may stand before open ones.
+        if not (recovery.kept[fingerprint] or (self._dedup and delivered.message_id)):
             for message in recovery.of_group(delivered.group_id):
                 self._vanish(message)
         return False
@@ -312,13 +313,12 @@ class Recovery:
 
     def failed_before_its_return(self, message: Message, reason: str) -> None:
         """A failure for an entry without its original: it goes to the dead queue when that comes."""
-        state = self._state
         if message not in self._awaited:
             self.orphans.forget(message)
             return
         message.state = MessageState.ENDING
-        state.ending[message] = reason
-        state.effects.records.append(ended_entry(message, reason))
+        self._state.ending[message] = reason
+        self._state.effects.records.append(ended_entry(message, reason))
         self._groups.resolved(message)
         message.group = None
 
@@ -338,14 +338,14 @@ class Recovery:
 
     def _comes_in_order(self, message: Message, group: Group) -> bool:
         """Everything of the group comes out of one queue."""
-        in_several = message.queue >= FIRST_PARKING_QUEUE or message.group_id in self._parked_groups
-        return not (in_several or self._state.parking.route(group))
+        is_parked = message.queue >= FIRST_PARKING_QUEUE or message.group_id in self._parked_groups
+        return not (is_parked or self._state.parking.route(group))
+
+    # -- the end --
 
     def is_orphan(self, message: Message) -> bool:
         """In flight, and its original will not come back."""
         return message.tag == 0 and message not in self._awaited
-
-    # -- the end --
 
     def _vanish(self, message: Message) -> None:
         """No original will come. In a living consumer's hands its settle is awaited, else it is over."""

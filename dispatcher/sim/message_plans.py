@@ -116,7 +116,8 @@ def _twins(random: Random, plan: MessagePlan) -> list[MessagePlan]:
 
 def with_repeated(random: Random, plans: tuple[MessagePlan, ...]) -> tuple[MessagePlan, ...] | None:
     """Some are published twice, on a lane that drops the second; None: on most lanes none are. Each has an id
-    of its own, but for twins, which have none."""
+    of its own, but for twins, which have none. The second may be of another group: what repeats another one
+    waits for that in nobody's way, and so is behind what was handed over of its own group."""
     if random.random() >= REPEATING_LANES:
         return None
     twins = {plan.twin_of for plan in plans if plan.twin_of}
@@ -125,8 +126,13 @@ def with_repeated(random: Random, plans: tuple[MessagePlan, ...]) -> tuple[Messa
         for plan in plans
     ]
     share = random.choice((0.02, 0.1, 0.3))
+    groups = sorted({plan.group for plan in plans if plan.group is not None and plan.uid not in twins})
     repeated = [
-        plan._replace(at_ms=plan.at_ms + random.choice((0, 0, 20, 300, 2_000)), repeats=True)
+        plan._replace(
+            at_ms=plan.at_ms + random.choice((0, 0, 20, 300, 2_000)),
+            repeats=True,
+            group=random.choice([plan.group, *random.sample(groups, min(1, len(groups)))]),
+        )
         for plan in named
         if plan.message_id is not None and _is_plain(plan) and random.random() < share
     ]
@@ -141,18 +147,21 @@ def with_numbers(random: Random, plans: tuple[MessagePlan, ...]) -> tuple[Messag
     twins = {plan.twin_of for plan in plans if plan.twin_of}
     home: dict[str, int] = {}
     last: dict[str, int] = {}
-    given: dict[int, int] = {}  # by uid: what is published twice has one
+    given: dict[tuple[int, str], int] = {}  # what is published twice in a group has one
     numbered = []
     for plan in plans:
         group = plan.group
-        is_numbered = group is not None and not (plan.twin_of or plan.uid in twins or plan.closes)
+        elsewhere = plan.repeats and (plan.uid, group) not in given
+        is_numbered = group is not None and not (
+            plan.twin_of or plan.uid in twins or plan.closes or elsewhere
+        )
         if group is not None and is_numbered and home.setdefault(group, plan.inbound) == plan.inbound:
-            if plan.uid not in given:
+            if (plan.uid, group) not in given:
                 draw, before = random.random(), last.get(group, 0)
                 is_twice = draw < NUMBERS_TWICE and before > 0
                 last[group] = before + (0 if is_twice else 2 if draw > 1 - NUMBERS_LEFT_OUT else 1)
-                given[plan.uid] = last[group]
-            numbered.append(plan._replace(number=given[plan.uid]))
+                given[plan.uid, group] = last[group]
+            numbered.append(plan._replace(number=given[plan.uid, group]))
         else:
             numbered.append(plan)
     return tuple(numbered)

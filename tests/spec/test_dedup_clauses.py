@@ -93,55 +93,6 @@ def test_u2_the_window_is_as_long_as_it_says_and_not_longer_for_repeated_ones() 
     assert bench.publish("a1") == [], "its window has begun anew"
 
 
-def test_u2_a_leader_that_dies_before_the_commit_loses_nothing() -> None:
-    clause("U-2", "what dies with its dispatcher before counts as new when it comes back")
-    bench = DedupBench()
-    bench.publish("a1")  # nobody is there to take it
-    bench.publish("a1")
-    assert bench.window == {}
-    bench.fail_over()
-    assert names(bench.join("one")) == ["a1"]
-    assert bench.acked == [b"a1"]
-    bench.settle("one", "a1")
-    assert bench.inbound_unacked == {}
-
-
-def test_u2_a_leader_that_dies_after_the_commit_meets_its_own_messages() -> None:
-    clause("U-2", "is met by recovery (R-1), which comes before the window")
-    bench = with_consumer()
-    bench.publish("a1")
-    bench.publish("a2")
-    bench.fail_over()
-    bench.run()
-    assert sorted(names(bench.again)) == ["a1", "a2"], "sent again with their numbers, not dropped"
-    assert bench.dropped == 0
-    bench.settle("one", "a1", "a2")
-    assert bench.inbound_unacked == {}
-
-
-def test_u2_settled_and_not_acked_it_is_acked_again() -> None:
-    bench = with_consumer()
-    bench.publish("a1")
-    bench.settle("one", "a1")
-    bench.inbound_unacked[0, 1] = ("a1", {"message_id": id_of("a1")})  # the ack did not get through
-    bench.fail_over()
-    assert bench.run() == []
-    assert bench.inbound_unacked == {}
-
-
-def test_u2_the_leader_dies_and_the_broker_has_both() -> None:
-    """The first in flight; the repeated one dropped, and its ack did not get through."""
-    bench = with_consumer()
-    bench.publish("a1")
-    bench.publish("a1")
-    bench.inbound_unacked[0, 2] = ("a1", {"message_id": id_of("a1")})
-    bench.fail_over()
-    assert bench.run() == []
-    assert len(bench.inbound_unacked) == 1, "the one that is in flight"
-    bench.settle("one", "a1")
-    assert bench.inbound_unacked == {}
-
-
 @pytest.mark.parametrize("end", ["expires", "fails", "is purged", "is refused", "is moved"])
 def test_u2_it_begins_with_whatever_is_committed_of_it_first(end: str) -> None:
     clause("U-2", "its hand-over, or that it is given up, parked, purged or sent elsewhere")
