@@ -215,6 +215,11 @@ class Group:
         return self.flags is not None and self.flags.leaving
 
     @property
+    def is_busy(self) -> bool:
+        """What waits of it may be just about to go somewhere."""
+        return self._state is GroupState.RECOVERING or self.is_leaving
+
+    @property
     def waits_for_operators(self) -> bool:
         """It is held, or has stopped and nobody has decided yet: nothing of it need be here."""
         stop = self.flags.stop if self.flags is not None else None

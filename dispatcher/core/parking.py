@@ -13,7 +13,7 @@ from typing import Final
 from dispatcher.core.bounds import DELIVERIES_MAX
 from dispatcher.core.effects import Record, SettledEntries
 from dispatcher.core.events import ParkingQueueDeleted, ParkingQueueOpened, ParkingQueueRead
-from dispatcher.core.groups import Backlog, Group, GroupState
+from dispatcher.core.groups import Backlog, Group
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.moves import Moves
@@ -89,6 +89,7 @@ class Parking:
         if idle:
             self._look_for_blocked()
         self._look_for_old()
+        self._look_for_overtaken()
         if not state.parking:
             return False
         woken = False
@@ -161,7 +162,7 @@ class Parking:
         groups: dict[str, dict[Group, None]] = {}
         for message in messages:
             group = self._group_of(message)
-            if group is not None and not _is_busy(group):
+            if group is not None and not group.is_busy:
                 taker = _taker(group)
                 counts[taker] = counts.get(taker, 0) + 1
                 groups.setdefault(taker, {})[group] = None
@@ -192,7 +193,7 @@ class Parking:
                     if not is_due or state.now_ms < self._bound_until_ms:
                         break
                     group = self._group_of(message)
-                    is_busy = group is not None and _is_busy(group)
+                    is_busy = group is not None and group.is_busy
                     if is_busy:
                         self._recovering_until_ms = state.now_ms + RECOVERING_RETRY_MS
                     if is_busy or not (self._park(group) if group else self._park_alone(message)):
@@ -207,17 +208,25 @@ class Parking:
             waiting = (message for message in inbound.aging if Parking._waits_in(inbound, message))
             inbound.aging = deque(dict.fromkeys(waiting))  # what was taken back may be in it twice
 
+    def _look_for_overtaken(self) -> None:
+        """Park what came back to a parked group: in front of the rest, so with a higher number."""
+        parking, now_ms = self._state.parking, self._state.now_ms
+        for group in parking.overtaken.take_due(now_ms):
+            if parking.is_overtaken(group) and (group.is_busy or not self._park(group, is_needed=False)):
+                parking.overtaken.later(group, now_ms)
+
     # -- parking --
 
-    def _park(self, group: Group) -> bool:
-        """Give the group a route, or a longer one, and move all that waits of it. False: no queue is free."""
+    def _park(self, group: Group, *, is_needed: bool = True) -> bool:
+        """Give the group a route, or a longer one, and move all that waits of it. False: no queue is free,
+        which is told if it `is_needed`."""
         waiting = [m for b in (group.backlogs or {}).values() for m in b.messages]
         route = self._state.parking.route(group)
         last = max([m.queue for m in waiting if m.queue >= FIRST_PARKING_QUEUE] + list(route), default=0)
         if last and last not in route:  # it was read to its end, and what was read of the group waits here
             target: ParkingQueue | None = self._state.parking[last]
         else:
-            target = self._queue_for(_taker(group), above=last)
+            target = self._queue_for(_taker(group), above=last, is_needed=is_needed)
         if target is None:
             return False
         self._state.effects.records.append(GroupParked(group.id, target.index, 0))
@@ -232,6 +241,8 @@ class Parking:
                 self._moves.wait(message, target)
             group.forget_if_empty(backlog)
         self._state.parking.refresh_demand(group)
+        if self._state.parking.is_overtaken(group):
+            self._state.parking.overtaken.note(group, self._state.now_ms)
         return True
 
     def _park_alone(self, message: Message) -> bool:
@@ -246,7 +257,7 @@ class Parking:
         self._moves.wait(message, target)
         return True
 
-    def _queue_for(self, consumer: str, *, above: int) -> ParkingQueue | None:
+    def _queue_for(self, consumer: str, *, above: int, is_needed: bool = True) -> ParkingQueue | None:
         """The parking queue for what waits for this consumer; its number is larger than `above`."""
         state = self._state
         deleting = ParkingQueueState.DELETING
@@ -254,12 +265,14 @@ class Parking:
             usable = queue.index > above and not queue.unknown and queue.state is not deleting
             if usable and queue.consumer == consumer:
                 return queue
-        return self._name_queue(consumer, above)
+        return self._name_queue(consumer, above, is_needed=is_needed)
 
-    def _name_queue(self, consumer: str, above: int) -> ParkingQueue | None:
+    def _name_queue(self, consumer: str, above: int, *, is_needed: bool) -> ParkingQueue | None:
         state = self._state
         indexes = range(FIRST_PARKING_QUEUE, FIRST_PARKING_QUEUE + len(self._names))
         free = next((index for index in indexes if index > above and index not in state.parking), None)
+        if free is None and not is_needed:
+            return None
         if free is None:
             self._bound_until_ms = state.now_ms + BOUND_RETRY_MS
             if not state.parking.at_bound:
@@ -354,6 +367,8 @@ class Parking:
             since = [inbound.blocked_since_ms for inbound in state.inbounds]
             since += [queue.blocked_since_ms for queue in state.parking.values()]
             due += [since_ms + BLOCKED_MS for since_ms in since if since_ms is not None]
+        if state.parking.overtaken.due_ms is not None:
+            due.append(state.parking.overtaken.due_ms)
         for queue in state.parking.values():
             if queue.waiting and queue.refused_until_ms > state.now_ms:
                 due.append(queue.refused_until_ms)
@@ -379,11 +394,6 @@ def _stopped_first(group: Group) -> list[Backlog]:
     stop = group.flags.stop if group.flags is not None else None
     backlogs = list((group.backlogs or {}).values())
     return backlogs if stop is None else sorted(backlogs, key=lambda backlog: backlog.inbound != stop.inbound)
-
-
-def _is_busy(group: Group) -> bool:
-    """What waits of it may be just about to go somewhere."""
-    return group.state is GroupState.RECOVERING or group.is_leaving
 
 
 def _without(queue: int, route: tuple[int, ...]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from typing import Final
 from dispatcher.core.consumers import Consumer, Pool
 from dispatcher.core.groups import Group, GroupState
 from dispatcher.core.model import Message, MessageState
+from dispatcher.core.overtaken import Overtaken
 from dispatcher.errors import InvalidTransition
 from dispatcher.origin import Arrival
 
@@ -194,6 +195,7 @@ class ParkingQueues(dict[int, ParkingQueue]):
         self.unconfirmed = 0  # moves published and not answered
         self.unconfirmed_bytes = 0
         self.at_bound = False  # the last attempt to park found no free parking queue
+        self.overtaken = Overtaken()
 
     def insert(self, queue: ParkingQueue) -> None:
         """Add one, in its place."""
@@ -208,6 +210,17 @@ class ParkingQueues(dict[int, ParkingQueue]):
         if not self.default_route:
             return group.route
         return tuple(sorted({*group.route, *self.default_route}))
+
+    def comes_back(self, message: Message, now_ms: int) -> None:
+        """A message that was handed over waits again: what was parked meanwhile may stand before it."""
+        group = message.group
+        if group is not None and self.next_stop(group, message.queue) is not None:
+            self.overtaken.note(group, now_ms)
+
+    def is_overtaken(self, group: Group) -> bool:
+        """Whether something waits here that only the journal knows to be older than what is parked of it."""
+        heads = [backlog.head() for backlog in (group.backlogs or {}).values()]
+        return any(head is not None and self.next_stop(group, head.queue) is not None for head in heads)
 
     def parked(self, group: Group) -> int:
         """How many originals of the group, or bucket, are in parking queues, as far as is known."""

@@ -277,16 +277,16 @@ class Recovery:
 
     def _back_to_backlog(self, inbound: Inbound, message: Message) -> None:
         """Its consumer is over: it waits for the next one, before everything newer of its group."""
-        self._state.wait_again(message)
         is_loose = message.group_id is None or not self._state.policy.grouped
+        if message.group_id is not None and not is_loose:
+            message.group = self._state.group(message.group_id)
+        self._state.wait_again(message)
         if is_loose and message.attempt >= self._state.suspect_after:
             self._state.suspects.add(message)
         elif is_loose:
             inbound.loose.messages.append(message)
             inbound.queue_source(inbound.loose)
-        else:
-            assert message.group_id is not None
-            message.group = self._state.group(message.group_id)
+        elif message.group is not None:
             self._state.put_in_front(message, message.group)
 
     # -- settles, failures and deaths that come before the original --

@@ -366,6 +366,7 @@ class LaneState:
         inbound.waiting += 1
         if self.options.parking_queues:
             inbound.aging.appendleft(message)
+            self.parking.comes_back(message, self.now_ms)
         self.taken_back.add(message)
         self.expiries.watch(message)
 

@@ -1,0 +1,137 @@
+"""What came back after its group had been parked is parked in front of that: also if Redis forgets everything
+while nobody leads, and only the broker knows what comes first."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.core.overtaken import OVERTAKEN_MS
+from dispatcher.core.parking import BLOCKED_MS, LINGER_MS
+from tests.spec.flag_bench import said
+from tests.spec.lane_bench import clause
+from tests.spec.parking_bench import FIRST, ParkingBench, blocked, numbers
+
+HEARTBEATS_MS = 11_000
+
+
+def finish(bench: ParkingBench) -> None:
+    """Consumers settle what they get until nothing more comes."""
+    state = bench.lane.state
+    bench.run(100)
+    for _ in range(100):
+        held = [(c.id, seq) for c in state.by_uuid.values() for seq in c.in_flight]
+        if not held:
+            return
+        for consumer, seq in held:
+            bench.settle_seqs(consumer, seq)
+        bench.run(100)
+    raise AssertionError("it never ends")
+
+
+def after_forgetting(bench: ParkingBench) -> list[int]:
+    """Redis is emptied while nobody leads, and consumers come who have nothing in hand: what they get."""
+    begun = len(bench.sent)
+    bench.fail_over(forget=True)
+    for consumer in ("one", "two"):
+        bench.join(consumer, prefetch=1, n=2)
+    bench.run(HEARTBEATS_MS)
+    finish(bench)
+    return numbers(bench)[begun:]
+
+
+def stopped(**options: object) -> ParkingBench:
+    """Group a has stopped at a1, after what follows had been parked."""
+    bench = blocked(stops_failed=True, **options)
+    bench.fail("one", "a1", "no stock")
+    bench.run()
+    return bench
+
+
+def test_p9_where_a_group_has_stopped_is_parked_in_front_at_once() -> None:
+    clause("P-9", "at once if its group has stopped or is held by operators")
+    bench = stopped()
+    assert (bench.in_parking(FIRST), bench.in_parking(FIRST + 1)) == ([f"a{n}" for n in range(2, 11)], ["a1"])
+    bench.arrive("a11")
+    bench.run()
+    assert after_forgetting(bench) == list(range(1, 12))
+
+
+@pytest.mark.parametrize(("verdict", "first"), [("release", 1), ("skip", 2), ("drop", 2)])
+def test_p9_what_operators_decide_holds_for_what_is_parked_in_front(verdict: str, first: int) -> None:
+    bench = stopped()
+    said(bench, f"dead.{verdict}", group="a")
+    bench.arrive("a11")
+    finish(bench)
+    assert numbers(bench)[1:] == list(range(first, 12))
+    assert [reason for _, reason in bench.dead] == (["no stock"] if verdict == "skip" else [])
+    bench.run(LINGER_MS + BLOCKED_MS)
+    # Nobody confirms what goes to the dead queue here.
+    assert verdict == "skip" or sorted(bench.deleted) == [FIRST, FIRST + 1]
+
+
+def test_p9_a_new_leader_parks_in_front_what_its_journal_says_has_stopped() -> None:
+    bench = blocked(stops_failed=True)
+    bench.fail("one", "a1", "no stock")
+    bench.fail_over()
+    bench.run()
+    assert bench.in_parking() == [f"a{n}" for n in range(2, 11)]
+    assert bench.inbound_unacked == {}
+    assert after_forgetting(bench) == list(range(1, 11))
+
+
+def test_p9_of_a_paused_group_what_comes_back_from_the_dead_is_parked_in_front() -> None:
+    bench = blocked()
+    said(bench, "groups.pause", group="a")
+    bench.die("one")
+    bench.run()
+    assert bench.in_parking(FIRST + 1) == ["a1"]
+    assert after_forgetting(bench) == list(range(1, 11))
+
+
+def test_p9_what_nobody_takes_for_a_second_is_parked_in_front() -> None:
+    clause("P-9", "else when nobody has taken it for a second")
+    bench = blocked()
+    bench.die("two")
+    bench.die("one")
+    bench.run(OVERTAKEN_MS - 10)
+    assert FIRST + 1 not in bench.ready
+    bench.run(10)
+    assert bench.in_parking(FIRST + 1) == ["a1"]
+    assert after_forgetting(bench) == list(range(1, 11))
+
+
+def test_p9_what_somebody_takes_at_once_is_not_parked() -> None:
+    bench = blocked()
+    bench.die("one")
+    bench.run(2 * OVERTAKEN_MS)
+    assert bench.holder("a1") == "two"
+    assert FIRST + 1 not in bench.ready
+
+
+def test_p9_what_was_read_from_a_lower_number_is_parked_in_front_of_a_higher_one() -> None:
+    """a2 was read from a parking queue, and is out while its followers are parked in another one."""
+    bench = ParkingBench(park_after_ms=1_000)
+    bench.join("one", prefetch=1)
+    bench.arrive("a1", "a2")
+    bench.run(1_000)
+    bench.settle("one", "a1")
+    bench.run()
+    assert bench.holder("a2") == "one"
+    said(bench, "groups.pause", group="a")
+    bench.arrive("a3", "a4")
+    bench.run(1_000)
+    assert (bench.in_parking(), bench.in_parking(FIRST + 1)) == (["a2"], ["a3", "a4"])
+    bench.die("one")
+    bench.run()
+    assert bench.in_parking(FIRST + 2) == ["a2"]
+    assert after_forgetting(bench) == [2, 3, 4]
+
+
+def test_p9_without_a_higher_number_it_waits_where_it_is_and_nothing_is_said() -> None:
+    bench = stopped(parking=1)
+    bench.run(3 * OVERTAKEN_MS)
+    assert not bench.lane.state.parking.at_bound
+    assert "parking_bound_reached" not in [event for event, _ in bench.told]
+    said(bench, "dead.release", group="a")
+    finish(bench)
+    assert numbers(bench)[1:] == list(range(1, 11))
