@@ -23,14 +23,19 @@ MOVE_LASTS_S = 30.0
 #: A command that nobody answered is carried out within this time or refused (contract section 7).
 COMMAND_LIVES_S = 60.0
 REFUSED = "refused"
-#: With TIMEOUT_MS for each more than any restart takes.
-UNDONE_TRIES_MAX = 24
+#: More than any restart takes.
+UNDONE_WITHIN_S = 120.0
+#: While RabbitMQ is away every try ends at once.
+UNDO_PAUSE_S = 0.5
 NO_GROUPS: frozenset[str] = frozenset()
 Order = tuple[str, dict[str, Any]]
 
 
 class Operator:
     """Gives commands and notes which groups they may have moved, when."""
+
+    pause_s = UNDO_PAUSE_S
+    undone_within_s = UNDONE_WITHIN_S
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -96,14 +101,26 @@ class Operator:
         if result is None and happened.note.startswith(REFUSED):
             return
         await asyncio.sleep(seconds)  # sleeps: that long it lasts
-        for _ in range(UNDONE_TRIES_MAX):
-            result, note = await self._answer(lane, *undo)
-            if result is not None or note.startswith(REFUSED):
-                break
-        else:
-            happened.note = f"not undone: {note}"
+        result = await self._undo(lane, *undo)
         if moved is None or moved:
             self._stage.moves[lane.name].append(Move(begun, self._lasts_until(result), moved))
+
+    async def _undo(
+        self, lane: LaneOnStage, command: str, arguments: dict[str, Any]
+    ) -> dict[str, Any] | None:
+        """The result, None if it is refused. A flag that nobody undid would keep what waits from ever being
+        handled, and that would look like a fault of the dispatcher."""
+        until = time.monotonic() + self.undone_within_s
+        while True:
+            result, note = await self._answer(lane, command, arguments)
+            if result is not None or note.startswith(REFUSED):
+                return result
+            if time.monotonic() >= until:
+                what = " ".join([command, *(f"{name}={value}" for name, value in arguments.items())])
+                said = f"nobody answered {what} of {lane.name} within {self.undone_within_s:.0f} s: {note}"
+                self._stage.problems.append(f"not live: {said}")
+                return None
+            await asyncio.sleep(self.pause_s)  # sleeps: between two tries
 
     async def some_group(self, lane: LaneOnStage, pick: float) -> str | None:
         """One of the groups that are known now, None if nobody says."""

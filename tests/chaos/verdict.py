@@ -11,6 +11,7 @@ from dispatcher.amqp.events import Fetched
 from tests.chaos.accounts import Arrived
 from tests.chaos.deciding import Decider
 from tests.chaos.decisions import DROP, PURGE, RELEASE, SENDING, SKIP, TAKING
+from tests.chaos.draining import drain
 from tests.chaos.evidence import Evidence, Found, gather
 from tests.chaos.stage import PREFIX, LaneOnStage, Stage
 from tests.recovery.checker import say, that_count, violations
@@ -21,8 +22,6 @@ from tests.service.harness import log_records
 from tests.service.protocol_consumer import read_properties
 from tests.waiting import eventually
 
-#: From the last fault to empty queues.
-DRAIN_TIMEOUT_S = 90.0
 LIVES_SHOWN_MAX = 5
 
 
@@ -80,10 +79,8 @@ async def _wind_down(stage: Stage, verdict: Verdict) -> None:
         verdict.problems.append(f"not live: {wrong} could not get everything confirmed")
     client = await Client.open(stage.rabbitmq)
     operator = Decider(stage)
-    try:
-        await eventually(lambda: _is_drained(stage, client, operator), DRAIN_TIMEOUT_S)
-    except AssertionError:
-        verdict.problems.append(f"not live: not drained {DRAIN_TIMEOUT_S:.0f} s after the last fault")
+    if problem := await drain(lambda: _is_drained(stage, client, operator), stage.handled):
+        verdict.problems.append(problem)
     verdict.drained_s = asyncio.get_running_loop().time() - begun
     if wrong := await stage.stop(stage.living(stage.consumers)):
         verdict.problems.append(f"not live: {wrong} did not end in order")
