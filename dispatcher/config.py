@@ -18,9 +18,10 @@ from pydantic import BaseModel, ValidationError
 
 from dispatcher.config_document import BROKEN, Path, Problems, read_document
 from dispatcher.errors import ConfigurationError
-from dispatcher.protocol import DEFAULT_PREFIX, dotted_name_problem
+from dispatcher.protocol import DEFAULT_PREFIX, LaneNames, dotted_name_problem
 from dispatcher.settings import (
     INBOUND_MAX,
+    SHORT_STRING_BYTES_MAX,
     HttpSettings,
     InboundSettings,
     LaneDefaults,
@@ -181,6 +182,7 @@ class _Loader:
             fitting = [match.layer for match in matches if _fits(match.pattern, name.split("."))][:1]
             if (lane := self._lane(name, raw, [*fitting, defaults])) is not None:
                 lanes[name] = lane
+                self._check_consumers(lane, prefix)
             self._check_queues(name, raw, prefix, lane_of_queue)
         return lanes if len(lanes) == len(raw_lanes) else None
 
@@ -223,6 +225,13 @@ class _Loader:
             for index, entry in enumerate(raw)
         ]
         return tuple(entry for entry in entries if entry is not None) if None not in entries else None
+
+    def _check_consumers(self, lane: LaneSettings, prefix: str) -> None:
+        names = LaneNames(lane.name, prefix)
+        for index, consumer in enumerate(lane.consumers):
+            if len(names.consumer(consumer.id)) > SHORT_STRING_BYTES_MAX:
+                text = f"the queue's name would have more than {SHORT_STRING_BYTES_MAX} bytes"
+                self._problems.add(("lanes", lane.name, "consumers", index, "id"), text)
 
     def _check_queues(self, lane: str, raw: Any, prefix: str, lane_of_queue: dict[str, str]) -> None:
         """Refuse a queue that is listed twice or is our own; also in a lane that has other faults."""
@@ -297,6 +306,8 @@ def _known_keys(model: type[BaseModel]) -> tuple[str, ...]:
 def _model_at(model: type[BaseModel], place: Path) -> type[BaseModel]:
     """The model of the mapping at that place of another one."""
     for step in place:
+        if isinstance(step, int):  # of a list: its entries are of the model that its key is of
+            continue
         fields = {field.alias or name: field for name, field in model.model_fields.items()}
         annotation = fields[str(step)].annotation
         kinds = (annotation, *get_args(annotation))  # of `X | None` it is X
@@ -328,5 +339,7 @@ def _fault_text(fault: Any) -> str:
             return "must be a mapping of keys to values"
         case "too_short":
             return "must have at least one entry"
+        case "too_long":
+            return f"must have at most {fault['ctx']['max_length']} entries"
         case _:
             return str(fault["msg"])

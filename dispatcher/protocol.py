@@ -56,9 +56,10 @@ KEY_COMMAND: Final = "command"
 REASON_EXPIRED: Final = "expired"  # its deadline passed before it was processed
 
 #: Words that name a queue of ours; no segment of a lane name may be one of them.
-RESERVED_SEGMENTS: Final = frozenset(
-    {"in", "ops", "control", "command", "heartbeat", "lock", "witness", "dead", "park", "history", "consumer"}
-)
+RESERVED_SEGMENTS: Final = frozenset({
+    "in", "ops", "control", "command", "heartbeat", "lock", "witness", "dead", "park", "history", "consumer",
+    "rejected",
+})  # fmt: skip
 _SEGMENT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FINGERPRINT_BYTES: Final = 16
 #: Above this a prefetch is a mistake: one consumer would hold more than any look-ahead allows.
@@ -132,6 +133,15 @@ class LaneNames:
     @property
     def history(self) -> str:
         return self._under("history")
+
+    @property
+    def rejected(self) -> str:
+        """Where RabbitMQ puts what a hand-over consumer rejects."""
+        return self._under("rejected")
+
+    def consumer(self, consumer: str) -> str:
+        """The queue of a hand-over consumer; with an empty id what the names of all of them begin with."""
+        return self._under(f"consumer.{consumer}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

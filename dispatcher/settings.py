@@ -16,6 +16,7 @@ from dispatcher.settings_conflicts import Conflict, lane_conflicts
 from dispatcher.settings_parts import (
     DedupSettings,
     ExhaustedAct,
+    HandOverConsumerSettings,
     HistorySettings,
     LedgerSettings,
     Model,
@@ -50,6 +51,8 @@ SHORT_STRING_BYTES_MAX: Final = 255
 ATTEMPTS_MAX: Final = 1_000
 #: The longest word that the dispatcher puts behind a lane's name, with room for a parking queue's number.
 _NAME_TAIL_BYTES: Final = len(".heartbeat")
+#: Each of their queues is looked at every `liveness_interval`.
+HAND_OVER_CONSUMERS_MAX: Final = 256
 #: Message properties that are text, and so can name a group; `group_id` is one of AMQP 1.0.
 GROUP_PROPERTIES: Final = (
     "app_id", "content_encoding", "content_type", "correlation_id",
@@ -309,6 +312,13 @@ class LaneDefaults(Model):
     )
     history: HistorySettings | None = Field(
         default=None, description="Keep everything that comes in, in a stream, for `replay`; null: nothing."
+    )
+
+    handover: Annotated[bool, Flag()] = Field(
+        default=False, description="Its consumers only read queues and ack: see docs/semantics.md, X-1."
+    )
+    consumers: tuple[HandOverConsumerSettings, ...] = Field(
+        default=(), max_length=HAND_OVER_CONSUMERS_MAX, description="Those consumers; only with handover."
     )
 
     @field_validator("group_header")

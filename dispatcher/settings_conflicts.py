@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from dispatcher.settings_parts import ExhaustedAct, OverdueAct, PolicyName, SequenceCheck
+from dispatcher.settings_parts import (
+    ExhaustedAct,
+    OverdueAct,
+    PlacementName,
+    PolicyName,
+    SequenceCheck,
+)
 
 if TYPE_CHECKING:
     from dispatcher.settings import LaneDefaults
@@ -29,6 +35,7 @@ def lane_conflicts(lane: LaneDefaults) -> list[Conflict]:
     if lane.on_ack_timeout is OverdueAct.EVICT and lane.ack_timeout_ms is None:
         found.append(Conflict(("on_ack_timeout", "ack_timeout"), "evict needs an ack_timeout"))
     found += _of_concurrent(lane)
+    found += _of_handover(lane)
     if lane.sequence_check is not SequenceCheck.OFF and lane.sequence_header is None:
         found.append(Conflict(("sequence_check", "sequence_header"), "needs a sequence_header"))
     if lane.sequence_header is not None and lane.sequence_header in lane.group_header:
@@ -80,3 +87,38 @@ def _of_group_map(lane: LaneDefaults) -> list[Conflict]:
             text = "group_map none treats all messages alike: balance"
             found.append(Conflict(("ungrouped", "group_map"), text))
     return found
+
+
+def _of_handover(lane: LaneDefaults) -> list[Conflict]:
+    """The dispatcher hears nothing of what these consumers do: whatever needs to know it can't work."""
+    if not lane.handover:
+        return [Conflict(("consumers", "handover"), "needs handover: true")] if lane.consumers else []
+    found = []
+    if lane.policy is PolicyName.SEQUENCED:
+        text = "sequenced needs to know when a batch is settled, and with handover nobody says so"
+        found.append(Conflict(("policy", "handover"), text))
+    if not lane.consumers:
+        found.append(Conflict(("handover", "consumers"), "needs consumers: who reads, by id and prefetch"))
+    ids = [consumer.id for consumer in lane.consumers]
+    if repeated := sorted({name for name in ids if ids.count(name) > 1}):
+        found.append(Conflict(("consumers", "handover"), f"names {', '.join(repeated)} twice"))
+    found += [Conflict((key, "handover"), text) for key, text in _unknowable(lane)]
+    return found
+
+
+def _unknowable(lane: LaneDefaults) -> list[tuple[str, str]]:
+    """Keys that ask for what a lane with handover can't know or do, and why."""
+    stays = "with handover a group moves only when its consumer is gone"
+    unheard = "with handover nobody says when a message is settled"
+    checks = (
+        ("rebalance", lane.rebalance.on_join, f"on_join: {stays}"),
+        ("group_idle_timeout", lane.group_idle_timeout_ms is not None, stays),
+        ("group_map", lane.group_map.name in ("lru", "buckets"), f"{lane.group_map.name}: {stays}"),
+        ("ack_timeout", lane.ack_timeout_ms is not None, unheard),
+        ("max_in_flight_per_group", lane.max_in_flight_per_group is not None, unheard),
+        ("placement", lane.placement is PlacementName.MEASURED, f"measured: {unheard}"),
+        ("cost", lane.cost.name == "measured", f"measured: {unheard}"),
+        ("retry", "retry" in lane.model_fields_set, "with handover a rejected message is not tried again"),
+        ("heartbeat", "heartbeat_ms" in lane.model_fields_set, "with handover no consumer sends heartbeats"),
+    )
+    return [(key, text) for key, is_asked, text in checks if is_asked]

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from dispatcher.protocol import PREFETCH_MAX, dotted_name_problem
 from dispatcher.settings_types import Choice, Duration, Flag, Integer, Size, Text
 from dispatcher.urls import redact
 
@@ -18,6 +19,12 @@ WINDOW_MS_MAX: Final = 7 * 24 * 3_600_000
 IDS_MAX: Final = 10_000_000
 #: Ten years.
 MAX_AGE_MS_MAX: Final = 3_650 * 24 * 3_600_000
+
+
+def _consumer_id(text: str) -> str:
+    if problem := dotted_name_problem(text):
+        raise ValueError(problem)
+    return text
 
 
 class Model(BaseModel):
@@ -104,6 +111,17 @@ class HistorySettings(Model):
 
     max_age_ms: Annotated[int, Duration(1_000, MAX_AGE_MS_MAX)] = Field(
         alias="max_age", description="At least for so long: RabbitMQ deletes whole segments of the stream."
+    )
+
+
+class HandOverConsumerSettings(Model):
+    """A consumer that only reads its queue and acks."""
+
+    id: Annotated[str, Text(_consumer_id)] = Field(
+        description="Its id; it reads the queue <prefix>.<lane>.consumer.<id>."
+    )
+    prefetch: Annotated[int, Integer(1, PREFETCH_MAX)] = Field(
+        default=50, description="Messages that may wait in its queue."
     )
 
 

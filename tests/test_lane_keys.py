@@ -103,3 +103,52 @@ def test_lane_keys_refused(keys: str, expected: str) -> None:
     found = lane_problems(keys)
     assert len(found) == 1
     assert found[0].startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ("handover: true", "handover: needs consumers: who reads, by id and prefetch"),
+        ("consumers: [{id: a}]", "consumers: needs handover: true"),
+        ("handover: 1", "handover: must be true or false"),
+        ("handover: true, consumers: 3", "consumers: must be a list"),
+        ("handover: true, consumers: [a]", "consumers[0]: must be a mapping of keys to values"),
+        ("handover: true, consumers: [{prefetch: 3}]", "consumers[0].id: is required"),
+        ("handover: true, consumers: [{id: a, prefetch: 0}]", "consumers[0].prefetch: must be a positive"),
+        (
+            "handover: true, consumers: [{id: a, prefech: 1}]",
+            "consumers[0].prefech: unknown key; is prefetch",
+        ),
+        ("handover: true, consumers: [{id: 'a b'}]", "consumers[0].id: must be segments of A-Z a-z 0-9 _ -"),
+        ("handover: true, consumers: [{id: a}, {id: b}, {id: a}]", "consumers: names a twice"),
+        ("policy: sequenced", "policy: sequenced needs to know when a batch is settled, and with handover"),
+        ("rebalance: {on_join: true}", "rebalance: on_join: with handover a group moves only when"),
+        ("group_idle_timeout: 1s", "group_idle_timeout: with handover a group moves only when"),
+        ("group_map: {lru: 5}", "group_map: lru: with handover a group moves only when"),
+        ("group_map: {buckets: 5}", "group_map: buckets: with handover a group moves only when"),
+        ("ack_timeout: 1m", "ack_timeout: with handover nobody says when a message is settled"),
+        ("policy: concurrent, max_in_flight_per_group: 1", "max_in_flight_per_group: with handover nobody"),
+        ("placement: measured", "placement: measured: with handover nobody says when"),
+        ("cost: measured", "cost: measured: with handover nobody says when"),
+        ("retry: {attempts: 5}", "retry: with handover a rejected message is not tried again"),
+        ("heartbeat: 1s", "heartbeat: with handover no consumer sends heartbeats"),
+    ],
+)
+def test_hand_over_keys_refused(keys: str, expected: str) -> None:
+    if "handover" not in keys and "consumers" not in keys:
+        keys += ", handover: true, consumers: [{id: a}]"
+    found = lane_problems(keys)
+    assert len(found) == 1
+    assert found[0].startswith(expected)
+
+
+def test_no_more_hand_over_consumers_than_can_be_looked_at() -> None:
+    consumers = ", ".join(f"{{id: c{number}}}" for number in range(257))
+    (found,) = lane_problems(f"handover: true, consumers: [{consumers}]")
+    assert found == "consumers: must have at most 256 entries"
+
+
+def test_a_hand_over_consumers_queue_has_a_name_that_fits() -> None:
+    long = ".".join(["x" * 64] * 4)
+    (found,) = lane_problems(f"handover: true, consumers: [{{id: {long}}}]")
+    assert found == "consumers[0].id: the queue's name would have more than 255 bytes"

@@ -12,7 +12,7 @@ from dispatcher.amqp import wire
 from dispatcher.amqp.events import Fetched
 from dispatcher.amqp.grouping import Grouping
 from dispatcher.amqp.properties import DELIVERY_MODE, number_field, number_of, split_table, string_field
-from dispatcher.amqp.relay import Content
+from dispatcher.amqp.relay import HEADER_DELIVERY_MODE, Content
 from dispatcher.errors import ProtocolViolation
 from dispatcher.origin import Arrival, origin_fingerprint, read_origin
 from dispatcher.protocol import (
@@ -26,7 +26,6 @@ from dispatcher.protocol import (
 )
 
 HEADER_TERM: Final = "x-dispatch-term"
-HEADER_DELIVERY_MODE: Final = "x-dispatch-delivery-mode"
 _PERSISTENT: Final = b"\x02"
 _ABSENT: Final = -1
 _OURS: Final = HEADER_PREFIX.encode()
@@ -98,7 +97,7 @@ def read_parked(fetched: Fetched, grouping: Grouping) -> ParkedContent:
         deadline_at_ms = number_of(ours[HEADER_DEADLINE]) if HEADER_DEADLINE in ours else None
     except (KeyError, ValueError):
         raise ProtocolViolation("no dispatcher has put it into this parking queue") from None
-    content = _original(properties, kept, table_at, table_end, mode)
+    content = original_of(properties, kept, table_at, table_end, mode)
     content.exchange, content.routing_key, content.body = exchange, routing_key, fetched.body
     content.origin, content.fingerprint = origin, origin_fingerprint(origin)
     content.group, content.refusal = grouping.find(
@@ -108,8 +107,8 @@ def read_parked(fetched: Fetched, grouping: Grouping) -> ParkedContent:
     return ParkedContent(content, queue, arrival, term, attempt, deadline_at_ms)
 
 
-def _original(properties: bytes, kept: list[bytes], table_at: int, table_end: int, mode: int) -> Content:
-    """The property list as it was before the message was parked."""
+def original_of(properties: bytes, kept: list[bytes], table_at: int, table_end: int, mode: int) -> Content:
+    """The property list as it was before the message was parked, or handed over."""
     flags, tail = properties[0], properties[table_end:]
     if not flags & DELIVERY_MODE:
         raise ProtocolViolation("no dispatcher has put it into this parking queue")

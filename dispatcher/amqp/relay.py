@@ -22,6 +22,7 @@ from dispatcher.amqp.properties import (
     HEADERS,
     USER_ID,
     field,
+    number_field,
     spans_after_table,
     split_table,
     string_field,
@@ -64,6 +65,10 @@ _MARKER: Final = string_field(HEADER_MARKER.encode(), b"")[:-4]
 _DELIVERY_COUNT: Final = header_key(HEADER_DELIVERY_COUNT)
 _BROKER_FIELDS: Final = tuple(bytes((len(name),)) + name.encode() for name in BROKER_HEADERS)
 
+#: In a copy that is an original by itself, parked or handed over: what the first one had.
+HEADER_DELIVERY_MODE: Final = "x-dispatch-delivery-mode"
+#: In it: that had none.
+_ABSENT_MODE: Final = -1
 _pack_lengths: Final = Struct(">BBBBHII").pack
 _pack_u32: Final = wire.pack_u32
 
@@ -250,8 +255,11 @@ def copy_frames(
     deadline_at_ms: int | None = None,
     first_header: str | None = None,
     frame_max: int,
+    origin: str | None = None,
 ) -> bytes | None:
     """The mandatory publish of a copy; None when its headers don't fit in a frame.
+
+    With an `origin` it is for a hand-over consumer: persistent, and it says all that is needed to hand it on.
 
     Without a group (None) it carries neither x-dispatch-group nor x-dispatch-group-seq. `first_header` is
     given for the first message of a group for its consumer only.
@@ -266,8 +274,10 @@ def copy_frames(
     if first_header is not None:
         added += _first_field(first_header)
     properties, table_at, table_end = content.properties, content.table_at, content.table_end
-    tail = properties[table_end:]
-    if properties[0] & DELIVERY_MODE:
+    head, tail = properties[: table_at - 4], properties[table_end:]
+    if origin is not None:
+        head, added, tail = _for_hand_over(content, origin, head, added, tail)
+    elif head[0] & DELIVERY_MODE:
         tail = b"\x01" + tail[1:]
     body = content.body
     size = wire.HEADER_HEAD_BYTES + table_end + len(added) + len(tail)
@@ -276,7 +286,7 @@ def copy_frames(
     parts = (
         wire.publish_frame(channel, exchange, routing_key),
         wire.pack_header_head(wire.FRAME_HEADER, channel, size, wire.BASIC_CONTENT, len(body)),
-        properties[: table_at - 4],
+        head,
         _pack_u32(table_end - table_at + len(added)),
         properties[table_at:table_end], added, tail,
     )  # fmt: skip
@@ -284,6 +294,20 @@ def copy_frames(
         body_head = wire.pack_body_head(wire.FRAME_END, wire.FRAME_BODY, channel, len(body))
         return b"".join((*parts, body_head, body, wire.END))
     return b"".join((*parts, wire.END, wire.body_frames(channel, body, frame_max)))
+
+
+def _for_hand_over(
+    content: Content, origin: str, head: bytes, added: bytes, tail: bytes
+) -> tuple[bytes, bytes, bytes]:
+    """Persistent: it takes over the original's role; and where it came from, which dead letters say."""
+    mode = 0 if head[0] & DELIVERY_MODE else DELIVERY_MODE
+    added += b"".join((
+        number_field(HEADER_DELIVERY_MODE, _ABSENT_MODE if mode else tail[0]),
+        string_field(HEADER_ORIGIN.encode(), origin.encode()),
+        string_field(HEADER_EXCHANGE.encode(), content.exchange),
+        string_field(HEADER_ROUTING_KEY.encode(), content.routing_key),
+    ))  # fmt: skip
+    return bytes((head[0] | mode,)) + head[1:], added, b"\x02" + tail[0 if mode else 1 :]
 
 
 def dead_frames(

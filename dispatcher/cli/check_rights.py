@@ -66,6 +66,10 @@ class RightsCheck:
         if lane.history is not None:
             written.append(names.history)
             bindings.append((names.history, names.exchange))
+        if lane.handover:
+            handed = [names.rejected, *(names.consumer(consumer.id) for consumer in lane.consumers)]
+            queues += handed
+            bindings += [(queue, names.exchange) for queue in handed]
         missing = _Missing()
         for queue in [*queues, *written, *to_declare]:
             missing.note("configure", self._try(partial(_declare_queue, queue=queue)))

@@ -47,8 +47,20 @@ def list_consumers(
     ]
     out.print(table(_COLUMNS, rows, numbers=("prefetch", "in flight", "groups", "last heard")))
     out.print(counted(len(consumers), "consumer"))
+    for row in consumers:
+        if row.get("readers") is not None:
+            out.print(_of_queue(row))
+    if unread := result.get("unread"):
+        out.print(f"nobody reads the queue of {', '.join(unread)}")
     if absent := result.get("drained_absent"):
         out.print(f"drained, and not there: {', '.join(absent)}")
+
+
+def _of_queue(row: dict[str, Any]) -> str:
+    """Of a hand-over consumer: what is going on with its queue."""
+    waiting = counted(row.get("waiting_there"), "message")
+    text = f"{row.get('queue')}: {counted(row['readers'], 'reader')}, {waiting} waiting there"
+    return text + ("; two at a time work on one group" if row["readers"] > 1 else "")
 
 
 def _state(row: dict[str, Any]) -> str:

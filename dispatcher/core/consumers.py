@@ -81,11 +81,11 @@ class Consumer:
     """One incarnation. `in_flight` is by seq, in the order of dispatch; credit = prefetch − in flight."""
 
     __slots__ = (
-        "_state", "alone_with", "broken", "credit", "drained", "evicted_by", "groups", "id", "in_flight",
-        "incoming", "last_heard_ms", "last_sent_ms", "lost_until_ms", "n", "next_seq", "number", "overdue",
-        "ping_unanswered", "pool_level", "prefetch", "queue", "receives", "refusals", "refused_n",
-        "refused_until_ms", "reported", "resumes_as", "sent_again", "settled_at_ms", "shares", "uuid",
-        "waiting", "work_ms",
+        "_state", "alone_with", "broken", "credit", "depth", "drained", "evicted_by", "groups", "id",
+        "in_flight", "incoming", "last_heard_ms", "last_sent_ms", "lost_until_ms", "n", "next_seq", "number",
+        "overdue", "ping_unanswered", "pool_level", "prefetch", "queue", "readers", "receives", "refusals",
+        "refused_n", "refused_until_ms", "reported", "resumes_as", "sent_again", "settled_at_ms", "shares",
+        "stored", "taking", "uuid", "waiting", "work_ms",
     )  # fmt: skip
 
     def __init__(
@@ -126,6 +126,11 @@ class Consumer:
         self.settled_at_ms = 0  # when it last said that it had done something …
         self.work_ms: float | None = None  # … and what a message takes it, where that is measured
         self.pool_level = -1  # -1: not in the pool
+        #: Of a hand-over consumer: what waits in its queue, as far as is known. None: it speaks the protocol.
+        self.depth: int | None = None
+        self.readers = 0  # of that queue, when it was last looked at
+        self.stored = 0  # copies that came into that queue
+        self.taking = False  # the queue is being read back
 
     @property
     def state(self) -> ConsumerState:

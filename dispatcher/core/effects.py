@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from dispatcher.core.hand_over_effects import HandOverAction
 from dispatcher.core.model import Message
 from dispatcher.core.parking_effects import ParkingAction, ParkingRecord
 from dispatcher.core.target_effects import TargetAction
@@ -142,7 +143,7 @@ class IncarnationRow(NamedTuple):
     queue: str
     n: int
     prefetch: int
-    state: str  # "live", "leaving" or "taken"
+    state: str  # "live", "leaving", "evicted", "taken", or "taking": its queue is being read back
 
 
 # --- actions: carried out after the commit, in order -------------------------------------------------------
@@ -227,7 +228,7 @@ class LookUp:
 
 Action = (
     Dispatched | SendCopy | SendNotice | PublishMarker | PublishBarrier | AckInbound | DeadLetter | Reply
-    | Tell | SetWindow | LookUp | ParkingAction | TargetAction
+    | Tell | SetWindow | LookUp | ParkingAction | TargetAction | HandOverAction
 )  # fmt: skip
 
 

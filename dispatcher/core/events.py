@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dispatcher.core.effects import Dispatched, LookUp
+from dispatcher.core.hand_over_effects import Handed
 from dispatcher.core.model import Message
 from dispatcher.protocol import Heartbeat, Join, Leave, Marker, Settle
 
@@ -191,6 +192,61 @@ class ParkingQueueDeleted:
     is_gone: bool
 
 
+@dataclass(frozen=True, slots=True)
+class CopiesStored:
+    """The broker has stored these copies in the queue of a hand-over consumer."""
+
+    incarnation: int
+    seqs: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSeen:
+    """How many read the queue of a hand-over consumer, and how many messages wait in it, with nobody."""
+
+    queue: str
+    readers: int
+    ready: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTaken:
+    """All that was in a hand-over consumer's queue; nobody else reads it until it is released."""
+
+    queue: str
+    messages: list[Handed]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKept:
+    """The queue can't be taken: somebody reads it."""
+
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOn:
+    """The broker has stored the copy of what was read back: for another consumer, or in the dead queue."""
+
+    handed: Handed
+
+
+@dataclass(frozen=True, slots=True)
+class HandOnRefused:
+    """The broker can't be made to take the copy of what was read back, and says why."""
+
+    handed: Handed
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRejected:
+    """A hand-over consumer did not take a message, or the broker gave it up, for this reason."""
+
+    handed: Handed
+    reason: str
+
+
 Event = (
     MessagesArrived
     | RedeliveriesEnded
@@ -215,6 +271,13 @@ Event = (
     | MoveRefused
     | MoveImpossible
     | ParkingQueueDeleted
+    | CopiesStored
+    | QueueSeen
+    | QueueTaken
+    | QueueKept
+    | HandedOn
+    | HandOnRefused
+    | MessageRejected
     | Join
     | Settle
     | Leave

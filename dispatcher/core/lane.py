@@ -34,12 +34,16 @@ from dispatcher.core.events import (
     AcksProven,
     CommandReceived,
     CopiesConfirmed,
+    CopiesStored,
     CopyRefused,
     DeadLetterConfirmed,
     DeadLetterRefused,
     Event,
+    HandedOn,
+    HandOnRefused,
     IdsLookedUp,
     MessageLeft,
+    MessageRejected,
     MessagesArrived,
     MessageStays,
     MoveConfirmed,
@@ -50,8 +54,11 @@ from dispatcher.core.events import (
     ParkingQueueRead,
     PingRouted,
     PublishersBlocked,
+    QueueKept,
     QueueNacked,
     QueueReturned,
+    QueueSeen,
+    QueueTaken,
     RedeliveriesEnded,
     TargetOpened,
     TargetRefused,
@@ -61,6 +68,7 @@ from dispatcher.core.fetching import adjust_windows
 from dispatcher.core.flags import Flags
 from dispatcher.core.group_recovery import GroupRecovery
 from dispatcher.core.groups import GroupState
+from dispatcher.core.hand_over import HandOver
 from dispatcher.core.membership import Membership
 from dispatcher.core.model import MessageState
 from dispatcher.core.moves import Moves
@@ -146,9 +154,23 @@ class Lane:
             self._handlers[IdsLookedUp] = dedup.looked_up
         self._flags = Flags(self.state, snapshot.flags, self.commands)
         self._stops = Stops(self.state, self.commands)
+        self._hand_over = self._make_hand_over()
         self._load(snapshot)
         self._complete = snapshot.complete
         self._begun = False
+
+    def _make_hand_over(self) -> HandOver:
+        hand_over = HandOver(self.state, self._membership, self._settlement, self.commands)
+        self._handlers |= {
+            CopiesStored: hand_over.stored,
+            QueueSeen: hand_over.seen,
+            QueueTaken: hand_over.taken,
+            QueueKept: hand_over.kept,
+            HandedOn: hand_over.handed_on,
+            HandOnRefused: hand_over.refused,
+            MessageRejected: hand_over.rejected,
+        }
+        return hand_over
 
     def _make_dedup(self, options: LaneOptions, *, redis_complete: bool) -> Dedup | None:
         if options.dedup is None:
@@ -161,6 +183,7 @@ class Lane:
     def _load(self, snapshot: Snapshot) -> None:
         """Take over what the former leader has left, in the order in which one part needs another."""
         self._membership.load(snapshot.incarnations)
+        self._hand_over.load()
         self._leftovers = Leftovers(self.state, snapshot)
         if self.state.sequences is not None:
             self.state.sequences.load(snapshot)
@@ -201,6 +224,7 @@ class Lane:
         for event in events:
             handlers[type(event)](event)
         self._membership.run_timers()
+        self._hand_over.run_timers()
         self._evictions.run_timers()
         if self._adoption.closes_now():
             self._membership.finish_all_leaving()
@@ -248,6 +272,7 @@ class Lane:
         state = self.state
         deadlines = [self._membership.liveness.next_deadline_ms(), self._evictions.next_deadline_ms()]
         deadlines.append(self._operations.next_deadline_ms())
+        deadlines.append(self._hand_over.next_deadline_ms())
         deadlines.append(self._leftovers.next_deadline_ms())
         if state.sequences is not None:
             deadlines.append(state.sequences.next_deadline_ms())

@@ -13,6 +13,7 @@ from typing import Final
 from dispatcher.core.adoption import Adoption
 from dispatcher.core.consumers import PRESENT, REACHABLE, Consumer, ConsumerState
 from dispatcher.core.effects import PublishMarker
+from dispatcher.core.hand_over_queues import may_be_taken
 from dispatcher.core.state import LaneState
 from dispatcher.protocol import TYPE_PING, TYPE_REJOIN
 
@@ -145,8 +146,13 @@ class Liveness:
             return None
         if not self._lost and not self._refusing:
             return self._next_round_ms
-        lost = (c.lost_until_ms for c in self._lost if c.state is ConsumerState.LOST)
+        lost = (c.lost_until_ms for c in self._lost if self._is_given_up(c))
         return min([self._next_round_ms, *lost, *(c.refused_until_ms for c in self._refusing)])
+
+    def _is_given_up(self, consumer: Consumer) -> bool:
+        """Whether it is taken back when its time is over."""
+        may_go = consumer.depth is None or may_be_taken(self._state, consumer)
+        return consumer.state is ConsumerState.LOST and may_go
 
     def run_timers(self) -> list[Consumer]:
         """Returns those that joined again after their queue was full, and may get something now."""
@@ -154,7 +160,7 @@ class Liveness:
         if self._state.publishers_blocked:
             return []
         for consumer in list(self._lost):
-            if consumer.state is ConsumerState.LOST and consumer.lost_until_ms <= now_ms:
+            if self._is_given_up(consumer) and consumer.lost_until_ms <= now_ms:
                 self.mark(consumer)
         if now_ms >= self._next_round_ms:
             self._next_round_ms = now_ms + self._state.options.liveness_interval_ms
@@ -173,6 +179,8 @@ class Liveness:
 
     def _look_after(self, consumer: Consumer, now_ms: int) -> None:
         """Ping who holds something, or is silent, and got nothing meanwhile; notice missing heartbeats."""
+        if consumer.depth is not None:  # it says nothing: its queue is looked at
+            return
         options = self._state.options
         silent_ms = now_ms - consumer.last_heard_ms
         is_silent = silent_ms > 2 * options.heartbeat_ms
@@ -204,6 +212,8 @@ class Liveness:
 
     def ping(self, consumer: Consumer) -> None:
         """Ask RabbitMQ whether its queue is there."""
+        if consumer.depth is not None:  # that of a hand-over consumer always is
+            return
         consumer.last_sent_ms = self._state.now_ms
         consumer.ping_unanswered = True
         self._state.notice(consumer, TYPE_PING)

@@ -11,6 +11,8 @@ from dispatcher.core.adoption import Adoption
 from dispatcher.core.consumers import PRESENT, REACHABLE, Consumer, ConsumerState
 from dispatcher.core.effects import IncarnationRow, SendNotice
 from dispatcher.core.group_recovery import GroupRecovery
+from dispatcher.core.hand_over_effects import TakeQueue
+from dispatcher.core.hand_over_queues import NOBODY_JOINS, is_handed_over, of_this_lane
 from dispatcher.core.liveness import Liveness
 from dispatcher.core.pins import point_pins
 from dispatcher.core.recovery import Recovery
@@ -19,6 +21,7 @@ from dispatcher.core.suspects import Suspects
 from dispatcher.core.take_backs import TakeBacks, vacate
 from dispatcher.core.tenants import InFlight
 from dispatcher.protocol import (
+    TYPE_REFUSED,
     TYPE_REJOIN,
     TYPE_TAKEN,
     TYPE_WAIT,
@@ -63,7 +66,7 @@ class Membership:
             if row.state == "taken":
                 self._retire(number, row)
             else:
-                self._enter(number, row)
+                self._enter(number, of_this_lane(self._state.options, row))
 
     def rows(self) -> dict[int, IncarnationRow]:
         """What Redis should hold of all incarnations, those that are over among them."""
@@ -89,6 +92,10 @@ class Membership:
             consumer.in_flight = InFlight(state.limits)
         state.by_uuid[row.uuid] = state.by_id[row.consumer] = consumer
         state.by_queue[row.queue] = state.by_number[number] = consumer
+        if is_handed_over(state.options, row.queue):
+            consumer.depth = 0
+            if row.state == "taking":
+                state.taking.add(number)
         consumer.drained = row.consumer in state.drained_consumers
         point_pins(state, row.consumer, consumer)
         return consumer
@@ -97,6 +104,9 @@ class Membership:
 
     def join(self, join: Join) -> None:
         state = self._state
+        if state.options.handover:
+            state.effects.actions.append(SendNotice(join.queue, TYPE_REFUSED, {"reason": NOBODY_JOINS}))
+            return
         known = state.by_uuid.get(join.incarnation)
         if state.by_queue.get(join.queue, known) is not known:
             state.counters["joins_ignored"] += 1  # that queue is another incarnation's
@@ -113,21 +123,28 @@ class Membership:
             # Redis forgot that this one took the other's place: else it would have nothing in hand.
             present.waiting = None
             state.notice(present, TYPE_TAKEN)
-            self._take_back(present)
+            self.take_back(present)
         elif present is not None:
             present.waiting = join
             self._answer(join, TYPE_WAIT)
             if present.state in PRESENT:
                 self.liveness.ping(present)
             return
-        self._last_number += 1
-        row = IncarnationRow(join.consumer, join.incarnation, join.queue, join.n, join.prefetch, "live")
-        consumer = self._enter(self._last_number, row)
-        state.counters["joins"] += 1
-        state.turnover.joined(state.now_ms)
-        state.tell("consumer_joined", consumer=join.consumer, incarnation=join.incarnation)
+        consumer = self.enter(join.consumer, join.incarnation, join.queue, join.prefetch, n=join.n)
         self._adoption.report(consumer, join)
         self._welcome(consumer)
+
+    def enter(self, name: str, uuid: str, queue: str, prefetch: int, *, n: int = 1) -> Consumer:
+        """A new incarnation; without a uuid it gets one that no other one of the lane has."""
+        state = self._state
+        self._last_number += 1
+        uuid = uuid or f"{name}#{self._last_number}"
+        consumer = self._enter(self._last_number, IncarnationRow(name, uuid, queue, n, prefetch, "live"))
+        state.effects.incarnations[consumer.number] = consumer.row()
+        state.counters["joins"] += 1
+        state.turnover.joined(state.now_ms)
+        state.tell("consumer_joined", consumer=name, incarnation=uuid)
+        return consumer
 
     def _is_doubtful(self, consumer: Consumer) -> bool:
         """It has not shown to us that it lives and has something in hand."""
@@ -171,9 +188,9 @@ class Membership:
             state.effects.incarnations[consumer.number] = consumer.row()
             self._answer(join, TYPE_WELCOME)
         else:
-            self._resume(consumer)
+            self.resume(consumer)
 
-    def _resume(self, consumer: Consumer) -> None:
+    def resume(self, consumer: Consumer) -> None:
         """It is there again: give it what it misses, and go on."""
         self._welcome(consumer)
         self._send_missing(consumer)
@@ -236,7 +253,7 @@ class Membership:
         """A leaving consumer that has settled its last message is over, and hears so."""
         if consumer.state is ConsumerState.LEAVING and not consumer.in_flight and not self._adoption.open:
             self._state.notice(consumer, TYPE_TAKEN)
-            self._take_back(consumer)
+            self.take_back(consumer)
 
     def finish_all_leaving(self) -> None:
         for consumer in list(self._state.by_uuid.values()):
@@ -288,10 +305,16 @@ class Membership:
         consumer = self._state.by_uuid.get(marker.incarnation)
         if consumer is None or marker.lane_epoch != self._state.lane_epoch:
             return
-        if consumer.state is ConsumerState.MARKED and marker.n == consumer.n:
-            self._take_back(consumer)
+        if consumer.state is not ConsumerState.MARKED or marker.n != consumer.n:
+            return
+        if consumer.depth is None:
+            self.take_back(consumer)
+        elif not consumer.taking:
+            consumer.taking = True
+            self._state.effects.actions.append(TakeQueue(consumer.queue))
 
-    def _take_back(self, consumer: Consumer) -> None:
+    def take_back(self, consumer: Consumer) -> None:
+        """It is over, and what it still has waits again."""
         if consumer.evicted_by is not None:
             self._state.notice(consumer, TYPE_TAKEN)
         self.liveness.forget(consumer)
@@ -312,7 +335,7 @@ class Membership:
 
     def run_timers(self) -> None:
         for consumer in self.liveness.run_timers():
-            self._resume(consumer)
+            self.resume(consumer)
 
     # -- notices --
 

@@ -25,6 +25,15 @@ class DedupOptions:
     ids_max: int  # in the window; beyond that the oldest leave it
 
 
+@dataclass(frozen=True, slots=True)
+class HandOverConsumer:
+    """A consumer that only reads its queue and acks."""
+
+    id: str
+    queue: str
+    prefetch: int  # messages that may wait in its queue
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneOptions:
     """One lane's options. Durations in ms, sizes in bytes."""
@@ -58,6 +67,8 @@ class LaneOptions:
     sequences_max: int = 1_000_000  # groups whose last number is kept, about 150 bytes each
     own_prefix: str = "dispatch."  # that names of queues and exchanges of the dispatcher's begin with
     parking_queues: tuple[str, ...] = ()  # their names, in order; none: nothing is parked
+    handover: tuple[HandOverConsumer, ...] = ()  # none: its consumers speak the protocol
+    handover_prefix: str = ""  # what the names of such consumers' queues begin with
     #: How much of the byte budget is for originals; asked for several times in every step.
     held_bytes_max: int = field(init=False)
 

@@ -19,7 +19,9 @@ class Orphans:
 
     def ask_for(self, message: Message, holder: Consumer) -> None:
         """Its settle is awaited, if the holder has it: the copy may never have been published."""
-        if holder.reported is None:
+        if holder.depth is not None:  # nobody will say
+            self.drop(message, holder)
+        elif holder.reported is None:
             if holder not in self._asked:
                 self._asked.add(holder)
                 self._state.notice(holder, TYPE_REJOIN)

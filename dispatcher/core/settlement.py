@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import groupby
 from typing import Final
 
 from dispatcher.core.consumers import Consumer
@@ -39,6 +41,14 @@ class Settlement:
         state.refresh_credit(consumer)
         return consumer
 
+    def stored(self, consumer: Consumer, seqs: Iterable[int]) -> None:
+        """The queue of a hand-over consumer has these: that settles them (X-1)."""
+        known = sorted(seq for seq in seqs if seq in consumer.in_flight)
+        for _, run in groupby(enumerate(known), lambda item: item[1] - item[0]):
+            numbers = [seq for _, seq in run]
+            self._settle_range(consumer, numbers[0], numbers[-1])
+        self._state.refresh_credit(consumer)
+
     def _settle_range(self, consumer: Consumer, first: int, last: int) -> None:
         """Settle what is in flight of first…last; journal it as runs without gaps."""
         in_flight = consumer.in_flight
@@ -72,7 +82,10 @@ class Settlement:
 
     def _over(self, consumer: Consumer, message: Message) -> None:
         """The copy is in nobody's hands any more: free its credit, and its group if that was the last."""
-        consumer.credit += 1
+        if consumer.depth is None:
+            consumer.credit += 1
+        else:  # it waits in its queue now
+            consumer.depth += 1
         consumer.refusals = 0
         message.consumer = None
         if message.tag:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import Any
 
-from dispatcher.core.bounds import COUNTER_SHIFT, STALE_OWNERS_PER_STEP
+from dispatcher.core.bounds import COUNTER_SHIFT, NEVER_MS, STALE_OWNERS_PER_STEP
 from dispatcher.core.buckets import GroupMap
 from dispatcher.core.consumers import Consumer, ConsumerState, Pool, queue_share
 from dispatcher.core.effects import AckInbound, DeadLetter, Effects, OwnerRow, SendNotice, Tell
@@ -54,12 +54,12 @@ class LaneState:
         self.first_number = self.epoch_counter = lane_epoch << COUNTER_SHIFT
         #: Groups whose row in Redis names a consumer that is over. Harmless, and cleaned a few per step.
         self.stale_owners: deque[bytes] = deque()
-        self.unconfirmed = self.unconfirmed_bytes = self.bytes_held = 0
+        self.unconfirmed = self.unconfirmed_bytes = self.bytes_held = self.records_since_checkpoint = 0
         self.sequences = Sequences(self) if options.checks_sequence else None
         #: Messages that wait but have an open journal entry: they were taken back from a consumer.
         self.taken_back: OrderedSet[Message] = OrderedSet()
         #: With so many deaths behind it a message that waits is tried alone (dispatcher.core.suspects).
-        self.suspect_after = max(1, options.attempts - 1)
+        self.suspect_after = max(1, options.attempts - 1) if not options.handover else NEVER_MS
         #: Suspects that wait, first of their backlogs or without a group: the longest suspected first.
         self.suspects: OrderedSet[Message] = OrderedSet()
         #: Why they end, for messages whose copy in the dead queue is not confirmed yet.
@@ -75,18 +75,18 @@ class LaneState:
         self.patience_from_ms = now_ms  # since when consumers could be heard
         self.suspended_until_ms = 0  # nothing is dispatched before (Redis may have forgotten things)
         self.is_paused = False  # by an operator
+        self.taking: set[int] = set()  # hand-over consumers whose messages are on their way to others
         self.flagged: OrderedSet[Group] = OrderedSet()  # of which operators have said something
         self.judged: OrderedSet[Group] = OrderedSet()  # of which what stopped them may be looked at
         self.drained_consumers: OrderedSet[str] = OrderedSet()  # ids that get nothing
         self.reset_until: int | None = None  # owners of epochs up to this one are about to go
         self.publishers_blocked = False  # the broker reads nothing: no copy would leave, nobody can be heard
-        self.records_since_checkpoint = 0
 
     @property
     def is_suspended(self) -> bool:
         """Nothing may be dispatched now."""
         now_ms = self.now_ms
-        if self.publishers_blocked or self.is_paused or now_ms < self.suspended_until_ms:
+        if self.publishers_blocked or self.is_paused or self.taking or now_ms < self.suspended_until_ms:
             return True
         return self.turnover.is_settling or self.start.holds(now_ms)
 
@@ -117,7 +117,8 @@ class LaneState:
         body = {**whom, "heartbeat": options.heartbeat_ms}
         if kind == TYPE_WELCOME:
             body["retry"] = {"attempts": options.attempts, "backoff": options.backoff_ms}
-        self.effects.actions.append(SendNotice(queue, kind, body))
+        if not (options.handover_prefix and queue.startswith(options.handover_prefix)):
+            self.effects.actions.append(SendNotice(queue, kind, body))
 
     # -- groups --
 
@@ -314,8 +315,7 @@ class LaneState:
 
     def tell_of(self, message: Message, event: str, **fields: Any) -> None:
         """The same, about a message: names its group."""
-        group = None if message.group_id is None else format_group(message.group_id)
-        self.tell(event, group=group, **fields)
+        self.tell(event, group=message.group_id and format_group(message.group_id), **fields)
 
     # -- messages --
 

@@ -65,6 +65,8 @@ def _of_parking(state: LaneState, group: Group, waiting: list[Message]) -> str |
 def _of_lane(state: LaneState) -> str | None:
     if state.publishers_blocked:
         return "RabbitMQ blocks publishers: it is short of memory or disk."
+    if state.taking:
+        return "What was in the queue of a hand-over consumer that is gone goes to others first."
     if state.is_paused:
         return "The lane is paused by an operator, until `dispatcher groups resume --all`."
     if state.now_ms < state.suspended_until_ms:
@@ -124,9 +126,22 @@ def _of_recovery(group: Group) -> str | None:
     return None
 
 
+def _of_unread(owner: Consumer) -> str:
+    """A hand-over consumer that gets nothing now."""
+    if owner.taking:
+        return f"Nobody reads {owner.queue}: what is in it goes to others first."
+    if owner.state is ConsumerState.REFUSING:
+        return f"The queue of its owner {owner.id} takes no more messages: waits until there is room."
+    if owner.state is ConsumerState.EXPECTED:
+        return f"Whether its owner {owner.id} reads {owner.queue} is being looked at."
+    return f"Its owner {owner.id} does not read {owner.queue}: waits for it, or for another one to take over."
+
+
 def _of_owner(owner: Consumer | None) -> str | None:
     if owner is None or owner.state in RECEIVING:
         return None
+    if owner.depth is not None:
+        return _of_unread(owner)
     if owner.evicted_by is not None:
         return f"Its owner {owner.id} is being evicted: waits until its last settles have been read."
     match owner.state:

@@ -224,7 +224,8 @@ class Views:
     def consumers(self) -> dict[str, Any]:
         rows = [self._consumer_row(c) for c in sorted(self._state.by_uuid.values(), key=lambda c: c.id)]
         absent = [name for name in self._state.drained_consumers if name not in self._state.by_id]
-        return {"consumers": rows, "drained_absent": sorted(absent)}
+        unread = [named.id for named in self._state.options.handover if named.id not in self._state.by_id]
+        return {"consumers": rows, "drained_absent": sorted(absent), "unread": unread}
 
     def _consumer_row(self, consumer: Consumer) -> dict[str, Any]:
         return {
@@ -240,4 +241,6 @@ class Views:
             "evicted_by": consumer.evicted_by.value if consumer.evicted_by is not None else None,
             "queue": consumer.queue,
             "last_heartbeat_ms": self._state.now_ms - consumer.last_heard_ms,
+            "readers": consumer.readers if consumer.depth is not None else None,
+            "waiting_there": consumer.depth,
         }

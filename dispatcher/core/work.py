@@ -104,4 +104,4 @@ def level_of(options: LaneOptions, work: Work) -> Callable[[Consumer], int]:
         return work.level
     if options.policy.grouped:
         return lambda consumer: len(consumer.groups)
-    return lambda consumer: len(consumer.in_flight)
+    return lambda consumer: len(consumer.in_flight) + (consumer.depth or 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 import structlog
@@ -11,7 +12,7 @@ from pamqp import commands, decode
 from dispatcher.amqp.events import Delivery
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import BasicConsume, QueueDeclare
-from dispatcher.errors import ChannelRefused, ConfigurationError
+from dispatcher.errors import ChannelRefused, ConfigurationError, DispatcherError
 from dispatcher.protocol import LaneNames
 from dispatcher.service.topology import ACCESS_REFUSED
 
@@ -37,13 +38,14 @@ class Channels:
         self.history = 0
         self.inbound_index: dict[int, int] = {}  # channel → index of its inbound queue
         self.parking: set[int] = set()
+        self.handed: set[int] = set()  # on which hand-over consumers' messages come back
         self._vhost = ""
 
     @property
     def essential(self) -> set[int]:
         """Channels whose loss ends the session."""
         own = {self.lock, self.publish, self.control, self.command, self.heartbeat, self.history}
-        return own | self.parking | self.inbound_index.keys()
+        return own | self.parking | self.handed | self.inbound_index.keys()
 
     async def take_lock(self) -> bool:
         """Wait until no other dispatcher holds the lane, then hold it as long as the connection lives.
@@ -110,6 +112,17 @@ class Channels:
     async def open_publishing(self) -> None:
         """Open a channel for publishes, in place of the last one if there was one."""
         self.publish = await self._open_confirming()
+
+    async def reopen_publishing(
+        self, use: Callable[[int], None], *, fail: Callable[[BaseException], None]
+    ) -> None:
+        """The same in the background, for whoever uses it then."""
+        try:
+            await self.open_publishing()
+        except DispatcherError as failure:
+            fail(failure)
+        else:
+            use(self.publish)
 
     async def _open_confirming(self) -> int:
         channel = await self._link.open_channel()

@@ -50,6 +50,7 @@ class Intake:
         self._headers_bytes_max = frame_max - ADDED_HEADERS_BYTES_MAX - len(lane.first_header or "")
         self._price = pricing(lane.cost)
         self._has_kinds = lane.cost.name == "measured"
+        self._hands_over = lane.handover
         self._reads_ids = lane.dedup is not None
         self._now_ms = now_ms
         self._recorder = recorder
@@ -68,7 +69,8 @@ class Intake:
             expiration_ms = content.expiration_ms
             message = (Message if content.marker is None else BarrierMark)(
                 inbound, delivery.tag, (epoch, delivery.tag), content.fingerprint, content.group,
-                content, content.size, now_ms, delivery.redelivered, content.closing,
+                content, content.size, now_ms, delivery.redelivered,
+                content.closing and not self._hands_over,  # nobody says when it is settled
                 None if expiration_ms is None else now_ms + expiration_ms, content.refusal,
             )  # fmt: skip
             if type(message) is BarrierMark:
@@ -91,7 +93,9 @@ class Intake:
         """If its headers leave no room for the group; or, when it is parked, for these names instead."""
         content = message.content
         names = len(content.exchange) + len(content.routing_key) + self._names_bytes_max
-        if len(content.properties) + max(names, len(message.group_id or b"")) > self._headers_bytes_max:
+        group = len(message.group_id or b"")
+        added = names + group if self._hands_over else max(names, group)
+        if len(content.properties) + added > self._headers_bytes_max:
             message.refusal = (
                 f"unpublishable: {len(content.properties)} bytes of headers leave no room for ours"
             )
@@ -122,8 +126,8 @@ class Intake:
             return self._stranger(queue, fetched, str(problem))
         message = Message(
             self._inbound_index.get(name, 0), fetched.tag, arrival, content.fingerprint, content.group,
-            content, content.size, now_ms, fetched.redelivered, content.closing, deadline_at_ms,
-            content.refusal,
+            content, content.size, now_ms, fetched.redelivered,
+            content.closing and not self._hands_over, deadline_at_ms, content.refusal,
         )  # fmt: skip
         message.queue, message.root, message.term, message.attempt = queue, root, term, attempt
         return message

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from dispatcher.core.options import Cost, DedupOptions, LaneOptions
+from dispatcher.core.options import Cost, DedupOptions, HandOverConsumer, LaneOptions
 from dispatcher.core.policies import policy
+from dispatcher.protocol import LaneNames
 from dispatcher.settings import LaneSettings
 from dispatcher.settings_parts import ExhaustedAct, OverdueAct, PlacementName, SequenceCheck
 
@@ -15,6 +16,7 @@ _COSTS: Final = {"1": Cost.ONE, "measured": Cost.MEASURED}
 
 def lane_options(lane: LaneSettings, prefix: str, parking_queues: tuple[str, ...]) -> LaneOptions:
     """The options of a lane whose parking queues have these names."""
+    names = LaneNames(lane.name, prefix)
     return LaneOptions(
         policy=policy(lane.policy, top_up=lane.top_up, grouped=lane.group_map.name != "none"),
         inbounds=tuple((inbound.queue, inbound.weight) for inbound in lane.inbound),
@@ -44,4 +46,6 @@ def lane_options(lane: LaneSettings, prefix: str, parking_queues: tuple[str, ...
         checks_sequence=lane.sequence_check is not SequenceCheck.OFF,
         own_prefix=f"{prefix}.",
         parking_queues=parking_queues,
+        handover=tuple(HandOverConsumer(c.id, names.consumer(c.id), c.prefetch) for c in lane.consumers),
+        handover_prefix=names.consumer(""),
     )

@@ -23,16 +23,28 @@ from dispatcher.core.effects import (
 )
 from dispatcher.core.events import (
     CopiesConfirmed,
+    CopiesStored,
     CopyRefused,
     DeadLetterConfirmed,
     DeadLetterRefused,
     Event,
+    HandedOn,
+    HandOnRefused,
     IdsLookedUp,
     MoveConfirmed,
     MoveImpossible,
     MoveRefused,
     PingRouted,
     QueueNacked,
+)
+from dispatcher.core.hand_over_effects import (
+    AckHanded,
+    Bury,
+    HandOn,
+    HandOverAction,
+    LookAtQueue,
+    ReleaseQueue,
+    TakeQueue,
 )
 from dispatcher.core.parking_effects import (
     DeleteParkingQueue,
@@ -80,6 +92,7 @@ class Outbox:
         on_window: Callable[[int, int], None],
         on_parking: Callable[[ParkingAction], None],
         on_target: Callable[[TargetAction], None],
+        on_hand_over: Callable[[HandOverAction], None],
         report: Callable[[Event], None],
     ) -> None:
         self._relay = relay
@@ -91,6 +104,7 @@ class Outbox:
         self._on_window = on_window
         self._on_parking = on_parking
         self._on_target = on_target
+        self._on_hand_over = on_hand_over
         self._report = report
         self._window = PublishWindow()
         self._frames: list[bytes] = []
@@ -135,6 +149,8 @@ class Outbox:
                 self._on_parking(action)
             case OpenTarget() | SendAway() | CloseTarget():
                 self._on_target(action)
+            case LookAtQueue() | TakeQueue() | ReleaseQueue() | AckHanded():
+                self._on_hand_over(action)
             case LookUp():
                 self._report(IdsLookedUp(action))
             case Tell():
@@ -206,6 +222,8 @@ class Outbox:
                 self._answered_rare(order, confirmed.nacked, events)
         if copies:
             events.append(CopiesConfirmed(copies, size))
+            if self._relay.hands_over and not confirmed.nacked:
+                events += _stored(orders)
         if self._caution.is_needed:
             self._go_on()
             self._tell_withdrawn()
@@ -217,13 +235,18 @@ class Outbox:
             case ParkCopy():
                 answer = MoveRefused if nacked else MoveConfirmed
                 events.append(answer(order.message, order.term))
-            case DeadLetter() | Store() | PublishMarker() | PublishBarrier() if nacked:
+            case DeadLetter() | Store() | PublishMarker() | PublishBarrier() | HandOn() | Bury() if nacked:
                 self._later(RETRY_S, lambda: self.perform([order]))
             case DeadLetter():
                 events.append(DeadLetterConfirmed(order.message))
                 self._kept_back.taken(order)
             case Store():
                 order.done()
+                self._kept_back.taken(order)
+            case HandOn(handed):
+                events.append(HandedOn(handed))
+            case Bury(handed):
+                events.append(HandedOn(handed))
                 self._kept_back.taken(order)
 
     # -- when the broker closes the channel, or the connection, over one of them --
@@ -296,6 +319,12 @@ class Outbox:
                 )  # fmt: skip
                 self._keep_back(order)
                 self._report(DeadLetterRefused(message, problem))
+            case HandOn(handed):
+                self._report(HandOnRefused(handed, problem))
+                self._caution.acquit(order)
+            case Bury(handed):
+                log.warning("message_undeliverable", lane=lane, size=handed.size, problem=problem)
+                self._keep_back(order)
             case Store():
                 log.warning("control_message_undeliverable", lane=lane, size=len(order.body), problem=problem)
                 self._keep_back(order)
@@ -306,6 +335,15 @@ class Outbox:
     def _keep_back(self, order: Any) -> None:
         if self._caution.verdict(order) is None:  # else it would end the connection again
             self._kept_back.keep(order)
+
+
+def _stored(orders: list[Any]) -> list[Event]:
+    """The copies among these, by their consumers: they are in its queue."""
+    seqs: dict[int, list[int]] = {}
+    for order in orders:
+        if type(order) is Dispatched:
+            seqs.setdefault(order.incarnation, []).append(order.seq)
+    return [CopiesStored(incarnation, numbers) for incarnation, numbers in seqs.items()]
 
 
 def _is_wanted(copy: Dispatched) -> bool:

@@ -21,6 +21,7 @@ from dispatcher.core.effects import (
     Reply,
     SendNotice,
 )
+from dispatcher.core.hand_over_effects import Bury, HandOn
 from dispatcher.core.model import Message
 from dispatcher.core.parking_effects import ParkCopy
 from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
@@ -51,6 +52,7 @@ class Relay:
     first_header: str | None
     inbound_queues: tuple[str, ...]
     parking_queues: tuple[str, ...]
+    hands_over: bool = False  # copies are persistent, and say where they came from
 
 
 class Publications:
@@ -68,6 +70,10 @@ class Publications:
                 return self._parked(order, channel)
             case DeadLetter():
                 return self._dead(order, channel)
+            case HandOn():
+                return self._handed_on(order, channel)
+            case Bury():
+                return self._buried(order, channel)
             case SendNotice():
                 return self._notice(order, channel)
             case PublishMarker():
@@ -88,6 +94,7 @@ class Publications:
             group=message.group_id if copy.group_seq else None, seq=copy.seq, group_seq=copy.group_seq,
             epoch=copy.epoch, attempt=copy.attempt, deadline_at_ms=message.deadline_at_ms,
             first_header=relay.first_header if copy.first else None, frame_max=self._frame_max,
+            origin=self._origin(message) if relay.hands_over else None,
         )  # fmt: skip
         if frames is None:  # refused when it arrived, see Intake
             raise InvalidTransition(f"the headers of {message!r} don't fit into a frame")
@@ -99,6 +106,28 @@ class Publications:
             message.content, channel=channel, exchange=self._exchange, routing_key=relay.names.dead,
             reason=order.reason, attempt=message.attempt, calls=message.calls, group=message.group_id,
             origin=self._origin(message), frame_max=self._frame_max,
+        )  # fmt: skip
+
+    def _handed_on(self, order: HandOn, channel: int) -> bytes:
+        """Another copy of what was handed over before."""
+        handed, relay = order.handed, self._relay
+        frames = copy_frames(
+            handed.content, channel=channel, exchange=self._exchange, routing_key=order.queue,
+            group=handed.group, seq=order.seq, group_seq=order.group_seq, epoch=order.epoch,
+            attempt=order.attempt, deadline_at_ms=handed.deadline_at_ms,
+            first_header=relay.first_header if order.first else None, frame_max=self._frame_max,
+            origin=handed.content.origin,
+        )  # fmt: skip
+        if frames is None:  # it fitted when it was handed over first
+            raise InvalidTransition(f"the headers of {handed!r} don't fit into a frame")
+        return frames
+
+    def _buried(self, order: Bury, channel: int) -> bytes:
+        handed = order.handed
+        return dead_frames(
+            handed.content, channel=channel, exchange=self._exchange, routing_key=self._relay.names.dead,
+            reason=order.reason, attempt=handed.attempt, calls=0, group=handed.group,
+            origin=handed.content.origin, frame_max=self._frame_max,
         )  # fmt: skip
 
     def _parked(self, order: ParkCopy, channel: int) -> bytes:

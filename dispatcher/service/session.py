@@ -40,6 +40,7 @@ from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.caution import BLAMES_A_PUBLISH, ENDS_OVER_A_PUBLISH, NO_SUSPICION, Suspicion
 from dispatcher.service.channels import Channels
 from dispatcher.service.control_inbox import ControlInbox
+from dispatcher.service.hand_over import HandOverQueues
 from dispatcher.service.history import History
 from dispatcher.service.inbound_feed import InboundFeed
 from dispatcher.service.intake import Clock, Intake
@@ -86,10 +87,9 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._events: list[Event] = []
         self._ticks = Ticks(store, recorder, finish=self._finish, go_on=self._schedule, fail=self.end)
-        self._tick_scheduled = False
+        self._tick_scheduled = self._restoring = False
         self._alarm = Alarm(self._call_later, partial(self._if_alive, self._wake))
         self._step_due_ms: int | None = None  # the core's next deadline, as of the latest step
-        self._restoring = False
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.since_ms = clock.now_ms()
         #: What the next session must know of publishes over which RabbitMQ ended a connection.
@@ -117,14 +117,18 @@ class Session:
         self._originals = Originals(feeds, self._parking)
         relay = Relay(
             self._link, self._names, lane_epoch, self._settings.first_header,
-            tuple(inbound.queue for inbound in self._settings.inbound), parking,
+            tuple(inbound.queue for inbound in self._settings.inbound), parking, self._settings.handover,
         )  # fmt: skip
+        self._hand_over = HandOverQueues(
+            self._link, self._names, self._channels, self._settings, report=self.report, fail=self.end
+        )
         self._targets = Targets(relay, self._suspicion.leaving, report=self.report)
         self._history = History(relay, self._channels.history, feeds, fail=self.end)
         self._outbox = Outbox(
             relay, self._channels.publish, self._suspicion, self._recorder, ack=self._originals.settle,
             on_window=lambda inbound, originals: feeds[inbound].set_window(originals), report=self.report,
             on_parking=self._parking.perform, on_target=self._targets.perform, later=self._later,
+            on_hand_over=self._hand_over.perform,
         )  # fmt: skip
         self._operators = Operators(
             self.views, self._outbox, self._clock, surveys=self.surveys, describe=self._describe,
@@ -156,6 +160,7 @@ class Session:
     def leave(self) -> None:
         """Whatever comes of the session: nothing of it goes on in the background."""
         self._parking.close()
+        self._hand_over.close()
         self._targets.close()
 
     def _later(self, delay_s: float, act: Callable[[], None]) -> None:
@@ -194,7 +199,7 @@ class Session:
                 index = inbound_by_channel.get(event.channel)
                 if index is not None:
                     deliveries.setdefault(index, []).append(event)
-                else:
+                elif not self._hand_over.receive(event):
                     # What can't be answered came together with the end of the connection, which is next.
                     with contextlib.suppress(BrokerUnavailable):
                         self._control.receive(event, self._events)
@@ -241,18 +246,11 @@ class Session:
         log.warning("publishing_refused", lane=self._names.lane, problem=problem)
         self._channels.publish = 0
         self._outbox.channel_closed(problem)
-        self._reopening = self._loop.create_task(self._open_publishing())
-
-    async def _open_publishing(self) -> None:
-        try:
-            await self._channels.open_publishing()
-            self._outbox.use(self._channels.publish)
-        except DispatcherError as failure:
-            self.end(failure)
+        reopen = self._channels.reopen_publishing(self._outbox.use, fail=self.end)
+        self._reopening = self._loop.create_task(reopen)
 
     def _returned(self, queue: str) -> None:
-        names, parking = self._names, self.lane.state.options.parking_queues
-        if queue in (names.dead, names.control, names.history, *parking):
+        if self._names.is_ours(queue):
             self.end(BrokerUnavailable(f"somebody deleted the queue {queue!r}; it will be declared again"))
         else:
             self._events.append(QueueReturned(queue))
@@ -393,6 +391,9 @@ class Session:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
                 while self._events is read and not self.ended.done():  # noqa: ASYNC110 - until the next tick
+                    await asyncio.sleep(DRAIN_POLL_S)
+                await self.decided_is_done()
+                while self._settings.handover and self._outbox.unanswered:  # noqa: ASYNC110 - confirms settle
                     await asyncio.sleep(DRAIN_POLL_S)
                 await self.decided_is_done()
         if not self.ended.done():

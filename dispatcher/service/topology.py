@@ -33,6 +33,10 @@ def own_queues(names: LaneNames, lane: LaneSettings) -> dict[str, dict[str, Any]
             "x-queue-type": "stream", "x-max-age": max_age,
             "x-stream-max-segment-size-bytes": _SEGMENT_BYTES,
         }  # fmt: skip
+    if lane.handover:
+        queues[names.rejected] = _CLASSIC
+        rejects = {"x-dead-letter-exchange": names.exchange, "x-dead-letter-routing-key": names.rejected}
+        queues |= {names.consumer(consumer.id): {**_CLASSIC, **rejects} for consumer in lane.consumers}
     return queues
 
 
@@ -62,6 +66,8 @@ async def declare_lane(link: Link, names: LaneNames, lane: LaneSettings) -> bool
             (names.command, names.command_exchange, KEY_COMMAND),
         ]
         named = [names.control, names.dead, names.witness, *([names.history] if lane.history else ())]
+        if lane.handover:
+            named += [names.rejected, *(names.consumer(consumer.id) for consumer in lane.consumers)]
         bindings += [(queue, names.exchange, queue) for queue in named]
         for queue, exchange, key in bindings:
             await link.call(channel, commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=key))

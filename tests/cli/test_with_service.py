@@ -92,7 +92,7 @@ def test_a_service_answers_every_command_and_stops_in_time(run: Run, service: Se
     assert "g1: No consumer has joined" in run("groups", "why", "orders", "g1").stdout
     assert run("groups", "why", "orders", "g9").exit_code == 1
     consumers = json.loads(run("consumers", "list", "orders", "--json").stdout)
-    assert consumers == {"consumers": [], "drained_absent": []}
+    assert consumers == {"consumers": [], "drained_absent": [], "unread": []}
     assert json.loads(run("rebalance", "orders", "--dry-run", "--json").stdout) == {
         "groups": 0,
         "moves": [],

@@ -44,13 +44,16 @@ _prctl = ctypes.CDLL(None).prctl
 
 def document(amqp_url: str, redis_url: str, prefix: str, lanes: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """A configuration whose lanes probe their consumers often, so that tests are short."""
-    quick = {"heartbeat": "1s", "liveness_interval": "200ms"}
+    quick = {"liveness_interval": "200ms"}
+    heard = {"heartbeat": "1s"}  # of consumers that send any
     return {
         "rabbitmq": {"url": amqp_url},
         "redis": {"url": redis_url},
         "http": {"listen": "127.0.0.1:0"},
         "prefix": prefix,
-        "lanes": {name: {**quick, **lane} for name, lane in lanes.items()},
+        "lanes": {
+            name: {**quick, **({} if lane.get("handover") else heard), **lane} for name, lane in lanes.items()
+        },
     }
 
 

@@ -58,13 +58,16 @@ class LaneBench:
         grouped: bool = True,
         complete: bool = True,
         flags: dict[bytes, dict[str, Any]] | None = None,
+        snapshot: dict[str, Any] | None = None,
         lane_type: type[Lane] = Lane,
         **options: Any,
     ):
         inbounds = tuple((f"in{index}", weight) for index, weight in enumerate(weights))
         self.lane = lane_type(
             LaneOptions(policy=policy(name, top_up=top_up, grouped=grouped), inbounds=inbounds, **options),
-            Snapshot(lane_epoch=7, complete=complete, broker_restarted=False, flags=flags or {}),
+            Snapshot(
+                lane_epoch=7, complete=complete, broker_restarted=False, flags=flags or {}, **(snapshot or {})
+            ),
             START_MS,
         )
         self.now_ms = START_MS

@@ -1,0 +1,190 @@
+"""The queues of hand-over consumers on the connection: looked at, read back, released; what they reject."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from pamqp import commands
+
+from dispatcher.amqp.events import Delivery
+from dispatcher.amqp.handed import read_handed, stranger
+from dispatcher.amqp.link import Link
+from dispatcher.amqp.methods import BasicConsume, QueueDeclare
+from dispatcher.core.events import Event, MessageRejected, QueueKept, QueueSeen, QueueTaken
+from dispatcher.core.hand_over_effects import (
+    AckHanded,
+    Handed,
+    HandOverAction,
+    LookAtQueue,
+    ReleaseQueue,
+    TakeQueue,
+)
+from dispatcher.errors import ChannelRefused, DispatcherError, ProtocolViolation
+from dispatcher.protocol import LaneNames
+from dispatcher.service.channels import Channels
+from dispatcher.service.topology import ACCESS_REFUSED, NOT_FOUND
+from dispatcher.settings import LaneSettings
+
+#: Rejected messages on their way to the dead queue.
+REJECTED_PREFETCH: Final = 256
+#: Between two looks whether a queue that is read back is empty.
+END_POLL_S: Final = 0.005
+
+
+class HandOverQueues:
+    """Of one session. `report` takes what the core must know, `fail` ends the session."""
+
+    def __init__(
+        self,
+        link: Link,
+        names: LaneNames,
+        channels: Channels,
+        lane: LaneSettings,
+        *,
+        report: Callable[[Event], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._link = link
+        self._names = names
+        self._channels = channels
+        self._first_header = lane.first_header
+        self._report = report
+        self._fail = fail
+        self._loop = asyncio.get_running_loop()
+        self._look_channel = 0
+        self._taken: dict[str, int] = {}  # queues that are read back, and the channel of each
+        self._read: dict[int, list[Handed]] = {}  # what came on it
+        self._rejected = 0  # the channel on which what was rejected comes
+        self._turn = asyncio.Lock()  # of looks and releases: nobody shall see ourselves reading
+        self._tasks: set[asyncio.Task[None]] = set()
+        if lane.handover:
+            self._start(self._read_rejected)
+
+    # -- orders --
+
+    def perform(self, order: HandOverAction) -> None:
+        """Carry out an order that is no publish; what has an answer reports it as an event."""
+        match order:
+            case LookAtQueue():
+                self._start(self._look, order.queue)
+            case TakeQueue():
+                self._start(self._take, order.queue)
+            case ReleaseQueue():
+                self._start(self._release, order.queue)
+            case AckHanded(handed):
+                is_rejected = handed.queue == self._names.rejected
+                self._link.ack(self._rejected if is_rejected else self._taken[handed.queue], handed.tag)
+
+    def close(self) -> None:
+        """The session is over: nothing is waited for any more."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _start(self, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        task = self._loop.create_task(self._guarded(work, *arguments))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        try:
+            await work(*arguments)
+        except DispatcherError as failure:
+            self._fail(failure)
+
+    # -- looking --
+
+    async def _look(self, queue: str) -> None:
+        async with self._turn:
+            readers, ready = await self._ask(queue)
+        self._report(QueueSeen(queue, readers, ready))
+
+    async def _ask(self, queue: str) -> tuple[int, int]:
+        if not self._look_channel:
+            self._look_channel = await self._link.open_channel()
+        try:
+            declared = await self._link.call(self._look_channel, QueueDeclare(queue=queue, passive=True))
+        except ChannelRefused as refused:
+            self._look_channel = 0
+            if refused.code != NOT_FOUND:
+                raise
+            return 0, 0
+        return int(declared.consumer_count), int(declared.message_count)
+
+    # -- reading back --
+
+    async def _take(self, queue: str) -> None:
+        channel = await self._link.open_channel()
+        self._read[channel] = []
+        self._taken[queue] = channel
+        consume = BasicConsume(queue=queue, consumer_tag=f"taken-{channel}", exclusive=True)
+        try:
+            await self._link.call(channel, consume)
+        except ChannelRefused as refused:
+            del self._read[channel], self._taken[queue]
+            if refused.code == ACCESS_REFUSED:
+                self._report(QueueKept(queue))
+            elif refused.code == NOT_FOUND:  # the lane does not name its consumer any more
+                self._report(QueueTaken(queue, []))
+            else:
+                raise
+            return
+        self._channels.handed.add(channel)
+        while not await self._is_read(queue, channel):  # noqa: ASYNC110 - RabbitMQ says when asked
+            await asyncio.sleep(END_POLL_S)
+        self._report(QueueTaken(queue, self._read[channel]))
+
+    async def _is_read(self, queue: str, channel: int) -> bool:
+        """Nothing is ready, and all that was delivered before that was said has come."""
+        before = len(self._read[channel])
+        declared = await self._link.call(channel, QueueDeclare(queue=queue, passive=True))
+        return not declared.message_count and len(self._read[channel]) == before
+
+    async def _release(self, queue: str) -> None:
+        channel = self._taken.pop(queue, 0)
+        if not channel:
+            return
+        del self._read[channel]
+        self._channels.handed.discard(channel)
+        async with self._turn:
+            await self._link.call(channel, commands.Channel.Close(200, "released", 0, 0))
+
+    # -- what comes --
+
+    async def _read_rejected(self) -> None:
+        channel = await self._link.open_channel()
+        self._rejected = channel
+        self._channels.handed.add(channel)
+        await self._link.call(channel, commands.Basic.Qos(prefetch_count=REJECTED_PREFETCH))
+        name = self._names.rejected
+        await self._link.call(channel, BasicConsume(queue=name, consumer_tag=name, exclusive=True))
+
+    def receive(self, delivery: Delivery) -> bool:
+        """Take in a delivery; False when it is none of these queues."""
+        if delivery.channel == self._rejected:
+            handed, reason = self._handed(delivery, self._names.rejected)
+            self._report(MessageRejected(handed, handed.refusal or reason or "rejected"))
+        elif delivery.channel in self._read:
+            queue = next((name for name, number in self._taken.items() if number == delivery.channel), "")
+            handed, _ = self._handed(delivery, queue)
+            self._read[delivery.channel].append(handed)
+        else:
+            return False
+        return True
+
+    def _handed(self, delivery: Delivery, queue: str) -> tuple[Handed, str]:
+        try:
+            copy = read_handed(delivery, self._names.consumer(""), self._first_header)
+        except ProtocolViolation as problem:
+            content = stranger(delivery)
+            content.origin = f"{queue} 0.{delivery.tag}"
+            return Handed(
+                queue, delivery.tag, 0, None, 0, b"", content, content.size, refusal=str(problem)
+            ), ""
+        content = copy.content
+        handed = Handed(
+            queue, delivery.tag, copy.seq, content.group, copy.attempt, content.fingerprint, content,
+            content.size, copy.deadline_at_ms,
+        )  # fmt: skip
+        return handed, copy.reason

@@ -1,0 +1,243 @@
+"""Lanes that hand over: their consumers only read a queue and ack (docs/semantics.md, X)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from dispatcher.amqp.events import Fetched
+from dispatcher.errors import CommandRefused
+from tests.service.harness import LANE, Bench
+from tests.service.protocol_consumer import ProtocolConsumer
+from tests.service.reader import Reader, header
+from tests.waiting import eventually
+
+GROUPS = (b"a", b"b", b"c", b"d")
+
+
+def _lane(*consumers: str, prefetch: int = 50, **keys: Any) -> dict[str, Any]:
+    """Without `heartbeat`, which the harness sets for all others and these lanes refuse."""
+    named = [{"id": name, "prefetch": prefetch} for name in consumers]
+    return {
+        "inbound": [{"queue": "in", "declare": True}], "handover": True, "consumers": named, **keys
+    }  # fmt: skip
+
+
+class HandOverBench(Bench):
+    """Readers beside the rest."""
+
+    readers: list[Reader]
+
+    async def reader(self, name: str, **options: Any) -> Reader:
+        reader = await Reader.open(self.rabbitmq, self.names().consumer(name), **options)
+        self.readers.append(reader)
+        return reader
+
+    async def publish(self, first: int, last: int, *groups: bytes) -> None:
+        client = await self.client()
+        for number in range(first, last + 1):
+            for group in groups or GROUPS:
+                client.send("in", b"%s.%d" % (group, number), group)
+        await client.confirmed()
+
+    async def is_live(self, *names: str) -> None:
+        async def live() -> bool:
+            rows = (await self.ask("consumers.list"))["consumers"]
+            return {row["consumer"] for row in rows if row["state"] == "live"} >= set(names)
+
+        await eventually(live, what=f"{names} live")
+
+    async def dead(self, count: int) -> list[Fetched]:
+        client = await self.client()
+        await client.has_ready(self.names().dead, count)
+        return await client.take(self.names().dead)
+
+
+@pytest.fixture
+async def bench(vhost: Any) -> AsyncIterator[HandOverBench]:
+    bench = HandOverBench(vhost)
+    bench.readers = []
+    try:
+        yield bench
+    finally:
+        await bench.close()
+        for reader in bench.readers:
+            reader.die()
+
+
+def _numbers(group: bytes, first: int, last: int) -> list[bytes]:
+    return [b"%s.%d" % (group, number) for number in range(first, last + 1)]
+
+
+async def test_a_reader_gets_its_groups_in_order_and_the_confirm_settles(bench: HandOverBench) -> None:
+    await bench.run(orders=_lane("one", "two"))
+    one, two = await bench.reader("one", acks=False), await bench.reader("two", acks=False)
+    await bench.is_live("one", "two")
+    await bench.publish(1, 5)
+    await eventually(lambda: len(one.received) + len(two.received) == 20, what="all of it handed over")
+    await bench.acked()
+    for group in GROUPS:
+        assert sorted([one.group(group), two.group(group)]) == [[], _numbers(group, 1, 5)]
+    assert len(one.received) == len(two.received) == 10
+
+
+async def test_what_a_dead_reader_had_goes_to_another_before_anything_newer(bench: HandOverBench) -> None:
+    await bench.run(orders=_lane("one", "two", prefetch=100))
+    one, two = await bench.reader("one", acks=False), await bench.reader("two", acks=False, prefetch=0)
+    await bench.is_live("one", "two")
+    await bench.publish(1, 10)
+    await one.has(10)
+    await two.has(20)
+    of_one = [group for group in GROUPS if not two.group(group)]
+    one.ack(one.received[0])  # it has done one
+    await one.heard()
+    done = one.received[0].body
+    one.die()
+    await bench.publish(11, 12)
+    await eventually(lambda: len(two.received) == 47, what="all that was not done, at the other")
+    for group in of_one:
+        begins = 2 if done.startswith(group) else 1
+        assert two.group(group) == _numbers(group, begins, 12)
+    handed_over = [body for group in of_one for body in _numbers(group, 1, 10)]
+    taken = [delivery for delivery in two.received if delivery.body in handed_over]
+    assert [header(delivery, "x-dispatch-attempt") for delivery in taken] == [(2).to_bytes(8)] * 19
+    client = await bench.client()
+    assert await client.ready(bench.names().consumer("one")) == 0
+    await bench.acked()
+    back = await bench.reader("one")  # its queue is its own again
+    await bench.is_live("one", "two")
+    await bench.publish(1, 1, b"new")
+    await back.has(1)
+
+
+async def test_a_reader_that_is_alone_finds_its_queue_as_it_was(bench: HandOverBench) -> None:
+    await bench.run(orders=_lane("one"))
+    one = await bench.reader("one", acks=False)
+    await bench.publish(1, 3, b"a")
+    await one.has(3)
+    one.die()
+
+    async def is_lost() -> bool:
+        return (await bench.ask("consumers.list"))["consumers"][0]["state"] == "lost"
+
+    await eventually(is_lost, what="its death seen")
+    back = await bench.reader("one")
+    await bench.publish(4, 4, b"a")
+    await back.has(4)
+    assert back.group(b"a") == _numbers(b"a", 1, 4)
+
+
+async def test_no_more_waits_in_a_queue_than_its_prefetch(bench: HandOverBench) -> None:
+    await bench.run(orders=_lane("one", prefetch=5))
+    one = await bench.reader("one", acks=False, prefetch=1)
+    await bench.publish(1, 20, b"a")
+    client = await bench.client()
+    await client.has_ready(bench.names().consumer("one"), 5)
+    assert bench.status()["held"] == 14
+    for number in range(20):
+        await one.has(number + 1)
+        one.ack(one.received[number])
+    assert one.group(b"a") == _numbers(b"a", 1, 20)
+
+
+@pytest.mark.seed("R21")
+async def test_what_is_rejected_comes_to_the_dead_queue_as_it_was(bench: HandOverBench) -> None:
+    await bench.run(orders=_lane("one"))
+    one = await bench.reader("one", acks=False)
+    client = await bench.client()
+    client.send("in", b"a.1", b"a", delivery_mode=1, message_id=b"m1")
+    await client.confirmed()
+    await one.has(1)
+    one.reject(one.received[0])
+    (dead,) = await bench.dead(1)
+    assert header(dead, "x-dispatch-reason") == b"rejected"
+    assert header(dead, "x-dispatch-group") == b"a"
+    assert (header(dead, "x-dispatch-origin") or b"").startswith(b"in ")
+    assert header(dead, "x-dispatch-routing-key") == b"in"
+    assert header(dead, "x-death") is None
+    assert bench.counter("failed") == 1
+    await client.has_ready(bench.names().rejected, 0)
+
+
+async def test_a_killed_dispatcher_loses_nothing_and_keeps_the_order(bench: HandOverBench) -> None:
+    lane = _lane("one", "two")
+    await bench.run(orders=lane)
+    one, two = await bench.reader("one"), await bench.reader("two")
+    await bench.is_live("one", "two")
+    await bench.publish(1, 30)
+    await bench.crash()
+    await bench.run(orders=lane)
+    await bench.publish(31, 40)
+
+    def all_there() -> bool:
+        return all(len({*one.group(group), *two.group(group)}) == 40 for group in GROUPS)
+
+    await eventually(all_there, what="all of it")
+    for group in GROUPS:
+        bodies = one.group(group) or two.group(group)
+        assert not (one.group(group) and two.group(group))  # the owner stays
+        assert list(dict.fromkeys(bodies)) == _numbers(group, 1, 40)
+
+
+async def test_a_queue_that_was_being_read_back_is_read_back_by_the_next_dispatcher(
+    bench: HandOverBench,
+) -> None:
+    lane = _lane("one", "two", prefetch=200)
+    await bench.run(orders=lane)
+    one, two = await bench.reader("one", acks=False, prefetch=0), await bench.reader("two")
+    await bench.is_live("one", "two")
+    await bench.publish(1, 30)
+    await eventually(lambda: len(one.received) + len(two.received) == 120, what="all of it handed over")
+    one.die()
+    await eventually(lambda: bench.counter("handed_on") > 0, what="the first of it on its way")
+    await bench.crash()
+    await bench.publish(31, 32)
+    await bench.run(orders=lane)
+
+    def all_there() -> bool:
+        return all(len(set(two.group(group))) == 32 for group in GROUPS)
+
+    await eventually(all_there, what="all of it at the one that lives")
+    for group in GROUPS:
+        assert list(dict.fromkeys(two.group(group))) == _numbers(group, 1, 32)
+
+
+async def test_what_a_stop_leaves_is_settled(bench: HandOverBench) -> None:
+    await bench.run(orders=_lane("one", prefetch=200))
+    one = await bench.reader("one")
+    await bench.publish(1, 20)
+    await one.has(40)
+    await bench.stop()
+    client = await bench.client()
+    left = await client.ready("in")
+    await eventually(lambda: len(one.received) == 80 - left, what="what was handed over")
+
+
+async def test_nobody_can_join_and_no_group_is_moved(bench: HandOverBench) -> None:
+    await bench.run(orders=_lane("one"))
+    await bench.reader("one")
+    await bench.is_live("one")
+    stranger: ProtocolConsumer = bench.consumer("stranger")
+    await stranger.join(expect="refused")
+    for command, arguments in (
+        ("rebalance", {}), ("groups.close", {"group": "a"}), ("consumers.drain", {"consumer": "one"}),
+        ("consumers.evict", {"consumer": "one"}), ("groups.pin", {"group": "a", "consumer": "one"}),
+    ):  # fmt: skip
+        with pytest.raises(CommandRefused, match="this lane hands over"):
+            await bench.ask(command, LANE, **arguments)
+
+
+async def test_a_foreign_message_in_a_queue_that_is_read_back_is_dead_lettered(bench: HandOverBench) -> None:
+    await bench.run(orders=_lane("one", "two"))
+    one = await bench.reader("one", acks=False)
+    await bench.reader("two")
+    await bench.is_live("one", "two")
+    client = await bench.client()
+    client.send(bench.names().consumer("one"), b"foreign")
+    await client.confirmed()
+    await one.has(1)
+    one.die()
+    (dead,) = await bench.dead(1)
+    assert (dead.body, header(dead, "x-dispatch-reason")) == (b"foreign", b"no dispatcher has handed it over")

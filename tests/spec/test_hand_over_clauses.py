@@ -1,0 +1,327 @@
+"""X: lanes that hand over to consumers which only read a queue and ack."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.core.consumers import ConsumerState
+from dispatcher.core.events import (
+    HandedOn,
+    HandOnRefused,
+    MessageRejected,
+    QueueKept,
+    QueueNacked,
+    QueueSeen,
+    QueueTaken,
+)
+from dispatcher.core.hand_over_effects import (
+    AckHanded,
+    Bury,
+    HandOn,
+    LookAtQueue,
+    ReleaseQueue,
+    TakeQueue,
+)
+from dispatcher.core.views import Views
+from tests.spec.hand_over_bench import HandOverBench, handed_names, queue_of
+from tests.spec.lane_bench import clause, names
+
+
+def _two(**options: object) -> HandOverBench:
+    bench = HandOverBench(**options)  # type: ignore[arg-type]
+    bench.seen("one")
+    bench.seen("two")
+    return bench
+
+
+def test_x1_the_confirm_settles() -> None:
+    clause("X-1", "when RabbitMQ has confirmed it, it stands for the message")
+    bench = _two()
+    assert names(bench.arrive("a1", "a2")) == ["a1", "a2"]
+    assert bench.acked == []
+    bench.store("a1")
+    assert bench.acked == [b"a1"]
+    bench.store("a2")
+    assert bench.acked == [b"a1", b"a2"]
+    assert bench.notices == []  # it would be a message to an application that knows nothing of them
+
+
+def test_x1_nobody_joins() -> None:
+    clause("X-1", "nobody can join such a lane")
+    bench = _two()
+    bench.join("three")
+    assert bench.notices == [("three-1.1", "dispatch.refused")]
+    assert sorted(bench.lane.state.by_id) == ["one", "two"]
+
+
+def test_x2_it_is_there_while_its_queue_is_read() -> None:
+    clause("X-2", "A consumer is there while somebody reads its queue")
+    bench = HandOverBench({"one": 10})
+    assert [order.queue for order in bench.ordered(LookAtQueue)] == [queue_of("one")]
+    bench.seen("one", readers=0)
+    assert bench.arrive("a1") == []
+    assert bench.seen("one") == ["a1"]
+
+
+def test_x2_queues_are_looked_at_every_liveness_interval() -> None:
+    clause("X-2", "which is looked at every `liveness_interval`")
+    bench = HandOverBench({"one": 10}, liveness_interval_ms=300)
+    bench.seen("one")
+    due_ms = bench.now_ms + 300
+    bench.ordered(LookAtQueue)
+    bench.step(after_ms=250)
+    assert bench.ordered(LookAtQueue) == []
+    assert (bench.lane.next_deadline_ms() or 0) <= due_ms
+    bench.step(after_ms=50)
+    assert len(bench.ordered(LookAtQueue)) == 1
+
+
+def test_x2_no_more_than_its_prefetch_waits_in_its_queue() -> None:
+    clause("X-2", "At most `prefetch` messages wait in its queue")
+    bench = HandOverBench({"one": 3})
+    bench.seen("one", ready=1)
+    assert names(bench.arrive("a1", "a2", "a3")) == ["a1", "a2"]
+    assert bench.store("a1", "a2") == []
+    bench.ordered(LookAtQueue)
+    bench.step(after_ms=5)  # it is looked at soon again
+    assert len(bench.ordered(LookAtQueue)) == 1
+    assert bench.seen("one", ready=3) == []
+    bench.step(after_ms=100)
+    assert bench.seen("one", ready=2) == ["a3"]
+
+
+def test_x2_what_came_while_it_was_looked_at_is_counted() -> None:
+    bench = HandOverBench({"one": 3})
+    bench.seen("one")
+    bench.step(after_ms=500)
+    assert bench.ordered(LookAtQueue)
+    bench.arrive("a1", "a2")
+    bench.store("a1", "a2")
+    bench.seen("one", ready=0)  # asked before the two came
+    assert names(bench.arrive("a3", "a4")) == ["a3"]
+
+
+def test_x2_the_shortest_queue_comes_first_where_nothing_is_grouped() -> None:
+    bench = _two(name="concurrent")
+    bench.seen("one", ready=5)
+    bench.arrive("-1", "-2")
+    assert [bench.holder(name) for name in ("-1", "-2")] == ["two", "two"]
+
+
+@pytest.mark.parametrize(
+    "command", ["rebalance", "groups.close", "groups.pin", "consumers.drain", "consumers.evict"]
+)
+def test_x3_what_would_move_a_group_is_refused(command: str) -> None:
+    clause("X-3", "are refused")
+    bench = _two()
+    bench.arrive("a1")
+    bench.command(command, group="a", consumer="one")
+    assert "this lane hands over" in (bench.replies[-1].error or "")
+    assert bench.holder("a1") == "one"
+
+
+def test_x3_an_owner_keeps_its_group_while_its_queue_is_read() -> None:
+    clause("X-3", "stays with its consumer until nobody reads that one's queue")
+    bench = _two()
+    bench.arrive("a1")
+    bench.store("a1")
+    bench.arrive("a2", after_ms=3_600_000)
+    assert [bench.holder(name) for name in ("a1", "a2")] == ["one", "one"]
+
+
+def test_x4_what_was_in_its_queue_goes_to_another_first_and_in_order() -> None:
+    clause("X-4", "goes to others, before anything else of the lane, in the order of `x-dispatch-seq`")
+    bench = _two()
+    bench.arrive("a1", "a2", "a3", "b1")
+    bench.store("a1", "a2", "a3", "b1")
+    bench.arrive("a4", "b2")  # copies that are not confirmed
+    bench.store("b2")
+    bench.lose("one", "a3", "a1", "a2")
+    bench.arrive("a5", "b3", "c1")
+    going = bench.ordered(HandOn)
+    assert handed_names(going) == ["a1", "a2", "a3"]
+    assert {order.queue for order in going} == {queue_of("two")}
+    assert [order.seq for order in going] == sorted(order.seq for order in going)
+    assert [order.group_seq for order in going] == [1, 2, 3]
+    assert {order.attempt for order in going} == {2}
+    assert names(bench.step(*(HandedOn(order.handed) for order in going[:2]))) == []
+    assert bench.acked == [b"a1", b"a2", b"a3", b"b1", b"b2"]
+    sent = names(bench.step(HandedOn(going[2].handed)))
+    assert [name for name in sent if name.startswith("a")] == ["a4", "a5"]
+    assert sorted(sent) == ["a4", "a5", "b3", "c1"]
+    assert bench.holder("a5") == "two"
+    assert bench.latest("a5").group_seq == 5
+    assert handed_names(bench.ordered(AckHanded)) == ["a1", "a2", "a3"]
+    assert [order.queue for order in bench.ordered(ReleaseQueue)] == [queue_of("one")]
+
+
+def test_x4_what_is_in_its_queue_and_not_confirmed_is_settled() -> None:
+    bench = _two()
+    bench.arrive("a1", "a2")
+    bench.store("a1")
+    bench.lose("one", "a1", "a2")
+    assert bench.acked == [b"a1", b"a2"]
+    assert handed_names(bench.confirm_all()) == ["a1", "a2"]
+    assert names(bench.sent) == ["a1", "a2"]
+
+
+def test_x4_a_repeated_number_goes_once() -> None:
+    clause("X-4", "a number that is there twice goes once")
+    bench = _two()
+    bench.arrive("a1", "a2")
+    bench.store("a1", "a2")
+    bench.lose("one", "a1", "a2", "a1", "a2")
+    assert handed_names(bench.confirm_all()) == ["a1", "a2"]
+    assert len(bench.ordered(AckHanded)) == 4
+
+
+def test_x4_the_prefetch_of_others_does_not_count() -> None:
+    clause("X-4", "Their `prefetch` does not count")
+    bench = HandOverBench({"one": 10, "two": 1})
+    bench.seen("one")
+    bench.seen("two", ready=1)
+    bench.arrive("a1", "a2")
+    bench.store("a1", "a2")
+    bench.lose("one", "a1", "a2")
+    assert handed_names(bench.confirm_all()) == ["a1", "a2"]
+    assert bench.arrive("a3") == []
+
+
+def test_x4_it_stays_while_nobody_else_is_there() -> None:
+    clause("X-4", "While no other consumer is there it stays as it is")
+    bench = HandOverBench({"one": 10, "two": 10})
+    bench.seen("one")
+    bench.arrive("a1")
+    bench.store("a1")
+    bench.seen("one", readers=0, ready=1)
+    bench.step(after_ms=60_000)
+    assert bench.markers == []
+    assert bench.arrive("a2") == []
+    assert bench.seen("one", ready=0) == ["a2"]
+    assert bench.holder("a2") == "one"
+
+
+def test_x4_it_has_its_grace() -> None:
+    clause("X-4", "for `reconnect_grace`")
+    bench = _two(reconnect_grace_ms=5_000)
+    bench.arrive("a1")
+    bench.store("a1")
+    bench.seen("one", readers=0)
+    bench.step(after_ms=4_000)
+    assert bench.markers == []
+    bench.seen("one")
+    assert bench.lane.state.by_id["one"].state is ConsumerState.LIVE
+    bench.seen("one", readers=0)
+    bench.step(after_ms=5_000)
+    assert len(bench.markers) == 1
+
+
+def test_x4_a_reader_that_came_first_keeps_it() -> None:
+    bench = _two()
+    bench.arrive("a1")
+    bench.store("a1")
+    bench.seen("one", readers=0)
+    bench.step(bench.marker())
+    assert [order.queue for order in bench.ordered(TakeQueue)] == [queue_of("one")]
+    bench.arrive("a2")
+    assert names(bench.step(QueueKept(queue_of("one")))) == ["a2"]
+    assert bench.holder("a2") == "one"
+
+
+def test_x4_a_marker_of_an_earlier_absence_takes_nothing() -> None:
+    bench = _two()
+    bench.seen("one", readers=0)
+    late = bench.marker()
+    bench.seen("one")
+    bench.step(late)
+    assert bench.ordered(TakeQueue) == []
+
+
+def test_x4_if_nobody_is_left_meanwhile_it_stays() -> None:
+    bench = _two()
+    bench.arrive("a1")
+    bench.store("a1")
+    bench.seen("one", readers=0)
+    bench.step(bench.marker())
+    bench.seen("two", readers=0)
+    bench.step(QueueTaken(queue_of("one"), [bench.handed("a1", "one")]))
+    assert bench.ordered(HandOn) == []
+    assert len(bench.ordered(ReleaseQueue)) == 1
+    assert bench.lane.state.by_id["one"].state is ConsumerState.LOST
+
+
+def test_x4_its_row_says_that_it_is_being_read_back() -> None:
+    bench = _two()
+    bench.arrive("a1")
+    bench.store("a1")
+    number = bench.lane.state.by_id["one"].number
+    bench.lose("one", "a1")
+    row = bench.rows[number]
+    assert row is not None
+    assert row.state == "taking"
+    bench.confirm_all()
+    row = bench.rows[number]
+    assert row is not None
+    assert row.state == "taken"
+
+
+def test_x4_what_has_expired_is_dead_lettered() -> None:
+    bench = _two()
+    bench.arrive("a1")
+    bench.store("a1")
+    bench.seen("one", readers=0)
+    bench.step(bench.marker())
+    handed = bench.handed("a1", "one")
+    handed.deadline_at_ms = bench.now_ms
+    bench.step(QueueTaken(queue_of("one"), [handed]))
+    (bury,) = bench.ordered(Bury)
+    assert bury.reason == "expired"
+
+
+def test_x5_what_is_rejected_is_dead_lettered_and_the_next_ones_go_on() -> None:
+    clause("X-5", "goes to the dead queue")
+    bench = _two()
+    bench.arrive("a1", "a2")
+    bench.store("a1", "a2")
+    handed = bench.handed("a1", "rejected")
+    bench.step(MessageRejected(handed, "rejected"))
+    (bury,) = bench.ordered(Bury)
+    assert (bury.handed, bury.reason) == (handed, "rejected")
+    assert bench.ordered(AckHanded) == []
+    assert names(bench.arrive("a3")) == ["a3"]
+    bench.step(HandedOn(handed))
+    assert [order.handed for order in bench.ordered(AckHanded)] == [handed]
+
+
+def test_x5_what_can_not_be_handed_on_is_dead_lettered() -> None:
+    bench = _two()
+    bench.arrive("a1")
+    bench.store("a1")
+    bench.lose("one", "a1")
+    (order,) = bench.ordered(HandOn)
+    bench.step(HandOnRefused(order.handed, "too large"))
+    (bury,) = bench.ordered(Bury)
+    assert bury.reason == "unpublishable: too large"
+    bench.step(HandedOn(order.handed))
+    assert len(bench.ordered(ReleaseQueue)) == 1
+
+
+def test_x7_several_readers_are_told_of_once() -> None:
+    clause("X-7", "two read one queue")
+    bench = _two()
+    bench.seen("one", readers=2)
+    bench.seen("one", readers=2)
+    shared = [fields for event, fields in bench.told if event == "consumer_queue_shared"]
+    assert shared == [{"consumer": "one", "readers": 2}]
+    row = next(row for row in Views(bench.lane.state).consumers()["consumers"] if row["consumer"] == "one")
+    assert (row["readers"], row["waiting_there"]) == (2, 0)
+
+
+def test_a_full_queue_gets_its_copies_again() -> None:
+    bench = HandOverBench({"one": 10})
+    bench.seen("one")
+    bench.arrive("a1")
+    bench.step(QueueNacked(queue_of("one")))
+    assert bench.lane.state.by_id["one"].state is ConsumerState.REFUSING
+    bench.step(QueueSeen(queue_of("one"), 1, 0), after_ms=1_000)
+    assert names(bench.again) == ["a1"]
