@@ -308,7 +308,12 @@ class LaneDefaults(Model):
     )
     sequence_check: Annotated[SequenceCheck, Switch(SequenceCheck)] = Field(
         default=SequenceCheck.OFF,
-        description="Numbers of sequence_header that repeat or leave a gap in their group: report, or off.",
+        description="Numbers of sequence_header that repeat or leave gaps in their group: hold, report, off.",
+    )
+    sequence_timeout_ms: Annotated[int, Duration(100, 86_400_000)] = Field(
+        default=10_000,
+        alias="sequence_timeout",
+        description="sequence_check hold: for so long what follows a gap waits for what is missing.",
     )
     history: HistorySettings | None = Field(
         default=None, description="Keep everything that comes in, in a stream, for `replay`; null: nothing."

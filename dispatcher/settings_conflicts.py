@@ -38,6 +38,8 @@ def lane_conflicts(lane: LaneDefaults) -> list[Conflict]:
     found += _of_handover(lane)
     if lane.sequence_check is not SequenceCheck.OFF and lane.sequence_header is None:
         found.append(Conflict(("sequence_check", "sequence_header"), "needs a sequence_header"))
+    if lane.sequence_check is SequenceCheck.HOLD and lane.policy is PolicyName.CONCURRENT:
+        found.append(Conflict(("sequence_check", "policy"), "hold needs a policy that has groups"))
     if lane.sequence_header is not None and lane.sequence_header in lane.group_header:
         found.append(Conflict(("sequence_header", "group_header"), "is a group header too"))
     if lane.first_header is not None and lane.first_header in (*lane.group_header, lane.sequence_header):
@@ -77,6 +79,9 @@ def _of_group_map(lane: LaneDefaults) -> list[Conflict]:
     if kind == "none":
         if lane.retry.on_exhausted is ExhaustedAct.PARK:
             found.append(Conflict(("retry", "group_map"), "group_map none has no groups to park"))
+        if lane.sequence_check is SequenceCheck.HOLD:
+            text = "group_map none has no groups to hold; report works"
+            found.append(Conflict(("sequence_check", "group_map"), text))
         if lane.rebalance.on_join:
             found.append(Conflict(("rebalance", "group_map"), "group_map none has no groups to move"))
         for key in ("first_header", "group_idle_timeout_ms", "max_in_flight_per_group"):

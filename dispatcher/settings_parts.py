@@ -74,6 +74,7 @@ class SequenceCheck(StrEnum):
 
     OFF = "off"
     REPORT = "report"
+    HOLD = "hold"
 
 
 class PlacementName(StrEnum):

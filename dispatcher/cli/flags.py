@@ -40,7 +40,8 @@ def resume(
     as_json: options.AsJson = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
-    """Let a paused group, or the paused lane, go on. `--all` ends the lane's pause, not its groups'."""
+    """Let a paused group, or the paused lane, go on; or a group that waits for a missing number. `--all` ends
+    the lane's pause, not its groups'."""
     result = ask_lane(file, lane, "groups.resume", _which(group, everything=everything), timeout_ms)
     text = "goes on" if result.get("changed") else "was not paused"
     print_result(result, f"{result.get('group') or lane}: {text}", as_json=as_json)

@@ -10,6 +10,7 @@ from dispatcher.core.bounds import DELIVERIES_MAX
 from dispatcher.core.dedup import Dedup
 from dispatcher.core.model import BarrierMark, Message, MessageState
 from dispatcher.core.moves import Moves
+from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.protocol import REASON_EXPIRED
@@ -124,7 +125,10 @@ class Arrivals:
                     self._moves.wait(message, target)
                     return
             backlog = group.backlog(message.inbound)
-            backlog.messages.append(message)
+            if state.gaps is None or message.queue >= FIRST_PARKING_QUEUE:
+                backlog.messages.append(message)
+            else:
+                state.gaps.insert(backlog, message)
             if backlog.source is None:
                 state.list_backlog(backlog)
         if self._parks and message.queue == inbound.index:

@@ -22,6 +22,7 @@ class Delivery:
 
     def __init__(self, state: LaneState) -> None:
         self._state = state
+        self._gaps = state.gaps
         self._turns = DeficitRoundRobin(state.inbounds)
 
     def run(self) -> bool:
@@ -58,9 +59,12 @@ class Delivery:
             share.backlogs.move_to_end(backlog)
 
     def _served(self, backlog: Backlog) -> None:
-        """It may be empty now, and a suspect that stands in front now is not served in its turn."""
+        """It may be empty now. What is suspected or waits for a gap is not served in its turn."""
         backlog.group.forget_if_empty(backlog)
-        if backlog.source is not None and backlog.messages[0].attempt >= self._state.suspect_after:
+        if backlog.source is None:
+            return
+        head = backlog.messages[0]
+        if head.attempt >= self._state.suspect_after or (self._gaps is not None and self._gaps.bars(head)):
             backlog.leave()
             self._state.list_backlog(backlog)
 
@@ -77,9 +81,11 @@ class Delivery:
 
     def _dispatch_batch(self, inbound: Inbound, backlog: Backlog, consumer: Consumer, size: int) -> None:
         group = backlog.group
-        for _ in range(size):
+        for number in range(size):
             head = backlog.head()
             if head is None or head.attempt >= self._state.suspect_after:
+                break
+            if number and self._gaps is not None and self._gaps.bars(head):
                 break
             message = backlog.messages.popleft()
             self._dispatch(inbound, message, consumer, group)
@@ -161,6 +167,8 @@ class Delivery:
         )  # fmt: skip
         state.effects.records.append(copy)
         state.effects.actions.append(copy)
+        if self._gaps is not None and group is not None:
+            self._gaps.handed_over(message, group)
 
 
 class CostedDelivery(Delivery):

@@ -169,7 +169,7 @@ class Departures:
     def take_back(self, operation: Operation) -> None:
         """What did not go waits again, in its place."""
         state = self._state
-        for message in sorted(operation.staying, key=lambda message: message.order, reverse=True):
+        for message in sorted(operation.staying, key=lambda message: message.rank, reverse=True):
             if message not in state.ending:
                 continue
             if not message.tag:

@@ -80,6 +80,9 @@ class Flags:
         flags = group.flags or GroupFlags()
         changed, flags.paused = flags.paused is not paused, paused
         shown = format_group(group.id)
+        gaps = self._state.gaps
+        if not paused and gaps is not None:
+            changed = gaps.give_up(group) or changed
         if changed:
             keep_flags(self._state, group, flags)
             event = "group_paused" if paused else "group_resumed"

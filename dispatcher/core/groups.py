@@ -69,11 +69,11 @@ class Backlog:
         return None
 
     def put_back(self, messages: list[Message]) -> None:
-        """Messages that are older than what waits, or than some of it; their arrivals say so."""
-        messages.sort(key=lambda message: message.order)
+        """Messages that are older than what waits, or than some of it; their ranks say so."""
+        messages.sort(key=lambda message: message.rank)
         waiting = self.messages
-        if waiting and waiting[0].order < messages[-1].order:
-            merged = sorted([*waiting, *messages], key=lambda message: message.order)
+        if waiting and waiting[0].rank < messages[-1].rank:
+            merged = sorted([*waiting, *messages], key=lambda message: message.rank)
             waiting.clear()
             waiting.extend(merged)
         else:

@@ -235,10 +235,7 @@ class Lane:
             self.state.resting.release(self.state)
         if self.state.work.is_measured:
             self._measure()
-        self._rebalance.run_timers()
-        self._operations.run_timers()
-        self.state.turnover.look(self.state)
-        self.state.start.look(self.state)
+        self._run_timers()
         self._stops.run()
         self._suspects.offer()
         idle = self._delivery.run()
@@ -252,6 +249,15 @@ class Lane:
             self.state.sequences.finish_step()
         self._leftovers.finish_step()
         return self.state.take_effects()
+
+    def _run_timers(self) -> None:
+        """What may go on now, or must not any more, before the delivery."""
+        self._rebalance.run_timers()
+        self._operations.run_timers()
+        self.state.turnover.look(self.state)
+        self.state.start.look(self.state)
+        if self.state.gaps is not None:
+            self.state.gaps.run_timers()
 
     def _measure(self) -> None:
         for consumer in self.state.work.measure(self.state.now_ms):
@@ -284,6 +290,8 @@ class Lane:
             if not self._adoption.open:  # nothing expires before: an alarm may make that last
                 deadlines.append(state.expiries.next_ms())
             deadlines.append(self._parking.next_deadline_ms())
+            if state.gaps is not None:
+                deadlines.append(state.gaps.next_deadline_ms())
         if not state.is_suspended:
             deadlines.append(state.turnover.next_deadline_ms())
         if state.stale_owners or state.reset_until is not None:

@@ -37,7 +37,7 @@ class Message:
     __slots__ = (
         "arrival", "attempt", "calls", "closing", "consumer", "content", "cost", "deadline_at_ms",
         "deliveries", "dispatched_at_ms", "epoch", "fingerprint", "first", "group", "group_id", "group_seq",
-        "inbound", "kind", "message_id", "move", "number", "overdue", "queue", "received_at_ms",
+        "inbound", "kind", "message_id", "move", "number", "overdue", "place", "queue", "received_at_ms",
         "redelivered", "refusal", "root", "seq", "settles_at_death", "size", "state", "tag", "term",
     )  # fmt: skip
 
@@ -77,6 +77,7 @@ class Message:
         self.kind: bytes | None = None  # its `type`, where the work of each is measured
         self.message_id: bytes | None = None  # 16 bytes made of it, where the lane drops repeated messages
         self.number: int | None = None  # its producer's, in its group, where the lane checks that
+        self.place: tuple[int, ...] | None = None  # where it ranks, if others that came before it wait for it
         self.deliveries = 0  # how often its queue has delivered it before, if that counts: a quorum queue
         self.state = MessageState.HELD
         self.attempt = 0  # hand-overs so far
@@ -102,6 +103,11 @@ class Message:
     def order(self) -> tuple[int, int]:
         """Its place among the messages of its group that came through the same inbound queue."""
         return self.root or self.arrival
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """Its place in its backlog: its `order`, but for what came later than its producer meant it to."""
+        return self.place or self.root or self.arrival
 
     def __repr__(self) -> str:
         return f"<Message {self.group_id!r} {self.arrival} {self.state.value} seq={self.seq}>"

@@ -64,6 +64,7 @@ class LaneOptions:
     park_after_ms: int = 600_000
     dedup: DedupOptions | None = None  # None: a message_id means nothing
     checks_sequence: bool = False  # the numbers that producers give to the messages of a group
+    sequence_timeout_ms: int | None = None  # for so long what follows a gap waits for it; None: not at all
     sequences_max: int = 1_000_000  # groups whose last number is kept, about 150 bytes each
     own_prefix: str = "dispatch."  # that names of queues and exchanges of the dispatcher's begin with
     parking_queues: tuple[str, ...] = ()  # their names, in order; none: nothing is parked

@@ -187,11 +187,11 @@ Demand = tuple[ParkingQueue, Consumer | None]
 class ParkingQueues(dict[int, ParkingQueue]):
     """A lane's parking queues by index, in the order of these."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, one_at_a_time: bool) -> None:
         super().__init__()
         #: Part of every group's route: queues that were found after Redis had forgotten the routes.
         self.default_route: tuple[int, ...] = ()
-        self.one_at_a_time = False  # of each group one message is out at a time
+        self.one_at_a_time = one_at_a_time  # of each group one message is out at a time
         self.unconfirmed = 0  # moves published and not answered
         self.unconfirmed_bytes = 0
         self.at_bound = False  # the last attempt to park found no free parking queue

@@ -27,6 +27,7 @@ from dispatcher.core.effects import (
     Vanished,
 )
 from dispatcher.core.entries import ended_entry, open_entry
+from dispatcher.core.gaps import may_be_passed, resume_gaps
 from dispatcher.core.group_recovery import GroupRecovery
 from dispatcher.core.groups import Group
 from dispatcher.core.inbound import Inbound
@@ -72,9 +73,7 @@ class Recovery:
             unproven = replay.unproven.get(inbound.index, {})
             inbound.recovery.expect_unproven(unproven)
             inbound.proven.extend(replay.proven.get(inbound.index, ()))
-            proven = dict(inbound.proven)
-            for arrival in unproven.keys() & proven.keys():  # acked once more
-                del proven[arrival]
+            proven = {a: fp for a, fp in inbound.proven if a not in unproven}  # else acked once more
             inbound.recovery.expect_proven(proven, broker_restarted=self._broker_restarted)
         for arrival, fingerprint in replay.unproven.get(UNKNOWN_INBOUND, {}).items():
             message = self._entry(UNKNOWN_INBOUND, arrival, fingerprint, None)
@@ -84,6 +83,7 @@ class Recovery:
         self._parked_groups = {e.group for e in entries if e.inbound >= FIRST_PARKING_QUEUE}
         for entry in entries:
             self._load_entry(entry)
+        resume_gaps(state, self._awaited, self.returning)
 
     def _load_entry(self, entry: OpenEntry | Ended | Moving) -> None:
         message = self._entry(entry.inbound, entry.arrival, entry.fingerprint, entry.group)
@@ -175,8 +175,8 @@ class Recovery:
             delivered.arrival = arrival
             self._ack_again(inbound, delivered)
             return True
-        # Settled ones, and those that wait for what they repeat, may stand before open ones.
-        if not (recovery.kept[fingerprint] or (self._dedup and delivered.message_id)):
+        # Settled ones, and those that wait for others, may stand before open ones.
+        if not (recovery.kept[fingerprint] or may_be_passed(self._state, delivered)):
             for message in recovery.of_group(delivered.group_id):
                 self._vanish(message)
         return False

@@ -61,6 +61,7 @@ class Sequences:
         self._waiting: Counter[bytes] = Counter()  # of those, by group
         self._gone: dict[bytes, set[int]] = {}  # numbers that ended before their turn, while others wait
         self._irregular: OrderedDict[bytes, Irregular] = OrderedDict()
+        self._moved: list[bytes] = []  # group ids of which something else is due now
         self._untold: dict[str, tuple[int, Irregular]] = {}
         self._told_at_ms: dict[str, int] = {}
 
@@ -72,6 +73,25 @@ class Sequences:
     def last(self, group_id: bytes) -> int | None:
         """The last number of the group; None: its next message may have any."""
         return self._last.get(group_id)
+
+    def due(self, group_id: bytes) -> int | None:
+        """The number that would follow; None: any would."""
+        last = self._last.get(group_id)
+        if last is None:
+            return None
+        gone, due = self._gone.get(group_id, ()), last + 1
+        while due in gone:
+            due += 1
+        return due
+
+    def waits_beside(self, message: Message) -> bool:
+        """Others of its group id are here without an entry."""
+        return message.group_id is not None and self._waiting[message.group_id] > 1
+
+    def take_moved(self) -> list[bytes]:
+        """Group ids of which something else may be due than when this was asked last."""
+        moved, self._moved = self._moved, []
+        return moved
 
     def irregular(self, key: bytes) -> list[Irregular]:
         """What was wrong last with the ids of the group that has this key, if it is remembered."""
@@ -88,6 +108,11 @@ class Sequences:
             self._unseen[message.queue, message.arrival] = message
             self._waiting[message.group_id] += 1
 
+    def handed_over(self, message: Message) -> None:
+        """Look at its number now: what may follow it in this very step depends on that."""
+        if self._unseen.pop((message.queue, message.arrival), None) is not None:
+            self._entered(message, goes_on=True)
+
     def finish_step(self) -> None:
         """Look at the numbers of all that has got its first entry."""
         if self._unseen:
@@ -99,6 +124,8 @@ class Sequences:
                         self._entered(message, goes_on=goes_on)
         for kind in list(self._untold):
             self._tell(kind)
+        if self._state.gaps is not None:
+            self._state.gaps.finish_step()
 
     def next_deadline_ms(self) -> int | None:
         """When there is something to tell."""
@@ -111,6 +138,8 @@ class Sequences:
         """It has its first entry; `goes_on`: in its turn, as those do that are handed over or parked."""
         group_id = message.group_id
         assert group_id is not None
+        if self._state.gaps is not None:
+            self._moved.append(group_id)
         self._waiting[group_id] -= 1
         if message.closing or message.number is None:
             if message.number is not None and message.number != _CLOSE:

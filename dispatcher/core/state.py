@@ -11,6 +11,7 @@ from dispatcher.core.consumers import Consumer, ConsumerState, Pool, queue_share
 from dispatcher.core.effects import AckInbound, DeadLetter, Effects, OwnerRow, SendNotice, Tell
 from dispatcher.core.entries import ended_entry
 from dispatcher.core.expiries import Expiries
+from dispatcher.core.gaps import Gaps
 from dispatcher.core.groups import Backlog, Group, GroupState
 from dispatcher.core.inbound import make_inbounds
 from dispatcher.core.model import Message, MessageState
@@ -52,10 +53,10 @@ class LaneState:
         self.by_queue: dict[str, Consumer] = {}
         self.by_number: dict[int, Consumer] = {}
         self.first_number = self.epoch_counter = lane_epoch << COUNTER_SHIFT
-        #: Groups whose row in Redis names a consumer that is over. Harmless, and cleaned a few per step.
-        self.stale_owners: deque[bytes] = deque()
+        self.stale_owners: deque[bytes] = deque()  # groups whose row in Redis names one that is over
         self.unconfirmed = self.unconfirmed_bytes = self.bytes_held = self.records_since_checkpoint = 0
         self.sequences = Sequences(self) if options.checks_sequence else None
+        self.gaps = Gaps.of(self, self.sequences)
         #: Messages that wait but have an open journal entry: they were taken back from a consumer.
         self.taken_back: OrderedSet[Message] = OrderedSet()
         #: With so many deaths behind it a message that waits is tried alone (dispatcher.core.suspects).
@@ -68,8 +69,7 @@ class LaneState:
         self.undeliverable: dict[Message, str] = {}
         self.acks: list[Message] = []  # of this step
         self.expiries = Expiries()
-        self.parking = ParkingQueues()
-        self.parking.one_at_a_time = self.stops_failed
+        self.parking = ParkingQueues(one_at_a_time=self.stops_failed)
         self.counters: Counter[str] = Counter()
         self.offenders = Offenders(self.counters, self.tell)
         self.patience_from_ms = now_ms  # since when consumers could be heard
@@ -85,10 +85,10 @@ class LaneState:
     @property
     def is_suspended(self) -> bool:
         """Nothing may be dispatched now."""
-        now_ms = self.now_ms
-        if self.publishers_blocked or self.is_paused or self.taking or now_ms < self.suspended_until_ms:
+        stands = self.publishers_blocked or self.is_paused or self.taking
+        if stands or self.now_ms < self.suspended_until_ms:
             return True
-        return self.turnover.is_settling or self.start.holds(now_ms)
+        return self.turnover.is_settling or self.start.holds(self.now_ms)
 
     # -- effects --
 
@@ -195,8 +195,7 @@ class LaneState:
         self.disown(group)
         self.resting.discard(group)
         self.retarget(group, None)
-        group.epoch = 0
-        group.fresh = False
+        group.epoch, group.fresh = 0, False
         if group.state is not GroupState.FREE:
             group.become(GroupState.FREE)
         self.list_backlogs(group)
@@ -273,7 +272,8 @@ class LaneState:
         if head.attempt >= self.suspect_after:
             self.suspects.add(head)
             return
-        if group.state not in (GroupState.OWNED, GroupState.FREE):
+        is_free = group.state in (GroupState.OWNED, GroupState.FREE)
+        if not is_free or (self.gaps is not None and self.gaps.bars(head)):
             return
         inbound = self.inbounds[backlog.inbound]
         taker = group.owner if group.flags is None else group.taker

@@ -25,6 +25,7 @@ def verdict(state: LaneState, group: Group, waiting: list[Message], out: list[Me
         or _of_owner(group.owner)
         or _of_suspects(state, group, waiting)
         or _of_group(state, group, waiting, out)
+        or _of_gap(state, group)
         or _of_capacity(state, group)
         or _of_parking(state, group, waiting)
         or "Nothing blocks it: its turn comes with the next step."
@@ -118,6 +119,17 @@ def _of_stop(stop: Stop) -> str:
     if stop.verdict is not None:
         return f"Stopped at a message that failed: {at}. To be {_DECIDED[stop.verdict]} when it is read."
     return f"Stopped at a message that failed: {at}, until `dispatcher dead release`, `skip` or `drop`."
+
+
+def _of_gap(state: LaneState, group: Group) -> str | None:
+    wait = state.gaps.waited_for(group) if state.gaps is not None else None
+    if wait is None:
+        return None
+    left_ms = max(0, wait.until_ms - state.now_ms)
+    return (
+        f"Its number {wait.due} has not come: waits for it {left_ms} ms more at most, "
+        "or until `dispatcher groups resume`."
+    )
 
 
 def _of_recovery(group: Group) -> str | None:

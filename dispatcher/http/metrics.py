@@ -50,6 +50,7 @@ COUNTERS: Final = {
     "sent_again": "Copies sent again with the number they had.",
     "sequence_gaps": "Numbers that came where an earlier one of their group was missing (`sequence_check`).",
     "sequence_repeats": "Numbers that came again, or late (`sequence_check`).",
+    "sequence_waits": "Numbers that the rest of their group waited for (`sequence_check: hold`).",
     "sequences_forgotten": "Groups whose last number was forgotten because there were too many of them.",
     "settled": "Messages settled.",
     "settles_ignored": "Settles for numbers that were over or never given.",

@@ -44,6 +44,7 @@ def lane_options(lane: LaneSettings, prefix: str, parking_queues: tuple[str, ...
         park_after_ms=lane.park_after_ms,
         dedup=None if lane.dedup is None else DedupOptions(lane.dedup.window_ms, lane.dedup.max_ids),
         checks_sequence=lane.sequence_check is not SequenceCheck.OFF,
+        sequence_timeout_ms=lane.sequence_timeout_ms if lane.sequence_check is SequenceCheck.HOLD else None,
         own_prefix=f"{prefix}.",
         parking_queues=parking_queues,
         handover=tuple(HandOverConsumer(c.id, names.consumer(c.id), c.prefetch) for c in lane.consumers),

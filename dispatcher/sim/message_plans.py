@@ -21,6 +21,9 @@ REPEATING_LANES: Final = 0.15
 NUMBERED_LANES: Final = 0.15
 NUMBERS_LEFT_OUT: Final = 0.05
 NUMBERS_TWICE: Final = 0.03
+#: How many of these lanes hold what follows a gap; in how many of those how many numbers change places.
+HOLDING_LANES: Final = 0.5
+SWAPPED: Final = (0.0, 0.1, 0.3)
 
 
 class MessagePlan(NamedTuple):
@@ -165,6 +168,24 @@ def with_numbers(random: Random, plans: tuple[MessagePlan, ...]) -> tuple[Messag
         else:
             numbered.append(plan)
     return tuple(numbered)
+
+
+def with_swapped(random: Random, plans: tuple[MessagePlan, ...]) -> tuple[MessagePlan, ...]:
+    """On some lanes numbers change places with the next one of their group: what has the smaller one comes
+    late. Nothing else is peculiar about these two."""
+    share, last = random.choice(SWAPPED), dict[str, int]()
+    swapped, twice = list(plans), {plan.uid for plan in plans if plan.repeats}
+    for index, plan in enumerate(plans):
+        if plan.group is None or not plan.number:
+            continue
+        before = last.pop(plan.group, None)
+        is_plain = _is_plain(plan) and plan.uid not in twice
+        if before is not None and is_plain and random.random() < share:
+            swapped[before] = swapped[before]._replace(number=plan.number)
+            swapped[index] = plan._replace(number=plans[before].number)
+        elif is_plain:
+            last[plan.group] = index
+    return tuple(swapped)
 
 
 def _is_plain(plan: MessagePlan) -> bool:

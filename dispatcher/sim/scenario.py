@@ -25,7 +25,15 @@ from dispatcher.settings_parts import (
 )
 from dispatcher.settings_types import Chosen
 from dispatcher.sim.faults.kinds import Fault
-from dispatcher.sim.message_plans import MessagePlan, draw_count, draw_messages, with_numbers, with_repeated
+from dispatcher.sim.message_plans import (
+    HOLDING_LANES,
+    MessagePlan,
+    draw_count,
+    draw_messages,
+    with_numbers,
+    with_repeated,
+    with_swapped,
+)
 from dispatcher.sim.themes import (
     THEMES,
     Theme,
@@ -90,6 +98,11 @@ class Scenario:
     def stops_failed(self) -> bool:
         """Whether a failure stops its group."""
         return self.options["retry"].on_exhausted is ExhaustedAct.PARK
+
+    def held_numbers(self) -> dict[int, int]:
+        """By uid, where what follows a gap waits for it; nothing elsewhere."""
+        holds = self.options.get("sequence_check") is SequenceCheck.HOLD
+        return {plan.uid: plan.number for plan in self.messages if holds and plan.number}
 
     @property
     def dispatchers(self) -> int:
@@ -170,6 +183,10 @@ def make_scenario(seed: int, messages: int | None = None) -> Scenario:
     numbered = with_numbers(chance("sequence"), plans)
     if numbered is not None:
         plans, options["sequence_check"] = numbered, SequenceCheck.REPORT
+        holding = chance("holding")
+        if policy != "concurrent" and group_maps != (Chosen("none"),) and holding.random() < HOLDING_LANES:
+            plans, options["sequence_check"] = with_swapped(holding, numbered), SequenceCheck.HOLD
+            options["sequence_timeout_ms"] = holding.choice((100, 500, 1_000))
     if any(plan.kills for plan in plans):
         # A window full of its group lets in nothing that could be settled.
         options |= {"look_ahead": 10_000, "look_ahead_bytes": 256 << 20}

@@ -69,3 +69,56 @@ async def test_kill_9_makes_no_gap_and_hides_none(bench: Bench, dispatcher_proce
     send(client, 152, "g0")
     await consumer.has(302)
     await eventually(lambda: counted("sequence_gaps") == 1)
+
+
+async def test_what_follows_a_gap_waits_for_it(bench: Bench) -> None:
+    await bench.run(orders=lane(sequence_check="hold", sequence_timeout="1d"))
+    client = await bench.client()
+    consumer = await bench.joined("c1")
+    for number in (1, 4, 3, 6, 2):
+        send(client, number, body=b"%d" % number)
+    await consumer.has(4)
+    assert [copy.body for copy in consumer.received] == [b"1", b"2", b"3", b"4"]
+    why = await bench.ask("groups.why", group="g")
+    assert why["verdict"].startswith("Its number 5 has not come: waits for it ")
+    await bench.ask("groups.resume", group="g")
+    await consumer.has(5)
+    await bench.acked()
+    assert bench.counter("sequence_gaps") == 1
+    assert bench.counter("sequence_waits") >= 1
+
+
+async def test_a_gap_is_waited_for_no_longer_than_the_timeout(bench: Bench) -> None:
+    await bench.run(orders=lane(sequence_check="hold", sequence_timeout="100ms"))
+    client = await bench.client()
+    consumer = await bench.joined("c1")
+    for number in (1, 3):
+        send(client, number, body=b"%d" % number)
+    await consumer.has(2)
+    await bench.acked()
+    assert bench.counter("sequence_gaps") == 1
+
+
+async def test_kill_9_keeps_the_order_of_numbers(bench: Bench, dispatcher_process: Starter) -> None:
+    """Every second message of a group comes before the one that its producer numbered before it."""
+    one = dispatcher_process(orders=lane(sequence_check="hold", sequence_timeout="1h"))
+    one.ready()
+    client = await bench.client()
+    consumer = await bench.joined("c1")
+    for round_ in range(3):
+        for number in range(100 * round_, 100 * round_ + 100):
+            group, place = number % 2, number // 2
+            # The first of a group may have any number: 0, 2, 1, 4, 3, …
+            swapped = place and place + (1 if place % 2 else -1)
+            send(client, swapped, f"g{group}", body=b"%d" % swapped)
+        had = len(consumer.received)
+        await eventually(lambda had=had: len(consumer.received) > had + 20)
+        if round_ < 2:
+            one.kill9()
+            one.start()
+    send(client, 149, "g0", body=b"149")
+    send(client, 149, "g1", body=b"149")
+    await eventually(lambda: len(consumer.received) >= 302, timeout_s=30)
+    for group in (b"g0", b"g1"):
+        numbers = [int(copy.body) for copy in consumer.received if copy.group == group]
+        assert numbers == list(range(151)), group

@@ -108,9 +108,9 @@ class OperationsChecker(Checker):
         if "operation" not in result or decision is None:
             return
         former = self._done.get(uuid)
-        if former is not None:
-            if former != result and not self.world.history.excused:
-                self.violate(f"{uuid} had the result {former}, and now has {result}")
+        if former is not None and former != result and not self.world.history.excused:
+            self.violate(f"{uuid} had the result {former}, and now has {result}")
+        if former == result:  # else Redis has forgotten the former one, and it was done once more
             return
         self._done[uuid] = result
         is_purge = result["operation"] == PURGE  # else see the checker `moves`

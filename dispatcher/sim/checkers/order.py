@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from dispatcher.client.copies import Copy
 from dispatcher.sim.checkers import Checker
 from dispatcher.sim.life import Life
 from dispatcher.sim.world import World
+
+#: The number of what has none: it waits behind what waits for smaller ones.
+NONE: Final = 1 << 62
+
+
+def may_go_before(numbers: dict[int, int], life: Life, earlier: Life) -> bool:
+    """Although that came before it: what has a larger number, or none, waits for smaller ones (N-10)."""
+    return numbers.get(earlier.uid, NONE) > numbers.get(life.uid, NONE)
 
 
 class Order(Checker):
@@ -16,6 +26,7 @@ class Order(Checker):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._lines: dict[tuple[bytes, str], list[Life]] = {}
+        self._numbers = world.scenario.held_numbers()
         self._first: dict[tuple[bytes, str], int] = {}
 
     def stored(self, life: Life) -> None:
@@ -42,7 +53,9 @@ class Order(Checker):
             if earlier.place >= life.place:
                 break
             over = earlier.over or earlier.given_up or earlier.expires or earlier.unsure
-            if not over and incarnation not in earlier.done_by:
+            if over or may_go_before(self._numbers, life, earlier):
+                continue
+            if incarnation not in earlier.done_by:
                 self.violate(f"{incarnation} begins {life} before {earlier}")
                 return
 

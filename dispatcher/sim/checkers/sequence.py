@@ -1,4 +1,7 @@
-"""N-1, N-6, N-7: every gap that a producer left is reported, and none that it did not leave."""
+"""N-1, N-6, N-7: every gap that a producer left is reported, and none that it did not leave.
+
+N-9, N-10: where gaps are waited for, what goes before a smaller number was reported to do so.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ from typing import Any
 
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.lane import Lane
+from dispatcher.core.model import Message, MessageState
 from dispatcher.core.sequences import Irregular
-from dispatcher.sim.checkers import Checker
+from dispatcher.settings_parts import SequenceCheck
+from dispatcher.sim.checkers import Checker, HandOver
 from dispatcher.sim.life import Life
 from dispatcher.sim.message_plans import MessagePlan
 from dispatcher.sim.world import World
@@ -25,6 +30,15 @@ class Sequence(Checker):
         for plan in world.scenario.messages:
             if plan.number and plan.group is not None:
                 self._uids.setdefault((plan.group.encode(), plan.number), []).append(plan.uid)
+        self._holds = world.scenario.options.get("sequence_check") is SequenceCheck.HOLD
+        self._swapped = self._holds and _any_swapped(world.scenario.messages)
+        #: Nothing else ends a wait.
+        self._is_timed = self._holds and not (
+            world.scenario.parking_queues or any("clock" in fault.kind for fault in world.scenario.faults)
+        )
+        self._handing_over = False
+        self._number = {uid: number for (_, number), uids in self._uids.items() for uid in uids}
+        self._went: dict[bytes, dict[int, int]] = {}  # by group: numbers as they were handed over, by uid
         self._found: set[tuple[bytes, int, int]] = set()  # group, due, number
         self._forgot = False  # Redis lost something: nothing was due afterwards
 
@@ -39,14 +53,28 @@ class Sequence(Checker):
 
         def watched(kind: str, group: bytes, number: int, due: int) -> None:
             note(kind, group, number, due)
+            if self._handing_over and number > due:
+                self._must_not_be_here(lane, group, range(due, number))
             self._look(sequences._irregular[group], sequences._gone.get(group, ()))
 
         sequences._note = watched
+        handed_over = sequences.handed_over
+
+        def handing_over(message: Message) -> None:
+            self._handing_over = True
+            handed_over(message)
+            self._handing_over = False
+
+        sequences.handed_over = handing_over
 
     def _look(self, found: Irregular, gone: Collection[int]) -> None:
         """`gone`: the leader knows that these ended before their turn, in this very step perhaps."""
         self._found.add((found.group, found.due, found.number))
         self.world.history.met["sequence", "gap" if found.number > found.due else "repeated"] += 1
+        if self._is_timed and self._handing_over and found.number > found.due:
+            self._must_have_waited(found)
+        if self._swapped:  # what is missing may come when nobody waits for it any more
+            return
         if found.number > found.due:
             missing = range(found.due, found.number)
             came = [number for number in missing if self._surely_came(found.group, number)]
@@ -56,6 +84,26 @@ class Sequence(Checker):
                 self.violate(f"{found} is reported, and {came} came before")
         elif len(self._lives(found.group, found.number)) < 2 and not self._is_unclear(found):
             self.violate(f"{found} is reported, and its number was given once")
+
+    def _must_not_be_here(self, lane: Lane, group_id: bytes, missing: range) -> None:
+        """In its place it would have gone before."""
+        group = lane.state.known_group(group_id)
+        for backlog in (group.backlogs or {}).values() if group is not None else ():
+            for message in backlog.messages:
+                is_it = message.group_id == group_id and message.number in missing
+                if self._holds and is_it and message.state is MessageState.HELD:
+                    self.violate(f"{message.number} of {group_id!r} is given up while it is here")
+
+    def _must_have_waited(self, found: Irregular) -> None:
+        """Somebody of its group: it may have come when others had waited for long."""
+        world, group = self.world, found.group.decode()
+        first_ms = min(p.at_ms for p in world.scenario.messages if p.group == group and p.number > found.due)
+        waited_ms = world.scheduler.now_ms - world.begun_at_ms - first_ms
+        if waited_ms < world.scenario.options["sequence_timeout_ms"]:
+            self.violate(f"{found} is given up after {waited_ms} ms")
+
+    def asked(self, uuid: str) -> None:
+        self._is_timed = self._is_timed and not uuid.startswith("groups.resume")
 
     def _lives(self, group: bytes, number: int) -> list[Life]:
         known = self.world.history.lives
@@ -75,10 +123,20 @@ class Sequence(Checker):
         lives = self._lives(found.group, found.number)
         return any(life.repeated or life.expires or life.uid in excused for life in lives)
 
+    def dispatched(self, life: Life, to: HandOver) -> None:
+        number = self._number.get(life.uid)
+        if self._holds and number is not None and life.group is not None:
+            self._went.setdefault(life.group, {}).setdefault(life.uid, number)
+
     def at_end(self) -> None:
         if self._forgot or self.world.history.doubt or not self.world.scenario.groups:
             return
         closed = {plan.group for plan in self.world.scenario.messages if plan.closes}
+        for group, went in self._went.items():
+            if group.decode() not in closed:
+                self._must_be_in_order(group, went)
+        if self._swapped:
+            return
         before: dict[str, MessagePlan] = {}
         for plan in self.world.scenario.messages:
             if not plan.number or plan.group is None or plan.group in closed or plan.repeats:
@@ -99,6 +157,29 @@ class Sequence(Checker):
         if clear and not said:
             self.violate(f"{plan.number} came behind {last.number} in {group!r}, and nobody reported that")
 
+    def _must_be_in_order(self, group: bytes, went: dict[int, int]) -> None:
+        first = highest = next(iter(went.values()))  # any may come first
+        for uid, number in went.items():
+            life = self.world.history.lives[uid]
+            peculiar = life.repeated or life.expires or life.was_parked
+            is_plain = len(self._uids[group, number]) == 1 and not peculiar
+            if is_plain and first < number < highest and uid not in self.world.history.excused:
+                said = any(of == group and due <= number < beyond for of, due, beyond in self._found)
+                if not said:
+                    self.violate(f"{number} of {group!r} went behind {highest}, and nobody reported that")
+            highest = max(highest, number)
+
     def _ended_in_turn(self, uid: int) -> bool:
         life = self.world.history.lives.get(uid)
         return life is not None and bool(life.starts) and not (life.expires or life.repeated or life.lost)
+
+
+def _any_swapped(plans: tuple[MessagePlan, ...]) -> bool:
+    """Whether a number comes behind a larger one of its group."""
+    last: dict[str, int] = {}
+    for plan in plans:
+        if plan.number and plan.group is not None and not plan.repeats:
+            if plan.number < last.get(plan.group, 0):
+                return True
+            last[plan.group] = plan.number
+    return False
