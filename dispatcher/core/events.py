@@ -210,6 +210,13 @@ class QueueSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadersChanged:
+    """Somebody began or ceased to read the queue of a hand-over consumer."""
+
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
 class QueueTaken:
     """All that was in a hand-over consumer's queue; nobody else reads it until it is released."""
 
@@ -273,6 +280,7 @@ Event = (
     | ParkingQueueDeleted
     | CopiesStored
     | QueueSeen
+    | ReadersChanged
     | QueueTaken
     | QueueKept
     | HandedOn

@@ -21,6 +21,7 @@ from dispatcher.core.events import (
     QueueKept,
     QueueSeen,
     QueueTaken,
+    ReadersChanged,
 )
 from dispatcher.core.groups import Group, GroupState
 from dispatcher.core.hand_over_effects import (
@@ -122,6 +123,11 @@ class HandOver:
             consumer = state.by_queue.get(queue)
             self._asked[queue] = consumer.stored if consumer is not None else 0
             state.effects.actions.append(LookAtQueue(queue))
+
+    def changed(self, event: ReadersChanged) -> None:
+        """Its queue is to be looked at now."""
+        if event.queue in self._due_ms:
+            self._due_ms[event.queue] = self._state.now_ms
 
     def seen(self, event: QueueSeen) -> None:
         """What a look at a queue has shown."""

@@ -59,6 +59,7 @@ from dispatcher.core.events import (
     QueueReturned,
     QueueSeen,
     QueueTaken,
+    ReadersChanged,
     RedeliveriesEnded,
     TargetOpened,
     TargetRefused,
@@ -164,6 +165,7 @@ class Lane:
         self._handlers |= {
             CopiesStored: hand_over.stored,
             QueueSeen: hand_over.seen,
+            ReadersChanged: hand_over.changed,
             QueueTaken: hand_over.taken,
             QueueKept: hand_over.kept,
             HandedOn: hand_over.handed_on,
@@ -202,7 +204,7 @@ class Lane:
         """The first effects of a leader: a checkpoint under its own epoch, and a probe of every consumer."""
         self.state.now_ms = now_ms
         self._begun = True
-        if not self._complete:
+        if not self._complete and not self.state.options.handover:  # whose consumers can't be asked
             self._adoption.begin()
             self._membership.ask_to_rejoin()
         self._membership.probe_all()

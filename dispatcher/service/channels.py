@@ -12,6 +12,7 @@ from pamqp import commands, decode
 from dispatcher.amqp.events import Delivery
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import BasicConsume, QueueDeclare
+from dispatcher.core.events import Event, QueueReturned, ReadersChanged
 from dispatcher.errors import ChannelRefused, ConfigurationError, DispatcherError
 from dispatcher.protocol import LaneNames
 from dispatcher.service.topology import ACCESS_REFUSED
@@ -25,6 +26,8 @@ CONTROL_PREFETCH: Final = 1_000
 COMMAND_PREFETCH: Final = 100
 #: Where RabbitMQ's event exchange plugin tells of deleted queues, in the vhost that it is configured for.
 EVENT_EXCHANGE: Final = "amq.rabbitmq.event"
+_DELETED: Final = "queue.deleted"
+_CONSUMERS: Final = ("consumer.created", "consumer.deleted")
 
 
 class Channels:
@@ -137,9 +140,9 @@ class Channels:
         await self._link.call(channel, consume)
         return channel
 
-    async def listen_to_broker_events(self, vhost: str) -> bool:
-        """Hear of deleted queues at once, where the event exchange plugin is on and we may read from it."""
-        self._vhost = vhost
+    async def listen_to_broker_events(self, vhost: str, *, consumers: bool = False) -> bool:
+        """Hear of deleted queues at once, and of `consumers`, where the event exchange plugin is on and we
+        may read from it."""
         channel = await self._link.open_channel()
         try:
             await self._link.call(
@@ -150,8 +153,9 @@ class Channels:
                 channel, QueueDeclare(queue="", exclusive=True, auto_delete=True)
             )
             queue = str(declared.queue)
-            bind = commands.Queue.Bind(queue=queue, exchange=EVENT_EXCHANGE, routing_key="queue.deleted")
-            await self._link.call(channel, bind)
+            for key in (_DELETED, *(_CONSUMERS if consumers else ())):
+                bind = commands.Queue.Bind(queue=queue, exchange=EVENT_EXCHANGE, routing_key=key)
+                await self._link.call(channel, bind)
             self.events = channel
             await self._link.call(channel, BasicConsume(queue=queue, no_ack=True))
         except ChannelRefused:
@@ -159,12 +163,17 @@ class Channels:
             return False
         return True
 
-    def deleted_queue(self, delivery: Delivery) -> str | None:
-        """The queue that a broker event says is gone, if it is of our vhost."""
+    def event_of(self, delivery: Delivery) -> Event | None:
+        """What a broker event says, if it is of our vhost: a queue is gone, or somebody began or ceased to
+        read that of a hand-over consumer."""
         headers = _headers(delivery.properties)
-        if headers.get("vhost") == self._vhost and isinstance(headers.get("name"), str):
-            return str(headers["name"])
-        return None
+        is_deleted = delivery.routing_key == _DELETED.encode()
+        name = headers.get("name" if is_deleted else "queue")
+        if headers.get("vhost") != self._vhost or not isinstance(name, str):
+            return None
+        if is_deleted:
+            return QueueReturned(name)
+        return ReadersChanged(name) if name.startswith(self._names.consumer("")) else None
 
 
 def _headers(properties: bytes) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dispatcher.amqp.events import Delivery
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.properties import split_table, string_property
 from dispatcher.core.effects import SendNotice
-from dispatcher.core.events import Event, QueueReturned
+from dispatcher.core.events import Event
 from dispatcher.errors import ProtocolViolation
 from dispatcher.protocol import (
     TYPE_REFUSED,
@@ -77,9 +77,9 @@ class ControlInbox:
             if command is not None:
                 events.append(command)
         elif delivery.channel == channels.events:
-            queue = channels.deleted_queue(delivery)
-            if queue is not None:
-                events.append(QueueReturned(queue))
+            event = channels.event_of(delivery)
+            if event is not None:
+                events.append(event)
         else:
             self._receive_control(delivery, events)
 

@@ -308,7 +308,8 @@ class LaneRunner:
         for source, inbound in zip(sources, lane.state.inbounds, strict=True):
             inbound.window, inbound.replaceable = source.window, source.classic
         await channels.listen(keeps_history=self._lane.history is not None)
-        await channels.listen_to_broker_events(self._settings.rabbitmq.address.vhost)
+        vhost = self._settings.rabbitmq.address.vhost
+        await channels.listen_to_broker_events(vhost, consumers=self._lane.handover)
         self._session = session
         witness.watch(lane)
         recorder.began(lane, snapshot)

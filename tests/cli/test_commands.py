@@ -34,6 +34,13 @@ CONSUMER = {
     "consumer": "c-1", "incarnation": "u-1", "state": "live", "prefetch": 50, "in_flight": 1, "groups": 1,
     "queue": "amq.gen-x", "last_heartbeat_ms": 340,
 }  # fmt: skip
+READER = {
+    **CONSUMER,
+    "consumer": "c-2",
+    "queue": "dispatch.orders.consumer.c-2",
+    "readers": 2,
+    "waiting_there": 7,
+}
 MOVES = {"groups": 1, "moves": [{"group": "g", "from": "c-1", "to": "c-2", "waits_for": 4}], "applied": True}
 WHY = {
     "group": "g", "verdict": "Sequenced: waits.",
@@ -101,6 +108,11 @@ WHY = {
         (
             ["consumers", "list", "orders"], "consumers.list", {}, {"consumers": [CONSUMER]},
             ["c-1", "u-1", "amq.gen-x", "340 ms", "1 consumer"],
+        ),
+        (
+            ["consumers", "list", "orders"], "consumers.list", {}, {"consumers": [READER], "unread": ["c-3"]},
+            ["c-2", "dispatch.orders.consumer.c-2: 2 readers, 7 messages waiting there; two at a time work",
+             "nobody reads the queue of c-3"],
         ),
         (
             ["rebalance", "orders"], "rebalance",

@@ -13,6 +13,7 @@ from dispatcher.core.events import (
     QueueNacked,
     QueueSeen,
     QueueTaken,
+    ReadersChanged,
 )
 from dispatcher.core.hand_over_effects import (
     AckHanded,
@@ -325,3 +326,38 @@ def test_a_full_queue_gets_its_copies_again() -> None:
     assert bench.lane.state.by_id["one"].state is ConsumerState.REFUSING
     bench.step(QueueSeen(queue_of("one"), 1, 0), after_ms=1_000)
     assert names(bench.again) == ["a1"]
+
+
+def test_x2_what_the_event_exchange_tells_is_looked_at_now() -> None:
+    bench = HandOverBench({"one": 10}, liveness_interval_ms=60_000)
+    bench.seen("one")
+    bench.ordered(LookAtQueue)
+    bench.step(ReadersChanged(queue_of("one")))
+    assert [order.queue for order in bench.ordered(LookAtQueue)] == [queue_of("one")]
+
+
+def test_operators_see_what_a_group_waits_for() -> None:
+    bench = HandOverBench({"one": 10, "two": 10})
+    assert Views(bench.lane.state).consumers()["unread"] == ["one", "two"]
+    bench.seen("one")
+    bench.arrive("a1")
+    bench.store("a1")
+    bench.seen("one", readers=0, ready=1)
+    bench.arrive("a2")
+    verdict = Views(bench.lane.state).why({"group": "a"})["verdict"]
+    assert verdict.startswith(f"Its owner one does not read {queue_of('one')}: waits for it, or for another")
+    bench.seen("two")
+    bench.step(bench.marker())
+    verdict = Views(bench.lane.state).why({"group": "a"})["verdict"]
+    assert verdict == f"Nobody reads {queue_of('one')}: what is in it goes to others first."
+    bench.step(QueueTaken(queue_of("one"), [bench.handed("a1", "one")]))
+    verdict = Views(bench.lane.state).why({"group": "a"})["verdict"]
+    assert verdict == "What was in the queue of a hand-over consumer that is gone goes to others first."
+
+
+def test_nobody_is_asked_what_redis_has_forgotten() -> None:
+    clause("X-7", "When Redis forgets everything groups are given out anew")
+    bench = HandOverBench({"one": 10}, complete=False)
+    bench.seen("one")
+    assert names(bench.arrive("a1")) == ["a1"]
+    assert bench.notices == []
