@@ -342,12 +342,12 @@ class History:
         for key, row in facts.flags.items():
             for told in self._watchers("flagged"):
                 told(key, row)
+        for uuid, result in facts.results.items():  # what follows what was purged may go in the same commit
+            for told in self._watchers("operated"):
+                told(uuid, result)
         for hand_over in facts.dispatched:
             for told in self._watchers("dispatched"):
                 told(self.lives[hand_over.uid], hand_over)
-        for uuid, result in facts.results.items():
-            for told in self._watchers("operated"):
-                told(uuid, result)
 
     def _take(self, incarnation: str, n: int, lane_epoch: int) -> None:
         """Its settles behind the marker that ended it do not count."""
