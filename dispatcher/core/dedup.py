@@ -155,6 +155,7 @@ class Dedup:
             entries = tuple((message.arrival, message.fingerprint) for message in messages)
             state.effects.records.append(SettledEntries(queue, False, entries))
             for message in messages:
+                state.effects.repeated.append((queue, message.arrival))
                 state.settled(message)
         state.counters["deduplicated"] += len(dropped)
         state.tell_of(

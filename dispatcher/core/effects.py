@@ -264,6 +264,7 @@ class Effects:
     window: WindowChange | None = None  # of ids
     checkpoint: bool = False  # records begin with Reset: what the journal holds before may be trimmed
     actions: list[Action] = field(default_factory=list)
+    repeated: list[tuple[int, tuple[int, int]]] = field(default_factory=list)  # queue and arrival: dropped
 
     def needs_commit(self) -> bool:
         tables = self.owners or self.incarnations or self.commands or self.flags

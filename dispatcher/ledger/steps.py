@@ -35,14 +35,21 @@ class Step:
             self._acked = {(m.queue, m.arrival): m for ack in acks for m in ack.messages}
         return self._acked
 
-    @property
-    def _repeats(self) -> bool:
-        """Messages were dropped because they repeat others."""
-        tells = (a for a in self._effects.actions if isinstance(a, Tell))
-        return any(tell.event == "messages_deduplicated" for tell in tells)
+    def failure(self, group: str | None) -> tuple[str | None, int | None]:
+        """Why a message of the group failed at which the group stops, and after how many calls: of each group
+        one is out at a time in such a lane, so one can fail in a step."""
+        for action in self._effects.actions:
+            if (
+                isinstance(action, Tell)
+                and action.event == "group_stopped"
+                and action.fields["group"] == group
+            ):
+                return action.fields["reason"], action.fields["calls"]
+        return None, None
 
     def why(self, message: Message) -> Event:
         """Why an original that nobody got is over."""
         if message.redelivered and message.arrival[1] != message.tag:  # it met its settled entry
             return Event.ACKED_AGAIN
-        return Event.DEDUPLICATED if self._repeats and message.message_id is not None else Event.PURGED
+        repeats = (message.queue, message.arrival) in self._effects.repeated
+        return Event.DEDUPLICATED if repeats else Event.PURGED

@@ -198,7 +198,7 @@ class Tracker:
             case Buried():
                 self._gone(time_us, (record.inbound, record.arrival), step)
             case OpenEntry():
-                self._reopened(time_us, record)
+                self._reopened(time_us, record, step)
             case Taken():
                 for hand in self._hands.pop(record.incarnation, {}).values():
                     self._over(time_us, Event.TAKEN_BACK, hand)
@@ -246,7 +246,7 @@ class Tracker:
             calls=record.calls or None, dispatch_id=record.fingerprint or None, reason=reason or None,
         ))  # fmt: skip
 
-    def _reopened(self, time_us: int, record: OpenEntry) -> None:
+    def _reopened(self, time_us: int, record: OpenEntry, step: Step) -> None:
         """An entry that is not a dispatch: in nobody's hands again, or with other numbers, or only its
         consumer knew of it."""
         place = (record.inbound, record.arrival)
@@ -254,7 +254,8 @@ class Tracker:
         if not record.incarnation:
             hand = self._take(place, record.seq)
             if hand is not None:
-                self._over(time_us, Event.FAILED, hand)
+                reason, calls = step.failure(self.names.groups[record.group])
+                self._over(time_us, Event.FAILED, hand, reason, calls)
             return
         hands = self._hands.setdefault(record.incarnation, {})
         if (known := hands.get(record.seq)) is not None:  # the same copy, with other numbers

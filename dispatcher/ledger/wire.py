@@ -92,7 +92,7 @@ def encode_effects(effects: Effects) -> tuple[Any, ...]:
     ]  # fmt: skip
     owners = {group: owner and tuple(owner) for group, owner in effects.owners.items()}
     rows = {number: each and tuple(each) for number, each in effects.incarnations.items()}
-    return effects.checkpoint, records, actions, owners, rows
+    return effects.checkpoint, records, actions, owners, rows, effects.repeated
 
 
 def _encode_dispatches(copies: list[Any]) -> list[Any]:
@@ -125,8 +125,8 @@ def _encode_dispatch(order: Any) -> tuple[Any, ...]:
 def _encode_action(action: Action, *, every_ack: bool) -> tuple[Any, ...] | None:
     match action:
         case AckInbound(messages):
-            rare = [_FACTS(message) for message in messages if every_ack or not message.attempt]
-            return ("AckInbound", rare) if rare else None
+            rare = [m for m in messages if type(m) is Message and (every_ack or not m.attempt)]
+            return ("AckInbound", [_FACTS(message) for message in rare]) if rare else None
         case Tell(event, fields):
             return "Tell", event, json.dumps(fields, default=str)
         case DeadLetter() | SendAway() | ParkCopy():
@@ -180,8 +180,8 @@ class Decoder:
         return message
 
     def effects(self, encoded: tuple[Any, ...]) -> Effects:
-        checkpoint, records, actions, owners, rows = encoded
-        effects = Effects(checkpoint=checkpoint)
+        checkpoint, records, actions, owners, rows, repeated = encoded
+        effects = Effects(checkpoint=checkpoint, repeated=repeated)
         if records and records[-1][0] == _DISPATCHED_MANY:
             *records, (_, numbers, kept) = records
             records += [(_DISPATCHED, *each, *of) for each, of in zip(numbers, kept, strict=True)]
