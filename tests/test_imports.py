@@ -14,8 +14,11 @@ import dispatcher.client
 @pytest.mark.parametrize(
     ("statement", "spared"),
     [
-        ("import dispatcher.cli", "aio_pika aiohttp pika pydantic redis rich structlog dispatcher.core"),
-        ("import dispatcher.service.process", "aio_pika pika typer"),
+        (
+            "import dispatcher.cli",
+            "aio_pika aiohttp pika pydantic redis rich structlog pyspark pyarrow dispatcher.core",
+        ),
+        ("import dispatcher.service.process", "aio_pika pika typer pyspark"),
         ("from dispatcher.client import GroupConsumer, GroupProducer", "pika pydantic dispatcher.core"),
         (
             "from dispatcher.client import BlockingGroupConsumer, BlockingGroupProducer",

@@ -29,6 +29,7 @@ EDGES = {
     "http",
     "ledger",
     "nodes",
+    "pipeline",
     "redis_store",
     "service",
 }

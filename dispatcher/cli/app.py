@@ -27,6 +27,7 @@ _MODULES: Final = {
     "dead": "dead",
     "replay": "replay",
     "demo": "demo",
+    "pipeline": "pipeline",
     "sim": "sim",
     "config": "config_commands",
 }

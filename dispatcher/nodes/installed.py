@@ -64,7 +64,7 @@ def ensure_installed(say: Callable[[str], None]) -> None:
         if find() is None
     ]
     if missing:
-        install(missing, _as_root(), say)
+        install(missing, as_root(), say)
 
 
 def install(packages: list[str], as_root: list[str] | None, say: Callable[[str], None]) -> None:
@@ -102,7 +102,7 @@ def _how_to_install(packages: list[str]) -> str:
 
 
 @cache
-def _as_root() -> list[str] | None:
+def as_root() -> list[str] | None:
     """The prefix that makes a command run as root without a question, None when there is none."""
     if os.geteuid() == 0:
         return []

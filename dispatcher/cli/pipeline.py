@@ -1,0 +1,90 @@
+"""`dispatcher pipeline`: what a ledger says, computed with Spark."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dispatcher.cli import options
+from dispatcher.cli.output import print_json
+from dispatcher.errors import ConfigurationError
+from dispatcher.units import parse_duration_ms
+
+app = typer.Typer(no_args_is_help=True, help="What a ledger says, computed with Spark (docs/pipeline.md).")
+
+
+def _parse_instant(text: str) -> int:
+    """µs since 1970, UTC unless it says otherwise; a duration is so long ago. Raises typer.BadParameter."""
+    if re.fullmatch(r"[0-9]+(ms|s|m|h|d)", text):
+        return time.time_ns() // 1_000 - parse_duration_ms(text) * 1_000
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is neither a time (2026-01-31T14:00) nor a duration (2h)"
+        ) from None
+    return round((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+
+
+@app.callback()
+def _pipeline() -> None:
+    pass
+
+
+@app.command()
+def run(
+    ledger: Annotated[
+        str, typer.Option("--input", metavar="LEDGER", help="The directory or URL that `ledger.path` names.")
+    ],
+    report: Annotated[Path, typer.Option("--output", metavar="REPORT", help="The directory for the tables.")],
+    since: Annotated[
+        int | None,
+        typer.Option(
+            parser=_parse_instant, metavar="TIME", show_default=False,
+            help="Only what happened since then: 2h (ago), or 2026-01-31T14:00 (UTC).",
+        ),
+    ] = None,
+    until: Annotated[
+        int | None,
+        typer.Option(
+            parser=_parse_instant, metavar="TIME", show_default=False, help="Only what happened before then."
+        ),
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Spark's master; else what spark-submit says, else local[*]."),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:  # fmt: skip
+    """Audit the order of every group, and write what became of every message as tables.
+
+    Fails (1) when order was violated. What the ledger does not have makes it unknown, and is named.
+    """
+    if since is not None and until is not None and since >= until:
+        raise typer.BadParameter("must be later than --since", param_hint="--until")
+    for name in ("pyspark", "pyarrow"):
+        if find_spec(name) is None:
+            raise ConfigurationError(
+                f"{name} is missing: install the extra with `pip install 'dispatcher[pipeline]'`"
+            )
+    # Spark and all that comes with it.
+    from dispatcher.pipeline.gaps import Window
+    from dispatcher.pipeline.progress import StageProgress
+    from dispatcher.pipeline.run import run as run_pipeline
+    from dispatcher.pipeline.session import spark_session
+    from dispatcher.pipeline.summary import as_text
+
+    with spark_session(master) as spark:
+        summary = run_pipeline(spark, ledger, report, Window(since, until), StageProgress(spark))
+    if as_json:
+        print_json(summary)
+    else:
+        print(as_text(summary))
+    if summary["verdict"] == "violated":
+        raise typer.Exit(1)

@@ -1,0 +1,170 @@
+"""Hand-overs, each once: what one record tells, or two of them, written by one leader or by two.
+
+Instants are structs of (turn, time): leaders on several hosts have several clocks, but what a former one told
+came before (`leaderships`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from dispatcher.ledger.schema import HAND_OVER_ENDS, Event
+from dispatcher.pipeline.gaps import END_OF_TIME_US, Gap, GapKind
+from dispatcher.pipeline.leaderships import Leadership
+
+#: What names a hand-over.
+KEY: Final = ("lane", "incarnation", "seq")
+#: What names a message.
+MESSAGE: Final = ("lane", "inbound", "arrival_epoch", "arrival")
+OPEN: Final = "open"
+_ENDS: Final = [*sorted(HAND_OVER_ENDS), Event.VANISHED]
+#: What a later leader's record of an end does not know.
+_KNOWN_AT_BEGINNING: Final = (
+    "inbound", "arrival_epoch", "arrival", "queue", "group", "group_seq", "epoch", "consumer", "attempt",
+    "dispatch_id", "size", "cost", "received_at", "dispatched_at", "committed_at", "confirmed_at",
+    "wait_cause",
+)  # fmt: skip
+_CARRIED: Final = ("turn", "writer", "ordinal", "calls", "reason")
+
+
+def instant(turn: Column, time: Column) -> Column:
+    """A place in a lane's time."""
+    return F.struct(turn.alias("turn"), time.alias("time"))
+
+
+def hand_overs(
+    spark: SparkSession, records: DataFrame, leaderships: list[Leadership], gaps: list[Gap]
+) -> DataFrame:
+    """One row for each hand-over.
+
+    `outcome` is the event that ended it, or `open`. `began` is an instant by which its consumer had it;
+    `ended` is one until which it surely did: the end, or without one what the ledger still proves.
+    """
+    of_hand_overs = records.where(F.col("seq").isNotNull() & F.col("incarnation").isNotNull())
+    ends = of_hand_overs.where(F.col("event").isin(_ENDS))
+    if len(leaderships) > len({each.lane for each in leaderships}):
+        ends = _first_ends(ends)
+    opens = of_hand_overs.where(F.col("event") == Event.DISPATCHED).select(
+        *KEY, *_CARRIED, *_KNOWN_AT_BEGINNING
+    )
+    is_whole = F.col("dispatched_at").isNotNull()
+    whole = _shape(ends.where(is_whole), F.col("turn"), F.col("dispatched_at"))
+    partial = _completed(spark, ends.where(~is_whole), opens, gaps)
+    unended = _unended(spark, opens.join(ends.select(*KEY), [*KEY], "left_anti"), gaps)
+    return whole.unionByName(partial).unionByName(unended)
+
+
+def _first_ends(ends: DataFrame) -> DataFrame:
+    """Without what a consumer settled once more for a later leader: only incarnations that saw two of them
+    can have done that, with numbers that both tell of."""
+    spans = ends.groupBy("lane", "incarnation", "turn").agg(
+        F.min("seq").alias("lowest"), F.max("seq").alias("highest")
+    )
+    later = Window.partitionBy("lane", "incarnation").orderBy("turn").rowsBetween(
+        Window.currentRow + 1, Window.unboundedFollowing
+    )  # fmt: skip
+    shared = (
+        spans.withColumn("lowest_later", F.min("lowest").over(later))
+        .where(F.col("lowest_later") <= F.col("highest"))
+        .groupBy("lane", "incarnation")
+        .agg(F.min("lowest_later").alias("from_seq"))
+    )
+    marked = ends.join(F.broadcast(shared), ["lane", "incarnation"], "left")
+    may_repeat = F.col("from_seq").isNotNull() & (F.col("seq") >= F.col("from_seq"))
+    told = Window.partitionBy(*KEY).orderBy("turn", "ordinal")
+    again = marked.where(may_repeat).withColumn("nth", F.row_number().over(told)).where("nth = 1")
+    single = marked.where(~F.coalesce(may_repeat, F.lit(False)))
+    return single.drop("from_seq").unionByName(again.drop("from_seq", "nth"))
+
+
+def _shape(found: DataFrame, began_turn: Column, began_at: Column) -> DataFrame:
+    return found.select(
+        *KEY, *_CARRIED, *_KNOWN_AT_BEGINNING, F.col("event").alias("outcome"),
+        F.col("time").alias("ended_at"), began_turn.alias("began_turn"),
+        instant(began_turn, began_at).alias("began"), instant(F.col("turn"), F.col("time")).alias("ended"),
+    )  # fmt: skip
+
+
+def _completed(spark: SparkSession, ends: DataFrame, opens: DataFrame, gaps: list[Gap]) -> DataFrame:
+    """Ends of what another leader handed over, or of what was handed over while records were dropped."""
+    begun = opens.select(
+        *KEY,
+        F.col("turn").alias("open_turn"),
+        *(F.col(name).alias(f"open_{name}") for name in _KNOWN_AT_BEGINNING),
+    )
+    numbers = ("group_seq", "epoch")  # both or none: they may have been given anew
+    both = ends.join(begun, [*KEY], "left")
+    filled = both.select(
+        *KEY, *_CARRIED, "event", "time", "open_turn",
+        *(F.coalesce(F.col(name), F.col(f"open_{name}")).alias(name)
+          for name in _KNOWN_AT_BEGINNING if name not in numbers),
+        *(F.when(F.col("epoch").isNull(), F.col(f"open_{name}")).otherwise(F.col(name)).alias(name)
+          for name in numbers),
+    )  # fmt: skip
+    dropped = [gap for gap in gaps if gap.kind is GapKind.DROPPED]
+    if dropped:
+        known_again = gap_spans(spark, dropped)
+        conditions = (
+            (F.col("lane") == F.col("gap_lane")) & (F.col("turn") == F.col("until.turn"))
+            & (F.col("until.time") <= F.col("time"))
+        )  # fmt: skip
+        others = filled.columns
+        filled = (
+            filled.join(F.broadcast(known_again), conditions, "left")
+            .groupBy(*others)
+            .agg(F.max("until.time").alias("known_again"))
+        )
+    else:
+        filled = filled.withColumn("known_again", F.lit(None).cast("timestamp"))
+    began_turn = F.coalesce(F.col("open_turn"), F.col("turn"))
+    # It was in its consumer's hands when its leader began, or when records were made again.
+    start = F.timestamp_micros(F.lit(0))
+    began_at = F.coalesce(F.col("dispatched_at"), F.col("known_again"), start)
+    return _shape(filled, began_turn, began_at)
+
+
+def _unended(spark: SparkSession, opens: DataFrame, gaps: list[Gap]) -> DataFrame:
+    """What has no end: it lasts until its leadership is over, or until what may hide its end."""
+    once = opens.dropDuplicates([*KEY])
+    began = instant(F.col("turn"), F.col("dispatched_at"))
+    end = F.timestamp_micros(F.lit(END_OF_TIME_US))
+    # A later leader would have told its end, if it had known of it.
+    until = instant(F.col("turn"), end)
+    hiding = [gap for gap in gaps if gap.kind not in (GapKind.BEGINS, GapKind.GOES_ON)]
+    if hiding:
+        ends = gap_spans(spark, hiding)
+        conditions = (F.col("lane") == F.col("gap_lane")) & (F.col("until") > F.col("began"))
+        columns = once.columns
+        once = (
+            once.withColumn("began", began)
+            .join(F.broadcast(ends), conditions, "left")
+            .groupBy(*columns)
+            .agg(F.min("since").alias("hidden_since"))
+        )
+        until = F.least(until, F.coalesce(F.col("hidden_since"), until))
+    return once.select(
+        *KEY, *_CARRIED, *_KNOWN_AT_BEGINNING, F.lit(OPEN).alias("outcome"),
+        F.lit(None).cast("timestamp").alias("ended_at"), F.col("turn").alias("began_turn"),
+        began.alias("began"), F.greatest(until, began).alias("ended"),
+    )  # fmt: skip
+
+
+def gap_spans(spark: SparkSession, gaps: list[Gap]) -> DataFrame:
+    """Gaps as a table: `gap_lane`, `since`, `until`, `gap_text`."""
+    table = pa.table({
+        "gap_lane": pa.array([gap.lane for gap in gaps], pa.string()),
+        "gap_text": pa.array([gap.text for gap in gaps], pa.string()),
+        "since_turn": pa.array([gap.since[0] for gap in gaps], pa.int32()),
+        "since_us": pa.array([gap.since[1] for gap in gaps], pa.int64()),
+        "until_turn": pa.array([gap.until[0] for gap in gaps], pa.int32()),
+        "until_us": pa.array([gap.until[1] for gap in gaps], pa.int64()),
+    })  # fmt: skip
+    return spark.createDataFrame(table).select(
+        "gap_lane", "gap_text",
+        instant(F.col("since_turn"), F.timestamp_micros("since_us")).alias("since"),
+        instant(F.col("until_turn"), F.timestamp_micros("until_us")).alias("until"),
+    )  # fmt: skip

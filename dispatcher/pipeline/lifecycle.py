@@ -1,0 +1,136 @@
+"""One row for each message: when it reached which stage, what it waited for, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from dispatcher.ledger.schema import Event, WaitCause
+from dispatcher.pipeline.hand_overs import MESSAGE, OPEN
+from dispatcher.pipeline.leaderships import Leadership
+from dispatcher.pipeline.ledger_reading import micros
+
+#: Records about a message that is in nobody's hands, in the order in which the last one counts.
+_OUTCOMES: Final = (
+    Event.DEAD_LETTERED, Event.DROPPED, Event.MOVED, Event.PURGED, Event.DEDUPLICATED, Event.VANISHED,
+)  # fmt: skip
+_ABOUT: Final = (*_OUTCOMES, Event.RECEIVED, Event.PARKED)
+WAITING: Final = "waiting"
+#: Back in its queue, because its leader is gone: the next one receives it as another arrival.
+RETURNED: Final = "returned"
+#: Durations, in µs, null where they would compare two hosts' clocks.
+WAITS: Final = tuple(f"wait_{cause}_us" for cause in WaitCause)
+
+
+def with_durations(hand_overs: DataFrame) -> DataFrame:
+    """Hand-overs with `wait_us`, `commit_us`, `confirm_us` and `process_us`; of a retry the wait begins when
+    the hand-over before ended, which only its message's other rows know: null."""
+    one_clock = F.col("began_turn") == F.col("turn")
+    is_first = F.col("attempt") == 1
+    return hand_overs.withColumns({
+        "wait_us": F.when(is_first, _spent("received_at", "dispatched_at")),
+        "commit_us": _spent("dispatched_at", "committed_at"),
+        "confirm_us": _spent("committed_at", "confirmed_at"),
+        "process_us": F.when(one_clock, _spent("committed_at", "ended_at")),
+    })  # fmt: skip
+
+
+def _spent(since: str, until: str) -> Column:
+    spent = micros(until) - micros(since)
+    return F.when(spent >= 0, spent)
+
+
+def lifecycle(hand_overs: DataFrame, records: DataFrame, leaderships: Iterable[Leadership]) -> DataFrame:
+    """From hand-overs, and the records about messages in nobody's hands."""
+    known = F.col("inbound").isNotNull() & F.col("arrival").isNotNull()
+    handed = hand_overs.where(known).select(
+        *MESSAGE, "group", "size", "cost", "received_at", "dispatched_at", "committed_at", "confirmed_at",
+        "ended_at", "outcome", "attempt", "calls", "consumer", "wait_cause", "turn", "began_turn", "epoch",
+        "group_seq", "reason", F.col("began.turn").alias("order_turn"), F.col("seq").alias("order_seq"),
+    )  # fmt: skip
+    about = records.where(F.col("event").isin([*_ABOUT]) & F.col("seq").isNull() & known).select(
+        *MESSAGE, "group", "size", "cost", "received_at",
+        F.when(F.col("event").isin([*_OUTCOMES]), F.struct("turn", "time", "event", "reason")).alias("gone"),
+        F.when(F.col("event") == Event.PARKED, F.col("time")).alias("parked_at"),
+        F.col("turn").alias("received_turn"),
+    )  # fmt: skip
+    rows = handed.unionByName(about, allowMissingColumns=True)
+    return _shown(leaderships, rows.groupBy(*MESSAGE).agg(
+        F.max("group").alias("group"), F.max("size").alias("size"), F.max("cost").alias("cost"),
+        F.min("received_at").alias("received_at"),
+        F.sort_array(F.collect_list(F.when(F.col("outcome").isNotNull(), F.struct(
+            "order_turn", "attempt", "dispatched_at", "committed_at", "confirmed_at", "ended_at", "outcome",
+            "consumer", "wait_cause", "calls", "turn", "began_turn", "reason", "order_seq",
+        )))).alias("hands"),
+        F.min("parked_at").alias("parked_at"), F.count("parked_at").alias("times_parked"),
+        F.max("gone").alias("gone"), F.max("received_turn").alias("received_turn"),
+    ))  # fmt: skip
+
+
+def _shown(leaderships: Iterable[Leadership], messages: DataFrame) -> DataFrame:
+    hands = F.col("hands")
+    size = F.size(hands)
+    first, last = hands[0], F.when(size > 0, F.element_at(hands, -1))
+    first = F.when(size > 0, first)
+    outcome = (
+        F.when(last["outcome"] == Event.SETTLED, Event.SETTLED)
+        .when(F.col("gone").isNotNull(), F.col("gone.event"))
+        .when(size > 0, F.coalesce(last["outcome"], F.lit(OPEN)))
+        .when(_leads(leaderships), WAITING)
+        .otherwise(RETURNED)
+    )
+    ended_at = F.when(last["outcome"] == Event.SETTLED, last["ended_at"]).otherwise(
+        F.coalesce(F.col("gone.time"), F.when(last["outcome"] != Event.TAKEN_BACK, last["ended_at"]))
+    )
+    ended_turn = F.when(last["outcome"] == Event.SETTLED, last["turn"]).otherwise(
+        F.coalesce(F.col("gone.turn"), last["turn"])
+    )
+    one_clock = ended_turn == first["began_turn"]
+    total = micros(ended_at) - micros("received_at")
+    return messages.select(
+        *MESSAGE, "group", "size", "cost", "received_at", "parked_at", "times_parked",
+        first["dispatched_at"].alias("first_dispatched_at"), last["dispatched_at"].alias("dispatched_at"),
+        last["committed_at"].alias("committed_at"), last["confirmed_at"].alias("confirmed_at"),
+        ended_at.alias("ended_at"), outcome.alias("outcome"),
+        F.coalesce(last["reason"], F.col("gone.reason")).alias("reason"),
+        size.alias("hand_overs"), last["attempt"].alias("attempts"),
+        F.aggregate(hands, F.lit(0), lambda all, hand: all + F.coalesce(hand["calls"], F.lit(0))).alias(
+            "calls"
+        ),
+        F.array_distinct(F.transform(hands, lambda hand: hand["consumer"])).alias("consumers"),
+        *_waits(hands), F.when(one_clock & (total >= 0), total).alias("total_us"),
+    )  # fmt: skip
+
+
+def _leads(leaderships: Iterable[Leadership]) -> Column:
+    """Whether who received a message may still hold it."""
+    last = {each.lane: each for each in sorted(leaderships, key=lambda each: each.turn)}
+    leads = F.lit(False)
+    for lane, leadership in last.items():
+        if leadership.ended is None:
+            leads |= (F.col("lane") == lane) & (F.col("received_turn") == leadership.turn)
+    return leads
+
+
+def _waits(hands: Column) -> list[Column]:
+    """For each cause the sum over the hand-overs that waited for it last. The first one's wait begins when
+    the message was received (if it was parked: before that), a later one's when the one before ended."""
+
+    def waited(place: Column, hand: Column) -> Column:
+        before = F.when(place > 0, F.element_at(hands, F.greatest(place, F.lit(1))))
+        since = F.when(place > 0, before["ended_at"]).otherwise(F.col("received_at"))
+        one_clock = F.coalesce(before["turn"], hand["began_turn"]) == hand["began_turn"]
+        spent = micros(hand["dispatched_at"]) - micros(since)
+        return F.when(one_clock & (spent > 0), spent).otherwise(F.lit(0))
+
+    def of(cause: WaitCause) -> Column:
+        spent = F.transform(
+            hands,
+            lambda hand, place: F.when(hand["wait_cause"] == cause, waited(place, hand)).otherwise(F.lit(0)),
+        )
+        return F.aggregate(spent, F.lit(0).cast("bigint"), lambda all, one: all + one)
+
+    return [of(cause).alias(name) for cause, name in zip(WaitCause, WAITS, strict=True)]

@@ -1,0 +1,252 @@
+"""Was order kept, and did no two consumers have one group at a time: exact, for every group.
+
+The rules are those of docs/ledger.md. Every group is screened in one sort of its hand-overs. Only those with
+something remarkable (a move, several inbound queues, a step back) go through `violations`, which finds each
+hand-over that broke a rule, with the one against which it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from dispatcher.pipeline.gaps import BOUNDARIES, Gap
+from dispatcher.pipeline.hand_overs import MESSAGE, OPEN, gap_spans, instant
+from dispatcher.pipeline.leaderships import GROUPS_MOVING, Leadership
+
+GROUP: Final = ("lane", "group")
+KEPT, VIOLATED, UNKNOWN = "kept", "violated", "unknown"
+#: What evidence says of each of the two hand-overs.
+EVIDENCE: Final = (
+    "arrival_epoch", "arrival", "epoch", "group_seq", "attempt", "consumer", "incarnation", "seq",
+    "dispatched_at", "ended_at", "outcome", "writer", "ordinal",
+)  # fmt: skip
+_NUMBERS: Final = ("epoch", "group_seq", "turn", "ordinal")
+_BEFORE: Final = (Window.unboundedPreceding, -1)
+_SO_FAR: Final = (Window.unboundedPreceding, Window.currentRow)
+
+
+def judged(hand_overs: DataFrame) -> DataFrame:
+    """Those that order is promised for. Number 0 under an epoch is that of a lane that does not group."""
+    is_ungrouped = (F.col("group_seq") == 0) & (F.col("epoch") > 0)
+    kept = hand_overs.where(F.col("group").isNotNull() & ~F.coalesce(is_ungrouped, F.lit(False)))
+    return kept.withColumn("place", F.struct("arrival_epoch", "arrival"))
+
+
+def _has_numbers() -> Column:
+    return F.coalesce(F.col("group_seq") > 0, F.lit(False)) & F.col("inbound").isNotNull()
+
+
+def screened(found: DataFrame) -> DataFrame:
+    """Each hand-over of `judged` with what its group's rows before it say: `is_remarkable`, `is_linked`."""
+    by_group = Window.partitionBy(*GROUP).orderBy(*_NUMBERS)
+    before = by_group.rowsBetween(*_BEFORE)
+    longest = F.max(F.struct("ended", "incarnation")).over(before)
+    lagged = {
+        name: F.lag(name).over(by_group) for name in ("epoch", "group_seq", "place", "began", "inbound")
+    }
+    overlaps = (longest["incarnation"] != F.col("incarnation")) & (longest["ended"] > F.col("began"))
+    remarkable = (
+        overlaps
+        | (lagged["place"] > F.col("place"))
+        | (lagged["began"] > F.col("began"))
+        | (lagged["inbound"] != F.col("inbound"))
+    )
+    linked = (lagged["epoch"] == F.col("epoch")) & (F.col("group_seq") <= lagged["group_seq"] + 1)
+    return found.withColumns({
+        "is_remarkable": F.coalesce(remarkable, F.lit(False)) | ~_has_numbers(),
+        "is_linked": F.coalesce(linked, F.lit(False)),
+        "is_missing": F.coalesce(
+            (lagged["epoch"] == F.col("epoch")) & (F.col("group_seq") > lagged["group_seq"] + 1), F.lit(False)
+        ),
+        "former_began": lagged["began"],
+    })  # fmt: skip
+
+
+def violations(spark: SparkSession, found: DataFrame, leaderships: Iterable[Leadership]) -> DataFrame:
+    """One row for each hand-over of `judged` that broke a rule, and which rule: `order` or `overlap`.
+
+    Columns: lane, group, inbound, rule, then EVIDENCE of the hand-over, and of its witness with `other_`.
+    """
+    numbered = found.where(_has_numbers()).withColumn("evidence", F.struct(*EVIDENCE))
+    plain = _without_released(numbered)
+    order = _order_violations(plain).select(*_shown("order"))
+    overlap = _overlaps(found.withColumn("evidence", F.struct(*EVIDENCE)))
+    return order.unionByName(_not_permitted(spark, overlap, leaderships).select(*_shown("overlap")))
+
+
+def _shown(rule: str) -> list[Column]:
+    own = [F.col(f"evidence.{name}").alias(name) for name in EVIDENCE]
+    other = [F.col(f"witness.{name}").alias(f"other_{name}") for name in EVIDENCE]
+    return [F.col("lane"), F.col("group"), F.col("inbound"), F.lit(rule).alias("rule"), *own, *other]
+
+
+def _without_released(found: DataFrame) -> DataFrame:
+    """Marks what an operator released after it had failed: `was_released` itself, `is_released` before."""
+    failed = found.where("outcome = 'failed'").groupBy(*MESSAGE).agg(F.min("ended").alias("failed"))
+    last = found.join(failed.select(*MESSAGE), [*MESSAGE], "left_semi")
+    failed = failed.join(last.groupBy(*MESSAGE).agg(F.max("began").alias("last_began")), [*MESSAGE])
+    return found.join(failed, [*MESSAGE], "left").withColumns({
+        "was_released": F.coalesce(F.col("failed") <= F.col("began"), F.lit(False)),
+        "is_released": F.coalesce(
+            (F.col("outcome") == "failed") & (F.col("last_began") >= F.col("ended")), F.lit(False)
+        ),
+    }).drop("failed", "last_began")  # fmt: skip
+
+
+def _order_violations(found: DataFrame) -> DataFrame:
+    """What was handed over after a later message of its group and queue. What one incarnation had is taken
+    back at one moment, so of its own hand-overs none was taken back in time."""
+    of_queue = Window.partitionBy(*GROUP, "inbound").orderBy(*_NUMBERS).rowsBetween(*_BEFORE)
+    of_one = Window.partitionBy(*GROUP, "inbound", "incarnation").orderBy(*_NUMBERS).rowsBetween(*_BEFORE)
+    here = F.struct(F.col("place"), F.col("evidence"))
+    counts = ~F.col("is_released")
+    is_final = counts & (F.col("outcome") != "taken_back")
+    latest = F.max(F.when(is_final, here)).over(of_queue)
+    own = F.max(F.when(counts, here)).over(of_one)
+    marked = found.withColumn("latest", F.greatest(latest, own))
+    wrong = marked.where((F.col("latest.place") > F.col("place")) & ~F.col("was_released"))
+    return wrong.withColumn("witness", F.col("latest.evidence"))
+
+
+def _overlaps(found: DataFrame) -> DataFrame:
+    """What began while another incarnation had something of the group.
+
+    The witness is, of the hand-overs of others that began before, the one that ended last. To find it also
+    where the one that ended last of all is the incarnation's own, rows are cut into stretches over which the
+    same incarnation's ends last: the best of all others is that of the stretch before, or within this one.
+    """
+    by_group = Window.partitionBy(*GROUP).orderBy("began", *_NUMBERS)
+    best = F.struct("ended", "incarnation", "evidence", "began")
+    marked = found.withColumn("best", F.max(best).over(by_group.rowsBetween(*_SO_FAR)))
+    marked = marked.withColumn("former", F.lag("best").over(by_group))
+    turns = F.coalesce(F.col("former.incarnation") != F.col("best.incarnation"), F.lit(False))
+    marked = marked.withColumn("stretch", F.sum(turns.cast("int")).over(by_group.rowsBetween(*_SO_FAR)))
+    inside = Window.partitionBy(*GROUP, "stretch").orderBy("began", *_NUMBERS).rowsBetween(*_SO_FAR)
+    others = F.max(F.when(F.col("incarnation") != F.col("best.incarnation"), best)).over(inside)
+    # At a stretch's first row `former` is the best of all rows before it, and another incarnation's.
+    earlier = F.first(F.col("former")).over(inside)
+    marked = marked.withColumn("second", F.greatest(others, earlier))
+    marked = marked.withColumn("former_second", F.lag("second").over(by_group))
+    is_own = F.col("former.incarnation") == F.col("incarnation")
+    marked = marked.withColumn("rival", F.when(is_own, F.col("former_second")).otherwise(F.col("former")))
+    is_over = (F.col("rival.ended") > F.col("began")) & (F.col("rival.incarnation") != F.col("incarnation"))
+    return marked.where(is_over & (F.col("ended") > F.col("began"))).withColumn(
+        "witness", F.col("rival.evidence")
+    )
+
+
+def _not_permitted(spark: SparkSession, overlaps: DataFrame, leaderships: Iterable[Leadership]) -> DataFrame:
+    """Without those that a move with `pause: none` permits, begun between the two."""
+    moves = [
+        (each.lane, each.turn, fact.time_us)
+        for each in leaderships for fact in each.facts
+        if fact.event == GROUPS_MOVING and fact.detail.get("pause") == "none"
+    ]  # fmt: skip
+    loose = [(each.lane, each.turn) for each in leaderships if each.options.get("rebalance_pause") == "none"]
+    if loose:
+        table = pa.table({
+            "lane": [lane for lane, _ in loose],
+            "loose_turn": pa.array([turn for _, turn in loose], pa.int32()),
+        })  # fmt: skip
+        allowed = spark.createDataFrame(table)
+        same = (overlaps["lane"] == allowed["lane"]) & (F.col("began.turn") == F.col("loose_turn"))
+        overlaps = overlaps.join(F.broadcast(allowed), same, "left_anti")
+    if moves:
+        table = pa.table({
+            "move_lane": [lane for lane, _, _ in moves],
+            "move_turn": pa.array([turn for _, turn, _ in moves], pa.int32()),
+            "move_us": pa.array([time_us for _, _, time_us in moves], pa.int64()),
+        })  # fmt: skip
+        moved = spark.createDataFrame(table).withColumn(
+            "moved", instant(F.col("move_turn"), F.timestamp_micros("move_us"))
+        )
+        between = (
+            (F.col("lane") == F.col("move_lane")) & (F.col("rival.began") <= F.col("moved"))
+            & (F.col("moved") <= F.col("began"))
+        )  # fmt: skip
+        overlaps = overlaps.join(F.broadcast(moved), between, "left_anti")
+    return overlaps
+
+
+def unknowns(
+    spark: SparkSession, marked: DataFrame, leaderships: Iterable[Leadership], gaps: list[Gap]
+) -> DataFrame:
+    """Of which groups something may be missing, and why: lane, group, because.
+
+    A hand-over that nobody recorded has numbers between two that do not follow each other, or behind the last
+    ones, and was handed over between these: then a gap must have been there.
+    """
+    found = _doubtful(spark, marked, leaderships)
+    real = [gap for gap in gaps if gap.kind not in BOUNDARIES]
+    if not real:
+        return found
+    spans = F.broadcast(gap_spans(spark, real))
+    began = F.col("began")
+    between = marked.where("not is_linked").select(
+        *GROUP, F.col("former_began").alias("hole_since"), began.alias("hole_until")
+    )
+    nothing = F.lit(None).cast(marked.schema["began"].dataType)
+    last = marked.groupBy(*GROUP).agg(F.max("began").alias("hole_since"))
+    behind = last.withColumn("hole_until", nothing)
+    unended = marked.where(F.col("outcome") == OPEN).select(
+        *GROUP, F.col("ended").alias("hole_since"), nothing.alias("hole_until")
+    )
+    holes = between.unionByName(behind).unionByName(unended)
+    hidden = holes.join(
+        spans,
+        (F.col("lane") == F.col("gap_lane"))
+        & (F.col("hole_since").isNull() | (F.col("hole_since") < F.col("until")))
+        & (F.col("hole_until").isNull() | (F.col("hole_until") > F.col("since"))),
+    )
+    return found.unionByName(hidden.select(*GROUP, F.col("gap_text").alias("because")))
+
+
+def _doubtful(spark: SparkSession, marked: DataFrame, leaderships: Iterable[Leadership]) -> DataFrame:
+    """Groups with hand-overs that say themselves that something is missing."""
+    last = {each.lane: each.turn for each in sorted(leaderships, key=lambda each: each.turn)}
+    lanes = spark.createDataFrame(pa.table({
+        "lane": pa.array(list(last), pa.string()), "last_turn": pa.array(list(last.values()), pa.int32()),
+    }))  # fmt: skip
+    goes_back = (F.col("dispatched_at") > F.col("ended_at")) & (F.col("began_turn") == F.col("turn"))
+    why = (
+        F.when(F.col("is_missing"), F.lit("a number of an epoch is missing"))
+        .when(~_has_numbers(), F.lit("only its consumer knew of a hand-over: it has no numbers"))
+        .when(goes_back, F.lit("its leader's clock went back"))
+        .when(
+            (F.col("outcome") == OPEN) & (F.col("turn") < F.col("last_turn")),
+            F.lit("a hand-over has no end, and a later leader does not know of it"),
+        )
+    )
+    return (
+        marked.join(F.broadcast(lanes), "lane").withColumn("because", why)
+        .where("because is not null").select(*GROUP, "because")
+    )  # fmt: skip
+
+
+def audit(marked: DataFrame, violations: DataFrame, unknowns: DataFrame) -> DataFrame:
+    """One row for each group, with its verdict."""
+    groups = marked.groupBy(*GROUP).agg(
+        F.count("*").alias("hand_overs"),
+        F.countDistinct("incarnation").alias("incarnations"),
+        F.sum((F.col("outcome") == OPEN).cast("int")).alias("open"),
+        F.min("began.time").alias("first_at"),
+        F.max(F.coalesce("ended_at", "began.time")).alias("last_at"),
+    )
+    broken = violations.groupBy(*GROUP).agg(
+        F.sum((F.col("rule") == "order").cast("int")).alias("disorders"),
+        F.sum((F.col("rule") == "overlap").cast("int")).alias("overlaps"),
+    )
+    doubts = unknowns.groupBy(*GROUP).agg(F.min("because").alias("because"))
+    is_broken = F.col("disorders").isNotNull()
+    verdict = F.when(is_broken, VIOLATED).when(F.col("because").isNotNull(), UNKNOWN).otherwise(KEPT)
+    return (
+        groups.join(broken, [*GROUP], "left")
+        .join(doubts, [*GROUP], "left")
+        .withColumn("verdict", verdict)
+        .fillna(0, ["disorders", "overlaps"])
+    )

@@ -1,0 +1,64 @@
+"""Where results go: tables as Parquet, and `summary.json`, which is there only when all of them are."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+
+from dispatcher.errors import ConfigurationError
+
+SUMMARY: Final = "summary.json"
+_LOCK: Final = ".lock"
+#: Of a report. Anything else in a folder says that it is somebody else's.
+TABLES: Final = ("files", "gaps", "hand_overs", "lifecycle", "violations", "groups")
+
+
+class ReportFolder:
+    """A folder of ours on a disk that all of Spark's machines see."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def table(self, name: str) -> str:
+        return (self.path / name).absolute().as_uri()
+
+    def write(self, name: str, table: DataFrame, *by: str) -> None:
+        """Write a table, in place of a former one; `by` are the columns that its folders name."""
+        table.write.partitionBy(*by).option("compression", "zstd").mode("overwrite").parquet(self.table(name))
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Write the summary: from now on the report is whole."""
+        unfinished = self.path / f".{SUMMARY}"
+        unfinished.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+        unfinished.replace(self.path / SUMMARY)
+
+
+@contextlib.contextmanager
+def report_folder(path: Path) -> Iterator[ReportFolder]:
+    """The folder, made if need be, and ours alone meanwhile. Raises ConfigurationError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        strange = sorted(each.name for each in path.iterdir() if each.name not in (*TABLES, SUMMARY, _LOCK))
+        strange = [name for name in strange if name != f".{SUMMARY}"]
+        if strange:
+            raise ConfigurationError(
+                f"{path}: has other things in it ({strange[0]}): name a directory of its own for the report"
+            )
+        lock = (path / _LOCK).open("w")
+    except OSError as problem:
+        raise ConfigurationError(f"{path}: can't be written to: {problem.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigurationError(
+                f"{path}: another run writes its report there: wait for it, or name another directory"
+            ) from None
+        (path / SUMMARY).unlink(missing_ok=True)
+        yield ReportFolder(path)

@@ -1,0 +1,200 @@
+"""The batch run: reads a ledger, calls the transforms, writes their tables."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Collection, Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dispatcher.errors import ConfigurationError
+from dispatcher.pipeline import order_audit
+from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, Window, find_gaps
+from dispatcher.pipeline.hand_overs import hand_overs
+from dispatcher.pipeline.leaderships import Leadership, leaderships
+from dispatcher.pipeline.ledger_files import Found, find_files
+from dispatcher.pipeline.ledger_reading import (
+    read_extents,
+    read_facts,
+    read_missing_times,
+    read_records,
+    within,
+)
+from dispatcher.pipeline.lifecycle import lifecycle, with_durations
+from dispatcher.pipeline.report_folder import ReportFolder, report_folder
+from dispatcher.pipeline.summary import summarise
+
+#: Wraps what is done under a name, for whoever watches.
+Stage = Callable[[str], contextlib.AbstractContextManager[None]]
+#: A file's records may be older than its day, and it may be written somewhat after it.
+_MARGIN: Final = timedelta(days=1)
+#: Sorted in about 100 MB. Few records are sorted before a second core has begun.
+_RECORDS_PER_PART: Final = 250_000
+_FEW_RECORDS: Final = 50_000
+
+
+def run(spark: SparkSession, ledger: str, report: Path, window: Window, stage: Stage) -> dict[str, Any]:
+    """All jobs, in order; returns the summary. Raises ConfigurationError."""
+    days = [_day(us) for us in (window.since_us, window.until_us)]
+    found = find_files(
+        ledger,
+        days[0] - _MARGIN if days[0] else None,
+        days[1] + _MARGIN if days[1] else None,
+    )
+    _divide_work(spark, found)
+    with report_folder(report) as folder, _clear_errors():
+        job = _Job(spark, folder, ledger, found, window)
+        with stage("reading leaderships"):
+            job.read()
+        with stage("hand-overs"):
+            job.write_hand_overs()
+        with stage("lifecycle"):
+            job.write_lifecycle()
+        with stage("order audit"):
+            job.write_audit()
+        with stage("summary"):
+            summary = summarise(job.tables(), found, job.gaps, ledger, window)
+            folder.finish(summary)
+        return summary
+
+
+def _divide_work(spark: SparkSession, found: Found) -> None:
+    """As many parts as fit into memory, and keep all cores busy; what the user has set is left so."""
+    name = "spark.sql.shuffle.partitions"
+    if not spark.sparkContext.getConf().contains(name):
+        records = sum(file.last - file.first + 1 for file in found.files)
+        cores = spark.sparkContext.defaultParallelism if records > _FEW_RECORDS else 1
+        spark.conf.set(name, max(cores, -(-records // _RECORDS_PER_PART)))
+
+
+class _Job:
+    """What the stages of a run hand on."""
+
+    def __init__(
+        self, spark: SparkSession, folder: ReportFolder, ledger: str, found: Found, window: Window
+    ) -> None:
+        self.spark, self.folder, self.found, self.window = spark, folder, found, window
+        self.all_records = read_records(spark, ledger, found)
+        self.records = within(self.all_records, window)
+        self.leaderships: list[Leadership] = []
+        self.gaps: list[Gap] = []
+
+    def read(self) -> None:
+        """Who led when, and what is missing."""
+        facts, extents = read_facts(self.all_records), read_extents(self.all_records)
+        self.leaderships = leaderships(self.found, facts, extents)
+        times = read_missing_times(self.spark, self.all_records, self.leaderships)
+        gaps = find_gaps(self.leaderships, self.found.bad, times, self.window)
+        self.gaps = [gap for gap in gaps if _overlaps(gap, self.window)]
+        self.folder.write("files", _files_table(self.spark, self.found))
+        self.folder.write("gaps", _gaps_table(self.spark, self.gaps))
+
+    def write_hand_overs(self) -> None:
+        found = hand_overs(self.spark, self.records, self.leaderships, self.gaps)
+        self.folder.write("hand_overs", with_durations(found), "lane")
+
+    def write_lifecycle(self) -> None:
+        self.folder.write(
+            "lifecycle", lifecycle(self._read("hand_overs"), self.records, self.leaderships), "lane"
+        )
+
+    def write_audit(self) -> None:
+        found = order_audit.judged(self._read("hand_overs"))
+        marked = order_audit.screened(found).persist(StorageLevel.DISK_ONLY)
+        try:
+            remarkable = marked.where("is_remarkable").select(*order_audit.GROUP).distinct()
+            closer = found.join(remarkable, [*order_audit.GROUP], "left_semi")
+            broken = order_audit.violations(self.spark, closer, self.leaderships)
+            self.folder.write("violations", broken)
+            unknowns = order_audit.unknowns(self.spark, marked, self.leaderships, self.gaps)
+            groups = order_audit.audit(marked, self._read("violations"), unknowns)
+            self.folder.write("groups", groups)
+        finally:
+            marked.unpersist()
+
+    def tables(self) -> dict[str, DataFrame]:
+        return {name: self._read(name) for name in ("hand_overs", "lifecycle", "violations", "groups")}
+
+    def _read(self, name: str) -> DataFrame:
+        return self.spark.read.parquet(self.folder.table(name))
+
+
+@contextlib.contextmanager
+def _clear_errors() -> Iterator[None]:
+    """What Spark can't read or write, in one line."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as problem:
+        text = str(problem)
+        file = re.search(r"file:(/[^\s,]+)|([a-z0-9]+://[^\s,]+\.parquet)", text)
+        if "FAILED_READ_FILE" in text or "FileNotFound" in text or "ParquetDecoding" in text:
+            name = (file[1] or file[2]) if file else "a file of the ledger"
+            raise ConfigurationError(
+                f"{name}: can't be read: it is damaged, or was deleted meanwhile; run again without it"
+            ) from None
+        if "No space left" in text:
+            raise ConfigurationError(
+                "no space left on the disk for the report, or for Spark's own files"
+            ) from None
+        raise
+
+
+def _day(time_us: int | None) -> date | None:
+    return datetime.fromtimestamp(time_us / 1e6, UTC).date() if time_us is not None else None
+
+
+def _overlaps(gap: Gap, window: Window) -> bool:
+    """Whether a gap may hide something of the window; a leadership without records has no times."""
+    if window.since_us is not None and gap.until[1] < window.since_us:
+        return False
+    return window.until_us is None or gap.since[1] < window.until_us
+
+
+def _files_table(spark: SparkSession, found: Found) -> DataFrame:
+    rows: list[tuple[Any, ...]] = [(f.path, f.lane, f.writer, f.first, f.last, None) for f in found.files]
+    rows += [(bad.path, bad.lane, bad.writer, bad.first, None, bad.problem) for bad in found.bad]
+    names = ("path", "lane", "writer", "first_ordinal", "last_ordinal", "problem")
+    return spark.createDataFrame(_arrow(rows, names, {"first_ordinal", "last_ordinal"}))
+
+
+def _gaps_table(spark: SparkSession, gaps: list[Gap]) -> DataFrame:
+    rows = [
+        (gap.lane, gap.kind.value, gap.kind in BOUNDARIES, gap.writer, gap.first_ordinal, gap.last_ordinal,
+         gap.since[1] or None, gap.until[1] if gap.until[1] < END_OF_TIME_US else None, gap.text)
+        for gap in gaps
+    ]  # fmt: skip
+    names = (
+        "lane",
+        "kind",
+        "is_boundary",
+        "writer",
+        "first_ordinal",
+        "last_ordinal",
+        "since",
+        "until",
+        "text",
+    )
+    table = _arrow(rows, names, {"first_ordinal", "last_ordinal", "since", "until"}, {"is_boundary"})
+    made = spark.createDataFrame(table)
+    return made.withColumns({name: F.timestamp_micros(name) for name in ("since", "until")})
+
+
+def _arrow(
+    rows: list[tuple[Any, ...]],
+    names: tuple[str, ...],
+    integers: Collection[str],
+    flags: Collection[str] = (),
+) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(names)
+    types = [pa.int64() if n in integers else pa.bool_() if n in flags else pa.string() for n in names]
+    return pa.table([pa.array(c, t) for c, t in zip(columns, types, strict=True)], list(names))

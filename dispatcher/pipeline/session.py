@@ -1,0 +1,113 @@
+"""A Spark session: quiet, and on this machine's loopback only unless another master is named."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from dispatcher.errors import ConfigurationError
+
+DEFAULT_MASTER: Final = "local[*]"
+#: For 5 million records; Spark spills to disk what does not fit.
+DRIVER_HEAP: Final = "1g"
+_SETTINGS: Final = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Ledgers name groups and consumers in any spelling.
+    "spark.sql.caseSensitive": "true",
+    # Spark's default is a type of its own that others read as nanoseconds without a time zone.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # A lane may be called 007.
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+}
+_LOCAL: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": DRIVER_HEAP,
+    "spark.ui.enabled": "false",
+}
+
+
+@contextlib.contextmanager
+def spark_session(master: str | None = None, settings: dict[str, str] | None = None) -> Iterator[Any]:
+    """A session that is stopped afterwards. `master` None: what spark-submit says, else every core of this
+    machine. Raises ConfigurationError where Spark can't start."""
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        _require_java()
+    from py4j.protocol import Py4JError
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    configured = SparkConf(loadDefaults=submitted).setAppName("dispatcher pipeline")
+    chosen = master or (None if submitted else DEFAULT_MASTER)
+    if chosen is not None:
+        configured.setMaster(chosen)
+    is_local = not submitted and chosen is not None and chosen.startswith("local")
+    for name, value in {**_SETTINGS, **(_LOCAL if is_local else {}), **(settings or {})}.items():
+        configured.set(name, value)
+    if is_local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    with _spark_log() as log:
+        gateway = context = None
+        try:
+            try:
+                # Spark's own lines go into a file: most of them are of no use to whoever reads a verdict.
+                gateway = launch_gateway(  # type: ignore[no-untyped-call]
+                    configured, {} if submitted else {"stdout": log, "stderr": log}
+                )
+                context = SparkContext(conf=configured, gateway=gateway)
+                context.setLogLevel("ERROR")
+            except (PySparkException, Py4JError, OSError) as problem:
+                raise ConfigurationError(f"Spark can't start: {_reason(problem, log)}") from None
+            yield SparkSession.builder.getOrCreate()
+        finally:
+            if context is not None:
+                context.stop()
+            if gateway is not None and not submitted:
+                _end(gateway)
+
+
+def _require_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    program = Path(home, "bin/java") if home else None
+    if program is not None and not program.is_file():
+        raise ConfigurationError(f"JAVA_HOME: there is no {program}")
+    if program is None and shutil.which("java") is None:
+        raise ConfigurationError(
+            "Spark needs Java 17 or newer, and there is none: `sudo apt-get install "
+            "openjdk-17-jre-headless`, or set JAVA_HOME"
+        )
+
+
+@contextlib.contextmanager
+def _spark_log() -> Iterator[Any]:
+    with tempfile.TemporaryFile("w+", prefix="dispatcher-spark-", errors="replace") as file:
+        yield file
+
+
+def _reason(problem: BaseException, log: Any) -> str:
+    """The line of Spark's log that says most."""
+    log.flush()
+    log.seek(0)
+    lines = [line.strip() for line in log if "Exception" in line or "Error" in line]
+    return (lines[0] if lines else str(problem).partition("\n")[0])[:300]
+
+
+def _end(gateway: Any) -> None:
+    """Ends the Java process that `launch_gateway` has started: it would wait until this program ends."""
+    from pyspark import SparkContext
+
+    gateway.shutdown()
+    process = gateway.proc
+    process.stdin.close()
+    process.wait(timeout=30)
+    SparkContext._gateway = SparkContext._jvm = None

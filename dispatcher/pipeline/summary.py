@@ -1,0 +1,155 @@
+"""The verdict, and what is needed to believe it: as plain values, and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from dispatcher.pipeline.gaps import BOUNDARIES, Gap, Window
+from dispatcher.pipeline.ledger_files import Found
+from dispatcher.pipeline.order_audit import KEPT, UNKNOWN, VIOLATED
+
+#: Of each list; the tables have all.
+SHOWN_MAX: Final = 10
+
+
+def summarise(
+    tables: dict[str, DataFrame], found: Found, gaps: list[Gap], ledger: str, window: Window
+) -> dict[str, Any]:
+    """What a run found, for `summary.json`."""
+    verdicts: dict[str, dict[str, int]] = {}
+    for lane, verdict, count in (
+        tables["groups"].groupBy("lane", "verdict").count().orderBy("lane", "verdict").collect()
+    ):
+        verdicts.setdefault(lane, {KEPT: 0, VIOLATED: 0, UNKNOWN: 0})[verdict] = count
+    hand_overs = {row[0]: row for row in _hand_overs(tables["hand_overs"]).collect()}
+    outcomes: dict[str, dict[str, int]] = {}
+    for lane, outcome, count in tables["lifecycle"].groupBy("lane", "outcome").count().collect():
+        outcomes.setdefault(lane, {})[outcome] = count
+    lanes = sorted({*verdicts, *hand_overs, *outcomes, *(gap.lane for gap in gaps)})
+    real = [gap for gap in gaps if gap.kind not in BOUNDARIES]
+    return {
+        "ledger": ledger,
+        "window": {"since": _shown(window.since_us), "until": _shown(window.until_us)},
+        "verdict": _worst(verdicts, real),
+        "files": {"read": len(found.files), "left_out": len(found.bad)},
+        "lanes": {
+            lane: {
+                "verdict": _worst({lane: verdicts.get(lane, {})}, [gap for gap in real if gap.lane == lane]),
+                "groups": verdicts.get(lane, {KEPT: 0, VIOLATED: 0, UNKNOWN: 0}),
+                "hand_overs": hand_overs[lane]["hand_overs"] if lane in hand_overs else 0,
+                "first": hand_overs[lane]["first"] if lane in hand_overs else None,
+                "last": hand_overs[lane]["last"] if lane in hand_overs else None,
+                "messages": dict(sorted(outcomes.get(lane, {}).items())),
+            }
+            for lane in lanes
+        },
+        "violations": [row.asDict() for row in _first_violations(tables["violations"]).collect()],
+        "unknown": [
+            row.asDict()
+            for row in tables["groups"].where(F.col("verdict") == UNKNOWN).orderBy("lane", "group")
+            .select("lane", "group", "because").limit(SHOWN_MAX).collect()
+        ],
+        "gaps": [{"lane": gap.lane, "kind": gap.kind.value, "text": gap.text} for gap in gaps],
+        "bad_files": [{"path": bad.path, "problem": bad.problem} for bad in found.bad],
+        "remarks": found.remarks,
+    }  # fmt: skip
+
+
+def _hand_overs(table: DataFrame) -> DataFrame:
+    return table.groupBy("lane").agg(
+        F.count("*").alias("hand_overs"),
+        F.date_format(F.min("dispatched_at"), "yyyy-MM-dd HH:mm:ss").alias("first"),
+        F.date_format(F.max(F.coalesce("ended_at", "dispatched_at")), "yyyy-MM-dd HH:mm:ss").alias("last"),
+    )
+
+
+def _first_violations(table: DataFrame) -> DataFrame:
+    return table.orderBy("lane", "group", "dispatched_at", "ordinal").limit(SHOWN_MAX).select(
+        "lane", "group", "inbound", "rule", "arrival_epoch", "arrival", "consumer", "incarnation", "seq",
+        F.col("dispatched_at").cast("string").alias("dispatched_at"), "other_arrival_epoch", "other_arrival",
+        "other_consumer", "other_incarnation", "other_seq",
+        F.col("other_ended_at").cast("string").alias("other_ended_at"), "writer", "ordinal",
+    )  # fmt: skip
+
+
+def _worst(verdicts: dict[str, dict[str, int]], gaps: list[Gap]) -> str:
+    if any(counts.get(VIOLATED) for counts in verdicts.values()):
+        return VIOLATED
+    if gaps or any(counts.get(UNKNOWN) for counts in verdicts.values()):
+        return UNKNOWN
+    return KEPT
+
+
+def _shown(time_us: int | None) -> str | None:
+    return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat() if time_us is not None else None
+
+
+def as_text(summary: dict[str, Any]) -> str:
+    """The summary for people, the verdict last."""
+    return "\n".join(_lines(summary))
+
+
+def _lines(summary: dict[str, Any]) -> Iterator[str]:
+    for lane, facts in summary["lanes"].items():
+        yield from _about_lane(lane, facts)
+    for bad in summary["bad_files"][:SHOWN_MAX]:
+        yield f"not read: {bad['path']} {bad['problem']}"
+    if len(summary["bad_files"]) > SHOWN_MAX:
+        yield f"not read: {len(summary['bad_files']) - SHOWN_MAX:,} files more (table files)"
+    yield from (f"remark: {remark}" for remark in summary["remarks"])
+    gaps = summary["gaps"]
+    yield from (f"{_noun(gap['kind'])}: lane {gap['lane']}: {gap['text']}" for gap in gaps[:SHOWN_MAX])
+    if len(gaps) > SHOWN_MAX:
+        yield f"gap: {len(gaps) - SHOWN_MAX:,} more (table gaps)"
+    for unknown in summary["unknown"]:
+        yield f"unknown: lane {unknown['lane']}, group {unknown['group']}: {unknown['because']}"
+    for broken in summary["violations"]:
+        yield _about_violation(broken)
+    yield _verdict(summary)
+
+
+def _about_lane(lane: str, facts: dict[str, Any]) -> Iterator[str]:
+    groups, messages = facts["groups"], facts["messages"]
+    outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in messages.items()) or "none"
+    span = f" from {facts['first']} to {facts['last']} UTC" if facts["first"] else ""
+    yield f"lane {lane}: {facts['hand_overs']:,} hand-overs{span}; messages: {outcomes}"
+    yield (
+        f"  groups: {groups[KEPT]:,} kept, {groups[VIOLATED]:,} violated, {groups[UNKNOWN]:,} unknown"
+    )  # fmt: skip
+
+
+def _about_violation(broken: dict[str, Any]) -> str:
+    place = f"lane {broken['lane']}, group {broken['group']}"
+    this = f"arrival {broken['arrival']} of {broken['inbound']} to {broken['consumer']} (seq {broken['seq']})"
+    other = f"arrival {broken['other_arrival']} to {broken['other_consumer']} (seq {broken['other_seq']})"
+    if broken["rule"] == "order":
+        return f"out of order: {place}: {this} was handed over after {other}"
+    end = f"ended at {broken['other_ended_at']}" if broken["other_ended_at"] else "has not ended"
+    return f"overlap: {place}: {this} was handed over at {broken['dispatched_at']}, but {other} {end}"
+
+
+def _noun(kind: str) -> str:
+    return "boundary" if kind in BOUNDARIES else "gap"
+
+
+def _verdict(summary: dict[str, Any]) -> str:
+    counts = [facts["groups"] for facts in summary["lanes"].values()]
+    kept, violated, unknown = (sum(each[name] for each in counts) for name in (KEPT, VIOLATED, UNKNOWN))
+    match summary["verdict"]:
+        case "violated":
+            return f"Verdict: VIOLATED in {_groups(violated)} (kept in {kept:,}, unknown for {unknown:,})"
+        case "unknown":
+            return f"Verdict: UNKNOWN for {_groups(unknown)}, because records are missing; kept in {kept:,}"
+        case _ if not kept:
+            return "Verdict: nothing to judge: no group was handed over"
+        case _:
+            return f"Verdict: KEPT in all {_groups(kept)}: in order, and never with two consumers at a time"
+
+
+def _groups(count: int) -> str:
+    return f"{count:,} group" if count == 1 else f"{count:,} groups"

@@ -1,0 +1,95 @@
+"""`dispatcher pipeline run` as people start it: one line a stage, the verdict, and what it refuses."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dispatcher.cli import app
+from tests.pipeline.ledgers import Leader, Numbers, in_order
+
+PROGRAM = "from dispatcher.cli import main; main()"
+
+
+def ledger(folder: Path, *, swapped: bool) -> Path:
+    leader, numbers = Leader(folder), Numbers()
+    hands = [numbers.number(each) for each in in_order("g", 3)]
+    if swapped:
+        hands[0].arrival, hands[1].arrival = 2, 1
+    leader.hand(*hands)
+    leader.end()
+    return folder
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, "pipeline", "run", *arguments],
+        capture_output=True, text=True, check=False, timeout=110,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_violation_is_told_by_the_verdict_and_the_exit_code(tmp_path: Path) -> None:
+    found = run(
+        "--input", str(ledger(tmp_path / "ledger", swapped=True)), "--output", str(tmp_path / "report"),
+        "--master", "local[1]", "--since", "2026-11-22T23:00", "--until", "2026-11-24",
+    )  # fmt: skip
+    assert found.returncode == 1, found.stderr
+    stages = [line.partition(":")[0] for line in found.stderr.splitlines()]
+    assert stages == ["reading leaderships", "hand-overs", "lifecycle", "order audit", "summary"]
+    *_, violation, verdict = found.stdout.splitlines()
+    assert violation.startswith(
+        "out of order: lane orders, group g: arrival 1 of in to c-i1 (seq 2) was handed"
+    )
+    assert verdict == "Verdict: VIOLATED in 1 group (kept in 0, unknown for 0)"
+    summary = json.loads((tmp_path / "report" / "summary.json").read_text())
+    assert summary["window"]["until"] == "2026-11-24T00:00:00+00:00"
+
+
+def refusal(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["pipeline", "run", *arguments])
+    assert result.exit_code in (1, 2)
+    assert "Traceback" not in result.output
+    return " ".join(result.output.split())
+
+
+def test_a_time_is_a_time(tmp_path: Path) -> None:
+    both = ("--input", str(tmp_path), "--output", str(tmp_path / "report"))
+    assert "'soon' is neither a time" in refusal(*both, "--since", "soon")
+    assert "must be later than --since" in refusal(*both, "--since", "2026-01-02", "--until", "2026-01-01")
+
+
+def test_without_java_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = ("--input", str(tmp_path), "--output", str(tmp_path / "report"))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+    assert f"JAVA_HOME: there is no {tmp_path}/none/bin/java" in refusal(*both)
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "Spark needs Java 17 or newer" in refusal(*both)
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    from dispatcher.errors import ConfigurationError
+    from dispatcher.pipeline.report_folder import report_folder
+
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ConfigurationError, match="has other things in it"), report_folder(tmp_path):
+        pass
+    busy = tmp_path / "busy"
+    with report_folder(busy), (busy / ".lock").open() as lock:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with (
+            pytest.raises(ConfigurationError, match="another run writes its report there"),
+            report_folder(busy),
+        ):
+            pass
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="can't be written to"), report_folder(tmp_path / "file"):
+        pass

@@ -1,0 +1,59 @@
+"""A lane that ran, with deaths, a failure, parking and a move: its ledger says what its consumers saw."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from dispatcher.ledger.writer import Ledger
+from dispatcher.settings_parts import LedgerSettings
+from tests.pipeline.conftest import run_pipeline
+from tests.service.conftest import _plain_log, bench
+from tests.service.harness import Bench, lane
+
+__all__ = ["_plain_log", "bench"]
+
+
+async def test_a_real_lane_is_kept_over_deaths_and_a_new_leader(
+    bench: Bench, spark: SparkSession, tmp_path: Path
+) -> None:
+    ledger = Ledger(LedgerSettings(path=str(tmp_path / "ledger")))
+    ledger.start()
+    bench.ledger = ledger
+    settings = lane("high", "low", reconnect_grace=0)
+    await bench.run(orders=settings)
+    client = await bench.client()
+    for number in range(60):
+        client.send(("high", "low")[number % 2], b"%d" % number, f"g{number % 6}")
+    first = await bench.joined("c1", prefetch=10, hold=True)
+    await first.has(10)
+    first.fail(first.received[0].seq, "no such customer", attempts=2)
+    await first.confirmed()
+    second = await bench.joined("c2", prefetch=10, hold=True)
+    await first.drop()
+    await second.has(10)
+    await bench.crash()
+    await bench.run(orders=settings)
+    second.release()
+    await bench.acked("high")
+    await bench.acked("low")
+    await bench.stop()
+    assert ledger.stop(10)
+    report = run_pipeline(spark, tmp_path)
+    assert report.rows("violations") == []
+    assert [gap["kind"] for gap in report.rows("gaps")] == ["begins"]
+    assert report.summary["verdict"] == "kept", report.summary
+    messages = report.rows("lifecycle")
+    outcomes = Counter(each["outcome"] for each in messages)
+    assert outcomes.pop("returned") > 0  # the former leader had them, and the next one got them anew
+    assert outcomes == {"settled": 59, "dead_lettered": 1}
+    (dead,) = (each for each in messages if each["outcome"] == "dead_lettered")
+    assert [dead["reason"], dead["calls"], dead["consumers"]] == ["no such customer", 2, ["c1"]]
+    again = [each for each in messages if (each["attempts"] or 0) > 1]
+    assert {tuple(each["consumers"]) for each in again} == {("c1", "c2")}
+    copies = {(consumer.id, copy.seq) for consumer in (first, second) for copy in consumer.received}
+    assert {(each["consumer"], each["seq"]) for each in report.rows("hand_overs")} == copies
+    assert sum(each["hand_overs"] for each in messages) == len(copies)
+    assert all(each["wait_retry_us"] is not None for each in again)
