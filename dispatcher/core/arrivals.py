@@ -8,6 +8,7 @@ from typing import Final
 from dispatcher.core.adoption import Adoption
 from dispatcher.core.bounds import DELIVERIES_MAX
 from dispatcher.core.dedup import Dedup
+from dispatcher.core.groups import Group
 from dispatcher.core.model import BarrierMark, Message, MessageState
 from dispatcher.core.moves import Moves
 from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
@@ -119,11 +120,8 @@ class Arrivals:
                 inbound.queue_source(inbound.loose)
         else:
             group = state.group(message.group_id)
-            if group.route or state.parking.default_route:
-                target = state.parking.next_stop(group, message.queue if passed is None else passed)
-                if target is not None:
-                    self._moves.wait(message, target)
-                    return
+            if (group.route or state.parking.default_route) and self._moves_on(group, message, passed):
+                return
             backlog = group.backlog(message.inbound)
             if state.gaps is None or message.queue >= FIRST_PARKING_QUEUE:
                 backlog.messages.append(message)
@@ -136,6 +134,17 @@ class Arrivals:
                 inbound.aging.append(message)
             else:
                 inbound.aging.appendleft(message)
+
+    def _moves_on(self, group: Group, message: Message, passed: int | None) -> bool:
+        """Whether its group's route goes on from where it is; then it waits to be moved there."""
+        parking = self._state.parking
+        target = parking.next_stop(group, message.queue if passed is None else passed)
+        if target is None:
+            return False
+        self._moves.wait(message, target)
+        if not group.route:
+            parking.passing[group] = None
+        return True
 
     def run_timers(self) -> None:
         """Dead-letter what expired while it waited. In flight only the consumer may fail it, so nothing

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from dispatcher.core.bounds import DELIVERIES_MAX
-from dispatcher.core.effects import Record, SettledEntries
+from dispatcher.core.effects import Record
 from dispatcher.core.events import ParkingQueueDeleted, ParkingQueueOpened, ParkingQueueRead
 from dispatcher.core.groups import Backlog, Group
 from dispatcher.core.inbound import Inbound
@@ -19,16 +19,14 @@ from dispatcher.core.model import Message, MessageState
 from dispatcher.core.moves import Moves
 from dispatcher.core.parked_reading import ParkedReading
 from dispatcher.core.parking_effects import (
-    ANY_GROUP,
     DeleteParkingQueue,
     GroupParked,
     OpenParkingQueue,
     ParkingQueueForgotten,
     ParkingQueueNamed,
     QueueUnparked,
-    TermNeeded,
 )
-from dispatcher.core.parking_loading import add_queue
+from dispatcher.core.parking_loading import add_queue, parking_records
 from dispatcher.core.parking_queue import (
     FIRST_PARKING_QUEUE,
     ParkingQueue,
@@ -209,26 +207,37 @@ class Parking:
             inbound.aging = deque(dict.fromkeys(waiting))  # what was taken back may be in it twice
 
     def _look_for_overtaken(self) -> None:
-        """Park what came back to a parked group: in front of the rest, so with a higher number."""
+        """Park what came back to a parked group: in front of the rest, so with a higher number. Not before
+        there is a queue for it: until then it may be handed over, or operators decide about it."""
         parking, now_ms = self._state.parking, self._state.now_ms
         for group in parking.overtaken.take_due(now_ms):
-            if parking.is_overtaken(group) and (group.is_busy or not self._park(group, is_needed=False)):
+            if not parking.is_overtaken(group):
+                continue
+            target = None if group.is_busy else self._target_of(group, is_needed=False)
+            if target is not None and target.is_open:
+                self._park_in(group, target)
+            else:
                 parking.overtaken.later(group, now_ms)
 
     # -- parking --
 
-    def _park(self, group: Group, *, is_needed: bool = True) -> bool:
-        """Give the group a route, or a longer one, and move all that waits of it. False: no queue is free,
-        which is told if it `is_needed`."""
+    def _park(self, group: Group) -> bool:
+        """Give the group a route, or a longer one, and move all that waits of it. False: no queue is free."""
+        target = self._target_of(group)
+        if target is not None:
+            self._park_in(group, target)
+        return target is not None
+
+    def _target_of(self, group: Group, *, is_needed: bool = True) -> ParkingQueue | None:
+        """Where what waits of it moves; None: no queue is free, which is told if it `is_needed`."""
         waiting = [m for b in (group.backlogs or {}).values() for m in b.messages]
         route = self._state.parking.route(group)
         last = max([m.queue for m in waiting if m.queue >= FIRST_PARKING_QUEUE] + list(route), default=0)
         if last and last not in route:  # it was read to its end, and what was read of the group waits here
-            target: ParkingQueue | None = self._state.parking[last]
-        else:
-            target = self._queue_for(_taker(group), above=last, is_needed=is_needed)
-        if target is None:
-            return False
+            return self._state.parking[last]
+        return self._queue_for(_taker(group), above=last, is_needed=is_needed)
+
+    def _park_in(self, group: Group, target: ParkingQueue) -> None:
         self._state.effects.records.append(GroupParked(group.id, target.index, 0))
         group.route = (*group.route, target.index)
         target.members.setdefault(group.id, 0)
@@ -243,7 +252,6 @@ class Parking:
         self._state.parking.refresh_demand(group)
         if self._state.parking.is_overtaken(group):
             self._state.parking.overtaken.note(group, self._state.now_ms)
-        return True
 
     def _park_alone(self, message: Message) -> bool:
         """A message that no order binds: it goes alone."""
@@ -302,6 +310,10 @@ class Parking:
         state.tell("parking_ends", queue=queue.name, groups=len(queue.members))
         queue.unknown = False
         state.parking.default_route = _without(queue.index, state.parking.default_route)
+        if not state.parking.default_route:
+            passed, state.parking.passing = state.parking.passing, {}
+            for group in passed:
+                state.forget_if_unused(group)
         members = [state.groups[key] for key in queue.members if key is not None and key in state.groups]
         queue.members.clear()
         queue.terms_needed.clear()
@@ -322,7 +334,9 @@ class Parking:
     # -- what the edge says --
 
     def opened(self, event: ParkingQueueOpened) -> None:
-        self._state.parking[event.queue].become(ParkingQueueState.OPEN)
+        queue = self._state.parking[event.queue]
+        queue.become(ParkingQueueState.OPEN)
+        queue.idle_since_ms = self._state.now_ms
 
     def read(self, event: ParkingQueueRead) -> None:
         self._reading.read(event)
@@ -337,23 +351,9 @@ class Parking:
         self._state.effects.records.append(ParkingQueueForgotten(event.queue))
         del self._state.parking[event.queue]
 
-    # -- the journal --
-
     def records(self) -> list[Record]:
-        """All that is still true, for a checkpoint. In-flight entries of parked originals are not part."""
-        records: list[Record] = []
-        queues = self._state.parking.values()
-        for queue in queues:
-            records.append(ParkingQueueNamed(queue.index, queue.consumer))
-            records += [GroupParked(key, queue.index, count) for key, count in queue.members.items()]
-            if queue.unknown:
-                records.append(GroupParked(ANY_GROUP, queue.index, 0))
-            records += [TermNeeded(queue.index, copy, term) for copy, term in queue.terms_needed.items()]
-            settled = tuple((arrival, copy) for copy, arrival in queue.settled.items())
-            records.append(SettledEntries(queue.index, True, settled))
-        for queue in queues:
-            records += [self._moves.entry(message) for message in queue.incoming.values()]
-        return records
+        """All that is still true, for a checkpoint."""
+        return parking_records(self._state)
 
     def next_deadline_ms(self) -> int | None:
         """When the pass must run again even if nothing happens."""

@@ -1,10 +1,12 @@
-"""What a new leader takes over of parking: queues, their members, the groups' routes."""
+"""What a new leader takes over of parking, queues, their members, the groups' routes, and what it is told."""
 
 from __future__ import annotations
 
+from dispatcher.core.effects import Record, SettledEntries
 from dispatcher.core.groups import Group
+from dispatcher.core.moves import Moves
 from dispatcher.core.parked_replay import ParkedReplay
-from dispatcher.core.parking_effects import ANY_GROUP
+from dispatcher.core.parking_effects import ANY_GROUP, GroupParked, ParkingQueueNamed, TermNeeded
 from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE, ParkingQueue
 from dispatcher.core.replay import Replay
 from dispatcher.core.state import LaneState
@@ -68,3 +70,20 @@ def load_routes(state: LaneState) -> None:
                 parked[group] = None
     for group in parked:
         state.parking.refresh_demand(group)
+
+
+def parking_records(state: LaneState) -> list[Record]:
+    """All that is still true, for a checkpoint. In-flight entries of parked originals are not part."""
+    records: list[Record] = []
+    queues = state.parking.values()
+    for queue in queues:
+        records.append(ParkingQueueNamed(queue.index, queue.consumer))
+        records += [GroupParked(key, queue.index, count) for key, count in queue.members.items()]
+        if queue.unknown:
+            records.append(GroupParked(ANY_GROUP, queue.index, 0))
+        records += [TermNeeded(queue.index, copy, term) for copy, term in queue.terms_needed.items()]
+        settled = tuple((arrival, copy) for copy, arrival in queue.settled.items())
+        records.append(SettledEntries(queue.index, True, settled))
+    for queue in queues:
+        records += [Moves.entry(message) for message in queue.incoming.values()]
+    return records

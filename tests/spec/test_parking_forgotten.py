@@ -39,16 +39,16 @@ def after_forgetting(bench: ParkingBench) -> list[int]:
     return numbers(bench)[begun:]
 
 
-def stopped(**options: object) -> ParkingBench:
-    """Group a has stopped at a1, after what follows had been parked."""
+def stopped(*, settle: bool = True, **options: object) -> ParkingBench:
+    """Group a has stopped at a1, after what follows had been parked. `settle`: and then nothing happened."""
     bench = blocked(stops_failed=True, **options)
     bench.fail("one", "a1", "no stock")
-    bench.run()
+    bench.run(OVERTAKEN_MS if settle else 0)
     return bench
 
 
-def test_p9_where_a_group_has_stopped_is_parked_in_front_at_once() -> None:
-    clause("P-9", "at once if its group has stopped or is held by operators")
+def test_p9_where_a_group_has_stopped_is_parked_in_front() -> None:
+    clause("P-9", "if its group has stopped or is held by operators")
     bench = stopped()
     assert (bench.in_parking(FIRST), bench.in_parking(FIRST + 1)) == ([f"a{n}" for n in range(2, 11)], ["a1"])
     bench.arrive("a11")
@@ -56,9 +56,12 @@ def test_p9_where_a_group_has_stopped_is_parked_in_front_at_once() -> None:
     assert after_forgetting(bench) == list(range(1, 12))
 
 
+@pytest.mark.parametrize("settle", [True, False])
 @pytest.mark.parametrize(("verdict", "first"), [("release", 1), ("skip", 2), ("drop", 2)])
-def test_p9_what_operators_decide_holds_for_what_is_parked_in_front(verdict: str, first: int) -> None:
-    bench = stopped()
+def test_p9_what_operators_decide_holds_for_what_is_parked_in_front(
+    verdict: str, first: int, settle: bool
+) -> None:
+    bench = stopped(settle=settle)
     said(bench, f"dead.{verdict}", group="a")
     bench.arrive("a11")
     finish(bench)
@@ -69,11 +72,20 @@ def test_p9_what_operators_decide_holds_for_what_is_parked_in_front(verdict: str
     assert verdict == "skip" or sorted(bench.deleted) == [FIRST, FIRST + 1]
 
 
+def test_p9_until_there_is_a_parking_queue_for_it_operators_decide_at_once() -> None:
+    bench = stopped(settle=False)
+    assert bench.inbound_unacked, "its queue is open, and it is not on its way there yet"
+    said(bench, "dead.release", group="a")
+    assert bench.latest("a1").attempt == 2
+    bench.run(3 * LINGER_MS)
+    assert bench.deleted == [FIRST + 1]
+
+
 def test_p9_a_new_leader_parks_in_front_what_its_journal_says_has_stopped() -> None:
     bench = blocked(stops_failed=True)
     bench.fail("one", "a1", "no stock")
     bench.fail_over()
-    bench.run()
+    bench.run(OVERTAKEN_MS)
     assert bench.in_parking() == [f"a{n}" for n in range(2, 11)]
     assert bench.inbound_unacked == {}
     assert after_forgetting(bench) == list(range(1, 11))
@@ -83,19 +95,19 @@ def test_p9_of_a_paused_group_what_comes_back_from_the_dead_is_parked_in_front()
     bench = blocked()
     said(bench, "groups.pause", group="a")
     bench.die("one")
-    bench.run()
+    bench.run(OVERTAKEN_MS)
     assert bench.in_parking(FIRST + 1) == ["a1"]
     assert after_forgetting(bench) == list(range(1, 11))
 
 
 def test_p9_what_nobody_takes_for_a_second_is_parked_in_front() -> None:
-    clause("P-9", "else when nobody has taken it for a second")
+    clause("P-9", "or nobody has taken it for a second")
     bench = blocked()
     bench.die("two")
     bench.die("one")
     bench.run(OVERTAKEN_MS - 10)
     assert FIRST + 1 not in bench.ready
-    bench.run(10)
+    bench.run(10 + OVERTAKEN_MS)
     assert bench.in_parking(FIRST + 1) == ["a1"]
     assert after_forgetting(bench) == list(range(1, 11))
 
@@ -122,7 +134,7 @@ def test_p9_what_was_read_from_a_lower_number_is_parked_in_front_of_a_higher_one
     bench.run(1_000)
     assert (bench.in_parking(), bench.in_parking(FIRST + 1)) == (["a2"], ["a3", "a4"])
     bench.die("one")
-    bench.run()
+    bench.run(OVERTAKEN_MS)
     assert bench.in_parking(FIRST + 2) == ["a2"]
     assert after_forgetting(bench) == [2, 3, 4]
 
@@ -135,3 +147,16 @@ def test_p9_without_a_higher_number_it_waits_where_it_is_and_nothing_is_said() -
     said(bench, "dead.release", group="a")
     finish(bench)
     assert numbers(bench)[1:] == list(range(1, 11))
+
+
+def test_a_group_is_not_kept_for_what_expires_on_its_way_to_where_everything_goes() -> None:
+    bench = blocked()
+    bench.fail_over(forget=True)
+    bench.arrive("b1", deadline_at_ms=bench.now_ms + 1_000)
+    assert bench.lane.state.parking[FIRST].waiting
+    bench.run(1_000)
+    bench.join("one", n=2)
+    bench.run(HEARTBEATS_MS)
+    finish(bench)
+    assert [reason for _, reason in bench.dead] == ["expired"]
+    assert b"b" not in bench.lane.state.groups
