@@ -80,8 +80,9 @@ class Broker:
     # -- names --
 
     def declare(
-        self, name: str, *, quorum: bool = False, owner: BrokerConnection | None = None, length_max: int = 0
-    ) -> Queue:
+        self, name: str, *, quorum: bool = False, owner: BrokerConnection | None = None, length_max: int = 0,
+        dead_letter: tuple[str, str] | None = None,
+    ) -> Queue:  # fmt: skip
         if not name:
             self.named += 1
             name = f"amq.gen-{self.named}"
@@ -89,6 +90,7 @@ class Broker:
         if queue is None:
             queue = self.queues[name] = Queue(name, quorum=quorum, owner=owner, length_max=length_max)
             queue.declared_at_ms = self.scheduler.now_ms
+            queue.dead_letter = dead_letter
         return queue
 
     def delete(self, queue: Queue) -> None:

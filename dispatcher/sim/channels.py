@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dispatcher.amqp.events import Confirmed, Delivery, Fetched, Returned
-from dispatcher.sim.queues import Queue, QueueConsumer, Stored, with_delivery_count
+from dispatcher.sim.queues import Queue, QueueConsumer, Stored, with_death, with_delivery_count
 
 if TYPE_CHECKING:
     from dispatcher.sim.connections import BrokerConnection
@@ -110,6 +110,20 @@ class BrokerChannel:
             consumer.unacked -= 1
         queue.requeue([message])
         return queue
+
+    def reject(self, tag: int) -> None:
+        """It goes where its queue says, with that one's name and the reason, and is stored there."""
+        if tag not in self.unacked:
+            raise Refusal(406, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
+        broker = self.connection.broker
+        queue, _, message = self.unacked[tag]
+        if queue.dead_letter is not None:
+            exchange, key = queue.dead_letter
+            properties = with_death(message.properties, queue.name)
+            for target in broker.routes(exchange, key) or []:
+                copy = broker.put(target, exchange.encode(), key.encode(), properties, message.body)
+                copy.synced = True
+        self.ack(tag, False)
 
     def ack(self, tag: int, multiple: bool) -> None:
         if multiple:

@@ -201,6 +201,10 @@ class BrokerConnection:
     def ack(self, number: int, tag: int, multiple: bool) -> None:
         self.channels[number].ack(tag, multiple)
 
+    def reject(self, number: int, tag: int, _multiple: bool) -> None:
+        """basic.nack without `requeue`."""
+        self.channels[number].reject(tag)
+
     def get(self, number: int, token: Any, name: str) -> None:
         queue = self._queue(name)
         self.broker.drop_expired(queue)
@@ -249,6 +253,7 @@ class BrokerConnection:
         exclusive: bool,
         quorum: bool,
         length_max: int = 0,
+        dead_letter: tuple[str, str] | None = None,
     ) -> None:
         """queue.declare: (name, ready messages, consumers)."""
         broker = self.broker
@@ -261,8 +266,9 @@ class BrokerConnection:
             raise Refusal(406, f"PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue '{name}'")
         if queue is None:
             queue = broker.declare(
-                name, quorum=quorum, owner=self if exclusive else None, length_max=length_max
-            )
+                name, quorum=quorum, owner=self if exclusive else None, length_max=length_max,
+                dead_letter=dead_letter,
+            )  # fmt: skip
         broker.drop_expired(queue)
         self.down.send(Answer(token, (queue.name, queue.ready_count(), len(queue.consumers))))
 

@@ -18,7 +18,7 @@ from dispatcher.sim.checkers import Checker
 from dispatcher.sim.connections import BrokerConnection
 from dispatcher.sim.life import Life
 from dispatcher.sim.loop import Scheduler
-from dispatcher.sim.queues import REROUTED, TARGET, Queue, Stored, is_parking_queue
+from dispatcher.sim.queues import REROUTED, TARGET, Queue, Stored, keeps_originals
 
 if TYPE_CHECKING:
     from dispatcher.sim.dispatchers import Facts
@@ -126,7 +126,7 @@ class History:
             self._control(message)
         elif queue.name == self.names.dead:
             self._dead(message)
-        elif is_parking_queue(self.names, queue.name):
+        elif keeps_originals(self.names, queue.name):
             life = self._of_body(message.body)
             life.parked[message] = None
             life.was_parked = True
@@ -194,7 +194,7 @@ class History:
             self.note("broker", "acked", life.uid)
             for told in self._watchers("acked"):
                 told(life)
-        elif is_parking_queue(self.names, queue.name):
+        elif keeps_originals(self.names, queue.name):
             life = self._of_body(message.body)
             life.parked.pop(message, None)
             self.note("broker", "acked parked", life.uid, queue.name)
@@ -214,7 +214,7 @@ class History:
                 life.place = life.last_place
                 self._unsettled.setdefault(life.uid, life)
                 self.note("broker", "lost", life.uid)
-            elif is_parking_queue(self.names, queue.name):
+            elif keeps_originals(self.names, queue.name):
                 self._of_body(message.body).parked.pop(message, None)
                 self.note("broker", "lost parked", message.body)
             elif queue.name in (TARGET, REROUTED):

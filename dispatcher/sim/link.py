@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from struct import Struct
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from pamqp import commands
 
@@ -80,10 +80,12 @@ class SimLink:
     def call(self, channel: int, method: Any) -> asyncio.Future[Any]:
         match method:
             case commands.Queue.Declare():
-                arguments = method.arguments or {}
+                arguments: dict[str, Any] = method.arguments or {}
+                dead = arguments.get("x-dead-letter-exchange"), arguments.get("x-dead-letter-routing-key")
                 return self._ask(
                     channel, BrokerConnection.declare, method.queue, method.passive, method.exclusive,
-                    arguments.get("x-queue-type") == "quorum", cast(int, arguments.get("x-max-length", 0)),
+                    arguments.get("x-queue-type") == "quorum", arguments.get("x-max-length", 0),
+                    dead if None not in dead else None,
                 )  # fmt: skip
             case commands.Basic.Consume():
                 return self._ask(
@@ -123,7 +125,10 @@ class SimLink:
 
     def send(self, channel: int, method: commands.Basic.Nack) -> None:
         self._check(channel)
-        self.connection.send(BrokerConnection.give_back, channel, method.delivery_tag)
+        if method.requeue:
+            self.connection.send(BrokerConnection.give_back, channel, method.delivery_tag)
+        else:
+            self.connection.send(BrokerConnection.reject, channel, method.delivery_tag, False)
 
     def publish(
         self,

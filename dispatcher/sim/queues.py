@@ -34,6 +34,11 @@ def is_parking_queue(names: LaneNames, queue: str) -> bool:
     return queue.startswith(f"{names.exchange}.park.")
 
 
+def keeps_originals(names: LaneNames, queue: str) -> bool:
+    """Whether what is in this queue of the lane has taken over an original's role."""
+    return is_parking_queue(names, queue) or queue == names.rejected or queue.startswith(names.consumer(""))
+
+
 def is_on_disk(queue: Queue, now_ms: int) -> bool:
     """Whether a kill leaves the queue: of those that dispatchers declare while messages flow. A durable
     queue that was younger was seen to be gone, with all that was confirmed."""
@@ -93,6 +98,7 @@ class Queue:
         self.quorum = quorum
         self.owner = owner  # of an exclusive queue: it ends with this connection
         self.length_max = length_max
+        self.dead_letter: tuple[str, str] | None = None  # exchange and key for what is rejected
         self.ready: deque[Stored] = deque()
         self.returned: deque[Stored] = deque()  # quorum: what came back is served first
         self.consumers: deque[QueueConsumer] = deque()
@@ -230,9 +236,22 @@ def is_persistent(properties: bytes) -> bool:
     return properties[position] == 2
 
 
+def with_death(properties: bytes, queue: str) -> bytes:
+    """What RabbitMQ says of a message that this queue's consumer has rejected, as far as anybody reads it."""
+    name = queue.encode()
+    return _with_field(
+        properties,
+        b"\x13x-first-death-queueS" + len(name).to_bytes(4) + name
+        + b"\x14x-first-death-reasonS" + (8).to_bytes(4) + b"rejected",
+    )  # fmt: skip
+
+
 def with_delivery_count(properties: bytes, count: int) -> bytes:
     """What a quorum queue adds to a message that it delivers again."""
-    field = b"\x10x-delivery-countl" + count.to_bytes(8)
+    return _with_field(properties, b"\x10x-delivery-countl" + count.to_bytes(8))
+
+
+def _with_field(properties: bytes, field: bytes) -> bytes:
     flags, position = properties[0], 2
     for bit in (0x80, 0x40):
         if flags & bit:

@@ -34,6 +34,7 @@ from dispatcher.sim.message_plans import (
     with_repeated,
     with_swapped,
 )
+from dispatcher.sim.reading_lanes import with_readers
 from dispatcher.sim.themes import (
     THEMES,
     Theme,
@@ -81,6 +82,7 @@ class Scenario:
     consumers: tuple[ConsumerPlan, ...]
     messages: tuple[MessagePlan, ...]
     faults: tuple[Fault, ...]
+    hands_over: bool = False  # its consumers only read a queue and ack
 
     @property
     def batch_max(self) -> int:
@@ -197,7 +199,7 @@ def make_scenario(seed: int, messages: int | None = None) -> Scenario:
         faults += draw_flags(chance("flags"), work_ms) + draw_operations(chance("operations"), work_ms)
         faults += draw_edits(chance("edited file"), work_ms) + draw_moves(chance("moves"), work_ms)
         faults = tuple(sorted(faults))
-    return Scenario(
+    scenario = Scenario(
         seed=seed, theme=theme.name, policy=policy, inbounds=inbounds, options=options, group_maps=group_maps,
         records_per_checkpoint=random.choice((30, 200, 100_000)),
         parking_queues=parking_queues,
@@ -205,6 +207,7 @@ def make_scenario(seed: int, messages: int | None = None) -> Scenario:
         consumers=consumers, messages=plans,
         faults=faults,
     )  # fmt: skip
+    return with_readers(chance("hand over"), scenario)
 
 
 def _group_maps(random: Random, policy: str) -> tuple[Chosen, ...]:

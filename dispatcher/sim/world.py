@@ -11,7 +11,7 @@ from dispatcher.core.lane import Lane
 from dispatcher.protocol import REASON_EXPIRED, LaneNames
 from dispatcher.service.inbound_feed import ELECTION_S
 from dispatcher.settings import InboundSettings, LaneSettings, Settings
-from dispatcher.settings_parts import PlacementName, PolicyName
+from dispatcher.settings_parts import HandOverConsumerSettings, PlacementName, PolicyName
 from dispatcher.settings_types import Chosen
 from dispatcher.sim.broker import Broker
 from dispatcher.sim.checkers import Checker
@@ -23,7 +23,8 @@ from dispatcher.sim.life import Life
 from dispatcher.sim.logs import captured
 from dispatcher.sim.loop import ProcessLoop, Scheduler
 from dispatcher.sim.producers import Producer
-from dispatcher.sim.queues import REROUTED, SHOP, TARGET, is_parking_queue
+from dispatcher.sim.queues import REROUTED, SHOP, TARGET, keeps_originals
+from dispatcher.sim.readers import ReaderMachine
 from dispatcher.sim.redis import Redis
 from dispatcher.sim.refusals import Refusals
 from dispatcher.sim.scenario import Scenario
@@ -47,22 +48,6 @@ class World:
     _edits: dict[str, Any]  # what was changed in the configuration file
 
     def __init__(self, scenario: Scenario, *, plants: Sequence[Any] = (), verbose: bool = False) -> None:
-        from dispatcher.sim.checkers.bounds import Bounds
-        from dispatcher.sim.checkers.deaths import Deaths
-        from dispatcher.sim.checkers.duplicates import Duplicates
-        from dispatcher.sim.checkers.fence import Fence
-        from dispatcher.sim.checkers.limits import LimitsChecker
-        from dispatcher.sim.checkers.liveness import Liveness
-        from dispatcher.sim.checkers.loss import Loss
-        from dispatcher.sim.checkers.moves import MovesChecker
-        from dispatcher.sim.checkers.operations import OperationsChecker
-        from dispatcher.sim.checkers.order import Order
-        from dispatcher.sim.checkers.overlap import Overlap
-        from dispatcher.sim.checkers.poison import Poison
-        from dispatcher.sim.checkers.replies import Replies
-        from dispatcher.sim.checkers.said import Said
-        from dispatcher.sim.checkers.sequence import Sequence
-        from dispatcher.sim.checkers.share import Share
         from dispatcher.sim.faults import Faults
         from dispatcher.sim.faults.operators import decide_stops, undo_everything
 
@@ -74,12 +59,7 @@ class World:
         self.begun_at_ms = self.scheduler.now_ms
         self.names = LaneNames(LANE)
         self._starts, self._edits = 0, {}
-        self.liveness = Liveness(self)
-        kinds = (
-            Loss, Duplicates, Order, Overlap, Share, LimitsChecker, Fence, Deaths, Bounds, Poison, Said,
-            OperationsChecker, MovesChecker, Replies, Sequence,
-        )  # fmt: skip
-        self.checkers: list[Checker] = [*(kind(self) for kind in kinds), self.liveness]
+        self.checkers = self._make_checkers()
         self.history = History(self.scheduler, self.names, self.checkers, verbose=verbose)
         self.history.stops = self.stops
         self.broker = Broker(self.scheduler, self.history)
@@ -97,11 +77,42 @@ class World:
         self.dispatchers = [
             DispatcherMachine(self, f"d{index}", way_ms) for index, way_ms in enumerate(scenario.redis_ms)
         ]
-        self.consumers = [ConsumerMachine(self, plan) for plan in scenario.consumers]
+        machine: type[ConsumerMachine | ReaderMachine] = (
+            ReaderMachine if scenario.hands_over else ConsumerMachine
+        )
+        self.consumers = [machine(self, plan) for plan in scenario.consumers]
         self.producer = Producer(self)
         self.faults = Faults(self)
         self.refusals = Refusals(self)
         self.broker.refuses = self.refusals.cost
+
+    def _make_checkers(self) -> list[Checker]:
+        from dispatcher.sim.checkers.bounds import Bounds
+        from dispatcher.sim.checkers.deaths import Deaths
+        from dispatcher.sim.checkers.duplicates import Duplicates
+        from dispatcher.sim.checkers.fence import Fence
+        from dispatcher.sim.checkers.limits import LimitsChecker
+        from dispatcher.sim.checkers.liveness import Liveness
+        from dispatcher.sim.checkers.loss import Loss
+        from dispatcher.sim.checkers.moves import MovesChecker
+        from dispatcher.sim.checkers.operations import OperationsChecker
+        from dispatcher.sim.checkers.order import Order
+        from dispatcher.sim.checkers.overlap import Overlap
+        from dispatcher.sim.checkers.poison import Poison
+        from dispatcher.sim.checkers.readings import Readings
+        from dispatcher.sim.checkers.replies import Replies
+        from dispatcher.sim.checkers.said import Said
+        from dispatcher.sim.checkers.sequence import Sequence
+        from dispatcher.sim.checkers.share import Share
+
+        kinds: tuple[type[Checker], ...] = (
+            Loss, Duplicates, Order, Overlap, Share, LimitsChecker, Fence, Deaths, Bounds, Poison, Said,
+            OperationsChecker, MovesChecker, Replies, Sequence,
+        )  # fmt: skip
+        self.liveness, self.readings = Liveness(self), Readings(self)
+        if self.scenario.hands_over:  # what is promised there, and nobody says when a message is settled
+            return [Loss(self), Fence(self), Bounds(self), Replies(self), self.readings, self.liveness]
+        return [*(kind(self) for kind in kinds), self.liveness]
 
     def declare_targets(self) -> None:
         """Where operators send groups."""
@@ -129,7 +140,10 @@ class World:
                 self._undo_everything(self.faults)
                 self._calm_down()
             failure = scheduler.failures[0][1] if scheduler.failures else None
-            machines: list[DispatcherMachine | ConsumerMachine] = [*self.dispatchers, *self.consumers]
+            machines: list[DispatcherMachine | ConsumerMachine | ReaderMachine] = [
+                *self.dispatchers,
+                *self.consumers,
+            ]
             for machine in machines:
                 machine.kill()
         return failure
@@ -174,7 +188,7 @@ class World:
         if not self.producer.finished or not self.history.all_over():
             return False
         queues = [self.broker.queues[name] for name, _, _ in self.scenario.inbounds]
-        queues += [queue for name, queue in self.broker.queues.items() if is_parking_queue(self.names, name)]
+        queues += [queue for name, queue in self.broker.queues.items() if keeps_originals(self.names, name)]
         control = self.broker.queues.get(self.names.control)
         if any(queue.ready_count() or queue.unacked_count for queue in queues):
             return False
@@ -194,7 +208,7 @@ class World:
         """Whether a consumer that is there has something in hand."""
         lane = self.leader_lane()
         return lane is not None and any(
-            consumer.in_flight and consumer.state is ConsumerState.LIVE
+            (consumer.in_flight or consumer.depth) and consumer.state is ConsumerState.LIVE
             for consumer in lane.state.by_uuid.values()
         )
 
@@ -255,6 +269,11 @@ def _settings(scenario: Scenario, group_map: Chosen, edits: dict[str, Any]) -> S
     lane = LaneSettings(
         name=LANE, policy=PolicyName(scenario.policy),
         inbound=tuple(InboundSettings(queue=name, weight=weight) for (name, _, _), weight in queues),
-        group_map=group_map, **options,
+        group_map=group_map, handover=scenario.hands_over,
+        consumers=tuple(
+            HandOverConsumerSettings(id=plan.consumer_id, prefetch=plan.prefetch)
+            for plan in scenario.consumers if scenario.hands_over
+        ),
+        **options,
     )  # fmt: skip
     return Settings(lanes={LANE: lane})

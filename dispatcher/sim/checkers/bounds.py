@@ -29,6 +29,7 @@ class Bounds(Checker):
             "credit out": sum(c.prefetch - c.credit for c in state.by_uuid.values()),
             "in flight": sum(len(c.in_flight) for c in state.by_uuid.values()),
             "consumers awaited": lane._membership.liveness.awaited,
+            "queues that are being read back": len(state.taking),
         }
         left["messages whose ids are looked up"] = 0 if lane._dedup is None else lane._dedup.waiting
         left["parking queues known"] = len(state.parking)

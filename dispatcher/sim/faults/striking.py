@@ -10,11 +10,12 @@ from dispatcher.sim.consumers import ConsumerMachine
 from dispatcher.sim.dispatchers import DispatcherMachine
 from dispatcher.sim.faults.kinds import KINDS, Fault
 from dispatcher.sim.loop import ProcessLoop
+from dispatcher.sim.readers import ReaderMachine
 
 if TYPE_CHECKING:
     from dispatcher.sim.world import World
 
-Machine = DispatcherMachine | ConsumerMachine
+Machine = DispatcherMachine | ConsumerMachine | ReaderMachine
 
 #: How long after the last fault everything is repaired.
 _REPAIR_MS: Final = 3_000
@@ -138,7 +139,7 @@ class Faults:
     def dispatcher(self, fault: Fault) -> DispatcherMachine:
         return self.world.dispatchers[fault.target % len(self.world.dispatchers)]
 
-    def consumer(self, fault: Fault) -> ConsumerMachine:
+    def consumer(self, fault: Fault) -> ConsumerMachine | ReaderMachine:
         return self.world.consumers[fault.target % len(self.world.consumers)]
 
     def connections_of(self, process: ProcessLoop | None) -> list[BrokerConnection]:

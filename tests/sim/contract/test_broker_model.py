@@ -137,6 +137,23 @@ def _delivery_count(properties: bytes) -> int | None:
     return None if count is None else int(count)
 
 
+async def what_is_rejected_goes_where_its_queue_says(connect: Connect, kind: dict[str, str]) -> Any:
+    peer = await connect()
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    await fill(peer, "dead", CLASSIC, 0)
+    await fill(peer, "in", {**kind, **dead}, 3)
+    channel = await consume(peer, "in", 2)
+    await eventually(lambda: len(got(peer)) == 2)
+    peer.link.send(channel, Basic.Nack(delivery_tag=1, requeue=False))
+    await eventually(lambda: len(got(peer)) == 3)
+    reader = await connect()
+    await consume(reader, "dead", 1)
+    await eventually(lambda: len(got(reader)) == 1)
+    headers = read(reader.of(Delivery)[0].properties)[1]
+    words = [headers.get(f"x-first-death-{word}") for word in ("queue", "reason")]
+    return got(peer), got(reader), words
+
+
 async def two_consumers_take_turns_while_they_have_room(connect: Connect, kind: dict[str, str]) -> Any:
     peer = await connect()
     await fill(peer, "in", kind, 0)
@@ -154,6 +171,7 @@ EACH_KIND = [
     a_deleted_queue_cancels_its_consumers,
     a_quorum_queue_counts_deliveries,
     two_consumers_take_turns_while_they_have_room,
+    what_is_rejected_goes_where_its_queue_says,
     unacked_come_back_in_order_with_the_flag,
     multiple_acks_and_a_passive_declare,
     a_second_exclusive_consumer,

@@ -1,0 +1,59 @@
+"""Lanes that hand over: in some of the seeds, with applications that only read a queue and ack."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from dispatcher.settings import RetrySettings
+from dispatcher.settings_parts import PlacementName, RebalanceSettings, SequenceCheck
+from dispatcher.settings_types import Chosen
+
+if TYPE_CHECKING:
+    from dispatcher.sim.scenario import Scenario
+
+#: In so many of the seeds.
+SHARE: Final = 0.06
+#: Faults that X-6 says something about. X-7 promises nothing where a broker is killed, or Redis forgets.
+_FAULTS: Final = frozenset({
+    "kill_consumer", "cut_consumer", "cut_all_consumers", "freeze_consumer", "slow_consumer",
+    "leave_consumer", "kill_leader", "kill_dispatcher", "kill_host", "cut_leader", "freeze_leader",
+    "late_commits", "late_event", "clock_jump", "kill_at_publish", "cut_at_publish", "kill_before_commit",
+    "kill_after_commit", "cut_redis_before_commit", "cut_redis_after_commit", "slow_redis", "slow_link",
+    "pause_group", "pause_lane",
+})  # fmt: skip
+#: Of those that make up for what was drawn and can't be: most of all, readers come and go.
+_INSTEAD: Final = ("kill_consumer", "cut_consumer", "kill_consumer", "kill_leader", "kill_at_publish")
+#: What a lane that hands over refuses, as it is when nothing is said.
+_UNSAID: Final[dict[str, Any]] = {
+    "top_up": False, "group_idle_timeout_ms": None, "max_in_flight_per_group": None, "ack_timeout_ms": None,
+    "placement": PlacementName.FEWEST, "rebalance": RebalanceSettings(), "retry": RetrySettings(),
+    "dedup": None, "sequence_check": SequenceCheck.OFF,
+}  # fmt: skip
+
+
+def with_readers(random: Random, scenario: Scenario) -> Scenario:
+    """The same lane with applications for consumers, if this seed is one of those."""
+    if random.random() >= SHARE:
+        return scenario
+    policy = "concurrent" if scenario.policy == "concurrent" else "exclusive"
+    options = {**scenario.options, **_UNSAID}
+    if options["cost"].name == "measured":
+        options["cost"] = Chosen("1")
+    messages = tuple(
+        plan._replace(kills=False, refused="", expires_ms=0)
+        for plan in scenario.messages
+        if not (plan.repeats or plan.twin_of)
+    )
+    consumers = tuple(replace(plan, consumer_id=plan.name) for plan in scenario.consumers)
+    if len(consumers) == 1:
+        consumers += (replace(consumers[0], name="c1", consumer_id="c1"),)
+    faults = tuple(
+        fault if fault.kind in _FAULTS else fault._replace(kind=random.choice(_INSTEAD))
+        for fault in scenario.faults
+    )
+    return replace(
+        scenario, policy=policy, options=options, group_maps=(Chosen("exact"),), messages=messages,
+        consumers=consumers, faults=faults, hands_over=True,
+    )  # fmt: skip

@@ -1,0 +1,54 @@
+"""Bugs to plant where a lane hands over to applications that only read a queue and ack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dispatcher.core.effects import Dispatched
+from dispatcher.core.events import CopiesStored, HandedOn
+from dispatcher.core.hand_over_effects import HandOn
+from tests.sim.plants.planting import planted
+
+
+@planted("readings", seed=139)
+def read_back_backwards(lane: Any, session: Any, store: Any) -> None:
+    """What comes from the queue of a consumer that is gone goes on from its end."""
+    hand_over = lane._hand_over
+    hand_all_on = hand_over._hand_all_on
+
+    def backwards(over: Any, messages: Any) -> None:
+        for handed in messages:
+            handed.seq = -handed.seq
+        hand_all_on(over, messages)
+
+    hand_over._hand_all_on = backwards
+
+
+@planted("loss", seed=75)
+def acked_in_its_queue_before_it_is_in_the_next(lane: Any, session: Any, store: Any) -> None:
+    """What is read back counts as handed on when it is published."""
+    take = lane.state.take_effects
+
+    def hasty() -> Any:
+        effects = take()
+        for action in [action for action in effects.actions if type(action) is HandOn]:
+            session.report(HandedOn(action.handed))
+        return effects
+
+    lane.state.take_effects = hasty
+
+
+@planted("loss", seed=42)
+def settled_before_it_is_stored(lane: Any, session: Any, store: Any) -> None:
+    """A copy counts as stored when it is published."""
+    take = lane.state.take_effects
+
+    def hasty() -> Any:
+        effects = take()
+        if lane.state.options.handover:
+            copies = [action for action in effects.actions if type(action) is Dispatched]
+            for copy in copies:
+                session.report(CopiesStored(copy.incarnation, [copy.seq]))
+        return effects
+
+    lane.state.take_effects = hasty
