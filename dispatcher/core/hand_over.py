@@ -41,8 +41,8 @@ from dispatcher.errors import CommandRefused
 from dispatcher.group_text import format_group
 from dispatcher.protocol import REASON_EXPIRED
 
-#: A consumer that may get nothing more is looked at so soon again, then twice as late each time, until its
-#: queue is shorter or `liveness_interval` is reached.
+#: A consumer that may get little more is looked at so soon again, then twice as late each time, until its
+#: queue is shorter or `liveness_interval` is reached: it should not have to wait for what it may have.
 LOOK_SOON_MS: Final = 5
 #: Commands that move groups, or end consumers, while these go on.
 _REFUSED: Final = ("rebalance", "groups.close", "groups.pin", "consumers.drain", "consumers.evict")
@@ -100,7 +100,7 @@ class HandOver:
             return
         consumer.stored += len(event.seqs)
         self._settlement.stored(consumer, event.seqs)
-        if consumer.credit <= 0:
+        if _is_short(consumer):
             self._look_soon(consumer)
 
     def _look_soon(self, consumer: Consumer) -> None:
@@ -163,9 +163,9 @@ class HandOver:
         is_shorter = depth < consumer.depth
         consumer.credit += consumer.depth - depth
         consumer.depth = depth
-        if consumer.credit > 0 or is_shorter:
+        if is_shorter or not _is_short(consumer):
             self._pause_ms.pop(consumer.queue, None)
-        if consumer.credit <= 0:
+        if _is_short(consumer):
             self._look_soon(consumer)
             limit_ms = self._state.options.liveness_interval_ms
             self._pause_ms[consumer.queue] = min(2 * self._pause_ms[consumer.queue], limit_ms)
@@ -319,6 +319,11 @@ class HandOver:
         state.effects.actions.append(ReleaseQueue(queue))
         if queue in self._due_ms:
             self._due_ms[queue] = state.now_ms
+
+
+def _is_short(consumer: Consumer) -> bool:
+    """It may get no more than half of its prefetch, as far as is known."""
+    return consumer.credit <= consumer.prefetch // 2
 
 
 def _refuse(_: Arguments) -> dict[str, object]:

@@ -220,6 +220,23 @@ def test_missing_rights_are_named_and_nothing_is_left_behind(
 
 
 @pytest.mark.usefixtures("inbound")
+def test_rights_on_the_queues_of_hand_over_consumers(
+    run: Run, vhost: Vhost, config_file: Path, limited_user: str
+) -> None:
+    rights = {"configure": r"^(?!.*\.rejected)", "write": ".*", "read": r"^(?!.*\.consumer\.)"}
+    vhost.management(f"permissions/{vhost.name}/{limited_user}", "PUT", rights)
+    as_user(config_file, vhost, limited_user)
+    keys = "orders: {handover: true, consumers: [{id: a}, {id: b}], inbound:"
+    config_file.write_text(config_file.read_text().replace("orders: {inbound:", keys))
+    lane = f"{vhost.redis_prefix}.orders"
+    problems = [line for line in levels(run)["problem"] if line.startswith("lanes.orders: ")]
+    assert problems == [
+        f"lanes.orders: user {limited_user!r} has no configure right on {lane}.rejected",
+        f"lanes.orders: user {limited_user!r} has no read right on {lane}.consumer.a, {lane}.consumer.b",
+    ]
+
+
+@pytest.mark.usefixtures("inbound")
 def test_a_user_without_the_vhost_and_a_wrong_password(
     run: Run, vhost: Vhost, config_file: Path, limited_user: str
 ) -> None:

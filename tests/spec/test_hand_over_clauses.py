@@ -91,6 +91,20 @@ def test_x2_no_more_than_its_prefetch_waits_in_its_queue() -> None:
     assert bench.seen("one", ready=2) == ["a3"]
 
 
+def test_x2_it_is_looked_at_before_it_may_get_nothing_more() -> None:
+    bench = HandOverBench({"one": 4}, liveness_interval_ms=60_000)
+    bench.seen("one")
+    bench.arrive("a1", "a2")
+    bench.ordered(LookAtQueue)
+    bench.store("a1")
+    bench.step(after_ms=50)
+    assert len(bench.ordered(LookAtQueue)) == 1  # half of its prefetch is left
+    bench.store("a2")
+    bench.seen("one", ready=0)
+    bench.step(after_ms=50)
+    assert bench.ordered(LookAtQueue) == []  # it has room
+
+
 def test_x2_what_came_while_it_was_looked_at_is_counted() -> None:
     bench = HandOverBench({"one": 3})
     bench.seen("one")

@@ -110,7 +110,7 @@ def numbers_go_on_from_what_redis_has(lane: Any, session: Any, store: Any) -> No
     lane._adoption.heard_of = lambda seq: None
 
 
-@planted("fence", seed=42)
+@planted("fence", seed=50)
 def lane_epoch_not_checked(lane: Any, session: Any, store: Any) -> None:
     """Redis takes a commit of a former leader."""
     keys = store.world.redis.keys
@@ -311,7 +311,7 @@ def operation_without_a_barrier(lane: Any, session: Any, store: Any) -> None:
     operations._raise_barrier = lambda operation: operation.awaited.clear()
 
 
-@planted("operations", "duplicates", seed=75)
+@planted("operations", "duplicates", seed=62)
 def purge_not_in_the_journal(lane: Any, session: Any, store: Any) -> None:
     """What is purged is acked, and the journal does not say so."""
     operations, state = lane._operations, lane.state
