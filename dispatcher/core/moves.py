@@ -90,7 +90,7 @@ class Moves:
         assert move is not None
         return Moving(
             message.queue, message.arrival, message.fingerprint, message.group_id, message.attempt,
-            move.target.index, move.copy, move.term if move.repeated else 0,
+            move.target.index, move.copy, move.term_needed,
         )  # fmt: skip
 
     # -- answers --
@@ -124,8 +124,8 @@ class Moves:
         queue.originals += 1
         key = state.member_key(message.group_id)
         queue.members[key] = queue.members.get(key, 0) + 1
-        if move.repeated:
-            queue.terms_needed[move.copy] = move.term
+        if move.term_needed:
+            queue.terms_needed[move.copy] = move.term_needed
         state.settled(message)
         message.move = None
         state.counters["parked"] += 1
@@ -167,12 +167,18 @@ class Moves:
         self._state.parking.unconfirmed_bytes -= message.size
 
 
-def resume_move(state: LaneState, message: Message, entry: Moving) -> None:
-    """The journal has an open move of this message: it is done again when the original comes."""
+def resume_move(state: LaneState, message: Message, entry: Moving, *, is_known: bool) -> None:
+    """The journal has an open move of this message: it is done again when the original comes.
+
+    A copy that came through all the same is void then. Not unless it `is_known` which moves were open: if
+    Redis has forgotten those of later messages, their copies count, and must not pass it.
+    """
     target = state.parking[entry.target]
     message.state = MessageState.MOVING
     message.move = Move(target, entry.copy)
-    message.move.repeated = True
+    message.move.repeated = is_known
+    message.move.resumed = True
+    target.void_before = max(target.void_before, entry.term)
     target.incoming[entry.copy] = message
 
 
@@ -183,7 +189,8 @@ def forget_move(state: LaneState, message: Message, *, is_known: bool) -> None:
     assert move is not None
     queue = move.target
     queue.incoming.pop(move.copy, None)
-    if is_known:
-        term = queue.terms_needed[move.copy] = state.next_epoch()
+    term = state.next_epoch() if is_known else move.term_needed
+    if term:
+        queue.terms_needed[move.copy] = term
         state.effects.records.append(TermNeeded(queue.index, move.copy, term))
     message.move = None

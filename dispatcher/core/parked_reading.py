@@ -79,10 +79,9 @@ class ParkedReading:
         copy = message.fingerprint
         moving = queue.incoming.get(copy)
         if moving is not None:
-            assert moving.move is not None
-            if copy in queue.moving:
-                return Verdict.WAIT if message.term >= moving.move.term else Verdict.REPEATED
-            return Verdict.REPEATED if moving.tag else Verdict.WAIT
+            verdict = self._judge_moving(queue, message, moving)
+            if verdict is not None:
+                return verdict
         if copy in queue.awaited or self._recovery.is_adopted(copy):
             return Verdict.KNOWN
         if self._recovery.returning.has_any(message.group_id):
@@ -90,6 +89,19 @@ class ParkedReading:
         if copy in queue.here or copy in queue.settled or message.term < queue.terms_needed.get(copy, 0):
             return Verdict.REPEATED
         return Verdict.ORIGINAL
+
+    @staticmethod
+    def _judge_moving(queue: ParkingQueue, message: Message, moving: Message) -> Verdict | None:
+        """What a copy is whose message is to be moved here. None: it may count although it is older than that
+        move, for Redis has forgotten what was moved behind it, and that counts as well."""
+        move = moving.move
+        assert move is not None
+        is_under_way = message.fingerprint in queue.moving
+        if is_under_way and message.term >= move.term:
+            return Verdict.WAIT
+        if not move.repeated:  # whoever was published again was so with all that was open
+            return Verdict.REPEATED if message.term < queue.void_before else None
+        return Verdict.REPEATED if is_under_way or moving.tag else Verdict.WAIT
 
     def _take(self, queue: ParkingQueue, message: Message) -> None:
         queue.here[message.fingerprint] = message

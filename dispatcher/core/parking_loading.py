@@ -29,6 +29,7 @@ def load_queues(state: LaneState, replay: Replay, found: tuple[int, ...]) -> Non
     for index in sorted({*parked.consumers, *found}):
         queue = add_queue(state, index, parked.consumers.get(index, ""))
         queue.terms_needed = parked.terms.get(index, {})
+        queue.void_before = max(queue.terms_needed.values(), default=0)
         for arrival, copy in replay.proven.get(index, ()):
             queue.remember(copy, arrival)
         for arrival, copy in replay.unproven.get(index, {}).items():

@@ -39,13 +39,21 @@ PARKING_QUEUE_TRANSITIONS: Final[dict[ParkingQueueState, frozenset[ParkingQueueS
 class Move:
     """The way of one message into a parking queue."""
 
-    __slots__ = ("copy", "repeated", "target", "term")
+    __slots__ = ("copy", "repeated", "resumed", "target", "term")
 
     def __init__(self, target: ParkingQueue, copy: bytes) -> None:
         self.target = target
         self.copy = copy  # its fingerprint there
         self.term = 0  # under which it was published last; 0: not by us
-        self.repeated = False  # it may have been published before that
+        self.repeated = False  # it may have been published before that, which is void
+        self.resumed = False  # a former leader has begun it
+
+    @property
+    def term_needed(self) -> int:
+        """Copies from before that term are void."""
+        if self.repeated and self.term:
+            return self.term
+        return self.target.void_before if self.resumed else 0
 
 
 class ParkingQueue:
@@ -55,7 +63,7 @@ class ParkingQueue:
         "_state", "asked_at", "awaited", "blocked_since_ms", "confirmed", "consumer", "demand", "early",
         "end_at", "end_seen", "here", "idle_since_ms", "incoming", "index", "left", "members", "moving",
         "name", "originals", "read_through", "reading", "redelivering", "refused_until_ms", "settled",
-        "stored", "term", "terms_needed", "unknown", "unwanted_since_ms", "waiting",
+        "stored", "term", "terms_needed", "unknown", "unwanted_since_ms", "void_before", "waiting",
     )  # fmt: skip
 
     def __init__(self, index: int, name: str, consumer: str, now_ms: int) -> None:
@@ -75,6 +83,7 @@ class ParkingQueue:
         self.stored = 0  # changes whenever something may have come into it
         self.term = 0
         self.terms_needed: dict[bytes, int] = {}  # copies from before are void
+        self.void_before = 0  # in moves that were open, copies from before that term never count
         self.refused_until_ms = 0
         self.here: dict[bytes, Message] = {}  # read and not settled
         self.settled: OrderedDict[bytes, Arrival] = OrderedDict()

@@ -93,7 +93,7 @@ class Recovery:
             message.calls = entry.calls
             self._state.ending[message] = entry.reason
         elif isinstance(entry, Moving):
-            resume_move(self._state, message, entry)
+            resume_move(self._state, message, entry, is_known=self._groups.redis_complete)
         else:
             holder = self._state.by_number.get(entry.incarnation)
             message.seq, message.epoch, message.group_seq = entry.seq, entry.epoch, entry.group_seq

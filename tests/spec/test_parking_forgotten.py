@@ -7,6 +7,7 @@ import pytest
 
 from dispatcher.core.overtaken import OVERTAKEN_MS
 from dispatcher.core.parking import BLOCKED_MS, LINGER_MS
+from dispatcher.core.parking_effects import Moving
 from tests.spec.flag_bench import said
 from tests.spec.lane_bench import clause
 from tests.spec.parking_bench import FIRST, ParkingBench, blocked, numbers
@@ -160,3 +161,34 @@ def test_a_group_is_not_kept_for_what_expires_on_its_way_to_where_everything_goe
     finish(bench)
     assert [reason for _, reason in bench.dead] == ["expired"]
     assert b"b" not in bench.lane.state.groups
+
+
+@pytest.mark.parametrize("known", range(19))
+@pytest.mark.parametrize("turns", [0, 1, 2])
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_where_redis_forgot_its_last_moves_their_copies_keep_their_order(
+    known: int, turns: int, confirmed: bool
+) -> None:
+    """All copies are there, and were published `turns` times more, each time by another leader, at last with
+    the broker's confirms. Of the last one's moves Redis remembers the first `known` records."""
+    bench = blocked(confirmed=False)
+    for _ in range(turns):
+        bench.fail_over()
+        bench.run()
+    first = next(at for at in reversed(range(len(bench.journal))) if _is_begun(bench, at, "a2"))
+    bench.hold_confirms = not confirmed
+    bench.run()
+    bench.fail_over(older=bench.journal[: first + known])
+    bench.hold_confirms = False
+    for consumer in ("one", "two"):
+        bench.join(consumer, prefetch=1, n=2)
+    bench.run(HEARTBEATS_MS)
+    finish(bench)
+    handed = numbers(bench)[1:]
+    assert list(dict.fromkeys(handed)) == list(range(2, 11))
+    assert not confirmed or handed == list(range(2, 11))
+
+
+def _is_begun(bench: ParkingBench, at: int, name: str) -> bool:
+    record = bench.journal[at]
+    return isinstance(record, Moving) and record.fingerprint.rstrip(b"\0") == name.encode()
