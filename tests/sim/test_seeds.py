@@ -36,7 +36,7 @@ CORE = {
     "groups_closed", "given_back", "groups_forgotten", "groups_idled", "groups_moved", "groups_parked",
     "handed_on", "joins", "leaves", "moved",
     "overdue", "parked", "poisoned", "purged", "rebalances_on_join", "rejoins", "repeated_copies",
-    "sent_again", "sequence_gaps", "sequence_repeats",
+    "sent_again", "sequence_gaps", "sequence_repeats", "sequence_waits",
     "settled", "settles_ignored", "taken_back", "unpublishable", "vanished",
 }  # fmt: skip
 
