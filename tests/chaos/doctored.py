@@ -62,7 +62,14 @@ class Doctored:
 
     def configure(self, **settings: object) -> None:
         plan = self.stage.plan
-        usual = {"group_map": "exact", "group_idle_timeout": None, "on_join": False, "stopping": ()}
+        usual = {
+            "group_map": "exact",
+            "group_idle_timeout": None,
+            "on_join": False,
+            "stopping": (),
+            "keeping": (),
+            "dropping": (),
+        }
         plan.settings = replace(plan.settings, **(usual | settings))  # type: ignore[arg-type]
 
     def _process(self, name: str) -> Process:

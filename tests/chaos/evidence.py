@@ -79,6 +79,9 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
     sent, confirmed, repeated = read_produced(_existing(stage.folder, producers))
     settings, handlings = stage.plan.settings, in_order(records)
     gaps = tuple(forgotten(stage, lane))
+    if lane.policy in settings.dropping:
+        doubts = [(gap.since, gap.until) for gap in (*gaps, *stage.rabbitmq_outages)]
+        repeated = _dropped_once(repeated, sent, handlings, doubts)
     decisions = [_with_doubts(decision, gaps) for decision in stage.decisions[lane.name]]
     story = Story(
         frozenset(confirmed), killed_at, left_at, lane.keeps_owner and not settings.on_join,
@@ -96,6 +99,23 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
     )
     story = story._replace(gone=balanced.gone)
     return Evidence(lane, handlings, confirmed, story, wrong_ends, balanced.violations)
+
+
+def _dropped_once(
+    repeated: frozenset[Number],
+    sent: dict[Number, float],
+    record: list[Handling],
+    doubts: list[tuple[float, float]],
+) -> frozenset[Number]:
+    """What may come twice although the lane drops what repeats another message: while it was under way Redis
+    forgot the window (U-5), or RabbitMQ one of the two (U-7)."""
+    last: dict[Number, float] = {}
+    for handling in record:
+        last[handling.message] = max(handling.start, last.get(handling.message, 0.0))
+    return frozenset(
+        message for message in repeated
+        if any(since <= last.get(message, math.inf) and sent[message] <= until for since, until in doubts)
+    )  # fmt: skip
 
 
 def parked_twice(record: list[Handling], story: Story) -> frozenset[Number]:

@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple
 DISPATCHER_HEARTBEAT_S: Final = 4
 QUEUE_VERSIONS: Final = (1, 2)
 STOPPING: Final = ((), ("exclusive",), ("sequenced",), ("exclusive", "sequenced"))
+KEEPING: Final = ((), ("exclusive",), ("sequenced",))
+DROPPING: Final = ((), ("exclusive",), ("sequenced",))
 #: So short that attempts are used up while faults go on.
 BACKOFF: Final = "100ms"
 
@@ -113,6 +115,8 @@ class Settings:
     start_consumers: int
     retry_attempts: int
     stopping: tuple[str, ...]  # policies whose lane stops a group at a message that failed
+    keeping: tuple[str, ...]  # policies whose lane keeps what comes in
+    dropping: tuple[str, ...]  # policies whose lane drops what repeats another message
 
     def lane_keys(self, policy: str) -> dict[str, Any]:
         """What a lane of this policy is configured with, beside its inbound queues."""
@@ -121,6 +125,8 @@ class Settings:
             "reconnect_grace": self.reconnect_grace,
             "rebalance": {"pause": self.pause}, "retry": self._retry(policy),
             "start": {"consumers": self.start_consumers, "wait": "2s" if self.start_consumers else "0"},
+            "history": {"max_age": "1d"} if policy in self.keeping else None,
+            "dedup": {"window": "1h"} if policy in self.dropping else None,
         }  # fmt: skip
         if policy == "sequenced":
             return keys | {"top_up": self.top_up, "group_map": self._for_sequenced()}
@@ -160,6 +166,8 @@ class Plan:
             work_ms=chance.choice([4.0, 30.0, 80.0]),
             **_lane_options(random.Random(f"{seed} options")),
             stopping=random.Random(f"{seed} stopping").choice(STOPPING),
+            keeping=random.Random(f"{seed} keeping").choice(KEEPING),
+            dropping=random.Random(f"{seed} dropping").choice(DROPPING),
         )
         self.producer_seed = chance.randrange(2**31)
         # A stream of its own each: one more kind here changes nothing there.

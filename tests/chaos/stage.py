@@ -229,6 +229,10 @@ class Stage:
         """Whether its groups stop at what has failed."""
         return lane.policy in self.plan.settings.stopping
 
+    def keeps(self, lane: LaneOnStage) -> bool:
+        """Whether it keeps what comes in."""
+        return lane.policy in self.plan.settings.keeping
+
     def reads_on_hangup(self, replica: Replica) -> bool:
         """It has read its file, and will read it again on SIGHUP."""
         return replica.process.is_alive() and bool(replica.process.logged("dispatcher_started"))

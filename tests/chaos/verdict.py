@@ -13,6 +13,7 @@ from tests.chaos.deciding import Decider
 from tests.chaos.decisions import DROP, PURGE, RELEASE, SENDING, SKIP, TAKING
 from tests.chaos.draining import drain
 from tests.chaos.evidence import Evidence, Found, gather
+from tests.chaos.kept import not_kept
 from tests.chaos.stage import PREFIX, LaneOnStage, Stage
 from tests.recovery.checker import say, that_count, violations
 from tests.recovery.record import Handling, Number
@@ -62,6 +63,9 @@ async def end_and_judge(stage: Stage) -> Verdict:
         found = await asyncio.to_thread(violations, evidence.handlings, evidence.story)
         found += evidence.wrong_ends + evidence.misplaced
         found += await _left_over(client, lane, evidence, dead)
+        if stage.keeps(lane):
+            stream = f"{PREFIX}.{lane.name}.history"
+            found += await not_kept(stage.servers.amqp_url, stream, evidence.story.published)
         counts = _counts(stage, evidence, dead) | _decided(stage, lane, there)
         verdict.lanes.append(LaneVerdict(lane, evidence, counts, found))
     await client.close()
