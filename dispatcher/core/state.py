@@ -202,9 +202,9 @@ class LaneState:
         self.forget_if_unused(group)
 
     def forget_if_unused(self, group: Group) -> None:
-        """A free group of which nothing is left is no group."""
-        if group.state is GroupState.FREE and group.is_unused:
-            self.groups.pop(group.id, None)
+        """A free group of which nothing is left is no group. Nor is one that was forgotten before."""
+        if group.state is GroupState.FREE and group.is_unused and self.groups.get(group.id) is group:
+            del self.groups[group.id]
 
     def drain(self, group: Group, target: Consumer | None = None) -> None:
         """The owner gets no more of it; when nothing is in flight any more it changes hands."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from dispatcher.core.groups import Group
 from dispatcher.core.overtaken import OVERTAKEN_MS
 from dispatcher.core.parking import BLOCKED_MS, LINGER_MS
 from dispatcher.core.parking_effects import Moving
@@ -192,3 +193,13 @@ def test_where_redis_forgot_its_last_moves_their_copies_keep_their_order(
 def _is_begun(bench: ParkingBench, at: int, name: str) -> bool:
     record = bench.journal[at]
     return isinstance(record, Moving) and record.fingerprint.rstrip(b"\0") == name.encode()
+
+
+def test_a_group_that_was_forgotten_and_made_anew_is_not_forgotten_for_the_former_one() -> None:
+    """Both may have passed on to where everything goes; only one of them is the group."""
+    bench = ParkingBench()
+    bench.join("one")
+    bench.arrive("a1")
+    state = bench.lane.state
+    state.forget_if_unused(Group(b"a"))
+    assert b"a" in state.groups
