@@ -143,7 +143,7 @@ class Arrivals:
             return False
         self._moves.wait(message, target)
         if not group.route:
-            parking.passing[group] = None
+            parking.passing[group.id] = None
         return True
 
     def run_timers(self) -> None:

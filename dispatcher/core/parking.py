@@ -312,7 +312,7 @@ class Parking:
         state.parking.default_route = _without(queue.index, state.parking.default_route)
         if not state.parking.default_route:
             passed, state.parking.passing = state.parking.passing, {}
-            for group in passed:
+            for group in [state.groups[key] for key in passed if key in state.groups]:
                 state.forget_if_unused(group)
         members = [state.groups[key] for key in queue.members if key is not None and key in state.groups]
         queue.members.clear()

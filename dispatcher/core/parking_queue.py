@@ -205,7 +205,7 @@ class ParkingQueues(dict[int, ParkingQueue]):
         self.unconfirmed_bytes = 0
         self.at_bound = False  # the last attempt to park found no free parking queue
         self.overtaken = Overtaken()
-        self.passing: dict[Group, None] = {}  # that may be known for nothing but the default route
+        self.passing: dict[bytes, None] = {}  # groups that may be known for nothing but the default route
 
     def insert(self, queue: ParkingQueue) -> None:
         """Add one, in its place."""

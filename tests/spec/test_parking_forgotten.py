@@ -164,6 +164,26 @@ def test_a_group_is_not_kept_for_what_expires_on_its_way_to_where_everything_goe
     assert b"b" not in bench.lane.state.groups
 
 
+def test_a_group_that_was_known_before_is_kept_when_nothing_is_parked_any_more() -> None:
+    bench = blocked(4, name="sequenced")
+    bench.settle("one", "a1")
+    bench.fail_over(forget=True)
+    bench.arrive("b1")
+    bench.join("one", prefetch=1, n=2)
+    bench.join("two", prefetch=1, n=2)
+    bench.run(HEARTBEATS_MS)
+    bench.settle("two", "b1")
+    bench.run()
+    assert b"b" not in bench.lane.state.groups
+    bench.arrive("b2")
+    bench.run()
+    assert bench.holder("b2") == "two"
+    bench.settle_each("one", (2, 3, 4))
+    assert not bench.lane.state.parking.default_route
+    bench.arrive("b3")
+    assert "b3" not in bench.handed(), "b2 is in the hands of another one"
+
+
 @pytest.mark.parametrize("known", range(19))
 @pytest.mark.parametrize("turns", [0, 1, 2])
 @pytest.mark.parametrize("confirmed", [False, True])
