@@ -11,6 +11,7 @@ import json
 from dispatcher.core.effects import Snapshot
 from dispatcher.sim.checkers import Checker
 from dispatcher.sim.life import Life
+from dispatcher.sim.reading_lanes import WITHOUT_ORDER
 from dispatcher.sim.world import World
 
 
@@ -23,6 +24,7 @@ class Readings(Checker):
         self._first: dict[tuple[bytes, str], int] = {}  # of each line: all before it were begun
         self._begun: set[int] = set()
         self._excused: set[int] = set()
+        self._has_order = WITHOUT_ORDER.isdisjoint(fault.kind for fault in world.scenario.faults)
 
     def stored(self, life: Life) -> None:
         group = self.world.ordered_group(life.group)
@@ -55,7 +57,7 @@ class Readings(Checker):
             return
         self._begun.add(life.uid)
         group = self.world.ordered_group(life.group)
-        if group is not None and life.uid not in self._excused:
+        if group is not None and self._has_order and life.uid not in self._excused:
             self._check_order(reader, life, (group, life.inbound))
 
     def _check_order(self, reader: str, life: Life, line: tuple[bytes, str]) -> None:
