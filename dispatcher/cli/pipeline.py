@@ -76,12 +76,15 @@ def run(
     # Spark and all that comes with it.
     from dispatcher.pipeline.gaps import Window
     from dispatcher.pipeline.progress import StageProgress
+    from dispatcher.pipeline.run import fitting, look
     from dispatcher.pipeline.run import run as run_pipeline
     from dispatcher.pipeline.session import spark_session
     from dispatcher.pipeline.summary import as_text
 
-    with spark_session(master) as spark:
-        summary = run_pipeline(spark, ledger, report, Window(since, until), StageProgress(spark))
+    window = Window(since, until)
+    found = look(ledger, window)
+    with spark_session(master, fitting(found)) as spark:
+        summary = run_pipeline(spark, ledger, found, report, window, StageProgress(spark))
     if as_json:
         print_json(summary)
     else:

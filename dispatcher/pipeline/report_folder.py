@@ -16,7 +16,12 @@ from dispatcher.errors import ConfigurationError
 SUMMARY: Final = "summary.json"
 _LOCK: Final = ".lock"
 #: Of a report. Anything else in a folder says that it is somebody else's.
-TABLES: Final = ("files", "gaps", "hand_overs", "lifecycle", "violations", "groups")
+TABLES: Final = (
+    "files", "gaps", "hand_overs", "lifecycle", "violations", "groups", "lane_stats", "consumer_stats",
+    "group_stats", "hot_groups", "lanes", "fairness", "cost_model",
+)  # fmt: skip
+COST_MODEL: Final = "cost_model.json"
+_OURS: Final = {*TABLES, SUMMARY, COST_MODEL, f".{SUMMARY}", f".{COST_MODEL}", _LOCK}
 
 
 class ReportFolder:
@@ -34,9 +39,13 @@ class ReportFolder:
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary: from now on the report is whole."""
-        unfinished = self.path / f".{SUMMARY}"
-        unfinished.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
-        unfinished.replace(self.path / SUMMARY)
+        self.write_json(SUMMARY, summary)
+
+    def write_json(self, name: str, value: dict[str, Any]) -> None:
+        """Write a file of the report as a whole."""
+        unfinished = self.path / f".{name}"
+        unfinished.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        unfinished.replace(self.path / name)
 
 
 @contextlib.contextmanager
@@ -44,8 +53,7 @@ def report_folder(path: Path) -> Iterator[ReportFolder]:
     """The folder, made if need be, and ours alone meanwhile. Raises ConfigurationError."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        strange = sorted(each.name for each in path.iterdir() if each.name not in (*TABLES, SUMMARY, _LOCK))
-        strange = [name for name in strange if name != f".{SUMMARY}"]
+        strange = sorted(each.name for each in path.iterdir() if each.name not in _OURS)
         if strange:
             raise ConfigurationError(
                 f"{path}: has other things in it ({strange[0]}): name a directory of its own for the report"

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.pipeline import order_audit
+from dispatcher.pipeline import cost_model, fairness, hot_groups, order_audit, statistics
 from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, Window, find_gaps
 from dispatcher.pipeline.hand_overs import hand_overs
 from dispatcher.pipeline.leaderships import Leadership, leaderships
@@ -28,7 +28,7 @@ from dispatcher.pipeline.ledger_reading import (
     within,
 )
 from dispatcher.pipeline.lifecycle import lifecycle, with_durations
-from dispatcher.pipeline.report_folder import ReportFolder, report_folder
+from dispatcher.pipeline.report_folder import COST_MODEL, ReportFolder, report_folder
 from dispatcher.pipeline.summary import summarise
 
 #: Wraps what is done under a name, for whoever watches.
@@ -38,16 +38,29 @@ _MARGIN: Final = timedelta(days=1)
 #: Sorted in about 100 MB. Few records are sorted before a second core has begun.
 _RECORDS_PER_PART: Final = 250_000
 _FEW_RECORDS: Final = 50_000
+#: With few records most of the time goes into compiling what runs over them.
+_SMALL: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
 
 
-def run(spark: SparkSession, ledger: str, report: Path, window: Window, stage: Stage) -> dict[str, Any]:
-    """All jobs, in order; returns the summary. Raises ConfigurationError."""
+def look(ledger: str, window: Window) -> Found:
+    """The files that a run reads, found without Spark. Raises ConfigurationError."""
     days = [_day(us) for us in (window.since_us, window.until_us)]
-    found = find_files(
+    return find_files(
         ledger,
         days[0] - _MARGIN if days[0] else None,
         days[1] + _MARGIN if days[1] else None,
     )
+
+
+def run(
+    spark: SparkSession, ledger: str, found: Found, report: Path, window: Window, stage: Stage
+) -> dict[str, Any]:
+    """All jobs, in order; returns the summary. Raises ConfigurationError."""
     _divide_work(spark, found)
     with report_folder(report) as folder, _clear_errors():
         job = _Job(spark, folder, ledger, found, window)
@@ -59,19 +72,35 @@ def run(spark: SparkSession, ledger: str, report: Path, window: Window, stage: S
             job.write_lifecycle()
         with stage("order audit"):
             job.write_audit()
+        with stage("statistics"):
+            job.write_stats()
+        with stage("hot groups"):
+            job.write_groups()
+        with stage("fairness"):
+            job.write_fairness()
+        with stage("cost model"):
+            job.write_cost_model()
         with stage("summary"):
             summary = summarise(job.tables(), found, job.gaps, ledger, window)
             folder.finish(summary)
         return summary
 
 
+def fitting(found: Found) -> dict[str, str]:
+    """Settings of a session that suit a ledger of this size."""
+    return _SMALL if _records(found) <= _FEW_RECORDS else {}
+
+
 def _divide_work(spark: SparkSession, found: Found) -> None:
     """As many parts as fit into memory, and keep all cores busy; what the user has set is left so."""
-    name = "spark.sql.shuffle.partitions"
+    name, records = "spark.sql.shuffle.partitions", _records(found)
     if not spark.sparkContext.getConf().contains(name):
-        records = sum(file.last - file.first + 1 for file in found.files)
         cores = spark.sparkContext.defaultParallelism if records > _FEW_RECORDS else 1
         spark.conf.set(name, max(cores, -(-records // _RECORDS_PER_PART)))
+
+
+def _records(found: Found) -> int:
+    return sum(file.last - file.first + 1 for file in found.files)
 
 
 class _Job:
@@ -119,8 +148,32 @@ class _Job:
         finally:
             marked.unpersist()
 
+    def write_stats(self) -> None:
+        hands = self._read("hand_overs")
+        self.folder.write("lane_stats", statistics.lane_stats(hands))
+        self.folder.write("consumer_stats", statistics.consumer_stats(hands))
+        self.folder.write("group_stats", statistics.group_stats(hands))
+
+    def write_groups(self) -> None:
+        groups = hot_groups.by_group(self._read("hand_overs")).persist(StorageLevel.DISK_ONLY)
+        try:
+            self.folder.write("hot_groups", hot_groups.hot_groups(groups))
+            self.folder.write("lanes", hot_groups.concentration(groups))
+        finally:
+            groups.unpersist()
+
+    def write_fairness(self) -> None:
+        weights = fairness.weights(self.spark, self.leaderships)
+        self.folder.write("fairness", fairness.fairness(fairness.contested(self.records, weights)))
+
+    def write_cost_model(self) -> None:
+        self.folder.write("cost_model", cost_model.cost_model(self._read("hand_overs")))
+        self.folder.write_json(COST_MODEL, cost_model.exported(self._read("cost_model")))
+
     def tables(self) -> dict[str, DataFrame]:
-        return {name: self._read(name) for name in ("hand_overs", "lifecycle", "violations", "groups")}
+        """Those that the summary needs."""
+        names = ("hand_overs", "lifecycle", "violations", "groups", "hot_groups", "lanes", "fairness")
+        return {name: self._read(name) for name in names}
 
     def _read(self, name: str) -> DataFrame:
         return self.spark.read.parquet(self.folder.table(name))

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from dispatcher.pipeline.gaps import BOUNDARIES, Gap, Window
 from dispatcher.pipeline.ledger_files import Found
 from dispatcher.pipeline.order_audit import KEPT, UNKNOWN, VIOLATED
+from dispatcher.pipeline.statistics import STAGES, percentiles
 
 #: Of each list; the tables have all.
 SHOWN_MAX: Final = 10
@@ -30,6 +31,11 @@ def summarise(
     outcomes: dict[str, dict[str, int]] = {}
     for lane, outcome, count in tables["lifecycle"].groupBy("lane", "outcome").count().collect():
         outcomes.setdefault(lane, {})[outcome] = count
+    shapes = {row["lane"]: row.asDict() for row in tables["lanes"].collect()}
+    hottest = {row["lane"]: row.asDict() for row in tables["hot_groups"].where("rank = 1").collect()}
+    shares: dict[str, list[dict[str, Any]]] = {}
+    for row in tables["fairness"].orderBy("lane", "inbound").collect():
+        shares.setdefault(row["lane"], []).append(row.asDict())
     lanes = sorted({*verdicts, *hand_overs, *outcomes, *(gap.lane for gap in gaps)})
     real = [gap for gap in gaps if gap.kind not in BOUNDARIES]
     return {
@@ -45,6 +51,10 @@ def summarise(
                 "first": hand_overs[lane]["first"] if lane in hand_overs else None,
                 "last": hand_overs[lane]["last"] if lane in hand_overs else None,
                 "messages": dict(sorted(outcomes.get(lane, {}).items())),
+                "stages": hand_overs[lane]["stages"].asDict(recursive=True) if lane in hand_overs else {},
+                "shape": shapes.get(lane),
+                "hottest": hottest.get(lane),
+                "shares": shares.get(lane, []),
             }
             for lane in lanes
         },
@@ -63,6 +73,7 @@ def summarise(
 def _hand_overs(table: DataFrame) -> DataFrame:
     return table.groupBy("lane").agg(
         F.count("*").alias("hand_overs"),
+        F.struct(*(percentiles(stage) for stage in STAGES)).alias("stages"),
         F.date_format(F.min("dispatched_at"), "yyyy-MM-dd HH:mm:ss").alias("first"),
         F.date_format(F.max(F.coalesce("ended_at", "dispatched_at")), "yyyy-MM-dd HH:mm:ss").alias("last"),
     )
@@ -118,9 +129,36 @@ def _about_lane(lane: str, facts: dict[str, Any]) -> Iterator[str]:
     outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in messages.items()) or "none"
     span = f" from {facts['first']} to {facts['last']} UTC" if facts["first"] else ""
     yield f"lane {lane}: {facts['hand_overs']:,} hand-overs{span}; messages: {outcomes}"
+    waits, work = facts["stages"].get("wait_us"), facts["stages"].get("process_us")
+    if waits and work:
+        spent = [_ms(each) for each in (waits[0], waits[2], work[0], work[2])]
+        yield "  waited p50 {}, p99 {}; processed p50 {}, p99 {}".format(*spent)
+    if facts["shape"]:
+        yield _about_groups(facts["shape"], facts["hottest"])
+    for share in facts["shares"]:
+        yield (
+            f"  {share['inbound']}: got {share['ratio'] or 0:.2f} × its part by weight {share['weight']} "
+            f"over {share['contested_s']:.0f} s of backlog; starved for {share['starved_s']:.0f} s at most"
+        )
+    if facts["shares"] and facts["shares"][0]["jain"] is not None:
+        yield f"  Jain's index of these shares: {facts['shares'][0]['jain']:.3f}"
     yield (
         f"  groups: {groups[KEPT]:,} kept, {groups[VIOLATED]:,} violated, {groups[UNKNOWN]:,} unknown"
     )  # fmt: skip
+
+
+def _about_groups(shape: dict[str, Any], hottest: dict[str, Any]) -> str:
+    text = (
+        f"  hottest group {hottest['group']}: {hottest['share']:.1%} of {shape['messages']:,} messages in "
+        f"{_groups(shape['groups'])}; top 10 {shape['top_share']:.1%}, Gini {shape['gini']:.2f}"
+    )
+    if shape["parallelism_max"] is None:
+        return text
+    return f"{text}; at most {shape['parallelism_max']:.1f} consumers busy on average"
+
+
+def _ms(duration_us: int) -> str:
+    return f"{duration_us / 1_000:,.1f} ms"
 
 
 def _about_violation(broken: dict[str, Any]) -> str:

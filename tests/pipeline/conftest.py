@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -14,16 +14,12 @@ from pyspark.sql import SparkSession
 
 from dispatcher.nodes.java import ensure_java
 from dispatcher.pipeline.gaps import Window
-from dispatcher.pipeline.run import run
+from dispatcher.pipeline.ledger_files import Found
+from dispatcher.pipeline.run import fitting, look, run
 from dispatcher.pipeline.session import spark_session
-
-#: What costs most with little data is compiling.
-_QUICK = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.adaptive.enabled": "false",
-}
+from tests.pipeline.planted_gaps import CASES, Verdicts
+from tests.pipeline.planted_traffic import plant_traffic
+from tests.pipeline.planted_violations import Violation, plant_kept, plant_violations
 
 EVERYTHING = Window()
 
@@ -31,7 +27,7 @@ EVERYTHING = Window()
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     ensure_java(print)
-    with spark_session("local[1]", _QUICK) as session:
+    with spark_session("local[1]", fitting(Found("", [], [], []))) as session:
         yield session
 
 
@@ -47,8 +43,27 @@ class Report:
     def rows(self, name: str) -> list[dict[str, Any]]:
         return self.table(name).to_pylist()  # type: ignore[no-any-return]
 
-    def verdicts(self) -> dict[str, str]:
-        return {each["group"]: each["verdict"] for each in self.rows("groups")}
+
+class Everything(NamedTuple):
+    """One run over all the lanes that tests have planted, and what should come of it."""
+
+    report: Report
+    kept: set[str]  # lanes
+    violations: set[Violation]
+    verdicts: dict[str, Verdicts]  # by lane
+
+
+@pytest.fixture(scope="session")
+def everything(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Everything:
+    """Every case is a lane of one ledger: most of a run's time is Spark's own."""
+    folder = tmp_path_factory.mktemp("planted")
+    ledger = folder / "ledger"
+    plant_kept(ledger)
+    kept = {each.name.removeprefix("lane=") for each in ledger.iterdir()}
+    violations = plant_violations(ledger)
+    verdicts = {name: plant(ledger) for name, plant in CASES.items()}
+    plant_traffic(ledger)
+    return Everything(run_pipeline(spark, folder), kept, violations, verdicts)
 
 
 def _stage(name: str) -> AbstractContextManager[None]:
@@ -57,5 +72,6 @@ def _stage(name: str) -> AbstractContextManager[None]:
 
 def run_pipeline(spark: SparkSession, folder: Path, window: Window = EVERYTHING) -> Report:
     """What the pipeline makes of the ledger in folder / "ledger"."""
-    summary = run(spark, str(folder / "ledger"), folder / "report", window, _stage)
+    ledger = str(folder / "ledger")
+    summary = run(spark, ledger, look(ledger, window), folder / "report", window, _stage)
     return Report(folder / "report", summary)

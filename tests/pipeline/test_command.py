@@ -38,18 +38,22 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_violation_is_told_by_the_verdict_and_the_exit_code(tmp_path: Path) -> None:
     found = run(
         "--input", str(ledger(tmp_path / "ledger", swapped=True)), "--output", str(tmp_path / "report"),
-        "--master", "local[1]", "--since", "2026-11-22T23:00", "--until", "2026-11-24",
+        "--master", "local[1]", "--since", "2026-11-22T23:59", "--until", "2026-11-22T23:59:50.002",
     )  # fmt: skip
     assert found.returncode == 1, found.stderr
     stages = [line.partition(":")[0] for line in found.stderr.splitlines()]
-    assert stages == ["reading leaderships", "hand-overs", "lifecycle", "order audit", "summary"]
+    assert stages == [
+        "reading leaderships", "hand-overs", "lifecycle", "order audit", "statistics", "hot groups",
+        "fairness", "cost model", "summary",
+    ]  # fmt: skip
     *_, violation, verdict = found.stdout.splitlines()
     assert violation.startswith(
         "out of order: lane orders, group g: arrival 1 of in to c-i1 (seq 2) was handed"
     )
     assert verdict == "Verdict: VIOLATED in 1 group (kept in 0, unknown for 0)"
     summary = json.loads((tmp_path / "report" / "summary.json").read_text())
-    assert summary["window"]["until"] == "2026-11-24T00:00:00+00:00"
+    assert summary["window"]["until"] == "2026-11-22T23:59:50.002000+00:00"
+    assert summary["lanes"]["orders"]["hand_overs"] == 2  # the third ended later
 
 
 def refusal(*arguments: str) -> str:
@@ -66,7 +70,8 @@ def test_a_time_is_a_time(tmp_path: Path) -> None:
 
 
 def test_without_java_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    both = ("--input", str(tmp_path), "--output", str(tmp_path / "report"))
+    folder = ledger(tmp_path / "ledger", swapped=False)
+    both = ("--input", str(folder), "--output", str(tmp_path / "report"))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
     assert f"JAVA_HOME: there is no {tmp_path}/none/bin/java" in refusal(*both)
     monkeypatch.delenv("JAVA_HOME")

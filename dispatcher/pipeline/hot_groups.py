@@ -1,0 +1,53 @@
+"""Which groups are hot, how unevenly work is spread over groups, and how much of it can run in parallel."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+#: Of each lane's groups the hottest so many have a row.
+SHOWN_MAX: Final = 100
+_TOP: Final = 10
+
+
+def by_group(hand_overs: DataFrame) -> DataFrame:
+    """Messages settled and time taken, of each group."""
+    settled = hand_overs.where("outcome = 'settled'").where(F.col("group").isNotNull())
+    return settled.groupBy("lane", "group").agg(
+        F.count("*").alias("messages"),
+        F.coalesce(F.sum("cost"), F.lit(0)).alias("cost"),
+        F.coalesce(F.sum("process_us"), F.lit(0)).alias("busy_us"),
+    )
+
+
+def hot_groups(groups: DataFrame) -> DataFrame:
+    """The groups with most messages, with their shares of the lane's."""
+    lane = Window.partitionBy("lane")
+    ranked = groups.withColumns({
+        "rank": F.row_number().over(lane.orderBy(F.desc("messages"), "group")),
+        "share": F.col("messages") / F.sum("messages").over(lane),
+        "busy_share": F.try_divide("busy_us", F.sum("busy_us").over(lane)),
+    })  # fmt: skip
+    return ranked.where(F.col("rank") <= SHOWN_MAX)
+
+
+def concentration(groups: DataFrame) -> DataFrame:
+    """One row for each lane: `groups`, `messages`, `gini` of the groups' messages (0: all the same, near 1:
+    one has all), `top_share` of the ten with most, and `parallelism_max`: how many consumers can be busy on
+    average, because a group is one's at a time."""
+    lane = Window.partitionBy("lane")
+    ranked = groups.withColumns({
+        "up": F.row_number().over(lane.orderBy("messages", "group")),
+        "down": F.row_number().over(lane.orderBy(F.desc("messages"), F.desc("group"))),
+    })  # fmt: skip
+    count, total = F.count("*"), F.sum("messages")
+    weighted = F.sum((2 * F.col("up")).cast("double") * F.col("messages"))
+    return ranked.groupBy("lane").agg(
+        count.alias("groups"),
+        total.alias("messages"),
+        (weighted / (count * total) - (count + 1) / count).alias("gini"),
+        (F.sum(F.when(F.col("down") <= _TOP, F.col("messages")).otherwise(0)) / total).alias("top_share"),
+        F.when(F.max("busy_us") > 0, F.sum("busy_us") / F.max("busy_us")).alias("parallelism_max"),
+    )

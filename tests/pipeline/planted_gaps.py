@@ -1,0 +1,159 @@
+"""Lanes of which something is missing, each with the verdicts that are right."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dispatcher.ledger.rows import arrow_schema, row
+from tests.pipeline.ledgers import MS, START_US, HandOver, Leader, Numbers, in_order
+
+SECOND = 1_000 * MS
+#: By group.
+Verdicts = dict[str, str]
+
+
+def killed(folder: Path) -> Verdicts:
+    """Leader 7 was killed; leader 8 goes on, on a host whose clock is an hour behind."""
+    numbers, leader = Numbers(), Leader(folder, "killed")
+    goes_on, over = in_order("goes-on", 6), in_order("over", 2, first=10)
+    held = HandOver("held", 20, "i2", dispatched=START_US + MS)
+    known = HandOver("known", 21, "i2", dispatched=START_US + MS)
+    late = START_US - 3_600 * SECOND
+    for each in [*goes_on, *over, held, known]:
+        numbers.number(each)
+    for each in goes_on[3:]:
+        each.dispatched, each.ended = each.dispatched + late - START_US, late + 10 * SECOND
+    leader.hand(*goes_on[:3], *over)
+    leader.tell(held.begun(), known.begun())
+    leader.close()
+    second = Leader(folder, "killed", 8, 7, late)
+    known.ended = late + SECOND
+    second.tell(known.over(by_another_leader=True))
+    second.hand(*goes_on[3:])
+    # It may have been settled before: another consumer has the group now.
+    second.hand(numbers.number(HandOver("held", 22, "i3", dispatched=late + SECOND, ended=late + 2 * SECOND)))
+    second.end()
+    return {"goes-on": "kept", "over": "unknown", "held": "unknown", "known": "unknown"}
+
+
+def missing_file(folder: Path) -> Verdicts:
+    """Of three files the second one was deleted."""
+    numbers, leader = Numbers(), Leader(folder, "missing-file")
+    across, hidden = in_order("across", 6), in_order("hidden", 9, first=10)
+    for each in across[3:]:
+        each.dispatched, each.ended = each.dispatched + 2 * SECOND, START_US + 3 * SECOND
+    for each in [*across, *hidden]:
+        numbers.number(each)
+    leader.hand(*across[:3], *hidden[:3])
+    leader.close()
+    for each in hidden[3:6]:
+        each.dispatched, each.ended = each.dispatched + SECOND, START_US + SECOND + 100 * MS
+    leader.hand(*hidden[3:6])
+    leader.close()
+    for each in hidden[6:]:
+        each.dispatched, each.ended = each.dispatched + SECOND, START_US + 2 * SECOND
+    leader.hand(*across[3:], *hidden[6:])
+    leader.end()
+    _, second, _ = sorted((folder / "lane=missing-file").rglob("*.parquet"))
+    second.unlink()
+    return {"across": "kept", "hidden": "unknown"}
+
+
+def no_ledger(folder: Path) -> Verdicts:
+    numbers, leader = Numbers(), Leader(folder, "no-ledger")
+    hands = [numbers.number(each) for each in in_order("g", 4)]
+    leader.hand(*hands[:2])
+    leader.end()
+    second = Leader(folder, "no-ledger", 9, 8, START_US + SECOND)
+    for each in hands[2:]:
+        each.dispatched, each.ended = START_US + 2 * SECOND, START_US + 3 * SECOND
+    second.hand(*hands[2:], numbers.number(*in_order("new", 1, first=9, since=START_US + 2 * SECOND)))
+    second.end()
+    return {"g": "kept", "new": "unknown"}
+
+
+def dropped(folder: Path) -> Verdicts:
+    """Records found no room for a second; what is settled then has lost its name, but for its number."""
+    numbers, leader = Numbers(), Leader(folder, "dropped")
+    before, held = numbers.number(*in_order("before", 1)), numbers.number(*in_order("held", 1, first=9))
+    leader.hand(before)
+    leader.tell(held.begun())
+    leader.close()
+    leader.now_us = START_US + 2 * SECOND
+    leader.tell(row(
+        START_US + 2 * SECOND, "records_dropped", messages=5, reason="no room",
+        detail=json.dumps({"since_us": START_US + SECOND}),
+    ))  # fmt: skip
+    leader.tell(row(START_US + 3 * SECOND, "settled", consumer="c-i1", incarnation="i1", seq=held.seq))
+    later = HandOver("later", 7, "i2", dispatched=START_US + 3 * SECOND, ended=START_US + 4 * SECOND)
+    leader.hand(numbers.number(later))
+    leader.end()
+    return {"before": "unknown", "held": "unknown", "later": "unknown"}
+
+
+def twice(folder: Path) -> Verdicts:
+    """A file is there twice, and a consumer settled its last message once more for the next leader."""
+    numbers, leader = Numbers(), Leader(folder, "twice")
+    hands = [numbers.number(each) for each in in_order("g", 3)]
+    leader.hand(*hands)
+    leader.end("Redis was lost")
+    (file,) = (folder / "lane=twice").rglob("*.parquet")
+    shutil.copy(file, file.with_name("copy-of-" + file.name))
+    second = Leader(folder, "twice", 8, 7, START_US + SECOND)
+    second.tell(row(START_US + 2 * SECOND, "settled", **hands[-1].values()))
+    second.end()
+    return {"g": "kept"}
+
+
+def boundaries(folder: Path) -> Verdicts:
+    """Retention has deleted the first file, and the lane goes on."""
+    numbers, leader = Numbers(), Leader(folder, "boundaries", former_epoch=6)
+    hands = [numbers.number(each) for each in in_order("g", 6)]
+    for start in (0, 3):
+        leader.hand(*hands[start : start + 3])
+        leader.close()
+    first, _ = sorted((folder / "lane=boundaries").rglob("*.parquet"))
+    first.unlink()
+    return {"g": "kept"}
+
+
+def bad_files(folder: Path) -> Verdicts:
+    """A lane whose second leadership left nothing that can be read, beside files of others."""
+    numbers, leader = Numbers(), Leader(folder, "bad")
+    hands = [numbers.number(each) for each in in_order("g", 3)]
+    leader.hand(*hands[:2])
+    leader.end()
+    Leader(folder, "bad", 8, 7, START_US + SECOND).end()
+    third = Leader(folder, "bad", 9, 8, START_US + 2 * SECOND)
+    hands[2].dispatched, hands[2].ended = START_US + 2 * SECOND, START_US + 3 * SECOND
+    third.hand(hands[2])
+    third.end()
+    day = next((folder / "lane=bad").iterdir())
+    _, second, last = sorted(day.iterdir())
+    second.write_bytes(second.read_bytes()[:-40])
+    newer = arrow_schema({"schema_version": "2", "lane": "bad", "writer": "9-x", "lane_epoch": "9"})
+    pq.write_table(newer.empty_table(), last.with_name("10-0000000a-000000000001.parquet"))
+    last.with_name("10-0000000a-000000000002.parquet").write_bytes(b"")
+    pq.write_table(pa.table({"a": [1]}), day / "theirs.parquet")
+    (day / "notes.txt").write_text("whatever")
+    (day / ".half.parquet").write_bytes(b"half")
+    return {"g": "unknown"}
+
+
+def renamed(folder: Path) -> Verdicts:
+    numbers, leader = Numbers(), Leader(folder, "new-name")
+    leader.hand(*(numbers.number(each) for each in in_order("g", 3)))
+    leader.end()
+    (folder / "lane=new-name").rename(folder / "lane=007")
+    return {"g": "kept"}
+
+
+CASES = {
+    "killed": killed, "missing-file": missing_file, "no-ledger": no_ledger, "dropped": dropped,
+    "twice": twice, "boundaries": boundaries, "bad": bad_files, "new-name": renamed,
+}  # fmt: skip

@@ -1,0 +1,115 @@
+"""Statistics equal what another engine computes from the same ledger, and what was put into it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import duckdb
+import pytest
+
+from dispatcher.pipeline.summary import as_text
+from tests.pipeline.conftest import Everything, Report
+from tests.pipeline.planted_traffic import LANE
+
+LEDGER = "read_parquet('{ledger}/lane=traffic/*/*.parquet') where event = 'settled'"
+STATS = """
+select {by}, date_trunc('hour', time)::timestamp as hour, count(*), sum(size), sum(cost),
+    quantile_disc(epoch_us(dispatched_at) - epoch_us(received_at), 0.50) as wait_p50_us,
+    quantile_disc(epoch_us(dispatched_at) - epoch_us(received_at), 0.95) as wait_p95_us,
+    quantile_disc(epoch_us(time) - epoch_us(committed_at), 0.99) as process_p99_us
+from {ledger} group by {by}, hour
+"""
+CONCENTRATION = """
+with g as (select "group", count(*) as n, sum(epoch_us(time) - epoch_us(committed_at)) as busy
+           from {ledger} group by "group"),
+pairs as (select sum(abs(a.n - b.n)) as difference from g a, g b)
+select count(*), sum(n), difference / (2 * count(*) * sum(n)),
+    (select sum(n) from (select n from g order by n desc limit 10)) / sum(n), sum(busy) / max(busy)
+from g, pairs group by difference
+"""
+COSTS = """
+select inbound, power(2, ceil(log2(size + 1)))::bigint, count(*), avg(w),
+    1.959964 * stddev_samp(w) / sqrt(count(*))
+from (select *, epoch_us(time) - epoch_us(committed_at) as w from {ledger}) group by all
+"""
+
+
+@pytest.fixture
+def report(everything: Everything) -> Report:
+    return everything.report
+
+
+def rows(report: Report, table: str) -> list[dict[str, Any]]:
+    return [each for each in report.rows(table) if each["lane"] == LANE]
+
+
+def ask(report: Report, query: str, **names: str) -> list[tuple[Any, ...]]:
+    ledger = LEDGER.format(ledger=report.folder.parent / "ledger")
+    engine = duckdb.connect()
+    engine.execute("set timezone = 'UTC'")
+    return engine.execute(query.format(ledger=ledger, **names)).fetchall()
+
+
+@pytest.mark.parametrize(
+    ("table", "by"), [("lane_stats", "inbound"), ("consumer_stats", "consumer"), ("group_stats", '"group"')]
+)
+def test_counts_and_percentiles_by_hour_are_exact(report: Report, table: str, by: str) -> None:
+    names = [
+        by.strip('"'),
+        "hour",
+        "hand_overs",
+        "bytes",
+        "cost",
+        "wait_p50_us",
+        "wait_p95_us",
+        "process_p99_us",
+    ]
+    told = [each | {"hour": each["hour"].replace(tzinfo=None)} for each in rows(report, table)]
+    found = [tuple(each[name] for name in names) for each in told]
+    assert sorted(found) == sorted(ask(report, STATS, by=by))
+    assert len({each["hour"] for each in rows(report, table)}) == 2
+
+
+def test_how_uneven_groups_are(report: Report) -> None:
+    (lane,) = rows(report, "lanes")
+    names = ("groups", "messages", "gini", "top_share", "parallelism_max")
+    ((*expected,),) = ask(report, CONCENTRATION)
+    assert [lane[name] for name in names] == pytest.approx(expected)
+    hot = sorted(rows(report, "hot_groups"), key=lambda each: each["rank"])
+    assert [each["messages"] for each in hot] == sorted((each["messages"] for each in hot), reverse=True)
+    assert sum(each["share"] for each in hot) == pytest.approx(1)
+
+
+def test_shares_count_while_both_queues_had_a_backlog(report: Report) -> None:
+    high, low = sorted(rows(report, "fairness"), key=lambda each: each["inbound"])
+    assert [high["got"], low["got"]] == [200, 40]
+    assert [high["entitled"], low["entitled"]] == [180, 60]
+    assert [low["weight"], low["contested_s"], low["starved_s"], high["starved_s"]] == [1, 6, 2, 0]
+    ratios = (200 / 180, 40 / 60)
+    assert high["jain"] == pytest.approx(sum(ratios) ** 2 / (2 * sum(ratio * ratio for ratio in ratios)))
+
+
+def test_the_cost_model_is_a_file_with_its_confidence(report: Report) -> None:
+    model = json.loads((report.folder / "cost_model.json").read_text())
+    found = [
+        (inbound, band["size_below"], band["messages"], band["mean_us"], band["error_us"])
+        for inbound, bands in model["lanes"][LANE].items() for band in bands
+    ]  # fmt: skip
+    expected = [(*key, round(mean, 1), round(error, 1)) for *key, mean, error in ask(report, COSTS)]
+    assert sorted(found) == sorted(expected)
+    assert model["version"] == 1
+
+
+def test_the_summary_names_the_hottest_group_and_the_shares(report: Report) -> None:
+    text = as_text(report.summary)
+    assert "hottest group g" in text
+    assert "low: got 0.67 × its part by weight 1 over 6 s of backlog; starved for 2 s at most" in text
+    assert "  groups: 23 kept, 0 violated, 0 unknown" in text
+
+
+def test_a_report_has_every_table(report: Report) -> None:
+    assert {each.name for each in report.folder.iterdir() if not each.name.startswith(".")} == {
+        "files", "gaps", "hand_overs", "lifecycle", "violations", "groups", "lane_stats", "consumer_stats",
+        "group_stats", "hot_groups", "lanes", "fairness", "cost_model", "cost_model.json", "summary.json",
+    }  # fmt: skip
