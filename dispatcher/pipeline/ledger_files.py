@@ -202,4 +202,4 @@ def _remarks(files: list[LedgerFile]) -> Iterator[str]:
     renamed = {(each.folder, each.lane): each for each in files if each.folder != each.lane}
     for folder, lane in sorted(renamed):
         count = sum((each.folder, each.lane) == (folder, lane) for each in files)
-        yield f"{count:,} files in the folder of lane {folder} are of lane {lane}, and counted as that one's"
+        yield f"the folder of lane {folder} has files of lane {lane} ({count:,}): counted as that one's"

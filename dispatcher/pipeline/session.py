@@ -13,7 +13,7 @@ from typing import Any, Final
 from dispatcher.errors import ConfigurationError
 
 DEFAULT_MASTER: Final = "local[*]"
-#: For 5 million records; Spark spills to disk what does not fit.
+#: Spark spills to disk what does not fit.
 DRIVER_HEAP: Final = "1g"
 _SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",

@@ -49,9 +49,7 @@ def test_files_that_can_not_be_read_are_each_one_line(everything: Everything) ->
     }
     lines = as_text(report.summary).splitlines()
     assert sum(line.startswith("not read: ") for line in lines) == 5
-    assert (
-        "remark: 1 files in the folder of lane 007 are of lane new-name, and counted as that one's" in lines
-    )
+    assert "remark: the folder of lane 007 has files of lane new-name (1): counted as that one's" in lines
 
 
 def test_a_ledger_without_anything_to_read_is_refused(tmp_path: Path) -> None:
