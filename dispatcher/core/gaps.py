@@ -45,7 +45,7 @@ class Gaps:
         self._waits: dict[bytes, Wait] = {}  # by group id, the one that ends first in front
         self._given_up: dict[bytes, int] = {}  # numbers that are waited for no more
         #: What was handed over and comes back in nobody's hands: it goes before everything newer.
-        self.returning = Returning()
+        self.returning = Returning(lambda group_id: group_id)
         self._is_late = False  # something may go that could not when this step's delivery ran
 
     @classmethod

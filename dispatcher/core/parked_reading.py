@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import Final
 
 from dispatcher.core.events import ParkingQueueRead
-from dispatcher.core.groups import Backlog
+from dispatcher.core.groups import Backlog, Group
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.parking_effects import GiveBack, ReadParkingQueue
 from dispatcher.core.parking_queue import ParkingQueue
@@ -37,6 +37,11 @@ class ParkedReading:
         self._state = state
         self._recovery = recovery
         self._file = file
+
+    def is_busy(self, group: Group) -> bool:
+        """What waits of it may be just about to go somewhere, or older or newer ones, that the journal knows,
+        are still to come from an inbound queue."""
+        return group.is_busy or self._recovery.returning.has_any_of(group.id)
 
     # -- what came --
 

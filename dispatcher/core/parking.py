@@ -160,7 +160,7 @@ class Parking:
         groups: dict[str, dict[Group, None]] = {}
         for message in messages:
             group = self._group_of(message)
-            if group is not None and not group.is_busy:
+            if group is not None and not self._reading.is_busy(group):
                 taker = _taker(group)
                 counts[taker] = counts.get(taker, 0) + 1
                 groups.setdefault(taker, {})[group] = None
@@ -191,7 +191,7 @@ class Parking:
                     if not is_due or state.now_ms < self._bound_until_ms:
                         break
                     group = self._group_of(message)
-                    is_busy = group is not None and group.is_busy
+                    is_busy = group is not None and self._reading.is_busy(group)
                     if is_busy:
                         self._recovering_until_ms = state.now_ms + RECOVERING_RETRY_MS
                     if is_busy or not (self._park(group) if group else self._park_alone(message)):
@@ -213,7 +213,7 @@ class Parking:
         for group in parking.overtaken.take_due(now_ms):
             if not parking.is_overtaken(group):
                 continue
-            target = None if group.is_busy else self._target_of(group, is_needed=False)
+            target = None if self._reading.is_busy(group) else self._target_of(group, is_needed=False)
             if target is not None and target.is_open:
                 self._park_in(group, target)
             else:

@@ -58,7 +58,7 @@ class Recovery:
         self._adopted: dict[bytes, deque[Message]] = {}
         self.orphans = Orphans(state)
         self._parked_groups: set[bytes | None] = set()  # the journal knows parked messages of theirs
-        self.returning = Returning()
+        self.returning = Returning(state.group_map.key)
 
     # -- loading --
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core.events import MoveImpossible
+from dispatcher.core.effects import Dispatched
+from dispatcher.core.events import Event, MoveImpossible, RedeliveriesEnded
 from dispatcher.core.moves import MOVES_UNCONFIRMED_MAX
 from dispatcher.core.parking import BLOCKED_MS, LINGER_MS
 from dispatcher.protocol import InHand
@@ -329,3 +330,25 @@ def test_a_copy_counts_whose_move_was_done_and_redis_forgot_that() -> None:
     bench.run(11_000)
     bench.settle_each("one", range(1, 5))
     assert numbers(bench) == [1, 2, 3, 4]
+
+
+class _Slow(ParkingBench):
+    """Its broker has not given back everything that was unacked."""
+
+    def step(self, *events: Event, after_ms: int = 1) -> list[Dispatched]:
+        return super().step(*(e for e in events if not isinstance(e, RedeliveriesEnded)), after_ms=after_ms)
+
+
+def test_a_group_is_not_parked_while_some_of_it_is_still_to_come_back() -> None:
+    """Else what comes back late, and was handed over before, passes what was parked meanwhile."""
+    bench = _Slow(park_after_ms=1_000)
+    bench.join("one", prefetch=4)
+    bench.arrive("a1", "a2", "a3", "a4")
+    bench.die("one")
+    late = bench.inbound_unacked.pop((0, 4))
+    bench.fail_over()
+    bench.run(2_000)
+    assert not bench.moved
+    bench._redeliver(0, *late)
+    bench.run(2_000)
+    assert bench.moved == ["a1", "a2", "a3", "a4"]
