@@ -217,7 +217,13 @@ class Group:
     @property
     def is_busy(self) -> bool:
         """What waits of it may be just about to go somewhere."""
-        return self._state is GroupState.RECOVERING or self.is_leaving
+        return self._state is GroupState.RECOVERING or self.is_leaving or self.is_decided
+
+    @property
+    def is_decided(self) -> bool:
+        """It has stopped, and what operators said about that is to be done when the message is here."""
+        stop = self.flags.stop if self.flags is not None else None
+        return stop is not None and stop.verdict is not None
 
     @property
     def waits_for_operators(self) -> bool:

@@ -142,7 +142,15 @@ class ParkedReading:
             return state.options.look_ahead - len(queue.here)
         if not queue.is_wanted(state.pool):
             return 0
-        return min(max(READ_MIN, queue.room(state.pool)), state.options.look_ahead - len(queue.here))
+        room = state.options.look_ahead - len(queue.here)
+        if room <= 0 and self._is_searched(queue):
+            return READ_MIN
+        return min(max(READ_MIN, queue.room(state.pool)), room)
+
+    def _is_searched(self, queue: ParkingQueue) -> bool:
+        """What operators decided about may be behind all that is here: from other inbound queues, for one."""
+        route = self._state.parking.route
+        return any(group.is_decided and queue.index in route(group) for group in self._state.judged)
 
     # -- giving back --
 

@@ -300,9 +300,7 @@ class Parking:
         """When it was read to its end, and nothing of it is here but what the journal knows: its groups are
         done with it. True when something waits that may be dispatched now."""
         state = self._state
-        if not (queue.members or queue.unknown) or not queue.at_end or queue.reading:
-            return False
-        if queue.incoming or queue.early or queue.awaited or queue.redelivering:
+        if not (queue.members or queue.unknown) or not queue.is_read:
             return False
         if queue.holds_undecided(state.taken_back):
             return False

@@ -120,6 +120,13 @@ class ParkingQueue:
         """Nothing is in it that was not read."""
         return self.end_at == self.stored and not self.moving
 
+    @property
+    def is_read(self) -> bool:
+        """All that was in it is here, and the journal waits for nothing of it."""
+        if not self.at_end or self.reading:
+            return False
+        return not (self.incoming or self.early or self.awaited or self.redelivering)
+
     def is_wanted(self, pool: Pool) -> bool:
         """Whether somebody could take what is read from it, or an operation waits for it."""
         if self.read_through:

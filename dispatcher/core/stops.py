@@ -132,9 +132,13 @@ class Stops:
         self._goes_on(group, flags, stop.verdict)
 
     def _is_to_come(self, group: Group) -> bool:
-        """It waits in a parking queue, or has not come back from where it was under the former leader; that
-        may be a parking queue in which nothing else of the group is."""
-        return bool(group.route or group.unresolved) or any_recovering(self._state.inbounds)
+        """It may wait in a parking queue, or on its way to one, or it has not come back from where it was
+        under the former leader."""
+        parking = self._state.parking
+        queues = [parking[index] for index in parking.route(group)]
+        if any(queue.waiting or not queue.is_read for queue in queues):
+            return True
+        return bool(group.unresolved) or any_recovering(self._state.inbounds)
 
     def _drop(self, message: Message) -> None:
         state = self._state

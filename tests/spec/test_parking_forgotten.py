@@ -223,3 +223,39 @@ def test_a_group_that_was_forgotten_and_made_anew_is_not_forgotten_for_the_forme
     state = bench.lane.state
     state.forget_if_unused(Group(b"a"))
     assert b"a" in state.groups
+
+
+def test_what_is_read_while_a_decision_is_to_be_carried_out_is_not_parked_again() -> None:
+    """Else it went from parking queue to parking queue: the message that was decided about has expired."""
+    bench = blocked(stops_failed=True, park_after_ms=100)
+    bench.fail("one", "a1", "no stock")
+    del bench.inbound_unacked[0, 1]
+    bench.fail_over()
+    said(bench, "dead.drop", group="a")
+    bench.run(10 * OVERTAKEN_MS)
+    finish(bench)
+    assert numbers(bench)[1:] == list(range(2, 11))
+
+
+def test_what_was_decided_about_is_looked_for_behind_a_full_look_ahead() -> None:
+    """It came through another inbound queue than those that wait for it, and was parked behind them."""
+    bench = ParkingBench(look_ahead=3, stops_failed=True, weights=(1, 1))
+    bench.join("one", prefetch=1)
+    bench.arrive("a1", inbound=1)
+    bench.join("two")
+    bench.arrive("a2", "a3", "a4")
+    bench.run(BLOCKED_MS)
+    bench.arrive("a5", "a6", "a7")
+    bench.run()
+    bench.fail("one", "a1", "no stock")
+    bench.fail_over(older=[])
+    for consumer in ("one", "two"):
+        bench.join(consumer, prefetch=1, n=2)
+    bench.run(HEARTBEATS_MS)
+    (held,) = bench.lane.state.groups[b"a"].route
+    assert bench.in_parking(held) == [f"a{n}" for n in range(2, 8)] + ["a1"]
+    said(bench, "dead.drop", group="a")
+    bench.run(HEARTBEATS_MS)
+    finish(bench)
+    # Redis has forgotten as what it was parked, so it is not known again, and handed over first.
+    assert numbers(bench)[1:] == list(range(1, 8))
