@@ -143,6 +143,7 @@ class Channels:
     async def listen_to_broker_events(self, vhost: str, *, consumers: bool = False) -> bool:
         """Hear of deleted queues at once, and of `consumers`, where the event exchange plugin is on and we
         may read from it."""
+        self._vhost = vhost
         channel = await self._link.open_channel()
         try:
             await self._link.call(

@@ -194,7 +194,7 @@ def marker_of_an_earlier_connection_obeyed(lane: Any, session: Any, store: Any) 
     def any_marker(marker: Any) -> None:
         consumer = lane.state.by_uuid.get(marker.incarnation)
         if consumer is not None and marker.lane_epoch == lane.state.lane_epoch:
-            membership._take_back(consumer)
+            membership.take_back(consumer)
 
     lane._handlers[Marker] = any_marker
 
