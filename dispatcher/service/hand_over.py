@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from pamqp import commands
 
@@ -21,9 +21,10 @@ from dispatcher.core.hand_over_effects import (
     ReleaseQueue,
     TakeQueue,
 )
-from dispatcher.errors import ChannelRefused, DispatcherError, ProtocolViolation
+from dispatcher.errors import ChannelRefused, ProtocolViolation
 from dispatcher.protocol import LaneNames
 from dispatcher.service.channels import Channels
+from dispatcher.service.tasks import Tasks
 from dispatcher.service.topology import ACCESS_REFUSED, NOT_FOUND
 from dispatcher.settings import LaneSettings
 
@@ -51,16 +52,14 @@ class HandOverQueues:
         self._channels = channels
         self._first_header = lane.first_header
         self._report = report
-        self._fail = fail
-        self._loop = asyncio.get_running_loop()
         self._look_channel = 0
         self._taken: dict[str, int] = {}  # queues that are read back, and the channel of each
         self._read: dict[int, list[Handed]] = {}  # what came on it
         self._rejected = 0  # the channel on which what was rejected comes
         self._turn = asyncio.Lock()  # of looks and releases: nobody shall see ourselves reading
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(fail)
         if lane.handover:
-            self._start(self._read_rejected)
+            self._tasks.start(self._read_rejected)
 
     # -- orders --
 
@@ -68,30 +67,18 @@ class HandOverQueues:
         """Carry out an order that is no publish; what has an answer reports it as an event."""
         match order:
             case LookAtQueue():
-                self._start(self._look, order.queue)
+                self._tasks.start(self._look, order.queue)
             case TakeQueue():
-                self._start(self._take, order.queue)
+                self._tasks.start(self._take, order.queue)
             case ReleaseQueue():
-                self._start(self._release, order.queue)
+                self._tasks.start(self._release, order.queue)
             case AckHanded(handed):
                 is_rejected = handed.queue == self._names.rejected
                 self._link.ack(self._rejected if is_rejected else self._taken[handed.queue], handed.tag)
 
     def close(self) -> None:
         """The session is over: nothing is waited for any more."""
-        for task in self._tasks:
-            task.cancel()
-
-    def _start(self, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        task = self._loop.create_task(self._guarded(work, *arguments))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _guarded(self, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        try:
-            await work(*arguments)
-        except DispatcherError as failure:
-            self._fail(failure)
+        self._tasks.close()
 
     # -- looking --
 

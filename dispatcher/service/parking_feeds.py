@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
 from pamqp import commands
@@ -25,11 +25,12 @@ from dispatcher.core.parking_effects import (
     ReadParkingQueue,
 )
 from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
-from dispatcher.errors import BrokerUnavailable, ChannelRefused, DispatcherError
+from dispatcher.errors import BrokerUnavailable, ChannelRefused
 from dispatcher.protocol import LaneNames
 from dispatcher.service.ack_window import AckWindow
 from dispatcher.service.channels import Channels
 from dispatcher.service.intake import Intake
+from dispatcher.service.tasks import Tasks
 from dispatcher.service.topology import NOT_FOUND, PRECONDITION_FAILED, declare_parking
 
 #: RabbitMQ answers a declare up to two seconds before the queue is on disk: one that was younger was seen to
@@ -98,10 +99,8 @@ class ParkingFeeds:
         self._channels = channels
         self._intake = intake
         self._report = report
-        self._fail = fail
-        self._loop = asyncio.get_running_loop()
         self._feeds: dict[int, ParkingFeed] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(fail)
 
     # -- orders --
 
@@ -109,29 +108,17 @@ class ParkingFeeds:
         """Carry out an order; what has an answer reports it as an event."""
         match order:
             case ReadParkingQueue():
-                self._start(self._read, self._feeds[order.queue], order)
+                self._tasks.start(self._read, self._feeds[order.queue], order)
             case GiveBack():
                 self._feeds[order.queue].give_back(order.tags)
             case OpenParkingQueue():
-                self._start(self._open, order.queue)
+                self._tasks.start(self._open, order.queue)
             case DeleteParkingQueue():
-                self._start(self._delete, order.queue)
+                self._tasks.start(self._delete, order.queue)
 
     def close(self) -> None:
         """The session is over: nothing is waited for any more."""
-        for task in self._tasks:
-            task.cancel()
-
-    def _start(self, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        task = self._loop.create_task(self._guarded(work, *arguments))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _guarded(self, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        try:
-            await work(*arguments)
-        except DispatcherError as failure:
-            self._fail(failure)
+        self._tasks.close()
 
     async def _open(self, queue: int) -> None:
         name = self._names[queue - FIRST_PARKING_QUEUE]
