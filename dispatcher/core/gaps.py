@@ -19,11 +19,11 @@ from dispatcher.core.groups import Backlog, Group
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
 from dispatcher.core.returning import Returning
+from dispatcher.core.sequences import Sequences, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from dispatcher.core.sequences import Sequences
     from dispatcher.core.state import LaneState
 
 
@@ -154,14 +154,6 @@ class Gaps:
         if self._is_late:
             return self._state.now_ms
         return next(iter(self._waits.values())).until_ms if self._waits else None
-
-
-def place_of(message: Message) -> int | None:
-    """Its producer's number, without the sign that closes a group; None: it stands where it came."""
-    number = message.number
-    if number is None or number == -1:
-        return None
-    return -number if number < 0 else number
 
 
 def may_be_passed(state: LaneState, message: Message) -> bool:

@@ -77,12 +77,7 @@ class Sequences:
     def due(self, group_id: bytes) -> int | None:
         """The number that would follow; None: any would."""
         last = self._last.get(group_id)
-        if last is None:
-            return None
-        gone, due = self._gone.get(group_id, ()), last + 1
-        while due in gone:
-            due += 1
-        return due
+        return None if last is None else self._behind_gone(group_id, last + 1)
 
     def waits_beside(self, message: Message) -> bool:
         """Others of its group id are here without an entry."""
@@ -142,8 +137,9 @@ class Sequences:
             self._moved.append(group_id)
         self._waiting[group_id] -= 1
         if message.closing or message.number is None:
-            if message.number is not None and message.number != _CLOSE:
-                self._passes(group_id, -message.number)
+            place = place_of(message)
+            if place is not None:
+                self._passes(group_id, place)
             self._closed(group_id)
         elif goes_on or message.number == self._last.get(group_id, -1) + 1:
             self._passes(group_id, message.number)
@@ -164,20 +160,24 @@ class Sequences:
         last = self._last.pop(group_id, None)
         below = self._below.pop(group_id, None)
         gone = self._gone.get(group_id, ())
-        due = number if last is None else last + 1
-        while due in gone:
-            due += 1
+        due = self._behind_gone(group_id, number if last is None else last + 1)
         if number < due and number - 1 != below:
             self._below[group_id] = number
             self._note(_REPEATED, group_id, number, due)
             number = due - 1
         elif number > due:
             self._note(_GAP, group_id, number, due)
-        while number + 1 in gone:
-            number += 1
+        number = self._behind_gone(group_id, number + 1) - 1
         if gone:
             self._gone[group_id] = {one for one in gone if one > number}
         self._keep(group_id, number)
+
+    def _behind_gone(self, group_id: bytes, number: int) -> int:
+        """The first number from this one on that has not ended before its turn."""
+        gone = self._gone.get(group_id, ())
+        while number in gone:
+            number += 1
+        return number
 
     def _keep(self, group_id: bytes, last: int) -> None:
         self._last[group_id] = self._state.effects.sequences[group_id] = last
@@ -211,6 +211,12 @@ class Sequences:
         self._told_at_ms[kind] = now_ms
         group = format_group(found.group)
         self._state.tell(kind, group=group, number=found.number, due=found.due, count=count)
+
+
+def place_of(message: Message) -> int | None:
+    """Its producer's number, without the sign that closes a group; None: it stands where it came."""
+    number = message.number
+    return None if number is None or number == _CLOSE else abs(number)
 
 
 class Leftovers:
