@@ -1,0 +1,56 @@
+"""The core's options for a simulation: what the ledger tells of the lane, and what the scenario changes."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, Final
+
+from dispatcher.core.options import Cost, LaneOptions
+from dispatcher.core.policies import Policy, policy
+from dispatcher.pipeline.advise.traffic import Scenario, Traffic
+
+#: As a policy: the lane's own, with group ids that mean nothing (`group_map: none`).
+UNGROUPED: Final = "none"
+POLICIES: Final = ("exclusive", "sequenced", "concurrent", UNGROUPED)
+#: Of what keeps the order of a group.
+ORDERED: Final = frozenset({"exclusive", "sequenced"})
+#: Durations that nothing in a simulation reaches: nobody is lost there.
+_FAR_MS: Final = 1 << 50
+#: What becomes of messages that are not simple, of consumers that come or go, and of a look-ahead that is
+#: full of blocked messages (`Simulation` lets in what is behind them, as parking them would).
+_NOT_SIMULATED: Final = frozenset({
+    "policy", "inbounds", "buckets", "cost", "dedup", "handover", "handover_prefix", "parking_queues",
+    "own_prefix", "checks_sequence", "sequence_timeout_ms", "start_consumers", "start_wait_ms",
+    "rebalance_on_join", "ack_timeout_ms", "evicts_overdue", "liveness_interval_ms", "heartbeat_ms",
+    "stops_failed", "reconnect_grace_ms",
+})  # fmt: skip
+
+
+def lane_options(traffic: Traffic, scenario: Scenario) -> LaneOptions:
+    """What the core is made with."""
+    told = traffic.options
+    known = {each.name for each in fields(LaneOptions) if each.init} - _NOT_SIMULATED
+    kept: dict[str, Any] = {name: told[name] for name in known if name in told}
+    return LaneOptions(
+        policy=named_policy(scenario.policy, told),
+        inbounds=tuple(zip(traffic.inbounds, scenario.weights, strict=True)),
+        buckets=scenario.buckets,
+        cost=Cost(told.get("cost", Cost.ONE.value)),
+        stops_failed=bool(told.get("stops_failed")),
+        liveness_interval_ms=_FAR_MS,
+        heartbeat_ms=_FAR_MS,
+        **kept,
+    )
+
+
+def named_policy(name: str, told: dict[str, Any]) -> Policy:
+    """The policy of that name, as this lane has it or would have it."""
+    if name == UNGROUPED:
+        return policy("exclusive", grouped=False)
+    return policy(name, top_up=bool(told.get("tops_up")) and told.get("policy") == name)
+
+
+def policy_name(told: dict[str, Any]) -> str:
+    """What the lane runs with."""
+    name = str(told.get("policy", "exclusive"))
+    return UNGROUPED if name in ORDERED and told.get("grouped") is False else name

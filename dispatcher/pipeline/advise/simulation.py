@@ -1,0 +1,165 @@
+"""A lane on virtual time: the real core decides, consumers are single servers with a queue of their own.
+
+Discrete events: an arrival, and the settle of a copy. A copy reaches its consumer when its decision is
+committed and its way is over, waits there behind those that came before, and takes its demand divided by the
+consumer's speed; the settle takes the way back. A message's demand is the same in every scenario (common
+random numbers), so that scenarios differ by what the options do.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from dispatcher.core.effects import AckInbound, Dispatched, Effects, Snapshot
+from dispatcher.core.events import AcksProven, CopiesConfirmed, Event, MessagesArrived, RedeliveriesEnded
+from dispatcher.core.lane import Lane
+from dispatcher.core.model import Message
+from dispatcher.core.options import LaneOptions
+from dispatcher.pipeline.advise.traffic import Traffic
+from dispatcher.protocol import Join, Settle
+
+#: When a simulation begins, in ms since 1970, and its lane epoch.
+_START_MS: Final = 1_800_000_000_000
+_LANE_EPOCH: Final = 7
+#: What is let in at a time behind a look-ahead full of blocked messages.
+_LET_IN: Final = 64
+#: The content of every message: nobody looks at it.
+_CONTENT: Final = object()
+
+
+@dataclass
+class Course:
+    """What became of each arrival, by its place; instants in µs since the window began."""
+
+    dispatched_us: list[int]
+    begun_us: list[int]  # its consumer began with it
+    settled_us: list[int]  # its settle was read
+    busy_us: int  # of all consumers together
+    waiting_max: int  # not handed over, at a time
+
+    @property
+    def ended_us(self) -> int:
+        return max(self.settled_us, default=0)
+
+
+class Simulation:
+    """One scenario."""
+
+    def __init__(self, traffic: Traffic, options: LaneOptions, *, consumers: int, prefetch: int) -> None:
+        self._traffic, self._arrivals = traffic, traffic.arrivals
+        snapshot = Snapshot(lane_epoch=_LANE_EPOCH, complete=True, broker_restarted=False)
+        self._lane = lane = Lane(options, snapshot, _START_MS)
+        lane.start(_START_MS)
+        inbounds = range(len(options.inbounds))
+        lane.step([RedeliveriesEnded(each) for each in inbounds], _START_MS)
+        lane.step(
+            [
+                Join(consumer=f"c{n}", incarnation=f"u{n}", n=1, queue=f"q{n}", prefetch=prefetch)
+                for n in range(consumers)
+            ],
+            _START_MS,
+        )
+        self._places = {number: int(c.id[1:]) for number, c in lane.state.by_number.items()}
+        self._speeds = [traffic.speed(n) for n in range(consumers)]
+        self._free_at_us = [0] * consumers
+        self._settles: list[tuple[int, int, int, int]] = []  # instant, place in turn, consumer, seq
+        self._unconfirmed: deque[tuple[int, int]] = deque()  # instant, size
+        self._queued: list[deque[int]] = [deque() for _ in inbounds]  # in the broker's queues
+        self._acked = [0 for _ in inbounds]
+        self._next = 0  # arrival
+        self._handed = 0
+        count = len(self._arrivals)
+        self._course = Course([0] * count, [0] * count, [0] * count, 0, 0)
+
+    def run(self) -> Course:
+        """To the last settle."""
+        decide_us, arrivals = self._traffic.delays.decide_us, self._arrivals
+        while self._next < len(arrivals) or self._settles:
+            next_us = [self._settles[0][0]] if self._settles else []
+            if self._next < len(arrivals):
+                next_us.append(arrivals[self._next].at_us + decide_us)
+            deadline_ms = self._lane.next_deadline_ms()
+            if deadline_ms is not None and self._handed < self._next:
+                next_us.append((deadline_ms - _START_MS) * 1_000)
+            self._happen(min(next_us))
+        return self._course
+
+    def _happen(self, now_us: int) -> None:
+        """All that is due."""
+        events = self._words(now_us)
+        arrivals, decide_us = self._arrivals, self._traffic.delays.decide_us
+        while self._next < len(arrivals) and arrivals[self._next].at_us + decide_us <= now_us:
+            self._queued[arrivals[self._next].inbound].append(self._next)
+            self._next += 1
+        self._step([*events, *self._deliveries(now_us)], now_us)
+        while more := self._deliveries(now_us):  # a settle has made room, or what is here is blocked
+            self._step(more, now_us)
+        self._course.waiting_max = max(self._course.waiting_max, self._next - self._handed)
+
+    def _words(self, now_us: int) -> list[Event]:
+        """What broker and consumers say by now."""
+        events: list[Event] = []
+        confirmed = size = 0
+        while self._unconfirmed and self._unconfirmed[0][0] <= now_us:
+            confirmed, size = confirmed + 1, size + self._unconfirmed.popleft()[1]
+        if confirmed:
+            events.append(CopiesConfirmed(confirmed, size))
+        for inbound, count in enumerate(self._acked):
+            if count:
+                events.append(AcksProven(inbound, count))
+                self._acked[inbound] = 0
+        while self._settles and self._settles[0][0] <= now_us:
+            _, _, consumer, seq = heapq.heappop(self._settles)
+            events.append(Settle(consumer=f"c{consumer}", incarnation=f"u{consumer}", acked=((seq, seq),)))
+        return events
+
+    def _deliveries(self, now_us: int) -> list[Event]:
+        """What the broker delivers into the look-ahead. When that is full of what is blocked while somebody
+        has free capacity, the dispatcher parks it: so what is behind it is let in."""
+        messages: list[Message] = []
+        for inbound, queued in zip(self._lane.state.inbounds, self._queued, strict=True):
+            room = inbound.window - inbound.unacked
+            if room <= 0 and self._lane.state.pool:
+                room = _LET_IN
+            for _ in range(min(room, len(queued))):
+                messages.append(self._message(queued.popleft(), now_us))
+        return [MessagesArrived(messages)] if messages else []
+
+    def _message(self, place: int, now_us: int) -> Message:
+        arrival, tag = self._arrivals[place], place + 1
+        return Message(
+            arrival.inbound, tag, (_LANE_EPOCH, tag), tag.to_bytes(16), arrival.group, _CONTENT,
+            arrival.size, _ms(now_us), cost=arrival.cost,
+        )  # fmt: skip
+
+    def _step(self, events: list[Event], now_us: int) -> None:
+        effects: Effects = self._lane.step(events, _ms(now_us))
+        for action in effects.actions:
+            if type(action) is Dispatched:
+                self._hand_over(action, now_us)
+            elif type(action) is AckInbound:
+                for message in action.messages:
+                    self._acked[message.inbound] += 1
+
+    def _hand_over(self, copy: Dispatched, now_us: int) -> None:
+        """A copy goes its way: its consumer's queue is first in, first out, so its end is known now."""
+        delays, course, place = self._traffic.delays, self._course, copy.message.tag - 1
+        consumer = self._places[copy.incarnation]
+        there_us = now_us + delays.commit_us + delays.way_us
+        begun_us = max(there_us, self._free_at_us[consumer])
+        work_us = round(self._arrivals[place].demand_us / self._speeds[consumer])
+        self._free_at_us[consumer] = begun_us + work_us
+        settled_us = begun_us + work_us + delays.way_us
+        heapq.heappush(self._settles, (settled_us, self._handed, consumer, copy.seq))
+        self._unconfirmed.append((there_us, copy.message.size))
+        self._handed += 1
+        course.dispatched_us[place], course.begun_us[place] = now_us, begun_us
+        course.settled_us[place] = settled_us
+        course.busy_us += work_us
+
+
+def _ms(now_us: int) -> int:
+    return _START_MS + now_us // 1_000
