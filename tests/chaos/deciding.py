@@ -29,7 +29,8 @@ from tests.chaos.decisions import (
     with_error,
     with_result,
 )
-from tests.chaos.stage import EXCHANGE, PREFIX, LaneOnStage, Stage
+from tests.chaos.lanes import LaneOnStage
+from tests.chaos.stage import EXCHANGE, PREFIX, Stage
 
 TIMEOUT_MS = 5_000
 POLL_S = 0.05

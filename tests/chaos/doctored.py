@@ -11,9 +11,10 @@ from pathlib import Path
 
 from tests.chaos.decisions import Decision
 from tests.chaos.evidence import NOTHING, Found, gather
+from tests.chaos.lanes import LaneOnStage
 from tests.chaos.plan import Plan
 from tests.chaos.producer import CONFIRMED, SENT
-from tests.chaos.stage import LaneOnStage, Process, Replica, Stage
+from tests.chaos.stage import Process, Replica, Stage
 from tests.client.tcp_proxy import Connection, TcpProxy
 from tests.recovery.checker import violations
 from tests.recovery.record import Number

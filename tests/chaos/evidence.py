@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -19,8 +18,9 @@ from typing import Final, NamedTuple
 from dispatcher.core.moves import MOVES_UNCONFIRMED_MAX
 from tests.chaos.accounts import Arrived, Books, balance
 from tests.chaos.decisions import Decision
+from tests.chaos.lanes import LaneOnStage
 from tests.chaos.producer import read_produced
-from tests.chaos.stage import Eviction, LaneOnStage, Process, Stage
+from tests.chaos.stage import Eviction, Process, Stage
 from tests.client.tcp_proxy import Connection
 from tests.recovery.checker import Forgotten, Release, Story, doubled, is_ghost
 from tests.recovery.record import Handling, Incarnation, LifeRecord, Number, in_order
@@ -54,7 +54,6 @@ NOTHING: Final = Found()
 
 def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
     consumers = [process for process in stage.consumers if process.lane is lane]
-    producers = [process for process in stage.producers if process.lane is lane]
     records, killed_at, left_at, wrong_ends = [], dict[str, float](), dict[str, float](), list[str]()
     connected: list[tuple[str, float]] = []
     for process in consumers:
@@ -76,13 +75,13 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
             if evicted_at is None and (wrong := _wrong_end(incarnation, process)):
                 wrong_ends.append(wrong)
     connected_until = tuple(connected)
-    sent, confirmed, repeated = read_produced(_existing(stage.folder, producers))
+    sent, confirmed, repeated = read_produced(existing(stage, lane))
     settings, handlings = stage.plan.settings, in_order(records)
     gaps = tuple(forgotten(stage, lane))
     if lane.policy in settings.dropping:
         doubts = [(gap.since, gap.until) for gap in (*gaps, *stage.rabbitmq_outages)]
         repeated = _dropped_once(repeated, sent, handlings, doubts)
-    decisions = [_with_doubts(decision, gaps) for decision in stage.decisions[lane.name]]
+    decisions = [with_doubts(decision, gaps) for decision in stage.decisions[lane.name]]
     story = Story(
         frozenset(confirmed), killed_at, left_at, lane.keeps_owner and not settings.on_join,
         gaps, tuple(stage.moves[lane.name]), repeated, connected_until,
@@ -137,14 +136,16 @@ def parked_twice(record: list[Handling], story: Story) -> frozenset[Number]:
     return twice if len(twice) <= MOVES_UNCONFIRMED_MAX * len(story.forgotten) else frozenset()
 
 
-def _with_doubts(decision: Decision, gaps: tuple[Forgotten, ...]) -> Decision:
+def with_doubts(decision: Decision, gaps: tuple[Forgotten, ...]) -> Decision:
     """What was decided while nobody could remember may have been done twice, or was undone."""
     hit = any(gap.since <= decision.until and decision.since <= gap.until for gap in gaps)
     return decision._replace(messages=None) if hit else decision
 
 
-def _existing(folder: Path, producers: Iterable[Process]) -> list[Path]:
-    paths = [folder / f"{process.name}.produced" for process in producers]
+def existing(stage: Stage, lane: LaneOnStage) -> list[Path]:
+    """What the lane's producers have written."""
+    producers = [process for process in stage.producers if process.lane is lane]
+    paths = [stage.folder / f"{process.name}.produced" for process in producers]
     return [path for path in paths if path.exists()]
 
 

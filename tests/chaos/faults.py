@@ -209,10 +209,14 @@ class Faults(Commands):
             happened.note += f" {wrong} did not end in order"
 
     async def join_consumer(self, fault: Fault, happened: Happened) -> None:
-        """One more for a while."""
+        """One more for a while, where one can join."""
+        lanes = [lane for lane in self._stage.lanes if not lane.hands_over]
+        if not lanes:
+            happened.note = "skipped: nobody can join"
+            return
         self._extras += 1
         kind = EXTRA_KINDS[self._extras % len(EXTRA_KINDS)]
-        process = await self._stage.start_consumer(self._lane(fault), f"x{self._extras}", kind)
+        process = await self._stage.start_consumer(picked(lanes, fault), f"x{self._extras}", kind)
         happened.target = f"{process.name} ({process.kind}, {process.lane.name})"
         await self._last(fault)
         if process.alive and process.left_at is None:

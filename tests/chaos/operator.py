@@ -13,7 +13,8 @@ from dispatcher.cli.asking import ask
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.errors import BrokerUnavailable, CommandRefused, NoAnswer
 from dispatcher.protocol import LaneNames
-from tests.chaos.stage import PREFIX, Eviction, LaneOnStage, Stage
+from tests.chaos.lanes import LaneOnStage
+from tests.chaos.stage import PREFIX, Eviction, Stage
 from tests.recovery.checker import Move
 from tests.service.harness import ROOT
 

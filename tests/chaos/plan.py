@@ -14,6 +14,9 @@ KEEPING: Final = ((), ("exclusive",), ("sequenced",))
 DROPPING: Final = ((), ("exclusive",), ("sequenced",))
 #: So short that attempts are used up while faults go on.
 BACKOFF: Final = "100ms"
+#: The lane that hands over, where others are named by their policies; and who reads there.
+HANDOVER: Final = "handover"
+READERS: Final = ("h0", "h1", "h2")
 
 
 class Span(NamedTuple):
@@ -117,9 +120,13 @@ class Settings:
     stopping: tuple[str, ...]  # policies whose lane stops a group at a message that failed
     keeping: tuple[str, ...]  # policies whose lane keeps what comes in
     dropping: tuple[str, ...]  # policies whose lane drops what repeats another message
+    readers_prefetch: int  # of the consumers that only read their queues
+    readers_keep: bool  # whether their lane keeps what comes in
 
     def lane_keys(self, policy: str) -> dict[str, Any]:
         """What a lane of this policy is configured with, beside its inbound queues."""
+        if policy == HANDOVER:
+            return self._for_readers()
         keys: dict[str, Any] = {
             "policy": policy, "look_ahead": self.look_ahead, "park_after": self.park_after,
             "reconnect_grace": self.reconnect_grace,
@@ -132,6 +139,15 @@ class Settings:
             return keys | {"top_up": self.top_up, "group_map": self._for_sequenced()}
         keys["rebalance"]["on_join"] = self.on_join
         return keys | {"group_map": self.group_map, "group_idle_timeout": self.group_idle_timeout}
+
+    def _for_readers(self) -> dict[str, Any]:
+        consumers = [{"id": who, "prefetch": self.readers_prefetch} for who in READERS]
+        return {
+            "handover": True, "consumers": consumers,
+            "look_ahead": self.look_ahead, "park_after": self.park_after,
+            "reconnect_grace": self.reconnect_grace, "rebalance": {"pause": self.pause},
+            "history": {"max_age": "1d"} if self.readers_keep else None,
+        }  # fmt: skip
 
     def _retry(self, policy: str) -> dict[str, Any]:
         act = "park" if policy in self.stopping else "skip"
@@ -168,6 +184,7 @@ class Plan:
             stopping=random.Random(f"{seed} stopping").choice(STOPPING),
             keeping=random.Random(f"{seed} keeping").choice(KEEPING),
             dropping=random.Random(f"{seed} dropping").choice(DROPPING),
+            **_for_readers(random.Random(f"{seed} readers")),
         )
         self.producer_seed = chance.randrange(2**31)
         # A stream of its own each: one more kind here changes nothing there.
@@ -190,6 +207,10 @@ def _lane_options(chance: random.Random) -> dict[str, Any]:
         "start_consumers": chance.choice([0, 0, 3]),
         "retry_attempts": chance.choice([2, 3, 3]),
     }
+
+
+def _for_readers(chance: random.Random) -> dict[str, Any]:
+    return {"readers_prefetch": chance.choice([3, 30, 300]), "readers_keep": chance.random() < 0.25}
 
 
 def _look_ahead(usual: int, chance: random.Random) -> dict[str, Any]:

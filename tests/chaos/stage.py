@@ -24,7 +24,8 @@ from dispatcher.nodes.local import LocalNode
 from dispatcher.nodes.servers import PrivateServers
 from dispatcher.settings import RabbitSettings
 from tests.chaos.decisions import Decision
-from tests.chaos.plan import DISPATCHER_HEARTBEAT_S, Plan
+from tests.chaos.lanes import LaneOnStage
+from tests.chaos.plan import DISPATCHER_HEARTBEAT_S, READERS, Plan
 from tests.client.tcp_proxy import TcpProxy
 from tests.recovery.checker import Move
 from tests.recovery.scene import DELIVERY_LIMIT
@@ -36,32 +37,17 @@ PREFIX = "dispatch"
 #: Where messages are rerouted to; it is bound to each lane's target by the lane's name.
 EXCHANGE = "rerouted"
 PREFETCH = 30
+CONSUMERS = ("async", "blocking", "iterating", "async", "blocking", "iterating", "bare", "bare")
+PRODUCERS = ("raw", "async", "blocking", "raw")
+#: Of a lane that hands over.
+HANDED_PRODUCERS = ("raw", "async")
 #: A bare consumer does one thing after the other.
 BARE_WORK_MS = 4.0
+#: Of consumers that do not use the SDK.
+MODULES = {"bare": "tests.chaos.bare_worker", "reading": "tests.chaos.reading_worker"}
 START_TIMEOUT_S = 60.0
 #: A consumer that was told to leave finishes what it has in hand and settles it.
 STOP_TIMEOUT_S = 45.0
-
-
-@dataclass(frozen=True, slots=True)
-class LaneOnStage:
-    """One lane with a classic and a quorum inbound queue."""
-
-    name: str
-    policy: str
-
-    @property
-    def queues(self) -> list[str]:
-        return [f"{self.name}.high", f"{self.name}.low"]
-
-    @property
-    def target(self) -> str:
-        """What an operator moves elsewhere is moved there."""
-        return f"{self.name}.elsewhere"
-
-    @property
-    def keeps_owner(self) -> bool:
-        return self.policy == "exclusive"
 
 
 @dataclass(slots=True, eq=False)
@@ -190,10 +176,19 @@ class Stage:
             await self._start_replica(f"dispatcher{number}")
         await eventually(lambda: all(map(self.leader, self.lanes)), START_TIMEOUT_S, "a leader of every lane")
         await asyncio.to_thread(self.servers.rabbitmq.sync_definitions)
-        for number, kind in enumerate(["async", "blocking", "iterating"] * 2 + ["bare"] * 2):
-            await self.start_consumer(self.lanes[number % len(self.lanes)], f"c{number}", kind)
-        for number, kind in enumerate(["raw", "async", "blocking", "raw"]):
-            await self.start_producer(self.lanes[number % len(self.lanes)], f"p{number}", kind)
+        for lane in self.lanes:
+            if lane.hands_over:
+                for who in READERS:
+                    await self.start_consumer(lane, who, "reading")
+        for lanes, consumers, producers in (
+            ([lane for lane in self.lanes if not lane.hands_over], CONSUMERS, PRODUCERS),
+            ([lane for lane in self.lanes if lane.hands_over], (), HANDED_PRODUCERS),
+        ):
+            for number, kind in enumerate(consumers if lanes else ()):
+                await self.start_consumer(lanes[number % len(lanes)], f"c{number}", kind)
+            for kind in producers if lanes else ():
+                number = len(self.producers)
+                await self.start_producer(lanes[number % len(lanes)], f"p{number}", kind)
         await eventually(lambda: self.handled() > 100, START_TIMEOUT_S, "the first messages to be handled")
 
     async def _start_replica(self, name: str) -> None:
@@ -216,7 +211,8 @@ class Stage:
             inbound = [{"queue": q, "weight": w} for q, w in zip(lane.queues, weights, strict=True)]
             keys = self.plan.settings.lane_keys(lane.policy)
             pause = changes.get("pause", keys["rebalance"]["pause"])
-            changed = {key: value for key, value in changes.items() if key != "pause"}
+            unknown = {"pause", "ack_timeout"} if lane.hands_over else {"pause"}
+            changed = {key: value for key, value in changes.items() if key not in unknown}
             keys |= {"rebalance": {**keys["rebalance"], "pause": pause}, **changed}
             lanes[lane.name] = {"inbound": inbound, **keys}
         written = document(replica.rabbitmq.url, replica.redis.url, PREFIX, lanes)
@@ -231,7 +227,8 @@ class Stage:
 
     def keeps(self, lane: LaneOnStage) -> bool:
         """Whether it keeps what comes in."""
-        return lane.policy in self.plan.settings.keeping
+        settings = self.plan.settings
+        return settings.readers_keep if lane.hands_over else lane.policy in settings.keeping
 
     def reads_on_hangup(self, replica: Replica) -> bool:
         """It has read its file, and will read it again on SIGHUP."""
@@ -263,11 +260,11 @@ class Stage:
     # -- consumers and producers --
 
     async def start_consumer(self, lane: LaneOnStage, who: str, kind: str) -> Process:
-        module = "tests.chaos.bare_worker" if kind == "bare" else "tests.recovery.worker"
+        module = MODULES.get(kind, "tests.recovery.worker")
         name, proxy = await self._prepare(who)
         arguments = [
             kind, proxy.url, PREFIX, lane.name, who, str(PREFETCH), str(self.folder / f"{name}.record"),
-            str(BARE_WORK_MS if kind == "bare" else self.plan.settings.work_ms), "raising",
+            str(BARE_WORK_MS if kind in MODULES else self.plan.settings.work_ms), "raising",
         ]  # fmt: skip
         process = Process(name, who, lane, kind, proxy, self._spawn(name, module, arguments))
         self.consumers.append(process)
@@ -276,13 +273,19 @@ class Stage:
     async def start_producer(self, lane: LaneOnStage, who: str, kind: str) -> Process:
         name, proxy = await self._prepare(who)
         seed = self.plan.producer_seed + len(self.producers)
+        groups, rate = str(self.plan.settings.groups), str(self._rate_each())
         arguments = [
-            kind, proxy.url, ",".join(lane.queues), str(self.plan.settings.groups), str(self.rate / 4), name,
+            kind, proxy.url, ",".join(lane.queues), groups, rate, name,
             str(self.folder / f"{name}.produced"), str(seed),
         ]  # fmt: skip
         process = Process(name, who, lane, kind, proxy, self._spawn(name, "tests.chaos.producer", arguments))
         self.producers.append(process)
         return process
+
+    def _rate_each(self) -> float:
+        """Of the rate that is for all producers together."""
+        kinds = [PRODUCERS if not lane.hands_over else HANDED_PRODUCERS for lane in self.lanes]
+        return self.rate / sum(map(len, set(kinds)))
 
     async def _prepare(self, who: str) -> tuple[str, TcpProxy]:
         number = self._lives[who] = self._lives.get(who, 0) + 1
@@ -320,7 +323,8 @@ class Stage:
                 self.start(replica)
         for lane in self.lanes:
             if not any(process.lane is lane for process in self.living(self.consumers)):
-                await self.start_consumer(lane, f"last-{lane.name}", "async")
+                who, kind = (READERS[0], "reading") if lane.hands_over else (f"last-{lane.name}", "async")
+                await self.start_consumer(lane, who, kind)
 
     async def start_again(self, server: LocalNode) -> bool:
         """Start a server that may have ended. One that does not come up in its time is killed and started

@@ -10,9 +10,10 @@ from typing import Any
 from dispatcher.errors import BrokerUnavailable
 from tests.chaos.commands import Happened
 from tests.chaos.draining import STILL_S, WHOLE_S, Patience, drain
+from tests.chaos.lanes import LaneOnStage
 from tests.chaos.operator import Operator
 from tests.chaos.plan import Plan
-from tests.chaos.stage import LaneOnStage, Stage
+from tests.chaos.stage import Stage
 
 LANE = LaneOnStage("orders", "exclusive")
 PAUSE, RESUME = ("groups.pause", {"group": "a"}), ("groups.resume", {"group": "a"})

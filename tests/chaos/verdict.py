@@ -13,8 +13,11 @@ from tests.chaos.deciding import Decider
 from tests.chaos.decisions import DROP, PURGE, RELEASE, SENDING, SKIP, TAKING
 from tests.chaos.draining import drain
 from tests.chaos.evidence import Evidence, Found, gather
+from tests.chaos.handed_evidence import gather_handed
 from tests.chaos.kept import not_kept
-from tests.chaos.stage import PREFIX, LaneOnStage, Stage
+from tests.chaos.lanes import LaneOnStage
+from tests.chaos.plan import READERS
+from tests.chaos.stage import PREFIX, Stage
 from tests.recovery.checker import say, that_count, violations
 from tests.recovery.record import Handling, Number
 from tests.recovery.scene import wrongly_dead
@@ -59,9 +62,7 @@ async def end_and_judge(stage: Stage) -> Verdict:
             poison(dead, stage.plan.settings.retry_attempts),
             arrived(await client.take(lane.target)),
         )
-        evidence = await asyncio.to_thread(gather, stage, lane, there)
-        found = await asyncio.to_thread(violations, evidence.handlings, evidence.story)
-        found += evidence.wrong_ends + evidence.misplaced
+        evidence, found = await asyncio.to_thread(_judged, stage, lane, there)
         found += await _left_over(client, lane, evidence, dead)
         if stage.keeps(lane):
             stream = f"{PREFIX}.{lane.name}.history"
@@ -70,6 +71,15 @@ async def end_and_judge(stage: Stage) -> Verdict:
         verdict.lanes.append(LaneVerdict(lane, evidence, counts, found))
     await client.close()
     return verdict
+
+
+def _judged(stage: Stage, lane: LaneOnStage, there: Found) -> tuple[Evidence, list[str]]:
+    if lane.hands_over:
+        evidence = gather_handed(stage, lane, there)
+        return evidence, evidence.misplaced
+    evidence = gather(stage, lane, there)
+    found = violations(evidence.handlings, evidence.story)
+    return evidence, found + evidence.wrong_ends + evidence.misplaced
 
 
 async def _wind_down(stage: Stage, verdict: Verdict) -> None:
@@ -96,8 +106,9 @@ async def _is_drained(stage: Stage, client: Client, operator: Decider) -> bool:
     for lane in stage.lanes:
         if stage.stops(lane):
             await operator.skip_stopped(lane)
-    ready = [await client.ready(queue) for lane in stage.lanes for queue in lane.queues]
-    if any(ready):
+    queues = [queue for lane in stage.lanes for queue in lane.queues]
+    queues += [queue for lane in stage.lanes if lane.hands_over for queue in _queues_of_readers(lane)]
+    if any([await client.ready(queue) for queue in queues]):
         return False
     for lane in stage.lanes:
         leader = stage.leader(lane)
@@ -151,12 +162,21 @@ def poison(dead: list[Fetched], attempts: int) -> frozenset[Number]:
 
 async def _left_over(client: Client, lane: LaneOnStage, evidence: Evidence, dead: list[Fetched]) -> list[str]:
     queues = [*lane.queues, f"{PREFIX}.{lane.name}.control", f"{PREFIX}.{lane.name}.command"]
+    if lane.hands_over:
+        queues += [*_queues_of_readers(lane), f"{PREFIX}.{lane.name}.rejected"]
     found = [f"left in {queue}: {count} messages" for queue in queues if (count := await client.ready(queue))]
+    if lane.hands_over:
+        reasons = [(m.body, (read_properties(m.properties).headers or {})["x-dispatch-reason"]) for m in dead]
+        return found + [f"wrongly dead: {body!r}: {why}" for body, why in reasons if why != "rejected"]
     story = evidence.story
     bodies = [(m.body, m.properties) for m in dead if Number.of(m.body) not in story.poison]
     others = [h for h in that_count(evidence.handlings, story) if h.message not in story.poison]
     once = not story.forgotten
     return found + wrongly_dead(bodies, others, once=once, repeated=story.repeated, gone=story.gone)
+
+
+def _queues_of_readers(lane: LaneOnStage) -> list[str]:
+    return [f"{PREFIX}.{lane.name}.consumer.{who}" for who in READERS]
 
 
 def arrived(fetched: list[Fetched]) -> tuple[Arrived, ...]:

@@ -1,0 +1,171 @@
+"""What is wrong with the record of a lane that hands over, by what docs/semantics.md promises for it (X-1 to
+X-8): nothing is lost; a message is begun for the first time in its group's order, except for what X-7 names;
+and it is begun again only if its reader lost it, or a dispatcher or server was in trouble since it was sent.
+
+A life is one connection of a reader. What a reader begins after its connection has ended counts as nothing:
+RabbitMQ has given that back by then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+from tests.recovery.checker import Forgotten, line_of, place_of, say, say_number
+from tests.recovery.record import UNGROUPED, Handling, Number
+
+#: What RabbitMQ passes on from a queue to where rejected messages go it doesn't wait to have on disk.
+REJECTED_LOST_S = 5.0
+
+
+class Life(NamedTuple):
+    """One connection of a reader."""
+
+    who: str
+    since: float
+    until: float  # RabbitMQ has ended it, or its process was killed
+
+
+class HandedBooks(NamedTuple):
+    """What is known of one lane that hands over."""
+
+    record: list[Handling]  # by start
+    lives: Mapping[str, Life]
+    sent: Mapping[Number, float]
+    published: frozenset[Number]  # confirmed to their producers
+    repeated: frozenset[Number]  # RabbitMQ may have these twice
+    dead: frozenset[Number]
+    gone: frozenset[Number]  # an operator took them
+    take_overs: list[float]  # when a leadership began or ended
+    killed: list[tuple[float, float]]  # RabbitMQ, and until when it was away
+    stopped: list[tuple[float, float]]
+    forgotten: tuple[Forgotten, ...] = ()
+
+
+def that_counts(record: list[Handling], lives: Mapping[str, Life]) -> list[Handling]:
+    """Without what was begun after its connection had ended."""
+    return [handling for handling in record if handling.start < lives[handling.life].until]
+
+
+def handed_violations(books: HandedBooks) -> list[str]:
+    """Everything that is wrong, in words."""
+    books = books._replace(record=that_counts(books.record, books.lives))
+    return _lost(books) + _wrongly_dead(books) + _begun_again(books) + _disorder(books)
+
+
+def _lost(books: HandedBooks) -> list[str]:
+    """X-1, X-6: somebody has done it to its end, over a connection that could still ack it; or it is dead."""
+    done, begun, rejected = set[Number](), set[Number](), dict[Number, float]()
+    for handling in books.record:
+        begun.add(handling.message)
+        if handling.end is not None and handling.end <= books.lives[handling.life].until:
+            if handling.failed:
+                rejected[handling.message] = handling.end
+            else:
+                done.add(handling.message)
+    excused = {number for number, at in rejected.items() if _perhaps_lost_by_the_broker(at, books)}
+    missing = books.published - done - books.dead - books.gone - excused
+    return (
+        [f"lost: {say_number(n)} was never handled" for n in missing - begun]
+        + [f"lost: {say_number(n)} was begun, and nobody did it" for n in (missing & begun) - rejected.keys()]
+        + [f"lost: {say_number(n)} was rejected and is not dead" for n in missing & rejected.keys()]
+    )
+
+
+def _perhaps_lost_by_the_broker(at: float, books: HandedBooks) -> bool:
+    return any(since - REJECTED_LOST_S <= at <= until for since, until in books.killed)
+
+
+def _wrongly_dead(books: HandedBooks) -> list[str]:
+    failed = {handling.message for handling in books.record if handling.failed}
+    return [f"wrongly dead: {say_number(number)} was not rejected" for number in books.dead - failed]
+
+
+def _begun_again(books: HandedBooks) -> list[str]:
+    by_message: dict[Number, list[Handling]] = defaultdict(list)
+    for handling in books.record:
+        by_message[handling.message].append(handling)
+    found = []
+    for message, handlings in by_message.items():
+        if message in books.repeated:
+            continue
+        for first, second in pairwise(handlings):
+            if any(gap.again_from <= second.start for gap in books.forgotten):
+                continue
+            if not _may_be_again(first, second, books):
+                found.append(f"doubled: {say(first)}, then {say(second)}, and nobody was in trouble")
+            is_same = (books.lives[first.life].who, first.seq) == (books.lives[second.life].who, second.seq)
+            if not is_same and second.attempt <= first.attempt and not _hit(message, second.start, books):
+                found.append(
+                    f"doubled: {say(first)}, then {say(second)}: neither its number nor a higher attempt"
+                )
+    return found
+
+
+def _may_be_again(first: Handling, second: Handling, books: HandedBooks) -> bool:
+    """X-4: its reader's connection has ended; X-6: a dispatcher's leadership has, or RabbitMQ was away."""
+    sent_at = books.sent[first.message]
+    return (
+        books.lives[first.life].until <= second.start
+        or any(sent_at <= at <= second.start for at in books.take_overs)
+        or _hit(first.message, second.start, books)
+    )
+
+
+def _hit(message: Number, at: float, books: HandedBooks) -> bool:
+    """RabbitMQ was away between its being sent and then."""
+    sent_at = books.sent[message]
+    return any(since <= at and sent_at <= until for since, until in [*books.killed, *books.stopped])
+
+
+def _disorder(books: HandedBooks) -> list[str]:
+    """G-1 for the first time that each message is begun."""
+    lines: dict[tuple[str, str, str], list[Number]] = defaultdict(list)
+    for message in books.published - books.gone - books.dead:
+        lines[line_of(message)].append(message)
+    first_at = dict[Number, Handling]()
+    for handling in books.record:
+        first_at.setdefault(handling.message, handling)
+    begun: dict[tuple[str, str, str], set[Number]] = defaultdict(set)
+    passed: dict[tuple[str, str, str], int] = defaultdict(int)
+    for line in lines.values():
+        line.sort(key=place_of)
+    found = []
+    for handling in first_at.values():
+        if handling.message.group == UNGROUPED:
+            continue
+        key = line_of(handling.message)
+        line = lines.get(key, [])
+        begun[key].add(handling.message)
+        while passed[key] < len(line) and line[passed[key]] in begun[key]:
+            passed[key] += 1
+        for earlier in line[passed[key] :]:
+            if place_of(earlier) >= place_of(handling.message):
+                break
+            if earlier in begun[key] or _may_pass(handling, earlier, first_at.get(earlier), books):
+                continue
+            found.append(f"out of order: {say(handling)} before {say_number(earlier)} was begun")
+            break
+    return found
+
+
+def _may_pass(later: Handling, earlier: Number, begun: Handling | None, books: HandedBooks) -> bool:
+    """X-7, for one that came behind `earlier`, whose first handling is `begun`."""
+    sent_at, later_sent_at = books.sent[earlier], books.sent[later.message]
+    if any(since <= later.start and later_sent_at <= until for since, until in books.killed):
+        return True
+    if any(gap.since <= later.start and sent_at <= gap.until for gap in books.forgotten):
+        return True
+    return begun is not None and any(
+        sent_at <= at <= later.start and _is_away(books.lives[begun.life].who, at, books)
+        for at in books.take_overs
+    )
+
+
+def _is_away(who: str, at: float, books: HandedBooks) -> bool:
+    """It had no connection then, so its queue may have been read back."""
+    mine = [life.until for life in books.lives.values() if life.who == who and life.since <= at]
+    return max(mine, default=math.inf) <= at
