@@ -57,6 +57,7 @@ def options_shown(options: LaneOptions) -> dict[str, Any]:
     """The lane's options as a reader needs them: durations in ms, sizes in bytes."""
     shown = asdict(options)
     shown["policy"] = options.policy.name
+    shown["grouped"], shown["tops_up"] = options.policy.grouped, options.policy.tops_up
     shown["cost"] = options.cost.value
     shown["inbounds"] = [{"queue": queue, "weight": weight} for queue, weight in options.inbounds]
     del shown["parking_queues"], shown["own_prefix"]

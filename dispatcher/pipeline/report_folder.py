@@ -17,8 +17,8 @@ SUMMARY: Final = "summary.json"
 _LOCK: Final = ".lock"
 #: Of a report. Anything else in a folder says that it is somebody else's.
 TABLES: Final = (
-    "files", "gaps", "hand_overs", "lifecycle", "violations", "groups", "lane_stats", "consumer_stats",
-    "group_stats", "hot_groups", "lanes", "fairness", "cost_model",
+    "files", "gaps", "options", "incarnations", "hand_overs", "lifecycle", "violations", "groups",
+    "lane_stats", "consumer_stats", "group_stats", "hot_groups", "lanes", "fairness", "cost_model",
 )  # fmt: skip
 COST_MODEL: Final = "cost_model.json"
 _OURS: Final = {*TABLES, SUMMARY, COST_MODEL, f".{SUMMARY}", f".{COST_MODEL}", _LOCK}

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.pipeline import cost_model, fairness, hot_groups, order_audit, statistics
+from dispatcher.pipeline import cost_model, fairness, hot_groups, order_audit, participants, statistics
 from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, Window, find_gaps
 from dispatcher.pipeline.hand_overs import hand_overs
 from dispatcher.pipeline.leaderships import Leadership, leaderships
@@ -124,6 +124,9 @@ class _Job:
         self.gaps = [gap for gap in gaps if _overlaps(gap, self.window)]
         self.folder.write("files", _files_table(self.spark, self.found))
         self.folder.write("gaps", _gaps_table(self.spark, self.gaps))
+        self.folder.write("options", participants.options(self.spark, self.leaderships))
+        told = participants.incarnations(self.spark, self.all_records, self.leaderships)
+        self.folder.write("incarnations", told)
 
     def write_hand_overs(self) -> None:
         found = hand_overs(self.spark, self.records, self.leaderships, self.gaps)

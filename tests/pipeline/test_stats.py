@@ -110,6 +110,7 @@ def test_the_summary_names_the_hottest_group_and_the_shares(report: Report) -> N
 
 def test_a_report_has_every_table(report: Report) -> None:
     assert {each.name for each in report.folder.iterdir() if not each.name.startswith(".")} == {
-        "files", "gaps", "hand_overs", "lifecycle", "violations", "groups", "lane_stats", "consumer_stats",
+        "files", "gaps", "options", "incarnations", "hand_overs", "lifecycle", "violations", "groups",
+        "lane_stats", "consumer_stats",
         "group_stats", "hot_groups", "lanes", "fairness", "cost_model", "cost_model.json", "summary.json",
     }  # fmt: skip

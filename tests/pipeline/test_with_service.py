@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -57,3 +58,13 @@ async def test_a_real_lane_is_kept_over_deaths_and_a_new_leader(
     assert {(each["consumer"], each["seq"]) for each in report.rows("hand_overs")} == copies
     assert sum(each["hand_overs"] for each in messages) == len(copies)
     assert all(each["wait_retry_us"] is not None for each in again)
+    told = {each["consumer"]: each for each in report.rows("incarnations")}
+    assert {name: (each["prefetch"], each["ended_at"] is None) for name, each in told.items()} == {
+        "c1": (10, False),
+        "c2": (10, True),
+    }
+    assert told["c1"]["joined_at"] < told["c2"]["joined_at"] < told["c1"]["ended_at"]
+    options = [json.loads(each["options"]) for each in report.rows("options")]
+    shown = [(each["policy"], each["grouped"], each["tops_up"], len(each["inbounds"])) for each in options]
+    assert shown == [("exclusive", True, True, 2)] * 2
+    assert not any("consumers" in each for each in options)
