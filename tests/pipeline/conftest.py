@@ -12,6 +12,7 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import SparkSession
 
+from bench.pipeline.ledger import Made, make_ledger
 from dispatcher.nodes.java import ensure_java
 from dispatcher.pipeline.gaps import Window
 from dispatcher.pipeline.ledger_files import Found
@@ -51,6 +52,7 @@ class Everything(NamedTuple):
     kept: set[str]  # lanes
     violations: set[Violation]
     verdicts: dict[str, Verdicts]  # by lane
+    made: Made  # a ledger as bench.pipeline has it, with as many more
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +65,8 @@ def everything(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     violations = plant_violations(ledger)
     verdicts = {name: plant(ledger) for name, plant in CASES.items()}
     plant_traffic(ledger)
-    return Everything(run_pipeline(spark, folder), kept, violations, verdicts)
+    made = make_ledger(folder / "ledger", 8_000, 100, planted=4)
+    return Everything(run_pipeline(spark, folder), kept, violations, verdicts, made)
 
 
 def _stage(name: str) -> AbstractContextManager[None]:

@@ -1,0 +1,1 @@
+"""How long `dispatcher pipeline run` takes on large ledgers (docs/benchmarks.md)."""

@@ -1,0 +1,150 @@
+"""How long `dispatcher pipeline run` takes, and whether it finds what is planted: `python -m bench.pipeline`.
+
+A ledger is generated, run over in a process of its own, and deleted. The measure is plain Spark SQL in the
+same run: it scans the ledger and makes its heaviest single aggregate once for each job, a job being a stage
+of `run` that reads records or hand-overs and writes tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow.dataset as ds
+
+from bench.pipeline.ledger import LANES, TORN, Made, make_ledger
+from bench.pipeline.processes import Spent, spend
+
+#: Limits: of the run's time as a multiple of the measure's, and of time over rows between two sizes.
+RATIO_MAX: Final = 2.0
+GROWTH_MAX: Final = 1.1
+GROUPS: Final = 100_000
+#: Stages of a run that only gather what others have made.
+NO_JOBS: Final = frozenset({"reading leaderships", "summary"})
+PROGRAM: Final = "from dispatcher.cli import main; main()"
+
+
+class Measured(NamedTuple):
+    """One size."""
+
+    made: Made
+    run: Spent
+    plain: Spent
+    jobs: int
+    faults: list[str]
+
+    @property
+    def ratio(self) -> float:
+        return self.run.seconds / self.plain.seconds
+
+
+def measure(folder: Path, rows: int, planted: int) -> Measured:
+    ledger, report = folder / "ledger", folder / "report"
+    made = make_ledger(ledger, rows, GROUPS, planted)
+    _say(f"{made.rows:,} rows, {made.bytes / 2**20:,.0f} MiB, {made.days} days")
+    run = spend([
+        sys.executable, "-c", PROGRAM, "pipeline", "run", "--input", str(ledger), "--output", str(report),
+    ], expected=(0, 1))  # fmt: skip
+    stages = [line.partition(":")[0] for line in run.stderr.splitlines()]
+    jobs = len([name for name in stages if name not in NO_JOBS])
+    _say(f"  run: {run.seconds:.1f} s, {run.peak_bytes / 2**20:,.0f} MiB: " + run.stderr.replace("\n", "; "))
+    faults = [*differences(report, made), *_heap(run)]
+    _say(f"  {len(made.violations)} planted violations, {sum(made.gaps.values())} planted gaps: "
+         + ("; ".join(faults) or "found, and no others"))  # fmt: skip
+    plain = spend([
+        sys.executable, "-m", "bench.pipeline.baseline", str(ledger), str(folder / "plain"), str(jobs),
+    ])  # fmt: skip
+    _say(f"  plain Spark SQL, {jobs} times: {plain.seconds:.1f} s")
+    return Measured(made, run, plain, jobs, faults)
+
+
+def differences(report: Path, made: Made) -> list[str]:
+    """What a report says of these lanes otherwise than was planted."""
+    summary = json.loads((report / "summary.json").read_text())
+    rows = _rows(report, "violations", "lane", "group", "rule", "arrival")
+    found = [(row["lane"], row["group"], row["rule"], row["arrival"]) for row in rows]
+    faults = [f"{len(found) - len(set(found))} violations are told twice"] * (len(found) != len(set(found)))
+    for name, some in (
+        ("not found", made.violations - set(found)),
+        ("not planted", set(found) - made.violations),
+    ):
+        if some:
+            faults.append(f"{len(some)} violations {name}, as {min(some)}")
+    gaps = Counter(
+        row["kind"] for row in _rows(report, "gaps", "lane", "kind", "is_boundary") if not row["is_boundary"]
+    )
+    if gaps != made.gaps:
+        faults.append(f"gaps: {dict(gaps)} where {dict(made.gaps)} were planted")
+    for lane in LANES:
+        facts = summary["lanes"][lane]
+        violated = len({group for place, group, *_ in made.violations if place == lane})
+        if facts["groups"]["violated"] != violated or bool(facts["groups"]["unknown"]) != (lane == TORN):
+            faults.append(f"lane {lane}: {facts['groups']}")
+    return faults
+
+
+def _rows(report: Path, table: str, *columns: str) -> list[dict[str, Any]]:
+    found = ds.dataset(report / table).to_table(list(columns), filter=ds.field("lane").isin(list(LANES)))
+    return found.to_pylist()  # type: ignore[no-any-return]
+
+
+def _heap(run: Spent) -> list[str]:
+    return [] if "-Xmx1g" in run.java else ["the run did not have 1 GiB of heap"]
+
+
+def verdicts(all_measured: list[Measured]) -> list[str]:
+    """What is over its limit, or wrong."""
+    broken = [fault for each in all_measured for fault in each.faults]
+    broken += [
+        f"{each.made.rows:,} rows: {each.ratio:.2f} times plain Spark SQL (at most {RATIO_MAX:g})"
+        for each in all_measured if round(each.ratio, 2) > RATIO_MAX
+    ]  # fmt: skip
+    for less, more in pairwise(all_measured):
+        growth = more.run.seconds / less.run.seconds / (more.made.rows / less.made.rows)
+        if growth > GROWTH_MAX:
+            broken.append(
+                f"{more.made.rows:,} rows take {growth:.2f} times as long a row as {less.made.rows:,}"
+            )
+    return broken
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.pipeline", description=__doc__)
+    parser.add_argument("--rows", type=int, action="append", help="of a ledger; may be repeated (5000000)")
+    parser.add_argument("--planted", type=int, default=50, help="violations of each rule and lane (50)")
+    parser.add_argument("--folder", help="where ledger and report are made, and deleted (the system's)")
+    given = parser.parse_args()
+    sizes = sorted(given.rows or [5_000_000])
+    if sizes[0] < 1 or given.planted < 0:
+        parser.error("--rows must be at least 1, --planted at least 0")
+    found = []
+    for rows in sizes:
+        with tempfile.TemporaryDirectory(prefix="bench-pipeline-", dir=given.folder) as folder:
+            try:
+                found.append(measure(Path(folder), rows, given.planted))
+            except ValueError as problem:
+                parser.error(f"--rows {rows}: {problem}")
+    for each in found:
+        _say(
+            f"{each.made.rows:,} rows: run {each.run.seconds:.1f} s, {each.ratio:.2f} times the "
+            f"{each.plain.seconds:.1f} s of {each.jobs} plain aggregates; "
+            f"at most {each.run.peak_bytes / 2**20:,.0f} MiB"
+        )
+    broken = verdicts(found)
+    for line in broken:
+        print(f"bench.pipeline: {line}", file=sys.stderr)
+    return bool(broken)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""Runs a command, and says how long it took and how much memory it and its Java process had at most."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_LOOK_EVERY_S: Final = 0.25
+
+
+class Spent(NamedTuple):
+    """`java`: the command line of its Spark. `peak_bytes`: resident, of all its processes together."""
+
+    seconds: float
+    peak_bytes: int
+    java: str
+    stderr: str
+
+
+def spend(command: Sequence[str], expected: Sequence[int] = (0,)) -> Spent:
+    """Run it to its end. Ends the program with the command's words if it fails."""
+    peaks: dict[int, int] = {}
+    java = ""
+    with tempfile.TemporaryFile("w+") as log:
+        began_s = time.monotonic()
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_LOOK_EVERY_S)
+                    break
+                for child in _with_children(process.pid):
+                    peaks[child] = max(_peak(child), peaks.get(child, 0))
+                    java = java or _java(child)
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+        seconds = time.monotonic() - began_s
+        log.seek(0)
+        text = log.read()
+    if process.returncode not in expected:
+        sys.exit(f"{' '.join(command)}: exit code {process.returncode}: {text[-2_000:]}")
+    stages = "\n".join(line for line in text.splitlines() if re.fullmatch(r"[a-z -]+: [0-9.]+ s", line))
+    return Spent(seconds, sum(peaks.values()), java, stages)
+
+
+def _with_children(root: int) -> list[int]:
+    found = [root]
+    for pid in found:
+        with contextlib.suppress(OSError):
+            found += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return found
+
+
+def _peak(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        if match := re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text()):
+            return int(match[1]) * 1_024
+    return 0
+
+
+def _java(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if words[0].endswith(b"java") and b"org.apache.spark.launcher.Main" not in words:
+            return b" ".join(words).decode(errors="replace")
+    return ""
