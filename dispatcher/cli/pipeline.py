@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,8 @@ import typer
 
 from dispatcher.cli import options
 from dispatcher.cli.output import print_json
-from dispatcher.errors import ConfigurationError
+from dispatcher.cli.pipeline_plan import plan
+from dispatcher.cli.spark import require_spark
 from dispatcher.units import parse_duration_ms
 
 app = typer.Typer(no_args_is_help=True, help="What a ledger says, computed with Spark (docs/pipeline.md).")
@@ -35,6 +35,9 @@ def _parse_instant(text: str) -> int:
 @app.callback()
 def _pipeline() -> None:
     pass
+
+
+app.command()(plan)
 
 
 @app.command()
@@ -68,11 +71,7 @@ def run(
     """
     if since is not None and until is not None and since >= until:
         raise typer.BadParameter("must be later than --since", param_hint="--until")
-    for name in ("pyspark", "pyarrow"):
-        if find_spec(name) is None:
-            raise ConfigurationError(
-                f"{name} is missing: install the extra with `pip install 'dispatcher[pipeline]'`"
-            )
+    require_spark()
     # Spark and all that comes with it.
     from dispatcher.pipeline.gaps import Window
     from dispatcher.pipeline.progress import StageProgress

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -20,8 +21,10 @@ TABLES: Final = (
     "files", "gaps", "options", "incarnations", "hand_overs", "lifecycle", "violations", "groups",
     "lane_stats", "consumer_stats", "group_stats", "hot_groups", "lanes", "fairness", "cost_model",
 )  # fmt: skip
+#: Tables that other commands add to a finished report, and that say nothing of the next one.
+ADDED: Final = ("plan",)
 COST_MODEL: Final = "cost_model.json"
-_OURS: Final = {*TABLES, SUMMARY, COST_MODEL, f".{SUMMARY}", f".{COST_MODEL}", _LOCK}
+_OURS: Final = {*TABLES, *ADDED, SUMMARY, COST_MODEL, f".{SUMMARY}", f".{COST_MODEL}", _LOCK}
 
 
 class ReportFolder:
@@ -49,15 +52,23 @@ class ReportFolder:
 
 
 @contextlib.contextmanager
-def report_folder(path: Path) -> Iterator[ReportFolder]:
-    """The folder, made if need be, and ours alone meanwhile. Raises ConfigurationError."""
+def finished_report(path: Path) -> Iterator[ReportFolder]:
+    """A report that is whole, to which something is added; ours alone meanwhile.
+
+    Raises ConfigurationError.
+    """
+    if not (path / SUMMARY).is_file():
+        raise ConfigurationError(
+            f"{path}: is no finished report: it has no {SUMMARY} (`dispatcher pipeline run --output {path}` "
+            "makes one)"
+        )
+    with _locked(path):
+        yield ReportFolder(path)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        strange = sorted(each.name for each in path.iterdir() if each.name not in _OURS)
-        if strange:
-            raise ConfigurationError(
-                f"{path}: has other things in it ({strange[0]}): name a directory of its own for the report"
-            )
         lock = (path / _LOCK).open("w")
     except OSError as problem:
         raise ConfigurationError(f"{path}: can't be written to: {problem.strerror}") from None
@@ -68,5 +79,23 @@ def report_folder(path: Path) -> Iterator[ReportFolder]:
             raise ConfigurationError(
                 f"{path}: another run writes its report there: wait for it, or name another directory"
             ) from None
+        yield
+
+
+@contextlib.contextmanager
+def report_folder(path: Path) -> Iterator[ReportFolder]:
+    """The folder, made if need be, and ours alone meanwhile. Raises ConfigurationError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        strange = sorted(each.name for each in path.iterdir() if each.name not in _OURS)
+        if strange:
+            raise ConfigurationError(
+                f"{path}: has other things in it ({strange[0]}): name a directory of its own for the report"
+            )
+    except OSError as problem:
+        raise ConfigurationError(f"{path}: can't be written to: {problem.strerror}") from None
+    with _locked(path):
+        for name in ADDED:
+            shutil.rmtree(path / name, ignore_errors=True)
         (path / SUMMARY).unlink(missing_ok=True)
         yield ReportFolder(path)

@@ -61,7 +61,7 @@ def run(
     spark: SparkSession, ledger: str, found: Found, report: Path, window: Window, stage: Stage
 ) -> dict[str, Any]:
     """All jobs, in order; returns the summary. Raises ConfigurationError."""
-    _divide_work(spark, found)
+    divide_work(spark, _records(found))
     with report_folder(report) as folder, _clear_errors():
         job = _Job(spark, folder, ledger, found, window)
         with stage("reading leaderships"):
@@ -88,12 +88,17 @@ def run(
 
 def fitting(found: Found) -> dict[str, str]:
     """Settings of a session that suit a ledger of this size."""
-    return _SMALL if _records(found) <= _FEW_RECORDS else {}
+    return fitting_records(_records(found))
 
 
-def _divide_work(spark: SparkSession, found: Found) -> None:
+def fitting_records(records: int) -> dict[str, str]:
+    """The same, for so many records."""
+    return _SMALL if records <= _FEW_RECORDS else {}
+
+
+def divide_work(spark: SparkSession, records: int) -> None:
     """As many parts as fit into memory, and keep all cores busy; what the user has set is left so."""
-    name, records = "spark.sql.shuffle.partitions", _records(found)
+    name = "spark.sql.shuffle.partitions"
     if not spark.sparkContext.getConf().contains(name):
         cores = spark.sparkContext.defaultParallelism if records > _FEW_RECORDS else 1
         spark.conf.set(name, max(cores, -(-records // _RECORDS_PER_PART)))

@@ -1,0 +1,16 @@
+"""What commands of the pipeline need."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from dispatcher.errors import ConfigurationError
+
+
+def require_spark() -> None:
+    """Raises ConfigurationError where the extra is not installed."""
+    for name in ("pyspark", "pyarrow"):
+        if find_spec(name) is None:
+            raise ConfigurationError(
+                f"{name} is missing: install the extra with `pip install 'dispatcher[pipeline]'`"
+            )

@@ -1,0 +1,301 @@
+"""Which consumer of an exclusive lane should own which group, from what a finished report measured."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from dispatcher.errors import ConfigurationError
+from dispatcher.group_text import parse_group
+from dispatcher.pipeline.assignment import NOBODY, Task, assign, forced, lower_bound
+from dispatcher.pipeline.plan_file import PlanFile, PlannedMove
+from dispatcher.pipeline.work import KIND, with_work
+
+#: Of a consumer that has settled less nothing is known of its speed.
+_MESSAGES_MIN: Final = 20
+#: A consumer is taken for at most so many times as fast as the average one, or as slow.
+_SPEED_MAX: Final = 10.0
+POLICY: Final = "exclusive"
+
+
+class Wishes(NamedTuple):
+    """What the user asks for. `consumers`: those that get the groups, None: who is there at the end of the
+    ledger; `tolerance`: a share of the makespan that is not worth a move."""
+
+    consumers: Sequence[str] | None = None
+    moves_max: int | None = None
+    tolerance: float = 0.05
+    equal_speeds: bool = False
+
+
+class Cell(NamedTuple):
+    """What one consumer did of one group (None: messages without one): how long it was busy with it, how long
+    the same messages take on average, in µs, and how many they were."""
+
+    group: str | None
+    consumer: str
+    work_us: float
+    expected_us: float
+    messages: int
+
+
+class Holder(NamedTuple):
+    """Who got the latest of a group."""
+
+    group: str
+    consumer: str
+    incarnation: str
+    epoch: int
+
+
+class Lane(NamedTuple):
+    """What is known of the lane: its latest options (`policy` None: the ledger does not have them any more),
+    and the incarnations that are there at the end, or are gone."""
+
+    name: str
+    policy: str | None
+    buckets: int | None
+    hands_over: bool
+    is_present: dict[str, bool]
+    consumers: dict[str, str]  # ids by incarnation
+
+    def has(self, holder: Holder) -> bool:
+        """Whether it can still own what it got. Nothing tells of an incarnation that is older than the
+        ledger, and lives."""
+        return self.is_present.get(holder.incarnation, self.policy is None)
+
+
+class Unit(NamedTuple):
+    """A group, or in a lane with buckets a bucket; `cost_us`: of a consumer of speed 1."""
+
+    name: str
+    owner: str | None
+    cost_us: float
+    messages: int
+
+
+class Planned(NamedTuple):
+    """The result; `shares`: one row for each consumer."""
+
+    units: list[Unit]
+    targets: list[str]
+    shares: list[dict[str, Any]]
+    makespan_us: dict[str, float]
+    bound_by: str
+    moves: int
+    given: int  # groups that nobody owns, and that get an owner
+
+
+# -- from the report --
+
+
+def measured_cells(hand_overs: DataFrame) -> DataFrame:
+    """Rows for `Cell`, of one lane."""
+    kind = Window.partitionBy(*KIND)
+    by_kind = (
+        with_work(hand_overs)
+        .groupBy("group", "consumer", *KIND)
+        .agg(F.sum("work_us").alias("work_us"), F.count("*").alias("messages"))
+        .withColumn("mean_us", F.sum("work_us").over(kind) / F.sum("messages").over(kind))
+    )
+    return by_kind.groupBy("group", "consumer").agg(
+        F.sum("work_us").alias("work_us"), F.sum(F.col("mean_us") * F.col("messages")).alias("expected_us"),
+        F.sum("messages").alias("messages"),
+    )  # fmt: skip
+
+
+def last_holders(hand_overs: DataFrame) -> DataFrame:
+    """Rows for `Holder`, of one lane."""
+    latest = F.max_by(F.struct("consumer", "incarnation", "epoch"), F.struct("epoch", "group_seq"))
+    of_groups = hand_overs.where("group is not null and group_seq > 0 and consumer is not null")
+    return of_groups.groupBy("group").agg(latest.alias("latest")).select("group", "latest.*")
+
+
+def read_lane(name: str, options: DataFrame, incarnations: DataFrame, until: datetime) -> Lane:
+    """What the report's tables say of the lane, as of an instant."""
+    latest = options.where(F.col("lane") == name).orderBy(F.desc("turn"), F.desc("since")).first()
+    told = json.loads(latest["options"]) if latest is not None else {}
+    is_gone = F.coalesce(F.col("ended_at") <= until, F.lit(False))
+    known = (
+        incarnations.where((F.col("lane") == name) & F.col("consumer").isNotNull())
+        .where(F.coalesce(F.col("joined_at") <= until, F.lit(True)))
+        .select("incarnation", "consumer", (~is_gone).alias("is_present"))
+        .collect()
+    )
+    return Lane(
+        name, told.get("policy"), told.get("buckets"), bool(told.get("handover")),
+        {row["incarnation"]: row["is_present"] for row in known},
+        {row["incarnation"]: row["consumer"] for row in known},
+    )  # fmt: skip
+
+
+# -- the plan --
+
+
+def plan(lane: Lane, cells: list[Cell], holders: list[Holder], wishes: Wishes) -> Planned:
+    """Raises ConfigurationError, naming what can't be planned and why."""
+    check_policy(lane)
+    if not holders:
+        raise ConfigurationError(f"lane {lane.name}: the report has no hand-overs of groups")
+    consumers = _chosen(lane, cells, holders, wishes.consumers)
+    speeds = _speeds(cells, consumers, equal=wishes.equal_speeds)
+    units = _units(lane, cells, holders, speeds)
+    places = {consumer: place for place, consumer in enumerate(consumers)}
+    task = Task(
+        [unit.cost_us for unit in units],
+        [places.get(unit.owner, NOBODY) if unit.owner is not None else NOBODY for unit in units],
+        [unit.owner is not None for unit in units], [speeds[consumer] for consumer in consumers],
+    )  # fmt: skip
+    if wishes.moves_max is not None and (least := forced(task)) > wishes.moves_max:
+        raise ConfigurationError(
+            f"lane {lane.name}: {least:,} groups belong to consumers that take no part and must move: "
+            f"--max-moves {wishes.moves_max} is too few"
+        )
+    found = assign(task, tolerance=wishes.tolerance, moves_max=wishes.moves_max)
+    targets = [consumers[place] for place in found.targets]
+    shares = _shares(units, targets, speeds, consumers)
+    bound = lower_bound(task)
+    largest = max(units, key=lambda unit: unit.cost_us)
+    is_largest = largest.cost_us / max(task.speeds) >= bound
+    makespans = {
+        "now": max(share["now_us"] for share in shares), "planned": found.makespan, "lower_bound": bound,
+    }  # fmt: skip
+    given = sum(unit.owner is None for unit in units)
+    by = f"group {largest.name} alone" if is_largest else "all of it shared out evenly"
+    return Planned(units, targets, shares, makespans, by, found.moves, given)
+
+
+def check_policy(lane: Lane) -> None:
+    """Raises ConfigurationError for a lane whose groups have no lasting owners, or don't move."""
+    if lane.policy not in (None, POLICY):
+        raise ConfigurationError(
+            f"lane {lane.name}: is {lane.policy}: only groups of an {POLICY} lane have lasting owners that "
+            "can be planned"
+        )
+    if lane.hands_over:
+        raise ConfigurationError(f"lane {lane.name}: hands over (`handover: true`): nothing moves its groups")
+
+
+def _chosen(lane: Lane, cells: list[Cell], holders: list[Holder], wished: Sequence[str] | None) -> list[str]:
+    known = {*lane.consumers.values(), *(cell.consumer for cell in cells), *(h.consumer for h in holders)}
+    if wished is not None:
+        if strange := sorted(set(wished) - known):
+            raise ConfigurationError(
+                f"--consumer {strange[0]}: lane {lane.name} has no such consumer in this report (it has "
+                f"{', '.join(sorted(known)[:20])})"
+            )
+        return sorted(set(wished))
+    there = {lane.consumers[uuid] for uuid, is_present in lane.is_present.items() if is_present}
+    there |= {holder.consumer for holder in holders if lane.has(holder)}
+    if not there:
+        raise ConfigurationError(
+            f"lane {lane.name}: no consumer is there at the end of the ledger: name those that shall get "
+            "the groups, with --consumer"
+        )
+    return sorted(there)
+
+
+def _speeds(cells: list[Cell], consumers: Iterable[str], *, equal: bool) -> dict[str, float]:
+    """How much a consumer does of what the average one does in the same time."""
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0])
+    for cell in cells:
+        for place, value in enumerate((cell.expected_us, cell.work_us, cell.messages)):
+            sums[cell.consumer][place] += value
+    speeds = dict.fromkeys((*sums, *consumers), 1.0)
+    for consumer, (expected, work, messages) in sums.items():
+        if not equal and messages >= _MESSAGES_MIN and work > 0:
+            speeds[consumer] = min(_SPEED_MAX, max(1 / _SPEED_MAX, expected / work))
+    return speeds
+
+
+def _units(lane: Lane, cells: list[Cell], holders: list[Holder], speeds: dict[str, float]) -> list[Unit]:
+    costs: dict[str, float] = defaultdict(float)
+    messages: dict[str, int] = defaultdict(int)
+    for cell in cells:
+        if cell.group is not None:
+            unit = _unit_of(cell.group, lane.buckets)
+            costs[unit] += cell.work_us * speeds[cell.consumer]
+            messages[unit] += cell.messages
+    latest: dict[str, Holder] = {}
+    for holder in holders:
+        unit = _unit_of(holder.group, lane.buckets)
+        if unit not in latest or latest[unit].epoch < holder.epoch:
+            latest[unit] = holder
+    return [
+        Unit(unit, holder.consumer if lane.has(holder) else None, costs[unit], messages[unit])
+        for unit, holder in sorted(latest.items())
+    ]
+
+
+def _unit_of(group: str, buckets: int | None) -> str:
+    """What has an owner: the group, or its bucket (docs/semantics.md, O-15)."""
+    return group if buckets is None else f"bucket:{crc32(parse_group(group)) % buckets}/{buckets}"
+
+
+def _shares(
+    units: list[Unit], targets: list[str], speeds: dict[str, float], consumers: list[str]
+) -> list[dict[str, Any]]:
+    """Also of consumers that take no part and own something."""
+    owners = {unit.owner for unit in units if unit.owner is not None}
+    shares: dict[str, dict[str, Any]] = {
+        name: {"consumer": name, "speed": speeds[name], "now_us": 0.0, "planned_us": 0.0, "groups_now": 0,
+               "groups_planned": 0}
+        for name in sorted(owners | set(consumers))
+    }  # fmt: skip
+    for unit, target in zip(units, targets, strict=True):
+        if unit.owner is not None:
+            shares[unit.owner]["now_us"] += unit.cost_us / speeds[unit.owner]
+            shares[unit.owner]["groups_now"] += 1
+        shares[target]["planned_us"] += unit.cost_us / speeds[target]
+        shares[target]["groups_planned"] += 1
+    return list(shares.values())
+
+
+# -- what is written --
+
+
+def plan_table(spark: SparkSession, lane: str, planned: Planned) -> DataFrame:
+    """One row for each group: `lane`, `group`, `from_consumer`, `to_consumer`, `cost_us`, `messages`,
+    `moves`."""
+    rows = list(zip(planned.units, planned.targets, strict=True))
+    return spark.createDataFrame(pa.table({
+        "lane": pa.array([lane] * len(rows), pa.string()),
+        "group": pa.array([unit.name for unit, _ in rows], pa.string()),
+        "from_consumer": pa.array([unit.owner for unit, _ in rows], pa.string()),
+        "to_consumer": pa.array([target for _, target in rows], pa.string()),
+        "cost_us": pa.array([round(unit.cost_us) for unit, _ in rows], pa.int64()),
+        "messages": pa.array([unit.messages for unit, _ in rows], pa.int64()),
+        "moves": pa.array([unit.owner != target for unit, target in rows], pa.bool_()),
+    }))  # fmt: skip
+
+
+def plan_file(lane: Lane, planned: Planned, until: datetime) -> PlanFile:
+    """What is to be applied, the costliest groups first."""
+    rows = zip(planned.units, planned.targets, strict=True)
+    moves = sorted((pair for pair in rows if pair[0].owner != pair[1]), key=lambda pair: -pair[0].cost_us)
+    return PlanFile(
+        lane.name, lane.buckets, until,
+        [PlannedMove(unit.name, unit.owner, target) for unit, target in moves],
+    )  # fmt: skip
+
+
+def as_facts(planned: Planned) -> dict[str, Any]:
+    """The plan without its moves, for people and programs."""
+    return {
+        "groups": len(planned.units), "groups_moved": planned.moves, "groups_given": planned.given,
+        "makespan_us": {name: round(value) for name, value in planned.makespan_us.items()},
+        "lower_bound_is": planned.bound_by,
+        "consumers": [
+            {**share, "speed": round(share["speed"], 3), "now_us": round(share["now_us"]),
+             "planned_us": round(share["planned_us"])}
+            for share in planned.shares
+        ],
+    }  # fmt: skip

@@ -1,0 +1,108 @@
+"""The job behind `pipeline plan`: reads a finished report, plans one lane, and writes what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dispatcher.errors import ConfigurationError
+from dispatcher.pipeline.ledger_reading import micros
+from dispatcher.pipeline.plan import (
+    Cell,
+    Holder,
+    Lane,
+    Planned,
+    Wishes,
+    as_facts,
+    check_policy,
+    last_holders,
+    measured_cells,
+    plan,
+    plan_file,
+    plan_table,
+    read_lane,
+)
+from dispatcher.pipeline.plan_file import write_plan
+from dispatcher.pipeline.report_folder import SUMMARY, ReportFolder, finished_report
+
+Stage = Callable[[str], AbstractContextManager[None]]
+
+
+class Outcome(NamedTuple):
+    """A plan that is written: its lane, how its numbers are, and whether the ledger still had the lane's
+    options."""
+
+    lane: str
+    facts: dict[str, Any]
+    options_known: bool
+
+
+def look_at(report: Path, lane: str | None) -> tuple[str, int]:
+    """The lane to plan, and how many hand-overs the report has of it, found without Spark. Raises
+    ConfigurationError."""
+    with finished_report(report) as folder:
+        try:
+            lanes = json.loads((folder.path / SUMMARY).read_text())["lanes"]
+            counts = {name: int(facts["hand_overs"]) for name, facts in lanes.items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise ConfigurationError(f"{report / SUMMARY}: is damaged: run the pipeline again") from None
+    known = ", ".join(sorted(counts))
+    if lane is None:
+        if len(counts) != 1:
+            raise ConfigurationError(f"{report}: has several lanes ({known}): name one with --lane")
+        (lane,) = counts
+    if lane not in counts:
+        raise ConfigurationError(f"{report}: has nothing of a lane {lane!r} (it has {known})")
+    if not counts[lane]:
+        raise ConfigurationError(f"lane {lane}: the report has no hand-overs of it")
+    return lane, counts[lane]
+
+
+def make_plan(
+    spark: SparkSession, report: Path, lane_name: str, wishes: Wishes, output: Path, stage: Stage
+) -> Outcome:
+    """Plan, and write the file and the report's table. Raises ConfigurationError."""
+    with finished_report(report) as folder:
+        with stage("reading costs"):
+            hand_overs = _read(spark, folder, "hand_overs").where(F.col("lane") == lane_name)
+            until = _last_instant(hand_overs)
+            options, incarnations = (_read(spark, folder, name) for name in ("options", "incarnations"))
+            lane = read_lane(lane_name, options, incarnations, until)
+            check_policy(lane)
+            cells = [Cell(*row) for row in measured_cells(hand_overs).collect()]
+            holders = [Holder(*row) for row in last_holders(hand_overs).collect()]
+        with stage("assignment"):
+            planned = plan(lane, cells, holders, wishes)
+        with stage("writing"):
+            _write(spark, folder, lane, planned)
+            facts = as_facts(planned)
+            write_plan(output, facts, plan_file(lane, planned, until))
+    return Outcome(lane.name, facts, lane.policy is not None)
+
+
+def _read(spark: SparkSession, folder: ReportFolder, name: str) -> DataFrame:
+    if not (folder.path / name).is_dir():
+        raise ConfigurationError(
+            f"{folder.path}: has no table {name}: it was made by another version; run the pipeline again"
+        )
+    return spark.read.parquet(folder.table(name))
+
+
+def _last_instant(hand_overs: DataFrame) -> datetime:
+    row = hand_overs.agg(F.max(micros(F.coalesce("ended_at", "dispatched_at")))).first()
+    assert row is not None
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=row[0])
+
+
+def _write(spark: SparkSession, folder: ReportFolder, lane: Lane, planned: Planned) -> None:
+    """Other lanes' plans stay as they are."""
+    table = plan_table(spark, lane.name, planned)
+    writer = table.write.partitionBy("lane").option("compression", "zstd").mode("overwrite")
+    writer.option("partitionOverwriteMode", "dynamic").parquet(folder.table("plan"))

@@ -1,0 +1,212 @@
+"""Plans of groups over consumers, from a report of which the work is known exactly."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from dispatcher.cli import app
+from dispatcher.errors import ConfigurationError
+from dispatcher.pipeline.plan import Cell, Holder, Lane, Planned, Wishes, plan
+from dispatcher.pipeline.plan_file import PlannedMove, read_plan
+from dispatcher.pipeline.planning import Outcome, look_at, make_plan
+from tests.pipeline.conftest import Everything, Report
+from tests.pipeline.planted_skew import FAST, GONE, GROUPS, IDLE, LANE, SLOW, SPEEDS, cost_us
+
+
+def _stage(name: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@pytest.fixture
+def report(everything: Everything, tmp_path: Path) -> Report:
+    """A copy, which gets a plan."""
+    shutil.copytree(everything.report.folder, tmp_path / "report")
+    return Report(tmp_path / "report", everything.report.summary)
+
+
+def made(spark: SparkSession, report: Report, lane: str = LANE, **wishes: Any) -> Outcome:
+    output = report.folder.parent / "plan.json"
+    return make_plan(spark, report.folder, lane, Wishes(**wishes), output, _stage)
+
+
+def test_work_is_what_consumers_were_busy_with(spark: SparkSession, report: Report) -> None:
+    """Not how long they had it in hand: five times as long."""
+    facts = made(spark, report).facts
+    speeds = {each["consumer"]: each["speed"] for each in facts["consumers"]}
+    assert speeds == {f"c-{name}": round(SPEEDS[name], 3) for name in (SLOW, FAST, IDLE)}
+    rows = {row["group"]: row for row in report.rows("plan")}
+    assert {group: row["cost_us"] for group, row in rows.items()} == {
+        group: pytest.approx(cost_us(group), abs=1) for groups in GROUPS.values() for group in groups
+    }
+    assert {(row["from_consumer"], group) for group, row in rows.items()} == {
+        (None if name == GONE else f"c-{name}", group) for name, groups in GROUPS.items() for group in groups
+    }
+
+
+def test_the_plan_is_even_and_the_file_has_what_changes(spark: SparkSession, report: Report) -> None:
+    outcome = made(spark, report)
+    facts, rows = outcome.facts, report.rows("plan")
+    busy = dict.fromkeys((SLOW, FAST, IDLE), 0.0)
+    for row in rows:
+        busy[row["to_consumer"].removeprefix("c-")] += cost_us(row["group"])
+    times = [round(busy[name] / SPEEDS[name]) for name in busy]
+    assert max(times) == pytest.approx(facts["makespan_us"]["planned"], abs=1)
+    assert facts["makespan_us"]["now"] == 2_000_000  # slow: 200 messages of 10 ms
+    total = sum(cost_us(group) for groups in GROUPS.values() for group in groups)
+    even = total / (SPEEDS[SLOW] + SPEEDS[FAST] + SPEEDS[IDLE])
+    assert facts["makespan_us"]["lower_bound"] == pytest.approx(even, abs=1)
+    assert facts["lower_bound_is"] == "all of it shared out evenly"
+    assert facts["makespan_us"]["planned"] <= even * 1.1
+    plan = read_plan(report.folder.parent / "plan.json")
+    changed = {row["group"]: row for row in rows if row["moves"]}
+    assert {move.group: move for move in plan.moves} == {
+        group: PlannedMove(group, row["from_consumer"], row["to_consumer"]) for group, row in changed.items()
+    }
+    assert [facts["groups_given"], facts["groups_moved"]] == [1, len(changed) - 1]
+    assert (plan.lane, plan.buckets) == (LANE, None)
+    assert plan.until == datetime(2026, 11, 22, 23, 59, 52, tzinfo=UTC)
+
+
+def test_it_may_be_for_certain_consumers_and_so_many_moves(spark: SparkSession, report: Report) -> None:
+    consumers = [f"c-{SLOW}", f"c-{FAST}"]
+    assert made(spark, report, consumers=consumers, moves_max=0).facts["groups_moved"] == 0
+    assert {row["to_consumer"] for row in report.rows("plan")} == set(consumers)
+    alone = made(spark, report, consumers=[f"c-{IDLE}"], equal_speeds=True).facts
+    assert (alone["groups_moved"], {each["speed"] for each in alone["consumers"]}) == (7, {1.0})
+    with pytest.raises(ConfigurationError, match=r"^lane skew: 7 groups belong to consumers that take no"):
+        made(spark, report, consumers=[f"c-{IDLE}"], moves_max=6)
+    with pytest.raises(ConfigurationError, match=r"--consumer c-x: lane skew has no such consumer .*c-idle"):
+        made(spark, report, consumers=["c-x"])
+
+
+def test_plans_of_several_lanes_stand_beside_each_other(spark: SparkSession, report: Report) -> None:
+    made(spark, report)
+    made(spark, report, "traffic", consumers=["c-i0", "c-i1"])
+    assert {row["lane"] for row in report.rows("plan")} == {LANE, "traffic"}
+
+
+def test_what_can_not_be_planned_is_said(spark: SparkSession, report: Report, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"^lane traffic: no consumer is there at the end"):
+        made(spark, report, "traffic")
+    with pytest.raises(ConfigurationError, match=r"report: has several lanes \(.*traffic.*name one with"):
+        look_at(report.folder, None)
+    with pytest.raises(ConfigurationError, match=r"has nothing of a lane 'orderz' \(it has "):
+        look_at(report.folder, "orderz")
+    shutil.rmtree(report.folder / "incarnations")
+    with pytest.raises(ConfigurationError, match="has no table incarnations: it was made by another version"):
+        made(spark, report)
+    (report.folder / "summary.json").unlink()
+    with pytest.raises(ConfigurationError, match=r"is no finished report: it has no summary\.json"):
+        look_at(report.folder, None)
+
+
+def command(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["pipeline", "plan", *arguments])
+    assert result.exit_code in (1, 2)
+    return " ".join((result.output or str(result.exception)).replace("│", "").split())
+
+
+def test_the_command_refuses_before_spark_starts(tmp_path: Path) -> None:
+    assert "is a directory: name the file" in command("--report", "r", "--output", str(tmp_path))
+    said = command("--report", str(tmp_path), "--output", str(tmp_path / "plan.json"))
+    assert "is no finished report" in said
+    (tmp_path / "summary.json").write_text('{"lanes": {"orders": {"hand_overs": 0}}}')
+    said = command("--report", str(tmp_path), "--output", str(tmp_path / "plan.json"))
+    assert "lane orders: the report has no hand-overs of it" in said
+    (tmp_path / "summary.json").write_text("{")
+    assert "is damaged: run the pipeline again" in command("--report", str(tmp_path), "--output", "plan.json")
+
+
+# -- without Spark --
+
+
+def lane(**values: Any) -> Lane:
+    present = {"a-1": True, "b-1": True}
+    return Lane("orders", "exclusive", None, False, present, {"a-1": "a", "b-1": "b"})._replace(**values)
+
+
+def planned(of: Lane, groups: dict[str, int], owner: str = "a") -> Planned:
+    """All groups are of one consumer; a message takes a second."""
+    cells = [Cell(group, owner, n * 1e6, n * 1e6, n) for group, n in groups.items()]
+    holders = [Holder(group, owner, f"{owner}-1", place + 1) for place, group in enumerate(groups)]
+    return plan(of, cells, holders, Wishes())
+
+
+def test_only_owners_that_last_can_be_planned() -> None:
+    with pytest.raises(ConfigurationError, match=r"^lane orders: is sequenced: only groups of an exclusive"):
+        planned(lane(policy="sequenced"), {"g": 1})
+    with pytest.raises(ConfigurationError, match=r"^lane orders: hands over"):
+        planned(lane(hands_over=True), {"g": 1})
+    with pytest.raises(ConfigurationError, match=r"^lane orders: the report has no hand-overs of groups"):
+        planned(lane(), {})
+
+
+def test_in_a_lane_with_buckets_buckets_move() -> None:
+    groups = {"a": 5, "%FF%00": 4, "c+d": 3, "ü": 2}
+    ids = [b"a", b"\xff\x00", b"c+d", "ü".encode()]
+    names = {f"bucket:{crc32(each) % 3}/3" for each in ids}
+    found = planned(lane(buckets=3), groups)
+    assert {unit.name for unit in found.units} == names
+    assert sum(unit.cost_us for unit in found.units) == pytest.approx(14e6)
+
+
+def test_without_the_options_the_lane_is_taken_for_an_exclusive_one() -> None:
+    """Their record may have been deleted with the oldest files; consumers that came before are there too."""
+    found = planned(lane(policy=None, is_present={}, consumers={}), {"g": 1, "h": 1})
+    assert [unit.owner for unit in found.units] == ["a", "a"]
+    assert found.moves == 0
+
+
+def test_the_bound_may_be_one_group() -> None:
+    found = planned(lane(), {"hot": 10, "g": 1, "h": 2})
+    assert found.bound_by == "group hot alone"
+    assert found.makespan_us == {"now": 13e6, "planned": 10e6, "lower_bound": 10e6}
+    assert (found.moves, found.given) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("no JSON", "is not a plan"),
+        ("[]", "is not a plan"),
+        ('{"version": 1, "lanes": {}}', "is not a plan"),
+        ('{"kind": "dispatcher plan", "version": 2}', "is a plan of version 2, and this dispatcher knows"),
+        ('{"kind": "dispatcher plan", "version": 1, "lane": "orders"}', "is a damaged plan"),
+    ],
+)
+def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(ConfigurationError, match=problem):
+        read_plan(tmp_path / "plan.json")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lane": 7}, {"buckets": True}, {"until": "2026-11-22T00:00:00"}, {"until": "yesterday"},
+        {"moves": [{"group": "g", "from": "a"}]}, {"moves": [{"group": "g", "from": "a", "to": None}]},
+        {"moves": [{"group": "g", "from": "a", "to": "b"}] * 2}, {"moves": "all"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_damaged_plan_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    whole = {
+        "kind": "dispatcher plan", "version": 1, "lane": "orders", "buckets": None,
+        "until": "2026-11-22T00:00:00+00:00", "moves": [{"group": "g", "from": None, "to": "b"}],
+    }  # fmt: skip
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(whole))
+    assert read_plan(file).moves == [PlannedMove("g", None, "b")]
+    file.write_text(json.dumps(whole | change))
+    with pytest.raises(ConfigurationError, match="is a damaged plan: make it again"):
+        read_plan(file)
