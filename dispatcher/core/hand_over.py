@@ -230,6 +230,7 @@ class HandOver:
     def _hand_all_on(self, over: _TakeOver, messages: Iterable[Handed]) -> None:
         state, last_seq = self._state, 0
         for handed in sorted(messages, key=lambda handed: handed.seq):
+            handed.incarnation = over.number
             if handed.refusal is None and handed.seq == last_seq:  # it was sent twice
                 state.effects.actions.append(AckHanded(handed))
                 continue
@@ -266,10 +267,9 @@ class HandOver:
         state.refresh_credit(target)
         state.counters["handed_on"] += 1
         state.effects.records.append(Used(target.number, seq))
+        number, attempt = message.group_seq, handed.attempt + 1
         state.effects.actions.append(
-            HandOn(
-                handed, target.queue, seq, message.group_seq, message.epoch, handed.attempt + 1, message.first
-            )
+            HandOn(handed, target.number, target.queue, seq, number, message.epoch, attempt, message.first)
         )
 
     def _owner(self, group: Group) -> Consumer:

@@ -12,8 +12,8 @@ class Handed:
     """
 
     __slots__ = (
-        "attempt", "content", "deadline_at_ms", "fingerprint", "group", "queue", "refusal", "seq", "size",
-        "tag",
+        "attempt", "content", "deadline_at_ms", "fingerprint", "group", "incarnation", "origin", "queue",
+        "refusal", "seq", "size", "tag",
     )  # fmt: skip
 
     def __init__(
@@ -28,6 +28,7 @@ class Handed:
         size: int,
         deadline_at_ms: int | None = None,
         refusal: str | None = None,
+        origin: str = "",
     ) -> None:
         self.queue = queue  # that it was read from
         self.tag = tag  # of its delivery there
@@ -39,6 +40,8 @@ class Handed:
         self.size = size
         self.deadline_at_ms = deadline_at_ms
         self.refusal = refusal  # why it goes to the dead queue, whatever it is
+        self.origin = origin  # where it came in first; empty: it is none of ours
+        self.incarnation = 0  # whose queue was read back; 0: it was rejected
 
     def __repr__(self) -> str:
         return f"<Handed {self.group!r} seq={self.seq} in {self.queue}>"
@@ -66,6 +69,7 @@ class HandOn(NamedTuple):
     """Publish what was read back to another consumer's queue; answer with HandedOn."""
 
     handed: Handed
+    incarnation: int  # the other consumer's
     queue: str
     seq: int
     group_seq: int  # 0: ungrouped

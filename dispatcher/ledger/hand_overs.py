@@ -54,6 +54,15 @@ class Names:
         self.incarnations: dict[int, tuple[str | None, str | None]] = {}  # consumer and uuid by number
         self._uuids: dict[str, str] = {}  # of the latest incarnation of a consumer
 
+    def number_of(self, inbound: str) -> int:
+        """Of an inbound queue, also of one that the lane names no more."""
+        for number, name in self.inbounds.items():
+            if name == inbound:
+                return number
+        number = -1 - len(self.inbounds)
+        self.inbounds[number] = inbound
+        return number
+
     def introduce(self, number: int, consumer: str, uuid: str) -> None:
         """An incarnation, by its number."""
         self.incarnations[number] = consumer, uuid

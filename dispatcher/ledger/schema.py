@@ -84,6 +84,7 @@ class Event(StrEnum):
     SETTLED = "settled"
     FAILED = "failed"
     TAKEN_BACK = "taken_back"
+    READ_BACK = "read_back"
     PARKED = "parked"
     DEAD_LETTERED = "dead_lettered"
     DROPPED = "dropped"

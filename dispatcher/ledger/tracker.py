@@ -37,6 +37,7 @@ from dispatcher.ledger.hand_overs import (
     Names,
     known_before,
 )
+from dispatcher.ledger.handing_on import HandingOn
 from dispatcher.ledger.rows import Row, detail, row
 from dispatcher.ledger.schema import Event
 from dispatcher.ledger.steps import Place, Step
@@ -63,6 +64,9 @@ class Tracker:
         self._told: dict[Message, int] = {}  # of these, what has got its record
         self._ending: dict[Place, tuple[Ended, Message | None]] = {}
         self._moving: dict[Place, Message] = {}
+        self._hands_over = bool(beginning.options["handover"])
+        self._handing_on = HandingOn(self.names, self._hands)
+        self._over_before: set[int] = set()  # incarnations whose end was told
         self._waits = Waits(groups_first=beginning.groups_first)
         self._former_us = 0  # when the step before was decided
         self.rows.append(_started(beginning))
@@ -109,6 +113,9 @@ class Tracker:
                 self._decided_rare(decided_us, record, step)
         if effects.actions:
             self._note_acks(decided_us, effects, step)
+            if self._hands_over:
+                rows, settled = self._handing_on.decided(decided_us, committed_us, effects.actions)
+                self.rows, self.settled = self.rows + rows, self.settled + settled
         if effects.owners:
             self._note_owners(decided_us, effects)
 
@@ -135,6 +142,7 @@ class Tracker:
         self._ending.clear()
         self._moving.clear()
         self._hands.clear()
+        self._handing_on.forget()
         self._know(consumers)
 
     def end(self, time_us: int, reason: str | None) -> None:
@@ -319,7 +327,9 @@ class Tracker:
                 continue
             is_new = number not in self.names.incarnations
             self._introduce(number, found.consumer, found.uuid, found.prefetch)
-            if is_new or found.state == "taken":
+            is_over = found.state in ("taking", "taken") and number not in self._over_before
+            if is_new or is_over:
+                self._over_before.update([number] if is_over else [])
                 self._waits.somebody_came |= is_new
                 self.rows.append(row(
                     time_us, Event.CONSUMER_JOINED if is_new else Event.CONSUMER_TAKEN_BACK,

@@ -28,6 +28,7 @@ from dispatcher.core.effects import (
     Tell,
     Vanished,
 )
+from dispatcher.core.hand_over_effects import AckHanded, Bury, Handed, HandOn
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.parking_effects import GroupParked, Moved, ParkCopy
 from dispatcher.core.target_effects import SendAway
@@ -51,6 +52,9 @@ _MANY: Final = 8
 _NUMBERS: Final = itemgetter(1, 3, 4, 5)  # incarnation, seq, group-seq, epoch
 _KEPT_FROM: Final = attrgetter("inbound", "tag", "cost")
 _CONFIRMED: Final = itemgetter(1, 3)
+_HANDED: Final = attrgetter(
+    "queue", "tag", "seq", "group", "attempt", "fingerprint", "size", "origin", "incarnation",
+)  # fmt: skip
 _STATES: Final = {
     "DeadLetter": MessageState.ENDING, "SendAway": MessageState.LEAVING, "ParkCopy": MessageState.MOVING,
 }  # fmt: skip
@@ -131,6 +135,12 @@ def _encode_action(action: Action, *, every_ack: bool) -> tuple[Any, ...] | None
             return "Tell", event, json.dumps(fields, default=str)
         case DeadLetter() | SendAway() | ParkCopy():
             return type(action).__name__, _FACTS(action.message)
+        case HandOn(handed):
+            return "HandOn", _HANDED(handed), *action[1:]
+        case Bury(handed, reason):
+            return "Bury", _HANDED(handed), reason
+        case AckHanded(handed):
+            return "AckHanded", _HANDED(handed)
         case _:
             return None
 
@@ -215,8 +225,21 @@ class Decoder:
                 return AckInbound([self._message(facts) for facts in fields[0]])
             case "Tell":
                 return Tell(fields[0], json.loads(fields[1]))
+            case "HandOn":
+                return HandOn(_handed(fields[0]), *fields[1:])
+            case "Bury":
+                return Bury(_handed(fields[0]), fields[1])
+            case "AckHanded":
+                return AckHanded(_handed(fields[0]))
         message = self._message(fields[0])
         message.state = _STATES[name]
         if name == "DeadLetter":
             return DeadLetter(message, "")
         return SendAway("", message) if name == "SendAway" else ParkCopy(message, 0, 0)
+
+
+def _handed(facts: tuple[Any, ...]) -> Handed:
+    queue, tag, seq, group, attempt, fingerprint, size, origin, incarnation = facts
+    handed = Handed(queue, tag, seq, group, attempt, fingerprint, None, size, origin=origin)
+    handed.incarnation = incarnation
+    return handed

@@ -21,6 +21,8 @@ KEY: Final = ("lane", "incarnation", "seq")
 #: What names a message.
 MESSAGE: Final = ("lane", "inbound", "arrival_epoch", "arrival")
 OPEN: Final = "open"
+#: What a dispatcher tells of a hand-over consumer whose queue several read.
+QUEUE_SHARED: Final = "consumer_queue_shared"
 _ENDS: Final = [*sorted(HAND_OVER_ENDS), Event.VANISHED]
 #: What a later leader's record of an end does not know.
 _KNOWN_AT_BEGINNING: Final = (
@@ -55,7 +57,43 @@ def hand_overs(
     whole = _shape(ends.where(is_whole), F.col("turn"), F.col("dispatched_at"))
     partial = _completed(spark, ends.where(~is_whole), opens, gaps)
     unended = _unended(spark, opens.join(ends.select(*KEY), [*KEY], "left_anti"), gaps)
-    return whole.unionByName(partial).unionByName(unended)
+    found = whole.unionByName(partial).unionByName(unended)
+    lanes = sorted({each.lane for each in leaderships if each.options.get("handover")})
+    return _handed_over(found, records, lanes)
+
+
+def _handed_over(found: DataFrame, records: DataFrame, lanes: list[str]) -> DataFrame:
+    """With what is different in lanes that hand over, where a message is settled when its queue has it.
+
+    What was read back from there was handed over until then, and came to nothing. `over` is when its
+    consumer's queue was read to its end, and `is_shared` that several read it: what they had nobody knows.
+    """
+    if not lanes:
+        nothing = F.lit(None).cast(found.schema["began"].dataType)
+        return found.withColumns({"hands_over": F.lit(False), "over": nothing, "is_shared": F.lit(False)})
+    here = records.where(F.col("lane").isin(lanes))
+    at = instant(F.col("turn"), F.col("time"))
+
+    def first(event: str, *key: str) -> DataFrame:
+        return here.where(F.col("event") == event).groupBy("lane", *key).agg(F.min(at).alias(event))
+
+    back = F.col(Event.READ_BACK)
+    is_back = back.isNotNull() & F.col("outcome").isin(Event.SETTLED, OPEN)
+    return (
+        found.join(first(Event.READ_BACK, "incarnation", "seq"), [*KEY], "left")
+        .join(first(Event.CONSUMER_TAKEN_BACK, "incarnation"), ["lane", "incarnation"], "left")
+        .join(first(QUEUE_SHARED, "consumer"), ["lane", "consumer"], "left")
+        .withColumns({
+            "outcome": F.when(is_back, Event.TAKEN_BACK).otherwise(F.col("outcome")),
+            "ended_at": F.when(is_back, back["time"]).otherwise(F.col("ended_at")),
+            "turn": F.when(is_back, back["turn"]).otherwise(F.col("turn")),
+            "ended": F.when(is_back, F.greatest(back, F.col("began"))).otherwise(F.col("ended")),
+            "hands_over": F.col("lane").isin(lanes),
+            "over": F.col(Event.CONSUMER_TAKEN_BACK),
+            "is_shared": F.coalesce(F.col(QUEUE_SHARED) < F.greatest("ended", "began"), F.lit(False)),
+        })
+        .drop(Event.READ_BACK, Event.CONSUMER_TAKEN_BACK, QUEUE_SHARED)
+    )  # fmt: skip
 
 
 def _first_ends(ends: DataFrame) -> DataFrame:

@@ -75,19 +75,22 @@ def _shown(leaderships: Iterable[Leadership], messages: DataFrame) -> DataFrame:
     size = F.size(hands)
     first, last = hands[0], F.when(size > 0, F.element_at(hands, -1))
     first = F.when(size > 0, first)
+    # A hand-over consumer rejects what its queue has had, which counts as settled.
+    is_rejected = (F.col("gone.event") == Event.DEAD_LETTERED) & (
+        F.struct("gone.turn", "gone.time") >= F.struct(last["turn"], last["ended_at"])
+    )
+    is_settled = (last["outcome"] == Event.SETTLED) & ~F.coalesce(is_rejected, F.lit(False))
     outcome = (
-        F.when(last["outcome"] == Event.SETTLED, Event.SETTLED)
+        F.when(is_settled, Event.SETTLED)
         .when(F.col("gone").isNotNull(), F.col("gone.event"))
         .when(size > 0, F.coalesce(last["outcome"], F.lit(OPEN)))
         .when(_leads(leaderships), WAITING)
         .otherwise(RETURNED)
     )
-    ended_at = F.when(last["outcome"] == Event.SETTLED, last["ended_at"]).otherwise(
+    ended_at = F.when(is_settled, last["ended_at"]).otherwise(
         F.coalesce(F.col("gone.time"), F.when(last["outcome"] != Event.TAKEN_BACK, last["ended_at"]))
     )
-    ended_turn = F.when(last["outcome"] == Event.SETTLED, last["turn"]).otherwise(
-        F.coalesce(F.col("gone.turn"), last["turn"])
-    )
+    ended_turn = F.when(is_settled, last["turn"]).otherwise(F.coalesce(F.col("gone.turn"), last["turn"]))
     one_clock = ended_turn == first["began_turn"]
     total = micros(ended_at) - micros("received_at")
     return messages.select(

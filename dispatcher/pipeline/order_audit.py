@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from dispatcher.ledger.schema import Event
 from dispatcher.pipeline.gaps import BOUNDARIES, Gap
 from dispatcher.pipeline.hand_overs import MESSAGE, OPEN, gap_spans, instant
 from dispatcher.pipeline.leaderships import GROUPS_MOVING, Leadership
@@ -47,7 +48,8 @@ def screened(found: DataFrame) -> DataFrame:
     before = by_group.rowsBetween(*_BEFORE)
     longest = F.max(F.struct("ended", "incarnation")).over(before)
     lagged = {
-        name: F.lag(name).over(by_group) for name in ("epoch", "group_seq", "place", "began", "inbound")
+        name: F.lag(name).over(by_group)
+        for name in ("epoch", "group_seq", "place", "began", "inbound", "incarnation", "over")
     }
     overlaps = (longest["incarnation"] != F.col("incarnation")) & (longest["ended"] > F.col("began"))
     remarkable = (
@@ -64,6 +66,8 @@ def screened(found: DataFrame) -> DataFrame:
             (lagged["epoch"] == F.col("epoch")) & (F.col("group_seq") > lagged["group_seq"] + 1), F.lit(False)
         ),
         "former_began": lagged["began"],
+        "is_early": F.col("hands_over") & (lagged["incarnation"] != F.col("incarnation"))
+        & ~F.coalesce(lagged["over"] <= F.col("began"), F.lit(False)),
     })  # fmt: skip
 
 
@@ -217,6 +221,12 @@ def _doubtful(spark: SparkSession, marked: DataFrame, leaderships: Iterable[Lead
         F.when(F.col("is_missing"), F.lit("a number of an epoch is missing"))
         .when(~_has_numbers(), F.lit("only its consumer knew of a hand-over: it has no numbers"))
         .when(goes_back, F.lit("its leader's clock went back"))
+        .when(F.col("is_shared"), F.lit("several read the queue of its consumer"))
+        .when(F.col("is_early"), F.lit("its consumer before may still have had something of it in its queue"))
+        .when(
+            F.col("hands_over") & (F.col("outcome") == Event.SETTLED) & (F.col("turn") > F.col("began_turn")),
+            F.lit("a later leader sent it again: it may stand behind later ones in its consumer's queue"),
+        )
         .when(
             (F.col("outcome") == OPEN) & (F.col("turn") < F.col("last_turn")),
             F.lit("a hand-over has no end, and a later leader does not know of it"),

@@ -172,6 +172,6 @@ class HandOverQueues:
         content = copy.content
         handed = Handed(
             queue, delivery.tag, copy.seq, content.group, copy.attempt, content.fingerprint, content,
-            content.size, copy.deadline_at_ms,
+            content.size, copy.deadline_at_ms, origin=content.origin or "",
         )  # fmt: skip
         return handed, copy.reason

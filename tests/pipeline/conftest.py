@@ -19,6 +19,7 @@ from dispatcher.pipeline.ledger_files import Found
 from dispatcher.pipeline.run import fitting, look, run
 from dispatcher.pipeline.session import spark_session
 from tests.pipeline.planted_gaps import CASES, Verdicts
+from tests.pipeline.planted_readers import DISORDERED, READER_CASES
 from tests.pipeline.planted_skew import plant_skew
 from tests.pipeline.planted_traffic import plant_traffic
 from tests.pipeline.planted_violations import Violation, plant_kept, plant_violations
@@ -54,6 +55,7 @@ class Everything(NamedTuple):
     violations: set[Violation]
     verdicts: dict[str, Verdicts]  # by lane
     made: Made  # a ledger as bench.pipeline has it, with as many more
+    readers: dict[str, Verdicts]  # by lane that hands over
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +70,9 @@ def everything(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     plant_traffic(ledger)
     plant_skew(ledger)
     made = make_ledger(folder / "ledger", 8_000, 100, planted=4)
-    return Everything(run_pipeline(spark, folder), kept, violations, verdicts, made)
+    readers = {name: plant(ledger) for name, plant in READER_CASES.items()}
+    violations.add(DISORDERED)
+    return Everything(run_pipeline(spark, folder), kept, violations, verdicts, made, readers)
 
 
 def _stage(name: str) -> AbstractContextManager[None]:

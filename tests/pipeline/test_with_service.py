@@ -13,8 +13,15 @@ from dispatcher.settings_parts import LedgerSettings
 from tests.pipeline.conftest import run_pipeline
 from tests.service.conftest import _plain_log, bench
 from tests.service.harness import Bench, lane
+from tests.service.reader import Reader
+from tests.waiting import eventually
 
 __all__ = ["_plain_log", "bench"]
+
+HANDS_OVER = {
+    "inbound": [{"queue": "in", "declare": True}], "handover": True,
+    "consumers": [{"id": "one", "prefetch": 50}, {"id": "two", "prefetch": 50}],
+}  # fmt: skip
 
 
 async def test_a_real_lane_is_kept_over_deaths_and_a_new_leader(
@@ -68,3 +75,46 @@ async def test_a_real_lane_is_kept_over_deaths_and_a_new_leader(
     shown = [(each["policy"], each["grouped"], each["tops_up"], len(each["inbounds"])) for each in options]
     assert shown == [("exclusive", True, True, 2)] * 2
     assert not any("consumers" in each for each in options)
+
+
+async def test_what_a_reader_left_in_its_queue_is_followed_to_the_next_one(
+    bench: Bench, spark: SparkSession, tmp_path: Path
+) -> None:
+    ledger = Ledger(LedgerSettings(path=str(tmp_path / "ledger")))
+    ledger.start()
+    bench.ledger = ledger
+    await bench.run(orders=HANDS_OVER)
+    client = await bench.client()
+    one = await Reader.open(bench.rabbitmq, bench.names().consumer("one"), acks=False)
+    for number in range(6):
+        client.send("in", b"%d" % number, "g")
+    await one.has(6)
+    await bench.acked()
+    two = await Reader.open(bench.rabbitmq, bench.names().consumer("two"))
+    await eventually(lambda: _live(bench, 2), what="both readers seen")
+    for delivery in one.received[:2]:
+        one.ack(delivery)
+    one.reject(one.received[2])
+    await one.heard()
+    await client.has_ready(bench.names().dead, 1)
+    one.die()
+    await two.has(3)
+    await eventually(lambda: _live(bench, 1), what="the end of what was read back")
+    client.send("in", b"6", "g")
+    await two.has(4)
+    await bench.acked()
+    await bench.stop()
+    two.die()
+    assert ledger.stop(10)
+    report = run_pipeline(spark, tmp_path)
+    assert [(r["group"], r["verdict"], r["hand_overs"]) for r in report.rows("groups")] == [("g", "kept", 10)]
+    messages = sorted(report.rows("lifecycle"), key=lambda row: row["arrival"])
+    assert [(m["outcome"], m["consumers"]) for m in messages] == [
+        ("settled", ["one"]), ("settled", ["one"]), ("dead_lettered", ["one"]), ("settled", ["one", "two"]),
+        ("settled", ["one", "two"]), ("settled", ["one", "two"]), ("settled", ["two"]),
+    ]  # fmt: skip
+
+
+async def _live(bench: Bench, count: int) -> bool:
+    rows = (await bench.ask("consumers.list"))["consumers"]
+    return len(rows) == count and all(row["state"] == "live" for row in rows)
