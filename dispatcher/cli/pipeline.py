@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from dispatcher.cli import options
+from dispatcher.cli import options, pipeline_report
 from dispatcher.cli.output import print_json
 from dispatcher.cli.pipeline_plan import plan
 from dispatcher.cli.spark import require_spark
@@ -38,6 +38,7 @@ def _pipeline() -> None:
 
 
 app.command()(plan)
+app.command()(pipeline_report.report)
 
 
 @app.command()

@@ -9,7 +9,12 @@ from dispatcher.errors import ConfigurationError
 
 def require_spark() -> None:
     """Raises ConfigurationError where the extra is not installed."""
-    for name in ("pyspark", "pyarrow"):
+    require_modules("pyspark", "pyarrow")
+
+
+def require_modules(*names: str) -> None:
+    """Of the extra. Raises ConfigurationError where it is not installed."""
+    for name in names:
         if find_spec(name) is None:
             raise ConfigurationError(
                 f"{name} is missing: install the extra with `pip install 'dispatcher[pipeline]'`"

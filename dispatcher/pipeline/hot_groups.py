@@ -9,6 +9,8 @@ from pyspark.sql import functions as F
 
 #: Of each lane's groups the hottest so many have a row.
 SHOWN_MAX: Final = 100
+#: Of these, so many have rows by consumer.
+HELD_MAX: Final = 20
 _TOP: Final = 10
 
 
@@ -31,6 +33,15 @@ def hot_groups(groups: DataFrame) -> DataFrame:
         "busy_share": F.try_divide("busy_us", F.sum("busy_us").over(lane)),
     })  # fmt: skip
     return ranked.where(F.col("rank") <= SHOWN_MAX)
+
+
+def holders(hand_overs: DataFrame, hot: DataFrame) -> DataFrame:
+    """Who had the hottest groups: `hand_overs` and `busy_us` of each of them and a consumer."""
+    hottest = hot.where(F.col("rank") <= HELD_MAX).select("lane", "group", "rank")
+    theirs = hand_overs.join(F.broadcast(hottest), ["lane", "group"])
+    return theirs.groupBy("lane", "rank", "group", "consumer").agg(
+        F.count("*").alias("hand_overs"), F.coalesce(F.sum("process_us"), F.lit(0)).alias("busy_us")
+    )
 
 
 def concentration(groups: DataFrame) -> DataFrame:

@@ -15,16 +15,19 @@ from pyspark.sql import DataFrame
 from dispatcher.errors import ConfigurationError
 
 SUMMARY: Final = "summary.json"
-_LOCK: Final = ".lock"
+LOCK: Final = ".lock"
 #: Of a report. Anything else in a folder says that it is somebody else's.
 TABLES: Final = (
     "files", "gaps", "options", "incarnations", "hand_overs", "lifecycle", "violations", "groups",
-    "lane_stats", "consumer_stats", "group_stats", "hot_groups", "lanes", "fairness", "cost_model",
+    "lane_stats", "consumer_stats", "group_stats", "timeline", "hot_groups", "holders", "lanes", "fairness",
+    "cost_model",
 )  # fmt: skip
 #: Tables that other commands add to a finished report, and that say nothing of the next one.
 ADDED: Final = ("plan",)
 COST_MODEL: Final = "cost_model.json"
-_OURS: Final = {*TABLES, *ADDED, SUMMARY, COST_MODEL, f".{SUMMARY}", f".{COST_MODEL}", _LOCK}
+#: The page that `pipeline report` makes of it.
+PAGE: Final = "report.html"
+_OURS: Final = {*TABLES, *ADDED, PAGE, SUMMARY, COST_MODEL, f".{SUMMARY}", f".{COST_MODEL}", LOCK}
 
 
 class ReportFolder:
@@ -69,7 +72,7 @@ def finished_report(path: Path) -> Iterator[ReportFolder]:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     try:
-        lock = (path / _LOCK).open("w")
+        lock = (path / LOCK).open("w")
     except OSError as problem:
         raise ConfigurationError(f"{path}: can't be written to: {problem.strerror}") from None
     with lock:
@@ -97,5 +100,6 @@ def report_folder(path: Path) -> Iterator[ReportFolder]:
     with _locked(path):
         for name in ADDED:
             shutil.rmtree(path / name, ignore_errors=True)
-        (path / SUMMARY).unlink(missing_ok=True)
+        for former in (SUMMARY, PAGE):
+            (path / former).unlink(missing_ok=True)
         yield ReportFolder(path)

@@ -161,11 +161,15 @@ class _Job:
         self.folder.write("lane_stats", statistics.lane_stats(hands))
         self.folder.write("consumer_stats", statistics.consumer_stats(hands))
         self.folder.write("group_stats", statistics.group_stats(hands))
+        spans_us = _spans_us(self.leaderships, self.window)
+        self.folder.write("timeline", statistics.timeline(self.spark, hands, spans_us))
 
     def write_groups(self) -> None:
         groups = hot_groups.by_group(self._read("hand_overs")).persist(StorageLevel.DISK_ONLY)
         try:
             self.folder.write("hot_groups", hot_groups.hot_groups(groups))
+            hot = self._read("hot_groups")
+            self.folder.write("holders", hot_groups.holders(self._read("hand_overs"), hot))
             self.folder.write("lanes", hot_groups.concentration(groups))
         finally:
             groups.unpersist()
@@ -212,6 +216,17 @@ def _clear_errors() -> Iterator[None]:
 
 def _day(time_us: int | None) -> date | None:
     return datetime.fromtimestamp(time_us / 1e6, UTC).date() if time_us is not None else None
+
+
+def _spans_us(leaderships: list[Leadership], window: Window) -> dict[str, int]:
+    """By lane, from the first record to the last one within the window."""
+    ends: dict[str, list[int]] = {}
+    for each in leaderships:
+        if each.first_us is not None and each.last_us is not None:
+            first = max(each.first_us, window.since_us or each.first_us)
+            last = min(each.last_us, window.until_us or each.last_us)
+            ends.setdefault(each.lane, []).extend((first, last))
+    return {lane: max(0, max(times) - min(times)) for lane, times in ends.items()}
 
 
 def _overlaps(gap: Gap, window: Window) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dispatcher.ledger.schema import Event
@@ -15,6 +17,13 @@ PERCENTILES: Final = (50, 95, 99)
 #: Of a percentile's rank: one in so many.
 _ACCURACY: Final = 2_000
 _SECONDS_PER_HOUR: Final = 3_600
+#: Of a timeline: at most so many points of a lane, so long each.
+POINTS_MAX: Final = 100
+_DAY_MS: Final = 86_400_000
+_STEPS_MS: Final = (
+    100, 200, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 600_000, 900_000,
+    1_800_000, 3_600_000, 7_200_000, 10_800_000, 21_600_000, 43_200_000, _DAY_MS,
+)  # fmt: skip
 
 
 def lane_stats(hand_overs: DataFrame) -> DataFrame:
@@ -31,6 +40,44 @@ def consumer_stats(hand_overs: DataFrame) -> DataFrame:
 def group_stats(hand_overs: DataFrame) -> DataFrame:
     """By lane, group and hour."""
     return _stats(hand_overs.where(F.col("group").isNotNull()), "lane", "group")
+
+
+def step_ms(span_us: int) -> int:
+    """How long a point of a timeline over so much time is."""
+    least_ms = span_us / 1e3 / (POINTS_MAX - 1)  # the first and the last one are parts
+    days = math.ceil(least_ms / _DAY_MS)
+    return next((step for step in _STEPS_MS if step >= least_ms), days * _DAY_MS)
+
+
+def timeline(spark: SparkSession, hand_overs: DataFrame, spans_us: dict[str, int]) -> DataFrame:
+    """By lane and `step_ms` of time: what ended, and percentiles of every stage; `at` is the beginning. How
+    long a step is depends on the span of time that the lane's records reach over."""
+    steps = spark.createDataFrame(pa.table({
+        "lane": pa.array(list(spans_us), pa.string()),
+        "step_ms": pa.array([step_ms(span_us) for span_us in spans_us.values()], pa.int64()),
+    }))  # fmt: skip
+    ended = hand_overs.where(F.col("ended_at").isNotNull()).join(F.broadcast(steps), "lane")
+    length = F.col("step_ms")
+    at = F.timestamp_millis(F.floor(F.unix_millis("ended_at") / length) * length)
+    return (
+        ended.withColumn("at", at)
+        .groupBy("lane", "at", "step_ms")
+        .agg(
+            F.count("*").alias("hand_overs"),
+            (F.count("*") * 1_000 / length).alias("per_s"),
+            _counted(Event.TAKEN_BACK),
+            *(percentiles(stage) for stage in STAGES),
+        )
+        .select("lane", "at", "step_ms", "hand_overs", "per_s", "taken_back", *_percentile_columns())
+    )
+
+
+def _percentile_columns() -> list[Column]:
+    return [
+        F.col(stage)[place].alias(f"{stage.removesuffix('_us')}_p{percent}_us")
+        for stage in STAGES
+        for place, percent in enumerate(PERCENTILES)
+    ]
 
 
 def _stats(hand_overs: DataFrame, *by: str) -> DataFrame:
@@ -50,8 +97,7 @@ def _stats(hand_overs: DataFrame, *by: str) -> DataFrame:
         )
         .select(
             *by, "hour", "hand_overs", "settled", "failed", "taken_back", "per_s", "bytes", "cost", "busy_us",
-            *(F.col(stage)[place].alias(f"{stage.removesuffix('_us')}_p{percent}_us")
-              for stage in STAGES for place, percent in enumerate(PERCENTILES)),
+            *_percentile_columns(),
         )
     )  # fmt: skip
 

@@ -120,8 +120,8 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
     for unknown in summary["unknown"]:
         yield f"unknown: lane {unknown['lane']}, group {unknown['group']}: {unknown['because']}"
     for broken in summary["violations"]:
-        yield _about_violation(broken)
-    yield _verdict(summary)
+        yield about_violation(broken)
+    yield f"Verdict: {verdict_sentence(summary)}"
 
 
 def _about_lane(lane: str, facts: dict[str, Any]) -> Iterator[str]:
@@ -161,7 +161,8 @@ def _ms(duration_us: int) -> str:
     return f"{duration_us / 1_000:,.1f} ms"
 
 
-def _about_violation(broken: dict[str, Any]) -> str:
+def about_violation(broken: dict[str, Any]) -> str:
+    """One row of `violations`, its times as text."""
     place = f"lane {broken['lane']}, group {broken['group']}"
     this = f"arrival {broken['arrival']} of {broken['inbound']} to {broken['consumer']} (seq {broken['seq']})"
     other = f"arrival {broken['other_arrival']} to {broken['other_consumer']} (seq {broken['other_seq']})"
@@ -175,18 +176,19 @@ def _noun(kind: str) -> str:
     return "boundary" if kind in BOUNDARIES else "gap"
 
 
-def _verdict(summary: dict[str, Any]) -> str:
+def verdict_sentence(summary: dict[str, Any]) -> str:
+    """The verdict with its numbers of groups."""
     counts = [facts["groups"] for facts in summary["lanes"].values()]
     kept, violated, unknown = (sum(each[name] for each in counts) for name in (KEPT, VIOLATED, UNKNOWN))
     match summary["verdict"]:
         case "violated":
-            return f"Verdict: VIOLATED in {_groups(violated)} (kept in {kept:,}, unknown for {unknown:,})"
+            return f"VIOLATED in {_groups(violated)} (kept in {kept:,}, unknown for {unknown:,})"
         case "unknown":
-            return f"Verdict: UNKNOWN for {_groups(unknown)}, because records are missing; kept in {kept:,}"
+            return f"UNKNOWN for {_groups(unknown)}, because records are missing; kept in {kept:,}"
         case _ if not kept:
-            return "Verdict: nothing to judge: no group was handed over"
+            return "nothing to judge: no group was handed over"
         case _:
-            return f"Verdict: KEPT in all {_groups(kept)}: in order, and never with two consumers at a time"
+            return f"KEPT in all {_groups(kept)}: in order, and never with two consumers at a time"
 
 
 def _groups(count: int) -> str:

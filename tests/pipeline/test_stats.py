@@ -8,6 +8,7 @@ from typing import Any
 import duckdb
 import pytest
 
+from dispatcher.pipeline.statistics import POINTS_MAX, step_ms
 from dispatcher.pipeline.summary import as_text
 from tests.pipeline.conftest import Everything, Report
 from tests.pipeline.planted_traffic import LANE
@@ -27,6 +28,18 @@ pairs as (select sum(abs(a.n - b.n)) as difference from g a, g b)
 select count(*), sum(n), difference / (2 * count(*) * sum(n)),
     (select sum(n) from (select n from g order by n desc limit 10)) / sum(n), sum(busy) / max(busy)
 from g, pairs group by difference
+"""
+TIMELINE = """
+select (epoch_us(time) // ({step} * 1000)) * {step}::bigint, count(*), count(*) * 1000 / {step},
+    quantile_disc(epoch_us(dispatched_at) - epoch_us(received_at), 0.99),
+    quantile_disc(epoch_us(time) - epoch_us(committed_at), 0.50)
+from {ledger} group by 1
+"""
+HOLDERS = """
+with g as (select "group", row_number() over (order by count(*) desc, "group") as rank
+           from {ledger} group by "group")
+select rank, l."group", consumer, count(*), sum(epoch_us(time) - epoch_us(committed_at))
+from {ledger_table} l join g on l."group" = g."group" where event = 'settled' and rank <= 20 group by all
 """
 COSTS = """
 select inbound, power(2, ceil(log2(size + 1)))::bigint, count(*), avg(w),
@@ -48,6 +61,7 @@ def ask(report: Report, query: str, **names: str) -> list[tuple[Any, ...]]:
     ledger = LEDGER.format(ledger=report.folder.parent / "ledger")
     engine = duckdb.connect()
     engine.execute("set timezone = 'UTC'")
+    names["ledger_table"] = ledger.partition(" where ")[0]
     return engine.execute(query.format(ledger=ledger, **names)).fetchall()
 
 
@@ -69,6 +83,32 @@ def test_counts_and_percentiles_by_hour_are_exact(report: Report, table: str, by
     found = [tuple(each[name] for name in names) for each in told]
     assert sorted(found) == sorted(ask(report, STATS, by=by))
     assert len({each["hour"] for each in rows(report, table)}) == 2
+
+
+def test_a_timeline_has_points_of_one_length(report: Report) -> None:
+    points = rows(report, "timeline")
+    (step,) = {each["step_ms"] for each in points}
+    found = [
+        (round(each["at"].timestamp() * 1_000), each["hand_overs"], each["per_s"], each["wait_p99_us"],
+         each["process_p50_us"])
+        for each in points
+    ]  # fmt: skip
+    assert sorted(found) == sorted(ask(report, TIMELINE, step=str(step)))
+    assert 10 < len(points) <= POINTS_MAX
+
+
+def test_a_point_is_as_long_as_the_time_needs() -> None:
+    second = 1_000_000
+    assert [step_ms(0), step_ms(9 * second), step_ms(11 * second)] == [100, 100, 200]
+    assert step_ms(3_600 * second) == 60_000
+    assert step_ms(365 * 86_400 * second) == 4 * 86_400_000
+
+
+def test_who_had_the_hottest_groups(report: Report) -> None:
+    columns = ("rank", "group", "consumer", "hand_overs", "busy_us")
+    found = [tuple(each[name] for name in columns) for each in rows(report, "holders")]
+    assert sorted(found) == sorted(ask(report, HOLDERS))
+    assert {each[0] for each in found} == set(range(1, 21))
 
 
 def test_how_uneven_groups_are(report: Report) -> None:
@@ -111,6 +151,6 @@ def test_the_summary_names_the_hottest_group_and_the_shares(report: Report) -> N
 def test_a_report_has_every_table(report: Report) -> None:
     assert {each.name for each in report.folder.iterdir() if not each.name.startswith(".")} == {
         "files", "gaps", "options", "incarnations", "hand_overs", "lifecycle", "violations", "groups",
-        "lane_stats", "consumer_stats",
-        "group_stats", "hot_groups", "lanes", "fairness", "cost_model", "cost_model.json", "summary.json",
+        "lane_stats", "consumer_stats", "group_stats", "timeline", "hot_groups", "holders", "lanes",
+        "fairness", "cost_model", "cost_model.json", "summary.json",
     }  # fmt: skip

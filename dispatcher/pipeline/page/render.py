@@ -1,0 +1,84 @@
+"""The page, from a report's tables."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+from typing import Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from dispatcher import __version__
+from dispatcher.errors import ConfigurationError
+from dispatcher.pipeline.page import wording
+from dispatcher.pipeline.page.lane_view import LaneView, add_consumers, lane_view
+from dispatcher.pipeline.page.source import Source
+from dispatcher.pipeline.page.verdict_view import verdict_view
+from dispatcher.pipeline.statistics import PERCENTILES
+
+#: Lanes with pictures; the others have a row of the table of lanes.
+LANES_SHOWN: Final = 12
+LANES_LISTED: Final = 200
+_WORST_FIRST: Final = ("violated", "unknown", "kept")
+
+
+def write_page(source: Source, path: Path) -> None:
+    """Write the page, as a whole or not at all. Raises ConfigurationError."""
+    page = render(source)
+    unfinished = path.with_name(f".{path.name}.part")
+    try:
+        unfinished.write_text(page, encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as problem:
+        raise ConfigurationError(f"{path}: can't be written: {problem.strerror}") from None
+
+
+def render(source: Source) -> str:
+    """The page as text. Raises ConfigurationError."""
+    names = _worst_first(source)
+    lanes = [lane_view(source, name, number) for number, name in enumerate(names[:LANES_SHOWN], 1)]
+    add_consumers(source, lanes)
+    environment = _environment()
+    style = environment.get_template("page.css").render()
+    return environment.get_template("page.html").render(
+        version=__version__,
+        style=style,
+        style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+        verdict=verdict_view(source),
+        lanes=lanes,
+        listed=[_listed(source, name) for name in names[:LANES_LISTED]],
+        lanes_count=len(names),
+        percentiles=PERCENTILES,
+    )
+
+
+def _environment() -> Environment:
+    # Everything is escaped, the style sheet too: it has no values.
+    environment = Environment(
+        loader=PackageLoader("dispatcher.pipeline.page"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    for word in (
+        wording.clipped, wording.sentence, wording.count, wording.decimal, wording.percent, wording.duration,
+        wording.size, wording.moment,
+    ):  # fmt: skip
+        environment.filters[word.__name__] = word
+    return environment
+
+
+def _worst_first(source: Source) -> list[str]:
+    """Names of lanes: what is wrong first, then what has most."""
+    lanes = source.summary["lanes"]
+    return sorted(
+        lanes,
+        key=lambda name: (_WORST_FIRST.index(lanes[name]["verdict"]), -lanes[name]["hand_overs"], name),
+    )
+
+
+def _listed(source: Source, name: str) -> dict[str, object]:
+    facts = source.summary["lanes"][name]
+    return {"name": name, "verdict": facts["verdict"], "hand_overs": facts["hand_overs"], **facts["groups"]}
+
+
+__all__ = ["LANES_LISTED", "LANES_SHOWN", "LaneView", "render", "write_page"]

@@ -1,0 +1,142 @@
+"""A finished report's tables, read with pyarrow; of big ones only the columns and rows that are needed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from dispatcher.errors import ConfigurationError
+from dispatcher.pipeline.report_folder import LOCK, SUMMARY
+
+Row = dict[str, Any]
+
+
+class Source:
+    """The tables of one report. Every method raises ConfigurationError for a file that can't be read."""
+
+    def __init__(self, folder: Path, summary: Row) -> None:
+        self.folder, self.summary = folder, summary
+        self._open: dict[str, Any] = {}
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a table: some are there only when somebody asked for them."""
+        return self._dataset(name) is not None
+
+    def rows(self, name: str, columns: Sequence[str] = (), where: Any = None) -> list[Row]:
+        """All rows of a small table, or some; none if there is no such table."""
+        found = self._table(name, columns, where)
+        return found.to_pylist() if found is not None else []
+
+    def first(
+        self, name: str, count: int, columns: Sequence[str] = (), where: Any = None
+    ) -> tuple[list[Row], int]:
+        """Some `count` rows, and how many there are."""
+        table = self._dataset(name)
+        if table is None:
+            return [], 0
+        with self._clear_errors(name):
+            head = table.head(count, columns=self._known(name, columns), filter=where)
+            return head.to_pylist(), table.count_rows(filter=where)
+
+    def counted(self, name: str, by: Sequence[str], where: Any) -> Counter[tuple[Any, ...]]:
+        """How many rows have which values, without more than a part of the table in memory."""
+        found: Counter[tuple[Any, ...]] = Counter()
+        table = self._dataset(name)
+        if table is None:
+            return found
+        with self._clear_errors(name):
+            for batch in table.to_batches(columns=list(by), filter=where):
+                if batch.num_rows:
+                    part = pa.Table.from_batches([batch]).group_by(list(by)).aggregate([([], "count_all")])
+                    for row in part.to_pylist():
+                        found[tuple(row[each] for each in by)] += row["count_all"]
+        return found
+
+    def summed(self, name: str, by: Sequence[str], sums: Sequence[str]) -> list[Row]:
+        """Sums of columns by others."""
+        columns = [*by, *sums]
+        found = self._table(name, columns)
+        if found is None:
+            return []
+        grouped = found.group_by(list(by)).aggregate([(each, "sum") for each in sums])
+        return [
+            {each: row[each] for each in by} | {each: row[f"{each}_sum"] for each in sums}
+            for row in grouped.to_pylist()
+        ]
+
+    def _table(self, name: str, columns: Sequence[str] = (), where: Any = None) -> pa.Table | None:
+        table = self._dataset(name)
+        if table is None:
+            return None
+        with self._clear_errors(name):
+            return table.to_table(columns=self._known(name, columns), filter=where)
+
+    def _known(self, name: str, columns: Sequence[str]) -> list[str] | None:
+        """Those that the table has: others may come from a newer version."""
+        names = self._dataset(name).schema.names
+        return [each for each in columns if each in names] if columns else None
+
+    def _dataset(self, name: str) -> Any:
+        if name not in self._open:
+            path = self.folder / name
+            self._open[name] = None
+            if path.is_dir() and any(path.rglob("*.parquet")):
+                with self._clear_errors(name):
+                    # A lane's folder may look like a number.
+                    lanes = ds.partitioning(pa.schema([("lane", pa.string())]), flavor="hive")
+                    self._open[name] = ds.dataset(path, format="parquet", partitioning=lanes)
+        return self._open[name]
+
+    @contextlib.contextmanager
+    def _clear_errors(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, pa.ArrowException) as problem:
+            first = str(problem).partition("\n")[0][:300]
+            raise ConfigurationError(
+                f"{self.folder / name}: can't be read ({first}): run `dispatcher pipeline run` again"
+            ) from None
+
+
+@contextlib.contextmanager
+def open_report(folder: Path) -> Iterator[Source]:
+    """A finished report, which no run replaces meanwhile. Raises ConfigurationError."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(FileNotFoundError, PermissionError, NotADirectoryError):  # a copy, perhaps
+            lock = held.enter_context((folder / LOCK).open())
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigurationError(
+                    f"{folder}: a run writes its report there: wait until it is over"
+                ) from None
+        yield Source(folder, _summary(folder))
+
+
+def _summary(folder: Path) -> Row:
+    try:
+        found = json.loads((folder / SUMMARY).read_text())
+    except FileNotFoundError:
+        whole = "the run that wrote it did not end" if folder.is_dir() else "there is no such directory"
+        raise ConfigurationError(
+            f"{folder}: is no whole report ({whole}): make one with `dispatcher pipeline run`"
+        ) from None
+    except (OSError, ValueError) as problem:
+        raise ConfigurationError(f"{folder / SUMMARY}: can't be read: {problem}") from None
+    if not isinstance(found, dict) or not {"verdict", "lanes", "ledger"} <= found.keys():
+        raise ConfigurationError(f"{folder / SUMMARY}: is not the summary of a report")
+    return found
+
+
+def equals(column: str, value: Any) -> Any:
+    """A condition for `where`."""
+    return pc.field(column) == value

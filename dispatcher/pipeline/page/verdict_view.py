@@ -1,0 +1,125 @@
+"""What the page shows first: the verdict, and what is needed to believe it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from dispatcher.pipeline.order_audit import EVIDENCE, UNKNOWN, VIOLATED
+from dispatcher.pipeline.page import wording
+from dispatcher.pipeline.page.source import Row, Source
+from dispatcher.pipeline.summary import about_violation, verdict_sentence
+
+#: Of each list; the tables have all.
+LIST_MAX: Final = 50
+_HEADLINES: Final = {
+    VIOLATED: "Order was violated",
+    UNKNOWN: "Unknown: records are missing",
+}
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The beginning of a list, and how long it is."""
+
+    rows: list[Row]
+    count: int
+
+    @property
+    def more(self) -> int:
+        return self.count - len(self.rows)
+
+
+@dataclass(frozen=True)
+class VerdictView:
+    verdict: str
+    headline: str
+    sentence: str
+    facts: list[tuple[str, str]]
+    violations: Listed
+    reasons: Listed  # why groups are unknown
+    unknown: Listed
+    gaps: Listed
+    bad_files: Listed
+    remarks: list[str]
+
+
+def verdict_view(source: Source) -> VerdictView:
+    """Raises ConfigurationError."""
+    import pyarrow.compute as pc
+
+    summary = source.summary
+    groups = [facts["groups"] for facts in summary["lanes"].values()]
+    kept = sum(each["kept"] for each in groups)
+    headline = "Order was kept" if kept else "Nothing to judge"
+    is_unknown = pc.field("verdict") == UNKNOWN
+    reasons = source.counted("groups", ("lane", "because"), is_unknown).most_common()
+    gaps = sorted(source.rows("gaps"), key=lambda gap: (gap["is_boundary"], gap["lane"], gap["text"]))
+    bad_files, bad_count = source.first(
+        "files", LIST_MAX, ("path", "lane", "problem"), pc.is_valid(pc.field("problem"))
+    )
+    return VerdictView(
+        verdict=summary["verdict"],
+        headline=_HEADLINES.get(summary["verdict"], headline),
+        sentence=verdict_sentence(summary),
+        facts=_facts(summary),
+        violations=_violations(source),
+        reasons=Listed(
+            [{"lane": lane, "because": because, "groups": number}
+             for (lane, because), number in reasons[:LIST_MAX]], len(reasons),
+        ),
+        unknown=Listed(*source.first("groups", LIST_MAX, ("lane", "group", "because"), is_unknown)),
+        gaps=Listed(gaps[:LIST_MAX], len(gaps)),
+        bad_files=Listed(bad_files, bad_count),
+        remarks=summary.get("remarks", [])[:LIST_MAX],
+    )  # fmt: skip
+
+
+def _facts(summary: Row) -> list[tuple[str, str]]:
+    lanes = summary["lanes"].values()
+    spans = [(facts["first"], facts["last"]) for facts in lanes if facts["first"]]
+    window = summary.get("window") or {}
+    groups = {name: sum(facts["groups"][name] for facts in lanes) for name in ("kept", "violated", "unknown")}
+    found = [
+        ("ledger", summary["ledger"]),
+        ("groups kept", wording.count(groups["kept"])),
+        ("groups violated", wording.count(groups["violated"])),
+        ("groups unknown", wording.count(groups["unknown"])),
+        ("hand-overs", wording.count(sum(facts["hand_overs"] for facts in lanes))),
+    ]
+    if spans:
+        found.append(("from", f"{min(first for first, _ in spans)} UTC"))
+        found.append(("to", f"{max(last for _, last in spans)} UTC"))
+    found += [(f"only {side}", window[side]) for side in ("since", "until") if window.get(side)]
+    files = summary["files"]
+    left_out = f", {files['left_out']:,} left out" if files["left_out"] else ""
+    found.append(("files", f"{files['read']:,} read{left_out}"))
+    return found
+
+
+def _violations(source: Source) -> Listed:
+    """The first ones, with the two hand-overs of each side by side."""
+    rows, number = source.first("violations", LIST_MAX)
+    rows.sort(key=lambda row: (row["lane"], row["group"] or "", row["dispatched_at"], row["ordinal"]))
+    found: list[Row] = [
+        {
+            "lane": row["lane"], "group": row["group"], "rule": row["rule"],
+            "sentence": about_violation(row | {
+                "dispatched_at": wording.moment(row["dispatched_at"]),
+                "other_ended_at": row["other_ended_at"] and wording.moment(row["other_ended_at"]),
+            }),
+            "evidence": [
+                (name, _shown(name, row[name]), _shown(name, row[f"other_{name}"])) for name in EVIDENCE
+            ],
+        }
+        for row in rows
+    ]  # fmt: skip
+    return Listed(found, number)
+
+
+def _shown(name: str, value: object) -> str:
+    if value is None:
+        return wording.NOTHING
+    if name.endswith("_at"):
+        return wording.moment(value)  # type: ignore[arg-type]
+    return str(value)

@@ -1,0 +1,134 @@
+"""The page of a report: everything that somebody else named is text in it, what is not known is said, and it
+stays small however much there is."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dispatcher.cli import app
+from tests.page.reports import HOSTILE, LANE, write_report
+
+#: Of the page, whatever the ledger has (docs/pipeline.md).
+PAGE_BYTES_MAX = 3 << 20
+
+
+def command(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["pipeline", "report", *arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, " ".join(result.output.split())
+
+
+def page(report: Path) -> str:
+    code, output = command("--report", str(report))
+    assert code == 0, output
+    assert output == f"Report: {report}/report.html"
+    return (report / "report.html").read_text()
+
+
+def test_names_are_text(tmp_path: Path) -> None:
+    text = page(write_report(tmp_path / "report", verdict="violated", violations=2, unknown=3, gaps=1))
+    assert "<script" not in text
+    assert "<img" not in text
+    assert text.count("</style>") == 1
+    assert "&lt;script&gt;document.title" in text
+    assert "{{ 7 * 7 }}" in text
+    for name in ("<i>", "<b>", "<u>", "<s>", "<1>", "<file>", "<remark>"):
+        assert name not in text
+    assert "x" * 200 not in text
+    assert "… (10,000 characters)" in text
+
+
+def test_the_verdict_is_the_first_thing_with_its_evidence(tmp_path: Path) -> None:
+    text = page(write_report(tmp_path / "violated", verdict="violated", violations=60, unknown=3, gaps=1))
+    assert text.index("Order was violated") < text.index("<main>")
+    assert text.count('<summary><span class="violated">order</span>') == 50
+    assert "10 more are in the table <code>violations</code>" in text
+    assert "VIOLATED in 60 groups (kept in 3, unknown for 3)" in text
+    for fact in ("a number &lt;s&gt;is missing", "something &lt;u&gt;no_end", "is empty", "a &lt;remark&gt;"):
+        assert fact in text
+    kept = page(write_report(tmp_path / "kept"))
+    assert "Order was kept" in kept
+    assert "Violations</h2>" not in kept
+    unknown = page(write_report(tmp_path / "unknown", verdict="unknown", unknown=2, gaps=1))
+    assert "Unknown: records are missing" in unknown
+    assert '<rect class="missing"' in unknown
+
+
+def test_nothing_may_come_from_elsewhere(tmp_path: Path) -> None:
+    text = page(write_report(tmp_path / "report"))
+    assert "default-src 'none'; style-src 'sha256-" in text
+    assert re.findall(r"(?:src|href)=\"(?!#)[^\"]*|url\(|@import|https?:", text) == []
+    assert " style=" not in text
+
+
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+    text = page(write_report(tmp_path / "report"))
+    idle = text[text.index('Lane <bdi class="name">idle') :]
+    for sentence in (
+        "No hand-over has ended in this time.", "No group was handed over.",
+        "No message of a group was settled.",
+        "No samples were recorded while two inbound queues had a backlog.",
+        "No consumer has ended a hand-over.", "No settled message has both a size and a time.",
+    ):  # fmt: skip
+        assert sentence in idle
+        assert sentence not in text[: text.index('Lane <bdi class="name">idle')]
+
+
+def test_a_page_stays_small(tmp_path: Path) -> None:
+    groups = tuple(f"{number:03d}{'é' * 500}" for number in range(100))
+    report = write_report(
+        tmp_path / "report", verdict="violated", lanes=40, groups=groups, violations=500, unknown=500,
+        gaps=500,
+    )  # fmt: skip
+    text = page(report)
+    assert len(text.encode()) < PAGE_BYTES_MAX
+    assert "12 of 41 lanes are shown in full" in text
+    assert "450 more are in the table <code>groups</code>" in text
+
+
+def test_what_is_no_report_is_refused_in_one_line(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    assert command("--report", str(missing)) == (
+        1, f"dispatcher: {missing}: is no whole report (there is no such directory): make one with "
+        "`dispatcher pipeline run`",
+    )  # fmt: skip
+    report = write_report(tmp_path / "report")
+    (report / "hot_groups" / "part-0.parquet").write_bytes(b"not Parquet")
+    code, output = command("--report", str(report))
+    assert code == 1
+    assert output.startswith(f"dispatcher: {report}/hot_groups: can't be read")
+    assert not (report / "report.html").exists()
+    (report / "summary.json").write_text(json.dumps({"lanes": []}))
+    assert "is not the summary of a report" in command("--report", str(report))[1]
+    (report / "summary.json").unlink()
+    assert "the run that wrote it did not end" in command("--report", str(report))[1]
+    with (report / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "a run writes its report there" in command("--report", str(report))[1]
+
+
+def test_the_page_may_go_elsewhere(tmp_path: Path) -> None:
+    report = write_report(tmp_path / "report")
+    code, _ = command("--report", str(report), "--output", str(tmp_path / "page.html"))
+    assert code == 0
+    assert (tmp_path / "page.html").is_file()
+    assert not (report / "report.html").exists()
+    code, output = command("--report", str(report), "--output", str(tmp_path / "none" / "page.html"))
+    assert (code, output) == (
+        1,
+        f"dispatcher: {tmp_path}/none/page.html: can't be written: No such file or directory",
+    )
+
+
+@pytest.mark.parametrize("name", [HOSTILE[0], LANE])
+def test_hostile_names_are_there(tmp_path: Path, name: str) -> None:
+    """Escaped, not dropped."""
+    from html import escape
+
+    assert escape(name)[:60] in page(write_report(tmp_path / "report")).replace("&#39;", "&#x27;")
