@@ -12,6 +12,7 @@ import typer
 
 from dispatcher.cli import options, pipeline_report
 from dispatcher.cli.output import print_json
+from dispatcher.cli.pipeline_advise import advise
 from dispatcher.cli.pipeline_plan import plan
 from dispatcher.cli.spark import require_spark
 from dispatcher.units import parse_duration_ms
@@ -37,6 +38,7 @@ def _pipeline() -> None:
     pass
 
 
+app.command()(advise)
 app.command()(plan)
 app.command()(pipeline_report.report)
 

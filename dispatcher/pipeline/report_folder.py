@@ -23,7 +23,7 @@ TABLES: Final = (
     "cost_model",
 )  # fmt: skip
 #: Tables that other commands add to a finished report, and that say nothing of the next one.
-ADDED: Final = ("plan",)
+ADDED: Final = ("advise", "plan")
 COST_MODEL: Final = "cost_model.json"
 #: The page that `pipeline report` makes of it.
 PAGE: Final = "report.html"

@@ -19,6 +19,7 @@ from dispatcher.pipeline.ledger_files import Found
 from dispatcher.pipeline.run import fitting, look, run
 from dispatcher.pipeline.session import spark_session
 from tests.pipeline.planted_gaps import CASES, Verdicts
+from tests.pipeline.planted_load import plant_load
 from tests.pipeline.planted_readers import DISORDERED, READER_CASES
 from tests.pipeline.planted_skew import plant_skew
 from tests.pipeline.planted_traffic import plant_traffic
@@ -68,6 +69,7 @@ def everything(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     violations = plant_violations(ledger)
     verdicts = {name: plant(ledger) for name, plant in CASES.items()}
     plant_traffic(ledger)
+    plant_load(ledger)
     plant_skew(ledger)
     made = make_ledger(folder / "ledger", 8_000, 100, planted=4)
     readers = {name: plant(ledger) for name, plant in READER_CASES.items()}

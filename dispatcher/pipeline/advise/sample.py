@@ -1,0 +1,168 @@
+"""What is replayed, read from a finished report: a window of a lane's arrivals, and what each message took.
+
+A consumer is one server to the simulation. How long it was busy with a message is the time from the settle
+that it sent before, or from when it can have got the message if that is later, to this one's settle; what is
+settled together shares that time. A consumer that works on several at a time counts as a faster one.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dispatcher.pipeline.advise.traffic import Delays
+from dispatcher.pipeline.hand_overs import MESSAGE
+from dispatcher.pipeline.ledger_reading import micros
+from dispatcher.pipeline.lifecycle import WAITING
+from dispatcher.pipeline.report_folder import ReportFolder
+from dispatcher.pipeline.work import with_work
+
+#: A window is found to a ten thousandth of what the ledger spans.
+_STEPS: Final = 10_000
+#: Of the window's messages so many come before it, so that it does not begin with an empty lane.
+WARM_UP_PART: Final = 10
+
+
+class Sample(NamedTuple):
+    """A lane's window as the report has it."""
+
+    lane: str
+    options: dict[str, Any]
+    messages: list[Any]  # rows: at_us, dispatched_us, inbound, group, size, cost, busy_us, consumer
+    warm_up: int  # so many of them come first and are not counted
+    all_messages: int  # of the lane
+    ended_us: int  # the last end of anything of the lane, since 1970
+    delays: Delays
+    incarnations: list[Any]  # rows: prefetch, joined_us, ended_us
+
+
+class Told(NamedTuple):
+    """A lane's options from then on, µs since 1970."""
+
+    since_us: int
+    options: dict[str, Any]
+
+
+def read_options(spark: SparkSession, folder: ReportFolder) -> dict[str, list[Told]]:
+    """By lane, of every lane of the report, the earliest first."""
+    handed = _read(spark, folder, "hand_overs").select("lane").distinct().collect()
+    found: dict[str, list[Told]] = {row["lane"]: [] for row in handed}
+    table = _read(spark, folder, "options").select(
+        "lane", micros("since").alias("since_us"), "options", "turn"
+    )
+    for row in table.orderBy("lane", "turn", "since_us").collect():
+        found.setdefault(row["lane"], []).append(Told(row["since_us"], json.loads(row["options"])))
+    return found
+
+
+def read_sample(
+    spark: SparkSession, folder: ReportFolder, lane: str, told: list[Told], limit: int
+) -> Sample | None:
+    """The busiest window of up to `limit` messages; None: nothing was handed over and settled."""
+    of_lane = F.col("lane") == lane
+    arrivals = _arrivals(_read(spark, folder, "lifecycle").where(of_lane))
+    count, first_us, last_us = arrivals.agg(F.count("*"), F.min("at_us"), F.max("at_us")).collect()[0]
+    if not count:
+        return None
+    warm_up = 0
+    if count > limit:
+        since_us = _busiest(arrivals, first_us, last_us, limit)
+        arrivals, warm_up = _around(arrivals, since_us, limit)
+    hands = _read(spark, folder, "hand_overs").where(of_lane)
+    chosen = arrivals.persist()
+    try:
+        start_us, until_us = chosen.agg(F.min("at_us"), F.max("ended_us")).collect()[0]
+        near = hands.where(micros("ended_at") >= F.lit(start_us))
+        if until_us is not None:
+            near = near.where(micros("ended_at") <= F.lit(until_us))
+        delays = _delays(near)
+        rows = chosen.join(_busy(near, delays), [*MESSAGE], "left").orderBy(
+            "at_us", "arrival_epoch", "arrival"
+        )
+        messages = rows.collect()
+    finally:
+        chosen.unpersist()
+    if not any(row["busy_us"] is not None for row in messages):
+        return None
+    ended_us = hands.agg(F.max(micros("ended_at"))).collect()[0][0] or last_us
+    return Sample(
+        lane, _held(told, messages[warm_up]["at_us"]), messages, warm_up, count, ended_us, delays,
+        _incarnations(_read(spark, folder, "incarnations").where(of_lane)),
+    )  # fmt: skip
+
+
+def _read(spark: SparkSession, folder: ReportFolder, name: str) -> DataFrame:
+    return spark.read.parquet(folder.table(name))
+
+
+def _arrivals(lifecycle: DataFrame) -> DataFrame:
+    """Messages that were work for consumers, or still wait to be."""
+    known = lifecycle.where(F.col("received_at").isNotNull())
+    return known.where((F.col("hand_overs") > 0) | (F.col("outcome") == WAITING)).select(
+        *MESSAGE, "group", "size", "cost", micros("received_at").alias("at_us"),
+        micros("first_dispatched_at").alias("dispatched_us"), micros("ended_at").alias("ended_us"),
+    )  # fmt: skip
+
+
+def _busiest(arrivals: DataFrame, first_us: int, last_us: int, limit: int) -> int:
+    """When the shortest stretch with so many arrivals begins, to a step."""
+    width_us = max(1, (last_us - first_us) // _STEPS)
+    step = F.floor((F.col("at_us") - first_us) / width_us).cast("long")
+    counts = arrivals.groupBy(step.alias("step")).count().orderBy("step").collect()
+    best, inside, left = (_STEPS * 2, counts[0]["step"]), 0, 0
+    for row in counts:
+        inside += row["count"]
+        while inside >= limit:
+            best = min(best, (row["step"] - counts[left]["step"], counts[left]["step"]))
+            inside -= counts[left]["count"]
+            left += 1
+    return int(first_us + best[1] * width_us)
+
+
+def _around(arrivals: DataFrame, since_us: int, limit: int) -> tuple[DataFrame, int]:
+    """So many from then on, and some before; how many these are."""
+    order = ("at_us", "arrival_epoch", "arrival")
+    before = arrivals.where(F.col("at_us") < since_us).orderBy(*(F.desc(name) for name in order))
+    before = before.limit(limit // WARM_UP_PART).persist()
+    after = arrivals.where(F.col("at_us") >= since_us).orderBy(*order).limit(limit)
+    return before.unionByName(after), before.count()
+
+
+def _delays(hands: DataFrame) -> Delays:
+    """Medians; the way is half of a confirm's at most, and shorter where consumers settle sooner."""
+    median = [
+        _percentile(F.when(F.col("wait_cause").isNull(), F.col("wait_us")), 0.5),
+        _percentile(F.col("commit_us"), 0.5),
+        _percentile(F.col("confirm_us"), 0.5),
+        _percentile(F.col("process_us"), 0.05),
+    ]
+    decide_us, commit_us, confirm_us, soonest_us = (each or 0 for each in hands.agg(*median).collect()[0])
+    return Delays(decide_us, commit_us, min(confirm_us, soonest_us // 2))
+
+
+def _percentile(column: Column, part: float) -> Column:
+    return F.percentile_approx(column, part, 10_000)
+
+
+def _busy(hands: DataFrame, delays: Delays) -> DataFrame:
+    """By message: who was busy with it, and for how long; of several hand-overs the last that ended. The ways
+    there and back are nobody's work."""
+    worked = with_work(hands, delays.commit_us + 2 * delays.way_us)
+    return worked.groupBy(*MESSAGE).agg(
+        F.max_by("work_us", "attempt").alias("busy_us"), F.max_by("consumer", "attempt").alias("consumer")
+    )
+
+
+def _held(told: list[Told], at_us: int) -> dict[str, Any]:
+    """The options that held then; the first ones if none did."""
+    held = [each for each in told if each.since_us <= at_us] or told[:1]
+    return held[-1].options if held else {}
+
+
+def _incarnations(table: DataFrame) -> list[Any]:
+    return table.select(
+        "prefetch", micros("joined_at").alias("joined_us"), micros("ended_at").alias("ended_us")
+    ).collect()  # fmt: skip
