@@ -29,7 +29,7 @@ def weights(spark: SparkSession, leaderships: Iterable[Leadership]) -> DataFrame
                 for each in known
             ]
     columns = list(zip(*rows, strict=True)) or [()] * 6
-    types = (pa.string(), pa.int32(), pa.string(), pa.int64(), pa.int64(), pa.int64())
+    types = (pa.string(), pa.int64(), pa.string(), pa.int64(), pa.int64(), pa.int64())
     names = ["lane", "turn", "inbound", "weight", "weight_since_us", "weight_until_us"]
     arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
     return spark.createDataFrame(pa.table(arrays, names))

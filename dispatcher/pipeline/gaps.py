@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from dispatcher.ledger.schema import Event
 from dispatcher.pipeline.leaderships import Leadership
-from dispatcher.pipeline.ledger_files import BadFile
+from dispatcher.pipeline.ledger_files import BadFile, Found, first_end
 
 #: Later than every instant of a ledger, in µs; Spark's timestamps take it.
 END_OF_TIME_US: Final = 253_370_764_800_000_000
@@ -79,6 +79,18 @@ def find_gaps(
             found += _dropped(leadership)
             found += _ending(leadership, place == len(turns) - 1, unreadable, window)
     return found
+
+
+def missing_times(ledger: str, found: Found, leaderships: Iterable[Leadership]) -> MissingTimes:
+    """What `find_gaps` must know of missing ordinals."""
+    times: MissingTimes = {}
+    for each in leaderships:
+        mine = [file for file in found.files if (file.lane, file.writer) == (each.lane, each.writer)]
+        for first, last in missing_ordinals(each):
+            since_us = max(file.last_us for file in mine if file.last < first)
+            until_us = first_end(ledger, [file for file in mine if file.first > last])
+            times[each.lane, each.writer, first] = since_us, until_us
+    return times
 
 
 def missing_ordinals(leadership: Leadership) -> list[tuple[int, int]]:

@@ -196,9 +196,9 @@ def gap_spans(spark: SparkSession, gaps: list[Gap]) -> DataFrame:
     table = pa.table({
         "gap_lane": pa.array([gap.lane for gap in gaps], pa.string()),
         "gap_text": pa.array([gap.text for gap in gaps], pa.string()),
-        "since_turn": pa.array([gap.since[0] for gap in gaps], pa.int32()),
+        "since_turn": pa.array([gap.since[0] for gap in gaps], pa.int64()),
         "since_us": pa.array([gap.since[1] for gap in gaps], pa.int64()),
-        "until_turn": pa.array([gap.until[0] for gap in gaps], pa.int32()),
+        "until_turn": pa.array([gap.until[0] for gap in gaps], pa.int64()),
         "until_us": pa.array([gap.until[1] for gap in gaps], pa.int64()),
     })  # fmt: skip
     return spark.createDataFrame(table).select(

@@ -1,7 +1,7 @@
 """Who led a lane when, and what the ledger does not have: from files' footers and the records of leaderships.
 
-Instants across hosts are ordered by `turn` first: leaderships of a lane have even ones, in the order of their
-lane epochs; the odd one before stands for what came between.
+Instants across hosts are ordered by `turn` first: that of a leadership is twice its lane epoch, so that it
+is the same whatever else the ledger has; the odd one before stands for what came between.
 """
 
 from __future__ import annotations
@@ -84,12 +84,21 @@ def order_writers(found: Found) -> dict[tuple[str, str], int]:
     for bad in found.bad:
         if bad.lane is not None and bad.writer is not None and bad.lane_epoch is not None:
             epochs.setdefault((bad.lane, bad.writer), bad.lane_epoch)
-    turns: dict[tuple[str, str], int] = {}
-    counts: dict[str, int] = defaultdict(int)
-    for lane, writer in sorted(epochs, key=lambda key: (key[0], epochs[key], key[1])):
-        counts[lane] += 2
-        turns[lane, writer] = counts[lane]
-    return turns
+    return {each: 2 * epochs[each] for each in sorted(epochs, key=lambda key: (key[0], epochs[key], key[1]))}
+
+
+def extents(found: Found) -> list[Extent]:
+    """Of all writers, as their files' footers tell."""
+    files: dict[tuple[str, str], list[LedgerFile]] = defaultdict(list)
+    for file in found.files:
+        files[file.lane, file.writer].append(file)
+    return [
+        Extent(
+            lane, writer, min(file.first_us for file in mine), max(file.last_us for file in mine),
+            max(file.epoch_max for file in mine),
+        )
+        for (lane, writer), mine in files.items()
+    ]  # fmt: skip
 
 
 def leaderships(found: Found, facts: Iterable[Fact], extents: Iterable[Extent]) -> list[Leadership]:

@@ -10,11 +10,12 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.ledger.schema import COLUMNS, FILE_SUFFIX, METADATA_PREFIX, SCHEMA_VERSION, Kind
+from dispatcher.ledger.schema import COLUMNS, FILE_SUFFIX, METADATA_PREFIX, SCHEMA_VERSION, Event, Kind
 
 #: Footers are read so many at a time: an object store takes tens of milliseconds for each.
 _READERS: Final = 16
@@ -31,7 +32,7 @@ _KINDS: Final = {column.name: column.kind for column in COLUMNS}
 
 
 class LedgerFile(NamedTuple):
-    """A whole file: records `first` to `last` of one writer."""
+    """A whole file: records `first` to `last` of one writer, and over what times (µs) they reach."""
 
     path: str
     folder: str  # the lane that its folder names
@@ -40,6 +41,9 @@ class LedgerFile(NamedTuple):
     lane_epoch: int
     first: int
     last: int
+    first_us: int = 0
+    last_us: int = 0
+    epoch_max: int = 0  # of the groups' epochs; 0: it has none
 
 
 class BadFile(NamedTuple):
@@ -140,9 +144,8 @@ def _judge(store: fs.FileSystem, path: str) -> LedgerFile | BadFile:
             if file.size() == 0:
                 return bad("is empty: its records are missing")
             footer = pq.ParquetFile(file)
-            return _read_footer(path, folder, footer.schema_arrow, footer.metadata.num_rows) or bad(
-                _why_not(footer.schema_arrow, footer.metadata.num_rows)
-            )
+            problem = _why_not(footer.schema_arrow, footer.metadata.num_rows)
+            return bad(problem) if problem else _read_footer(path, folder, footer)
     except (OSError, pa.ArrowException) as problem:
         return bad(f"is truncated or no Parquet file: {str(problem).splitlines()[0][:120]}")
 
@@ -156,15 +159,27 @@ def _facts(schema: pa.Schema) -> dict[str, str]:
     }
 
 
-def _read_footer(path: str, folder: str, schema: pa.Schema, rows: int) -> LedgerFile | None:
-    """None: `_why_not` says why."""
-    if _why_not(schema, rows):
-        return None
-    facts = _facts(schema)
+def _read_footer(path: str, folder: str, footer: pq.ParquetFile) -> LedgerFile:
+    facts = _facts(footer.schema_arrow)
+    times, epochs = _bounds(footer, "time"), _bounds(footer, "epoch")
     return LedgerFile(
         path, folder, facts["lane"], facts["writer"], int(facts["lane_epoch"]), int(facts["first_ordinal"]),
-        int(facts["last_ordinal"]),
+        int(facts["last_ordinal"]), times[0], times[1], epochs[1],
     )  # fmt: skip
+
+
+def _bounds(file: pq.ParquetFile, column: str) -> tuple[int, int]:
+    """The least and the largest value, by the footer's statistics if it has them; 0 where all are null."""
+    names, metadata = file.metadata.schema.names, file.metadata
+    if column not in names:
+        return 0, 0
+    chunks = [metadata.row_group(n).column(names.index(column)) for n in range(metadata.num_row_groups)]
+    known = [each.statistics for each in chunks if each.is_stats_set]
+    if len(known) < len(chunks) or any(not each.has_min_max and each.num_values for each in known):
+        found = pc.min_max(file.read([column]).column(0).cast(pa.int64())).as_py()
+        return found["min"] or 0, found["max"] or 0
+    bounds = [bound for each in known if each.has_min_max for bound in (each.min_raw, each.max_raw)]
+    return min(bounds, default=0), max(bounds, default=0)
 
 
 def _why_not(schema: pa.Schema, rows: int) -> str:
@@ -203,3 +218,16 @@ def _remarks(files: list[LedgerFile]) -> Iterator[str]:
     for folder, lane in sorted(renamed):
         count = sum((each.folder, each.lane) == (folder, lane) for each in files)
         yield f"the folder of lane {folder} has files of lane {lane} ({count:,}): counted as that one's"
+
+
+def first_end(path: str, files: list[LedgerFile]) -> int | None:
+    """When the first event happened that these files of a writer tell of, in their order, in µs. What has not
+    ended is told with the time at which it began."""
+    store, _ = _open(path)
+    for file in sorted(files, key=lambda file: file.first):
+        table = pq.read_table(file.path, columns=["time", "event"], filesystem=store, partitioning=None)
+        is_begun = pc.is_in(table["event"], pa.array([Event.DISPATCHED, Event.RECEIVED]))
+        times = table["time"].filter(pc.invert(is_begun))
+        if len(times):
+            return int(pc.min(times.cast(pa.int64())).as_py())
+    return None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -19,14 +18,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from dispatcher.ledger.schema import COLUMNS, Event, Kind
-from dispatcher.pipeline.gaps import MissingTimes, Window, missing_ordinals
+from dispatcher.ledger.schema import COLUMNS, Kind
+from dispatcher.pipeline.gaps import Window
 from dispatcher.pipeline.leaderships import (
     GROUPS_MOVING,
     LEADERSHIP_EVENTS,
-    Extent,
     Fact,
-    Leadership,
     fact,
     order_writers,
     written_twice,
@@ -88,7 +85,7 @@ def _writers(spark: SparkSession, found: Found) -> DataFrame:
         "folder": [folder for folder, _, _ in rows],
         "lane": [lane for lane, _ in writers],
         "writer": [writer for _, writer in writers],
-        "turn": pa.array([turns[each] for each in writers], pa.int32()),
+        "turn": pa.array([turns[each] for each in writers], pa.int64()),
         "is_twice": [each in twice for each in writers],
     }))  # fmt: skip
 
@@ -120,43 +117,3 @@ def read_facts(records: DataFrame) -> list[Fact]:
         "lane", "writer", "ordinal", micros("time").alias("time_us"), "event", "reason", "messages", "detail"
     )
     return [fact(row) for row in rows.collect()]
-
-
-def read_extents(records: DataFrame) -> list[Extent]:
-    """Over what time, and how many epochs, each writer reaches."""
-    rows = records.groupBy("lane", "writer").agg(
-        micros(F.min("time")).alias("first_us"), micros(F.max("time")).alias("last_us"),
-        F.max("epoch").alias("epoch_max"),
-    )  # fmt: skip
-    return [Extent(*row) for row in rows.collect()]
-
-
-def read_missing_times(
-    spark: SparkSession, records: DataFrame, leaderships: Iterable[Leadership]
-) -> MissingTimes:
-    """What `find_gaps` must know of missing ordinals: when the last event before them happened, and the
-    first one that was told after them."""
-    ranges = [
-        (each.lane, each.writer, first, last)
-        for each in leaderships
-        for first, last in missing_ordinals(each)
-    ]
-    if not ranges:
-        return {}
-    names = ("lane", "writer", "missing_first", "missing_last")
-    columns: dict[str, Any] = dict(zip(names, map(list, zip(*ranges, strict=True)), strict=True))
-    missing = spark.createDataFrame(pa.table(columns))
-    # What has not ended is told with the time at which it began.
-    is_end = ~F.col("event").isin([Event.DISPATCHED, Event.RECEIVED])
-    rows = (
-        records.select("lane", "writer", "ordinal", "time", "event")
-        .join(F.broadcast(missing), ["lane", "writer"])
-        .groupBy("lane", "writer", "missing_first")
-        .agg(
-            F.max(F.when(F.col("ordinal") < F.col("missing_first"), micros("time"))).alias("since_us"),
-            F.min(F.when((F.col("ordinal") > F.col("missing_last")) & is_end, micros("time"))).alias(
-                "until_us"
-            ),
-        )
-    )
-    return {(row[0], row[1], row[2]): (row[3], row[4]) for row in rows.collect()}

@@ -155,7 +155,7 @@ def _not_permitted(spark: SparkSession, overlaps: DataFrame, leaderships: Iterab
     if loose:
         table = pa.table({
             "lane": [lane for lane, _ in loose],
-            "loose_turn": pa.array([turn for _, turn in loose], pa.int32()),
+            "loose_turn": pa.array([turn for _, turn in loose], pa.int64()),
         })  # fmt: skip
         allowed = spark.createDataFrame(table)
         same = (overlaps["lane"] == allowed["lane"]) & (F.col("began.turn") == F.col("loose_turn"))
@@ -163,7 +163,7 @@ def _not_permitted(spark: SparkSession, overlaps: DataFrame, leaderships: Iterab
     if moves:
         table = pa.table({
             "move_lane": [lane for lane, _, _ in moves],
-            "move_turn": pa.array([turn for _, turn, _ in moves], pa.int32()),
+            "move_turn": pa.array([turn for _, turn, _ in moves], pa.int64()),
             "move_us": pa.array([time_us for _, _, time_us in moves], pa.int64()),
         })  # fmt: skip
         moved = spark.createDataFrame(table).withColumn(
@@ -214,7 +214,7 @@ def _doubtful(spark: SparkSession, marked: DataFrame, leaderships: Iterable[Lead
     """Groups with hand-overs that say themselves that something is missing."""
     last = {each.lane: each.turn for each in sorted(leaderships, key=lambda each: each.turn)}
     lanes = spark.createDataFrame(pa.table({
-        "lane": pa.array(list(last), pa.string()), "last_turn": pa.array(list(last.values()), pa.int32()),
+        "lane": pa.array(list(last), pa.string()), "last_turn": pa.array(list(last.values()), pa.int64()),
     }))  # fmt: skip
     goes_back = (F.col("dispatched_at") > F.col("ended_at")) & (F.col("began_turn") == F.col("turn"))
     why = (

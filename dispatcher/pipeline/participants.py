@@ -24,7 +24,7 @@ def options(spark: SparkSession, leaderships: Iterable[Leadership]) -> DataFrame
                 detail = {name: value for name, value in told.detail.items() if name != "consumers"}
                 text = json.dumps(detail, ensure_ascii=False)
                 rows.append((leadership.lane, leadership.turn, told.time_us, text))
-    table = _arrow(rows, lane=pa.string(), turn=pa.int32(), since_us=pa.int64(), options=pa.string())
+    table = _arrow(rows, lane=pa.string(), turn=pa.int64(), since_us=pa.int64(), options=pa.string())
     made = spark.createDataFrame(table)
     return made.select("lane", "turn", F.timestamp_micros("since_us").alias("since"), "options")
 

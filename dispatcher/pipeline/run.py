@@ -16,14 +16,12 @@ from pyspark.sql import functions as F
 
 from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline import cost_model, fairness, hot_groups, order_audit, participants, statistics
-from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, Window, find_gaps
+from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, Window, find_gaps, missing_times
 from dispatcher.pipeline.hand_overs import hand_overs
-from dispatcher.pipeline.leaderships import Leadership, leaderships
+from dispatcher.pipeline.leaderships import Leadership, extents, leaderships
 from dispatcher.pipeline.ledger_files import Found, find_files
 from dispatcher.pipeline.ledger_reading import (
-    read_extents,
     read_facts,
-    read_missing_times,
     read_records,
     within,
 )
@@ -115,6 +113,7 @@ class _Job:
         self, spark: SparkSession, folder: ReportFolder, ledger: str, found: Found, window: Window
     ) -> None:
         self.spark, self.folder, self.found, self.window = spark, folder, found, window
+        self.ledger = ledger
         self.all_records = read_records(spark, ledger, found)
         self.records = within(self.all_records, window)
         self.leaderships: list[Leadership] = []
@@ -122,9 +121,8 @@ class _Job:
 
     def read(self) -> None:
         """Who led when, and what is missing."""
-        facts, extents = read_facts(self.all_records), read_extents(self.all_records)
-        self.leaderships = leaderships(self.found, facts, extents)
-        times = read_missing_times(self.spark, self.all_records, self.leaderships)
+        self.leaderships = leaderships(self.found, read_facts(self.all_records), extents(self.found))
+        times = missing_times(self.ledger, self.found, self.leaderships)
         gaps = find_gaps(self.leaderships, self.found.bad, times, self.window)
         self.gaps = [gap for gap in gaps if _overlaps(gap, self.window)]
         self.folder.write("files", _files_table(self.spark, self.found))
