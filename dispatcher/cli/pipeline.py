@@ -14,6 +14,7 @@ from dispatcher.cli import options, pipeline_report
 from dispatcher.cli.output import print_json
 from dispatcher.cli.pipeline_advise import advise
 from dispatcher.cli.pipeline_plan import plan
+from dispatcher.cli.pipeline_stream import stream
 from dispatcher.cli.spark import require_spark
 from dispatcher.units import parse_duration_ms
 
@@ -41,6 +42,7 @@ def _pipeline() -> None:
 app.command()(advise)
 app.command()(plan)
 app.command()(pipeline_report.report)
+app.command()(stream)
 
 
 @app.command()

@@ -23,7 +23,7 @@ MESSAGE: Final = ("lane", "inbound", "arrival_epoch", "arrival")
 OPEN: Final = "open"
 #: What a dispatcher tells of a hand-over consumer whose queue several read.
 QUEUE_SHARED: Final = "consumer_queue_shared"
-_ENDS: Final = [*sorted(HAND_OVER_ENDS), Event.VANISHED]
+ENDS: Final = [*sorted(HAND_OVER_ENDS), Event.VANISHED]
 #: What a later leader's record of an end does not know.
 _KNOWN_AT_BEGINNING: Final = (
     "inbound", "arrival_epoch", "arrival", "queue", "group", "group_seq", "epoch", "consumer", "attempt",
@@ -47,7 +47,7 @@ def hand_overs(
     `ended` is one until which it surely did: the end, or without one what the ledger still proves.
     """
     of_hand_overs = records.where(F.col("seq").isNotNull() & F.col("incarnation").isNotNull())
-    ends = of_hand_overs.where(F.col("event").isin(_ENDS))
+    ends = of_hand_overs.where(F.col("event").isin(ENDS))
     if len(leaderships) > len({each.lane for each in leaderships}):
         ends = _first_ends(ends)
     opens = of_hand_overs.where(F.col("event") == Event.DISPATCHED).select(

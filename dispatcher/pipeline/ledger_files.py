@@ -20,7 +20,7 @@ from dispatcher.ledger.schema import COLUMNS, FILE_SUFFIX, METADATA_PREFIX, SCHE
 #: Footers are read so many at a time: an object store takes tens of milliseconds for each.
 _READERS: Final = 16
 _FOLDERS: Final = re.compile(r"(?:.*/)?lane=([^/]*)/date=([0-9]{4}-[0-9]{2}-[0-9]{2})/[^/]*")
-_NAME: Final = re.compile(r"(([0-9]+)-[0-9a-f]{8})-([0-9]{12,})")
+NAME: Final = re.compile(r"(([0-9]+)-[0-9a-f]{8})-([0-9]{12,})")
 _TYPES: Final = {
     Kind.INSTANT: pa.timestamp("us", tz="UTC"),
     Kind.INTEGER: pa.int64(),
@@ -72,7 +72,7 @@ def find_files(path: str, first_day: date | None = None, last_day: date | None =
 
     Raises ConfigurationError when there is no such place, or nothing in it that could be read.
     """
-    store, root = _open(path)
+    store, root = open_ledger(path)
     try:
         listed = store.get_file_info(fs.FileSelector(root, recursive=True))
     except OSError as problem:
@@ -89,7 +89,7 @@ def find_files(path: str, first_day: date | None = None, last_day: date | None =
             "`ledger.path` of the dispatcher's configuration says where it writes them"
         )
     with ThreadPoolExecutor(_READERS) as readers:
-        judged = list(readers.map(lambda name: _judge(store, name), names))
+        judged = list(readers.map(lambda name: judge(store, name), names))
     files = [each for each in judged if isinstance(each, LedgerFile)]
     bad = [each for each in judged if isinstance(each, BadFile)]
     if not files:
@@ -99,8 +99,8 @@ def find_files(path: str, first_day: date | None = None, last_day: date | None =
     return Found(root, files, bad, list(_remarks(files)))
 
 
-def _open(path: str) -> tuple[fs.FileSystem, str]:
-    """The file system and the folder that a path or URL names."""
+def open_ledger(path: str) -> tuple[fs.FileSystem, str]:
+    """The file system and the folder that a path or URL names. Raises ConfigurationError."""
     try:
         if "://" in path:
             store, root = fs.FileSystem.from_uri(path)
@@ -127,9 +127,10 @@ def _is_within(path: str, first_day: date | None, last_day: date | None) -> bool
     return (first_day is None or day >= first_day) and (last_day is None or day <= last_day)
 
 
-def _judge(store: fs.FileSystem, path: str) -> LedgerFile | BadFile:
+def judge(store: fs.FileSystem, path: str) -> LedgerFile | BadFile:
+    """What a file is, told by its name and its footer."""
     base, folders = path.rsplit("/", 1)[-1], _FOLDERS.fullmatch(path)
-    name = _NAME.fullmatch(base.removesuffix(FILE_SUFFIX))
+    name = NAME.fullmatch(base.removesuffix(FILE_SUFFIX))
     folder = unquote(folders[1]) if folders else None
 
     def bad(problem: str) -> BadFile:
@@ -223,7 +224,7 @@ def _remarks(files: list[LedgerFile]) -> Iterator[str]:
 def first_end(path: str, files: list[LedgerFile]) -> int | None:
     """When the first event happened that these files of a writer tell of, in their order, in µs. What has not
     ended is told with the time at which it began."""
-    store, _ = _open(path)
+    store, _ = open_ledger(path)
     for file in sorted(files, key=lambda file: file.first):
         table = pq.read_table(file.path, columns=["time", "event"], filesystem=store, partitioning=None)
         is_begun = pc.is_in(table["event"], pa.array([Event.DISPATCHED, Event.RECEIVED]))

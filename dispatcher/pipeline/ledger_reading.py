@@ -43,13 +43,13 @@ SCHEMA: Final = StructType(
     + [StructField("lane", StringType()), StructField("date", StringType())]
 )
 #: pyarrow's names of file systems, where Hadoop calls them otherwise.
-_HADOOP_SCHEMES: Final = {"s3": "s3a"}
+HADOOP_SCHEMES: Final = {"s3": "s3a"}
 
 
 def read_records(spark: SparkSession, path: str, found: Found) -> DataFrame:
     """All records of the files found, each once, with `lane` and `turn`."""
     prefix, separator, _ = path.partition("://")
-    scheme = f"{_HADOOP_SCHEMES.get(prefix, prefix)}://" if separator else "file://"
+    scheme = f"{HADOOP_SCHEMES.get(prefix, prefix)}://" if separator else "file://"
     if scheme == "file://":
         root = pa.fs.FileSystem.from_uri(path)[1] if separator else _absolute(found.root)
         names = [_absolute(file.path) for file in found.files]
@@ -58,7 +58,7 @@ def read_records(spark: SparkSession, path: str, found: Found) -> DataFrame:
     records = (
         spark.read.schema(SCHEMA)
         .option("basePath", scheme + root)
-        .parquet(*(scheme + _escaped(name) for name in names))
+        .parquet(*(scheme + escaped(name) for name in names))
         .withColumnRenamed("lane", "folder")
         .drop("date", "schema_version")
     )
@@ -72,7 +72,7 @@ def _absolute(path: str) -> str:
     return os.path.abspath(path)
 
 
-def _escaped(path: str) -> str:
+def escaped(path: str) -> str:
     """Spark takes paths for patterns."""
     return "".join(f"\\{letter}" if letter in "{}[]*?\\" else letter for letter in path)
 

@@ -14,10 +14,10 @@ from dispatcher.pipeline.leaderships import Leadership
 from dispatcher.pipeline.ledger_reading import micros
 
 #: Records about a message that is in nobody's hands, in the order in which the last one counts.
-_OUTCOMES: Final = (
+OUTCOMES: Final = (
     Event.DEAD_LETTERED, Event.DROPPED, Event.MOVED, Event.PURGED, Event.DEDUPLICATED, Event.VANISHED,
 )  # fmt: skip
-_ABOUT: Final = (*_OUTCOMES, Event.RECEIVED, Event.PARKED)
+_ABOUT: Final = (*OUTCOMES, Event.RECEIVED, Event.PARKED)
 WAITING: Final = "waiting"
 #: Back in its queue, because its leader is gone: the next one receives it as another arrival.
 RETURNED: Final = "returned"
@@ -53,7 +53,7 @@ def lifecycle(hand_overs: DataFrame, records: DataFrame, leaderships: Iterable[L
     )  # fmt: skip
     about = records.where(F.col("event").isin([*_ABOUT]) & F.col("seq").isNull() & known).select(
         *MESSAGE, "group", "size", "cost", "received_at",
-        F.when(F.col("event").isin([*_OUTCOMES]), F.struct("turn", "time", "event", "reason")).alias("gone"),
+        F.when(F.col("event").isin([*OUTCOMES]), F.struct("turn", "time", "event", "reason")).alias("gone"),
         F.when(F.col("event") == Event.PARKED, F.col("time")).alias("parked_at"),
         F.col("turn").alias("received_turn"),
     )  # fmt: skip

@@ -76,6 +76,12 @@ def spark_session(master: str | None = None, settings: dict[str, str] | None = N
                 _end(gateway)
 
 
+def java_process(spark: Any) -> int | None:
+    """The id of the Java process that `spark_session` has started; None: spark-submit has."""
+    process = getattr(spark.sparkContext._gateway, "proc", None)
+    return process.pid if process is not None else None
+
+
 def _require_java() -> None:
     home = os.environ.get("JAVA_HOME")
     program = Path(home, "bin/java") if home else None

@@ -1,0 +1,196 @@
+"""Where a stream keeps its tables: whole batches, each put in its place by one rename.
+
+`batches/<number>` holds everything that is known after a batch; `current` names the last one. Alerts are
+also under `alerts`, a file for each batch that raised any. Nothing else is needed to go on after a kill.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Final
+
+from dispatcher.errors import ConfigurationError
+
+#: Of the folder's form, and of what is in it.
+VERSION: Final = 1
+IDENTITY: Final = "stream.json"
+ALERTS: Final = "alerts.parquet"
+STATE: Final = "state.json"
+KEPT: Final = "kept"
+CHECKPOINT: Final = "checkpoint"
+_BATCHES, _CURRENT, _PUBLISHED, _LOCK = "batches", "current", "alerts", ".lock"
+_OURS: Final = {_BATCHES, _CURRENT, f".{_CURRENT}", _PUBLISHED, _LOCK, IDENTITY, f".{IDENTITY}", CHECKPOINT}
+#: Readers that opened a batch's tables may go on with them for so many batches more.
+_BATCHES_KEPT: Final = 3
+#: A former stream's Java process ends by itself when its Python process is gone.
+_JAVA_ENDS_WITHIN_S: Final = 30.0
+
+
+class LiveFolder:
+    """A stream's folder on a disk that all of Spark's machines see, ours alone meanwhile."""
+
+    def __init__(self, path: Path, checkpoint: Path, lock: IO[str]) -> None:
+        self.path, self.checkpoint, self._lock = path, checkpoint, lock
+        self.recover()
+
+    @property
+    def last(self) -> int | None:
+        """The last batch that is whole."""
+        return max((int(each.name) for each in self._batches()), default=None)
+
+    def batch(self, number: int) -> Path:
+        return self.path / _BATCHES / f"{number:012d}"
+
+    def begin(self, number: int) -> Path:
+        """An empty folder for that batch's tables, which nobody sees before `commit`."""
+        unfinished = self.path / _BATCHES / f".{number:012d}"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        return unfinished
+
+    def commit(self, number: int) -> None:
+        """From now on the batch is there, with all its tables."""
+        unfinished = self.path / _BATCHES / f".{number:012d}"
+        unfinished.rename(self.batch(number))
+        self._publish(number)
+
+    def recover(self) -> None:
+        """Finish what a kill has left: a batch that is whole, but not shown."""
+        last = self.last
+        if last is not None:
+            self._publish(last)
+
+    def _publish(self, number: int) -> None:
+        alerts = self.batch(number) / ALERTS
+        if alerts.exists():
+            shown = self.path / _PUBLISHED / f"{number:012d}.parquet"
+            shown.parent.mkdir(exist_ok=True)
+            if not shown.exists():
+                os.link(alerts, shown)
+        link = self.path / f".{_CURRENT}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(f"{_BATCHES}/{number:012d}")
+        link.replace(self.path / _CURRENT)
+        for old in sorted(self._batches())[:-_BATCHES_KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def is_told(self, number: int) -> bool:
+        """Whether `told` was called: all its alerts were printed."""
+        return (self.batch(number) / ".told").exists()
+
+    def told(self, number: int) -> None:
+        (self.batch(number) / ".told").touch()
+
+    def note_java(self, number: int | None) -> None:
+        """Remember the Java process by its id: it may live for a moment after this one was killed."""
+        self._lock.seek(0)
+        self._lock.truncate()
+        self._lock.write(f"{number or ''}\n")
+        self._lock.flush()
+
+    def _batches(self) -> list[Path]:
+        folder = self.path / _BATCHES
+        return [each for each in folder.iterdir() if each.name.isdecimal()] if folder.is_dir() else []
+
+
+@contextlib.contextmanager
+def live_folder(path: Path, checkpoint: Path | None, ledger: str) -> Iterator[LiveFolder]:
+    """The folder, made if need be. Raises ConfigurationError, also when it is another ledger's."""
+    checkpoint = checkpoint or path / CHECKPOINT
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        strange = sorted(each.name for each in path.iterdir() if each.name not in _OURS)
+        if strange:
+            raise ConfigurationError(
+                f"{path}: has other things in it ({strange[0]}): name a directory of its own for the stream"
+            )
+        lock = (path / _LOCK).open("a+")
+    except OSError as problem:
+        raise ConfigurationError(f"{path}: can't be written to: {problem.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigurationError(
+                f"{path}: another stream writes there: end it, or name another directory"
+            ) from None
+        _await_java(path, lock)
+        _identify(path, checkpoint, ledger)
+        yield LiveFolder(path, checkpoint, lock)
+
+
+def _await_java(path: Path, lock: IO[str]) -> None:
+    lock.seek(0)
+    text = lock.read().strip()
+    deadline_s = time.monotonic() + _JAVA_ENDS_WITHIN_S
+    while text.isdecimal() and _is_spark(int(text)):
+        if time.monotonic() > deadline_s:
+            raise ConfigurationError(f"{path}: Spark of a former stream still runs there: end process {text}")
+        time.sleep(0.1)
+
+
+def _is_spark(process: int) -> bool:
+    with contextlib.suppress(OSError):
+        return b"org.apache.spark" in Path(f"/proc/{process}/cmdline").read_bytes()
+    return False
+
+
+def _identify(path: Path, checkpoint: Path, ledger: str) -> None:
+    """Make the two folders one stream's, or refuse what is not."""
+    ours, theirs = _read(path / IDENTITY), _read(checkpoint / IDENTITY)
+    found = ours or theirs
+    if found is None:
+        if (path / _BATCHES).exists() or (checkpoint.is_dir() and any(checkpoint.iterdir())):
+            raise ConfigurationError(f"{checkpoint}: is no checkpoint of a stream: name an empty directory")
+        found = {"version": VERSION, "ledger": ledger, "stream": uuid.uuid4().hex}
+        try:
+            checkpoint.mkdir(parents=True, exist_ok=True)
+            _write(path / IDENTITY, found)
+            _write(checkpoint / IDENTITY, found)
+        except OSError as problem:
+            raise ConfigurationError(f"{checkpoint}: can't be written to: {problem.strerror}") from None
+        return
+    if found.get("version") != VERSION:
+        raise ConfigurationError(
+            f"{path}: was made by version {found.get('version')} of the stream, and this is {VERSION}: name "
+            " an empty directory, and the ledger is read again"
+        )
+    if found.get("ledger") != ledger:
+        raise ConfigurationError(
+            f"{path}: is the stream of {found.get('ledger')}, not of {ledger}: name another directory"
+        )
+    if ours is not None and theirs is None and not (path / _BATCHES).exists():
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        _write(checkpoint / IDENTITY, ours)  # killed between the two
+    elif ours is None or theirs is None or ours["stream"] != theirs["stream"]:
+        raise ConfigurationError(
+            f"{checkpoint}: is not the checkpoint of the tables in {path}: name that one, or an empty "
+            "directory for both"
+        )
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """Raises ConfigurationError for what is no JSON."""
+    try:
+        found = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigurationError(f"{path}: can't be read: name an empty directory")
+    return found
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    unfinished = path.with_name(f".{path.name}")
+    unfinished.write_text(json.dumps(value, indent=2) + "\n")
+    unfinished.replace(path)

@@ -1,0 +1,177 @@
+"""One batch of a stream: from the files that came to alerts, live tables, and what the next one needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, GapKind
+from dispatcher.pipeline.leaderships import Leadership
+from dispatcher.pipeline.ledger_files import BadFile
+from dispatcher.pipeline.ledger_reading import read_facts
+from dispatcher.pipeline.live_folder import ALERTS, KEPT, STATE, LiveFolder
+from dispatcher.pipeline.stream_alerts import alerts_table, gap_name
+from dispatcher.pipeline.stream_audit import (
+    KEPT_SCHEMA,
+    NO_VIOLATIONS,
+    combined,
+    found_hand_overs,
+    kept,
+    new_violations,
+    without_repeated,
+)
+from dispatcher.pipeline.stream_minutes import LiveStatistics, added
+from dispatcher.pipeline.stream_reading import Ledger, parts_of, read_parts
+from dispatcher.pipeline.stream_state import StreamState, add_facts
+
+_FILES: Final = pa.schema([
+    ("path", pa.string()), ("lane", pa.string()), ("writer", pa.string()), ("first_ordinal", pa.int64()),
+    ("problem", pa.string()),
+])  # fmt: skip
+_INSTANT: Final = pa.timestamp("us", "UTC")
+_GAPS: Final = pa.schema([
+    ("lane", pa.string()), ("kind", pa.string()), ("is_boundary", pa.bool_()), ("writer", pa.string()),
+    ("first_ordinal", pa.int64()), ("last_ordinal", pa.int64()), ("since", _INSTANT), ("until", _INSTANT),
+    ("text", pa.string()),
+])  # fmt: skip
+
+
+class Limits(NamedTuple):
+    """How long what is over counts."""
+
+    forget_us: int  # for the audit
+    keep_us: int  # in the tables
+
+
+class Told(NamedTuple):
+    """What a batch did, for whoever watches."""
+
+    files: int
+    alerts: int
+
+
+class Batches:
+    """Makes one batch after another from what the former one has left in the folder."""
+
+    def __init__(
+        self, spark: SparkSession, ledger: Ledger, folder: LiveFolder, limits: Limits,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:  # fmt: skip
+        self.spark, self.ledger, self.folder, self.limits, self.now = spark, ledger, folder, limits, now
+        self.state, self.statistics = StreamState(), LiveStatistics()
+        self.former: Path | None = None
+        if folder.last is not None:
+            self.former = folder.batch(folder.last)
+            self.state = StreamState.read(self.former / STATE)
+            self.statistics = LiveStatistics.read(self.former)
+
+    def make(self, number: int, arrived: Iterable[str]) -> Told:
+        """Read these files and write the batch of that number; what was written before stays as it is."""
+        paths = list(arrived)
+        parts, bad = parts_of(self.ledger, self.state, paths)
+        read = read_parts(self.spark, self.ledger, self.state, parts)
+        bad += read.bad
+        self.state.bad += bad
+        unfinished = self.folder.begin(number)
+        try:
+            if read.records is not None:
+                add_facts(self.state, read_facts(read.records))
+            known = self.state.leaderships()
+            gaps = self.state.gaps(known)
+            raised, waiting = self._new_gaps(gaps)
+            violations = self._audit(unfinished, read.records, known, gaps, waiting, read.has_partial_ends)
+        finally:
+            self.spark.catalog.clearCache()
+        alerts = alerts_table(violations, raised, bad, self.now())
+        if len(alerts):
+            pq.write_table(alerts, unfinished / ALERTS)
+        self._write_tables(unfinished, gaps)
+        self.folder.commit(number)
+        self.former = self.folder.batch(number)
+        return Told(len(paths), len(alerts))
+
+    def _audit(
+        self, unfinished: Path, new: DataFrame | None, known: list[Leadership], gaps: list[Gap],
+        waiting: list[str], has_partial_ends: bool,
+    ) -> pa.Table:  # fmt: skip
+        """Violations that were not said before; writes what the next batch needs, and counts."""
+        old = self._kept()
+        if new is None and old is None:
+            return NO_VIOLATIONS
+        records = combined(self.spark, new, old, known, self.state.clocks, self.limits.forget_us)
+        if has_partial_ends:
+            records = without_repeated(self.spark, records, self.state.ended)
+        # Plans are cut here: to make one takes longer than to compute a batch.
+        records = records.localCheckpoint()
+        found = found_hand_overs(self.spark, records, known, gaps).localCheckpoint()
+        violations = new_violations(self.spark, found, known)
+        left = kept(self.spark, records, found, violations, waiting)
+        left.write.option("compression", "zstd").parquet((unfinished / KEPT).absolute().as_uri())
+        rows = added(found, new).toArrow().to_pylist()
+        self.statistics.add(rows)
+        for row in rows:
+            if row["seq"] is not None and row["incarnation"] is not None:
+                key = row["lane"], row["incarnation"]
+                self.state.ended[key] = max(self.state.ended.get(key, 0), row["seq"])
+        return violations
+
+    def _kept(self) -> DataFrame | None:
+        if self.former is None or not (self.former / KEPT).exists():
+            return None
+        return self.spark.read.schema(KEPT_SCHEMA).parquet((self.former / KEPT).absolute().as_uri())
+
+    def _new_gaps(self, gaps: list[Gap]) -> tuple[list[Gap], list[str]]:
+        """Gaps to raise now, and the lanes in which a file that is there already may close one: it comes in
+        one of the next batches."""
+        raised, waiting = [], set()
+        unread: dict[str, list[tuple[int, int]]] = {}
+        for gap in gaps:
+            name = tuple("" if part is None else part for part in gap_name(gap))
+            if gap.kind in BOUNDARIES or name in self.state.gaps_raised:
+                continue
+            if gap.lane not in unread:
+                unread[gap.lane] = self.ledger.unread(self.state, gap.lane)
+            if gap.kind is not GapKind.DROPPED and any(each < _end(gap) for each in unread[gap.lane]):
+                waiting.add(gap.lane)
+                continue
+            self.state.gaps_raised.add(name)
+            raised.append(gap)
+        return raised, sorted(waiting)
+
+    def _write_tables(self, folder: Path, gaps: list[Gap]) -> None:
+        self.state.forget(self.limits.forget_us)
+        self.statistics.forget(self.state.clocks, self.limits.keep_us)
+        self.state.write(folder / STATE)
+        self.statistics.write(folder)
+        pq.write_table(_files_table(self.state.bad), folder / "files.parquet")
+        pq.write_table(_gaps_table(gaps), folder / "gaps.parquet")
+
+
+def _end(gap: Gap) -> tuple[int, int]:
+    """The lane epoch and the ordinal behind a gap: files that may close it come before."""
+    epoch = int(gap.writer.partition("-")[0])
+    if gap.kind is GapKind.NO_LEDGER:
+        return epoch, 0
+    return (epoch, gap.last_ordinal + 1) if gap.last_ordinal is not None else (epoch + 1, 0)
+
+
+def _files_table(bad: list[BadFile]) -> pa.Table:
+    rows = [(each.path, each.lane, each.writer, each.first, each.problem) for each in bad]
+    return pa.Table.from_pylist([dict(zip(_FILES.names, row, strict=True)) for row in rows], _FILES)
+
+
+def _gaps_table(gaps: list[Gap]) -> pa.Table:
+    rows: list[dict[str, Any]] = [
+        {"lane": gap.lane, "kind": gap.kind.value, "is_boundary": gap.kind in BOUNDARIES,
+         "writer": gap.writer, "first_ordinal": gap.first_ordinal, "last_ordinal": gap.last_ordinal,
+         "since": gap.since[1] or None, "text": gap.text,
+         "until": gap.until[1] if gap.until[1] < END_OF_TIME_US else None}
+        for gap in gaps
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, _GAPS)
