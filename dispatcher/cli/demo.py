@@ -20,14 +20,26 @@ def demo(
         int | None,
         typer.Option("--orders", metavar="N", min=1, help="Replay N generated events of an order book."),
     ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", metavar="DIR", file_okay=False,
+            help="Empty directory for the ledger and its report; otherwise a new one among temporary files.",
+        ),
+    ] = None,
+    no_pipeline: Annotated[
+        bool, typer.Option("--no-pipeline", help="Leave out what the pipeline says of the ledger.")
+    ] = False,
 ) -> None:  # fmt: skip
     """Replay a repository's history through a lane, kill consumers and dispatcher, and verify the outcome.
 
     Starts RabbitMQ and Redis unless DISPATCHER_RABBITMQ_URL and DISPATCHER_REDIS_URL name them. Fails (1)
-    when anything was lost, doubled, out of order or overlapped.
+    when anything was lost, doubled, out of order or overlapped, also when only the ledger shows it.
     """
     if git is not None and orders is not None:
         raise typer.BadParameter("does not go with --git", param_hint="--orders")
+    if output is not None and no_pipeline:
+        raise typer.BadParameter("does not go with --no-pipeline", param_hint="--output")
     import dispatcher.demo as demonstration  # needs far more than the other commands
 
-    raise typer.Exit(demonstration.run(git=git, orders=orders))
+    raise typer.Exit(demonstration.run(git=git, orders=orders, output=output, pipeline=not no_pipeline))

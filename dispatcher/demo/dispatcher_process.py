@@ -89,8 +89,8 @@ class DispatcherProcess:
             return []
 
     def kill9(self) -> None:
-        """End it as a crash would."""
-        self._process.kill()
+        """End it as a crash would; its ledger's process may write what it has got."""
+        self._process.crash()
 
     def stop(self) -> None:
         """End it cleanly."""

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import redis
@@ -84,12 +85,16 @@ def work_ms(workload: Workload) -> float:
 
 
 class Replay:
-    """One run over one workload. `run` once, inside a `with` block, which takes everything down."""
+    """One run over one workload. `run` once, inside a `with` block, which takes everything down but the
+    ledger that the dispatcher has written to `ledger`."""
 
-    def __init__(self, workload: Workload, servers: Servers, screen: Screen) -> None:
+    def __init__(
+        self, workload: Workload, servers: Servers, screen: Screen, ledger: Path | None = None
+    ) -> None:
         self._workload = workload
         self._servers = servers
         self._screen = screen
+        self._ledger = ledger
         self._total = len(workload.changes)
         self.work_ms = work_ms(workload)
         run = uuid.uuid4().hex[:8]
@@ -155,7 +160,9 @@ class Replay:
             {"queue": queue, "weight": weight, "declare": True}
             for queue, (_, weight) in zip(self._inbound, INBOUND, strict=True)
         ]
+        ledger = {"ledger": {"path": str(self._ledger)}} if self._ledger is not None else {}
         return {
+            **ledger,
             "rabbitmq": {"url": self._servers.amqp_url},
             "redis": {"url": self._servers.redis_url},
             "prefix": self._prefix,

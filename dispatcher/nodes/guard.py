@@ -6,7 +6,8 @@ it kills all of them and removes the server's directory. So a clean exit, an exc
 kill -9 of the parent are one case, and no signal handler is needed anywhere.
 
 Commands on standard input, one answer line each: `start` → pid, `alive` → `yes` or `no`, `terminate` →
-`sent`, `kill` → `dead` (every descendant is gone).
+`sent`, `kill` → `dead` (every descendant is gone), `crash` → `dead` (the server was killed; the processes
+that it had started could end by themselves, until they took too long).
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from pathlib import Path
 PR_SET_CHILD_SUBREAPER = 36
 #: Between two rounds of killing; the kernel needs about this long to take a large process down.
 KILL_ROUND_S = 0.005
+#: What a killed server has started may take so long for what it still has to write.
+CRASH_S = 10.0
 
 
 class Guard:
@@ -49,6 +52,9 @@ class Guard:
             case "kill":
                 self.kill_all()
                 return "dead"
+            case "crash":
+                self._crash()
+                return "dead"
         return f"unknown command {command!r}"
 
     def _start(self) -> int:
@@ -61,6 +67,15 @@ class Guard:
 
     def _is_alive(self) -> bool:
         return self._server is not None and self._server.poll() is None
+
+    def _crash(self) -> None:
+        if self._server is not None and self._is_alive():
+            self._server.kill()
+        deadline = time.monotonic() + CRASH_S
+        while descendants(os.getpid()) and time.monotonic() < deadline:
+            self._reap()
+            time.sleep(KILL_ROUND_S)
+        self.kill_all()
 
     def kill_all(self) -> None:
         """Kill every descendant and wait until none is left."""

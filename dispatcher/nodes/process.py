@@ -61,6 +61,13 @@ class GuardedProcess:
             self._ask("kill")
             self.pid = None
 
+    def crash(self) -> None:
+        """kill -9 the server alone, and wait until what it started has ended by itself, as that would after
+        a crash; what takes too long is killed."""
+        if self._guard is not None:
+            self._ask("crash")
+            self.pid = None
+
     def close(self) -> None:
         """End everything and remove the directory; returns when that is done."""
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import shutil
@@ -17,10 +18,13 @@ import redis
 from rich.console import Console
 
 from dispatcher import demo
-from dispatcher.errors import BrokerUnavailable, StoreUnavailable
+from dispatcher.demo.pipeline import run_pipeline, show_verdict
+from dispatcher.demo.screen import Screen
+from dispatcher.errors import BrokerUnavailable, ConfigurationError, DispatcherError, StoreUnavailable
 from dispatcher.nodes.guard import descendants
 from tests.conftest import Vhost
 from tests.demo.repository import Repository
+from tests.page.reports import write_report
 from tests.waiting import wait_until
 
 ZEROS = ("lost", "doubled", "out of order", "overlaps", "left in high", "left in low", "left in changes.dead")
@@ -53,8 +57,8 @@ def _cell(output: str, row: str) -> str:
 
 @pytest.mark.seed("Q26")
 @pytest.mark.slow
-def test_generated_orders_survive_the_kills(environment: dict[str, str]) -> None:
-    code, output = _run(orders=2_000)
+def test_generated_orders_survive_the_kills(environment: dict[str, str], tmp_path: Path) -> None:
+    code, output = _run(orders=2_000, output=tmp_path / "demo")
     assert code == 0, output
     for zero in ZEROS:
         assert _cell(output, zero) == "0"
@@ -63,6 +67,15 @@ def test_generated_orders_survive_the_kills(environment: dict[str, str]) -> None
     assert "consumer-5 has joined" in output
     assert "The dispatcher leads again" in output
     assert output.count("killed (kill -9)") == 2
+    # And what the pipeline makes of it. The dispatcher that was killed has a ledger up to its last moments.
+    report = tmp_path / "demo" / "report"
+    assert output.splitlines()[-1] == f"The page: {report}/report.html"
+    assert (report / "report.html").is_file()
+    summary = json.loads((report / "summary.json").read_text())
+    assert summary["verdict"] in ("kept", "unknown")
+    assert [gap["kind"] for gap in summary["gaps"]] == ["begins", "no_end"]
+    assert 1_900 < summary["lanes"]["changes"]["hand_overs"] < 2_500
+    assert "\nVerdict: " in output
 
 
 @pytest.mark.slow
@@ -72,7 +85,7 @@ def test_the_history_of_a_repository_leads_to_its_tree(environment: dict[str, st
         for name in (b"not utf-8 \xff", b"new\nline", b"plain", b"*#/[a] b"):
             repository.write(name, text)
         repository.commit()
-    code, output = _run(git=repository.path, messages_min=1_000)
+    code, output = _run(git=repository.path, messages_min=1_000, pipeline=False)
     assert code == 0, output
     commit = repository.git("rev-parse", "HEAD").decode()[:12]
     assert _cell(output, f"table against git ls-tree -r {commit}") == "equal"
@@ -82,7 +95,7 @@ def test_the_history_of_a_repository_leads_to_its_tree(environment: dict[str, st
 @pytest.mark.slow
 def test_a_strangers_write_to_the_table_fails_the_demo(environment: dict[str, str], redis_url: str) -> None:
     """What must not happen is found and named: here somebody else changes rows while the demo runs."""
-    command = [sys.executable, "-m", "dispatcher", "demo", "--orders", "2000"]
+    command = [sys.executable, "-m", "dispatcher", "demo", "--orders", "2000", "--no-pipeline"]
     with redis.Redis.from_url(redis_url, decode_responses=True) as client:
         before = set(client.scan_iter(match="{demo-*}:rows", count=1_000))
         running = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
@@ -103,8 +116,9 @@ def test_a_strangers_write_to_the_table_fails_the_demo(environment: dict[str, st
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_everything(environment: dict[str, str]) -> None:
+def test_an_interrupt_ends_everything(environment: dict[str, str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dispatcher", "demo", "--orders", "4000"]
+    environment["TMPDIR"] = str(tmp_path)
     running = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
@@ -120,17 +134,45 @@ def test_an_interrupt_ends_everything(environment: dict[str, str]) -> None:
     assert running.returncode == 130
     assert errors == "dispatcher: interrupted; everything that was started is ended\n"
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), what="no process left")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_servers_that_do_not_answer_are_named(vhost: Vhost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISPATCHER_RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:9/")
     monkeypatch.setenv("DISPATCHER_REDIS_URL", vhost.redis_url)
     with pytest.raises(BrokerUnavailable, match="RabbitMQ"):
-        _run(orders=10)
+        _run(orders=10, pipeline=False)
     monkeypatch.setenv("DISPATCHER_RABBITMQ_URL", vhost.amqp_url)
     monkeypatch.setenv("DISPATCHER_REDIS_URL", "redis://127.0.0.1:9/0")
     with pytest.raises(StoreUnavailable, match="Redis does not answer"):
-        _run(orders=10)
+        _run(orders=10, pipeline=False)
+
+
+def test_a_ledger_that_shows_a_violation_fails_the_demo(tmp_path: Path) -> None:
+    out = io.StringIO()
+    screen = Screen(Console(file=out, width=200))
+    assert not show_verdict(write_report(tmp_path / "violated", verdict="violated", violations=2), screen)
+    assert "Verdict: VIOLATED in 2 groups" in out.getvalue()
+    assert show_verdict(write_report(tmp_path / "unknown", verdict="unknown", unknown=2), screen)
+    assert "Unknown is not violated" in out.getvalue()
+    assert show_verdict(write_report(tmp_path / "kept"), screen)
+    assert (tmp_path / "kept" / "report.html").is_file()
+
+
+def test_what_the_pipeline_lacks_is_told_before_anything_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigurationError, match="is not empty: name a directory that the demo may fill"):
+        _run(orders=10, output=ROOT)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigurationError, match=r"jre-headless.*or leave the pipeline out"):
+        _run(orders=10, output=tmp_path / "demo")
+
+
+def test_a_pipeline_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(DispatcherError, match=f"the pipeline failed: .*{tmp_path}/none"):
+        run_pipeline(tmp_path / "none", tmp_path / "report", Screen(Console(file=io.StringIO())))
 
 
 def test_a_path_without_history_is_refused_in_one_line(tmp_path: Path) -> None:

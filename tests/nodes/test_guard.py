@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.nodes.guard import descendants
+from dispatcher.nodes.process import GuardedProcess
 from tests.waiting import wait_until
 
 _OWNER = """
@@ -73,6 +74,29 @@ def _owner(*arguments: str) -> Iterator[Owner]:
                     os.kill(owner.forked, signal.SIGKILL)
         finally:
             process.kill()
+
+
+def test_after_a_crash_what_the_server_had_started_may_end_by_itself(tmp_path: Path) -> None:
+    """A kill of everything ends that as well."""
+    written = tmp_path / "written"
+    heir = f"import sys; sys.stdin.read(); open({str(written)!r}, 'a').write('at its end')"
+    server = (
+        "import subprocess, sys, time\n"
+        f"heir = subprocess.Popen([sys.executable, '-c', {heir!r}], stdin=subprocess.PIPE)\n"
+        "print('started', flush=True)\ntime.sleep(100)"
+    )
+    process = GuardedProcess("server")
+    try:
+        for end in (process.kill, process.crash):
+            process.start([sys.executable, "-c", server], dict(os.environ))
+            wait_until(lambda: "started" in process.log_tail())
+            assert process.pid is not None
+            end()
+            assert written.exists() == (end == process.crash)
+            assert not process.is_alive()
+            (process.directory / "output.log").write_text("")
+    finally:
+        process.close()
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])

@@ -74,7 +74,7 @@ def _summary(lanes: list[str], verdict: str, violated: int, unknown: int) -> dic
         "verdict": verdict, "groups": {"kept": 3, "violated": violated, "unknown": unknown},
         "hand_overs": 1_000, "first": "2026-11-22 11:34:00", "last": "2026-11-22 11:35:40",
         "messages": {"settled": 1_000, "dead_lettered": 2}, "stages": stages,
-        "shape": _shape(""),
+        "shape": _shape(""), "hottest": _hot("", 1, "plain"),
     }  # fmt: skip
     return {
         "ledger": "/ledger/<i>", "window": {"since": None, "until": None}, "verdict": verdict,

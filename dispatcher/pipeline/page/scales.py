@@ -64,8 +64,13 @@ def duration_axis(values: list[float], start: float, end: float) -> tuple[Scale,
     high = max(math.ceil(math.log10(max(positive))), low + 1)
     scale = Scale(10.0**low, 10.0**high, start, end, is_log=True)
     every = 1 + (high - low - 1) // _TICKS_MAX
-    ticks = [Tick(scale(10.0**power), duration(10.0**power)) for power in range(low, high + 1, every)]
+    ticks = [Tick(scale(10.0**power), _power(power)) for power in range(low, high + 1, every)]
     return scale, ticks
+
+
+def _power(power: int) -> str:
+    """10 ** power µs, short: there is little room beside an axis."""
+    return duration(10.0**power) if power < 8 else f"{10 ** (power - 6):,} s"
 
 
 def number_axis(highest: float, start: float, end: float, unit: str = "") -> tuple[Scale, list[Tick]]:
