@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from dispatcher.cli import options
 from dispatcher.cli.asking import ask_lane
 from dispatcher.cli.output import console, counted, print_json, table
+from dispatcher.cli.rebalance_plan import apply_plan
+from dispatcher.cli.rebalance_plan import show as show_planned
 from dispatcher.settings_parts import PauseName
 
 _COLUMNS = ("group", "from", "to", "waits for")
@@ -27,6 +30,14 @@ def rebalance(
     to: Annotated[
         str | None, typer.Option("--to", metavar="CONSUMER", help="The consumer that gets the group.")
     ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            "--plan",
+            metavar="FILE",
+            help="What `dispatcher pipeline plan` wrote: what is still true of it.",
+        ),
+    ] = None,
     pause: Annotated[
         PauseName | None,
         typer.Option(
@@ -39,18 +50,31 @@ def rebalance(
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
     """Move groups: with no option as few as make the consumers' numbers of groups even."""
+    if plan is not None and (reset or group is not None or to is not None):
+        raise typer.BadParameter("does not go with --reset, --group or --to", param_hint="--plan")
     if to is not None and group is None:
         raise typer.BadParameter("goes with --group", param_hint="--to")
     if to is not None and reset:
         raise typer.BadParameter("does not go with --reset", param_hint="--to")
-    arguments = {
-        "group": group, "to": to, "reset": reset, "dry_run": dry_run,
-        "pause": pause.value if pause is not None else None,
-    }  # fmt: skip
-    result = ask_lane(file, lane, "rebalance", arguments, timeout_ms)
+    waits = pause.value if pause is not None else None
+    if plan is not None:
+        result = apply_plan(file, lane, plan, pause=waits, dry_run=dry_run, timeout_ms=timeout_ms)
+        show = show_planned
+    else:
+        arguments = {"group": group, "to": to, "reset": reset, "dry_run": dry_run, "pause": waits}
+        result = ask_lane(file, lane, "rebalance", arguments, timeout_ms)
+        show = _show
     if as_json:
         print_json(result)
         return
+    show(result)
+    if result.get("moves") and result.get("pause") == PauseName.NONE.value:
+        print("What is in flight of them stays where it is: two consumers may work on one group.")
+    elif result.get("moves") and result.get("pause") == PauseName.LANE.value:
+        print("Nothing is handed out until everything in flight is settled.")
+
+
+def _show(result: dict[str, Any]) -> None:
     moves, groups = result.get("moves", []), int(result.get("groups", 0))
     out = console()
     if moves:
@@ -62,7 +86,3 @@ def rebalance(
         out.print(f"… and {groups - len(moves):,} more")
     verb = "would move" if not result.get("applied") else "moves" if groups == 1 else "move"
     out.print(f"{counted(groups, 'group')} {verb}")
-    if moves and result.get("pause") == PauseName.NONE.value:
-        out.print("What is in flight of them stays where it is: two consumers may work on one group.")
-    elif moves and result.get("pause") == PauseName.LANE.value:
-        out.print("Nothing is handed out until everything in flight is settled.")

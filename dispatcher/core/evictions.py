@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher.core.commands import Arguments, argument
+from dispatcher.core.commands import Arguments, Commands, argument
 from dispatcher.core.consumers import PRESENT, Consumer, EvictedBy
 from dispatcher.core.liveness import Liveness
 from dispatcher.core.state import LaneState
@@ -18,10 +18,11 @@ from dispatcher.errors import CommandRefused
 class Evictions:
     """Watches `ack_timeout`, and evicts."""
 
-    def __init__(self, state: LaneState, liveness: Liveness) -> None:
+    def __init__(self, state: LaneState, liveness: Liveness, commands: Commands) -> None:
         self._state = state
         self._liveness = liveness
         self._next_look_ms = 0
+        commands.add("consumers.evict", self.command)
 
     def load(self) -> None:
         """Go on with what a former leader had begun."""

@@ -45,7 +45,14 @@ from dispatcher.protocol import REASON_EXPIRED
 #: queue is shorter or `liveness_interval` is reached: it should not have to wait for what it may have.
 LOOK_SOON_MS: Final = 5
 #: Commands that move groups, or end consumers, while these go on.
-_REFUSED: Final = ("rebalance", "groups.close", "groups.pin", "consumers.drain", "consumers.evict")
+_REFUSED: Final = (
+    "rebalance",
+    "rebalance.plan",
+    "groups.close",
+    "groups.pin",
+    "consumers.drain",
+    "consumers.evict",
+)
 
 
 class _TakeOver:

@@ -78,6 +78,7 @@ from dispatcher.core.options import LaneOptions
 from dispatcher.core.parked_reading import ParkedReading
 from dispatcher.core.parking import Parking
 from dispatcher.core.parking_loading import load_queues, load_routes
+from dispatcher.core.planned_moves import PlannedMoves
 from dispatcher.core.rebalance import Rebalance
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.refusals import Refusals
@@ -119,9 +120,9 @@ class Lane:
         )
         reading = ParkedReading(self.state, self._recovery, self._arrivals.read_back)
         self._parking = Parking(self.state, moves, reading, self._arrivals.file)
-        self._evictions = Evictions(self.state, self._membership.liveness)
-        self.commands.add("consumers.evict", self._evictions.command)
+        self._evictions = Evictions(self.state, self._membership.liveness, self.commands)
         self._rebalance = Rebalance(self.state, self.commands, reset_at_once=self.groups_reset_at_once)
+        PlannedMoves(self.state, self.commands, self._rebalance)
         self._handlers: dict[type, Callable[[Any], None]] = {
             MessagesArrived: lambda e: self._arrivals.arrived(e.messages),
             Settle: self._settle,

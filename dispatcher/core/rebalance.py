@@ -44,26 +44,31 @@ class Rebalance:
 
     def rebalance(self, arguments: Arguments) -> dict[str, Any]:
         """The command `rebalance`. Raises CommandRefused, ValueError."""
-        group, to, pause = (argument(arguments, name, str) for name in ("group", "to", "pause"))
+        group, to = (argument(arguments, name, str) for name in ("group", "to"))
         reset, dry_run = (argument(arguments, name, bool) for name in ("reset", "dry_run"))
         group_id = parse_group(group) if group is not None else None
-        pause = pause or self._state.options.rebalance_pause
-        if pause not in PAUSES:
-            raise CommandRefused(f"pause: must be {', '.join(PAUSES[:-1])} or {PAUSES[-1]}")
-        if self._state.reset_until is not None:
-            raise CommandRefused("all groups are being reset: try again when that is done")
+        pause = self.checked_pause(arguments)
         if reset and group_id is None and to is None:
             return self._reset(pause, dry_run=bool(dry_run))
         moves = self.plan(group_id=group_id, to=to)
-        described = [_describe(move) for move in moves[:MOVES_SHOWN]]
+        described = [describe(move) for move in moves[:MOVES_SHOWN]]
         if not dry_run:
             self.start(moves, pause)
         return {"groups": len(moves), "moves": described, "applied": not dry_run, "pause": pause}
 
+    def checked_pause(self, arguments: Arguments) -> str:
+        """What shall wait meanwhile. Raises CommandRefused, also while nothing may be moved."""
+        pause = argument(arguments, "pause", str) or self._state.options.rebalance_pause
+        if pause not in PAUSES:
+            raise CommandRefused(f"pause: must be {', '.join(PAUSES[:-1])} or {PAUSES[-1]}")
+        if self._state.reset_until is not None:
+            raise CommandRefused("all groups are being reset: try again when that is done")
+        return pause
+
     def _reset(self, pause: str, *, dry_run: bool) -> dict[str, Any]:
-        self._check_policy()
+        self.check_policy()
         state, count = self._state, self._resets.count()
-        described = [_describe(Move(group, None)) for group in islice(self._resets.scope(), MOVES_SHOWN)]
+        described = [describe(Move(group, None)) for group in islice(self._resets.scope(), MOVES_SHOWN)]
         if not dry_run:
             state.tell("groups_moving", groups=count, pause=pause)
             self._resets.begin(partial(self._free, at_once=pause == "none"))
@@ -100,7 +105,8 @@ class Rebalance:
 
     # -- moves --
 
-    def _check_policy(self) -> None:
+    def check_policy(self) -> None:
+        """Raises CommandRefused where groups have no owners that last."""
         if not self._state.policy.keeps_owner:
             name = self._state.policy.name
             raise CommandRefused(
@@ -109,7 +115,7 @@ class Rebalance:
 
     def plan(self, *, group_id: bytes | None, to: str | None) -> list[Move]:
         """The moves that a command asks for; nothing changes. Raises CommandRefused."""
-        self._check_policy()
+        self.check_policy()
         target = self._consumer(to) if to is not None else None
         if group_id is not None:
             return self._plan_group(group_id, target)
@@ -229,7 +235,8 @@ def in_transition(group: Group) -> CommandRefused:
     return CommandRefused(text)
 
 
-def _describe(move: Move) -> dict[str, Any]:
+def describe(move: Move) -> dict[str, Any]:
+    """As a result names it."""
     owner = move.group.owner
     return {
         "group": format_group(move.group.id),

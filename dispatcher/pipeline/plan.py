@@ -119,21 +119,20 @@ def last_holders(hand_overs: DataFrame) -> DataFrame:
     return of_groups.groupBy("group").agg(latest.alias("latest")).select("group", "latest.*")
 
 
-def read_lane(name: str, options: DataFrame, incarnations: DataFrame, until: datetime) -> Lane:
-    """What the report's tables say of the lane, as of an instant."""
+def read_lane(name: str, options: DataFrame, incarnations: DataFrame, until: datetime | None) -> Lane:
+    """What the report's tables say of the lane, as of its window's end (None: the ledger's)."""
     latest = options.where(F.col("lane") == name).orderBy(F.desc("turn"), F.desc("since")).first()
     told = json.loads(latest["options"]) if latest is not None else {}
-    is_gone = F.coalesce(F.col("ended_at") <= until, F.lit(False))
-    known = (
-        incarnations.where((F.col("lane") == name) & F.col("consumer").isNotNull())
-        .where(F.coalesce(F.col("joined_at") <= until, F.lit(True)))
-        .select("incarnation", "consumer", (~is_gone).alias("is_present"))
-        .collect()
-    )
+    known = incarnations.where((F.col("lane") == name) & F.col("consumer").isNotNull())
+    is_gone = F.col("ended_at").isNotNull()
+    if until is not None:
+        known = known.where(F.coalesce(F.col("joined_at") < until, F.lit(True)))
+        is_gone &= F.col("ended_at") < until
+    rows = known.select("incarnation", "consumer", (~is_gone).alias("is_present")).collect()
     return Lane(
         name, told.get("policy"), told.get("buckets"), bool(told.get("handover")),
-        {row["incarnation"]: row["is_present"] for row in known},
-        {row["incarnation"]: row["consumer"] for row in known},
+        {row["incarnation"]: row["is_present"] for row in rows},
+        {row["incarnation"]: row["consumer"] for row in rows},
     )  # fmt: skip
 
 

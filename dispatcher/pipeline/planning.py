@@ -48,11 +48,7 @@ def look_at(report: Path, lane: str | None) -> tuple[str, int]:
     """The lane to plan, and how many hand-overs the report has of it, found without Spark. Raises
     ConfigurationError."""
     with finished_report(report) as folder:
-        try:
-            lanes = json.loads((folder.path / SUMMARY).read_text())["lanes"]
-            counts = {name: int(facts["hand_overs"]) for name, facts in lanes.items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise ConfigurationError(f"{report / SUMMARY}: is damaged: run the pipeline again") from None
+        counts, _ = _summary(folder)
     known = ", ".join(sorted(counts))
     if lane is None:
         if len(counts) != 1:
@@ -72,9 +68,8 @@ def make_plan(
     with finished_report(report) as folder:
         with stage("reading costs"):
             hand_overs = _read(spark, folder, "hand_overs").where(F.col("lane") == lane_name)
-            until = _last_instant(hand_overs)
             options, incarnations = (_read(spark, folder, name) for name in ("options", "incarnations"))
-            lane = read_lane(lane_name, options, incarnations, until)
+            lane = read_lane(lane_name, options, incarnations, _summary(folder)[1])
             check_policy(lane)
             cells = [Cell(*row) for row in measured_cells(hand_overs).collect()]
             holders = [Holder(*row) for row in last_holders(hand_overs).collect()]
@@ -83,8 +78,19 @@ def make_plan(
         with stage("writing"):
             _write(spark, folder, lane, planned)
             facts = as_facts(planned)
-            write_plan(output, facts, plan_file(lane, planned, until))
+            write_plan(output, facts, plan_file(lane, planned, _last_instant(hand_overs)))
     return Outcome(lane.name, facts, lane.policy is not None)
+
+
+def _summary(folder: ReportFolder) -> tuple[dict[str, int], datetime | None]:
+    """How many hand-overs each lane has, and where the report's window ends."""
+    try:
+        told = json.loads((folder.path / SUMMARY).read_text())
+        counts = {name: int(facts["hand_overs"]) for name, facts in told["lanes"].items()}
+        until = told.get("window", {}).get("until")
+        return counts, datetime.fromisoformat(until) if until is not None else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise ConfigurationError(f"{folder.path / SUMMARY}: is damaged: run the pipeline again") from None
 
 
 def _read(spark: SparkSession, folder: ReportFolder, name: str) -> DataFrame:

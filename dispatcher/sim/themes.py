@@ -111,7 +111,8 @@ THEMES: Final = (
     Theme(
         name="operators", often=2,
         kinds=(
-            "rebalance", "reset_owners", "close_group", "evict", "leave_consumer", "cut_consumer",
+            "rebalance", "reset_owners", "apply_plan", "close_group", "evict", "leave_consumer",
+            "cut_consumer",
             "kill_leader", "kill_consumer",
         ),
         incidents=(3, 5, 8), redis_ms=(0, 10, 30),

@@ -124,7 +124,8 @@ def test_x2_the_shortest_queue_comes_first_where_nothing_is_grouped() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["rebalance", "groups.close", "groups.pin", "consumers.drain", "consumers.evict"]
+    "command",
+    ["rebalance", "rebalance.plan", "groups.close", "groups.pin", "consumers.drain", "consumers.evict"],
 )
 def test_x3_what_would_move_a_group_is_refused(command: str) -> None:
     clause("X-3", "are refused")

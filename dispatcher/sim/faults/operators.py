@@ -47,6 +47,26 @@ def reset_owners(faults: Faults, fault: Fault) -> bool:
 
 
 @fault(often=1)
+def apply_plan(faults: Faults, fault: Fault) -> bool:
+    """`rebalance --plan` with a plan that was true a moment ago, or for a group that nobody has; sent once or
+    twice."""
+    lane = faults.world.leader_lane()
+    groups = list(lane.state.groups.values()) if lane is not None else []
+    consumers = faults.world.scenario.consumers
+    moves: list[list[str | None]] = [["g99", None, consumers[0].consumer_id]]
+    for place, group in enumerate(groups):
+        owner = group.owner.id if group.owner is not None else None
+        target = consumers[(fault.target + place) % len(consumers)].consumer_id
+        moves.append([format_group(group.id), owner, target])
+    arguments = {
+        "moves": moves, "pause": (None, "lane")[fault.amount % 3 == 0], "dry_run": fault.target % 5 == 4,
+        "buckets": lane.state.options.buckets if lane is not None else None,
+    }  # fmt: skip
+    faults.after(fault.amount % 50, command, faults, fault, "rebalance.plan", arguments)
+    return True
+
+
+@fault(often=1)
 def close_group(faults: Faults, fault: Fault) -> bool:
     """`groups close`, sent once or twice."""
     return command(faults, fault, "groups.close", {"group": f"g{fault.amount % 3}"})
