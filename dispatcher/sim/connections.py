@@ -254,6 +254,7 @@ class BrokerConnection:
         quorum: bool,
         length_max: int = 0,
         dead_letter: tuple[str, str] | None = None,
+        stream: bool = False,
     ) -> None:
         """queue.declare: (name, ready messages, consumers)."""
         broker = self.broker
@@ -269,6 +270,7 @@ class BrokerConnection:
                 name, quorum=quorum, owner=self if exclusive else None, length_max=length_max,
                 dead_letter=dead_letter,
             )  # fmt: skip
+            queue.stream = stream
         broker.drop_expired(queue)
         self.down.send(Answer(token, (queue.name, queue.ready_count(), len(queue.consumers))))
 

@@ -18,7 +18,7 @@ from dispatcher.sim.checkers import Checker
 from dispatcher.sim.connections import BrokerConnection
 from dispatcher.sim.life import Life
 from dispatcher.sim.loop import Scheduler
-from dispatcher.sim.queues import REROUTED, TARGET, Queue, Stored, keeps_originals
+from dispatcher.sim.queues import REROUTED, TARGET, Queue, Stored, is_parking_queue, keeps_originals
 
 if TYPE_CHECKING:
     from dispatcher.sim.dispatchers import Facts
@@ -130,6 +130,7 @@ class History:
             life = self._of_body(message.body)
             life.parked[message] = None
             life.was_parked = True
+            life.handed += not is_parking_queue(self.names, queue.name)
             self.met["parked", queue.name] += 1
             self.note("broker", "parked", life.uid, queue.name)
         elif queue.name in (TARGET, REROUTED):

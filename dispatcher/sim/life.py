@@ -10,9 +10,9 @@ class Life:
 
     __slots__ = (
         "acked", "acked_places", "buried", "confirmed", "dead_reason", "done_by", "expired", "expires",
-        "failed", "fails", "fresh", "given_up", "group", "inbound", "kills", "last_place", "lost", "moved",
-        "parked", "place", "purges", "repeated", "risks", "settled", "starts", "stored", "twins", "uid",
-        "unsure", "was_parked",
+        "failed", "fails", "fresh", "given_up", "group", "handed", "inbound", "kills", "last_place", "lost",
+        "moved", "parked", "place", "purges", "repeated", "risks", "settled", "starts", "stored", "twins",
+        "uid", "unsure", "was_parked",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +45,7 @@ class Life:
         self.acked_places: set[int] = set()  # a killed broker may forget an ack, and get it again
         self.parked: dict[Stored, None] = {}  # copies in parking queues
         self.was_parked = False
+        self.handed = 0  # copies that hand-over consumers' queues got
         self.buried = 0  # copies in the dead queue
         self.dead_reason = ""
         self.given_up = False  # that it goes to the dead queue is committed

@@ -85,7 +85,7 @@ class SimLink:
                 return self._ask(
                     channel, BrokerConnection.declare, method.queue, method.passive, method.exclusive,
                     arguments.get("x-queue-type") == "quorum", arguments.get("x-max-length", 0),
-                    dead if None not in dead else None,
+                    dead if None not in dead else None, arguments.get("x-queue-type") == "stream",
                 )  # fmt: skip
             case commands.Basic.Consume():
                 return self._ask(

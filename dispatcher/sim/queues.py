@@ -99,6 +99,7 @@ class Queue:
         self.owner = owner  # of an exclusive queue: it ends with this connection
         self.length_max = length_max
         self.dead_letter: tuple[str, str] | None = None  # exchange and key for what is rejected
+        self.stream = False  # a log: a kill loses nothing but its end
         self.ready: deque[Stored] = deque()
         self.returned: deque[Stored] = deque()  # quorum: what came back is served first
         self.consumers: deque[QueueConsumer] = deque()
@@ -199,7 +200,7 @@ class Queue:
             elif message.synced:
                 kept.append(message)
             else:
-                cut = random.random() < 0.3 or (cut and not scattered)
+                cut = random.random() < 0.3 or (cut and (self.stream or not scattered))
                 (lost if cut else kept).append(message)
         log = self.ack_log
         if log and now_ms - log[-1][0] < IDLE_FLUSH_MS and random.random() < 0.7:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dispatcher.settings import RetrySettings
 from dispatcher.settings_parts import PlacementName, RebalanceSettings, SequenceCheck
 from dispatcher.settings_types import Chosen
+from dispatcher.sim.faults.kinds import Fault
 
 if TYPE_CHECKING:
     from dispatcher.sim.scenario import Scenario
@@ -25,8 +26,12 @@ _FAULTS: Final = frozenset({
     "leave_consumer", "kill_leader", "kill_dispatcher", "kill_host", "cut_leader", "freeze_leader",
     "late_commits", "late_event", "clock_jump", "kill_at_publish", "cut_at_publish", "kill_before_commit",
     "kill_after_commit", "cut_redis_before_commit", "cut_redis_after_commit", "slow_redis", "slow_link",
-    "pause_group", "pause_lane", "restart_redis", "alarm", "reload", "repeat_control", *WITHOUT_ORDER,
+    "pause_group", "pause_lane", "restart_redis", "alarm", "reload", "repeat_control", "purge_group",
+    "move_group", "reroute_group", "refuse_target", "delete_target", *WITHOUT_ORDER,
 })  # fmt: skip
+#: What operators do with what waits, in so many of these seeds more often than drawn for all.
+_OPERATIONS: Final = ("purge_group", "purge_group", "move_group", "reroute_group")
+_WITH_OPERATIONS: Final = 0.5
 #: Of those that make up for what was drawn and can't be: most of all, readers come and go.
 _INSTEAD: Final = ("kill_consumer", "cut_consumer", "kill_consumer", "kill_leader", "kill_at_publish")
 #: What a lane that hands over refuses, as it is when nothing is said.
@@ -57,7 +62,18 @@ def with_readers(random: Random, scenario: Scenario) -> Scenario:
         fault if fault.kind in _FAULTS else fault._replace(kind=random.choice(_INSTEAD))
         for fault in scenario.faults
     )
+    if random.random() < _WITH_OPERATIONS and scenario.faults:
+        faults = tuple(sorted(faults + _operations(random, scenario.faults)))
     return replace(
         scenario, policy=policy, options=options, group_maps=(Chosen("exact"),), messages=messages,
         consumers=consumers, faults=faults, hands_over=True,
     )  # fmt: skip
+
+
+def _operations(random: Random, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """Some of them, in the time in which everything else goes wrong."""
+    last_ms, drawn = max(1_000, *(fault.at_ms for fault in faults)), random.randrange
+    return tuple(
+        Fault(drawn(last_ms), random.choice(_OPERATIONS), drawn(60), drawn(10_000), patient=True)
+        for _ in range(random.choice((1, 2, 4)))
+    )

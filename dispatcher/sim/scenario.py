@@ -16,6 +16,7 @@ from dispatcher.settings import RetrySettings
 from dispatcher.settings_parts import (
     DedupSettings,
     ExhaustedAct,
+    HistorySettings,
     OverdueAct,
     PauseName,
     PlacementName,
@@ -52,6 +53,8 @@ SPAN_MS_MIN: Final = 1_000
 WORK_MS_MAX: Final = 300
 #: Of a lane that drops repeated messages: no run is longer.
 WINDOW_MS: Final = 3_600_000
+#: Of the lanes that keep what comes in.
+HISTORY_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,9 @@ OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
         on_exhausted=(
             ExhaustedAct.PARK if policy != "concurrent" and random.random() < 0.25 else ExhaustedAct.SKIP
         ),
+    ),
+    "history": lambda random, _: (
+        HistorySettings(max_age=WINDOW_MS) if random.random() < HISTORY_SHARE else None
     ),
     "heartbeat_ms": lambda random, _: random.choice((300, 1_000, 2_000, 2_000)),
 }  # fmt: skip

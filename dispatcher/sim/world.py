@@ -91,6 +91,7 @@ class World:
         from dispatcher.sim.checkers.deaths import Deaths
         from dispatcher.sim.checkers.duplicates import Duplicates
         from dispatcher.sim.checkers.fence import Fence
+        from dispatcher.sim.checkers.kept import Kept
         from dispatcher.sim.checkers.limits import LimitsChecker
         from dispatcher.sim.checkers.liveness import Liveness
         from dispatcher.sim.checkers.loss import Loss
@@ -107,11 +108,12 @@ class World:
 
         kinds: tuple[type[Checker], ...] = (
             Loss, Duplicates, Order, Overlap, Share, LimitsChecker, Fence, Deaths, Bounds, Poison, Said,
-            OperationsChecker, MovesChecker, Replies, Sequence,
+            OperationsChecker, MovesChecker, Replies, Sequence, Kept,
         )  # fmt: skip
         self.liveness, self.readings = Liveness(self), Readings(self)
         if self.scenario.hands_over:  # what is promised there, and nobody says when a message is settled
-            return [Loss(self), Fence(self), Bounds(self), Replies(self), self.readings, self.liveness]
+            kinds = (Loss, Fence, Bounds, Replies, OperationsChecker, MovesChecker, Kept)
+            return [*(kind(self) for kind in kinds), self.readings, self.liveness]
         return [*(kind(self) for kind in kinds), self.liveness]
 
     def declare_targets(self) -> None:

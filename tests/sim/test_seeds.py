@@ -46,7 +46,8 @@ def _expected() -> set[tuple[str, str]]:
         *(("struck", kind) for kind in KINDS), *(("refused", kind) for kind in REFUSALS),
         *(("theme", theme.name) for theme in THEMES), *(("redis", answer) for answer in REDIS),
         *(("broker", what) for what in BROKER), *(("leads", how) for how in LEADS),
-        *(("logs", event) for event in LOGS), *(("core", counter) for counter in CORE),
+        *(("kept", how) for how in ("first", "again")), *(("logs", event) for event in LOGS),
+        *(("core", counter) for counter in CORE),
     }  # fmt: skip
 
 

@@ -93,7 +93,7 @@ class OperationsChecker(Checker):
             group = self.world.ordered_group(life.group)
             if group is None or lane.state.group_map.key(group) != operation.group.id:
                 continue
-            if not (life.over or life.given_up or life.expired or life.expires or life.acked):
+            if not (life.over or life.given_up or life.expired or life.expires or life.acked or life.handed):
                 decision.left.add(uid)
 
     def left(self, life: Life, uuid: str) -> None:

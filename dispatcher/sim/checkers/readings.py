@@ -56,6 +56,8 @@ class Readings(Checker):
                 self.violate(f"{reader} gets {life} again, and nobody was in trouble")
             return
         self._begun.add(life.uid)
+        if life.purges and life.uid not in self._excused and not history.excused:
+            self.violate(f"{reader} begins {life}, which an operator has taken out")
         group = self.world.ordered_group(life.group)
         if group is not None and self._has_order and life.uid not in self._excused:
             self._check_order(reader, life, (group, life.inbound))

@@ -26,6 +26,7 @@ def nack(faults: Faults, fault: Fault) -> bool:
     broker, names = faults.world.broker, faults.world.names
     queues = [queue.name for queue in broker.queues.values() if queue.owner is not None]
     queues += [names.dead, names.control, *(name for name in broker.queues if is_parking_queue(names, name))]
+    queues += [queue.name for queue in broker.queues.values() if queue.stream]
     broker.nack_next[queues[fault.target % len(queues)]] = 1 + fault.amount % 3
     return False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.core.effects import Dispatched
-from dispatcher.core.events import CopiesStored, HandedOn
+from dispatcher.core.events import CopiesStored, HandedOn, MessageLeft
 from dispatcher.core.hand_over_effects import HandOn
 from tests.sim.plants.planting import planted
 
@@ -52,3 +52,34 @@ def settled_before_it_is_stored(lane: Any, session: Any, store: Any) -> None:
         return effects
 
     lane.state.take_effects = hasty
+
+
+@planted("operations", seed=176)
+def what_was_confirmed_before_is_left_out(lane: Any, session: Any, store: Any) -> None:
+    """Where a lane hands over an operation does not wait for its markers."""
+    operations = lane._operations
+    if lane.state.options.handover:
+        operations._raise_barrier = lambda operation: operation.awaited.clear()
+
+
+@planted("moves", seed=109)
+def gone_from_a_reading_lane_before_it_is_confirmed(lane: Any, session: Any, store: Any) -> None:
+    """Where a lane hands over, what is sent elsewhere counts as gone when it is sent."""
+    departures = lane._operations._departures
+    send = departures._send
+
+    def hasty(operation: Any, message: Any) -> None:
+        send(operation, message)
+        departures.left(operation, MessageLeft(operation.uuid, message))
+
+    if lane.state.options.handover:
+        departures._send = hasty
+
+
+@planted("operations", seed=100)
+def purged_and_handed_over(lane: Any, session: Any, store: Any) -> None:
+    """Where a lane hands over, the first message of what is purged goes on all the same."""
+    operations = lane._operations
+    purge = operations._purge
+    if lane.state.options.handover:
+        operations._purge = lambda group, scope: purge(group, scope[1:])
