@@ -9,6 +9,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -55,6 +56,41 @@ def write_report(
     summary = _summary([*busy, "idle"], verdict, violations, unknown)
     (folder / "summary.json").write_text(json.dumps(summary))
     return folder
+
+
+def add_advice(folder: Path) -> None:
+    """As `pipeline advise` does: one option with numbers, one without, and a scenario that can't keep up."""
+    rows = [_scenario("consumers", str(2**power), 2.0**power, 90_000.0 / 4**power if power else None)
+            for power in range(7)]  # fmt: skip
+    rows += [_scenario("policy", value, None, 1_000.0) for value in ("exclusive", "<policy>")]
+    write_table(folder, "advise", rows)
+
+
+def add_plan(folder: Path, groups: tuple[str, ...] = HOSTILE) -> None:
+    """As `pipeline plan` does: every second group moves, the last one had nobody."""
+    rows: list[dict[str, Any]] = [
+        {
+            "group": name, "from_consumer": "consumer-<0>" if number < len(groups) - 1 else None,
+            "to_consumer": f"consumer-<{number % 2}>", "cost_us": 5_000_000 - number, "messages": 10,
+            "moves": number % 2 == 1 or number == len(groups) - 1,
+        }
+        for number, name in enumerate(groups)
+    ]  # fmt: skip
+    place = folder / "plan" / f"lane={quote(LANE, safe='')}"
+    place.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(rows), place / "part-0.parquet")
+
+
+def _scenario(option: str, value: str, number: float | None, wait_us: float | None) -> dict[str, Any]:
+    names = [f"wait_{each}_us" for each in ("p50", "p95", "p99", "p99_low", "p99_high")]
+    names += ["dispatch_p50_us", "dispatch_p99_us", "total_p99_us", "queue_p99_us"]
+    waits = dict.fromkeys(names, wait_us)
+    return {
+        "lane": LANE, "option": option, "value": value, "number": number, **waits,
+        "utilisation": 1.0 if wait_us is None else 0.4, "throughput_per_s": 10.0, "waiting_max": 4,
+        "is_overloaded": wait_us is None, "is_current": value in ("4", "exclusive"),
+        "is_recommended": value == "16",
+    }  # fmt: skip
 
 
 def write_table(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from dispatcher.cli import app
 from tests.page.browser import Browser, ensure_chromium, open_browser
-from tests.page.reports import HOSTILE, LANE, write_report
+from tests.page.reports import HOSTILE, LANE, add_advice, add_plan, write_report
 
 #: WCAG 2.2, 1.4.3: of text that isn't large.
 CONTRAST_MIN = 4.5
@@ -45,7 +45,7 @@ PICTURES = """
 return [...document.querySelectorAll("svg.chart")].map(chart => ({
   title: chart.querySelector("title").textContent, words: chart.querySelector("desc").textContent,
   named: chart.getAttribute("aria-labelledby").split(" ").every(id => chart.querySelector("#" + id)),
-  sizes: [...chart.querySelectorAll(".line, .bar, .area, .missing")].map(shape => {
+  sizes: [...chart.querySelectorAll(".line, .bar, .area, .missing, .point")].map(shape => {
     const box = shape.getBoundingClientRect();
     const around = chart.getBoundingClientRect();
     return [box.width, box.height, box.left >= around.left - 2 && box.right <= around.right + 2];
@@ -68,6 +68,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     report = write_report(
         tmp_path_factory.mktemp("page") / "report", verdict="violated", violations=3, unknown=3, gaps=1
     )
+    add_advice(report)
+    add_plan(report)
     result = CliRunner().invoke(app, ["pipeline", "report", "--report", str(report)])
     assert result.exit_code == 0, result.output
     return report / "report.html"
@@ -109,19 +111,26 @@ def test_the_pictures_are_drawn_and_told_in_words(browser: Browser, page: Path) 
         browser.open(page, **size)
         pictures = browser.ask(PICTURES)
         titles = [each["title"] for each in pictures]
-        assert titles == ["Hand-overs a second", "Wait", "Commit", "Confirm", "Process"]
+        assert titles == [
+            "Hand-overs a second",
+            "Wait",
+            "Commit",
+            "Confirm",
+            "Process",
+            "Wait over consumers",
+        ]
         for picture in pictures:
             assert picture["named"]
             assert picture["words"]
             assert picture["letters"] >= 9
-            assert len(picture["sizes"]) >= 3
+            assert len(picture["sizes"]) >= 2
             assert all(
                 width > 0 and height > 0 and is_inside for width, height, is_inside in picture["sizes"]
             )
     bars = browser.ask(
         "return [...document.querySelectorAll('.share .got')].map(e => e.getBoundingClientRect().width)"
     )
-    assert len(bars) == len(HOSTILE) + 2
+    assert len(bars) == len(HOSTILE) + 2 + 2
     assert all(width > 0 for width in bars)
 
 

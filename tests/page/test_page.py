@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dispatcher.cli import app
-from tests.page.reports import HOSTILE, LANE, write_report
+from tests.page.reports import HOSTILE, LANE, add_advice, add_plan, write_report
 
 #: Of the page, whatever the ledger has (docs/pipeline.md).
 PAGE_BYTES_MAX = 3 << 20
@@ -47,7 +47,7 @@ def test_names_are_text(tmp_path: Path) -> None:
 def test_the_verdict_is_the_first_thing_with_its_evidence(tmp_path: Path) -> None:
     text = page(write_report(tmp_path / "violated", verdict="violated", violations=60, unknown=3, gaps=1))
     assert text.index("Order was violated") < text.index("<main>")
-    assert text.count('<summary><span class="violated">order</span>') == 50
+    assert text.count('<details class="broken"') == 50
     assert "10 more are in the table <code>violations</code>" in text
     assert "VIOLATED in 60 groups (kept in 3, unknown for 3)" in text
     for fact in ("a number &lt;s&gt;is missing", "something &lt;u&gt;no_end", "is empty", "a &lt;remark&gt;"):
@@ -78,6 +78,24 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     ):  # fmt: skip
         assert sentence in idle
         assert sentence not in text[: text.index('Lane <bdi class="name">idle')]
+
+
+def test_what_was_added_to_a_report_is_shown(tmp_path: Path) -> None:
+    report = write_report(tmp_path / "report")
+    assert "<code>dispatcher pipeline advise</code> adds that" in page(report)
+    assert "<code>dispatcher pipeline plan</code> adds that" in page(report)
+    add_advice(report)
+    add_plan(report)
+    text = page(report)
+    busy = text[: text.index('Lane <bdi class="name">idle')]
+    assert "adds that" not in busy
+    assert "grows without bound" in busy
+    assert "expected wait over consumers, 1 to 64; 4 is now; 16 is recommended" in busy
+    assert '<circle class="point recommended"' in busy
+    assert "&lt;policy&gt;" in busy
+    assert "3 of 7 groups move to another consumer, and 1 that nobody owns get one." in busy
+    assert "The 4 moves with most work" in busy
+    assert "<policy>" not in text
 
 
 def test_a_page_stays_small(tmp_path: Path) -> None:

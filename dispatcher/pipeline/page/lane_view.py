@@ -9,6 +9,7 @@ from typing import Final
 from dispatcher.pipeline.page import wording
 from dispatcher.pipeline.page.charts import Chart, Timeline, durations_over_time, heat, rate_over_time
 from dispatcher.pipeline.page.source import Row, Source, equals
+from dispatcher.pipeline.page.what_if_view import PlanView, Sweep, plan_view, sweeps
 
 GROUPS_SHOWN: Final = 20
 CONSUMERS_SHOWN: Final = 12
@@ -58,6 +59,8 @@ class LaneView:
     consumers: list[Row] = field(default_factory=list)
     consumers_count: int = 0
     costs: list[Row] = field(default_factory=list)
+    sweeps: list[Sweep] = field(default_factory=list)
+    plan: PlanView | None = None
 
 
 def lane_view(source: Source, name: str, number: int) -> LaneView:
@@ -76,6 +79,7 @@ def lane_view(source: Source, name: str, number: int) -> LaneView:
     view.costs = sorted(
         source.rows("cost_model", (), of_lane), key=lambda row: (row["inbound"], row["size_below"])
     )[:ROWS_SHOWN]
+    view.sweeps, view.plan = sweeps(source, name, view.key), plan_view(source, name)
     return view
 
 

@@ -48,30 +48,40 @@ class Source:
             return head.to_pylist(), table.count_rows(filter=where)
 
     def counted(self, name: str, by: Sequence[str], where: Any) -> Counter[tuple[Any, ...]]:
-        """How many rows have which values, without more than a part of the table in memory."""
-        found: Counter[tuple[Any, ...]] = Counter()
-        table = self._dataset(name)
-        if table is None:
-            return found
-        with self._clear_errors(name):
-            for batch in table.to_batches(columns=list(by), filter=where):
-                if batch.num_rows:
-                    part = pa.Table.from_batches([batch]).group_by(list(by)).aggregate([([], "count_all")])
-                    for row in part.to_pylist():
-                        found[tuple(row[each] for each in by)] += row["count_all"]
-        return found
+        """How many rows have which values."""
+        found = self.summed(name, by, (), where)
+        return Counter({tuple(row[each] for each in by): row["rows"] for row in found})
 
-    def summed(self, name: str, by: Sequence[str], sums: Sequence[str]) -> list[Row]:
-        """Sums of columns by others."""
-        columns = [*by, *sums]
-        found = self._table(name, columns)
-        if found is None:
-            return []
-        grouped = found.group_by(list(by)).aggregate([(each, "sum") for each in sums])
-        return [
-            {each: row[each] for each in by} | {each: row[f"{each}_sum"] for each in sums}
-            for row in grouped.to_pylist()
-        ]
+    def summed(self, name: str, by: Sequence[str], sums: Sequence[str], where: Any = None) -> list[Row]:
+        """Sums of columns by others, and how many `rows` they are of; only a part of the table is in memory
+        at a time."""
+        found: dict[tuple[Any, ...], Row] = {}
+        wanted = [([], "count_all"), *((each, "sum") for each in sums)]
+        for part in self._parts(name, [*by, *sums], where):
+            for row in part.group_by(list(by)).aggregate(wanted).to_pylist():
+                key = tuple(row[each] for each in by)
+                nothing = dict(zip(by, key, strict=True)) | dict.fromkeys(("rows", *sums), 0)
+                total = found.setdefault(key, nothing)
+                total["rows"] += row["count_all"]
+                for each in sums:
+                    total[each] += row[f"{each}_sum"] or 0
+        return list(found.values())
+
+    def highest(self, name: str, by: str, count: int, where: Any = None) -> list[Row]:
+        """The rows with the highest values of a column."""
+        best: pa.Table | None = None
+        for part in self._parts(name, None, where):
+            both = part if best is None else pa.concat_tables([best, part])
+            best = both.take(pc.select_k_unstable(both, count, sort_keys=[(by, "descending")]))
+        return best.to_pylist() if best is not None else []
+
+    def _parts(self, name: str, columns: list[str] | None, where: Any) -> Iterator[pa.Table]:
+        table = self._dataset(name)
+        if table is not None:
+            with self._clear_errors(name):
+                for batch in table.to_batches(columns=columns, filter=where):
+                    if batch.num_rows:
+                        yield pa.Table.from_batches([batch])
 
     def _table(self, name: str, columns: Sequence[str] = (), where: Any = None) -> pa.Table | None:
         table = self._dataset(name)

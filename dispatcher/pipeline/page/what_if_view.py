@@ -1,0 +1,115 @@
+"""What other options would do (`pipeline advise`), as curves, and the planned moves (`pipeline plan`)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow.compute as pc
+
+from dispatcher.pipeline.page import wording
+from dispatcher.pipeline.page.charts import Chart, durations_by_number
+from dispatcher.pipeline.page.source import Row, Source, equals
+
+#: Of one option, and how many options.
+SCENARIOS_SHOWN: Final = 40
+OPTIONS_SHOWN: Final = 8
+MOVES_SHOWN: Final = 20
+CONSUMERS_SHOWN: Final = 40
+_FIRST: Final = ("consumers", "prefetch", "buckets", "policy", "weights")
+UNBOUNDED: Final = "grows without bound"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One option with the values that were tried."""
+
+    option: str
+    chart: Chart | None  # where the values are numbers
+    rows: list[Row]
+    left_out: int
+
+
+@dataclass(frozen=True)
+class PlanView:
+    """Of a lane: `consumers` with their work now and as planned, the costliest moves, how many there are."""
+
+    consumers: list[Row]
+    moves: list[Row]
+    moved: int
+    given: int
+    groups: int
+
+
+def sweeps(source: Source, lane: str, key: str) -> list[Sweep]:
+    """Raises ConfigurationError."""
+    by_option: dict[str, list[Row]] = defaultdict(list)
+    for row in source.rows("advise", (), equals("lane", lane)):
+        by_option[row["option"]].append(row)
+    order = sorted(by_option, key=lambda each: (_FIRST.index(each) if each in _FIRST else len(_FIRST), each))
+    return [_sweep(option, by_option[option], key) for option in order[:OPTIONS_SHOWN]]
+
+
+def _sweep(option: str, rows: list[Row], key: str) -> Sweep:
+    is_number = all(row["number"] is not None for row in rows if row["value"] != "exact")
+    if is_number:
+        rows = sorted(rows, key=lambda row: (row["number"] is None, row["number"]))
+    shown = rows[:SCENARIOS_SHOWN]
+    numbered = [row for row in shown if row["number"]]
+    chart = _chart(option, numbered, key) if is_number and len(numbered) > 1 else None
+    return Sweep(option, chart, [_told(row) for row in shown], len(rows) - len(shown))
+
+
+def _told(row: Row) -> Row:
+    is_known = row["wait_p99_us"] is not None
+    return {
+        "value": row["value"],
+        "p50": wording.duration(row["wait_p50_us"]),
+        "p99": wording.duration(row["wait_p99_us"]) if is_known else UNBOUNDED,
+        "utilisation": row["utilisation"],
+        "marks": _marks(row),
+    }
+
+
+def _marks(row: Row) -> str:
+    return ", ".join(
+        word for word, is_so in (("now", row["is_current"]), ("recommended", row["is_recommended"])) if is_so
+    )
+
+
+def _chart(option: str, rows: list[Row], key: str) -> Chart | None:
+    series = {name: [row[f"wait_{name}_us"] for row in rows] for name in ("p50", "p99")}
+    marks = {
+        place: ("recommended" if row["is_recommended"] else "current", f"{row['value']}: {_marks(row)}")
+        for place, row in enumerate(rows) if _marks(row)
+    }  # fmt: skip
+    chosen = [f"{row['value']} is {_marks(row)}" for row in rows if _marks(row)]
+    words = "; ".join([f"expected wait over {option}, {rows[0]['value']} to {rows[-1]['value']}", *chosen])
+    numbers = [float(row["number"]) for row in rows]
+    return durations_by_number(f"{key}-if-{option}", f"Wait over {option}", words, numbers, series, marks)
+
+
+def plan_view(source: Source, lane: str) -> PlanView | None:
+    """None where nobody has planned. Raises ConfigurationError."""
+    of_lane = equals("lane", lane)
+    columns = ("from_consumer", "to_consumer", "moves")
+    sums = source.summed("plan", columns, ("cost_us", "messages"), of_lane)
+    if not sums:
+        return None
+    work: dict[str | None, Row] = defaultdict(lambda: dict.fromkeys(("now", "planned"), 0) | dict.fromkeys(
+        ("groups_now", "groups_planned"), 0))  # fmt: skip
+    for row in sums:
+        for side, name in (("now", row["from_consumer"]), ("planned", row["to_consumer"])):
+            work[name][side] += row["cost_us"]
+            work[name][f"groups_{side}"] += row["rows"]
+    most = max(max(row["now"], row["planned"]) for row in work.values()) or 1
+    named = [{"consumer": name, "most": most, **row} for name, row in work.items() if name is not None]
+    is_move = of_lane & pc.field("moves")
+    return PlanView(
+        consumers=sorted(named, key=lambda row: (-row["now"], row["consumer"]))[:CONSUMERS_SHOWN],
+        moves=source.highest("plan", "cost_us", MOVES_SHOWN, is_move),
+        moved=sum(row["rows"] for row in sums if row["moves"] and row["from_consumer"] is not None),
+        given=sum(row["rows"] for row in sums if row["moves"] and row["from_consumer"] is None),
+        groups=sum(row["rows"] for row in sums),
+    )
