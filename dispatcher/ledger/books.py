@@ -5,6 +5,7 @@ A store that is slow or full stops this process only.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -13,6 +14,7 @@ from dispatcher.ledger.beginning import Beginning
 from dispatcher.ledger.files import BYTES_PER_ROW, FileWriter, day_of
 from dispatcher.ledger.retention import Retention
 from dispatcher.ledger.rows import columns
+from dispatcher.ledger.schema import ENDED, NO_ROOM
 from dispatcher.ledger.store import FAILURES, Store, first_line
 from dispatcher.ledger.tracker import Tracker
 from dispatcher.ledger.wire import Decoder
@@ -21,8 +23,12 @@ from dispatcher.settings_parts import LedgerSettings
 #: Records are made into columns so many at a time.
 ROWS_PER_BATCH: Final = 2_000
 
-#: What the dispatcher must know: lane, records written, records lost, why (empty: none were).
-Report = tuple[str, int, int, str]
+#: What the dispatcher must know: lane, records written, records lost, why (empty: none were), and when a file
+#: was written the leadership's number with the last record, the messages noted and the time there.
+Report = tuple[str, int, int, str, tuple[int, int, int, int] | None]
+#: What a note has behind which the beginning is in other files: the last record there, since when there is
+#: nothing, now, and how many messages' notes were lost.
+Again = tuple[int, int, int, int]
 
 
 class Book:
@@ -31,15 +37,28 @@ class Book:
     def __init__(self, beginning: Beginning, store: Store, decoder: Decoder) -> None:
         self.lane = beginning.lane
         self.is_over = False
+        self.noted = 0
+        self.until_us = beginning.time_us  # of the last note
         self._decoder = decoder
         self._tracker = Tracker(beginning)
         self.file = FileWriter(
             store, lane=beginning.lane, writer=beginning.writer, lane_epoch=beginning.lane_epoch
         )
 
-    def note(self, act: str, arguments: tuple[Any, ...]) -> None:
+    def begin_again(self, store: Store, beginning: Beginning, again: Again) -> None:
+        """The process that wrote before is gone, with all that it had in no file."""
+        ordinal, since_us, self.until_us, count = again
+        with contextlib.suppress(*FAILURES):  # else the dispatcher knows nearly as much
+            ordinal = max(ordinal, store.last_ordinal(beginning.writer))
+        if ordinal:
+            self._tracker.rows.clear()  # its start is there
+            self.file.leave_out(ordinal, count)
+        self._tracker.lost(since_us, self.until_us, count, beginning.consumers, ENDED)
+
+    def note(self, act: str, arguments: tuple[Any, ...], noted: int) -> None:
         """Take in a note, as `Bookkeeper` wrote it."""
-        tracker, decoder = self._tracker, self._decoder
+        tracker, decoder, self.noted = self._tracker, self._decoder, noted
+        self.until_us = arguments[1] if act in ("decided", "lost") else arguments[0]
         match act:
             case "arrived":
                 tracker.arrived(arguments[0], decoder.arrivals(*arguments))
@@ -55,7 +74,7 @@ class Book:
             case "lost":
                 decoder.forget()
                 since_us, until_us, count, known = arguments
-                tracker.lost(since_us, until_us, count, decoder.in_hand(known))
+                tracker.lost(since_us, until_us, count, decoder.in_hand(known), NO_ROOM)
             case "end":
                 self.gather(arguments[0])
                 tracker.end(*arguments)
@@ -94,16 +113,21 @@ class Books:
         self._retention = Retention(store, settings)
         self._books: dict[int, Book] = {}
 
-    def note(self, number: int, act: str, arguments: tuple[Any, ...]) -> None:
-        """Take in a note."""
+    def note(self, number: int, act: str, arguments: tuple[Any, ...], noted: int) -> None:
+        """Take in a note; one from before this process began says nothing to it."""
         if act == "begin":
-            beginning = Beginning(*arguments[0])
-            decoder = Decoder(beginning.lane_epoch)
-            beginning = beginning._replace(consumers=decoder.in_hand(arguments[1]))
-            self._books[number] = Book(beginning, self._store, decoder)
+            known, in_hand, again = arguments
+            decoder = Decoder(known[3])
+            beginning = Beginning(*known)._replace(consumers=decoder.in_hand(in_hand))
+            book = self._books[number] = Book(beginning, self._store, decoder)
+            if again is not None:
+                book.begin_again(self._store, beginning, again)
+                book.noted = noted
+            return
+        if number not in self._books:
             return
         book = self._books[number]
-        book.note(act, arguments)
+        book.note(act, arguments, noted)
         if book.waiting >= ROWS_PER_BATCH:
             self._gather(number)
 
@@ -141,9 +165,10 @@ class Books:
         try:
             self._retention.added(book.file.close())
         except FAILURES as problem:
-            self._report((book.lane, 0, count, first_line(problem)))
+            self._report((book.lane, 0, count, first_line(problem), None))
         else:
-            self._report((book.lane, count, 0, ""))
+            reached = (number, book.file.last, book.noted, book.until_us)
+            self._report((book.lane, count, 0, "", reached))
         if book.is_over:
             del self._books[number]
 

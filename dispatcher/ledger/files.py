@@ -31,6 +31,15 @@ class FileWriter:
         self.begun_us: int | None = None
         self.rows = 0
 
+    @property
+    def last(self) -> int:
+        """The number of the latest record."""
+        return self._next - 1
+
+    def leave_out(self, last: int, count: int) -> None:
+        """Records up to that number are in other files, and so many behind them in none."""
+        self._next = last + max(1, count) + 1
+
     def add(self, columns: list[pa.Array], now_us: int) -> None:
         """Gather records by their columns."""
         if self.begun_us is None:

@@ -12,7 +12,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.lane import Lane
@@ -27,6 +27,14 @@ from dispatcher.ledger.recorder import Recorder
 SAMPLE_US: Final = 1_000_000
 
 
+class Reached(NamedTuple):
+    """What of a leadership is in files."""
+
+    ordinal: int  # of its last record there
+    noted: int  # messages that its keeper had noted by then
+    until_us: int
+
+
 class Notes:
     """A queue of notes, of so many bytes at most, from the event loop to a thread.
 
@@ -39,13 +47,15 @@ class Notes:
         self._added = 0  # bytes, by the event loop
         self._taken = 0  # by the thread
         self._closed = False
+        self.process = 1  # the how manieth process takes them
 
     def has_room(self) -> bool:
         return not self._closed and self._added - self._taken < self._bytes_max
 
-    def add(self, book: int, act: str, arguments: tuple[Any, ...]) -> None:
-        """What one leadership (by its number) has to say. Raises ValueError for what isn't plain."""
-        note = marshal.dumps((book, act, arguments), VERSION)
+    def add(self, book: int, act: str, arguments: tuple[Any, ...], noted: int) -> None:
+        """What one leadership (by its number) has to say, that has noted so many messages with it. Raises
+        ValueError for what isn't plain."""
+        note = marshal.dumps((book, act, arguments, noted), VERSION)
         self._added += len(note)
         self._queue.append(note)
 
@@ -62,8 +72,15 @@ class Notes:
         self._taken += sum(map(len, notes))
 
     def close(self) -> None:
-        """There is room for nothing any more."""
+        """There is room for nothing any more, unless another process comes."""
         self._closed = True
+
+    def open_again(self) -> None:
+        """Another process takes them, which knows nothing of what was noted before."""
+        self._queue.clear()
+        self._taken = self._added
+        self.process += 1
+        self._closed = False
 
 
 class Bookkeeper(Recorder):
@@ -78,11 +95,16 @@ class Bookkeeper(Recorder):
         notes: Notes,
         now_us: Callable[[], int],
         count_dropped: Callable[[int], None],
+        reached: Callable[[int], Reached | None] = lambda book: None,
     ) -> None:
         self._name, self._host, self._notes = lane, host, notes
         self._book = next(self._numbers)
         self.now_us = now_us  # type: ignore[method-assign]
         self._count_dropped = count_dropped
+        self._reached = reached
+        self._process = notes.process
+        self._noted = 0  # messages, each as often as it was noted
+        self._counted_lost = (0, 0)  # of what was noted behind that many, and is in no file
         self._lane: Lane | None = None
         self._ended = False
         self._returned: list[tuple[int, Message]] = []  # what recovery may know: looked at after its step
@@ -94,13 +116,13 @@ class Bookkeeper(Recorder):
     def began(self, lane: Lane, snapshot: Snapshot) -> None:
         self._lane, state = lane, lane.state
         options, policy = state.options, state.policy
-        beginning = Beginning(
+        beginning = self._beginning = Beginning(
             self.now_us(), f"{state.lane_epoch}-{uuid.uuid4().hex[:8]}", self._name, state.lane_epoch,
             self._host, former_epoch(snapshot), state.is_paused, options_shown(options),
             options.parking_queues, state.stops_failed or not policy.keeps_owner, [],
         )  # fmt: skip
-        known = wire.encode_in_hand(in_hand(lane))
-        self._notes.add(self._book, "begin", (tuple(beginning), known))
+        self._process = self._notes.process
+        self._notes.add(self._book, "begin", (tuple(beginning), self._known(), None), 0)
 
     def changed(self, options: LaneOptions) -> None:
         self._add("changed", (self.now_us(), options_shown(options)), 1)
@@ -136,11 +158,11 @@ class Bookkeeper(Recorder):
             self._add("confirmed", (self.now_us(), copies), len(copies))
 
     def ended(self, reason: str | None) -> None:
-        if self._lane is not None and not self._ended:
-            if self._dropped:
-                self._resume()
-            self._notes.add(self._book, "end", (self.now_us(), reason))
-            self._ended = True
+        if self._lane is None or self._ended:
+            return
+        self._go_on()
+        self._notes.add(self._book, "end", (self.now_us(), reason), self._noted)
+        self._ended = True
 
     def _add(self, act: str, arguments: tuple[Any, ...], messages: int) -> None:
         if self._lane is None or self._ended:
@@ -148,10 +170,10 @@ class Bookkeeper(Recorder):
         if not self._notes.has_room():
             self._lose(messages)
             return
-        if self._dropped:
-            self._resume()
+        self._go_on()
+        self._noted += messages
         try:
-            self._notes.add(self._book, act, arguments)
+            self._notes.add(self._book, act, arguments, self._noted)
         except ValueError:  # a bug of ours, over which no message may wait
             self._lose(messages)
 
@@ -161,12 +183,30 @@ class Bookkeeper(Recorder):
         self._dropped += messages
         self._count_dropped(messages)
 
-    def _resume(self) -> None:
+    def _known(self) -> list[Any]:
         assert self._lane is not None
-        known = wire.encode_in_hand(in_hand(self._lane))
-        arguments = (self._dropped_since_us, self.now_us(), self._dropped, known)
-        self._notes.add(self._book, "lost", arguments)
+        return wire.encode_in_hand(in_hand(self._lane))
+
+    def _go_on(self) -> None:
+        """Say first what is missing, if anything is."""
+        if self._process != self._notes.process:
+            self._begin_again()
+        elif self._dropped:
+            arguments = (self._dropped_since_us, self.now_us(), self._dropped, self._known())
+            self._notes.add(self._book, "lost", arguments, self._noted)
         self._dropped = self._dropped_since_us = 0
+
+    def _begin_again(self) -> None:
+        """Another process writes: whatever is in no file has come to nothing."""
+        self._process = self._notes.process
+        ordinal, noted, since_us = self._reached(self._book) or Reached(0, 0, self._beginning.time_us)
+        lost = self._noted - noted
+        behind, counted = self._counted_lost
+        self._count_dropped(lost - (counted if behind == noted else 0))
+        self._counted_lost = noted, lost
+        again = (ordinal, since_us, self.now_us(), lost + self._dropped)
+        arguments = (tuple(self._beginning), self._known(), again)
+        self._notes.add(self._book, "begin", arguments, self._noted)
 
     def _sample(self, now_us: int) -> None:
         assert self._lane is not None

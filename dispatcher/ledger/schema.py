@@ -106,6 +106,12 @@ class Event(StrEnum):
 HAND_OVER_ENDS: Final = frozenset({Event.SETTLED, Event.FAILED, Event.TAKEN_BACK})
 
 
+#: Why notes of messages were dropped, so that anything may have happened meanwhile: the process that writes
+#: could not keep up, or it ended, with all that it had in no file.
+NO_ROOM: Final = "no room"
+ENDED: Final = "ended"
+
+
 class WaitCause(StrEnum):
     """What a message waited for last before it was handed over."""
 

@@ -17,7 +17,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.ledger.schema import COLUMNS, FILE_SUFFIX, Kind
+from dispatcher.ledger.schema import COLUMNS, FILE_SUFFIX, METADATA_PREFIX, Kind
 
 #: The distinct values of these are few, or come in runs.
 _DICTIONARY: Final = [column.name for column in COLUMNS if column.kind is Kind.TEXT]
@@ -106,6 +106,15 @@ class Store:
                 whole = not info.base_name.startswith(".")
                 found.append(StoredFile(info.path, info.size, info.mtime_ns / 1e9, whole))
         return sorted(found, key=lambda file: (file.written_at_s, file.path))
+
+    def last_ordinal(self, writer: str) -> int:
+        """Of this writer's records here; 0: there are none."""
+        names = [file.path for file in self.files() if file.is_whole and f"/{writer}-" in file.path]
+        if not names:
+            return 0
+        with self._files.open_input_file(max(names, key=lambda path: path.rpartition("/")[2])) as file:
+            metadata = pq.read_schema(file).metadata
+        return int(metadata[f"{METADATA_PREFIX}last_ordinal".encode()])
 
     def delete(self, path: str) -> None:
         """Delete a file; another dispatcher may have done it before. An empty day's folder goes too."""

@@ -131,10 +131,10 @@ class Tracker:
                 messages=dispatched, cost=spent, detail=detail({"full": is_full}),
             ))  # fmt: skip
 
-    def lost(self, since_us: int, until_us: int, count: int, consumers: list[InHand]) -> None:
+    def lost(self, since_us: int, until_us: int, count: int, known: list[InHand], why: str) -> None:
         """So many messages' notes were dropped meanwhile; this is in the consumers' hands now."""
         self.rows.append(row(
-            until_us, Event.RECORDS_DROPPED, messages=count, reason="no room",
+            until_us, Event.RECORDS_DROPPED, messages=count, reason=why,
             detail=detail({"since_us": since_us}),
         ))  # fmt: skip
         self._waiting.clear()
@@ -143,7 +143,7 @@ class Tracker:
         self._moving.clear()
         self._hands.clear()
         self._handing_on.forget()
-        self._know(consumers)
+        self._know(known)
 
     def end(self, time_us: int, reason: str | None) -> None:
         """The leadership is over; None: on purpose, with everything that it had read taken care of."""

@@ -1,27 +1,24 @@
 """The dispatcher's side of the ledger: notes go to a process of their own, through a thread that may wait.
 
 What the disk does and how long it takes is nothing to the event loop: when the thread can't get rid of
-notes, new ones are dropped and counted.
+notes, new ones are dropped and counted. A process that ends is started again; what it had in no file is lost,
+counted, and told by the next one.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import socket
-import subprocess
-import sys
 import threading
 import time
 from functools import partial
-from typing import IO, Any, Final
+from typing import Final
 
 import structlog
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.ledger.frames import read_frame, write_frame
-from dispatcher.ledger.notes import Bookkeeper, Notes
+from dispatcher.ledger.notes import Bookkeeper, Notes, Reached
 from dispatcher.ledger.recorder import Recorder
+from dispatcher.ledger.scribe_process import ScribeProcess
 from dispatcher.settings_parts import LedgerSettings
 
 log = structlog.get_logger()
@@ -30,37 +27,34 @@ log = structlog.get_logger()
 POLL_S: Final = 0.1
 #: About so much is written at a time.
 FRAME_BYTES: Final = 256 * 1024
-#: As much as Linux lets everybody have: the thread has to wait less often.
-PIPE_BYTES: Final = 1 << 20
+#: Before the process is started again: each time twice as long, until one has lived for the longest pause.
+RESTART_S_MIN: Final = 0.5
+RESTART_S_MAX: Final = 60.0
 
 
 class Ledger:
     """Writes the ledger of one process. Raises ConfigurationError when its place can't be written to."""
 
     def __init__(self, settings: LedgerSettings) -> None:
+        self._settings = settings
         self._notes = Notes(settings.memory_bytes // 2)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "dispatcher.ledger.scribe", settings.model_dump_json(by_alias=False)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
-        problems = read_frame(self._pipe(self._process.stdout))
-        if problems is None or problems:
-            self.discard()
-            raise ConfigurationError(problems or ["ledger: the process that writes it did not start"])
+        self._process = ScribeProcess(settings)
         self._stopping = threading.Event()
         self._sender = threading.Thread(target=self._send, name="ledger", daemon=True)
-        self._reader = threading.Thread(target=self._read, name="ledger reports", daemon=True)
+        self._reader = self._new_reader()
         self._failing = False
+        self._pause_s = RESTART_S_MIN
         self._offset_us = time.time_ns() // 1_000 - time.monotonic_ns() // 1_000
         #: Totals of each lane: records in files, messages that were not noted, records that no file took.
         self._written: dict[str, int] = {}
         self._refused: dict[str, int] = {}
         self._lost: dict[str, int] = {}
+        self._reached: dict[int, Reached] = {}  # by the number of the leadership's book
 
-    @staticmethod
-    def _pipe(pipe: IO[bytes] | None) -> Any:
-        assert pipe is not None
-        return pipe
+    @property
+    def pid(self) -> int:
+        """Of the process that writes."""
+        return self._process.pid
 
     def start(self) -> None:
         self._sender.start()
@@ -68,15 +62,14 @@ class Ledger:
 
     def discard(self) -> None:
         """Instead of starting it: nothing will be written."""
-        self._pipe(self._process.stdin).close()
-        self._process.wait()
-        self._pipe(self._process.stdout).close()
+        self._process.discard()
 
     def recorder(self, lane: str) -> Recorder:
         """For the next leadership of that lane."""
         return Bookkeeper(
-            lane, socket.gethostname(), self._notes, self.now_us, partial(_count, self._refused, lane)
-        )
+            lane, socket.gethostname(), self._notes, self.now_us, partial(_count, self._refused, lane),
+            self._reached.get,
+        )  # fmt: skip
 
     def now_us(self) -> int:
         """µs since 1970 that never go back."""
@@ -99,33 +92,63 @@ class Ledger:
     # -- threads --
 
     def _send(self) -> None:
-        pipe = self._pipe(self._process.stdin)
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        try:
-            is_last = False
-            while not is_last:
-                is_last = self._stopping.wait(POLL_S)
-                while notes := self._notes.take(FRAME_BYTES):
-                    write_frame(pipe, notes)
-                    self._notes.done(notes)
-        except Exception as failure:  # nothing else may stop over it
+        while True:
+            begun_s = time.monotonic()
+            try:
+                self._feed()
+                return
+            except Exception as failure:  # nothing else may stop over it
+                problem = f"the process that writes it is gone: {failure!r}"
+            finally:
+                self._process.finish()
             self._notes.close()
-            log.error("ledger_ended", problem=f"the process that writes it is gone: {failure!r}")
-        finally:
-            with contextlib.suppress(OSError):
-                pipe.close()
+            if time.monotonic() - begun_s >= RESTART_S_MAX:
+                self._pause_s = RESTART_S_MIN
+            log.error("ledger_ended", problem=problem, again_in_s=self._pause_s)
+            self._reader.join()  # what it has told of files counts
+            if not self._is_started_again():
+                return
 
-    def _read(self) -> None:
-        pipe = self._pipe(self._process.stdout)
-        while (report := read_frame(pipe)) is not None:
-            lane, written, lost, problem = report
+    def _feed(self) -> None:
+        """Returns when everything is told, and nothing follows. Raises OSError when nobody listens."""
+        is_last = False
+        while not is_last:
+            is_last = self._stopping.wait(POLL_S)
+            if self._process.has_ended():
+                raise ChildProcessError("it has ended")
+            while notes := self._notes.take(FRAME_BYTES):
+                self._process.send(notes)
+                self._notes.done(notes)
+
+    def _is_started_again(self) -> bool:
+        """False: everything stops."""
+        while not self._stopping.wait(self._pause_s):
+            self._pause_s = min(2 * self._pause_s, RESTART_S_MAX)
+            try:
+                self._process = ScribeProcess(self._settings)
+            except (ConfigurationError, OSError) as problem:
+                log.error("ledger_not_started", problem=str(problem), again_in_s=self._pause_s)
+                continue
+            self._reader = self._new_reader()
+            self._reader.start()
+            self._notes.open_again()
+            log.info("ledger_started_again")
+            return True
+        return False
+
+    def _new_reader(self) -> threading.Thread:
+        return threading.Thread(target=self._read, args=[self._process], name="ledger reports", daemon=True)
+
+    def _read(self, process: ScribeProcess) -> None:
+        for lane, written, lost, problem, reached in process.reports():
             _count(self._written, lane, written)
             _count(self._lost, lane, lost)
+            if reached is not None:
+                book, *found = reached
+                self._reached[book] = Reached(*found)
             if lost and not self._failing:
                 log.error("ledger_not_written", lane=lane, records=lost, problem=problem)
             self._failing = bool(lost)
-        self._process.wait()
-        pipe.close()
 
 
 def _count(totals: dict[str, int], lane: str, count: int) -> None:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from itertools import groupby, pairwise
 from typing import Final, NamedTuple
 
-from dispatcher.ledger.schema import Event
+from dispatcher.ledger.schema import ENDED, NO_ROOM, Event
 from dispatcher.pipeline.leaderships import Leadership
 from dispatcher.pipeline.ledger_files import BadFile, Found, first_end
 
@@ -146,14 +146,15 @@ def _ordinals(leadership: Leadership, times: MissingTimes) -> Iterator[Gap]:
 
 def _dropped(leadership: Leadership) -> Iterator[Gap]:
     for fact in leadership.facts:
-        if fact.event != Event.RECORDS_DROPPED or fact.reason != "no room":
+        if fact.event != Event.RECORDS_DROPPED or fact.reason not in (NO_ROOM, ENDED):
             continue
         since_us = fact.detail.get("since_us")
         if not isinstance(since_us, int):
             since_us = leadership.first_us or 0
         yield _gap(
             leadership, GapKind.DROPPED, (leadership.turn, since_us), (leadership.turn, fact.time_us),
-            f"{fact.messages or 0:,} messages were not recorded, {_span(since_us, fact.time_us)}: no room",
+            f"{fact.messages or 0:,} messages were not recorded, {_span(since_us, fact.time_us)}: "
+            + ("no room" if fact.reason == NO_ROOM else "the process that writes had ended"),
         )  # fmt: skip
 
 

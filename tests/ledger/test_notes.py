@@ -65,7 +65,7 @@ def test_a_file_is_written_when_it_is_old_enough(tmp_path: Path) -> None:
     bench.books.look(now_us() + 6 * SECOND_US)
     (rows,) = bench.files()
     assert rows > BATCH
-    assert bench.reports == [("orders", rows, 0, "")]
+    assert [report[:4] for report in bench.reports] == [("orders", rows, 0, "")]
 
 
 def test_a_file_is_written_before_it_takes_too_much_memory(tmp_path: Path) -> None:

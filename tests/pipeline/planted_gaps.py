@@ -96,6 +96,24 @@ def dropped(folder: Path) -> Verdicts:
     return {"before": "unknown", "held": "unknown", "later": "unknown"}
 
 
+def ended(folder: Path) -> Verdicts:
+    """The process that writes was killed: what it had in no file has no record, and the next one goes on."""
+    numbers, leader = Numbers(), Leader(folder, "ended")
+    hands = [numbers.number(each) for each in in_order("g", 3)]
+    leader.hand(hands[0])
+    leader.close()
+    leader.files.leave_out(leader.files.last, 4)
+    leader.now_us = START_US + 2 * SECOND
+    leader.tell(row(
+        leader.now_us, "records_dropped", messages=4, reason="ended",
+        detail=json.dumps({"since_us": START_US + SECOND}),
+    ))  # fmt: skip
+    later = HandOver("later", 7, "i2", dispatched=START_US + 3 * SECOND, ended=START_US + 4 * SECOND)
+    leader.hand(numbers.number(later))
+    leader.end()
+    return {"g": "unknown", "later": "unknown"}
+
+
 def twice(folder: Path) -> Verdicts:
     """A file is there twice, and a consumer settled its last message once more for the next leader."""
     numbers, leader = Numbers(), Leader(folder, "twice")
@@ -155,5 +173,6 @@ def renamed(folder: Path) -> Verdicts:
 
 CASES = {
     "killed": killed, "missing-file": missing_file, "no-ledger": no_ledger, "dropped": dropped,
+    "ended": ended,
     "twice": twice, "boundaries": boundaries, "bad": bad_files, "new-name": renamed,
 }  # fmt: skip
