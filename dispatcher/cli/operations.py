@@ -115,10 +115,13 @@ def operate(
     command = new_command(name, arguments, command_uuid)
     begun = time.monotonic()
     pause_s, told = _POLL_S_MIN, False
+    result: dict[str, Any] | None = None
     with connected(settings.rabbitmq, name) as connection:
         while True:
             left_ms = timeout_ms - int((time.monotonic() - begun) * 1_000)
             if left_ms <= 0:
+                if result is not None and not told:
+                    print(_waits_for(result), file=sys.stderr)
                 raise NoAnswer(
                     f"{name} is not done within {format_duration(timeout_ms)}; it may be still: "
                     f"ask again with --uuid {command.uuid}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.core.bounds import ORIGINAL_BYTES
 
@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from dispatcher.core.consumers import Consumer
     from dispatcher.core.groups import Group
     from dispatcher.core.parking_queue import Move
+
+
+#: In the place of how much a lane had settled when a message's first consumer died.
+NO_DEATH: Final = -1
 
 
 class MessageState(Enum):
@@ -92,7 +96,9 @@ class Message:
         self.overdue = False  # its consumer has had it for longer than the lane's ack_timeout
         #: How much the lane's consumers had settled when the first consumer died with it; 0 if that was
         #: before this leader's start, which settles count from.
-        self.settles_at_death = 0
+        self.settles_at_death = (
+            0  # the lane's settles at its first death; NO_DEATH: it has only failed so far
+        )
 
     @property
     def footprint(self) -> int:

@@ -9,7 +9,7 @@ from typing import Final
 from dispatcher.core.consumers import Consumer
 from dispatcher.core.effects import Buried, Record, SettledRange
 from dispatcher.core.entries import open_entry
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import NO_DEATH, Message, MessageState
 from dispatcher.core.recovery import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.core.stops import stop_at, stops_at
@@ -122,6 +122,8 @@ class Settlement:
 
     def _wait_in_front(self, message: Message) -> None:
         """Its group has stopped at it: it waits before everything newer of it, in nobody's hands."""
+        if message.attempt == 1:
+            message.settles_at_death = NO_DEATH
         if message.tag and message.group is not None:
             self._state.wait_again(message)
             self._state.put_in_front(message, message.group)

@@ -5,7 +5,9 @@ deaths is a suspect: it goes next, with its group, to a consumer that has nothin
 nothing else until it is settled. If that one dies too, and anybody has settled anything since the suspect's
 first death (else all of them may be dying of something else), it is poison. Its neighbours go on.
 
-Every hand-over ends in a settle or a death, so `attempt` counts the deaths, also after a fail-over.
+Every hand-over ends in a settle or a death, so `attempt` counts the deaths, also after a fail-over. A message
+that failed and was released (`retry.on_exhausted: park`) is suspected as early as if it had died instead, but
+it is never poison before it was tried once more after its first death.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Final
 from dispatcher.core.consumers import RECEIVING, Consumer, ConsumerState, EvictedBy
 from dispatcher.core.delivery import Delivery
 from dispatcher.core.groups import GroupState
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import NO_DEATH, Message, MessageState
 from dispatcher.core.state import LaneState
 
 REASON_POISON: Final = "poison"
@@ -49,7 +51,7 @@ class Suspects:
         messages are still in its hands."""
         settles = self._state.settles
         for message in consumer.in_flight.values():
-            if message.attempt == 1:
+            if message.attempt == 1 or message.settles_at_death == NO_DEATH:
                 message.settles_at_death = settles
         suspect, is_alone = consumer.alone_with, len(consumer.in_flight) == 1
         self._let_go(consumer)

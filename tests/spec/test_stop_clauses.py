@@ -125,6 +125,28 @@ def test_d9_poison_stops_its_group_too() -> None:
     assert (bench.dead, names(bench.sent).count("a2")) == ([], 0)
 
 
+def test_m1_a_failure_that_was_released_counts_and_kills_nobody() -> None:
+    """It is tried alone at once; what was settled since it failed says nothing about its first death."""
+    clause("M-1", "counts like one of these deaths")
+    bench = stopping(attempts=2)
+    bench.join("two")
+    bench.arrive("a1")
+    bench.fail(bench.holder("a1"), "a1", "no stock")
+    said(bench, "dead.release", group="a")
+    holder = bench.holder("a1")
+    assert bench.lane.state.by_id[holder].alone_with is bench.latest("a1").message
+    bench.arrive("b1")
+    bench.settle(bench.holder("b1"), "b1")
+    bench.die(holder, uuid=bench.lane.state.by_id[holder].uuid)
+    assert row(bench, "a")["stopped"] is None
+    bench.join("three")
+    bench.arrive("c1")
+    bench.settle(bench.holder("c1"), "c1")
+    holder = bench.holder("a1")
+    bench.die(holder, uuid=bench.lane.state.by_id[holder].uuid)
+    assert row(bench, "a")["stopped"] == "poison"
+
+
 def test_d9_it_goes_to_another_consumer_when_its_own_is_gone() -> None:
     bench = stopped()
     bench.join("two")
