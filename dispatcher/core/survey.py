@@ -21,6 +21,7 @@ GROUPS_PER_PAGE_MAX: Final = 1_000
 GROUPS_RANKED_MAX: Final = 5_000
 
 Key = tuple[Any, bytes]
+_DEPTH: Final = "depth"
 
 
 class Survey:
@@ -36,14 +37,14 @@ class Survey:
         limit, self._offset = GROUPS_PER_PAGE if limit is None else limit, offset or 0
         self._owner, match = (argument(arguments, name, str) for name in ("owner", "match"))
         self._match = re.compile(fnmatch.translate(match)).match if match is not None else None
-        order = order or "depth"
+        order = order or _DEPTH
         _check(limit, self._offset, self._wanted)
-        if order not in _KEYS:
-            raise CommandRefused(f"can't sort by {order!r}; sort by {', '.join(_KEYS)}")
+        if order != _DEPTH and order not in _KEYS:
+            raise CommandRefused(f"can't sort by {order!r}; sort by {', '.join((_DEPTH, *_KEYS))}")
         if after is not None and order != "group":
             raise CommandRefused("after: goes with sorting by group")
         self._after = parse_group(after) if after is not None else None
-        self._key = _KEYS[order]
+        self._key: Callable[[Group], Key] = _KEYS.get(order, self._by_depth)
         self._ranks = self._offset + limit
         self._state = state
         self._left = list(state.groups.values())  # taken from the end
@@ -89,6 +90,11 @@ class Survey:
         if len(self._ranked) == self._ranks:
             self._worst = self._ranked[-1][0]
 
+    def _by_depth(self, group: Group) -> Key:
+        """By what waits, is in flight or is parked of it; what expired meanwhile may still be counted."""
+        here = sum(len(backlog.messages) for backlog in (group.backlogs or {}).values())
+        return -(group.in_flight + here + self._state.parking.parked(group)), group.id
+
     def page(self) -> list[Group]:
         """The groups that were asked for, in their order."""
         self._rank()
@@ -114,19 +120,13 @@ def _check(limit: int, offset: int, state: str | None) -> None:
         raise CommandRefused(f"no group state {state!r}; states are {', '.join(s.value for s in GroupState)}")
 
 
-def _depth(group: Group) -> int:
-    """Messages waiting and in flight; those that expired while they waited may still be counted."""
-    return group.in_flight + sum(len(backlog.messages) for backlog in (group.backlogs or {}).values())
-
-
 def _oldest_at_ms(group: Group) -> float:
-    """When the oldest message that waits was received."""
+    """When the oldest message that waits here was received: of what is parked nobody knows."""
     heads = (backlog.messages for backlog in (group.backlogs or {}).values())
     return min((messages[0].received_at_ms for messages in heads if messages), default=float("inf"))
 
 
 _KEYS: Final[dict[str, Callable[[Group], Key]]] = {
-    "depth": lambda group: (-_depth(group), group.id),
     "age": lambda group: (_oldest_at_ms(group), group.id),
     "group": lambda group: (0, group.id),
 }

@@ -11,6 +11,7 @@ from dispatcher.core.survey import GROUPS_PER_PAGE_MAX, GROUPS_RANKED_MAX, Surve
 from dispatcher.core.views import Views
 from dispatcher.errors import CommandRefused
 from tests.spec.lane_bench import LaneBench
+from tests.spec.parking_bench import blocked
 
 
 def letters(number: int) -> str:
@@ -65,6 +66,19 @@ def test_the_deepest_groups_are_the_first(limit: int, seed: int) -> None:
     wanted = sorted(everything(bench), key=lambda row: (-row[1], row[0]))
     assert listed(bench, limit=limit) == wanted[:limit]
     assert listed(bench, limit=limit, offset=10) == wanted[10 : 10 + limit]
+
+
+def test_what_is_parked_counts_for_the_depth() -> None:
+    """Of the first group nine are parked and one is in flight; nothing of it waits here."""
+    bench = blocked()
+    bench.arrive("b1", "b2", "b3")
+    views = Views(bench.lane.state)
+    survey = views.survey({})
+    survey.look_at(10)
+    facts = ("group", "held", "in_flight", "parked")
+    rows = [tuple(row[fact] for fact in facts) for row in views.listed(survey)["groups"]]
+    assert rows[0] == ("a", 0, 1, 9)
+    assert rows[1][0] == "b"
 
 
 def test_by_age_the_first_is_whose_message_waits_longest() -> None:

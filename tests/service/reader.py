@@ -54,6 +54,10 @@ class Reader:
         """RabbitMQ has read what was said so far."""
         await self._link.call(self._channel, commands.Basic.Qos(prefetch_count=0))
 
+    async def cancel(self) -> None:
+        """It reads no more; what it has and did not ack stays with it."""
+        await self._link.call(self._channel, commands.Basic.Cancel("reader"))
+
     def die(self) -> None:
         """Its connection is gone."""
         self._link.abort()

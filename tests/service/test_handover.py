@@ -129,6 +129,27 @@ async def test_a_reader_that_is_alone_finds_its_queue_as_it_was(bench: HandOverB
     assert back.group(b"a") == _numbers(b"a", 1, 4)
 
 
+async def test_who_cancels_keeps_what_it_has_and_another_gets_what_is_behind(bench: HandOverBench) -> None:
+    await bench.run(orders=_lane("one", "two"))
+    one = await bench.reader("one", acks=False, prefetch=2)
+    await bench.publish(1, 5, b"a")
+    await one.has(2)
+    two = await bench.reader("two")
+    await bench.is_live("one", "two")
+    await one.cancel()
+    await two.has(3)
+    assert (one.group(b"a"), two.group(b"a")) == (_numbers(b"a", 1, 2), _numbers(b"a", 3, 5))
+    for delivery in one.received:
+        one.ack(delivery)
+    await one.heard()
+    await bench.publish(6, 6, b"a")
+    await two.has(4)
+    one.die()
+    client = await bench.client()
+    await client.has_ready(bench.names().consumer("one"), 0)
+    assert two.group(b"a") == _numbers(b"a", 3, 6)
+
+
 async def test_no_more_waits_in_a_queue_than_its_prefetch(bench: HandOverBench) -> None:
     await bench.run(orders=_lane("one", prefetch=5))
     one = await bench.reader("one", acks=False, prefetch=1)
