@@ -1,4 +1,4 @@
-"""`dispatcher pipeline report`: a finished report as one page."""
+"""`dispatcher pipeline report`: a finished report as one page, as text, or as JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from dispatcher.cli import options
+from dispatcher.cli.output import console, print_json
 from dispatcher.cli.spark import require_modules
 
 
@@ -20,13 +22,27 @@ def report(
             "--output", metavar="FILE", help="The page; report.html in the report's directory otherwise."
         ),
     ] = None,
+    text: Annotated[bool, typer.Option("--text", help="Print the tables, and write no page.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:  # fmt: skip
     """Write one HTML page of a finished report, that needs nothing else: no network, no Spark."""
+    if output is not None and (text or as_json):
+        raise typer.BadParameter(
+            "does not go with --text or --json: no page is written", param_hint="--output"
+        )
     require_modules("pyspark", "pyarrow", "jinja2")
-    from dispatcher.pipeline.page import open_report, write_page
+    from dispatcher.cli.pipeline_report_text import parts
+    from dispatcher.pipeline.page import as_numbers, open_report, view_of, write_page
     from dispatcher.pipeline.report_folder import PAGE
 
-    path = output or folder / PAGE
     with open_report(folder) as source:
-        write_page(source, path)
-    print(f"Report: {path}")
+        if as_json:
+            print_json(as_numbers(source))
+        elif text:
+            out = console()
+            for part in parts(view_of(source)):
+                out.print(part)
+        else:
+            path = output or folder / PAGE
+            write_page(source, path)
+            print(f"Report: {path}")

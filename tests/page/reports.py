@@ -22,8 +22,11 @@ HOSTILE = (
     "\u202eعربي שלום",
     "{{ 7 * 7 }}{% raw %}",
     "x" * 10_000,
+    "\x1b[31mred\x07",
     "plain",
 )
+#: As it is shown: a terminal obeys none of it.
+HARMLESS = "\ufffd[31mred\ufffd"
 LANE = "orders <b>&amp;"
 STAGES = ("wait", "commit", "confirm", "process")
 PERCENTILES = (50, 95, 99)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,13 +15,23 @@ from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.page import wording
 from dispatcher.pipeline.page.lane_view import LaneView, add_consumers, lane_view
 from dispatcher.pipeline.page.source import Source
-from dispatcher.pipeline.page.verdict_view import verdict_view
+from dispatcher.pipeline.page.verdict_view import VerdictView, verdict_view
 from dispatcher.pipeline.statistics import PERCENTILES
 
 #: Lanes with pictures; the others have a row of the table of lanes.
 LANES_SHOWN: Final = 12
 LANES_LISTED: Final = 200
 _WORST_FIRST: Final = ("violated", "unknown", "kept")
+
+
+@dataclass(frozen=True)
+class ReportView:
+    """`listed`: what the table of lanes has."""
+
+    verdict: VerdictView
+    lanes: list[LaneView]
+    listed: list[dict[str, object]]
+    lanes_count: int
 
 
 def write_page(source: Source, path: Path) -> None:
@@ -34,23 +45,35 @@ def write_page(source: Source, path: Path) -> None:
         raise ConfigurationError(f"{path}: can't be written: {problem.strerror}") from None
 
 
+def view_of(source: Source) -> ReportView:
+    """What the page shows, as text and places in pictures. Raises ConfigurationError."""
+    names = _worst_first(source)
+    lanes = [lane_view(source, name, number) for number, name in enumerate(shown_lanes(source), 1)]
+    add_consumers(source, lanes)
+    listed = [_listed(source, name) for name in names[:LANES_LISTED]]
+    return ReportView(verdict_view(source), lanes, listed, len(names))
+
+
 def render(source: Source) -> str:
     """The page as text. Raises ConfigurationError."""
-    names = _worst_first(source)
-    lanes = [lane_view(source, name, number) for number, name in enumerate(names[:LANES_SHOWN], 1)]
-    add_consumers(source, lanes)
     environment = _environment()
     style = environment.get_template("page.css").render()
+    view = view_of(source)
     return environment.get_template("page.html").render(
         version=__version__,
         style=style,
         style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
-        verdict=verdict_view(source),
-        lanes=lanes,
-        listed=[_listed(source, name) for name in names[:LANES_LISTED]],
-        lanes_count=len(names),
+        verdict=view.verdict,
+        lanes=view.lanes,
+        listed=view.listed,
+        lanes_count=view.lanes_count,
         percentiles=PERCENTILES,
     )
+
+
+def shown_lanes(source: Source) -> list[str]:
+    """Names of the lanes that are shown in full."""
+    return _worst_first(source)[:LANES_SHOWN]
 
 
 def _environment() -> Environment:
@@ -79,6 +102,3 @@ def _worst_first(source: Source) -> list[str]:
 def _listed(source: Source, name: str) -> dict[str, object]:
     facts = source.summary["lanes"][name]
     return {"name": name, "verdict": facts["verdict"], "hand_overs": facts["hand_overs"], **facts["groups"]}
-
-
-__all__ = ["LANES_LISTED", "LANES_SHOWN", "LaneView", "render", "write_page"]

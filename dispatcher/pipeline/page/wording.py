@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -10,12 +11,13 @@ NAME_MAX: Final = 80
 #: Of a sentence.
 TEXT_MAX: Final = 400
 NOTHING: Final = "–"
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SPANS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def clipped(text: Any, length: int = NAME_MAX) -> str:
-    """The whole text, or its beginning and how long it is."""
-    whole = str(text)
+    """The whole text, or its beginning and how long it is; without what would control a terminal."""
+    whole = _CONTROLS.sub("\ufffd", str(text))
     if len(whole) <= length:
         return whole
     return f"{whole[: length - 1]}… ({len(whole):,} characters)"
@@ -42,8 +44,8 @@ def percent(part: float | None) -> str:
 
 def duration(us: float | None) -> str:
     """`740 µs`, `1.2 ms`, `59.6 ms`, `416 ms`, `6.94 s`, `3 min 20 s`, `2 d 4 h`"""
-    if us is None:
-        return NOTHING
+    if not us:
+        return NOTHING if us is None else "0 s"
     if abs(us) < 1_000:
         return f"{us:.0f} µs"
     if abs(us) < 999_500:
