@@ -14,13 +14,12 @@ from dispatcher.pipeline.ledger_reading import micros
 KIND: Final = ("inbound", "size_below")
 
 
-def with_work(hand_overs: DataFrame, on_the_way_us: int = 0) -> DataFrame:
+def with_work(hand_overs: DataFrame) -> DataFrame:
     """The hand-overs that were settled or failed and of which that is known, with `work_us` and `size_below`.
 
     The measure is that of `cost: measured` (docs/semantics.md, F-6): a consumer was busy with what it settles
     at a time since its settle before, or since the first of these was handed over if that is later; several
-    share that evenly. `on_the_way_us` is no work: for so long nobody has what was handed over, or it is known
-    to nobody that it is settled. `size_below`: the next power of two above the size, in bytes.
+    share that evenly. `size_below`: the next power of two above the size, in bytes.
     """
     told = hand_overs.where(F.col("outcome").isin([Event.SETTLED, Event.FAILED]))
     consumer = ("lane", "turn", "incarnation")
@@ -28,8 +27,7 @@ def with_work(hand_overs: DataFrame, on_the_way_us: int = 0) -> DataFrame:
     before = Window.partitionBy(*consumer).orderBy(micros("ended_at")).rangeBetween(
         Window.unboundedPreceding, -1
     )  # fmt: skip
-    got = F.min(micros("dispatched_at")).over(together) + on_the_way_us
-    since = F.greatest(F.max(micros("ended_at")).over(before), got)
+    since = F.greatest(F.max(micros("ended_at")).over(before), F.min(micros("dispatched_at")).over(together))
     busy = F.greatest(micros("ended_at") - since, F.lit(0))
     found = told.withColumns({
         "work_us": busy / F.count("*").over(together), "size_below": size_below(F.col("size")),

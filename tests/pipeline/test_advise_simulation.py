@@ -164,3 +164,13 @@ def test_the_spread_holds_the_truth_as_often_as_it_says() -> None:
         hits += low_high[0] <= 0.9 <= low_high[1]
     assert hits >= 52
     assert spread([1.0] * 50, 99) is None
+
+
+def test_a_consumer_that_works_on_several_is_as_good_as_several() -> None:
+    came = replace(traffic(2.7, 2_000, seed=29), at_a_time=3)
+    assert course(came, replace(FIFO, prefetch=1_000)).begun_us == queueing.first_come_first_served(came, 3)
+    assert simulate(came, replace(FIFO, prefetch=2)).is_overloaded  # it can't work on what it does not have
+    found = simulate(came, replace(FIFO, prefetch=1_000))
+    assert found.utilisation == pytest.approx(0.9, rel=0.03)
+    one_group = replace(came, arrivals=[each._replace(group=b"g") for each in came.arrivals])
+    assert simulate(one_group, replace(FIFO, prefetch=1_000, policy="exclusive")).is_overloaded

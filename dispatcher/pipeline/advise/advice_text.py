@@ -41,6 +41,7 @@ def as_json(result: Result) -> dict[str, Any]:
                 "measured": dict(
                     zip(("dispatch_p50_us", "dispatch_p99_us"), measured(each.sample), strict=True)
                 ),
+                "at_a_time": each.advice.traffic.at_a_time,
                 "remarks": remarks(each),
                 "rows": [row(each.sample.lane, line) for line in each.advice.lines()],
             }
@@ -85,6 +86,8 @@ def _about_lane(advised: Advised) -> Iterator[str]:
         f"  now: consumers={now.consumers} prefetch={now.prefetch} policy={now.policy} "
         f"buckets={EXACT if now.buckets is None else now.buckets}; {_effect(advice.found[now])}"
     )
+    if (count := advice.traffic.at_a_time) > 1:
+        yield f"  a consumer works on {count:,} messages at a time"
     told = measured(sample)
     if (
         told[0] is not None

@@ -9,8 +9,9 @@ from statistics import fmean, pstdev
 from typing import Any, Final
 
 from dispatcher.group_text import parse_group
-from dispatcher.pipeline.advise.lane_options import policy_name
+from dispatcher.pipeline.advise.lane_options import ORDERED, policy_name
 from dispatcher.pipeline.advise.sample import Sample
+from dispatcher.pipeline.advise.service_times import Handled, service_times
 from dispatcher.pipeline.advise.traffic import Arrival, Scenario, Traffic
 
 #: A consumer's speed counts where it differs from the mean by so many standard errors.
@@ -26,37 +27,63 @@ def traffic_of(sample: Sample) -> Traffic:
     told = sample.options.get("inbounds") or []
     names = [each["queue"] for each in told]
     names += sorted({row["inbound"] for row in sample.messages} - set(names))
-    speeds = _speeds(sample.messages)
-    demands = _Demands(sample.messages, speeds)
+    found = service_times(_handled(sample), max(prefetches_of(sample), default=PREFETCH_UNKNOWN))
+    speeds = _speeds(sample.messages, found.work_us)
+    demands = _Demands(sample.messages, found.work_us, speeds)
     start_us = sample.messages[0]["at_us"]
     arrivals = [
         Arrival(
             row["at_us"] - start_us, names.index(row["inbound"]),
             parse_group(row["group"]) if row["group"] is not None else None,
-            row["size"] or 0, row["cost"] or 1, demands.of(row),
+            row["size"] or 0, row["cost"] or 1, demands.of(place, row),
         )
-        for row in sample.messages
+        for place, row in enumerate(sample.messages)
     ]  # fmt: skip
     is_whole = sample.all_messages == len(arrivals)
     end_us = sample.ended_us if is_whole else sample.messages[-1]["at_us"]
     return Traffic(
         sample.lane, tuple(names), arrivals, max(1, end_us - start_us, arrivals[-1].at_us), sample.warm_up,
-        is_whole, sample.delays, _in_order(speeds, sample.messages), sample.options,
+        is_whole, sample.delays, _in_order(speeds, sample.messages), found.at_a_time,
+        sample.options,
     )  # fmt: skip
 
 
-def current_of(sample: Sample, traffic: Traffic) -> Scenario:
-    """What the lane ran with in the window."""
-    since_us = sample.messages[sample.warm_up]["at_us"]
-    until_us = max(since_us + 1, max(row["at_us"] for row in sample.messages))
-    present_us, prefetches = 0, Counter[int]()
+def _handled(sample: Sample) -> list[Handled]:
+    """The messages at their consumers, as far as that is known."""
+    way_us, is_ordered = sample.delays.way_us, policy_name(sample.options) in ORDERED
+    return [
+        Handled(
+            place, row["incarnation"], row["group"] if is_ordered else None, row["committed_us"] + way_us,
+            row["settled_us"] - way_us, row["settled_us"],
+        )
+        for place, row in enumerate(sample.messages)
+        if row["settled_us"] is not None
+    ]  # fmt: skip
+
+
+def prefetches_of(sample: Sample) -> Counter[int]:
+    """For how many µs of the window consumers with each prefetch were there, together."""
+    since_us, until_us = _window(sample)
+    found = Counter[int]()
     for row in sample.incarnations:
         joined_us = row["joined_us"] or since_us
         ended_us = row["ended_us"] or until_us
         there_us = min(until_us, ended_us) - max(since_us, joined_us)
         if there_us > 0:
-            present_us += there_us
-            prefetches[row["prefetch"] or PREFETCH_UNKNOWN] += there_us
+            found[row["prefetch"] or PREFETCH_UNKNOWN] += there_us
+    return found
+
+
+def _window(sample: Sample) -> tuple[int, int]:
+    since_us = sample.messages[sample.warm_up]["at_us"]
+    return since_us, max(since_us + 1, max(row["at_us"] for row in sample.messages))
+
+
+def current_of(sample: Sample, traffic: Traffic) -> Scenario:
+    """What the lane ran with in the window."""
+    since_us, until_us = _window(sample)
+    prefetches = prefetches_of(sample)
+    present_us = prefetches.total()
     served = len({row["consumer"] for row in sample.messages if row["consumer"] is not None})
     weights = {each["queue"]: each["weight"] for each in sample.options.get("inbounds") or []}
     return Scenario(
@@ -71,40 +98,34 @@ def current_of(sample: Sample, traffic: Traffic) -> Scenario:
 class _Demands:
     """How long a consumer of speed 1 works on a message, in µs."""
 
-    def __init__(self, rows: list[Any], speeds: dict[str, float]) -> None:
-        self._speeds = speeds
-        self._measured: dict[str, list[float]] = defaultdict(list)
+    def __init__(self, rows: list[Any], work_us: dict[int, float], speeds: dict[str, float]) -> None:
+        self._demand_us = {place: work * speeds[rows[place]["consumer"]] for place, work in work_us.items()}
+        self._by_queue: dict[str, list[float]] = defaultdict(list)
         self._random = Random(1)
-        for row in rows:
-            if row["busy_us"] is not None:
-                self._measured[row["inbound"]].append(self._work(row))
-        self._all = [each for column in self._measured.values() for each in column]
+        for place, demand_us in self._demand_us.items():
+            self._by_queue[rows[place]["inbound"]].append(demand_us)
 
-    def of(self, row: Any) -> int:
-        if row["busy_us"] is not None:
-            return round(self._work(row))
-        return round(self._random.choice(self._measured.get(row["inbound"]) or self._all))
-
-    def _work(self, row: Any) -> float:
-        return float(row["busy_us"]) * self._speeds.get(row["consumer"], 1.0)
+    def of(self, place: int, row: Any) -> int:
+        known = self._demand_us.get(place)
+        if known is None:
+            known = self._random.choice(self._by_queue.get(row["inbound"]) or list(self._demand_us.values()))
+        return round(known)
 
 
-def _speeds(rows: list[Any]) -> dict[str, float]:
+def _speeds(rows: list[Any], work_us: dict[int, float]) -> dict[str, float]:
     """By consumer: the time that its messages take on average, by that which it took; 1 where they hardly
     differ, or where there are few."""
     by_queue: dict[str, list[float]] = defaultdict(list)
-    by_consumer: dict[str, list[Any]] = defaultdict(list)
-    for row in rows:
-        if row["busy_us"] is not None:
-            by_queue[row["inbound"]].append(row["busy_us"])
-            by_consumer[row["consumer"]].append(row)
-    expected_us = {name: fmean(found) for name, found in by_queue.items()}
+    for place, work in work_us.items():
+        by_queue[rows[place]["inbound"]].append(work)
+    expected_us = {name: fmean(found) or 1.0 for name, found in by_queue.items()}
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for place, work in work_us.items():
+        ratios[rows[place]["consumer"]].append(work / expected_us[rows[place]["inbound"]])
     speeds = {}
-    for consumer, served in by_consumer.items():
-        ratios = [row["busy_us"] / (expected_us[row["inbound"]] or 1) for row in served]
-        mean = fmean(ratios)
-        error = pstdev(ratios) / sqrt(len(ratios))
-        is_sure = len(ratios) >= _SERVED_MIN and mean > 0 and abs(mean - 1) > _SURE * error
+    for consumer, found in ratios.items():
+        mean, error = fmean(found), pstdev(found) / sqrt(len(found))
+        is_sure = len(found) >= _SERVED_MIN and mean > 0 and abs(mean - 1) > _SURE * error
         speeds[consumer] = 1 / mean if is_sure else 1.0
     mean_speed = fmean(speeds.values()) if speeds else 1.0
     return {consumer: speed / mean_speed for consumer, speed in speeds.items()}

@@ -61,7 +61,7 @@ def bound(traffic: Traffic, scenario: Scenario) -> float:
     """The part of the time that is needed at least: by all consumers together for all the work, by one for
     the hottest group. From 1 on the lane can't keep up, whatever else it does."""
     speeds = [traffic.speed(n) for n in range(scenario.consumers)]
-    needed = sum(each.demand_us for each in traffic.arrivals) / sum(speeds)
+    needed = sum(each.demand_us for each in traffic.arrivals) / (sum(speeds) * at_a_time(traffic, scenario))
     if scenario.policy in ORDERED:
         group_of, work = GroupMap(scenario.buckets), Counter[bytes]()
         for each in traffic.arrivals:
@@ -69,6 +69,11 @@ def bound(traffic: Traffic, scenario: Scenario) -> float:
                 work[group_of.key(each.group)] += each.demand_us
         needed = max(needed, max(work.values(), default=0) / max(speeds))
     return needed / traffic.span_us
+
+
+def at_a_time(traffic: Traffic, scenario: Scenario) -> int:
+    """How many messages a consumer can work on: it must have them."""
+    return min(traffic.at_a_time, scenario.prefetch)
 
 
 def measures(traffic: Traffic, scenario: Scenario, course: Course) -> Measures:
@@ -87,7 +92,7 @@ def measures(traffic: Traffic, scenario: Scenario, course: Course) -> Measures:
         queues[traffic.arrivals[n].inbound].append(wait)
     ordered, (low, high) = sorted(waits), spread(waits, 99) or (None, None)
     return Measures(
-        utilisation=course.busy_us / (scenario.consumers * span_us),
+        utilisation=course.busy_us / (scenario.consumers * at_a_time(traffic, scenario) * span_us),
         throughput_per_s=throughput,
         is_overloaded=False,
         wait_p50_us=percentile(ordered, 50),

@@ -1,9 +1,4 @@
-"""What is replayed, read from a finished report: a window of a lane's arrivals, and what each message took.
-
-A consumer is one server to the simulation. How long it was busy with a message is the time from the settle
-that it sent before, or from when it can have got the message if that is later, to this one's settle; what is
-settled together shares that time. A consumer that works on several at a time counts as a faster one.
-"""
+"""What is replayed, from a finished report: a window of a lane's arrivals, and who worked on each when."""
 
 from __future__ import annotations
 
@@ -13,12 +8,12 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from dispatcher.ledger.schema import Event
 from dispatcher.pipeline.advise.traffic import Delays
 from dispatcher.pipeline.hand_overs import MESSAGE
 from dispatcher.pipeline.ledger_reading import micros
 from dispatcher.pipeline.lifecycle import WAITING
 from dispatcher.pipeline.report_folder import ReportFolder
-from dispatcher.pipeline.work import with_work
 
 #: A window is found to a ten thousandth of what the ledger spans.
 _STEPS: Final = 10_000
@@ -31,7 +26,7 @@ class Sample(NamedTuple):
 
     lane: str
     options: dict[str, Any]
-    messages: list[Any]  # rows: at_us, dispatched_us, inbound, group, size, cost, busy_us, consumer
+    messages: list[Any]  # rows: as `_arrivals` and, where that is known, `_worked` have them
     warm_up: int  # so many of them come first and are not counted
     all_messages: int  # of the lane
     ended_us: int  # the last end of anything of the lane, since 1970
@@ -79,13 +74,11 @@ def read_sample(
         if until_us is not None:
             near = near.where(micros("ended_at") <= F.lit(until_us))
         delays = _delays(near)
-        rows = chosen.join(_busy(near, delays), [*MESSAGE], "left").orderBy(
-            "at_us", "arrival_epoch", "arrival"
-        )
+        rows = chosen.join(_worked(near), [*MESSAGE], "left").orderBy("at_us", "arrival_epoch", "arrival")
         messages = rows.collect()
     finally:
         chosen.unpersist()
-    if not any(row["busy_us"] is not None for row in messages):
+    if not any(row["settled_us"] is not None for row in messages):
         return None
     ended_us = hands.agg(F.max(micros("ended_at"))).collect()[0][0] or last_us
     return Sample(
@@ -147,13 +140,16 @@ def _percentile(column: Column, part: float) -> Column:
     return F.percentile_approx(column, part, 10_000)
 
 
-def _busy(hands: DataFrame, delays: Delays) -> DataFrame:
-    """By message: who was busy with it, and for how long; of several hand-overs the last that ended. The ways
-    there and back are nobody's work."""
-    worked = with_work(hands, delays.commit_us + 2 * delays.way_us)
-    return worked.groupBy(*MESSAGE).agg(
-        F.max_by("work_us", "attempt").alias("busy_us"), F.max_by("consumer", "attempt").alias("consumer")
-    )
+def _worked(hands: DataFrame) -> DataFrame:
+    """By message: its last hand-over of which beginning and end are known."""
+    known = hands.where(F.col("outcome").isin([Event.SETTLED, Event.FAILED])).where("process_us is not null")
+    last = F.max(
+        F.struct(
+            "attempt", "consumer", "incarnation", micros("committed_at").alias("committed_us"),
+            micros("ended_at").alias("settled_us"),
+        )
+    )  # fmt: skip
+    return known.groupBy(*MESSAGE).agg(last.alias("last")).select(*MESSAGE, "last.*")
 
 
 def _held(told: list[Told], at_us: int) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""A lane on virtual time: the real core decides, consumers are single servers with a queue of their own.
+"""A lane on virtual time: the real core decides, consumers work on what they get.
 
-Discrete events: an arrival, and the settle of a copy. A copy reaches its consumer when its decision is
-committed and its way is over, waits there behind those that came before, and takes its demand divided by the
-consumer's speed; the settle takes the way back. A message's demand is the same in every scenario (common
-random numbers), so that scenarios differ by what the options do.
+Discrete events: an arrival, a copy that reaches its consumer, the end of the work on it, and its settle. A
+copy reaches its consumer when its decision is committed and its way is over, waits there for its turn, and
+takes its demand divided by the consumer's speed; the settle takes the way back. A message's demand is the
+same in every scenario (common random numbers), so that scenarios differ by what the options do.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from dispatcher.core.effects import AckInbound, Dispatched, Effects, Snapshot
@@ -18,6 +19,7 @@ from dispatcher.core.events import AcksProven, CopiesConfirmed, Event, MessagesA
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
 from dispatcher.core.options import LaneOptions
+from dispatcher.pipeline.advise.consumers import SimulatedConsumer
 from dispatcher.pipeline.advise.traffic import Traffic
 from dispatcher.protocol import Join, Settle
 
@@ -28,6 +30,14 @@ _LANE_EPOCH: Final = 7
 _LET_IN: Final = 64
 #: The content of every message: nobody looks at it.
 _CONTENT: Final = object()
+
+
+class _What(Enum):
+    """Of what is due at a consumer."""
+
+    THERE = 1
+    DONE = 2
+    SETTLED = 3  # the dispatcher reads it
 
 
 @dataclass
@@ -63,9 +73,13 @@ class Simulation:
             _START_MS,
         )
         self._places = {number: int(c.id[1:]) for number, c in lane.state.by_number.items()}
-        self._speeds = [traffic.speed(n) for n in range(consumers)]
-        self._free_at_us = [0] * consumers
-        self._settles: list[tuple[int, int, int, int]] = []  # instant, place in turn, consumer, seq
+        self._consumers = [
+            SimulatedConsumer(at_a_time=traffic.at_a_time, speed=traffic.speed(n)) for n in range(consumers)
+        ]
+        self._is_ordered = options.policy.grouped
+        self._agenda: list[tuple[int, int, _What, int, int]] = []  # instant, rank, what, consumer, place
+        self._rank = 0
+        self._seqs = [0] * len(self._arrivals)
         self._unconfirmed: deque[tuple[int, int]] = deque()  # instant, size
         self._queued: list[deque[int]] = [deque() for _ in inbounds]  # in the broker's queues
         self._acked = [0 for _ in inbounds]
@@ -77,8 +91,8 @@ class Simulation:
     def run(self) -> Course:
         """To the last settle."""
         decide_us, arrivals = self._traffic.delays.decide_us, self._arrivals
-        while self._next < len(arrivals) or self._settles:
-            next_us = [self._settles[0][0]] if self._settles else []
+        while self._next < len(arrivals) or self._agenda:
+            next_us = [self._agenda[0][0]] if self._agenda else []
             if self._next < len(arrivals):
                 next_us.append(arrivals[self._next].at_us + decide_us)
             deadline_ms = self._lane.next_deadline_ms()
@@ -89,18 +103,21 @@ class Simulation:
 
     def _happen(self, now_us: int) -> None:
         """All that is due."""
-        events = self._words(now_us)
+        events = self._work(now_us)
         arrivals, decide_us = self._arrivals, self._traffic.delays.decide_us
         while self._next < len(arrivals) and arrivals[self._next].at_us + decide_us <= now_us:
             self._queued[arrivals[self._next].inbound].append(self._next)
             self._next += 1
-        self._step([*events, *self._deliveries(now_us)], now_us)
+        events += self._deliveries(now_us)
+        if not events and self._agenda and self._agenda[0][0] <= now_us:
+            return
+        self._step([*self._answers(now_us), *events], now_us)
         while more := self._deliveries(now_us):  # a settle has made room, or what is here is blocked
             self._step(more, now_us)
         self._course.waiting_max = max(self._course.waiting_max, self._next - self._handed)
 
-    def _words(self, now_us: int) -> list[Event]:
-        """What broker and consumers say by now."""
+    def _answers(self, now_us: int) -> list[Event]:
+        """What the broker has said by now."""
         events: list[Event] = []
         confirmed = size = 0
         while self._unconfirmed and self._unconfirmed[0][0] <= now_us:
@@ -111,10 +128,38 @@ class Simulation:
             if count:
                 events.append(AcksProven(inbound, count))
                 self._acked[inbound] = 0
-        while self._settles and self._settles[0][0] <= now_us:
-            _, _, consumer, seq = heapq.heappop(self._settles)
-            events.append(Settle(consumer=f"c{consumer}", incarnation=f"u{consumer}", acked=((seq, seq),)))
         return events
+
+    def _work(self, now_us: int) -> list[Event]:
+        """What happens at the consumers; returns the settles that are read."""
+        settles: list[Event] = []
+        while self._agenda and self._agenda[0][0] <= now_us:
+            at_us, _, what, consumer, place = heapq.heappop(self._agenda)
+            who = self._consumers[consumer]
+            group = self._arrivals[place].group if self._is_ordered else None
+            if what is _What.SETTLED:
+                seqs = ((self._seqs[place], self._seqs[place]),)
+                settles.append(Settle(consumer=f"c{consumer}", incarnation=f"u{consumer}", acked=seqs))
+            elif what is _What.THERE:
+                begun = who.there(place, group)
+                self._begin(at_us, consumer, [] if begun is None else [begun])
+            else:
+                self._enter(at_us + self._traffic.delays.way_us, _What.SETTLED, consumer, place)
+                self._begin(at_us, consumer, who.done(group))
+        return settles
+
+    def _begin(self, now_us: int, consumer: int, places: list[int]) -> None:
+        for place in places:
+            work_us = round(self._arrivals[place].demand_us / self._consumers[consumer].speed)
+            self._course.begun_us[place] = now_us
+            self._course.busy_us += work_us
+            self._enter(now_us + work_us, _What.DONE, consumer, place)
+
+    def _enter(self, at_us: int, what: _What, consumer: int, place: int) -> None:
+        self._rank += 1
+        heapq.heappush(self._agenda, (at_us, self._rank, what, consumer, place))
+        if what is _What.SETTLED:
+            self._course.settled_us[place] = at_us
 
     def _deliveries(self, now_us: int) -> list[Event]:
         """What the broker delivers into the look-ahead. When that is full of what is blocked while somebody
@@ -145,20 +190,13 @@ class Simulation:
                     self._acked[message.inbound] += 1
 
     def _hand_over(self, copy: Dispatched, now_us: int) -> None:
-        """A copy goes its way: its consumer's queue is first in, first out, so its end is known now."""
-        delays, course, place = self._traffic.delays, self._course, copy.message.tag - 1
-        consumer = self._places[copy.incarnation]
+        """A copy goes its way."""
+        delays, place = self._traffic.delays, copy.message.tag - 1
         there_us = now_us + delays.commit_us + delays.way_us
-        begun_us = max(there_us, self._free_at_us[consumer])
-        work_us = round(self._arrivals[place].demand_us / self._speeds[consumer])
-        self._free_at_us[consumer] = begun_us + work_us
-        settled_us = begun_us + work_us + delays.way_us
-        heapq.heappush(self._settles, (settled_us, self._handed, consumer, copy.seq))
+        self._seqs[place], self._course.dispatched_us[place] = copy.seq, now_us
+        self._enter(there_us, _What.THERE, self._places[copy.incarnation], place)
         self._unconfirmed.append((there_us, copy.message.size))
         self._handed += 1
-        course.dispatched_us[place], course.begun_us[place] = now_us, begun_us
-        course.settled_us[place] = settled_us
-        course.busy_us += work_us
 
 
 def _ms(now_us: int) -> int:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import reduce
-from math import gcd
 from typing import Final, NamedTuple
 
 from dispatcher.pipeline.advise.lane_options import ORDERED, POLICIES
@@ -18,6 +16,8 @@ BUCKETS: Final = (64, 65_536)
 EXACT: Final = "exact"
 #: Of a weight that is proposed.
 _WEIGHT_MAX: Final = 100
+#: Closer is not worth larger numbers.
+_WEIGHT_ERROR: Final = 0.05
 
 
 class Option(StrEnum):
@@ -133,8 +133,11 @@ def evened(weights: tuple[int, ...], waits_us: tuple[float, ...]) -> tuple[int, 
 
 
 def _whole(parts: list[float]) -> tuple[int, ...]:
-    """As small whole numbers in about this proportion, the largest at most _WEIGHT_MAX."""
-    unit = max(parts) / _WEIGHT_MAX or 1.0
-    numbers = [max(1, round(part / unit)) for part in parts]
-    common = reduce(gcd, numbers)
-    return tuple(number // common for number in numbers)
+    """As whole numbers in about this proportion, the largest at most _WEIGHT_MAX and as small as can be."""
+    largest = max(parts) or 1.0
+    shares = [max(part / largest, 1 / _WEIGHT_MAX) for part in parts]
+    for top in range(1, _WEIGHT_MAX):
+        found = tuple(max(1, round(share * top)) for share in shares)
+        if all(abs(n / top - share) <= _WEIGHT_ERROR * share for n, share in zip(found, shares, strict=True)):
+            return found
+    return tuple(round(share * _WEIGHT_MAX) for share in shares)

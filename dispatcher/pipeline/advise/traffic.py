@@ -40,6 +40,7 @@ class Traffic:
     is_whole: bool = True  # nothing came after the window
     delays: Delays = NO_DELAYS
     speeds: tuple[float, ...] = (1.0,)  # of the consumers, their mean 1; further ones repeat these
+    at_a_time: int = 1  # messages that a consumer works on, each with its speed
     options: dict[str, Any] = field(default_factory=dict)  # as `lane_started` tells them
 
     def speed(self, consumer: int) -> float:
