@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +15,7 @@ from dispatcher.pipeline.advise.advice import LaneAdvice
 from dispatcher.pipeline.advise.calibration import _in_order, _speeds
 from dispatcher.pipeline.advise.lane_options import lane_options, policy_name
 from dispatcher.pipeline.advise.measures import Measures, simulate
+from dispatcher.pipeline.advise.spreading import pack
 from dispatcher.pipeline.advise.sweeps import (
     Option,
     Point,
@@ -172,3 +177,21 @@ def test_a_scenario_is_the_same_however_often_it_is_simulated() -> None:
     came = traffic(1.5, 500, seed=47, groups=[b"g%d" % n for n in range(20)])
     scenario = replace(FIFO, consumers=3, policy="sequenced", prefetch=3)
     assert simulate(came, scenario) == simulate(came, scenario)
+
+
+def test_workers_need_nothing_installed(tmp_path: Path) -> None:
+    """What they are sent simulates in a Python that has nothing but its own library."""
+    package = tmp_path / "sent.zip"
+    pack(package)
+    program = (
+        "import pickle, sys; sys.path.insert(0, sys.argv[1])\n"
+        "from dispatcher.pipeline.advise.measures import simulate\n"
+        "sys.stdout.buffer.write(pickle.dumps(simulate(*pickle.load(sys.stdin.buffer))))\n"
+    )
+    came = traffic(1.5, 300, seed=53, groups=[b"a", b"b", b"c"])
+    work = (came, replace(FIFO, consumers=2, policy="exclusive"))
+    answer = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program, str(package)],
+        input=pickle.dumps(work), capture_output=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert pickle.loads(answer.stdout) == simulate(*work)

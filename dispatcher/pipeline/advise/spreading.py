@@ -29,13 +29,14 @@ def workers(spark: SparkSession) -> Iterator[None]:
         return
     with tempfile.TemporaryDirectory() as folder:
         package, path = Path(folder) / "dispatcher.zip", list(sys.path)
-        _pack(package)
+        pack(package)
         context.addPyFile(str(package))
         sys.path[:] = path  # here it is already
         yield
 
 
-def _pack(package: Path) -> None:
+def pack(package: Path) -> None:
+    """Write what workers import: the simulation needs nothing but Python."""
     root = Path(dispatcher.__file__).parent
     with zipfile.ZipFile(package, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(root.rglob("*.py")):
