@@ -232,6 +232,13 @@ class QueueKept:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueReleased:
+    """The queue is read no more, and what was acked of it is gone."""
+
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
 class HandedOn:
     """The broker has stored the copy of what was read back: for another consumer, or in the dead queue."""
 
@@ -283,6 +290,7 @@ Event = (
     | ReadersChanged
     | QueueTaken
     | QueueKept
+    | QueueReleased
     | HandedOn
     | HandOnRefused
     | MessageRejected

@@ -19,6 +19,7 @@ from dispatcher.core.events import (
     HandOnRefused,
     MessageRejected,
     QueueKept,
+    QueueReleased,
     QueueSeen,
     QueueTaken,
     ReadersChanged,
@@ -232,7 +233,7 @@ class HandOver:
         state.effects.incarnations[over.number] = over.row
         self._hand_all_on(over, event.messages)
         if not over.pending:
-            self._finish(queue, over)
+            state.effects.actions.append(ReleaseQueue(queue))
 
     def _hand_all_on(self, over: _TakeOver, messages: Iterable[Handed]) -> None:
         state, last_seq = self._state, 0
@@ -299,7 +300,7 @@ class HandOver:
         if over is not None:
             over.pending.discard(event.handed)
             if not over.pending:
-                self._finish(queue, over)
+                self._state.effects.actions.append(ReleaseQueue(queue))
 
     def refused(self, event: HandOnRefused) -> None:
         """No consumer can get it."""
@@ -317,13 +318,15 @@ class HandOver:
         state.tell("message_dead_lettered", group=group, reason=reason, attempt=handed.attempt, calls=0)
         state.effects.actions.append(Bury(handed, reason))
 
-    def _finish(self, queue: str, over: _TakeOver) -> None:
-        """Nothing of it is in its queue any more: its consumer may come back, as another incarnation."""
-        state = self._state
-        del self._open[queue]
+    def released(self, event: QueueReleased) -> None:
+        """Nothing of it is in its queue any more: its consumer may come back, as another incarnation. Until
+        then a leader that follows has to read it back once more: acks are lost with a connection."""
+        state, queue = self._state, event.queue
+        over = self._open.pop(queue, None)
+        if over is None:
+            return
         state.taking.discard(over.number)
         state.effects.incarnations[over.number] = over.row._replace(state="taken")
-        state.effects.actions.append(ReleaseQueue(queue))
         if queue in self._due_ms:
             self._due_ms[queue] = state.now_ms
 

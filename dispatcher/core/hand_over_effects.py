@@ -60,7 +60,8 @@ class TakeQueue(NamedTuple):
 
 
 class ReleaseQueue(NamedTuple):
-    """Read it no more. What is not acked of it is ready again, where it stood."""
+    """Read it no more; answer with QueueReleased, which RabbitMQ gives behind all acks of it. What is not
+    acked is ready again, where it stood."""
 
     queue: str
 

@@ -12,7 +12,7 @@ from dispatcher.amqp.events import Delivery
 from dispatcher.amqp.handed import read_handed, stranger
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import BasicConsume, QueueDeclare
-from dispatcher.core.events import Event, MessageRejected, QueueKept, QueueSeen, QueueTaken
+from dispatcher.core.events import Event, MessageRejected, QueueKept, QueueReleased, QueueSeen, QueueTaken
 from dispatcher.core.hand_over_effects import (
     AckHanded,
     Handed,
@@ -130,12 +130,12 @@ class HandOverQueues:
 
     async def _release(self, queue: str) -> None:
         channel = self._taken.pop(queue, 0)
-        if not channel:
-            return
-        del self._read[channel]
-        self._channels.handed.discard(channel)
-        async with self._turn:
-            await self._link.call(channel, commands.Channel.Close(200, "released", 0, 0))
+        if channel:
+            del self._read[channel]
+            self._channels.handed.discard(channel)
+            async with self._turn:
+                await self._link.call(channel, commands.Channel.Close(200, "released", 0, 0))
+        self._report(QueueReleased(queue))
 
     # -- what comes --
 

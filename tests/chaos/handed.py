@@ -98,7 +98,7 @@ def _begun_again(books: HandedBooks) -> list[str]:
             if not _may_be_again(first, second, books):
                 found.append(f"doubled: {say(first)}, then {say(second)}, and nobody was in trouble")
             is_same = (books.lives[first.life].who, first.seq) == (books.lives[second.life].who, second.seq)
-            if not is_same and second.attempt <= first.attempt and not _hit(message, second.start, books):
+            if not (is_same or second.attempt > first.attempt or _goes_on_twice(first, second, books)):
                 found.append(
                     f"doubled: {say(first)}, then {say(second)}: neither its number nor a higher attempt"
                 )
@@ -113,6 +113,13 @@ def _may_be_again(first: Handling, second: Handling, books: HandedBooks) -> bool
         or any(sent_at <= at <= second.start for at in books.take_overs)
         or _hit(first.message, second.start, books)
     )
+
+
+def _goes_on_twice(first: Handling, second: Handling, books: HandedBooks) -> bool:
+    """X-6: one of them was read back from a queue, and a leadership ended meanwhile."""
+    sent_at, at = books.sent[first.message], second.start
+    was_torn = any(sent_at <= end <= at for end in books.take_overs)
+    return (was_torn and max(first.attempt, second.attempt) > 1) or _hit(first.message, at, books)
 
 
 def _hit(message: Number, at: float, books: HandedBooks) -> bool:

@@ -158,6 +158,18 @@ def test_one_that_goes_to_another_has_a_higher_attempt(told: Told) -> None:
     assert told.found(ONE, TWO, handled(2, 3.0, B, seq=7), handled(3, 3.5, B, attempt=2)) == {"doubled"}
 
 
+def test_what_is_read_back_when_a_leader_dies_may_go_on_twice(told: Told) -> None:
+    told.a_ends(1.8)
+    first, again = handled(2, 2.0, B, seq=7, attempt=2), handled(2, 2.5, B, seq=9, attempt=2)
+    told.facts["take_overs"] = [1.9]
+    assert told.found(ONE, first, again, handled(3, 3.0, B, attempt=2)) == set()
+    told.facts["take_overs"] = [2.9]
+    assert told.found(ONE, first, again, handled(3, 3.0, B, attempt=2)) == {"doubled"}
+    told.facts["take_overs"] = [1.9]
+    plain, other = handled(2, 2.0, B, seq=7), handled(2, 2.5, B, seq=9)
+    assert told.found(ONE, plain, other, handled(3, 3.0, B, attempt=2)) == {"doubled"}
+
+
 def test_what_an_operator_took_needs_no_handling(told: Told) -> None:
     told.facts["gone"] = frozenset([numbered(2)])
     assert told.found(ONE, THREE) == set()

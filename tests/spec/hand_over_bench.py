@@ -8,6 +8,7 @@ from dispatcher.core.effects import Effects, IncarnationRow
 from dispatcher.core.events import (
     CopiesStored,
     HandedOn,
+    QueueReleased,
     QueueSeen,
     QueueTaken,
 )
@@ -41,6 +42,8 @@ class HandOverBench(LaneBench):
         self._redelivering = redelivering
         self.orders: list[Any] = []  # about queues, and what goes on from them
         self.rows: dict[int, IncarnationRow | None] = {}  # as Redis holds them
+        self.hold_releases = False
+        self._unreleased: list[str] = []
         consumers = consumers if consumers is not None else {"one": 10, "two": 10}
         declared = tuple(HandOverConsumer(c, queue_of(c), prefetch) for c, prefetch in consumers.items())
         super().__init__(name, handover=declared, handover_prefix=_PREFIX, **options)
@@ -55,7 +58,15 @@ class HandOverBench(LaneBench):
         kinds = (AckHanded, Bury, HandOn, LookAtQueue, ReleaseQueue, TakeQueue)
         self.orders += [action for action in effects.actions if isinstance(action, kinds)]
         self.rows |= effects.incarnations
+        self._unreleased += [action.queue for action in effects.actions if isinstance(action, ReleaseQueue)]
         return super()._take(effects)
+
+    def step(self, *events: Any, after_ms: int = 1) -> list[Any]:
+        """RabbitMQ releases a queue at once, unless that is held."""
+        sent = list(super().step(*events, after_ms=after_ms))
+        while self._unreleased and not self.hold_releases:
+            sent += super().step(QueueReleased(self._unreleased.pop(0)), after_ms=0)
+        return sent
 
     def ordered(self, kind: type) -> list[Any]:
         """The orders of that kind since the last call."""

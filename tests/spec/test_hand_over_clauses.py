@@ -275,7 +275,15 @@ def test_x4_its_row_says_that_it_is_being_read_back() -> None:
     row = bench.rows[number]
     assert row is not None
     assert row.state == "taking"
+    clause("X-4", "and has read that it is acked in the old queue, nothing else of the lane is handed over")
+    bench.hold_releases = True
     bench.confirm_all()
+    row = bench.rows[number]
+    assert row is not None
+    assert row.state == "taking"
+    assert bench.arrive("b1") == []
+    bench.hold_releases = False
+    assert names(bench.step()) == ["b1"]
     row = bench.rows[number]
     assert row is not None
     assert row.state == "taken"
