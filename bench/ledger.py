@@ -19,6 +19,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
 
+from dispatcher.amqp.pricing import kind_of
+from dispatcher.amqp.relay import Content
 from dispatcher.core.effects import Dispatched, Effects, Snapshot
 from dispatcher.core.events import AcksProven, CopiesConfirmed, MessagesArrived, RedeliveriesEnded
 from dispatcher.core.lane import Lane
@@ -38,7 +40,13 @@ COST_US_MAX: Final = 3.0
 LANE: Final = "bench"
 GROUPS: Final = 5_000
 CONSUMERS: Final = 4
-_CONTENT = object()
+#: As a producer may send them, one with a `type`: delivery mode and message id are before it.
+_PROPERTIES: Final = (
+    b"\x30\x80\x00\x00\x00\x00\x02\x04id-1", b"\x30\xa0\x00\x00\x00\x00\x02\x04id-1\x07invoice",
+)  # fmt: skip
+_CONTENTS: Final = [
+    Content(b"g", False, None, b"", b"", b"in", properties, 6, 6, b"") for properties in _PROPERTIES
+]
 
 
 class Cost(NamedTuple):
@@ -56,9 +64,17 @@ class Timed(Recorder):
     def __init__(self, recorder: Recorder) -> None:
         self.spent_s = 0.0
         self.now_us = recorder.now_us  # type: ignore[method-assign]
-        for name in ("began", "arrived", "decided", "confirmed"):
+        self._arrived = recorder.arrived
+        self.arrived = self._timed(self._read_types)  # type: ignore[method-assign]
+        for name in ("began", "decided", "confirmed"):
             setattr(self, name, self._timed(getattr(recorder, name)))
         self.ended = recorder.ended  # type: ignore[method-assign]
+
+    def _read_types(self, messages: list[Message]) -> None:
+        """As they are read for a ledger: half of the messages have one."""
+        for message in messages:
+            message.kind = kind_of(message.content)
+        self._arrived(messages)
 
     def _timed(self, call: Callable[..., None]) -> Callable[..., None]:
         def timed(*arguments: Any) -> None:
@@ -109,7 +125,7 @@ class Traffic:
         tag = self._tag
         fingerprint = hashlib.blake2b(b"%d" % tag, digest_size=16).digest()
         group = b"order-%d" % (tag * 7919 % GROUPS)
-        return Message(0, tag, (7, tag), fingerprint, group, _CONTENT, 200 + tag % 100, now_ms)
+        return Message(0, tag, (7, tag), fingerprint, group, _CONTENTS[tag % 2], 200 + tag % 100, now_ms)
 
     def _answer(self, effects: Effects, now_ms: int) -> None:
         copies = [action for action in effects.actions if type(action) is Dispatched]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dispatcher.amqp.grouping import field_number, header_key, readable_fields
-from dispatcher.amqp.properties import split_table, string_property
+from dispatcher.amqp.properties import TYPE, split_table, type_property
 from dispatcher.amqp.relay import Content
 from dispatcher.settings_types import Chosen
 
@@ -28,7 +28,10 @@ def pricing(cost: Chosen) -> Callable[[Content], int] | None:
 
 def kind_of(content: Content) -> bytes | None:
     """The `type` property: messages of one type are expected to need about the same work."""
-    return string_property(content.properties, content.table_end, "type") or None
+    properties = content.properties
+    if not properties[1] & TYPE:  # every message is asked, and few have one
+        return None
+    return type_property(properties, content.table_end) or None
 
 
 class _HeaderCost:

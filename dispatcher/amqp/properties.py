@@ -117,6 +117,24 @@ def string_property(properties: bytes, table_end: int, name: str) -> bytes:
     return properties[start + 1 : end]
 
 
+def type_property(properties: bytes, at: int) -> bytes:
+    """The same for `type` alone, in a fraction of the time: a ledger asks for it of every message. `at` is
+    where the table ends."""
+    first, second = properties[0], properties[1]
+    if not second & TYPE:
+        return b""
+    at += (first >> 4 & 1) + (first >> 3 & 1)  # delivery mode, priority
+    try:
+        for present in (first & CORRELATION_ID, first & REPLY_TO, first & EXPIRATION, second & MESSAGE_ID):
+            if present:
+                at += 1 + properties[at]
+        if second & TIMESTAMP:
+            at += 8
+        return properties[at + 1 : at + 1 + properties[at]]
+    except IndexError:
+        raise ProtocolViolation("its property list is cut short") from None
+
+
 def field(name: bytes, kind: bytes, value: bytes) -> bytes:
     """One field of a header table."""
     return bytes((len(name),)) + name + kind + value

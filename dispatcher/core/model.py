@@ -78,7 +78,7 @@ class Message:
         self.deadline_at_ms = deadline_at_ms  # ms since 1970, None: never expires
         self.refusal = refusal  # why the edge could not understand it; goes to the dead queue
         self.cost = cost  # in DWRR units
-        self.kind: bytes | None = None  # its `type`, where the work of each is measured
+        self.kind: bytes | None = None  # its `type`, where the work of each is measured or recorded
         self.message_id: bytes | None = None  # 16 bytes made of it, where the lane drops repeated messages
         self.number: int | None = None  # its producer's, in its group, where the lane checks that
         self.place: tuple[int, ...] | None = None  # where it ranks, if others that came before it wait for it

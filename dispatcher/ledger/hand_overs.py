@@ -25,7 +25,7 @@ ORDER, RECEIVED_US, DECIDED_US, COMMITTED_US, CONFIRMED_US, WAIT_CAUSE, IS_TOLD,
 
 _NAMES_REMEMBERED: Final = 50_000
 _OF_MESSAGE: Final = attrgetter(
-    "inbound", "queue", "arrival", "root", "group_id", "fingerprint", "size", "cost", "closing"
+    "inbound", "queue", "arrival", "root", "group_id", "fingerprint", "size", "cost", "closing", "kind"
 )
 
 
@@ -35,7 +35,7 @@ def known_before(order: Dispatched) -> HandOver:
 
 
 class GroupNames(dict[bytes | None, str | None]):
-    """Groups as text, each made once while it is in use."""
+    """Groups and types as text, each made once while it is in use."""
 
     def __missing__(self, group: bytes | None) -> str | None:
         if len(self) > _NAMES_REMEMBERED:
@@ -87,6 +87,7 @@ class Names:
             self.queues.get(message.queue), self.groups[message.group_id], group_seq, epoch,
             *self.whom(number), seq, attempt, calls, message.fingerprint, message.size, message.cost,
             received_us, decided_us, committed_us, confirmed_us, cause, reason, None, None, None, None,
+            self.groups[message.kind],
         )  # fmt: skip
 
     def settled(self, hands: list[HandOver]) -> tuple[list[pa.Array], list[Message]]:
@@ -94,7 +95,7 @@ class Names:
         orders, received, decided, committed, confirmed, causes, _, ended = zip(*hands, strict=True)
         messages, numbers, _, seqs, group_seqs, epochs, attempts, _ = zip(*orders, strict=True)
         facts = zip(*map(_OF_MESSAGE, messages), strict=True)
-        inbounds, queues, arrivals, roots, group_ids, fingerprints, sizes, costs, closing = facts
+        inbounds, queues, arrivals, roots, group_ids, fingerprints, sizes, costs, closing, kinds = facts
         if any(roots):
             arrivals = tuple(root or arrival for root, arrival in zip(roots, arrivals, strict=True))
         arrival_epochs, arrival_numbers = zip(*arrivals, strict=True)
@@ -108,6 +109,8 @@ class Names:
             "consumer": _looked_up(numbers, {n: whom[0] for n, whom in self.incarnations.items()}),
             "incarnation": _looked_up(numbers, {n: whom[1] for n, whom in self.incarnations.items()}),
         }  # fmt: skip
+        if any(kinds):
+            known["type"] = [self.groups[kind] for kind in kinds]
         if any(causes):
             known["wait_cause"] = causes
         if max(queues) >= FIRST_PARKING_QUEUE:

@@ -87,6 +87,7 @@ class Bookkeeper(Recorder):
     """Writes the notes of one leadership. Belongs to the event loop."""
 
     _numbers = count(1)
+    reads_kinds = True
 
     def __init__(
         self,

@@ -17,6 +17,8 @@ from dispatcher.core.options import LaneOptions
 class Recorder:
     """Where one leadership is told of; this one forgets everything: the ledger is off."""
 
+    reads_kinds = False  # whether messages must know their `type` when they are told of
+
     def now_us(self) -> int:
         return 0
 

@@ -69,6 +69,7 @@ RECORD_COLUMNS: Final = (
     Column("waiting", Kind.INTEGER),
     Column("in_flight", Kind.INTEGER),
     Column("detail", Kind.TEXT),
+    Column("type", Kind.TEXT),
 )
 COLUMNS: Final = (*FILE_COLUMNS, ORDINAL, *RECORD_COLUMNS)
 

@@ -316,7 +316,8 @@ class Tracker:
             arrival=arrival, queue=self.names.queues.get(message.queue),
             group=self.names.groups[message.group_id],
             attempt=message.attempt or None, dispatch_id=message.fingerprint, size=message.size,
-            cost=message.cost, received_at=message.received_at_ms * 1000 or None, **values,
+            cost=message.cost, received_at=message.received_at_ms * 1000 or None,
+            type=self.names.groups[message.kind], **values,
         )  # fmt: skip
 
     # -- who, whose --

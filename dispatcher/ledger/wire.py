@@ -36,11 +36,11 @@ from dispatcher.ledger.beginning import InHand
 
 Place = tuple[int, tuple[int, int]]
 _ARRIVAL: Final = attrgetter(
-    "tag", "group_id", "fingerprint", "size", "cost", "closing",
+    "tag", "group_id", "fingerprint", "size", "cost", "closing", "kind",
 )  # fmt: skip
 _FACTS: Final = attrgetter(
     "inbound", "tag", "arrival", "fingerprint", "group_id", "size", "received_at_ms", "redelivered",
-    "closing", "cost", "queue", "root", "message_id", "attempt", "seq",
+    "closing", "cost", "queue", "root", "message_id", "attempt", "seq", "kind",
 )  # fmt: skip
 _RARE_RECORDS: Final = (Ended, Buried, OpenEntry, Taken, Moved, GroupParked, Vanished)
 _KINDS: Final = {kind.__name__: kind for kind in _RARE_RECORDS}
@@ -160,12 +160,13 @@ class Decoder:
         inbound, rows = encoded
         received_at_ms, known, made = received_us // 1_000, self._messages, []
         epoch = self._lane_epoch
-        for tag, group_id, fingerprint, size, cost, closing in rows:
+        for tag, group_id, fingerprint, size, cost, closing, kind in rows:
             arrival = epoch, tag
             message = known[inbound, arrival] = Message(
                 inbound, tag, arrival, fingerprint, group_id, None, size, received_at_ms, False, closing,
                 None, None, cost,
             )  # fmt: skip
+            message.kind = kind
             made.append(message)
         return made
 
@@ -186,7 +187,7 @@ class Decoder:
             inbound, tag, arrival, fingerprint, group_id, None, size, received_at_ms, redelivered, closing
         )
         message.cost, message.queue, message.root, message.message_id = facts[9:13]
-        message.attempt, message.seq = facts[13:]
+        message.attempt, message.seq, message.kind = facts[13:]
         return message
 
     def effects(self, encoded: tuple[Any, ...]) -> Effects:

@@ -28,7 +28,7 @@ ENDS: Final = [*sorted(HAND_OVER_ENDS), Event.VANISHED]
 _KNOWN_AT_BEGINNING: Final = (
     "inbound", "arrival_epoch", "arrival", "queue", "group", "group_seq", "epoch", "consumer", "attempt",
     "dispatch_id", "size", "cost", "received_at", "dispatched_at", "committed_at", "confirmed_at",
-    "wait_cause",
+    "wait_cause", "type",
 )  # fmt: skip
 _CARRIED: Final = ("turn", "writer", "ordinal", "calls", "reason")
 

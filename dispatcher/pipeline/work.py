@@ -11,7 +11,7 @@ from dispatcher.ledger.schema import Event
 from dispatcher.pipeline.ledger_reading import micros
 
 #: Messages of which the same cost is expected.
-KIND: Final = ("inbound", "size_below")
+KIND: Final = ("inbound", "type", "size_below")
 
 
 def with_work(hand_overs: DataFrame) -> DataFrame:

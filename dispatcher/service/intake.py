@@ -49,7 +49,7 @@ class Intake:
         self._lane_epoch = lane_epoch
         self._headers_bytes_max = frame_max - ADDED_HEADERS_BYTES_MAX - len(lane.first_header or "")
         self._price = pricing(lane.cost)
-        self._has_kinds = lane.cost.name == "measured"
+        self._has_kinds = lane.cost.name == "measured" or recorder.reads_kinds
         self._hands_over = lane.handover
         self._reads_ids = lane.dedup is not None
         self._now_ms = now_ms
@@ -107,7 +107,7 @@ class Intake:
                 continue
             if self._price is not None:
                 message.cost = self._price(message.content)
-            else:
+            if self._has_kinds:
                 message.kind = kind_of(message.content)
 
     def parked(self, queue: int, fetched: list[Fetched]) -> list[Message]:

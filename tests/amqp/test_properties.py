@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.amqp.properties import spans_after_table, split_table, string_property
+from dispatcher.amqp.properties import spans_after_table, split_table, string_property, type_property
 from dispatcher.errors import ProtocolViolation
 from tests.amqp.samples import EVERY_TYPE, field, long, nested, properties, text
 
@@ -113,3 +113,19 @@ def test_any_bytes_split_or_are_refused(raw: bytes) -> None:
     except ProtocolViolation:
         return
     assert raw[start:end] == b"".join(fields)
+
+
+@given(st.sets(st.sampled_from(sorted(FULL))), st.booleans())
+def test_the_type_is_found_behind_whatever_is_before_it(names: set[str], with_headers: bool) -> None:
+    fields = [text("a", "1")] if with_headers else []
+    raw = properties(*fields, **{name: FULL[name] for name in names})
+    _, _, end = split_table(raw)
+    expected = b"typ" if "type_" in names else b""
+    assert type_property(raw, end) == string_property(raw, end, "type") == expected
+
+
+def test_a_type_that_is_cut_short_is_refused() -> None:
+    raw = properties(message_id=b"mid", type_=b"typ")
+    _, _, end = split_table(raw)
+    with pytest.raises(ProtocolViolation, match="cut short"):
+        type_property(raw[:end], end)

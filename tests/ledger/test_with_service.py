@@ -21,7 +21,7 @@ async def three_in_hand(bench: Bench, ledger: Ledger) -> ProtocolConsumer:
     client = await bench.client()
     consumer = await bench.joined("c1", hold=True)
     for number in range(3):
-        client.send("in", b"%d" % number, "g")
+        client.send("in", b"%d" % number, "g", type_=b"order")
     await consumer.has(3)
     return consumer
 
@@ -32,8 +32,9 @@ async def test_every_hand_over_is_one_record_with_what_the_consumer_saw(
     bench.ledger = ledger
     await bench.run(orders=lane("high", "low"))
     client = await bench.client()
+    types = ({}, {"type_": b"invoice"}, {"type_": b"\x07", "message_id": b"m"})
     for number in range(30):
-        client.send(("high", "low")[number % 2], b"%d" % number, f"g{number % 3}")
+        client.send(("high", "low")[number % 2], b"%d" % number, f"g{number % 3}", **types[number % 3])
     consumers = [await bench.joined("c1"), await bench.joined("c2")]
     await bench.acked("high")
     await bench.acked("low")
@@ -52,6 +53,7 @@ async def test_every_hand_over_is_one_record_with_what_the_consumer_saw(
     }  # fmt: skip
     assert told == seen
     assert len(settled) == 30
+    assert {(r["group"], r["type"]) for r in settled} == {("g0", None), ("g1", "invoice"), ("g2", "%07")}
     for record in settled:
         times = [record[name] for name in ("received_at", "dispatched_at", "committed_at", "time")]
         assert times == sorted(times)
@@ -87,7 +89,7 @@ async def test_failures_deaths_and_retries_are_told(bench: Bench, ledger: Ledger
     await bench.run(orders=lane(reconnect_grace=0))
     client = await bench.client()
     for number in range(3):
-        client.send("in", b"%d" % number, "g")
+        client.send("in", b"%d" % number, "g", type_=b"invoice")
     first = await bench.joined("c1", hold=True)
     await first.has(3)
     first.fail(first.received[0].seq, "no such customer", attempts=4)
@@ -106,12 +108,14 @@ async def test_failures_deaths_and_retries_are_told(bench: Bench, ledger: Ledger
     assert [dead[name] for name in ("reason", "calls", "group", "arrival", "inbound")] == [
         "no such customer", 4, "g", failed["arrival"], "in"
     ]  # fmt: skip
+    assert (failed["type"], dead["type"]) == ("invoice", "invoice")
     taken = [r for r in found if r["event"] == "taken_back"]
     again = [r for r in found if r["event"] == "settled"]
     assert [r["seq"] for r in taken] == [copy.seq for copy in first.received[1:]]
     assert [(r["arrival"], r["attempt"], r["wait_cause"], r["consumer"]) for r in again] == [
         (r["arrival"], 2, "retry", "c2") for r in taken
     ]
+    assert {r["type"] for r in (*taken, *again)} == {"invoice"}
     assert [r["seq"] for r in again] == [copy.seq for copy in second.received]
     assert all(old["time"] <= new["dispatched_at"] for old, new in zip(taken, again, strict=True))
     ends = {(r["event"], r["incarnation"]) for r in found if r["event"].startswith("consumer_")}
@@ -139,6 +143,7 @@ async def test_what_is_open_is_in_the_next_leaders_ledger_by_its_numbers(
     assert ended[0] is not None
     assert ended[1] is None
     opened = [r for r in found if r["event"] == "dispatched"]
+    assert {r["type"] for r in opened} == {"order"}
     settled = [r for r in found if r["event"] == "settled"]
     name = ("inbound", "arrival_epoch", "arrival", "group", "group_seq", "epoch", "incarnation", "seq")
     assert [[r[key] for key in name] for r in settled] == [[r[key] for key in name] for r in opened]
@@ -181,7 +186,7 @@ async def test_parked_messages_keep_their_place(bench: Bench, ledger: Ledger, tm
     await bench.run(orders=lane(park_after="200ms"))
     client = await bench.client()
     for number in range(3):
-        client.send("in", b"%d" % number, "g")
+        client.send("in", b"%d" % number, "g", type_=b"invoice")
     await eventually(lambda: bench.counter("parked") == 3)
     consumer = await bench.joined("c1")
     await consumer.has(3)
@@ -192,6 +197,7 @@ async def test_parked_messages_keep_their_place(bench: Bench, ledger: Ledger, tm
     parked = [r for r in found if r["event"] == "parked"]
     settled = [r for r in found if r["event"] == "settled"]
     assert [r["arrival"] for r in settled] == [r["arrival"] for r in parked]
+    assert {r["type"] for r in (*parked, *settled)} == {"invoice"}
     assert [(r["wait_cause"], r["inbound"]) for r in settled] == [("parked", "in")] * 3
     assert {r["queue"] for r in settled} == {f"{bench.names().exchange}.park.1"}
     assert reading.one([r for r in found if r["event"] == "group_parked"])["group"] == "g"
