@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, field_validator
 
+from dispatcher.known_work import read_known_work
 from dispatcher.protocol import DEFAULT_PREFIX, HEADER_PREFIX, RESERVED_SEGMENTS, dotted_name_problem
 from dispatcher.settings_conflicts import Conflict, lane_conflicts
 from dispatcher.settings_parts import (
@@ -99,7 +100,10 @@ _GROUP_MAP: Final = OneOf(
 )
 
 
-_COST: Final = OneOf((1, "bytes", "measured"), (("header", "NAME", Text(_own_header)),))
+_COST: Final = OneOf(
+    (1, "bytes", "measured"),
+    (("header", "NAME", Text(_own_header)), ("measured", "FILE", Text(read_known_work))),
+)
 
 
 def _checked(parse: Callable[[str], object]) -> Callable[[str], str]:
@@ -250,7 +254,7 @@ class LaneDefaults(Model):
     )
     cost: Annotated[Chosen, _COST] = Field(
         default=Chosen("1"),
-        description="What a message takes of its queue's share: 1, bytes, measured or {header: NAME}.",
+        description="What a message takes of its queue's share: 1, bytes, {header: NAME}, measured (FILE).",
     )
     start: StartSettings = Field(
         default=StartSettings(), description="What to wait for before anything is handed out."

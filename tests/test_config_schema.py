@@ -36,6 +36,7 @@ def lane(**keys: Any) -> dict[str, Any]:
         {"rebalance": {"on_join": True, "pause": "lane"}},
         {"cost": 1},
         {"cost": "bytes"},
+        {"cost": {"measured": "/var/lib/dispatcher/cost_model.json"}},
         {"cost": {"header": "x-cost"}, "placement": "measured"},
         {"group_map": "none"},
         {"group_map": {"buckets": 1024}},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from dispatcher.core.bounds import HELD_BYTES_PART
 from dispatcher.core.policies import Policy
@@ -34,6 +35,15 @@ class HandOverConsumer:
     prefetch: int  # messages that may wait in its queue
 
 
+class KnownWork(NamedTuple):
+    """What messages of an inbound queue (by its index) and type took, in ms, and how many they were."""
+
+    inbound: int
+    kind: bytes | None
+    mean_ms: float
+    messages: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneOptions:
     """One lane's options. Durations in ms, sizes in bytes."""
@@ -46,6 +56,7 @@ class LaneOptions:
     start_consumers: int = 0  # to wait for before anything is handed out
     start_wait_ms: int = 0  # at most; 0 with a number of consumers: 1 s
     cost: Cost = Cost.ONE
+    known_work: tuple[KnownWork, ...] = ()  # with which the measured costs begin
     placement_is_measured: bool = False
     max_in_flight_per_group: int | None = None  # None: no limit, and ids mean nothing
     rebalance_on_join: bool = False

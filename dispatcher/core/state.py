@@ -41,7 +41,7 @@ class LaneState:
         self.effects = Effects()
         self.group_map = GroupMap(options.buckets)
         self.groups: dict[bytes, Group] = {}  # by the key that the map gives them
-        self.work = Work(is_measured=options.measures_work)
+        self.work = Work(is_measured=options.measures_work, known=options.known_work)
         self.pool = Pool(level_of(options, self.work))
         self.inbounds = make_inbounds(options, self.pool, self.work.cost_us)
         self.limits = limits_of(self)

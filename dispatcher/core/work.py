@@ -10,13 +10,13 @@ of a consumer that works on several at a time: what counts is how soon it is fre
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import log2
 from typing import Final
 
 from dispatcher.core.consumers import Consumer
 from dispatcher.core.model import Message
-from dispatcher.core.options import LaneOptions
+from dispatcher.core.options import KnownWork, LaneOptions
 
 #: Weight of the latest settle: a change is followed within some ten of them.
 RATE: Final = 0.2
@@ -38,10 +38,15 @@ Kind = tuple[int, bytes | None]
 class Work:
     """What messages of a queue and type take, and consumers for any. All in ms."""
 
-    def __init__(self, *, is_measured: bool) -> None:
+    def __init__(self, *, is_measured: bool, known: Sequence[KnownWork] = ()) -> None:
         self.is_measured = is_measured
+        messages = sum(each.messages for each in known)
         self._mean_ms: float | None = None
-        self.kinds_ms: dict[Kind, float] = {}
+        if messages:
+            self._mean_ms = sum(each.mean_ms * each.messages for each in known) / messages
+        self.kinds_ms: dict[Kind, float] = {
+            (each.inbound, each.kind): max(WORK_MS_MIN, each.mean_ms) for each in known
+        }
         self._done: dict[Consumer, list[Message]] = {}  # in this step
 
     def done(self, consumer: Consumer, messages: list[Message]) -> None:

@@ -60,6 +60,6 @@ def options_shown(options: LaneOptions) -> dict[str, Any]:
     shown["grouped"], shown["tops_up"] = options.policy.grouped, options.policy.tops_up
     shown["cost"] = options.cost.value
     shown["inbounds"] = [{"queue": queue, "weight": weight} for queue, weight in options.inbounds]
-    del shown["parking_queues"], shown["own_prefix"]
+    del shown["parking_queues"], shown["own_prefix"], shown["known_work"]
     plain: dict[str, Any] = json.loads(json.dumps(shown))
     return plain

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from dispatcher.core.options import Cost, DedupOptions, HandOverConsumer, LaneOptions
+from dispatcher.core.options import Cost, DedupOptions, HandOverConsumer, KnownWork, LaneOptions
 from dispatcher.core.policies import policy
+from dispatcher.known_work import WorkFile
 from dispatcher.protocol import LaneNames
 from dispatcher.settings import LaneSettings
 from dispatcher.settings_parts import ExhaustedAct, OverdueAct, PlacementName, SequenceCheck
@@ -26,6 +27,7 @@ def lane_options(lane: LaneSettings, prefix: str, parking_queues: tuple[str, ...
         start_consumers=lane.start.consumers,
         start_wait_ms=lane.start.wait_ms,
         cost=_COSTS.get(lane.cost.name, Cost.SAID),
+        known_work=_known_work(lane),
         placement_is_measured=lane.placement is PlacementName.MEASURED,
         max_in_flight_per_group=lane.max_in_flight_per_group,
         rebalance_on_join=lane.rebalance.on_join,
@@ -49,4 +51,17 @@ def lane_options(lane: LaneSettings, prefix: str, parking_queues: tuple[str, ...
         parking_queues=parking_queues,
         handover=tuple(HandOverConsumer(c.id, names.consumer(c.id), c.prefetch) for c in lane.consumers),
         handover_prefix=names.consumer(""),
+    )
+
+
+def _known_work(lane: LaneSettings) -> tuple[KnownWork, ...]:
+    """What the file of `cost: {measured: FILE}` says of this lane's inbound queues."""
+    file = lane.cost.value
+    if not isinstance(file, WorkFile):
+        return ()
+    places = {inbound.queue: index for index, inbound in enumerate(lane.inbound)}
+    return tuple(
+        KnownWork(places[each.inbound], each.kind, each.mean_us / 1_000, each.messages)
+        for each in file.lanes.get(lane.name, ())
+        if each.inbound in places
     )

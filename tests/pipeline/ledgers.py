@@ -40,6 +40,7 @@ class HandOver:
     cost: int = 1
     reason: str | None = None
     calls: int | None = None
+    kind: str | None = None  # its type
 
     def values(self) -> dict[str, Any]:
         return {
@@ -47,7 +48,7 @@ class HandOver:
             "group": self.group, "group_seq": self.group_seq, "epoch": self.epoch,
             "consumer": f"c-{self.incarnation}", "incarnation": self.incarnation, "seq": self.seq,
             "attempt": self.attempt, "calls": self.calls, "dispatch_id": b"%016d" % self.arrival,
-            "size": self.size, "cost": self.cost, "reason": self.reason,
+            "size": self.size, "cost": self.cost, "reason": self.reason, "type": self.kind,
         }  # fmt: skip
 
     def times(self) -> dict[str, Any]:
@@ -67,7 +68,7 @@ class HandOver:
         times = {} if by_another_leader else self.times()
         values = self.values()
         if by_another_leader:
-            values |= {"size": None, "cost": None}
+            values |= {"size": None, "cost": None, "type": None}
         return row(self.ended, self.outcome, **values, **times)
 
 

@@ -22,7 +22,7 @@ def plant_traffic(folder: Path) -> None:
         leader.hand(numbers.number(HandOver(
             f"g{group}", number, f"i{group % 4}", at, at + (5 + number % 11) * MS,
             inbound=("high", "low")[number % 2], size=100 + number % 700, cost=1 + number % 3,
-            received=at - number % 13 * MS,
+            received=at - number % 13 * MS, kind=(None, "invoice", "%07")[number % 3],
         )))  # fmt: skip
         if number % 100 == 99:
             leader.close()

@@ -8,10 +8,13 @@ from typing import Any
 import duckdb
 import pytest
 
+from dispatcher.known_work import read_known_work
 from dispatcher.pipeline.report_folder import ADDED
 from dispatcher.pipeline.statistics import POINTS_MAX, step_ms
 from dispatcher.pipeline.summary import as_text
 from tests.pipeline.conftest import Everything, Report
+from tests.pipeline.planted_skew import LANE as SKEW
+from tests.pipeline.planted_skew import MEAN_MS
 from tests.pipeline.planted_traffic import LANE
 
 LEDGER = "read_parquet('{ledger}/lane=traffic/*/*.parquet') where event = 'settled'"
@@ -43,9 +46,14 @@ select rank, l."group", consumer, count(*), sum(epoch_us(time) - epoch_us(commit
 from {ledger_table} l join g on l."group" = g."group" where event = 'settled' and rank <= 20 group by all
 """
 COSTS = """
-select inbound, power(2, ceil(log2(size + 1)))::bigint, count(*), avg(w),
+with s as (select *, count(*) over at_once as n, min(epoch_us(dispatched_at)) over at_once as begun,
+    max(epoch_us(time)) over (partition by incarnation order by epoch_us(time)
+        range between unbounded preceding and 1 preceding) as before
+    from {ledger} window at_once as (partition by incarnation, time)),
+w as (select *, greatest(0, epoch_us(time) - greatest(before, begun)) / n as w from s)
+select inbound, type, power(2, ceil(log2(size + 1)))::bigint, count(*), avg(w),
     1.959964 * stddev_samp(w) / sqrt(count(*))
-from (select *, epoch_us(time) - epoch_us(committed_at) as w from {ledger}) group by all
+from w group by all
 """
 
 
@@ -134,12 +142,28 @@ def test_shares_count_while_both_queues_had_a_backlog(report: Report) -> None:
 def test_the_cost_model_is_a_file_with_its_confidence(report: Report) -> None:
     model = json.loads((report.folder / "cost_model.json").read_text())
     found = [
-        (inbound, band["size_below"], band["messages"], band["mean_us"], band["error_us"])
+        (inbound, band["type"], band["size_below"], band["messages"], band["mean_us"], band["error_us"])
         for inbound, bands in model["lanes"][LANE].items() for band in bands
     ]  # fmt: skip
     expected = [(*key, round(mean, 1), round(error, 1)) for *key, mean, error in ask(report, COSTS)]
-    assert sorted(found) == sorted(expected)
-    assert model["version"] == 1
+    assert sorted(found, key=str) == sorted(expected, key=str)
+    assert len({kind for _, kind, *_ in found}) == 3
+
+
+def test_a_lane_can_begin_with_the_cost_model(report: Report) -> None:
+    known = read_known_work(str(report.folder / "cost_model.json")).lanes[LANE]
+    assert {(each.inbound, each.kind) for each in known} == {
+        (inbound, kind) for inbound in ("high", "low") for kind in (None, b"invoice", b"\x07")
+    }
+    bands = json.loads((report.folder / "cost_model.json").read_text())["lanes"][LANE]["low"]
+    sure = [each for each in bands if each["type"] == "%07" and each["messages"] >= 30]
+    (low,) = (each for each in known if (each.inbound, each.kind) == ("low", b"\x07"))
+    assert low.messages == sum(each["messages"] for each in sure)
+    assert low.mean_us == pytest.approx(
+        sum(each["messages"] * each["mean_us"] for each in sure) / low.messages
+    )
+    skewed = read_known_work(str(report.folder / "cost_model.json")).lanes[SKEW]
+    assert [each.mean_us for each in skewed] == [pytest.approx(MEAN_MS * 1_000, abs=0.1)], "not five times it"
 
 
 def test_the_summary_names_the_hottest_group_and_the_shares(report: Report) -> None:

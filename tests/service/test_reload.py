@@ -183,6 +183,13 @@ async def test_lanes_come_and_go_and_a_bad_file_changes_nothing(
     one.config.write_text(good.replace("weight: 1", "weight: 0") + "nonsense: 1\n")
     problems = (await asyncio.to_thread(hang_up, one, "configuration_refused"))["problems"]
     assert len(problems) == 3, "both weights and the unknown key"
+    one.config.write_text(good)
+    rewrite(one, orders=weighed(9, 9) | {"cost": {"measured": "/nowhere/model.json"}})
+    refused = await reload(one, "orders")
+    assert (refused.returncode, refused.stderr) == (
+        1, "dispatcher: lanes.orders.cost: measured: /nowhere/model.json can't be read: No such file or "
+        "directory\n",
+    )  # fmt: skip
     assert [row["weight"] for row in (await bench.ask("status"))["inbound"]] == [1, 1]
     assert sorted(one.ready().splitlines()) == ["old: leading", "orders: leading"]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +47,27 @@ async def test_shares_are_of_cost_not_of_messages(bench: Bench, cost: object) ->
     assert got[b"c"] / got[b"d"] == pytest.approx(5, rel=0.15)
     rows = {row["queue"]: row["share"] for row in bench.status()["inbound"]}
     assert rows["dear"] == pytest.approx(0.5, abs=0.05)
+
+
+async def test_measured_shares_begin_with_what_a_file_says(bench: Bench, tmp_path: Path) -> None:
+    """Nothing has been settled: without the file all cost the same."""
+    bands = {
+        queue: [
+            {"type": kind, "size_below": 64, "messages": 500, "mean_us": mean_us, "error_us": 1.0}
+            for kind, mean_us in kinds.items()
+        ]
+        for queue, kinds in {"dear": {"d": 9_000, None: 1}, "cheap": {None: 1_000}}.items()
+    }
+    file = tmp_path / "cost_model.json"
+    file.write_text(json.dumps({"version": 2, "unit": "µs", "lanes": {"orders": bands}}))
+
+    def publish(client: Client) -> None:
+        for number in range(300):
+            client.send("dear", b"d", f"d{number}", type_=b"d")
+            client.send("cheap", b"c", f"c{number}")
+
+    got = await _served(bench, publish, 100, cost={"measured": str(file)})
+    assert got[b"c"] / got[b"d"] == pytest.approx(9, rel=0.2)
 
 
 async def _work(consumer: ProtocolConsumer, bench: Bench, ms_of: Callable[[bytes], int], until: int) -> None:

@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from dispatcher.core.options import Cost
+from dispatcher.core.options import Cost, KnownWork
 from tests.spec.lane_bench import LaneBench, clause
 
 QUANTA = tuple(range(4, 41, 4))  # of the article: ten queues, sum 220
@@ -83,8 +83,8 @@ Kind = tuple[int, bytes | None]
 class Shop:
     """A lane that measures, over two inbound queues, and a consumer that works on one message at a time."""
 
-    def __init__(self) -> None:
-        self.bench = LaneBench(weights=(1, 1), cost=Cost.MEASURED, heartbeat_ms=3_600_000)
+    def __init__(self, *known: KnownWork) -> None:
+        self.bench = LaneBench(weights=(1, 1), cost=Cost.MEASURED, heartbeat_ms=3_600_000, known_work=known)
         self._names = count(1)
 
     def open(self, messages: int, kinds: tuple[bytes, ...] = (b"",)) -> None:
@@ -122,6 +122,31 @@ def test_f6_types_of_one_queue_have_costs_of_their_own() -> None:
     shop.work(200, lambda kind: {b"slow": 80, b"quick": 4}[kind[1] or b""])
     costs = shop.bench.lane.state.work.kinds_ms
     assert [costs[0, b"slow"], costs[0, b"quick"]] == pytest.approx([80, 4], rel=0.1)
+
+
+def test_f6_with_a_file_it_begins_with_what_is_known() -> None:
+    clause("F-6", "With a file it begins with the means")
+    shop = Shop(KnownWork(0, b"", 50.0, 700), KnownWork(1, b"", 5.0, 300))
+    shop.open(110)
+    got = shop.work(110, lambda kind: {0: 50, 1: 5}[kind[0]])
+    assert got[1, b""] / got[0, b""] == pytest.approx(10, rel=0.05), "from the first message on"
+
+
+def test_f6_what_is_known_is_only_the_beginning() -> None:
+    shop = Shop(KnownWork(0, b"", 5.0, 1_000_000), KnownWork(1, b"", 50.0, 1_000_000))
+    shop.open(300)
+    shop.work(100, lambda kind: {0: 50, 1: 5}[kind[0]])
+    costs = shop.bench.lane.state.work.kinds_ms
+    assert [costs[0, b""], costs[1, b""]] == pytest.approx([50, 5], rel=0.1)
+
+
+def test_f6_what_is_not_known_costs_what_all_do_on_average() -> None:
+    bench = LaneBench(
+        cost=Cost.MEASURED, known_work=(KnownWork(0, b"a", 8.0, 100), KnownWork(0, b"b", 2.0, 300))
+    )
+    bench.join("one")
+    bench.arrive("g1", kind=b"other")
+    assert bench.lane.state.work.cost_us(bench.latest("g1").message) == 3_500
 
 
 def test_f6_types_that_are_settled_together_are_told_apart() -> None:
