@@ -48,7 +48,8 @@ def parts(view: ReportView) -> Iterator[RenderableType]:
 
 
 def _of_lane(lane: LaneView) -> Iterator[RenderableType]:
-    yield Text(f"Lane {wording.clipped(lane.name)}: {lane.verdict}", style="bold")
+    verdict = "nothing to judge" if lane.verdict == "nothing" else lane.verdict
+    yield Text(f"Lane {wording.clipped(lane.name)}: {verdict}", style="bold")
     yield Text("; ".join(f"{title} {value}" for title, value in lane.facts))
     yield from _titled(
         "Latency by stage", ("stage", *_STAGES),

@@ -1,5 +1,5 @@
 """A headless Chromium that looks at pages of ours. As a program it takes the picture for docs/:
-`python -m tests.page.browser REPORT/report.html docs/report.png`."""
+`python -m tests.page.browser REPORT/report.html docs/report.png`, or installs Chromium: `--install`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 
+from dispatcher.errors import ConfigurationError
 from dispatcher.nodes.installed import as_root, install
 
 #: Debian's names of the browser and of the program that Selenium talks to.
@@ -96,12 +97,17 @@ def open_browser() -> Iterator[Browser]:
             driver.quit()
 
 
-def main(page: str, picture: str) -> None:
+def main(page: str, picture: str = "") -> None:
     ensure_chromium()
+    if page == "--install":
+        return
     with open_browser() as browser:
         browser.open(Path(page))
         Path(picture).write_bytes(browser.picture(1_500))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except ConfigurationError as error:
+        sys.exit(f"{error} (only the tests of pages need it)")

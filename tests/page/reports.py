@@ -36,8 +36,8 @@ def write_report(
     folder: Path, *, verdict: str = "kept", violations: int = 0, unknown: int = 0, gaps: int = 0,
     lanes: int = 1, groups: tuple[str, ...] = HOSTILE, points: int = 100,
 ) -> Path:  # fmt: skip
-    """A report with `lanes` busy lanes and an empty one."""
-    busy = [LANE, *(f"lane-{number:03d}" for number in range(1, lanes))]
+    """A report with `lanes` busy lanes and an idle one."""
+    busy = [LANE, *(f"lane-{number:03d}" for number in range(1, lanes))][:lanes]
     folder.mkdir(parents=True)
     tables = {
         "files": [_file(None), *([_file("is empty")] if gaps else [])],

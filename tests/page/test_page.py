@@ -55,6 +55,11 @@ def test_the_verdict_is_the_first_thing_with_its_evidence(tmp_path: Path) -> Non
     kept = page(write_report(tmp_path / "kept"))
     assert "Order was kept" in kept
     assert "Violations</h2>" not in kept
+    assert '<span class="pill kept">' in kept
+    assert '<span class="pill nothing">nothing to judge</span>' in kept  # of the idle lane
+    nothing = page(write_report(tmp_path / "nothing", lanes=0))
+    assert "Nothing to judge" in nothing
+    assert "Order was kept" not in nothing
     unknown = page(write_report(tmp_path / "unknown", verdict="unknown", unknown=2, gaps=1))
     assert "Unknown: records are missing" in unknown
     assert '<rect class="missing"' in unknown

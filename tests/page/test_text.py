@@ -34,6 +34,7 @@ def test_all_parts_are_printed_with_the_verdict_last(report: Path) -> None:
     assert text.splitlines()[-1] == "Verdict: VIOLATED in 60 groups (kept in 3, unknown for 3)"
     lines = [" ".join(line.split()) for line in text.splitlines()]
     for line in (
+        "Lane idle: nothing to judge",
         "Wait 1.2 ms 5 ms 40 ms",  # latency by stage
         "2026-11-22 11:34:00 10.0 500 µs 990 µs 1 ms 1.98 ms 1.5 ms 2.97 ms 2 ms 3.96 ms",
         "1 <script>document.title = 'caught'</script> 100 30.0 % 40.0 %",  # hot groups

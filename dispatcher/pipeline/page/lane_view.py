@@ -8,7 +8,7 @@ from typing import Final
 
 from dispatcher.pipeline.page import wording
 from dispatcher.pipeline.page.charts import Chart, Timeline, durations_over_time, heat, rate_over_time
-from dispatcher.pipeline.page.source import Row, Source, equals
+from dispatcher.pipeline.page.source import Row, Source, equals, judged
 from dispatcher.pipeline.page.what_if_view import PlanView, Sweep, plan_view, sweeps
 
 GROUPS_SHOWN: Final = 20
@@ -66,9 +66,7 @@ class LaneView:
 def lane_view(source: Source, name: str, number: int) -> LaneView:
     """Raises ConfigurationError."""
     facts = source.summary["lanes"][name]
-    view = LaneView(
-        f"lane-{number}", name, facts["verdict"], _facts(facts), _stages(facts.get("stages") or {})
-    )
+    view = LaneView(f"lane-{number}", name, judged(facts), _facts(facts), _stages(facts.get("stages") or {}))
     _add_timeline(source, view)
     of_lane = equals("lane", name)
     hot = sorted(source.rows("hot_groups", (), of_lane), key=lambda row: row["rank"])

@@ -14,7 +14,7 @@ from dispatcher import __version__
 from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.page import wording
 from dispatcher.pipeline.page.lane_view import LaneView, add_consumers, lane_view
-from dispatcher.pipeline.page.source import Source
+from dispatcher.pipeline.page.source import Source, judged
 from dispatcher.pipeline.page.verdict_view import VerdictView, verdict_view
 from dispatcher.pipeline.statistics import PERCENTILES
 
@@ -101,4 +101,4 @@ def _worst_first(source: Source) -> list[str]:
 
 def _listed(source: Source, name: str) -> dict[str, object]:
     facts = source.summary["lanes"][name]
-    return {"name": name, "verdict": facts["verdict"], "hand_overs": facts["hand_overs"], **facts["groups"]}
+    return {"name": name, "verdict": judged(facts), "hand_overs": facts["hand_overs"], **facts["groups"]}

@@ -79,7 +79,8 @@ class Source:
         table = self._dataset(name)
         if table is not None:
             with self._clear_errors(name):
-                for batch in table.to_batches(columns=columns, filter=where):
+                ahead = {"batch_readahead": 2, "fragment_readahead": 1}
+                for batch in table.to_batches(columns=columns, filter=where, **ahead):
                     if batch.num_rows:
                         yield pa.Table.from_batches([batch])
 
@@ -145,6 +146,14 @@ def _summary(folder: Path) -> Row:
     if not isinstance(found, dict) or not {"verdict", "lanes", "ledger"} <= found.keys():
         raise ConfigurationError(f"{folder / SUMMARY}: is not the summary of a report")
     return found
+
+
+def judged(facts: Row) -> str:
+    """The verdict of a lane or of the whole ledger: kept, violated, unknown, or nothing, where no group was
+    handed over. `facts` has `verdict` and the numbers of `groups`."""
+    if facts["verdict"] == "kept" and not facts["groups"]["kept"]:
+        return "nothing"
+    return str(facts["verdict"])
 
 
 def equals(column: str, value: Any) -> Any:

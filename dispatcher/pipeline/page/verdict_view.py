@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from dispatcher.pipeline.order_audit import EVIDENCE, UNKNOWN, VIOLATED
+from dispatcher.pipeline.order_audit import EVIDENCE, KEPT, UNKNOWN, VIOLATED
 from dispatcher.pipeline.page import wording
-from dispatcher.pipeline.page.source import Row, Source
+from dispatcher.pipeline.page.source import Row, Source, judged
 from dispatcher.pipeline.summary import about_violation, verdict_sentence
 
 #: Of each list; the tables have all.
@@ -15,6 +15,8 @@ LIST_MAX: Final = 50
 _HEADLINES: Final = {
     VIOLATED: "Order was violated",
     UNKNOWN: "Unknown: records are missing",
+    KEPT: "Order was kept",
+    "nothing": "Nothing to judge",
 }
 
 
@@ -49,9 +51,8 @@ def verdict_view(source: Source) -> VerdictView:
     import pyarrow.compute as pc
 
     summary = source.summary
-    groups = [facts["groups"] for facts in summary["lanes"].values()]
-    kept = sum(each["kept"] for each in groups)
-    headline = "Order was kept" if kept else "Nothing to judge"
+    groups = _groups(summary)
+    verdict = judged({"verdict": summary["verdict"], "groups": groups})
     is_unknown = pc.field("verdict") == UNKNOWN
     reasons = source.counted("groups", ("lane", "because"), is_unknown).most_common()
     gaps = sorted(source.rows("gaps"), key=lambda gap: (gap["is_boundary"], gap["lane"], gap["text"]))
@@ -59,8 +60,8 @@ def verdict_view(source: Source) -> VerdictView:
         "files", LIST_MAX, ("path", "lane", "problem"), pc.is_valid(pc.field("problem"))
     )
     return VerdictView(
-        verdict=summary["verdict"],
-        headline=_HEADLINES.get(summary["verdict"], headline),
+        verdict=verdict,
+        headline=_HEADLINES[verdict],
         sentence=verdict_sentence(summary),
         facts=_facts(summary),
         violations=_violations(source),
@@ -79,7 +80,7 @@ def _facts(summary: Row) -> list[tuple[str, str]]:
     lanes = summary["lanes"].values()
     spans = [(facts["first"], facts["last"]) for facts in lanes if facts["first"]]
     window = summary.get("window") or {}
-    groups = {name: sum(facts["groups"][name] for facts in lanes) for name in ("kept", "violated", "unknown")}
+    groups = _groups(summary)
     found = [
         ("ledger", summary["ledger"]),
         ("groups kept", wording.count(groups["kept"])),
@@ -95,6 +96,11 @@ def _facts(summary: Row) -> list[tuple[str, str]]:
     left_out = f", {files['left_out']:,} left out" if files["left_out"] else ""
     found.append(("files", f"{files['read']:,} read{left_out}"))
     return found
+
+
+def _groups(summary: Row) -> dict[str, int]:
+    lanes = summary["lanes"].values()
+    return {name: sum(facts["groups"][name] for facts in lanes) for name in (KEPT, VIOLATED, UNKNOWN)}
 
 
 def _violations(source: Source) -> Listed:
