@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from dispatcher.pipeline.advise.lane_options import lane_options
-from dispatcher.pipeline.advise.measures import Measures, bound, percentile, simulate, spread
+from dispatcher.pipeline.advise.measures import Measures, bound, measures, percentile, simulate, spread
 from dispatcher.pipeline.advise.simulation import Course, Simulation
 from dispatcher.pipeline.advise.traffic import Arrival, Delays, Scenario, Traffic
 from tests.pipeline import queueing
@@ -174,3 +174,22 @@ def test_a_consumer_that_works_on_several_is_as_good_as_several() -> None:
     assert found.utilisation == pytest.approx(0.9, rel=0.03)
     one_group = replace(came, arrivals=[each._replace(group=b"g") for each in came.arrivals])
     assert simulate(one_group, replace(FIFO, prefetch=1_000, policy="exclusive")).is_overloaded
+
+
+def test_the_lanes_own_timers_run() -> None:
+    """Groups a and c are one consumer's; after they have rested for long enough they are anybody's."""
+    three = [Arrival(n * 100, 0, group, 1, 1, 10) for n, group in enumerate((b"a", b"b", b"c"))]
+    long = [Arrival(60_000_000 + n, 0, group, 1, 1, 1_000_000) for n, group in enumerate((b"a", b"c"))]
+    came = Traffic("orders", ("in",), [*three, *long], 63_000_000)
+    owned = replace(FIFO, consumers=2, policy="exclusive", prefetch=5)
+    assert waits(came, owned)[-1] == 999_999
+    assert waits(replace(came, options={"group_idle_timeout_ms": 5_000}), owned)[-1] == 0
+
+
+def test_what_takes_too_many_steps_is_cut_off() -> None:
+    came = traffic(0.5, 50, seed=1)
+    simulation = Simulation(came, lane_options(came, FIFO), consumers=1, prefetch=1)
+    simulation._happen = lambda now_us: None  # type: ignore[method-assign]
+    cut = simulation.run()
+    assert cut.is_cut
+    assert measures(came, FIFO, cut).is_overloaded

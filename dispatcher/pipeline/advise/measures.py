@@ -83,7 +83,7 @@ def measures(traffic: Traffic, scenario: Scenario, course: Course) -> Measures:
     waits = [course.begun_us[n] - at_us[n] for n in counted]
     span_us = max(1, course.ended_us - at_us[0])
     throughput = len(at_us) / span_us * 1e6
-    if not traffic.is_whole and _grow(waits, traffic.span_us):
+    if course.is_cut or (not traffic.is_whole and _grow(waits, traffic.span_us)):
         return _overloaded(throughput)
     dispatched = sorted(course.dispatched_us[n] - at_us[n] for n in counted)
     total = sorted(course.settled_us[n] - at_us[n] for n in counted)

@@ -28,6 +28,8 @@ _START_MS: Final = 1_800_000_000_000
 _LANE_EPOCH: Final = 7
 #: What is let in at a time behind a look-ahead full of blocked messages.
 _LET_IN: Final = 64
+#: Each message is an arrival, a settle, and two events at its consumer; the core's own timers are rare.
+_INSTANTS_PER_MESSAGE: Final = 20
 #: The content of every message: nobody looks at it.
 _CONTENT: Final = object()
 
@@ -49,6 +51,7 @@ class Course:
     settled_us: list[int]  # its settle was read
     busy_us: int  # of all consumers together
     waiting_max: int  # not handed over, at a time
+    is_cut: bool = False  # it took too many steps, and was not simulated to its end
 
     @property
     def ended_us(self) -> int:
@@ -89,17 +92,29 @@ class Simulation:
         self._course = Course([0] * count, [0] * count, [0] * count, 0, 0)
 
     def run(self) -> Course:
-        """To the last settle."""
-        decide_us, arrivals = self._traffic.delays.decide_us, self._arrivals
+        """To the last settle, or until it has taken more steps than any lane should."""
+        arrivals, now_us = self._arrivals, 0
+        instants_left = _INSTANTS_PER_MESSAGE * (len(arrivals) + 1)
         while self._next < len(arrivals) or self._agenda:
-            next_us = [self._agenda[0][0]] if self._agenda else []
-            if self._next < len(arrivals):
-                next_us.append(arrivals[self._next].at_us + decide_us)
-            deadline_ms = self._lane.next_deadline_ms()
-            if deadline_ms is not None and self._handed < self._next:
-                next_us.append((deadline_ms - _START_MS) * 1_000)
-            self._happen(min(next_us))
+            now_us = max(now_us, self._next_instant(now_us))
+            self._happen(now_us)
+            instants_left -= 1
+            if not instants_left:
+                self._course.is_cut = True
+                break
         return self._course
+
+    def _next_instant(self, now_us: int) -> int:
+        """When something is due: an arrival, something at a consumer, or a timer of the core."""
+        arrivals, instants = self._arrivals, []
+        if self._agenda:
+            instants.append(self._agenda[0][0])
+        if self._next < len(arrivals):
+            instants.append(arrivals[self._next].at_us + self._traffic.delays.decide_us)
+        deadline_ms = self._lane.next_deadline_ms()
+        if deadline_ms is not None:
+            instants.append(max((deadline_ms - _START_MS) * 1_000, now_us + 1))
+        return min(instants)
 
     def _happen(self, now_us: int) -> None:
         """All that is due."""
