@@ -34,15 +34,22 @@ class Commands:
         self.results = dict(results)  # by uuid, oldest first
         self._runs: dict[str, Run] = {}
         self._orders: dict[str, Order] = {}
+        self._takes: dict[str, frozenset[str]] = {}  # the arguments of each
         #: Commands that are open, by uuid, and how far each has come; `done` ends them.
         self.under_way: dict[str, Callable[[], dict[str, Any]]] = {}
 
-    def add(self, name: str, run: Run) -> None:
-        self._runs[name] = run
+    def add(self, name: str, run: Run, *takes: str) -> None:
+        """A command, and its arguments: one with others is refused, for they may say what it must not do."""
+        self._runs[name], self._takes[name] = run, frozenset(takes)
 
-    def add_long(self, name: str, order: Order) -> None:
-        """A command that is not done at once: asked again, it says how far it has come."""
-        self._orders[name] = order
+    def add_long(self, name: str, order: Order, *takes: str) -> None:
+        """One that is not done at once: asked again, it says how far it has come."""
+        self._orders[name], self._takes[name] = order, frozenset(takes)
+
+    def forbid(self, name: str, refuse: Run) -> None:
+        """This one is refused in this lane, whatever it says."""
+        self._runs[name] = refuse
+        self._takes.pop(name, None)
 
     def __contains__(self, name: object) -> bool:
         return name in self._runs or name in self._orders
@@ -74,6 +81,7 @@ class Commands:
             return known
         if uuid in self.under_way:
             return self.under_way[uuid]()
+        self._check_arguments(name, event.arguments)
         if name in self._orders:
             return self._orders[name](uuid, event.arguments)
         if name not in self._runs:
@@ -82,6 +90,14 @@ class Commands:
         if result.get("applied", True):
             self._record(uuid, result)
         return result
+
+    def _check_arguments(self, name: str, arguments: Arguments) -> None:
+        takes = self._takes.get(name)
+        unknown = [key for key, value in arguments.items() if value is not None and key not in (takes or ())]
+        if takes is not None and unknown:
+            raise CommandRefused(
+                f"{name} does not know {', '.join(sorted(unknown))}: is the dispatcher older than who asks?"
+            )
 
     def _record(self, uuid: str, result: dict[str, Any]) -> None:
         self._state.effects.commands[uuid] = self.results[uuid] = result

@@ -22,7 +22,7 @@ class Evictions:
         self._state = state
         self._liveness = liveness
         self._next_look_ms = 0
-        commands.add("consumers.evict", self.command)
+        commands.add("consumers.evict", self.command, "consumer", "incarnation")
 
     def load(self) -> None:
         """Go on with what a former leader had begun."""

@@ -7,6 +7,7 @@ unsets them. Rows by key: `lane` {paused}, `group:<id>` {paused, pin, stopped}, 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from dispatcher.core.commands import Arguments, Commands, argument, group_argument
@@ -32,10 +33,10 @@ class Flags:
 
     def __init__(self, state: LaneState, rows: dict[bytes, Row], commands: Commands) -> None:
         self._state = state
-        commands.add("groups.pause", lambda arguments: self._set_paused(arguments, paused=True))
-        commands.add("groups.resume", lambda arguments: self._set_paused(arguments, paused=False))
-        commands.add("groups.pin", self._pin)
-        commands.add("consumers.drain", self._drain)
+        commands.add("groups.pause", partial(self._set_paused, paused=True), "group", "all")
+        commands.add("groups.resume", partial(self._set_paused, paused=False), "group", "all")
+        commands.add("groups.pin", self._pin, "group", "consumer", "undo")
+        commands.add("consumers.drain", self._drain, "consumer", "undo")
         state.is_paused = bool(rows.get(LANE, {}).get("paused"))
         state.reset_until = rows.get(RESET, {}).get("until")
         self._loaded = {key: row for key, row in rows.items() if key.startswith(GROUP)}

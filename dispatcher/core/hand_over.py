@@ -82,7 +82,7 @@ class HandOver:
         self._crowded: set[str] = set()  # queues with several readers, which was told
         if self._declared:
             for name in _REFUSED:
-                commands.add(name, _refuse)
+                commands.forbid(name, _refuse)
 
     def load(self) -> None:
         """Go on with what a former leader has left. The consumers must have been loaded."""

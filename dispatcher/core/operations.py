@@ -49,8 +49,10 @@ class Operations:
         self._commands = commands
         self._departures = departures
         self._open: dict[str, Operation] = {}
-        for kind in (PURGE, MOVE, REROUTE):
-            commands.add_long(f"groups.{kind}", partial(self._order, kind))
+        where = {PURGE: (), MOVE: ("to",), REROUTE: ("exchange", "key")}
+        for kind, names in where.items():
+            order = partial(self._order, kind)
+            commands.add_long(f"groups.{kind}", order, "group", "first", "dry_run", *names)
 
     # -- life --
 

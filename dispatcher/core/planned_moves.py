@@ -31,7 +31,7 @@ class PlannedMoves:
     def __init__(self, state: LaneState, commands: Commands, rebalance: Rebalance) -> None:
         self._state = state
         self._rebalance = rebalance
-        commands.add(COMMAND, self.apply)
+        commands.add(COMMAND, self.apply, "moves", "buckets", "pause", "dry_run")
 
     def apply(self, arguments: Arguments) -> dict[str, Any]:
         """The command. Raises CommandRefused, ValueError; then nothing has moved."""

@@ -37,8 +37,8 @@ class Rebalance:
     def __init__(self, state: LaneState, commands: Commands, *, reset_at_once: int) -> None:
         self._state = state
         self._resets = Resets(state, reset_at_once)
-        commands.add("rebalance", self.rebalance)
-        commands.add("groups.close", self.close)
+        commands.add("rebalance", self.rebalance, "group", "to", "reset", "dry_run", "pause")
+        commands.add("groups.close", self.close, "group")
 
     # -- commands --
 
@@ -48,6 +48,8 @@ class Rebalance:
         reset, dry_run = (argument(arguments, name, bool) for name in ("reset", "dry_run"))
         group_id = parse_group(group) if group is not None else None
         pause = self.checked_pause(arguments)
+        if reset and to is not None:
+            raise CommandRefused("to: does not go with reset: a group that is reset goes to whoever is next")
         if reset and group_id is None and to is None:
             return self._reset(pause, dry_run=bool(dry_run))
         moves = self.plan(group_id=group_id, to=to)

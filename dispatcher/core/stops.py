@@ -64,7 +64,7 @@ class Stops:
     def __init__(self, state: LaneState, commands: Commands) -> None:
         self._state = state
         for verdict in _DONE:
-            commands.add(f"dead.{verdict}", partial(self._decide, verdict))
+            commands.add(f"dead.{verdict}", partial(self._decide, verdict), "group")
 
     def load(self) -> None:
         """A lane whose configuration is `skip` again skips what it had stopped for."""

@@ -26,6 +26,7 @@ NOW_MS = 1_700_000_000_000
         ({"pause": "all"}, "pause: must be group, lane or none"),
         ({"pause": True}, "pause: must be text"),
         ({"dry_run": 1}, "dry_run: must be true or false"),
+        ({"group": "g", "to": "c1", "reset": True}, "to: does not go with reset"),
     ],
 )
 def test_arguments_of_the_wrong_type_are_refused(arguments: dict[str, Any], error: str) -> None:
@@ -37,3 +38,23 @@ def test_arguments_of_the_wrong_type_are_refused(arguments: dict[str, Any], erro
     assert reply.error is not None
     assert error in reply.error
     assert not effects.commands
+
+
+COMMANDS = (
+    "rebalance", "rebalance.plan", "groups.close", "groups.pause", "groups.resume", "groups.pin",
+    "groups.purge", "groups.move", "groups.reroute", "consumers.drain", "consumers.evict",
+    "dead.release", "dead.skip", "dead.drop",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_argument_that_is_not_known_is_refused(name: str) -> None:
+    """It may say what the command must not do. One without a value says nothing."""
+    options = LaneOptions(policy=policy("exclusive"), inbounds=(("in", 1),))
+    lane = Lane(options, Snapshot(1, complete=True, broker_restarted=False), NOW_MS)
+    lane.start(NOW_MS)
+    for gently, is_refused in ((True, True), (None, False)):
+        command = CommandReceived("token", f"uuid-{gently}", name, {"gently": gently})
+        effects = lane.step([command], NOW_MS)
+        (reply,) = [action for action in effects.actions if isinstance(action, Reply)]
+        assert (f"{name} does not know gently" in (reply.error or "")) is is_refused

@@ -211,6 +211,11 @@ async def test_rebalance_has_nothing_to_do_where_groups_have_no_lasting_owner(be
         ("rebalance", {"group": 7}),
         ("rebalance", {"group": "%zz"}),
         ("rebalance", {"group": "g0", "to": ["c1"]}),
+        ("rebalance", {"group": "g0", "to": "c1", "reset": True}),
+        ("rebalance", {"plan": "x"}),
+        ("groups.purge", {"group": "g0", "older_than": "5m"}),
+        ("groups.move", {"group": "g0", "to": "other", "first": 1, "last": 2}),
+        ("consumers.evict", {"consumer": "c1", "gently": True}),
     ],
 )
 async def test_bad_commands_are_refused_in_words(
