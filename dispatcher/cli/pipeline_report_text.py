@@ -73,11 +73,11 @@ def _of_lane(lane: LaneView) -> Iterator[RenderableType]:
     yield from _shares(lane)
     yield from _consumers(lane)
     costs = [
-        (_name(row["inbound"]), wording.size(row["size_below"]), row["messages"],
+        (_name(row["inbound"]), _name(row["type"]), wording.size(row["size_below"]), row["messages"],
          wording.duration(row["mean_us"]), wording.duration(row["error_us"]))
         for row in lane.costs
     ]  # fmt: skip
-    names = ("inbound queue", "size below", "messages", "mean time", "± (95 %)")
+    names = ("inbound queue", "type", "size below", "messages", "mean time", "± (95 %)")
     yield from _titled("What messages cost", names, costs)
     for sweep in lane.sweeps:
         yield from _sweep(sweep)

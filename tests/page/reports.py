@@ -215,6 +215,6 @@ def _consumer(lane: str, consumer: int) -> dict[str, Any]:
 
 def _cost(lane: str, band: int) -> dict[str, Any]:
     return {
-        "lane": lane, "inbound": "high", "size_below": band, "messages": 500, "mean_us": 1_234.5,
-        "deviation_us": 100.0, "error_us": 8.8,
+        "lane": lane, "inbound": "high", "type": "order<1>" if band > 256 else None, "size_below": band,
+        "messages": 500, "mean_us": 1_234.5, "deviation_us": 100.0, "error_us": 8.8,
     }  # fmt: skip

@@ -41,7 +41,7 @@ def test_all_parts_are_printed_with_the_verdict_last(report: Path) -> None:
         "high 3 70.0 % 75.0 % 40 s 0 s",  # shares
         "Shares against weights, Jain's index 0.990",
         "consumer-<0> 200 198 1 1 5 s 40.0",
-        "high 4 KiB 500 1.23 ms 9 µs",  # cost model
+        "high order<1> 4 KiB 500 1.23 ms 9 µs",  # cost model
         "1 – grows without bound 100.0 %",  # what-if
         "16 352 µs 352 µs 40.0 % recommended",
         "exclusive 1 ms 1 ms 40.0 % now",

@@ -74,11 +74,18 @@ def lane_view(source: Source, name: str, number: int) -> LaneView:
     view.heat_map = _heat_map(source.rows("holders", (), of_lane), facts.get("hand_overs") or 0)
     view.shares = sorted(source.rows("fairness", (), of_lane), key=lambda row: row["inbound"])[:ROWS_SHOWN]
     _add_parts(view)
-    view.costs = sorted(
-        source.rows("cost_model", (), of_lane), key=lambda row: (row["inbound"], row["size_below"])
-    )[:ROWS_SHOWN]
+    view.costs = _costs(source, name)
     view.sweeps, view.plan = sweeps(source, name, view.key), plan_view(source, name)
     return view
+
+
+def _costs(source: Source, lane: str) -> list[Row]:
+    """What has most messages, in the order of queues, types and sizes. Reports of before had no types."""
+    rows: list[Row] = [{"type": None, **row} for row in source.rows("cost_model", (), equals("lane", lane))]
+    rows.sort(key=lambda row: -row["messages"])
+    return sorted(
+        rows[:ROWS_SHOWN], key=lambda row: (row["inbound"] or "", row["type"] or "", row["size_below"])
+    )
 
 
 def add_consumers(source: Source, views: list[LaneView]) -> None:

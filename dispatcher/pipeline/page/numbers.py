@@ -17,7 +17,7 @@ _SMALL = {
     "hot_groups": ("rank",),
     "holders": ("rank", "consumer"),
     "fairness": ("inbound",),
-    "cost_model": ("inbound", "size_below"),
+    "cost_model": ("inbound", "type", "size_below"),
     "advise": ("option", "number", "value"),
 }
 
@@ -45,7 +45,7 @@ def as_numbers(source: Source) -> dict[str, Any]:
 
 def _rows(source: Source, name: str, lane: str) -> list[Row]:
     found = source.rows(name, (), equals("lane", lane))
-    found.sort(key=lambda row: [(row[each] is None, row[each]) for each in _SMALL[name]])
+    found.sort(key=lambda row: [(row.get(each) is None, row.get(each)) for each in _SMALL[name]])
     return [{column: value for column, value in row.items() if column != "lane"} for row in found]
 
 
