@@ -41,10 +41,13 @@ return [...document.body.querySelectorAll("*")]
   .filter(e => !e.closest(".scroll") && !e.closest("svg") && e.getBoundingClientRect().right > wide + 0.5)
   .map(e => e.outerHTML.slice(0, 80));
 """
+SHAPES = ("line", "bar", "area", "missing", "point")
 PICTURES = """
 return [...document.querySelectorAll("svg.chart")].map(chart => ({
   title: chart.querySelector("title").textContent, words: chart.querySelector("desc").textContent,
   named: chart.getAttribute("aria-labelledby").split(" ").every(id => chart.querySelector("#" + id)),
+  counts: Object.fromEntries(["line", "bar", "area", "missing", "point"].map(
+    kind => [kind, chart.querySelectorAll("." + kind).length])),
   sizes: [...chart.querySelectorAll(".line, .bar, .area, .missing, .point")].map(shape => {
     const box = shape.getBoundingClientRect();
     const around = chart.getBoundingClientRect();
@@ -112,6 +115,11 @@ def test_the_pictures_are_drawn_and_told_in_words(browser: Browser, page: Path) 
         browser.open(page, **size)
         pictures = browser.ask(PICTURES)
         titles = [each["title"] for each in pictures]
+        over_time = [2, 0, 1, 1, 0]
+        expected = {
+            "Hand-overs a second": [0, 98, 0, 1, 0], "Wait over consumers": [2, 0, 0, 0, 2],
+            **dict.fromkeys(("Wait", "Commit", "Confirm", "Process"), over_time),
+        }  # fmt: skip
         assert titles == [
             "Hand-overs a second",
             "Wait",
@@ -124,7 +132,7 @@ def test_the_pictures_are_drawn_and_told_in_words(browser: Browser, page: Path) 
             assert picture["named"]
             assert picture["words"]
             assert picture["letters"] >= 9
-            assert len(picture["sizes"]) >= 2
+            assert [picture["counts"][kind] for kind in SHAPES] == expected[picture["title"]]
             assert all(
                 width > 0 and height > 0 and is_inside for width, height, is_inside in picture["sizes"]
             )
