@@ -33,7 +33,8 @@ class ScribeProcess:
         if problems is None or problems:
             self.discard()
             raise ConfigurationError(problems or ["ledger: the process that writes it did not start"])
-        fcntl.fcntl(self._notes, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        with contextlib.suppress(OSError):  # this user has many large pipes: it works with a small one too
+            fcntl.fcntl(self._notes, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
     @staticmethod
     def _pipe(pipe: IO[bytes] | None) -> Any:
