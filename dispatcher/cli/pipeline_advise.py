@@ -81,13 +81,14 @@ def advise(
     from dispatcher.pipeline.advise.advice_text import as_json as told
     from dispatcher.pipeline.advise.advice_text import as_text
     from dispatcher.pipeline.advise.run import advise as run_advise
+    from dispatcher.pipeline.advise.run import look
     from dispatcher.pipeline.progress import StageProgress
-    from dispatcher.pipeline.report_folder import finished_report
+    from dispatcher.pipeline.run import divide_work, fitting_records
     from dispatcher.pipeline.session import spark_session
 
-    with finished_report(report):  # refused before Spark has started
-        pass
-    with spark_session(master) as spark:
+    hand_overs = look(report, lane or [])
+    with spark_session(master, fitting_records(hand_overs)) as spark:
+        divide_work(spark, hand_overs)
         stage = StageProgress(spark)
         found = run_advise(spark, report, lane or [], wanted, target_us, stage, messages=sample)
     if as_json:

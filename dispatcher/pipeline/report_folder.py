@@ -43,6 +43,14 @@ class ReportFolder:
         """Write a table, in place of a former one; `by` are the columns that its folders name."""
         table.write.partitionBy(*by).option("compression", "zstd").mode("overwrite").parquet(self.table(name))
 
+    def hand_overs_by_lane(self) -> dict[str, int]:
+        """How many each lane of a finished report has. Raises ConfigurationError."""
+        try:
+            told = json.loads((self.path / SUMMARY).read_text())
+            return {name: int(facts["hand_overs"]) for name, facts in told["lanes"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise ConfigurationError(f"{self.path / SUMMARY}: is damaged: run the pipeline again") from None
+
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary: from now on the report is whole."""
         self.write_json(SUMMARY, summary)

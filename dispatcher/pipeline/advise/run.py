@@ -48,6 +48,18 @@ class Result(NamedTuple):
     left_out: list[str]  # lanes, each with the reason
 
 
+def look(report: Path, lanes: list[str]) -> int:
+    """How many hand-overs the report has of these lanes, or of all, found without Spark. Raises
+    ConfigurationError."""
+    with finished_report(report) as folder:
+        counts = folder.hand_overs_by_lane()
+    for lane in lanes:
+        if lane not in counts:
+            known = ", ".join(sorted(counts)) or "none"
+            raise ConfigurationError(f"{report}: has nothing of a lane {lane!r} (it has {known})")
+    return sum(counts[lane] for lane in lanes or counts)
+
+
 def advise(
     spark: SparkSession, report: Path, lanes: Iterable[str], wanted: Wanted, target_us: int | None,
     stage: Stage, *, messages: int = MESSAGES,
@@ -76,17 +88,13 @@ def _samples(
 ) -> tuple[list[Sample], list[str]]:
     """What can be replayed, and why something can't. Raises ConfigurationError where that was asked for."""
     known = read_options(spark, folder)
-    for lane in lanes:
-        if lane not in known:
-            has = ", ".join(sorted(known)) or "none"
-            raise ConfigurationError(f"the report has no lane {lane!r}: it has {has}")
     samples, left_out = [], []
     for lane in lanes or sorted(known):
-        if any(told.options.get("handover") for told in known[lane]):
+        if any(told.options.get("handover") for told in known.get(lane, [])):
             left_out.append(
                 f"lane {lane}: hands over, so nobody says when its consumers are done: advice is not possible"
             )
-        elif (sample := read_sample(spark, folder, lane, known[lane], messages)) is None:
+        elif (sample := read_sample(spark, folder, lane, known.get(lane, []), messages)) is None:
             left_out.append(f"lane {lane}: nothing was handed over and settled: there is nothing to replay")
         else:
             samples.append(sample)

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from dispatcher.errors import ConfigurationError
 from dispatcher.ledger.schema import Event
 from dispatcher.pipeline.advise.traffic import Delays
 from dispatcher.pipeline.hand_overs import MESSAGE
@@ -88,6 +89,10 @@ def read_sample(
 
 
 def _read(spark: SparkSession, folder: ReportFolder, name: str) -> DataFrame:
+    if not (folder.path / name).is_dir():
+        raise ConfigurationError(
+            f"{folder.path}: has no table {name}: it was made by another version; run the pipeline again"
+        )
     return spark.read.parquet(folder.table(name))
 
 
