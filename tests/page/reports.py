@@ -146,6 +146,8 @@ def _violation(number: int) -> dict[str, Any]:
         "incarnation": "i1", "seq": 2, "dispatched_at": START, "ended_at": START, "outcome": "settled",
         "writer": "1-1", "ordinal": number,
     }  # fmt: skip
+    if number == 1:  # only its consumer knew of it, and nobody knows of its end
+        one |= {"dispatched_at": None, "ended_at": None, "writer": None}
     other = {f"other_{name}": value for name, value in one.items()}
     return {"lane": LANE, "group": HOSTILE[0], "inbound": "high", "rule": "order", **one, **other}
 

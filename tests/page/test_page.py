@@ -127,6 +127,10 @@ def test_what_is_no_report_is_refused_in_one_line(tmp_path: Path) -> None:
     assert code == 1
     assert output.startswith(f"dispatcher: {report}/hot_groups: can't be read")
     assert not (report / "report.html").exists()
+    (report / "hot_groups" / "part-0.parquet").unlink()
+    (report / "hot_groups").rmdir()
+    assert "has no table hot_groups: it was made by another version" in command("--report", str(report))[1]
+    (report / "hot_groups").mkdir()
     (report / "summary.json").write_text(json.dumps({"lanes": []}))
     assert "is not the summary of a report" in command("--report", str(report))[1]
     (report / "summary.json").unlink()

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +18,11 @@ from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.report_folder import LOCK, SUMMARY
 
 Row = dict[str, Any]
+#: Every run writes them.
+_NEEDED: Final = (
+    "files", "gaps", "violations", "groups", "timeline", "hot_groups", "holders", "fairness",
+    "consumer_stats", "cost_model",
+)  # fmt: skip
 
 
 class Source:
@@ -143,6 +148,11 @@ def _summary(folder: Path) -> Row:
         ) from None
     except (OSError, ValueError) as problem:
         raise ConfigurationError(f"{folder / SUMMARY}: can't be read: {problem}") from None
+    lacking = [name for name in _NEEDED if not (folder / name).is_dir()]
+    if lacking:
+        raise ConfigurationError(
+            f"{folder}: has no table {lacking[0]}: it was made by another version; run the pipeline again"
+        )
     if not isinstance(found, dict) or not {"verdict", "lanes", "ledger"} <= found.keys():
         raise ConfigurationError(f"{folder / SUMMARY}: is not the summary of a report")
     return found

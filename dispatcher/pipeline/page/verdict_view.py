@@ -106,7 +106,7 @@ def _groups(summary: Row) -> dict[str, int]:
 def _violations(source: Source) -> Listed:
     """The first ones, with the two hand-overs of each side by side."""
     rows, number = source.first("violations", LIST_MAX)
-    rows.sort(key=lambda row: (row["lane"], row["group"] or "", row["dispatched_at"], row["ordinal"]))
+    rows.sort(key=lambda row: (row["lane"], row["group"] or "", row["epoch"] or 0, row["group_seq"] or 0))
     found: list[Row] = [
         {
             "lane": row["lane"], "group": row["group"], "rule": row["rule"],
