@@ -96,11 +96,13 @@ def _lines(lane: str, facts: dict[str, Any], output: Path) -> Iterator[str]:
         f"below {bound:,.3f} s ({facts['lower_bound_is']})."
     )
     if facts["groups_given"]:
-        yield f"{counted(facts['groups_given'], 'group')} without an owner get one."
+        verb = "gets" if facts["groups_given"] == 1 else "get"
+        yield f"{counted(facts['groups_given'], 'group')} without an owner {verb} one."
     moved, groups = facts["groups_moved"], facts["groups"]
     if moved or facts["groups_given"]:
+        verb = "moves" if moved == 1 else "move"
         yield (
-            f"{counted(moved, 'group')} of {groups:,} move: `dispatcher rebalance {lane} --plan {output}` "
+            f"{counted(moved, 'group')} of {groups:,} {verb}: `dispatcher rebalance {lane} --plan {output}` "
             "does that"
         )
     else:

@@ -18,7 +18,8 @@ from typing import Final, NamedTuple
 NOBODY: Final = -1
 #: Loads this close to each other, relatively, are the same.
 _EQUAL: Final = 1e-9
-_BISECTIONS: Final = 24
+#: The least makespan is sought as exactly as this, relatively, or a tenth of what does not count.
+_EXACT: Final = 1e-4
 
 
 class Task(NamedTuple):
@@ -63,9 +64,7 @@ def assign(task: Task, *, tolerance: float = 0.0, moves_max: int | None = None) 
     if moves_max is None or from_nothing.moves <= moves_max:
         found.append(from_nothing)
     low, high = bound * (1 + tolerance), filled.makespan
-    for _ in range(_BISECTIONS):
-        if high - low <= max(_EQUAL, tolerance / 10) * high:
-            break
+    while high - low > max(_EXACT, tolerance / 10) * high:
         middle = (low + high) / 2
         low, high = (low, middle) if repair(middle) else (middle, high)
     repair(min(each.makespan for each in found) * (1 + tolerance))

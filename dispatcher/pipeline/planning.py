@@ -31,6 +31,7 @@ from dispatcher.pipeline.plan import (
 )
 from dispatcher.pipeline.plan_file import write_plan
 from dispatcher.pipeline.report_folder import SUMMARY, ReportFolder, finished_report
+from dispatcher.pipeline.run import clear_errors
 
 Stage = Callable[[str], AbstractContextManager[None]]
 
@@ -65,7 +66,7 @@ def make_plan(
     spark: SparkSession, report: Path, lane_name: str, wishes: Wishes, output: Path, stage: Stage
 ) -> Outcome:
     """Plan, and write the file and the report's table. Raises ConfigurationError."""
-    with finished_report(report) as folder:
+    with finished_report(report) as folder, clear_errors("the report"):
         with stage("reading costs"):
             hand_overs = _read(spark, folder, "hand_overs").where(F.col("lane") == lane_name)
             options, incarnations = (_read(spark, folder, name) for name in ("options", "incarnations"))

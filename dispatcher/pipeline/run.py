@@ -60,7 +60,7 @@ def run(
 ) -> dict[str, Any]:
     """All jobs, in order; returns the summary. Raises ConfigurationError."""
     divide_work(spark, _records(found))
-    with report_folder(report) as folder, _clear_errors():
+    with report_folder(report) as folder, clear_errors():
         job = _Job(spark, folder, ledger, found, window)
         with stage("reading leaderships"):
             job.read()
@@ -190,7 +190,7 @@ class _Job:
 
 
 @contextlib.contextmanager
-def _clear_errors() -> Iterator[None]:
+def clear_errors(place: str = "the ledger") -> Iterator[None]:
     """What Spark can't read or write, in one line."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -201,7 +201,7 @@ def _clear_errors() -> Iterator[None]:
         text = str(problem)
         file = re.search(r"file:(/[^\s,]+)|([a-z0-9]+://[^\s,]+\.parquet)", text)
         if "FAILED_READ_FILE" in text or "FileNotFound" in text or "ParquetDecoding" in text:
-            name = (file[1] or file[2]) if file else "a file of the ledger"
+            name = (file[1] or file[2]) if file else f"a file of {place}"
             raise ConfigurationError(
                 f"{name}: can't be read: it is damaged, or was deleted meanwhile; run again without it"
             ) from None

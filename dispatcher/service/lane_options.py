@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
+import structlog
+
 from dispatcher.core.options import Cost, DedupOptions, HandOverConsumer, KnownWork, LaneOptions
 from dispatcher.core.policies import policy
 from dispatcher.known_work import WorkFile
 from dispatcher.protocol import LaneNames
 from dispatcher.settings import LaneSettings
 from dispatcher.settings_parts import ExhaustedAct, OverdueAct, PlacementName, SequenceCheck
+
+log = structlog.get_logger()
 
 #: What the core needs to know of the key `cost`; its other values are read from each message.
 _COSTS: Final = {"1": Cost.ONE, "measured": Cost.MEASURED}
@@ -60,8 +64,10 @@ def _known_work(lane: LaneSettings) -> tuple[KnownWork, ...]:
     if not isinstance(file, WorkFile):
         return ()
     places = {inbound.queue: index for index, inbound in enumerate(lane.inbound)}
-    return tuple(
+    known = tuple(
         KnownWork(places[each.inbound], each.kind, each.mean_us / 1_000, each.messages)
         for each in file.lanes.get(lane.name, ())
         if each.inbound in places
     )
+    log.info("cost_model_used", lane=lane.name, file=str(file), kinds=len(known))
+    return known

@@ -132,3 +132,12 @@ def test_what_does_not_count_is_not_worth_a_move() -> None:
     assert assign(of, tolerance=0.05).moves == 0
     exact = checked(of, assign(of))
     assert (exact.makespan, exact.moves) == (51, 2)
+
+
+def test_a_hundred_thousand_groups_by_zipf_take_no_time() -> None:
+    """All of one consumer's."""
+    costs = [1_000_000 // (rank + 1) for rank in range(100_000)]
+    of = task(costs, [0] * len(costs), [1.0, 1.0, 0.5, 2.0])
+    found = assign(of, tolerance=0.05)
+    assert found.makespan <= lower_bound(of) * 1.05 * ALMOST
+    assert found.moves < 1_000, "the largest suffice"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -125,6 +127,34 @@ def test_the_command_refuses_before_spark_starts(tmp_path: Path) -> None:
     assert "lane orders: the report has no hand-overs of it" in said
     (tmp_path / "summary.json").write_text("{")
     assert "is damaged: run the pipeline again" in command("--report", str(tmp_path), "--output", "plan.json")
+
+
+def test_a_damaged_report_is_named(spark: SparkSession, report: Report) -> None:
+    for file in (report.folder / "hand_overs").rglob("*.parquet"):
+        file.write_bytes(file.read_bytes()[:100] + b"x" * 50)
+    with pytest.raises(ConfigurationError, match=r"/report/hand_overs/\S+: can't be read: it is damaged"):
+        made(spark, report)
+
+
+@pytest.mark.slow
+def test_the_command_shows_the_plan_and_writes_it(report: Report, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    command = [
+        sys.executable, "-m", "dispatcher", "pipeline", "plan", "--report", str(report.folder),
+        "--lane", LANE, "--output", str(plan), "--master", "local[1]",
+    ]  # fmt: skip
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
+    assert found.returncode == 0, found.stderr
+    stages = [line.partition(":")[0] for line in found.stderr.splitlines()]
+    assert stages == ["reading costs", "assignment", "writing"]
+    lines = found.stdout.splitlines()
+    slow = next(line for line in lines if line.startswith("c-slow")).split()
+    assert slow[:3] == ["c-slow", "0.751", "2.000"]
+    assert "The busiest consumer had 2.000 s of work, and has " in found.stdout
+    assert "(all of it shared out evenly)." in found.stdout
+    assert "1 group without an owner gets one." in found.stdout
+    moved = sum(move.owner is not None for move in read_plan(plan).moves)
+    assert lines[-1].startswith(f"{moved} groups of 8 move: `dispatcher rebalance skew --plan {plan}`")
 
 
 # -- without Spark --
