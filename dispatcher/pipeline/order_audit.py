@@ -15,9 +15,10 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from dispatcher.ledger.schema import Event
-from dispatcher.pipeline.gaps import BOUNDARIES, Gap
+from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap
 from dispatcher.pipeline.hand_overs import MESSAGE, OPEN, gap_spans, instant
 from dispatcher.pipeline.leaderships import GROUPS_MOVING, Leadership
+from dispatcher.pipeline.ledger_reading import micros
 
 GROUP: Final = ("lane", "group")
 KEPT, VIOLATED, UNKNOWN = "kept", "violated", "unknown"
@@ -104,16 +105,27 @@ def _without_released(found: DataFrame) -> DataFrame:
 
 def _order_violations(found: DataFrame) -> DataFrame:
     """What was handed over after a later message of its group and queue. What one incarnation had is taken
-    back at one moment, so of its own hand-overs none was taken back in time."""
+    back at one moment, so of its own hand-overs none was taken back in time. Of what others had, and has no
+    end, that is known only if the same leader tells, and no gap may hide the end; and that an operator did
+    not release a message only if the end of its hand-over before is known."""
     of_queue = Window.partitionBy(*GROUP, "inbound").orderBy(*_NUMBERS).rowsBetween(*_BEFORE)
+    of_leader = Window.partitionBy(*GROUP, "inbound", "began_turn").orderBy(*_NUMBERS).rowsBetween(*_BEFORE)
     of_one = Window.partitionBy(*GROUP, "inbound", "incarnation").orderBy(*_NUMBERS).rowsBetween(*_BEFORE)
     here = F.struct(F.col("place"), F.col("evidence"))
     counts = ~F.col("is_released")
-    is_final = counts & (F.col("outcome") != "taken_back")
+    is_final = counts & ~F.col("outcome").isin(Event.TAKEN_BACK, OPEN)
+    is_held = counts & (F.col("outcome") == OPEN) & (micros("ended.time") == END_OF_TIME_US)
     latest = F.max(F.when(is_final, here)).over(of_queue)
+    held = F.max(F.when(is_held, here)).over(of_leader)
     own = F.max(F.when(counts, here)).over(of_one)
-    marked = found.withColumn("latest", F.greatest(latest, own))
-    wrong = marked.where((F.col("latest.place") > F.col("place")) & ~F.col("was_released"))
+    former = F.lag("outcome").over(Window.partitionBy(*MESSAGE).orderBy("attempt", *_NUMBERS))
+    marked = found.withColumns({
+        "latest": F.greatest(latest, held, own),
+        "may_be_released": (F.col("attempt") > 1) & F.coalesce(former == OPEN, F.lit(True)),
+    })  # fmt: skip
+    wrong = marked.where(
+        (F.col("latest.place") > F.col("place")) & ~F.col("was_released") & ~F.col("may_be_released")
+    )
     return wrong.withColumn("witness", F.col("latest.evidence"))
 
 

@@ -64,6 +64,29 @@ def missing_file(folder: Path) -> Verdicts:
     return {"across": "kept", "hidden": "unknown"}
 
 
+def return_missing(folder: Path) -> Verdicts:
+    """The missing file tells that i1's were taken back, and that an operator released what had failed."""
+    numbers, leader = Numbers(), Leader(folder, "return-missing")
+
+    def hand(group: str, arrival: int, at: int, incarnation: str = "i1", attempt: int = 1) -> HandOver:
+        began = START_US + at * SECOND
+        return numbers.number(HandOver(
+            group, arrival, incarnation, began, began + SECOND // 2, attempt=attempt
+        ))  # fmt: skip
+
+    held = [hand("held", 1, 0), hand("held", 2, 0), hand("released", 1, 0)]
+    leader.tell(*(each.begun() for each in held))
+    leader.close()
+    leader.hand(hand("else", 1, 1))
+    leader.close()
+    again = [hand("held", 1, 2, "i2", 2), hand("held", 2, 2, "i2", 2)]
+    leader.hand(*again, hand("released", 2, 2), hand("released", 1, 3, attempt=2))
+    leader.end()
+    _, second, _ = sorted((folder / "lane=return-missing").rglob("*.parquet"))
+    second.unlink()
+    return {"held": "unknown", "released": "unknown"}
+
+
 def no_ledger(folder: Path) -> Verdicts:
     numbers, leader = Numbers(), Leader(folder, "no-ledger")
     hands = [numbers.number(each) for each in in_order("g", 4)]
@@ -172,7 +195,7 @@ def renamed(folder: Path) -> Verdicts:
 
 
 CASES = {
-    "killed": killed, "missing-file": missing_file, "no-ledger": no_ledger, "dropped": dropped,
-    "ended": ended,
+    "killed": killed, "missing-file": missing_file, "return-missing": return_missing,
+    "no-ledger": no_ledger, "dropped": dropped, "ended": ended,
     "twice": twice, "boundaries": boundaries, "bad": bad_files, "new-name": renamed,
 }  # fmt: skip

@@ -26,8 +26,9 @@ def test_every_gap_has_its_name(everything: Everything) -> None:
     found = {(r["lane"], r["kind"]): r for r in rows}
     gaps = {key for key, r in found.items() if not r["is_boundary"]}
     assert gaps == {
-        ("killed", "no_end"), ("missing-file", "ordinals"), ("no-ledger", "no_ledger"),
-        ("dropped", "dropped"), ("bad", "ordinals"), ("ended", "dropped"), ("ended", "ordinals"),
+        ("killed", "no_end"), ("missing-file", "ordinals"), ("return-missing", "ordinals"),
+        ("no-ledger", "no_ledger"), ("dropped", "dropped"), ("bad", "ordinals"), ("ended", "dropped"),
+        ("ended", "ordinals"),
     }  # fmt: skip
     missing = found["missing-file", "ordinals"]
     assert [missing["first_ordinal"], missing["last_ordinal"]] == [8, 10]
