@@ -86,7 +86,7 @@ def run(
     from dispatcher.pipeline.summary import as_text
 
     window = Window(since, until)
-    found = look(ledger, window)
+    found = look(ledger, window, report)
     with spark_session(master, fitting(found)) as spark:
         summary = run_pipeline(spark, ledger, found, report, window, StageProgress(spark))
     if as_json:

@@ -6,6 +6,7 @@ came before (`leaderships`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from dispatcher.pipeline.leaderships import Leadership
 
 #: What names a hand-over.
 KEY: Final = ("lane", "incarnation", "seq")
+INCARNATION: Final = ("lane", "incarnation")
 #: What names a message.
 MESSAGE: Final = ("lane", "inbound", "arrival_epoch", "arrival")
 OPEN: Final = "open"
@@ -39,14 +41,20 @@ def instant(turn: Column, time: Column) -> Column:
 
 
 def hand_overs(
-    spark: SparkSession, records: DataFrame, leaderships: list[Leadership], gaps: list[Gap]
+    spark: SparkSession,
+    records: DataFrame,
+    leaderships: list[Leadership],
+    gaps: list[Gap],
+    told: DataFrame | None = None,
 ) -> DataFrame:
-    """One row for each hand-over.
+    """One row for each hand-over, but for those that are `told` of otherwise, by their keys.
 
     `outcome` is the event that ended it, or `open`. `began` is an instant by which its consumer had it;
     `ended` is one until which it surely did: the end, or without one what the ledger still proves.
     """
     of_hand_overs = records.where(F.col("seq").isNotNull() & F.col("incarnation").isNotNull())
+    if told is not None:
+        of_hand_overs = of_hand_overs.join(told, [*KEY], "left_anti")
     ends = of_hand_overs.where(F.col("event").isin(ENDS))
     if len(leaderships) > len({each.lane for each in leaderships}):
         ends = _first_ends(ends)
@@ -54,12 +62,16 @@ def hand_overs(
         *KEY, *_CARRIED, *_KNOWN_AT_BEGINNING
     )
     is_whole = F.col("dispatched_at").isNotNull()
-    whole = _shape(ends.where(is_whole), F.col("turn"), F.col("dispatched_at"))
+    at_once = _shape(ends.where(is_whole), F.col("turn"), F.col("dispatched_at"))
     partial = _completed(spark, ends.where(~is_whole), opens, gaps)
     unended = _unended(spark, opens.join(ends.select(*KEY), [*KEY], "left_anti"), gaps)
-    found = whole.unionByName(partial).unionByName(unended)
-    lanes = sorted({each.lane for each in leaderships if each.options.get("handover")})
-    return _handed_over(found, records, lanes)
+    found = at_once.unionByName(partial).unionByName(unended)
+    return _handed_over(found, records, hand_over_lanes(leaderships))
+
+
+def hand_over_lanes(leaderships: Iterable[Leadership]) -> list[str]:
+    """Those where a message is settled when its consumer's queue has it."""
+    return sorted({each.lane for each in leaderships if each.options.get("handover")})
 
 
 def _handed_over(found: DataFrame, records: DataFrame, lanes: list[str]) -> DataFrame:
@@ -96,22 +108,40 @@ def _handed_over(found: DataFrame, records: DataFrame, lanes: list[str]) -> Data
     )  # fmt: skip
 
 
+def whole(records: DataFrame, *kept: str) -> DataFrame:
+    """Hand-overs that one record tells of as a whole, of lanes that do not hand over."""
+    ends = records.where(
+        F.col("seq").isNotNull() & F.col("incarnation").isNotNull() & F.col("event").isin(ENDS)
+    )
+    is_whole = F.col("dispatched_at").isNotNull()
+    found = _shape(ends.where(is_whole), F.col("turn"), F.col("dispatched_at"), *kept)
+    return _handed_over(found, records, [])
+
+
+def spans(found: DataFrame, *by: str) -> DataFrame:
+    """Over which numbers the incarnations reach that each leadership tells of."""
+    return found.groupBy(*by, *INCARNATION, "turn").agg(
+        F.min("seq").alias("lowest"), F.max("seq").alias("highest")
+    )
+
+
+def shared(spans: DataFrame) -> DataFrame:
+    """Incarnations of which two leaderships tell the same numbers, and from which number on."""
+    later = Window.partitionBy(*INCARNATION).orderBy("turn").rowsBetween(
+        Window.currentRow + 1, Window.unboundedFollowing
+    )  # fmt: skip
+    return (
+        spans.withColumn("lowest_later", F.min("lowest").over(later))
+        .where(F.col("lowest_later") <= F.col("highest"))
+        .groupBy(*INCARNATION)
+        .agg(F.min("lowest_later").alias("from_seq"))
+    )
+
+
 def _first_ends(ends: DataFrame) -> DataFrame:
     """Without what a consumer settled once more for a later leader: only incarnations that saw two of them
     can have done that, with numbers that both tell of."""
-    spans = ends.groupBy("lane", "incarnation", "turn").agg(
-        F.min("seq").alias("lowest"), F.max("seq").alias("highest")
-    )
-    later = Window.partitionBy("lane", "incarnation").orderBy("turn").rowsBetween(
-        Window.currentRow + 1, Window.unboundedFollowing
-    )  # fmt: skip
-    shared = (
-        spans.withColumn("lowest_later", F.min("lowest").over(later))
-        .where(F.col("lowest_later") <= F.col("highest"))
-        .groupBy("lane", "incarnation")
-        .agg(F.min("lowest_later").alias("from_seq"))
-    )
-    marked = ends.join(F.broadcast(shared), ["lane", "incarnation"], "left")
+    marked = ends.join(F.broadcast(shared(spans(ends))), [*INCARNATION], "left")
     may_repeat = F.col("from_seq").isNotNull() & (F.col("seq") >= F.col("from_seq"))
     told = Window.partitionBy(*KEY).orderBy("turn", "ordinal")
     again = marked.where(may_repeat).withColumn("nth", F.row_number().over(told)).where("nth = 1")
@@ -119,9 +149,9 @@ def _first_ends(ends: DataFrame) -> DataFrame:
     return single.drop("from_seq").unionByName(again.drop("from_seq", "nth"))
 
 
-def _shape(found: DataFrame, began_turn: Column, began_at: Column) -> DataFrame:
+def _shape(found: DataFrame, began_turn: Column, began_at: Column, *kept: str) -> DataFrame:
     return found.select(
-        *KEY, *_CARRIED, *_KNOWN_AT_BEGINNING, F.col("event").alias("outcome"),
+        *kept, *KEY, *_CARRIED, *_KNOWN_AT_BEGINNING, F.col("event").alias("outcome"),
         F.col("time").alias("ended_at"), began_turn.alias("began_turn"),
         instant(began_turn, began_at).alias("began"), instant(F.col("turn"), F.col("time")).alias("ended"),
     )  # fmt: skip

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -45,6 +46,11 @@ class LedgerFile(NamedTuple):
     last_us: int = 0
     epoch_max: int = 0  # of the groups' epochs; 0: it has none
 
+    @property
+    def date(self) -> str:
+        """As its folder has it."""
+        return self.path.rsplit("/", 2)[-2].removeprefix("date=")
+
 
 class BadFile(NamedTuple):
     """A file that is not read. `writer`, `lane_epoch` and `first` are those of its name, if it has the form
@@ -58,6 +64,10 @@ class BadFile(NamedTuple):
     first: int | None
 
 
+#: Of a file: its size, and when it was written (ns).
+Stamp = tuple[int, int]
+
+
 class Found(NamedTuple):
     """What is in a ledger's folder. `remarks` are about files that are read all the same."""
 
@@ -65,10 +75,21 @@ class Found(NamedTuple):
     files: list[LedgerFile]
     bad: list[BadFile]
     remarks: list[str]
+    stamps: Mapping[str, Stamp] = MappingProxyType({})
+
+    def of_dates(self, dates: Collection[str]) -> Found:
+        """With no other files than these dates'."""
+        return self._replace(files=[file for file in self.files if file.date in dates])
 
 
-def find_files(path: str, first_day: date | None = None, last_day: date | None = None) -> Found:
-    """Judge all files whose folders are of these days, both included.
+def find_files(
+    path: str,
+    first_day: date | None = None,
+    last_day: date | None = None,
+    known: Mapping[str, tuple[Stamp, LedgerFile]] = MappingProxyType({}),
+) -> Found:
+    """Judge all files whose folders are of these days, both included; those that are `known`, by their paths,
+    and have not changed since are not opened.
 
     Raises ConfigurationError when there is no such place, or nothing in it that could be read.
     """
@@ -77,26 +98,31 @@ def find_files(path: str, first_day: date | None = None, last_day: date | None =
         listed = store.get_file_info(fs.FileSelector(root, recursive=True))
     except OSError as problem:
         raise ConfigurationError(f"{path}: can't be read: {str(problem).splitlines()[0]}") from None
-    names = sorted(
-        info.path for info in listed
+    stamps = {
+        info.path: (info.size, info.mtime_ns or 0) for info in listed
         if info.type is fs.FileType.File and not info.base_name.startswith((".", "_"))
         and _is_within(info.path, first_day, last_day)
-    )  # fmt: skip
-    if not names:
+    }  # fmt: skip
+    if not stamps:
         days = " of these days" if first_day or last_day else ""
         raise ConfigurationError(
             f"{path}: has no files of a ledger{days} (`lane=…/date=…/*{FILE_SUFFIX}`); "
             "`ledger.path` of the dispatcher's configuration says where it writes them"
         )
+
+    def judged_now(path: str) -> LedgerFile | BadFile:
+        stamp, file = known.get(path, (None, None))
+        return file if file is not None and stamp == stamps[path] else judge(store, path)
+
     with ThreadPoolExecutor(_READERS) as readers:
-        judged = list(readers.map(lambda name: judge(store, name), names))
+        judged = list(readers.map(judged_now, sorted(stamps)))
     files = [each for each in judged if isinstance(each, LedgerFile)]
     bad = [each for each in judged if isinstance(each, BadFile)]
     if not files:
         raise ConfigurationError([f"{each.path}: {each.problem}" for each in bad[:10]] + [
             f"{path}: none of its {len(bad):,} files can be read"
         ])  # fmt: skip
-    return Found(root, files, bad, list(_remarks(files)))
+    return Found(root, files, bad, list(_remarks(files)), stamps)
 
 
 def open_ledger(path: str) -> tuple[fs.FileSystem, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -60,9 +60,9 @@ def read_records(spark: SparkSession, path: str, found: Found) -> DataFrame:
         .option("basePath", scheme + root)
         .parquet(*(scheme + escaped(name) for name in names))
         .withColumnRenamed("lane", "folder")
-        .drop("date", "schema_version")
+        .drop("schema_version")
     )
-    records = records.join(F.broadcast(_writers(spark, found)), ["folder", "writer"])
+    records = records.join(F.broadcast(_writers(spark, found)), ["folder", "writer"]).drop("folder")
     return _each_once(records) if written_twice(found) else records.drop("is_twice")
 
 
@@ -112,8 +112,14 @@ def micros(column: str | Column) -> Column:
 
 def read_facts(records: DataFrame) -> list[Fact]:
     """The records of leaderships, and of moves that overlap on purpose."""
+    return [fact(row) for row in fact_rows(records)]
+
+
+def fact_rows(records: DataFrame, *kept: str) -> list[dict[str, Any]]:
+    """What `leaderships.fact` makes facts of; with columns to keep."""
     wanted = records.where(F.col("event").isin([*LEADERSHIP_EVENTS, GROUPS_MOVING]))
     rows = wanted.select(
-        "lane", "writer", "ordinal", micros("time").alias("time_us"), "event", "reason", "messages", "detail"
-    )
-    return [fact(row) for row in rows.collect()]
+        *kept, "lane", "writer", "ordinal", micros("time").alias("time_us"), "event", "reason", "messages",
+        "detail",
+    )  # fmt: skip
+    return [row.asDict() for row in rows.collect()]

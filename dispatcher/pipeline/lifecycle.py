@@ -25,6 +25,35 @@ RETURNED: Final = "returned"
 WAITS: Final = tuple(f"wait_{cause}_us" for cause in WaitCause)
 
 
+#: Arrivals of a queue that lie together, so that what is new reaches few of them.
+_BLOCK: Final = 1_000_000
+#: More rows than that are not sent to every machine.
+_FEW: Final = 200_000
+_HAND: Final = (
+    "order_turn", "attempt", "dispatched_at", "committed_at", "confirmed_at", "ended_at", "outcome",
+    "consumer", "wait_cause", "calls", "turn", "began_turn", "reason", "order_seq",
+)  # fmt: skip
+
+
+def block() -> Column:
+    """Which part of the table a message is in."""
+    return F.concat_ws("-", "arrival_epoch", F.floor(F.col("arrival") / _BLOCK).cast("bigint"))
+
+
+def is_about() -> Column:
+    """Whether a record is about a message that is in nobody's hands."""
+    return F.coalesce(F.col("event").isin([*_ABOUT]) & F.col("seq").isNull() & _is_known(), F.lit(False))
+
+
+def is_undecided() -> Column:
+    """Of a message: whether what became of it depends on who leads."""
+    return F.col("outcome").isin(WAITING, RETURNED)
+
+
+def _is_known() -> Column:
+    return F.col("inbound").isNotNull() & F.col("arrival_epoch").isNotNull() & F.col("arrival").isNotNull()
+
+
 def with_durations(hand_overs: DataFrame) -> DataFrame:
     """Hand-overs with `wait_us`, `commit_us`, `confirm_us` and `process_us`; of a retry the wait begins when
     the hand-over before ended, which only its message's other rows know: null."""
@@ -45,29 +74,41 @@ def _spent(since: str, until: str) -> Column:
 
 def lifecycle(hand_overs: DataFrame, records: DataFrame, leaderships: Iterable[Leadership]) -> DataFrame:
     """From hand-overs, and the records about messages in nobody's hands."""
-    known = F.col("inbound").isNotNull() & F.col("arrival").isNotNull()
-    handed = hand_overs.where(known).select(
+    handed = hand_overs.where(_is_known()).select(
         *MESSAGE, "group", "size", "cost", "received_at", "dispatched_at", "committed_at", "confirmed_at",
         "ended_at", "outcome", "attempt", "calls", "consumer", "wait_cause", "turn", "began_turn", "epoch",
         "group_seq", "reason", F.col("began.turn").alias("order_turn"), F.col("seq").alias("order_seq"),
     )  # fmt: skip
-    about = records.where(F.col("event").isin([*_ABOUT]) & F.col("seq").isNull() & known).select(
+    about = records.where(is_about()).select(
         *MESSAGE, "group", "size", "cost", "received_at",
         F.when(F.col("event").isin([*OUTCOMES]), F.struct("turn", "time", "event", "reason")).alias("gone"),
         F.when(F.col("event") == Event.PARKED, F.col("time")).alias("parked_at"),
         F.col("turn").alias("received_turn"),
     )  # fmt: skip
-    rows = handed.unionByName(about, allowMissingColumns=True)
-    return _shown(leaderships, rows.groupBy(*MESSAGE).agg(
+    at_once = F.coalesce((F.col("outcome") == Event.SETTLED) & (F.col("attempt") == 1), F.lit(False))
+    others = _told_by_several(handed.where(at_once), handed.where(~at_once), about)
+    rows = handed.join(others, [*MESSAGE], "left_semi").unionByName(about, allowMissingColumns=True)
+    several = rows.groupBy(*MESSAGE).agg(
         F.max("group").alias("group"), F.max("size").alias("size"), F.max("cost").alias("cost"),
         F.min("received_at").alias("received_at"),
-        F.sort_array(F.collect_list(F.when(F.col("outcome").isNotNull(), F.struct(
-            "order_turn", "attempt", "dispatched_at", "committed_at", "confirmed_at", "ended_at", "outcome",
-            "consumer", "wait_cause", "calls", "turn", "began_turn", "reason", "order_seq",
-        )))).alias("hands"),
+        F.sort_array(F.collect_list(F.when(F.col("outcome").isNotNull(), F.struct(*_HAND)))).alias("hands"),
         F.min("parked_at").alias("parked_at"), F.count("parked_at").alias("times_parked"),
         F.max("gone").alias("gone"), F.max("received_turn").alias("received_turn"),
-    ))  # fmt: skip
+    )  # fmt: skip
+    single = handed.where(at_once).join(others, [*MESSAGE], "left_anti").select(
+        *MESSAGE, "group", "size", "cost", "received_at", F.array(F.struct(*_HAND)).alias("hands"),
+        F.lit(None).cast("timestamp").alias("parked_at"), F.lit(0).cast("bigint").alias("times_parked"),
+        F.lit(None).cast(about.schema["gone"].dataType).alias("gone"),
+        F.lit(None).cast(about.schema["received_turn"].dataType).alias("received_turn"),
+    )  # fmt: skip
+    return _shown(leaderships, several.unionByName(single))
+
+
+def _told_by_several(at_once: DataFrame, others: DataFrame, about: DataFrame) -> DataFrame:
+    """Messages of which more is told than that they were settled at once: only these need gathering."""
+    repeated = at_once.groupBy(*MESSAGE).count().where("count > 1")
+    found = others.select(*MESSAGE).union(about.select(*MESSAGE)).union(repeated.select(*MESSAGE)).distinct()
+    return F.broadcast(found) if found.count() <= _FEW else found
 
 
 def _shown(leaderships: Iterable[Leadership], messages: DataFrame) -> DataFrame:

@@ -1,7 +1,7 @@
 """Was order kept, and did no two consumers have one group at a time: exact, for every group.
 
 The rules are those of docs/ledger.md. Every group is screened in one sort of its hand-overs. Only those with
-something remarkable (a move, several inbound queues, a step back) go through `violations`, which finds each
+something remarkable (a move, a step back) go through `violations`, which finds each
 hand-over that broke a rule, with the one against which it did.
 """
 
@@ -28,6 +28,11 @@ EVIDENCE: Final = (
     "dispatched_at", "ended_at", "outcome", "writer", "ordinal",
 )  # fmt: skip
 _NUMBERS: Final = ("epoch", "group_seq", "turn", "ordinal")
+#: What a verdict is made of.
+_SCREENED: Final = (
+    *GROUP, *_NUMBERS, "place", "inbound", "incarnation", "outcome", "began", "ended", "began_turn",
+    "dispatched_at", "ended_at", "hands_over", "over", "is_shared",
+)  # fmt: skip
 _BEFORE: Final = (Window.unboundedPreceding, -1)
 _SO_FAR: Final = (Window.unboundedPreceding, Window.currentRow)
 
@@ -44,20 +49,19 @@ def _has_numbers() -> Column:
 
 
 def screened(found: DataFrame) -> DataFrame:
-    """Each hand-over of `judged` with what its group's rows before it say: `is_remarkable`, `is_linked`."""
+    """Each hand-over of `judged`, without the evidence, and with what its group's rows before it say:
+    `is_remarkable`, `is_linked`."""
+    found = found.select(*_SCREENED)
     by_group = Window.partitionBy(*GROUP).orderBy(*_NUMBERS)
     before = by_group.rowsBetween(*_BEFORE)
     longest = F.max(F.struct("ended", "incarnation")).over(before)
     lagged = {
-        name: F.lag(name).over(by_group)
-        for name in ("epoch", "group_seq", "place", "began", "inbound", "incarnation", "over")
+        name: F.lag(name).over(by_group) for name in ("epoch", "group_seq", "began", "incarnation", "over")
     }
+    of_queue = Window.partitionBy(*GROUP, "inbound").orderBy(*_NUMBERS)
     overlaps = (longest["incarnation"] != F.col("incarnation")) & (longest["ended"] > F.col("began"))
     remarkable = (
-        overlaps
-        | (lagged["place"] > F.col("place"))
-        | (lagged["began"] > F.col("began"))
-        | (lagged["inbound"] != F.col("inbound"))
+        overlaps | (F.lag("place").over(of_queue) > F.col("place")) | (lagged["began"] > F.col("began"))
     )
     linked = (lagged["epoch"] == F.col("epoch")) & (F.col("group_seq") <= lagged["group_seq"] + 1)
     return found.withColumns({

@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +27,14 @@ ADDED: Final = ("advise", "plan")
 COST_MODEL: Final = "cost_model.json"
 #: The page that `pipeline report` makes of it.
 PAGE: Final = "report.html"
-_OURS: Final = {*TABLES, *ADDED, PAGE, SUMMARY, COST_MODEL, f".{SUMMARY}", f".{COST_MODEL}", LOCK}
+HAND_OVERS: Final = "hand_overs"
+#: What the next run needs of this one, besides its tables.
+KEPT: Final = "kept"
+RECORDS: Final = f"{KEPT}/records"
+SPANS: Final = f"{KEPT}/spans"
+MEMORY: Final = "memory.json"
+_FILES: Final = (SUMMARY, COST_MODEL, MEMORY)
+_OURS: Final = {*TABLES, *ADDED, PAGE, KEPT, *_FILES, *(f".{name}" for name in _FILES), LOCK}
 
 
 class ReportFolder:
@@ -50,6 +57,23 @@ class ReportFolder:
             return {name: int(facts["hand_overs"]) for name, facts in told["lanes"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise ConfigurationError(f"{self.path / SUMMARY}: is damaged: run the pipeline again") from None
+
+    def add(self, name: str, table: DataFrame, *by: str) -> None:
+        """Write parts of a table, which `keep` has deleted before."""
+        table.write.partitionBy(*by).option("compression", "zstd").mode("append").parquet(self.table(name))
+
+    def keep(self, name: str, key: str, values: Collection[str]) -> None:
+        """Delete all folders of a table but those of these values of its first folders' column, and what a
+        killed run has left."""
+        kept = {f"{key}={value}" for value in values}
+        for each in (self.path / name).iterdir() if (self.path / name).is_dir() else ():
+            if each.name in kept:
+                continue
+            if each.is_dir():
+                shutil.rmtree(each)
+            else:
+                each.unlink()
+        (self.path / name).mkdir(parents=True, exist_ok=True)
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary: from now on the report is whole."""

@@ -17,15 +17,10 @@ from pyspark.sql import functions as F
 from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline import cost_model, fairness, hot_groups, order_audit, participants, statistics
 from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, Window, find_gaps, missing_times
-from dispatcher.pipeline.hand_overs import hand_overs
-from dispatcher.pipeline.leaderships import Leadership, extents, leaderships
+from dispatcher.pipeline.leaderships import Leadership
 from dispatcher.pipeline.ledger_files import Found, find_files
-from dispatcher.pipeline.ledger_reading import (
-    read_facts,
-    read_records,
-    within,
-)
-from dispatcher.pipeline.lifecycle import lifecycle, with_durations
+from dispatcher.pipeline.memory import Memory
+from dispatcher.pipeline.pieces import Pieces
 from dispatcher.pipeline.report_folder import COST_MODEL, ReportFolder, report_folder
 from dispatcher.pipeline.summary import summarise
 
@@ -45,13 +40,16 @@ _SMALL: Final = {
 }
 
 
-def look(ledger: str, window: Window) -> Found:
-    """The files that a run reads, found without Spark. Raises ConfigurationError."""
+def look(ledger: str, window: Window, report: Path | None = None) -> Found:
+    """The files that a run reads, found without Spark; those that a former run has read for this report are
+    not opened. Raises ConfigurationError."""
+    known = Memory.load(report, window).known_files() if report is not None else {}
     days = [_day(us) for us in (window.since_us, window.until_us)]
     return find_files(
         ledger,
         days[0] - _MARGIN if days[0] else None,
         days[1] + _MARGIN if days[1] else None,
+        known,
     )
 
 
@@ -80,6 +78,7 @@ def run(
             job.write_cost_model()
         with stage("summary"):
             summary = summarise(job.tables(), found, job.gaps, ledger, window)
+            summary["dates"] = {"computed": job.pieces.computed, "reused": job.pieces.reused}
             folder.finish(summary)
         return summary
 
@@ -114,31 +113,26 @@ class _Job:
     ) -> None:
         self.spark, self.folder, self.found, self.window = spark, folder, found, window
         self.ledger = ledger
-        self.all_records = read_records(spark, ledger, found)
-        self.records = within(self.all_records, window)
-        self.leaderships: list[Leadership] = []
         self.gaps: list[Gap] = []
 
     def read(self) -> None:
-        """Who led when, and what is missing."""
-        self.leaderships = leaderships(self.found, read_facts(self.all_records), extents(self.found))
+        """What former runs have not read, who led when, and what is missing."""
+        self.pieces = Pieces(self.spark, self.folder, self.ledger, self.found, self.window)
+        self.leaderships, self.records = self.pieces.leaderships, self.pieces.records
         times = missing_times(self.ledger, self.found, self.leaderships)
         gaps = find_gaps(self.leaderships, self.found.bad, times, self.window)
         self.gaps = [gap for gap in gaps if _overlaps(gap, self.window)]
         self.folder.write("files", _files_table(self.spark, self.found))
         self.folder.write("gaps", _gaps_table(self.spark, self.gaps))
         self.folder.write("options", participants.options(self.spark, self.leaderships))
-        told = participants.incarnations(self.spark, self.all_records, self.leaderships)
+        told = participants.incarnations(self.spark, self.pieces.all_records, self.leaderships)
         self.folder.write("incarnations", told)
 
     def write_hand_overs(self) -> None:
-        found = hand_overs(self.spark, self.records, self.leaderships, self.gaps)
-        self.folder.write("hand_overs", with_durations(found), "lane")
+        self.pieces.write_hand_overs(self.gaps)
 
     def write_lifecycle(self) -> None:
-        self.folder.write(
-            "lifecycle", lifecycle(self._read("hand_overs"), self.records, self.leaderships), "lane"
-        )
+        self.pieces.write_lifecycle()
 
     def write_audit(self) -> None:
         found = order_audit.judged(self._read("hand_overs"))
@@ -156,9 +150,13 @@ class _Job:
 
     def write_stats(self) -> None:
         hands = self._read("hand_overs")
-        self.folder.write("lane_stats", statistics.lane_stats(hands))
-        self.folder.write("consumer_stats", statistics.consumer_stats(hands))
-        self.folder.write("group_stats", statistics.group_stats(hands))
+        for name, by_hour in statistics.BY_HOUR.items():
+
+            def made(days: list[str], by_hour: Any = by_hour) -> DataFrame:
+                found: DataFrame = by_hour(self.pieces.hand_overs("days", days))
+                return found.withColumn("day", F.date_format("hour", "yyyy-MM-dd"))
+
+            self.pieces.remake(name, "days", made)
         spans_us = _spans_us(self.leaderships, self.window)
         self.folder.write("timeline", statistics.timeline(self.spark, hands, spans_us))
 
@@ -186,7 +184,7 @@ class _Job:
         return {name: self._read(name) for name in names}
 
     def _read(self, name: str) -> DataFrame:
-        return self.spark.read.parquet(self.folder.table(name))
+        return self.pieces.read(name)
 
 
 @contextlib.contextmanager

@@ -80,6 +80,10 @@ def _percentile_columns() -> list[Column]:
     ]
 
 
+#: Tables by hour.
+BY_HOUR: Final = {"lane_stats": lane_stats, "consumer_stats": consumer_stats, "group_stats": group_stats}
+
+
 def _stats(hand_overs: DataFrame, *by: str) -> DataFrame:
     """What ended, by the hour in which it did. `busy_us` sums up what consumers took."""
     ended = hand_overs.where(F.col("ended_at").isNotNull())

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pickle
+import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -16,7 +20,7 @@ from bench.pipeline.ledger import Made, make_ledger
 from dispatcher.nodes.java import ensure_java
 from dispatcher.pipeline.gaps import Window
 from dispatcher.pipeline.ledger_files import Found
-from dispatcher.pipeline.run import fitting, look, run
+from dispatcher.pipeline.run import Stage, fitting, look, run
 from dispatcher.pipeline.session import spark_session
 from tests.pipeline.planted_gaps import CASES, Verdicts
 from tests.pipeline.planted_load import plant_load
@@ -59,10 +63,37 @@ class Everything(NamedTuple):
     readers: dict[str, Verdicts]  # by lane that hands over
 
 
+class _Planted(NamedTuple):
+    """`Everything` but the report, and the report's summary."""
+
+    kept: set[str]
+    violations: set[Violation]
+    verdicts: dict[str, Verdicts]
+    made: Made
+    readers: dict[str, Verdicts]
+    summary: dict[str, Any]
+
+
 @pytest.fixture(scope="session")
-def everything(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Everything:
-    """Every case is a lane of one ledger: most of a run's time is Spark's own."""
-    folder = tmp_path_factory.mktemp("planted")
+def everything(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Everything:
+    """Every case is a lane of one ledger: most of a run's time is Spark's own. Of several processes that run
+    tests the first one makes it, and each has a copy that its tests may add to."""
+    mine = tmp_path_factory.mktemp("everything")
+    is_one_of_several = "PYTEST_XDIST_WORKER" in os.environ
+    common = tmp_path_factory.getbasetemp().parent if is_one_of_several else mine
+    done = common / "planted.pickle"
+    with (common / "planted.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            planted = _plant_everything(request.getfixturevalue("spark"), common / "planted")
+            done.write_bytes(pickle.dumps([tuple(planted.made), planted._asdict() | {"made": None}]))
+    made, others = pickle.loads(done.read_bytes())
+    planted = _Planted(**others | {"made": Made(*made)})
+    shutil.copytree(common / "planted", mine / "copy")
+    return Everything(Report(mine / "copy" / "report", planted.summary), *planted[:-1])
+
+
+def _plant_everything(spark: SparkSession, folder: Path) -> _Planted:
     ledger = folder / "ledger"
     plant_kept(ledger)
     kept = {each.name.removeprefix("lane=") for each in ledger.iterdir()}
@@ -74,15 +105,17 @@ def everything(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     made = make_ledger(folder / "ledger", 8_000, 100, planted=4)
     readers = {name: plant(ledger) for name, plant in READER_CASES.items()}
     violations.add(DISORDERED)
-    return Everything(run_pipeline(spark, folder), kept, violations, verdicts, made, readers)
+    return _Planted(kept, violations, verdicts, made, readers, run_pipeline(spark, folder).summary)
 
 
 def _stage(name: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def run_pipeline(spark: SparkSession, folder: Path, window: Window = EVERYTHING) -> Report:
+def run_pipeline(
+    spark: SparkSession, folder: Path, window: Window = EVERYTHING, stage: Stage = _stage
+) -> Report:
     """What the pipeline makes of the ledger in folder / "ledger"."""
     ledger = str(folder / "ledger")
-    summary = run(spark, ledger, look(ledger, window), folder / "report", window, _stage)
+    summary = run(spark, ledger, look(ledger, window, folder / "report"), folder / "report", window, stage)
     return Report(folder / "report", summary)

@@ -194,8 +194,19 @@ def renamed(folder: Path) -> Verdicts:
     return {"g": "kept"}
 
 
+def clock_back(folder: Path) -> Verdicts:
+    """The leader's clock was set back while it had something in hand."""
+    numbers, leader = Numbers(), Leader(folder, "clock-back")
+    hands = [numbers.number(each) for each in [*in_order("g", 3), *in_order("h", 2, first=9)]]
+    hands[2].ended = hands[2].dispatched - SECOND
+    leader.hand(*hands)
+    leader.end()
+    return {"g": "unknown", "h": "kept"}
+
+
 CASES = {
     "killed": killed, "missing-file": missing_file, "return-missing": return_missing,
     "no-ledger": no_ledger, "dropped": dropped, "ended": ended,
     "twice": twice, "boundaries": boundaries, "bad": bad_files, "new-name": renamed,
+    "clock-back": clock_back,
 }  # fmt: skip

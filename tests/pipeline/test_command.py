@@ -9,9 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from dispatcher.cli import app
+from dispatcher.errors import ConfigurationError
+from dispatcher.pipeline.report_folder import report_folder
+from dispatcher.pipeline.summary import as_text
+from tests.pipeline.conftest import run_pipeline
 from tests.pipeline.ledgers import Leader, Numbers, in_order
 
 PROGRAM = "from dispatcher.cli import main; main()"
@@ -63,6 +68,35 @@ def refusal(*arguments: str) -> str:
     return " ".join(result.output.split())
 
 
+def test_a_ledger_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    output = ("--output", str(tmp_path / "report"))
+    missing, empty = tmp_path / "none", tmp_path / "empty"
+    empty.mkdir()
+    assert f"{missing}: there is no such directory" in refusal("--input", str(missing), *output)
+    assert f"{empty}: has no files of a ledger" in refusal("--input", str(empty), *output)
+    assert not (tmp_path / "report").exists()
+
+
+def test_a_file_damaged_inside_and_a_report_in_use_are_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    (file,) = ledger(tmp_path / "ledger", swapped=False).rglob("*.parquet")
+    with report_folder(tmp_path / "report"), pytest.raises(ConfigurationError, match="another run writes"):
+        run_pipeline(spark, tmp_path)
+    content = bytearray(file.read_bytes())
+    content[4:600] = bytes(596)
+    file.write_bytes(content)
+    with pytest.raises(ConfigurationError) as refused:
+        run_pipeline(spark, tmp_path)
+    (line,) = refused.value.problems
+    assert line.startswith(f"{file}: can't be read: it is damaged, or was deleted meanwhile")
+    assert not (tmp_path / "report" / "summary.json").exists()
+
+
+def test_a_ledger_in_which_nothing_was_handed_over(spark: SparkSession, tmp_path: Path) -> None:
+    Leader(tmp_path / "ledger").end()
+    report = run_pipeline(spark, tmp_path)
+    assert as_text(report.summary).splitlines()[-1] == "Verdict: nothing to judge: no group was handed over"
+
+
 def test_a_time_is_a_time(tmp_path: Path) -> None:
     both = ("--input", str(tmp_path), "--output", str(tmp_path / "report"))
     assert "'soon' is neither a time" in refusal(*both, "--since", "soon")
@@ -80,9 +114,6 @@ def test_without_java_one_line_says_what_to_install(tmp_path: Path, monkeypatch:
 
 
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
-    from dispatcher.errors import ConfigurationError
-    from dispatcher.pipeline.report_folder import report_folder
-
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(ConfigurationError, match="has other things in it"), report_folder(tmp_path):
         pass

@@ -178,5 +178,5 @@ def test_a_report_has_every_table(report: Report) -> None:
     assert names - set(ADDED) == {
         "files", "gaps", "options", "incarnations", "hand_overs", "lifecycle", "violations", "groups",
         "lane_stats", "consumer_stats", "group_stats", "timeline", "hot_groups", "holders", "lanes",
-        "fairness", "cost_model", "cost_model.json", "summary.json",
+        "fairness", "cost_model", "cost_model.json", "summary.json", "kept", "memory.json",
     }  # fmt: skip

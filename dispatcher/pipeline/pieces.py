@@ -1,0 +1,291 @@
+"""What is computed of each date's files alone, and kept: hand-overs that one record tells as a whole, and all
+records that say something else. What needs several dates is made of these, so that old files of a ledger are
+not read again (`memory`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Final
+from uuid import uuid4
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dispatcher.ledger.schema import Event
+from dispatcher.pipeline.gaps import Gap, Window
+from dispatcher.pipeline.hand_overs import (
+    ENDS,
+    INCARNATION,
+    KEY,
+    hand_over_lanes,
+    hand_overs,
+    shared,
+    spans,
+    whole,
+)
+from dispatcher.pipeline.leaderships import Leadership, extents, fact, leaderships
+from dispatcher.pipeline.ledger_files import Found
+from dispatcher.pipeline.ledger_reading import fact_rows, read_records, within
+from dispatcher.pipeline.lifecycle import WAITING, block, is_about, is_undecided, lifecycle, with_durations
+from dispatcher.pipeline.memory import Memory, digest, pieces_of
+from dispatcher.pipeline.report_folder import HAND_OVERS, RECORDS, SPANS, ReportFolder
+
+DATE: Final = "date"
+#: In the place of a date: what the records of several ones tell together.
+ACROSS: Final = "across"
+#: More rows than that are not sent to every machine.
+_FEW: Final = 200_000
+
+
+def stand_alone(found: Found) -> bool:
+    """Whether no record is in the files of two dates, as after a file was copied into another folder."""
+    reached: dict[tuple[str, str], dict[str, int]] = {}
+    for file in sorted(found.files, key=lambda file: (file.lane, file.writer, file.first)):
+        dates = reached.setdefault((file.lane, file.writer), {})
+        if any(last >= file.first for date, last in dates.items() if date != file.date):
+            return False
+        dates[file.date] = max(file.last, dates.get(file.date, 0))
+    return True
+
+
+class Pieces:
+    """Keeps pieces in the report's folder, and computes those that are missing.
+
+    `computed` are the dates whose files are read, `reused` the others. Where dates can't be told apart all
+    hand-overs are computed together, from all files. So are those of lanes that hand over: what becomes of a
+    hand-over is told much later there.
+    """
+
+    def __init__(
+        self, spark: SparkSession, folder: ReportFolder, ledger: str, found: Found, window: Window
+    ) -> None:
+        self._spark, self._folder, self._ledger, self._found = spark, folder, ledger, found
+        self._window, self._memory = window, Memory.load(folder.path, window)
+        self._is_apart = stand_alone(found)
+        if not self._is_apart:
+            self._memory.clear()
+        self.computed = self._memory.forget_changed(found)
+        self._new = pieces_of(found.of_dates({*self.computed}))
+        self.leaderships = self._leaderships()
+        self.reused = sorted(self._memory.pieces)
+        self._persisted: list[DataFrame] = []
+        self._across: dict[str, dict[str, str]] = {"days": {}, "blocks": {}}
+        one = read_records(spark, ledger, found._replace(files=found.files[:1]))
+        hands = self._whole(one)
+        self._schemas = {
+            RECORDS: one.schema, HAND_OVERS: hands.schema, SPANS: spans(hands, DATE).schema,
+        }  # fmt: skip
+        self.all_records = self._rest()
+        #: Records of the window, but for the ends of hand-overs that one record tells of.
+        self.records = within(self.all_records, window)
+
+    def _leaderships(self) -> list[Leadership]:
+        for row in fact_rows(self._read_ledger(), DATE):
+            self._new[row.pop(DATE)].facts.append(row)
+        pieces = [*self._memory.pieces.values(), *self._new.values()]
+        facts = [fact(told) for piece in pieces for told in piece.facts]
+        found = leaderships(self._found, facts, extents(self._found))
+        self._lanes = hand_over_lanes(found)
+        if self._lanes != self._memory.lanes:
+            for date, piece in self._memory.pieces.items():
+                self._new[date] = replace(piece, id=uuid4().hex)
+            self._memory.clear()
+            self._memory.lanes = self._lanes
+            self.computed = sorted(self._new)
+        return found
+
+    def _read_ledger(self) -> DataFrame:
+        return read_records(self._spark, self._ledger, self._found.of_dates({*self.computed}))
+
+    def _whole(self, records: DataFrame) -> DataFrame:
+        if self._lanes:
+            records = records.where(~F.col("lane").isin(self._lanes))
+        return with_durations(whole(within(records, self._window), DATE))
+
+    def _rest(self) -> DataFrame:
+        """All records but ends that tell everything, and beginnings of what ended so on the same date."""
+        if not self._is_apart:
+            return self._read_ledger()
+        self._folder.keep(RECORDS, DATE, self.reused)
+        if self.computed:
+            self._folder.add(RECORDS, self._without_whole(self._read_ledger()), DATE, "lane")
+        return self.read(RECORDS)
+
+    def _without_whole(self, records: DataFrame) -> DataFrame:
+        of_hand_over = F.col("seq").isNotNull() & F.col("incarnation").isNotNull()
+        if self._lanes:
+            of_hand_over &= ~F.col("lane").isin(self._lanes)
+        is_end = F.col("event").isin(ENDS) & of_hand_over & F.col("dispatched_at").isNotNull()
+        is_begun = (F.col("event") == Event.DISPATCHED) & of_hand_over
+        ends = within(records.where(is_end), self._window).select(DATE, *KEY)
+        begun = records.where(is_begun)
+        keys = begun.select(DATE, *KEY).distinct()
+        if begun.count() <= _FEW:
+            keys = F.broadcast(keys)
+        ended = ends.join(keys, [DATE, *KEY], "left_semi")
+        open_ones = begun.join(ended, [DATE, *KEY], "left_anti")
+        return records.where(~F.coalesce(is_end | is_begun, F.lit(False))).unionByName(open_ones)
+
+    def write_hand_overs(self, gaps: list[Gap]) -> None:
+        self._folder.keep(HAND_OVERS, DATE, self.reused)
+        self._folder.keep(SPANS, DATE, self.reused)
+        across = None
+        if self._is_apart:
+            if self.computed:
+                self._write_pieces()
+            across = self._told_by_several(gaps)
+        if across is None:
+            self._is_apart = False
+            self._memory.clear()
+            self.computed, self.reused = sorted({file.date for file in self._found.files}), []
+            self._folder.keep(HAND_OVERS, DATE, [])
+            records = within(read_records(self._spark, self._ledger, self._found), self._window)
+            across = hand_overs(self._spark, records, self.leaderships, gaps)
+        across = with_durations(across).withColumn(DATE, F.lit(ACROSS))
+        self._folder.add(HAND_OVERS, across, DATE, "lane")
+        while self._persisted:
+            self._persisted.pop().unpersist()
+        self._remember()
+
+    def _write_pieces(self) -> None:
+        self._folder.add(HAND_OVERS, self._whole(self._read_ledger()), DATE, "lane")
+        mine = self.read(HAND_OVERS).where(F.col(DATE).isin(self.computed))
+        self._folder.add(SPANS, spans(mine, DATE), DATE)
+
+    def _told_by_several(self, gaps: list[Gap]) -> DataFrame | None:
+        """The hand-overs that need more than one date. None: an end is told twice as a whole, or as a part
+        before, so that dates can't be told apart."""
+        if len(self.leaderships) > len({each.lane for each in self.leaderships}):
+            together = self.read(SPANS).groupBy(*INCARNATION, "turn").agg(
+                F.min("lowest").alias("lowest"), F.max("highest").alias("highest")
+            )  # fmt: skip
+            if not shared(together).isEmpty():
+                return None
+        loose = self.records.where(F.col("seq").isNotNull() & F.col("incarnation").isNotNull())
+        keys = self._persist(loose.select(*KEY).distinct())
+        few = F.broadcast(keys) if keys.count() <= _FEW else keys
+        pieces = self.read(HAND_OVERS)
+        told = pieces.join(few, [*KEY], "left_semi").select(*KEY, F.struct("turn", "ordinal").alias("at"))
+        told = self._persist(told)
+        parts = loose.where(F.col("event").isin(ENDS)).join(told, [*KEY])
+        if not parts.where(F.struct("turn", "ordinal") < F.col("at")).isEmpty():
+            return None
+        return hand_overs(self._spark, self.records, self.leaderships, gaps, told.drop("at"))
+
+    def _persist(self, table: DataFrame) -> DataFrame:
+        """Until the hand-overs are written: of the next run's tables that look the same it would be wrong."""
+        self._persisted.append(table.persist(StorageLevel.DISK_ONLY))
+        return table
+
+    def _remember(self) -> None:
+        """Which days and blocks each piece reaches over, and what the hand-overs across dates are like."""
+        hands = self.read(HAND_OVERS)
+        rows = hands.where(F.col(DATE).isin(self.computed)).select(DATE, *_places())
+        if self._is_apart:
+            about = self.all_records.where(is_about() & F.col(DATE).isin(self.computed))
+            never = F.lit(None).cast("timestamp")
+            rows = rows.unionByName(about.withColumn("ended_at", never).select(DATE, *_places()))
+            places: dict[str, tuple[set[str], set[str]]] = {date: (set(), set()) for date in self._new}
+            for date, *found in rows.distinct().collect():
+                for known, place in zip(places[date], found, strict=True):
+                    known |= {place} - {None}
+            for date, piece in self._new.items():
+                piece.days, piece.blocks = map(sorted, places[date])
+            self._memory.pieces.update(self._new)
+        self._memory.save()
+        self._digest_across(hands.where(F.col(DATE) == ACROSS))
+
+    def _digest_across(self, across: DataFrame) -> None:
+        columns = [name for name in across.columns if name != DATE]
+        counted = across.groupBy(*_places()).agg(
+            F.count("*"), F.sum(F.xxhash64(*columns).cast("decimal(20,0)"))
+        )  # fmt: skip
+        alone = "" if self._is_apart else uuid4().hex  # of all dates together nothing is used again
+        for day, block_of, *counts in sorted(map(tuple, counted.collect()), key=str):
+            for name, part in ("days", day), ("blocks", block_of):
+                if part is not None:
+                    former = self._across[name].get(part, "")
+                    self._across[name][part] = digest([former, *counts, alone])
+
+    # -- parts of tables that are made of some pieces only --
+
+    def remake(
+        self,
+        table: str,
+        places: str,
+        make: Callable[[list[str]], DataFrame],
+        more: Mapping[str, str] | None = None,
+    ) -> list[str]:
+        """Make parts of a table again if what they are made of has changed, and delete those that are no
+        more; returns them. `places`: `days` or `blocks`, as the table's folders are; `more`: what else a part
+        depends on."""
+        wanted = self._digests(places, more)
+        todo = sorted(self._memory.outdated(table, wanted))
+        key = places.removesuffix("s")
+        self._folder.keep(table, key, wanted.keys() - todo)
+        found = make(todo)
+        self._schemas[table] = found.schema
+        if todo:
+            self._folder.add(table, found, key)
+        self._memory.remember(table, {part: wanted[part] for part in todo})
+        return todo
+
+    def _digests(self, places: str, more: Mapping[str, str] | None) -> dict[str, str]:
+        ids: dict[str, list[str]] = {part: [] for part in self._across[places]}
+        for piece in self._memory.pieces.values():
+            for part in getattr(piece, places):
+                ids.setdefault(part, []).append(piece.id)
+        return {
+            part: digest([*sorted(found), self._across[places].get(part), (more or {}).get(part)])
+            for part, found in ids.items()
+        }
+
+    def write_lifecycle(self) -> None:
+        """Where a message waits depends on who leads: such blocks are made again when that changes."""
+        lead = digest((each.lane, each.turn, each.ended is None) for each in self.leaderships)
+        waiting = self._memory.made.get(WAITING, {})
+
+        def made(blocks: list[str]) -> DataFrame:
+            hands, records = self.hand_overs("blocks", blocks), self.about(blocks)
+            return lifecycle(hands, records, self.leaderships).withColumn("block", block())
+
+        todo = self.remake("lifecycle", "blocks", made, dict.fromkeys(waiting, lead))
+        rows = self.read("lifecycle").where(F.col("block").isin(todo)).where(is_undecided())
+        now = {row[0] for row in rows.select("block").distinct().collect()}
+        self._memory.made[WAITING] = dict.fromkeys((waiting.keys() - todo) | now, "")
+        wanted = self._digests("blocks", dict.fromkeys(self._memory.made[WAITING], lead))
+        self._memory.remember("lifecycle", {part: wanted[part] for part in todo})
+
+    def hand_overs(self, places: str, parts: Collection[str]) -> DataFrame:
+        """Those of these parts."""
+        place = dict(zip(("days", "blocks"), _places(), strict=True))[places]
+        return self.read(HAND_OVERS).where(
+            F.col(DATE).isin(self._dates(places, parts)) & place.isin([*parts])
+        )
+
+    def about(self, blocks: Collection[str]) -> DataFrame:
+        """The records about messages of these blocks that are in nobody's hands."""
+        records = self.records.where(is_about())
+        if self._is_apart:
+            records = records.where(F.col(DATE).isin(self._dates("blocks", blocks)))
+        return records.where(block().isin([*blocks]))
+
+    def _dates(self, places: str, parts: Collection[str]) -> list[str]:
+        wanted = {*parts}
+        return [
+            ACROSS,
+            *(d for d, piece in self._memory.pieces.items() if wanted & {*getattr(piece, places)}),
+        ]
+
+    def read(self, name: str) -> DataFrame:
+        """A table of the report."""
+        schema = self._schemas.get(name)
+        reader = self._spark.read if schema is None else self._spark.read.schema(schema)
+        return reader.parquet(self._folder.table(name))
+
+
+def _places() -> tuple[Column, Column]:
+    return F.date_format("ended_at", "yyyy-MM-dd").alias("day"), block().alias("block")

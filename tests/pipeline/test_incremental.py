@@ -1,0 +1,199 @@
+"""A run over a ledger that has grown computes what is new, and says the same as one from nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dispatcher.ledger.rows import row
+from dispatcher.pipeline.gaps import Window
+from dispatcher.pipeline.ledger_files import find_files
+from dispatcher.pipeline.memory import Memory, Piece
+from dispatcher.pipeline.pieces import stand_alone
+from dispatcher.pipeline.report_folder import TABLES
+from tests.pipeline.conftest import Report, run_pipeline
+from tests.pipeline.ledgers import MS, START_US, HandOver, Leader, Numbers, in_order
+
+DAY = 86_400_000 * MS
+#: START_US is ten seconds before midnight.
+MIDNIGHT = START_US + 10_000 * MS
+DATE_3 = "lane=orders/date=2026-11-24"
+
+
+class Grown:
+    """A ledger of three dates, added one after the other, and its reports."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = self.whole = folder
+        self.numbers = Numbers()
+        self.leader = Leader(folder / "ledger")
+
+    def first(self) -> None:
+        """One is in hand at midnight, one is settled after it by a file that was begun before."""
+        number = self.numbers.number
+        self.leader.hand(*map(number, in_order("g", 4)))
+        self.held = number(HandOver("held", 20, dispatched=START_US + MS, ended=MIDNIGHT + 5 * MS))
+        self.late = number(HandOver("late", 21, dispatched=START_US + MS, ended=MIDNIGHT + DAY + 5 * MS))
+        waiting = HandOver("waits", 30).values() | {"seq": None, "incarnation": None, "consumer": None}
+        self.leader.tell(
+            row(START_US + MS, "received", received_at=START_US, **waiting),
+            self.held.begun(), self.late.begun(),
+        )  # fmt: skip
+        self.leader.hand(number(HandOver("g", 5, dispatched=MIDNIGHT - MS, ended=MIDNIGHT + MS)))
+        self.leader.close(MIDNIGHT + 2 * MS)
+
+    def second(self) -> None:
+        """It ends; the same group goes on, out of order with what was before."""
+        number = self.numbers.number
+        self.leader.hand(
+            self.held, number(HandOver("g", 3, dispatched=MIDNIGHT + 6 * MS, ended=MIDNIGHT + 7 * MS))
+        )
+        self.leader.hand(*map(number, in_order("h", 3, first=40, since=MIDNIGHT + 8 * MS)))
+        self.leader.end("the connection was lost")
+
+    def third(self) -> None:
+        """Another leader: what the first one had is settled under it, and another consumer overlaps."""
+        since = MIDNIGHT + DAY
+        leader = Leader(self.folder / "ledger", "orders", 8, 7, since)
+        leader.tell(self.late.over(by_another_leader=True))
+        rival = self.numbers.number(HandOver("late", 22, "i2", dispatched=since + MS, ended=since + 2 * MS))
+        again = self.numbers.number(HandOver("g", 6, "i2", dispatched=since + 6 * MS, ended=since + 7 * MS))
+        leader.hand(rival, again)
+        leader.end()
+
+    def run(self, spark: SparkSession) -> Report:
+        return run_pipeline(spark, self.folder)
+
+    def from_nothing(self, spark: SparkSession, name: str) -> Report:
+        other = self.folder / name
+        shutil.copytree(self.folder / "ledger", other / "ledger")
+        return run_pipeline(spark, other)
+
+    def files(self, date: str) -> list[Path]:
+        return sorted((self.folder / "ledger").glob(f"*/date={date}/*.parquet"))
+
+
+def tables(report: Report) -> dict[str, list[str]]:
+    """All rows of all tables, in an order of their own, and the summary."""
+    found = {name: sorted(map(_shown, report.rows(name))) for name in TABLES}
+    same = {key: value for key, value in report.summary.items() if key not in ("dates", "ledger")}
+    return found | {"summary": [repr(same)]}
+
+
+def _shown(row: dict[str, Any]) -> str:
+    return repr({key: Path(value).name if key == "path" else value for key, value in sorted(row.items())})
+
+
+@pytest.fixture(scope="module")
+def grown(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Grown:
+    """Two dates that a run has seen, whose files nobody can read any more, and one that is new."""
+    grown = Grown(tmp_path_factory.mktemp("grown"))
+    grown.first()
+    grown.second()
+    grown.whole = grown.folder / "whole"
+    shutil.copytree(grown.folder / "ledger", grown.whole / "ledger")
+    assert grown.run(spark).summary["dates"] == {"computed": ["2026-11-22", "2026-11-23"], "reused": []}
+    for file in [*grown.files("2026-11-22"), *grown.files("2026-11-23")]:
+        written = file.stat()
+        file.write_bytes(bytes(written.st_size))
+        os.utime(file, ns=(written.st_atime_ns, written.st_mtime_ns))
+    grown.third()
+    shutil.copytree(grown.folder / "ledger" / DATE_3, grown.whole / "ledger" / DATE_3)
+    return grown
+
+
+@pytest.mark.slow
+def test_what_is_added_is_computed_and_the_rest_is_left(spark: SparkSession, grown: Grown) -> None:
+    found = grown.run(spark)
+    assert found.summary["dates"] == {"computed": ["2026-11-24"], "reused": ["2026-11-22", "2026-11-23"]}
+    whole = run_pipeline(spark, grown.whole)
+    assert tables(found) == tables(whole)
+    violations = {(each["group"], each["rule"]) for each in whole.rows("violations")}
+    assert violations == {("g", "order"), ("late", "overlap")}
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.slow
+def test_after_a_kill_old_files_that_go_and_late_ones_the_next_run_is_right(
+    spark: SparkSession, grown: Grown
+) -> None:
+    shutil.rmtree(grown.folder / "ledger")
+    shutil.copytree(grown.whole / "ledger", grown.folder / "ledger", copy_function=shutil.copy2)
+    shutil.rmtree(grown.folder / "ledger" / "lane=orders" / "date=2026-11-22")
+    late = Leader(grown.folder / "ledger", "billing", 8, None, MIDNIGHT)
+    late.hand(*map(Numbers().number, in_order("new", 2, since=MIDNIGHT)))
+    late.end()
+
+    @contextlib.contextmanager
+    def killed_in_statistics(name: str) -> Iterator[None]:
+        yield
+        if name == "statistics":
+            raise Killed
+
+    with pytest.raises(Killed):
+        run_pipeline(spark, grown.folder, stage=killed_in_statistics)
+    assert not (grown.folder / "report" / "summary.json").exists()
+    # What was half written when it was killed.
+    half = grown.folder / "report" / "hand_overs" / "date=2026-11-25" / "lane=orders"
+    half.mkdir(parents=True)
+    (half / "part-0.parquet").write_bytes(b"half")
+    found = grown.run(spark)
+    assert found.summary["dates"]["reused"]
+    assert tables(found) == tables(grown.from_nothing(spark, "again"))
+    assert {lane: each["verdict"] for lane, each in found.summary["lanes"].items()} == {
+        "billing": "kept",
+        "orders": "violated",
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_an_end_that_two_leaders_tell_as_a_whole_is_taken_once(spark: SparkSession, tmp_path: Path) -> None:
+    numbers, leader = Numbers(), Leader(tmp_path / "ledger")
+    hands = [numbers.number(each) for each in in_order("g", 3, since=MIDNIGHT - 5 * MS)]
+    leader.hand(*hands)
+    leader.end()
+    second = Leader(tmp_path / "ledger", lane_epoch=8, former_epoch=7, started_us=MIDNIGHT + MS)
+    hands[-1].ended = MIDNIGHT + 2 * MS
+    second.hand(hands[-1])
+    second.end()
+    report = run_pipeline(spark, tmp_path)
+    assert len(report.rows("hand_overs")) == 3
+    assert report.summary["verdict"] == "kept"
+    assert report.summary["dates"] == {"computed": ["2026-11-22", "2026-11-23"], "reused": []}
+
+
+def test_nothing_is_used_again_of_another_window_version_or_form(tmp_path: Path) -> None:
+    def memory(window: Window) -> Memory:
+        return Memory.load(tmp_path, window)
+
+    kept = memory(Window())
+    kept.pieces["2026-11-22"] = Piece([], {})
+    kept.save()
+    assert memory(Window()).pieces == kept.pieces
+    assert memory(Window(since_us=1)).pieces == {}
+    told = json.loads(kept.path.read_text())
+    kept.path.write_text(json.dumps(told | {"of": [0, *told["of"][1:]]}))
+    assert memory(Window()).pieces == {}
+    kept.path.write_text("{")
+    assert memory(Window()).pieces == {}
+
+
+def test_copies_in_the_folder_of_another_date_are_seen(tmp_path: Path) -> None:
+    numbers, leader = Numbers(), Leader(tmp_path)
+    leader.hand(*map(numbers.number, in_order("g", 3)))
+    leader.end()
+    assert stand_alone(find_files(str(tmp_path)))
+    (file,) = tmp_path.rglob("*.parquet")
+    shutil.copytree(file.parent, file.parent.with_name("date=2026-11-30"))
+    assert not stand_alone(find_files(str(tmp_path)))
