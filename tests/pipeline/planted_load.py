@@ -57,7 +57,7 @@ def plant_load(folder: Path) -> Course:
         hands.append(numbers.number(HandOver(
             (arrival.group or b"").decode(), place + 1, f"i{told.who[place]}",
             START_US + course.dispatched_us[place], START_US + course.settled_us[place],
-            received=START_US + arrival.at_us,
+            received=START_US + arrival.at_us, kind="order",
             wait_cause="window" if course.dispatched_us[place] > arrival.at_us else None,
         )))  # fmt: skip
     leader.hand(*sorted(hands, key=lambda hand: hand.ended or 0))

@@ -43,7 +43,7 @@ def test_what_was_put_into_the_ledger_is_read_from_it(advised: Advised) -> None:
     assert advised.advice.current == SCENARIO
     assert traffic.delays == load.delays
     assert traffic.is_whole
-    assert [a._replace(size=100, demand_us=0) for a in load.arrivals] == [
+    assert [a._replace(size=100, demand_us=0, type=b"order") for a in load.arrivals] == [
         a._replace(demand_us=0, at_us=a.at_us + load.arrivals[0].at_us) for a in traffic.arrivals
     ]
     assert set(traffic.speeds) == {1.0}

@@ -193,3 +193,17 @@ def test_what_takes_too_many_steps_is_cut_off() -> None:
     cut = simulation.run()
     assert cut.is_cut
     assert measures(came, FIFO, cut).is_overloaded
+
+
+def test_costs_are_measured_for_each_type() -> None:
+    mixed = [
+        Arrival(n * 10_000, 0, None, 1, 1, 1_000 * (1 + n % 4), b"even" if n % 2 else b"odd")
+        for n in range(400)
+    ]  # fmt: skip
+    came = Traffic("orders", ("in",), mixed, 4_000_000, options={"cost": "measured"})
+    simulation = Simulation(came, lane_options(came, FIFO), consumers=1, prefetch=1)
+    simulation.run()
+    learnt = simulation._lane.state.work.kinds_ms
+    assert learnt[0, b"odd"] == pytest.approx(2, abs=0.8)
+    assert learnt[0, b"even"] == pytest.approx(3, abs=0.8)
+    assert len(learnt) == 2

@@ -36,6 +36,7 @@ def traffic_of(sample: Sample) -> Traffic:
             row["at_us"] - start_us, names.index(row["inbound"]),
             parse_group(row["group"]) if row["group"] is not None else None,
             row["size"] or 0, row["cost"] or 1, demands.of(place, row),
+            row["type"].encode() if row["type"] is not None else None,
         )
         for place, row in enumerate(sample.messages)
     ]  # fmt: skip

@@ -150,7 +150,7 @@ def _worked(hands: DataFrame) -> DataFrame:
     known = hands.where(F.col("outcome").isin([Event.SETTLED, Event.FAILED])).where("process_us is not null")
     last = F.max(
         F.struct(
-            "attempt", "consumer", "incarnation", micros("committed_at").alias("committed_us"),
+            "attempt", "consumer", "incarnation", "type", micros("committed_at").alias("committed_us"),
             micros("ended_at").alias("settled_us"),
         )
     )  # fmt: skip

@@ -190,10 +190,12 @@ class Simulation:
 
     def _message(self, place: int, now_us: int) -> Message:
         arrival, tag = self._arrivals[place], place + 1
-        return Message(
+        message = Message(
             arrival.inbound, tag, (_LANE_EPOCH, tag), tag.to_bytes(16), arrival.group, _CONTENT,
             arrival.size, _ms(now_us), cost=arrival.cost,
         )  # fmt: skip
+        message.kind = arrival.type
+        return message
 
     def _step(self, events: list[Event], now_us: int) -> None:
         effects: Effects = self._lane.step(events, _ms(now_us))

@@ -15,6 +15,7 @@ class Arrival(NamedTuple):
     size: int
     cost: int
     demand_us: int  # how long a consumer of speed 1 works on it
+    type: bytes | None = None  # where a lane measures costs, each type has its own
 
 
 class Delays(NamedTuple):
