@@ -12,9 +12,12 @@ import pytest
 
 from dispatcher.pipeline.advise import rules
 from dispatcher.pipeline.advise.advice import LaneAdvice
+from dispatcher.pipeline.advise.advice_text import as_text, remarks
 from dispatcher.pipeline.advise.calibration import _in_order, _speeds
 from dispatcher.pipeline.advise.lane_options import lane_options, policy_name
 from dispatcher.pipeline.advise.measures import Measures, simulate
+from dispatcher.pipeline.advise.run import Advised, Result
+from dispatcher.pipeline.advise.sample import Sample
 from dispatcher.pipeline.advise.spreading import pack
 from dispatcher.pipeline.advise.sweeps import (
     Option,
@@ -25,7 +28,7 @@ from dispatcher.pipeline.advise.sweeps import (
     numbers,
     weights_by_work,
 )
-from dispatcher.pipeline.advise.traffic import Scenario, Traffic
+from dispatcher.pipeline.advise.traffic import Delays, Scenario, Traffic
 from tests.pipeline.queueing import FIFO, traffic
 
 LITTLE = Wanted(consumers=(1, 2, 4, 8), prefetch=(1, 4), buckets=(64, None), policies=("exclusive",))
@@ -195,3 +198,29 @@ def test_workers_need_nothing_installed(tmp_path: Path) -> None:
         input=pickle.dumps(work), capture_output=True, check=True, timeout=60,
     )  # fmt: skip
     assert pickle.loads(answer.stdout) == simulate(*work)
+
+
+def test_it_is_said_what_makes_advice_less_sure() -> None:
+    came = traffic(3.0, 600, seed=41, groups=[b"g%d" % n for n in range(100)])
+    rows = [
+        {"at_us": a.at_us, "dispatched_us": a.at_us + 900_000_000, "settled_us": None} for a in came.arrivals
+    ]
+    sample = Sample("orders", {}, rows, 0, len(rows), 0, Delays(), [])
+    few = advised(came, replace(FIFO, consumers=2, policy="exclusive"))
+    assert remarks(Advised(sample, few)) == [
+        f"what it runs with can't keep up; other options are tried with {few.base.consumers} consumers"
+    ]
+    enough = advised(replace(came, options={"look_ahead": 1}), replace(FIFO, consumers=8, policy="exclusive"))
+    off, full = remarks(Advised(sample, enough))
+    assert off.startswith(
+        "the ledger measured a p99 of 900.00 s from received to dispatched, the simulation "
+    )
+    assert full.startswith("its look-ahead was full")
+    text = as_text(Result([Advised(sample, advised(came, replace(FIFO, policy="none")))], ["lane x: no"]))
+    assert "left out: lane x: no" in text
+    hot = traffic(2.0, 500, seed=43, groups=[b"hot"])
+    hopeless = advised(hot, replace(FIFO, consumers=2, policy="exclusive"), 1_000_000)
+    said = as_text(Result([Advised(sample, hopeless)], []))
+    assert (
+        "no number of consumers that was tried keeps up: the hottest group alone needs 2.0 × the time" in said
+    )

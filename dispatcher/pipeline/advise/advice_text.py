@@ -64,7 +64,8 @@ def remarks(advised: Advised) -> list[str]:
     advice, found = advised.advice, []
     now, (_, told_us) = advice.found[advice.current], measured(advised.sample)
     if now.is_overloaded:
-        found.append("what it runs with can't keep up; the other options are tried with more consumers")
+        others = f"; other options are tried with {advice.base.consumers:,} consumers"
+        found.append("what it runs with can't keep up" + ("" if advice.base == advice.current else others))
     elif told_us is not None and now.dispatch_p99_us is not None:
         low, high = sorted((max(told_us, _NOTICED_US), max(now.dispatch_p99_us, _NOTICED_US)))
         if high > _FAR_OFF * low:
