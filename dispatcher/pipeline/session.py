@@ -71,7 +71,8 @@ def spark_session(master: str | None = None, settings: dict[str, str] | None = N
             yield SparkSession.builder.getOrCreate()
         finally:
             if context is not None:
-                context.stop()
+                with contextlib.suppress(Py4JError, OSError):  # its Java process was killed
+                    context.stop()
             if gateway is not None and not submitted:
                 _end(gateway)
 
@@ -110,10 +111,12 @@ def _reason(problem: BaseException, log: Any) -> str:
 
 def _end(gateway: Any) -> None:
     """Ends the Java process that `launch_gateway` has started: it would wait until this program ends."""
+    from py4j.protocol import Py4JError
     from pyspark import SparkContext
 
-    gateway.shutdown()
     process = gateway.proc
+    with contextlib.suppress(Py4JError, OSError):  # it was killed
+        gateway.shutdown()
     process.stdin.close()
     process.wait(timeout=30)
     SparkContext._gateway = SparkContext._jvm = None

@@ -7,6 +7,7 @@ written as a whole (`live_folder`); a repetition of one that is there already do
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import sys
 import threading
@@ -67,6 +68,7 @@ class Stream:
 
     def run(self) -> None:
         """Raises ConfigurationError when the stream can't go on."""
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells everything twice, with its frames
         last = self._folder.last
         if last is not None and not self._folder.is_told(last):
             self._tell(last)
@@ -75,8 +77,9 @@ class Stream:
             try:
                 while not self._stopping.is_set() and not query.awaitTermination(_LOOKS_EVERY_S):
                     pass
-                with self._busy:
-                    query.stop()
+                with self._busy:  # the batch in hand; no other one begins any more
+                    pass
+                query.stop()
             except (PySparkException, Py4JError, OSError) as problem:
                 if not isinstance(self._problem, _Stopping):
                     raise self._reason(problem) from problem
@@ -146,6 +149,8 @@ class Stream:
     def _reason(self, problem: BaseException) -> BaseException:
         if isinstance(self._problem, ConfigurationError):
             return self._problem
+        if "No space left" in f"{problem} {self._problem}":
+            return ConfigurationError("no space left on the disk for the tables, or for Spark's own files")
         if isinstance(problem, Py4JError | OSError):
             return ConfigurationError(
                 "Spark's Java process is gone; start the stream again: it goes on where it was"

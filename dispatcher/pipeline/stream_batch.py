@@ -79,15 +79,13 @@ class Batches:
         bad += read.bad
         self.state.bad += bad
         unfinished = self.folder.begin(number)
-        try:
-            if read.records is not None:
-                add_facts(self.state, read_facts(read.records))
-            known = self.state.leaderships()
-            gaps = self.state.gaps(known)
-            raised, waiting = self._new_gaps(gaps)
-            violations = self._audit(unfinished, read.records, known, gaps, waiting, read.has_partial_ends)
-        finally:
-            self.spark.catalog.clearCache()
+        if read.records is not None:
+            add_facts(self.state, read_facts(read.records))
+        known = self.state.leaderships()
+        gaps = self.state.gaps(known)
+        raised, waiting = self._new_gaps(gaps)
+        violations = self._audit(unfinished, read.records, known, gaps, waiting, read.has_partial_ends)
+        self.spark.catalog.clearCache()
         alerts = alerts_table(violations, raised, bad, self.now())
         if len(alerts):
             pq.write_table(alerts, unfinished / ALERTS)

@@ -98,12 +98,23 @@ class Ledger:
                 found.append((int(name[2]), int(name[3])))
         return found
 
+    def empty_beside(self, names: Iterable[str]) -> set[str]:
+        """Files without content in the folders of these: Spark's file source does not tell of them."""
+        folders = {name.rpartition("/")[0] for name in names}
+        return {
+            info.path
+            for folder in folders
+            for info in self.store.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+            if info.type is fs.FileType.File and not info.size and not info.base_name.startswith((".", "_"))
+        }
+
 
 def parts_of(ledger: Ledger, state: StreamState, arrived: Iterable[str]) -> tuple[list[Part], list[BadFile]]:
     """What is new in these files (Spark's names of them), and which of them can't be read."""
-    names = sorted({ledger.name(path) for path in arrived})
+    names = {ledger.name(path) for path in arrived}
+    names |= ledger.empty_beside(names) - {each.path for each in state.bad}
     with ThreadPoolExecutor(_READERS) as readers:
-        judged = list(readers.map(lambda name: judge(ledger.store, name), names))
+        judged = list(readers.map(lambda name: judge(ledger.store, name), sorted(names)))
     parts: list[Part] = []
     taken: dict[tuple[str, str], Writer] = {}  # what of each writer is read then
     files = [each for each in judged if isinstance(each, LedgerFile)]

@@ -28,6 +28,7 @@ from tests.pipeline.planted_readers import DISORDERED, READER_CASES
 from tests.pipeline.planted_skew import plant_skew
 from tests.pipeline.planted_traffic import plant_traffic
 from tests.pipeline.planted_violations import Violation, plant_kept, plant_violations
+from tests.pipeline.streams import BATCH_FILES, catch_up
 
 EVERYTHING = Window()
 
@@ -106,6 +107,14 @@ def _plant_everything(spark: SparkSession, folder: Path) -> _Planted:
     readers = {name: plant(ledger) for name, plant in READER_CASES.items()}
     violations.add(DISORDERED)
     return _Planted(kept, violations, verdicts, made, readers, run_pipeline(spark, folder).summary)
+
+
+@pytest.fixture(scope="session")
+def caught_up(everything: Everything, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables of a stream over every lane that tests have planted, in several batches."""
+    live = tmp_path_factory.mktemp("live") / "live"
+    catch_up(spark, everything.report.folder.parent / "ledger", live, BATCH_FILES)
+    return live
 
 
 def _stage(name: str) -> AbstractContextManager[None]:
