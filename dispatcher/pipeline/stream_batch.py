@@ -115,8 +115,7 @@ class Batches:
         self.statistics.add(rows)
         for row in rows:
             if row["seq"] is not None and row["incarnation"] is not None:
-                key = row["lane"], row["incarnation"]
-                self.state.ended[key] = max(self.state.ended.get(key, 0), row["seq"])
+                self.state.told_end(row["lane"], row["incarnation"], row["seq"])
         return violations
 
     def _kept(self) -> DataFrame | None:

@@ -20,6 +20,8 @@ from dispatcher.pipeline.ledger_files import BadFile, Found, LedgerFile
 #: The last leaderships of each lane: what a gap is, and who came after whom.
 _WRITERS_PER_LANE: Final = 100
 _BAD_MAX: Final = 10_000
+#: Incarnations that may settle once more for a later leader: those of the last weeks, at a life a minute.
+_ENDED_MAX: Final = 100_000
 #: Facts that say more than the last of their kind.
 _LASTING: Final = (Event.LANE_STARTED, Event.LANE_ENDED)
 
@@ -127,6 +129,11 @@ class StreamState:
                 )
         return find_gaps(known, self.bad, times, Window())
 
+    def told_end(self, lane: str, incarnation: str, seq: int) -> None:
+        """The end of that incarnation's hand-over was told; all before it were, or are kept."""
+        highest = max(self.ended.pop((lane, incarnation), 0), seq)
+        self.ended[lane, incarnation] = highest  # the latest ones come last
+
     def forget(self, forget_us: int) -> None:
         """What is of no more use: leaderships long gone, facts that are older than hand-overs that count."""
         by_lane: dict[str, list[Writer]] = defaultdict(list)
@@ -140,6 +147,8 @@ class StreamState:
             for old in sorted(writers, key=lambda each: (each.lane_epoch, each.name))[:-_WRITERS_PER_LANE]:
                 del self.writers[old.lane, old.name]
         del self.bad[:-_BAD_MAX]
+        for key in list(self.ended)[:-_ENDED_MAX]:
+            del self.ended[key]
 
     # -- as a file --
 

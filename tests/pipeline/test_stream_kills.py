@@ -30,7 +30,8 @@ PATIENCE_S = 100.0
 def stream(ledger: Path, live: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     command = [
         sys.executable, "-c", PROGRAM, "pipeline", "stream", "--input", str(ledger), "--output", str(live),
-        "--master", "local[1]", "--batch-files", str(BATCH_FILES), "--forget-after", "3d", "--keep", "3d",
+        "--checkpoint", f"{live}-checkpoint", "--master", "local[1]", "--batch-files", str(BATCH_FILES),
+        "--forget-after", "3d", "--keep", "3d",
     ]  # fmt: skip
     process = subprocess.Popen(
         [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -69,6 +70,7 @@ def test_kills_at_any_moment_change_nothing(everything: Everything, caught_up: P
     with stream(ledger, live, "--until-caught-up") as process:
         _, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, err
+    assert not (live / "checkpoint").exists()
     for table in ("current/lane_minutes.parquet", "current/consumers.parquet", "current/gaps.parquet"):
         assert rows(live, table) == rows(caught_up, table)
     assert violations_of(live) == violations_of(caught_up)
