@@ -1,0 +1,90 @@
+"""The command line of docs/pipeline.md on a cluster: a master and two workers say what one process says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from dispatcher.pipeline.report_folder import TABLES
+from tests.pipeline.conftest import Report, run_pipeline
+from tests.pipeline.planted_gaps import killed
+from tests.pipeline.planted_violations import days
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+SPARK = Path(pyspark.__file__).parent
+
+
+def environment() -> dict[str, str]:
+    return {
+        **os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m",
+        "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT),
+    }  # fmt: skip
+
+
+@contextmanager
+def daemon(log: Path, name: str, *arguments: str) -> Iterator[None]:
+    """One of Spark's own processes, ended by its id."""
+    options = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [SPARK / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", *arguments, *options],
+            stdout=output, stderr=output, env=environment(),
+        )  # fmt: skip
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[str]:
+    """The URL of a master with two workers."""
+    log = tmp_path / "master.log"
+
+    def told(pattern: str) -> list[str]:
+        return re.findall(pattern, log.read_text())
+
+    with ExitStack() as running:
+        running.enter_context(daemon(log, "master.Master"))
+        (url,) = wait_until(lambda: told(r"Starting Spark master at (spark://\S+)"))
+        for number in range(2):
+            work = ("--cores", "1", "--memory", "2g", "--work-dir", str(tmp_path / f"work-{number}"))
+            running.enter_context(daemon(tmp_path / f"worker-{number}.log", "worker.Worker", url, *work))
+        wait_until(lambda: len(told("Registering worker")) == 2)
+        yield url
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_cluster_says_what_one_process_says(spark: SparkSession, master: str, tmp_path: Path) -> None:
+    ledger, report = tmp_path / "ledger", tmp_path / "of-cluster"
+    days(ledger)
+    killed(ledger)
+    done = subprocess.run(
+        [SPARK / "bin" / "spark-submit", "--master", master, "deploy/pipeline.py", "run",
+         "--input", str(ledger), "--output", str(report)],
+        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=250,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr  # order was violated
+    assert done.stdout.splitlines()[-1].startswith("Verdict: VIOLATED in ")
+    assert len(list(tmp_path.glob("work-*/app-*/[01]"))) == 2  # both have worked
+    found = Report(report, json.loads((report / "summary.json").read_text()))
+    local = run_pipeline(spark, tmp_path)
+    for table in TABLES:
+        assert rows(found, table) == rows(local, table), table
+
+
+def rows(report: Report, table: str) -> list[str]:
+    return sorted(repr(sorted(each.items(), key=lambda item: item[0])) for each in report.rows(table))
