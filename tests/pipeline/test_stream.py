@@ -13,6 +13,9 @@ import pytest
 from tests.pipeline.conftest import Everything
 from tests.pipeline.streams import rows, told, violations_of
 
+#: The fixture is a batch run and a stream, and may share its cores.
+pytestmark = pytest.mark.timeout(300)
+
 
 def test_it_raises_what_the_batch_run_finds_each_once(everything: Everything, caught_up: Path) -> None:
     assert violations_of(caught_up) == told(everything.report.rows("violations"))

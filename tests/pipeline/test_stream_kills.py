@@ -24,6 +24,7 @@ from tests.waiting import wait_until
 PROGRAM = "from dispatcher.cli import main; main()"
 #: Beside others a first batch takes long.
 PATIENCE_S = 100.0
+pytestmark = pytest.mark.timeout(300)
 
 
 @contextlib.contextmanager
@@ -56,7 +57,6 @@ def kill_when(live: Path, ledger: Path, when: Callable[[], bool], *, java: bool)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_kills_at_any_moment_change_nothing(everything: Everything, caught_up: Path, tmp_path: Path) -> None:
     ledger, live = everything.report.folder.parent / "ledger", tmp_path / "live"
     first, second = (live / "batches" / f"{number:012d}" for number in (0, 1))
