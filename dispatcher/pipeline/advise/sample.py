@@ -148,6 +148,8 @@ def _percentile(column: Column, part: float) -> Column:
 def _worked(hands: DataFrame) -> DataFrame:
     """By message: its last hand-over of which beginning and end are known."""
     known = hands.where(F.col("outcome").isin([Event.SETTLED, Event.FAILED])).where("process_us is not null")
+    if "type" not in known.columns:  # the report is older than that column
+        known = known.withColumn("type", F.lit(None).cast("string"))
     last = F.max(
         F.struct(
             "attempt", "consumer", "incarnation", "type", micros("committed_at").alias("committed_us"),
