@@ -29,6 +29,8 @@ def environment() -> dict[str, str]:
     return {
         **os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m",
         "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT),
+        # Most of the time goes into compiling what runs once.
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }  # fmt: skip
 
 
