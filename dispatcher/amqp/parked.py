@@ -26,6 +26,7 @@ from dispatcher.protocol import (
 )
 
 HEADER_TERM: Final = "x-dispatch-term"
+HEADER_SINCE: Final = "x-dispatch-since"
 _PERSISTENT: Final = b"\x02"
 _ABSENT: Final = -1
 _OURS: Final = HEADER_PREFIX.encode()
@@ -41,6 +42,7 @@ class ParkedContent(NamedTuple):
     term: int
     attempt: int
     deadline_at_ms: int | None
+    waits_since_ms: int | None  # None: parked by a version that did not say
 
 
 def park_frames(
@@ -53,6 +55,7 @@ def park_frames(
     term: int,
     attempt: int,
     deadline_at_ms: int | None,
+    waits_since_ms: int,
     frame_max: int,
 ) -> bytes:
     """The mandatory publish of an original to a parking queue. Raises ValueError when it fits in no frame."""
@@ -65,6 +68,7 @@ def park_frames(
         string_field(HEADER_ROUTING_KEY.encode(), content.routing_key),
         number_field(HEADER_TERM, term), number_field(HEADER_ATTEMPT, attempt),
         number_field(HEADER_DELIVERY_MODE, mode),
+        number_field(HEADER_SINCE, waits_since_ms),
         b"" if deadline_at_ms is None else number_field(HEADER_DEADLINE, deadline_at_ms),
     ))  # fmt: skip
     table = content.properties[content.table_at : content.table_end] + added
@@ -95,6 +99,7 @@ def read_parked(fetched: Fetched, grouping: Grouping) -> ParkedContent:
             number_of(ours[name]) for name in (HEADER_TERM, HEADER_ATTEMPT, HEADER_DELIVERY_MODE)
         )
         deadline_at_ms = number_of(ours[HEADER_DEADLINE]) if HEADER_DEADLINE in ours else None
+        waits_since_ms = number_of(ours[HEADER_SINCE]) if HEADER_SINCE in ours else None
     except (KeyError, ValueError):
         raise ProtocolViolation("no dispatcher has put it into this parking queue") from None
     content = original_of(properties, kept, table_at, table_end, mode)
@@ -104,7 +109,7 @@ def read_parked(fetched: Fetched, grouping: Grouping) -> ParkedContent:
         kept, content.properties, content.table_end, routing_key
     )  # fmt: skip
     content.closing = grouping.closes(kept, content.properties)
-    return ParkedContent(content, queue, arrival, term, attempt, deadline_at_ms)
+    return ParkedContent(content, queue, arrival, term, attempt, deadline_at_ms, waits_since_ms)
 
 
 def original_of(properties: bytes, kept: list[bytes], table_at: int, table_end: int, mode: int) -> Content:

@@ -270,6 +270,12 @@ class Group:
         """It no longer is."""
         self.in_flight -= 1
 
+    @property
+    def waits_since_ms(self) -> int | None:
+        """When the oldest message that waits here was first received; None: nothing waits."""
+        heads = (backlog.head() for backlog in (self.backlogs or {}).values())
+        return min((head.waits_since_ms for head in heads if head is not None), default=None)
+
     def waiting(self) -> int:
         """How many of its messages wait here."""
         if self.backlogs is None:

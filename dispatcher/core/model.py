@@ -43,6 +43,7 @@ class Message:
         "deliveries", "dispatched_at_ms", "epoch", "fingerprint", "first", "group", "group_id", "group_seq",
         "inbound", "kind", "message_id", "move", "number", "overdue", "place", "queue", "received_at_ms",
         "redelivered", "refusal", "root", "seq", "settles_at_death", "size", "state", "tag", "term",
+        "waits_since_ms",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +74,7 @@ class Message:
         self.content = content
         self.size = size  # bytes of its names, properties and body
         self.received_at_ms = received_at_ms
+        self.waits_since_ms = received_at_ms  # a parked one: received before it was parked
         self.redelivered = redelivered  # the broker's flag: says that it *may* have been delivered before
         self.closing = closing  # its negative sequence closes the group once it is settled
         self.deadline_at_ms = deadline_at_ms  # ms since 1970, None: never expires

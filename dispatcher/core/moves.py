@@ -121,9 +121,7 @@ class Moves:
         state.effects.records.append(Moved(message.queue, message.arrival))
         del queue.incoming[move.copy]
         queue.stored += 1
-        queue.originals += 1
-        key = state.member_key(message.group_id)
-        queue.members[key] = queue.members.get(key, 0) + 1
+        queue.store(message, state.member_key(message.group_id))
         if move.term_needed:
             queue.terms_needed[move.copy] = move.term_needed
         state.settled(message)

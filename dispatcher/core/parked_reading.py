@@ -109,8 +109,7 @@ class ParkedReading:
         return Verdict.REPEATED if is_under_way or moving.tag else Verdict.WAIT
 
     def _take(self, queue: ParkingQueue, message: Message) -> None:
-        queue.here[message.fingerprint] = message
-        queue.terms_needed.pop(message.fingerprint, None)
+        queue.take(message, self._state.member_key(message.group_id))
         self._file(message)
 
     # -- orders --
@@ -206,7 +205,7 @@ class ParkedReading:
 
     def _leave(self, queue: ParkingQueue, message: Message) -> None:
         state = self._state
-        del queue.here[message.fingerprint]
+        queue.leave(message, state.member_key(message.group_id))
         state.bytes_held -= message.footprint
         message.tag, message.content = 0, None
         if message in state.taken_back:  # the journal has an entry of it, which it will meet again

@@ -23,6 +23,7 @@ class ParkedReplay:
         self.routes: dict[int, dict[bytes, None]] = {}  # groups that go there
         #: Originals that are there, by group id; part of a group's may be counted under the group itself.
         self.counts: dict[int, Counter[bytes | None]] = {}
+        self.since_ms: dict[int, dict[bytes, int]] = {}  # since when groups that go there wait
         self.terms: dict[int, dict[bytes, int]] = {}  # copies from before that term are void
 
     def read(self, record: Record) -> None:
@@ -37,6 +38,9 @@ class ParkedReplay:
                 self.counts.setdefault(record.queue, Counter())[record.group] += record.count
                 if record.group is not None:
                     self.routes.setdefault(record.queue, {})[record.group] = None
+                    if record.since_ms:
+                        known = self.since_ms.setdefault(record.queue, {})
+                        known[record.group] = min(known.get(record.group, record.since_ms), record.since_ms)
             case QueueUnparked():
                 self._clear(record.queue)
             case TermNeeded():
@@ -45,6 +49,7 @@ class ParkedReplay:
     def _clear(self, queue: int) -> None:
         self.routes.pop(queue, None)
         self.counts.pop(queue, None)
+        self.since_ms.pop(queue, None)
         self.terms.pop(queue, None)
 
     def known(self, queue: int, fingerprint: bytes) -> None:
@@ -60,4 +65,7 @@ class ParkedReplay:
     def left(self, entry: OpenEntry | Ended | Moving) -> None:
         """The original of this entry is over in its queue."""
         if entry.inbound in self.counts:
-            self.counts[entry.inbound][entry.group] -= 1
+            counts = self.counts[entry.inbound]
+            counts[entry.group] -= 1
+            if entry.group is not None and not counts[entry.group]:  # what comes next is newer
+                self.since_ms.get(entry.inbound, {}).pop(entry.group, None)

@@ -238,7 +238,7 @@ class Parking:
         return self._queue_for(_taker(group), above=last, is_needed=is_needed)
 
     def _park_in(self, group: Group, target: ParkingQueue) -> None:
-        self._state.effects.records.append(GroupParked(group.id, target.index, 0))
+        self._state.effects.records.append(GroupParked(group.id, target.index, 0, group.waits_since_ms or 0))
         group.route = (*group.route, target.index)
         target.members.setdefault(group.id, 0)
         target.stored += 1  # something comes: one that was empty is not read to its end any more
@@ -314,6 +314,7 @@ class Parking:
                 state.forget_if_unused(group)
         members = [state.groups[key] for key in queue.members if key is not None and key in state.groups]
         queue.members.clear()
+        queue.since_ms.clear()
         queue.terms_needed.clear()
         for group in members:
             group.route = _without(queue.index, group.route)

@@ -31,6 +31,7 @@ class GroupParked(NamedTuple):
     group: bytes | None  # None: messages without a group, which have no route
     queue: int
     count: int  # type: ignore[assignment]  # how many of its originals are in it; a tuple's method is not called
+    since_ms: int = 0  # when the oldest of these was first received, ms since 1970; 0: not known
 
 
 class QueueUnparked(NamedTuple):

@@ -55,6 +55,8 @@ def _load_members(state: LaneState, queue: ParkingQueue, parked: ParkedReplay) -
             queue.members[key] = queue.members.get(key, 0) + count
     for key, count in queue.members.items():
         queue.members[key] = max(0, count)  # some were read before their group was parked again
+    since_ms = parked.since_ms.get(queue.index, {})
+    queue.since_ms = {key: since_ms[key] for key in queue.members if key in since_ms}
     queue.originals = sum(queue.members.values())
 
 
@@ -73,13 +75,25 @@ def load_routes(state: LaneState) -> None:
         state.parking.refresh_demand(group)
 
 
+def _since_ms(state: LaneState, queue: ParkingQueue) -> dict[bytes | None, int]:
+    """Since when the oldest of each member waits, what was read included: for a new leader it is not read."""
+    since_ms = dict(queue.since_ms)
+    for message in queue.here.values():
+        key = state.member_key(message.group_id)
+        since_ms[key] = min(since_ms.get(key, message.waits_since_ms), message.waits_since_ms)
+    return since_ms
+
+
 def parking_records(state: LaneState) -> list[Record]:
     """All that is still true, for a checkpoint. In-flight entries of parked originals are not part."""
     records: list[Record] = []
     queues = state.parking.values()
     for queue in queues:
         records.append(ParkingQueueNamed(queue.index, queue.consumer))
-        records += [GroupParked(key, queue.index, count) for key, count in queue.members.items()]
+        since_ms = _since_ms(state, queue)
+        records += [
+            GroupParked(key, queue.index, count, since_ms.get(key, 0)) for key, count in queue.members.items()
+        ]
         if queue.unknown:
             records.append(GroupParked(ANY_GROUP, queue.index, 0))
         records += [TermNeeded(queue.index, copy, term) for copy, term in queue.terms_needed.items()]

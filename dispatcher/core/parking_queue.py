@@ -63,7 +63,8 @@ class ParkingQueue:
         "_state", "asked_at", "awaited", "blocked_since_ms", "confirmed", "consumer", "demand", "early",
         "end_at", "end_seen", "here", "idle_since_ms", "incoming", "index", "left", "members", "moving",
         "name", "originals", "read_through", "reading", "redelivering", "refused_until_ms", "settled",
-        "stored", "term", "terms_needed", "unknown", "unwanted_since_ms", "void_before", "waiting",
+        "since_ms", "stored", "term", "terms_needed", "unknown", "unwanted_since_ms", "void_before",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, index: int, name: str, consumer: str, now_ms: int) -> None:
@@ -73,6 +74,8 @@ class ParkingQueue:
         self._state = ParkingQueueState.OPENING
         #: Groups whose messages go here, with how many originals of theirs are in it (None: of no group).
         self.members: dict[bytes | None, int] = {}
+        #: Of these, when the oldest original that was not read was first received; where that is known.
+        self.since_ms: dict[bytes | None, int] = {}
         self.originals = 0  # in it, as far as is known, those that were read from it included
         #: Who could take what is read from it: owners of member groups; None: whoever has free capacity.
         self.demand: Counter[Consumer | None] = Counter()
@@ -160,6 +163,26 @@ class ParkingQueue:
         """Nothing of it, or on its way to it, is known."""
         return not (self.members or self.waiting or self.incoming or self.here or self.awaited or self.early)
 
+    def store(self, message: Message, key: bytes | None) -> None:
+        """An original of this member has come to its end."""
+        self.originals += 1
+        if not self.members.get(key):
+            self.since_ms[key] = message.waits_since_ms
+        self.members[key] = self.members.get(key, 0) + 1
+
+    def take(self, message: Message, key: bytes | None) -> None:
+        """An original was read: what is still in it of this member is newer."""
+        self.here[message.fingerprint] = message
+        self.terms_needed.pop(message.fingerprint, None)
+        if key in self.members:
+            self.since_ms[key] = message.waits_since_ms
+
+    def leave(self, message: Message, key: bytes | None) -> None:
+        """What was read goes back to its place."""
+        del self.here[message.fingerprint]
+        if key in self.members:
+            self.since_ms[key] = min(self.since_ms.get(key, message.waits_since_ms), message.waits_since_ms)
+
     def settle(self, message: Message, key: bytes | None) -> None:
         """An original that was read from it is over."""
         self.here.pop(message.fingerprint, None)
@@ -242,6 +265,12 @@ class ParkingQueues(dict[int, ParkingQueue]):
     def parked(self, group: Group) -> int:
         """How many originals of the group, or bucket, are in parking queues, as far as is known."""
         return sum(self[index].members.get(group.id, 0) for index in self.route(group))
+
+    def since_ms(self, group: Group) -> int | None:
+        """When the oldest of what is parked of the group was received; None: nothing is, or not known."""
+        queues = (self[index] for index in self.route(group))
+        known = (q.since_ms.get(group.id) for q in queues if q.members.get(group.id))
+        return min((since_ms for since_ms in known if since_ms is not None), default=None)
 
     def next_stop(self, group: Group, queue: int) -> ParkingQueue | None:
         """Where a message of the group in this queue has to go; None: nowhere, it may be dispatched."""

@@ -245,8 +245,8 @@ class Recovery:
         message.inbound, message.root = inbound.index, delivered.root
         message.content, message.size = delivered.content, delivered.size
         message.deadline_at_ms, message.closing = delivered.deadline_at_ms, delivered.closing
-        message.received_at_ms, message.deliveries = delivered.received_at_ms, delivered.deliveries
-        message.cost, message.kind = delivered.cost, delivered.kind
+        message.received_at_ms, message.waits_since_ms = delivered.received_at_ms, delivered.waits_since_ms
+        message.cost, message.kind, message.deliveries = delivered.cost, delivered.kind, delivered.deliveries
         if message.queue < FIRST_PARKING_QUEUE:
             inbound.unacked += 1
         else:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from dispatcher.core.bounds import NEVER_MS
 from dispatcher.core.commands import argument
 from dispatcher.core.groups import Group, GroupState
 from dispatcher.core.state import LaneState
@@ -22,6 +23,7 @@ GROUPS_RANKED_MAX: Final = 5_000
 
 Key = tuple[Any, bytes]
 _DEPTH: Final = "depth"
+_ORDERS: Final = (_DEPTH, "age", "group")
 
 
 class Survey:
@@ -39,12 +41,13 @@ class Survey:
         self._match = re.compile(fnmatch.translate(match)).match if match is not None else None
         order = order or _DEPTH
         _check(limit, self._offset, self._wanted)
-        if order != _DEPTH and order not in _KEYS:
-            raise CommandRefused(f"can't sort by {order!r}; sort by {', '.join((_DEPTH, *_KEYS))}")
+        if order not in _ORDERS:
+            raise CommandRefused(f"can't sort by {order!r}; sort by {', '.join(_ORDERS)}")
         if after is not None and order != "group":
             raise CommandRefused("after: goes with sorting by group")
         self._after = parse_group(after) if after is not None else None
-        self._key: Callable[[Group], Key] = _KEYS.get(order, self._by_depth)
+        keys: dict[str, Callable[[Group], Key]] = {_DEPTH: self._by_depth, "age": self._by_age}
+        self._key = keys.get(order, _by_name)
         self._ranks = self._offset + limit
         self._state = state
         self._left = list(state.groups.values())  # taken from the end
@@ -95,6 +98,11 @@ class Survey:
         here = sum(len(backlog.messages) for backlog in (group.backlogs or {}).values())
         return -(group.in_flight + here + self._state.parking.parked(group)), group.id
 
+    def _by_age(self, group: Group) -> Key:
+        """Since when the oldest waits, here or parked; groups of which nothing does come last."""
+        known = (group.waits_since_ms, self._state.parking.since_ms(group))
+        return min((since_ms for since_ms in known if since_ms is not None), default=NEVER_MS), group.id
+
     def page(self) -> list[Group]:
         """The groups that were asked for, in their order."""
         self._rank()
@@ -104,6 +112,10 @@ class Survey:
         """The group with most messages waiting from this inbound queue."""
         deepest = self._deepest[inbound]
         return deepest[1] if deepest is not None else None
+
+
+def _by_name(group: Group) -> Key:
+    return 0, group.id
 
 
 def _check(limit: int, offset: int, state: str | None) -> None:
@@ -118,15 +130,3 @@ def _check(limit: int, offset: int, state: str | None) -> None:
         )
     if state is not None and state not in {known.value for known in GroupState}:
         raise CommandRefused(f"no group state {state!r}; states are {', '.join(s.value for s in GroupState)}")
-
-
-def _oldest_at_ms(group: Group) -> float:
-    """When the oldest message that waits here was received: of what is parked nobody knows."""
-    heads = (backlog.messages for backlog in (group.backlogs or {}).values())
-    return min((messages[0].received_at_ms for messages in heads if messages), default=float("inf"))
-
-
-_KEYS: Final[dict[str, Callable[[Group], Key]]] = {
-    "age": lambda group: (_oldest_at_ms(group), group.id),
-    "group": lambda group: (0, group.id),
-}

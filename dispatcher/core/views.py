@@ -124,8 +124,14 @@ class Views:
             "stopped": group.flags.stop.reason if group.flags is not None and group.flags.stop else None,
             "pin": group.flags.pin if group.flags is not None else None,
             "operation": operation_on(group),
-            "oldest_ms": max((self._state.now_ms - m.received_at_ms for m in waiting), default=None),
+            "oldest_ms": self._oldest_ms(group, waiting),
         }
+
+    def _oldest_ms(self, group: Group, waiting: list[Message]) -> int | None:
+        """For how long the oldest that waits here or is parked has done so."""
+        parked = self._state.parking.since_ms(group)
+        since_ms = [message.waits_since_ms for message in waiting] + ([parked] if parked is not None else [])
+        return self._state.now_ms - min(since_ms) if since_ms else None
 
     @staticmethod
     def _waiting(group: Group) -> list[Message]:
@@ -170,7 +176,7 @@ class Views:
             "attempt": message.attempt,
             "consumer": message.consumer.id if message.consumer is not None else None,
             "size": message.size,
-            "age_ms": state.now_ms - message.received_at_ms,
+            "age_ms": state.now_ms - message.waits_since_ms,
         }
 
     def _out_of_sight(self, group: Group, here: list[Message]) -> int:

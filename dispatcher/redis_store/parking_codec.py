@@ -2,7 +2,7 @@
 
     ParkingQueueNamed      queue u16, consumer
     ParkingQueueForgotten  queue u16
-    GroupParked            queue u16, count u64, group
+    GroupParked            queue u16, count u64, since u64, group (an older one: without since)
     QueueUnparked          queue u16
     Moving                 inbound u16, arrival u64 u64, fingerprint 16, attempt u32, target u16, copy 16,
                            term u64, group
@@ -31,8 +31,10 @@ from dispatcher.core.parking_effects import (
 from dispatcher.redis_store.fields import LENGTH, checked, group_length, read_bytes, read_group
 
 _NAMED, _FORGOTTEN, _PARKED, _UNPARKED, _MOVING, _MOVED, _TERM = range(11, 18)
+_PARKED_SINCE: Final = 18
 _QUEUE_FIELDS = Struct("!BH")
 _PARKED_FIELDS = Struct("!BHQI")
+_SINCE_FIELDS = Struct("!BHQQI")
 _MOVING_FIELDS = Struct("!BHQQ16sIH16sQI")
 _MOVED_FIELDS = Struct("!BHQQ")
 _TERM_FIELDS = Struct("!BH16sQ")
@@ -50,7 +52,8 @@ def encode_parking(record: Record, stored: Sequence[int]) -> bytes | None:
             return _MOVED_FIELDS.pack(_MOVED, stored[record.inbound], *record.arrival)
         case GroupParked():
             length = group_length(record.group)
-            fixed = _PARKED_FIELDS.pack(_PARKED, stored[record.queue], record.count, length)
+            numbers = stored[record.queue], record.count, record.since_ms
+            fixed = _SINCE_FIELDS.pack(_PARKED_SINCE, *numbers, length)
             return fixed + (record.group or b"")
         case QueueUnparked():
             return _QUEUE_FIELDS.pack(_UNPARKED, stored[record.queue])
@@ -84,6 +87,12 @@ def _read_parked(blob: bytes, at: int) -> tuple[Record, int]:
     return GroupParked(group, queue, count), at
 
 
+def _read_parked_since(blob: bytes, at: int) -> tuple[Record, int]:
+    _, queue, count, since_ms, length = _SINCE_FIELDS.unpack_from(blob, at)
+    group, at = read_group(blob, at + _SINCE_FIELDS.size, length)
+    return GroupParked(group, queue, count, since_ms), at
+
+
 def _read_unparked(blob: bytes, at: int) -> tuple[Record, int]:
     _, queue = _QUEUE_FIELDS.unpack_from(blob, at)
     return QueueUnparked(queue), at + _QUEUE_FIELDS.size
@@ -111,6 +120,7 @@ PARKING_READERS: Final[dict[int, Callable[[bytes, int], tuple[Record, int]]]] = 
     _NAMED: _read_named,
     _FORGOTTEN: _read_forgotten,
     _PARKED: _read_parked,
+    _PARKED_SINCE: _read_parked_since,
     _UNPARKED: _read_unparked,
     _MOVING: _read_moving,
     _MOVED: _read_moved,

@@ -121,7 +121,9 @@ class Intake:
     def _parked(self, queue: int, fetched: Fetched) -> Message:
         now_ms, arrival = self._now_ms(), (self._lane_epoch, fetched.tag)
         try:
-            content, name, root, term, attempt, deadline_at_ms = read_parked(fetched, self._grouping)
+            content, name, root, term, attempt, deadline_at_ms, since_ms = read_parked(
+                fetched, self._grouping
+            )
         except ProtocolViolation as problem:
             return self._stranger(queue, fetched, str(problem))
         message = Message(
@@ -130,6 +132,7 @@ class Intake:
             content.closing and not self._hands_over, deadline_at_ms, content.refusal,
         )  # fmt: skip
         message.queue, message.root, message.term, message.attempt = queue, root, term, attempt
+        message.waits_since_ms = now_ms if since_ms is None else since_ms
         return message
 
     def _stranger(self, queue: int, fetched: Fetched, problem: str) -> Message:

@@ -135,7 +135,8 @@ class Publications:
         return park_frames(
             message.content, channel=channel, exchange=self._exchange,
             routing_key=self._parking_queue(order.queue), origin=self._origin(message), term=order.term,
-            attempt=message.attempt, deadline_at_ms=message.deadline_at_ms, frame_max=self._frame_max,
+            attempt=message.attempt, deadline_at_ms=message.deadline_at_ms,
+            waits_since_ms=message.waits_since_ms, frame_max=self._frame_max,
         )  # fmt: skip
 
     def _origin(self, message: Message) -> str:

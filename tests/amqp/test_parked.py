@@ -23,7 +23,9 @@ ORIGIN = "in bound 1790000000.42"
 
 def parked(original: Content, **given: Any) -> Fetched:
     """Published to a parking queue and fetched from it."""
-    arguments = {"origin": ORIGIN, "term": 7, "attempt": 2, "deadline_at_ms": None, **given}
+    arguments = {
+        "origin": ORIGIN, "term": 7, "attempt": 2, "deadline_at_ms": None, "waits_since_ms": 5, **given,
+    }  # fmt: skip
     frames = park_frames(
         original, channel=2, exchange="dispatch.o", routing_key="dispatch.o.park.1", frame_max=FRAME_MAX,
         **arguments,
@@ -47,9 +49,10 @@ def same(read: ParkedContent, original: Content) -> None:
 @given(property_lists, st.binary(max_size=300), st.none() | st.integers(0, 2**53))
 def test_it_comes_out_as_it_was(raw: bytes, body: bytes, deadline_at_ms: int | None) -> None:
     original = content(raw, body)
-    read = read_parked(parked(original, deadline_at_ms=deadline_at_ms), GROUPING)
+    read = read_parked(parked(original, deadline_at_ms=deadline_at_ms, waits_since_ms=9), GROUPING)
     same(read, original)
     assert (read.term, read.attempt, read.deadline_at_ms) == (7, 2, deadline_at_ms)
+    assert read.waits_since_ms == 9
     assert (read.queue, read.arrival) == ("in bound", (1_790_000_000, 42))
     assert read.content.fingerprint == origin_fingerprint(ORIGIN)
     again = read_parked(parked(read.content, term=8, attempt=3), GROUPING)

@@ -98,7 +98,7 @@ records = st.one_of(
     st.builds(Used, _counters, _counters),
     st.builds(ParkingQueueNamed, inbound_numbers, st.text(max_size=10).filter(str.isascii)),
     st.builds(ParkingQueueForgotten, inbound_numbers),
-    st.builds(GroupParked, _groups, inbound_numbers, _counters),
+    st.builds(GroupParked, _groups, inbound_numbers, _counters, _counters),
     st.builds(QueueUnparked, inbound_numbers),
     st.builds(
         Moving, inbound_numbers, _arrivals, _fingerprints, _groups, _attempts, inbound_numbers,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from struct import Struct
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dispatcher.core.effects import Dispatched, OpenEntry, Record, SettledRange
+from dispatcher.core.parking_effects import GroupParked
 from dispatcher.errors import ConfigurationError, InvalidTransition
 from dispatcher.redis_store.codec import VERSION, decode, encode
 from tests.redis_store import samples
@@ -88,3 +91,8 @@ def test_a_fingerprint_that_would_be_cut_is_refused() -> None:
 
 def test_a_range_costs_25_bytes() -> None:
     assert len(encode([SettledRange(1, 2, 3)], SAME)) == 1 + 25
+
+
+def test_a_parked_group_of_a_version_that_did_not_say_since_when_is_read() -> None:
+    older = bytes((VERSION,)) + Struct("!BHQI").pack(13, 300, 7, 1) + b"g"
+    assert decode(older, "journal") == [GroupParked(b"g", 300, 7, 0)]

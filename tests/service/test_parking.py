@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 import redis
@@ -105,6 +106,32 @@ async def test_why_list_show_and_status_say_what_is_parked_and_where(bench: Benc
     assert [row["parked_in"] for row in shown["messages"]] == [None]
     status = await bench.ask("status")
     assert status["parking"] == [{"queue": queue, "consumer": "stuck", "groups": 1, "parked": BACKLOG - 1}]
+
+
+async def test_the_age_of_what_is_only_parked_is_known_also_to_the_next_leader(bench: Bench) -> None:
+    begun_ms = time.time() * 1000
+    _, stuck, _ = await a_parked_group(bench)
+    parked_ms = time.time() * 1000
+
+    async def is_as_old_as_it_was() -> bool:
+        """By both clocks it came between the two instants: an answer takes its time."""
+        before_ms = time.time() * 1000
+        row = (await bench.ask("groups.list", sort="age"))["groups"][0]
+        after_ms = time.time() * 1000
+        oldest_ms = row["oldest_ms"] or 0
+        is_right = before_ms - oldest_ms <= parked_ms and after_ms - oldest_ms >= begun_ms
+        return row["group"] == "a" and is_right
+
+    assert await is_as_old_as_it_was()
+    await bench.crash()
+    await bench.run(orders=lane(look_ahead=LOOK_AHEAD))
+    assert bench.status()["parked"] == BACKLOG - 1
+    assert await is_as_old_as_it_was()
+    stuck.settle(list(stuck.in_hand))
+    await stuck.has(2)
+    row = (await bench.ask("groups.list"))["groups"][0]
+    assert row["held"] > 0
+    assert await is_as_old_as_it_was()
 
 
 async def test_what_waits_for_longer_than_park_after_is_parked(bench: Bench) -> None:

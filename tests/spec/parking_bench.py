@@ -57,6 +57,7 @@ class Parked:
     attempt: int
     deadline_at_ms: int | None
     closing: bool
+    waits_since_ms: int
     flagged: bool = False
 
 
@@ -147,7 +148,7 @@ class ParkingBench(LaneBench):
         self.moved.append(name)
         parked = Parked(
             name, message.group_id, move.copy, order.term, message.order, message.inbound, message.attempt,
-            message.deadline_at_ms, message.closing,
+            message.deadline_at_ms, message.closing, message.waits_since_ms,
         )  # fmt: skip
         self.ready[order.queue].append(parked)
         self.unconfirmed.append((order, parked))
@@ -208,7 +209,7 @@ class ParkingBench(LaneBench):
                 self.now_ms, parked.flagged, parked.closing, parked.deadline_at_ms,
             )  # fmt: skip
             message.queue, message.root, message.term = order.queue, parked.root, parked.term
-            message.attempt = parked.attempt
+            message.attempt, message.waits_since_ms = parked.attempt, parked.waits_since_ms
             self._name[message] = parked.name
             messages.append(message)
         return ParkingQueueRead(order.queue, messages, len(messages) < order.limit, len(ready))
