@@ -83,6 +83,13 @@ def test_a_cluster_says_what_one_process_says(spark: SparkSession, master: str, 
     assert done.stdout.splitlines()[-1].startswith("Verdict: VIOLATED in ")
     assert len(list(tmp_path.glob("work-*/app-*/[01]"))) == 2  # both have worked
     found = Report(report, json.loads((report / "summary.json").read_text()))
+    advised = subprocess.run(
+        [SPARK / "bin" / "spark-submit", "--master", master, "deploy/pipeline.py", "advise",
+         "--report", str(report), "--json"],
+        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=250,
+    )  # fmt: skip
+    assert advised.returncode == 0, advised.stderr
+    assert found.rows("advise")
     local = run_pipeline(spark, tmp_path)
     for table in TABLES:
         assert rows(found, table) == rows(local, table), table
