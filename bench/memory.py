@@ -92,8 +92,8 @@ def memory_bytes(pid: int, field: str) -> int:
 class Subject:
     """A dispatcher that leads a lane, and what it says about itself."""
 
-    def __init__(self, place: Place) -> None:
-        lane = {"policy": "exclusive", "inbound": [{"queue": INBOUND}]}
+    def __init__(self, place: Place, **options: object) -> None:
+        lane = {"policy": "exclusive", "inbound": [{"queue": INBOUND}], **options}
         self._process = DispatcherProcess(
             {
                 "rabbitmq": {"url": place.amqp_url}, "redis": {"url": place.redis_url},
