@@ -43,6 +43,10 @@ async def test_names_of_other_brokers_group_and_close(bench: Bench) -> None:
         client.send("in", b"%d" % number, None, text(keys["group_header"][number % 2], "g"))
     await consumer.has(10)
     assert [copy.group_seq for copy in consumer.received] == list(range(1, 11))
+    closing = bytes([len(b"JMSXGroupSeq")]) + b"JMSXGroupSeq" + b"b" + b"\xff"
+    client.send("in", b"last", None, text("JMSXGroupID", "g"), closing)
+    await consumer.has(11)
+    await eventually(lambda: bench.status()["groups"] == 0, what="the group was closed")
 
 
 @pytest.mark.seed("Q3", "R19", "A8")
@@ -151,6 +155,39 @@ async def test_wildcards_and_defaults_configure_lanes(bench: Bench) -> None:
     lanes = bench.settings(changes={"match": match, "defaults": {"first_header": "x-all"}}, **written).lanes
     assert [lanes[name].first_header for name in written] == ["x-match", "x-own", "x-all"]
     assert [lanes[name].policy for name in written] == ["exclusive", "exclusive", "sequenced"]
+
+
+@pytest.mark.seed("A11", "A19", "A22", "C21")
+async def test_a_wildcard_says_which_lanes_have_first_headers_and_buckets(bench: Bench) -> None:
+    match = [{"lanes": "eu.*", "first_header": "x-match", "group_map": {"buckets": 2}}]
+    defaults = {"first_header": "x-all"}
+    changes = {"match": match, "defaults": defaults}
+    lanes = {"eu.orders": lane("a"), "eu.bills": lane("b", first_header="x-own"), "us.orders": lane("c")}
+    await bench.run(changes=changes, **lanes)
+    client = await bench.client()
+    seen = {}
+    for name, written in lanes.items():
+        consumer = await bench.joined("c1", name)
+        for number in range(10):
+            client.send(written["inbound"][0]["queue"], b"x", f"g{number}")
+        first = (await consumer.has(10))[0].headers
+        marks = {mark for mark in ("x-match", "x-all", "x-own") if mark in first}
+        seen[name] = (marks, bench.status(name)["groups"])
+    assert seen == {"eu.orders": ({"x-match"}, 2), "eu.bills": ({"x-own"}, 2), "us.orders": ({"x-all"}, 10)}
+
+
+@pytest.mark.seed("Q7")
+async def test_a_new_group_goes_to_who_has_room_however_many_that_one_owns(bench: Bench) -> None:
+    await bench.run(orders=lane())
+    client = await bench.client()
+    full = await bench.joined("full", prefetch=1, hold=True)
+    client.send("in", b"x", "first")
+    await full.has(1)
+    free = await bench.joined("free", prefetch=50, hold=True)
+    for number in range(20):
+        client.send("in", b"x", f"g{number}")
+    await free.has(20)
+    assert len(full.received) == 1
 
 
 @pytest.mark.seed("C22", "C23")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections import Counter
 from itertools import pairwise
 
 import pytest
 
+from tests.amqp.samples import field
 from tests.service.clients import Client
 from tests.service.harness import Bench, lane
 from tests.waiting import eventually
@@ -82,3 +85,47 @@ async def test_each_ack_pulls_the_next_message(bench: Bench) -> None:
         assert len(consumer.in_hand) == 1
         consumer.settle(list(consumer.in_hand))
     assert consumer.most_in_hand == 1
+
+
+@pytest.mark.seed("D8")
+async def test_the_first_message_after_a_rest_is_handed_over_at_once(bench: Bench) -> None:
+    await bench.run(orders=_queues(only=1))
+    client = await bench.client()
+    consumer = await bench.joined("c1")
+    waits = []
+    for number in range(15):
+        await bench.acked("only")  # nothing is on its way any more
+        sent_at = time.monotonic()
+        client.send("only", b"%d" % number, "g")
+        waits.append((await consumer.has(number + 1))[-1].at - sent_at)
+    assert statistics.median(waits) < 0.05, waits
+
+
+@pytest.mark.seed("D10")
+@pytest.mark.parametrize("prefetch", [1, 10, 100])
+async def test_shares_are_the_same_whatever_the_prefetch(bench: Bench, prefetch: int) -> None:
+    """The article's buffer was the prefetch; here it is the look-ahead, and consumers have a prefetch."""
+    await bench.run(orders=_queues(high=10, low=1))
+    client = await bench.client()
+    await _fill(client, "high", 300)
+    await _fill(client, "low", 60)
+    await eventually(lambda: bench.status()["held"] == 360)
+    consumer = await bench.joined("c1", prefetch=prefetch)
+    copies = (await consumer.has(220))[:220]
+    counts = Counter(copy.properties.correlation_id for copy in copies)
+    assert counts == {"high": 200, "low": 20}
+
+
+@pytest.mark.seed("D13")
+async def test_costs_far_above_every_quantum_cost_no_rounds(bench: Bench) -> None:
+    """A milliard of rounds, one after the other, would take a quarter of an hour and more."""
+    await bench.run(orders={**_queues(one=1, two=1), "cost": {"header": "x-cost"}})
+    client = await bench.client()
+    for number in range(10):
+        for queue in ("one", "two"):
+            dear = field("x-cost", "l", (10**9).to_bytes(8, "big"))
+            client.send(queue, b"%d" % number, f"{queue}-{number}", dear, correlation_id=queue.encode())
+    await eventually(lambda: bench.status()["held"] == 20)
+    consumer = await bench.joined("c1", prefetch=20)
+    queues = [copy.properties.correlation_id for copy in await consumer.has(20)]
+    assert all(earlier != later for earlier, later in pairwise(queues)), queues

@@ -76,10 +76,16 @@ class Bench:
 
     # -- the dispatcher --
 
-    async def run(self, *, wait: bool = True, redis_url: str | None = None, **lanes: dict[str, Any]) -> None:
-        """Start these lanes; with `wait` until they lead."""
-        redis_url = redis_url or self.vhost.redis_url
-        settings = self.settings(redis_url=redis_url, **lanes)
+    async def run(
+        self,
+        *,
+        wait: bool = True,
+        redis_url: str | None = None,
+        changes: dict[str, Any] | None = None,
+        **lanes: dict[str, Any],
+    ) -> None:
+        """Start these lanes; with `wait` until they lead. `changes`: what else the configuration says."""
+        settings = self.settings(redis_url=redis_url, changes=changes, **lanes)
         for name in settings.lanes:
             runner = LaneRunner(settings, settings.lanes[name], ledger=self.ledger)
             self.runners[name] = runner
