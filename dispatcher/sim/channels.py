@@ -193,7 +193,7 @@ class BrokerChannel:
         for queue in list(queues):
             if broker.nack_next.get(queue.name):
                 broker.nack_next[queue.name] -= 1
-                broker.observer.nacked()
+                broker.observer.nacked(queue, body)
                 self._nacked.append(tag)
                 self._unconfirmed.pop(tag, None)
                 later = True

@@ -225,12 +225,12 @@ class History:
             elif queue.name == self.names.dead and message.body.rstrip(b"!").isdigit():
                 self.lives[int(message.body.rstrip(b"!"))].buried -= 1
 
-    def nacked(self) -> None:
-        """A queue has refused a publish because it was told to."""
+    def nacked(self, queue: Queue, body: bytes) -> None:
         self.met["struck", "nack"] += 1
+        for told in self._watchers("nacked"):
+            told(queue, body)
 
-    def blocked(self) -> None:
-        """Somebody has published during an alarm."""
+    def blocked(self) -> None:  # somebody has published during an alarm
         self.met["struck", "alarm"] += 1
 
     def _forget_settles(self, message: Stored) -> None:

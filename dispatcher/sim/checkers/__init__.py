@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from dispatcher.core.effects import Snapshot
     from dispatcher.core.lane import Lane
     from dispatcher.sim.life import Life
+    from dispatcher.sim.queues import Queue
     from dispatcher.sim.world import World
 
 
@@ -45,6 +46,9 @@ class Checker:
 
     def acked(self, life: Life) -> None:
         """The broker has removed the original."""
+
+    def nacked(self, queue: Queue, body: bytes) -> None:
+        """A queue has refused a publish."""
 
     def acked_parked(self, life: Life) -> None:
         """The broker has removed a copy from a parking queue."""

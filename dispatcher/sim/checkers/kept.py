@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dispatcher.amqp.kept import read_kept
+from dispatcher.amqp.kept import KeptMessage, read_kept
 from dispatcher.sim.checkers import Checker
 from dispatcher.sim.life import Life
-from dispatcher.sim.queues import Stored
+from dispatcher.sim.queues import Queue, Stored
 from dispatcher.sim.world import World
 
 
@@ -15,6 +15,7 @@ class Kept(Checker):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._copies: dict[int, list[Stored]] = {}  # by uid
+        self._refused: set[int] = set()  # by the stream, once
         self._seen = 0  # the last position in the stream that was looked at
 
     def acked(self, life: Life) -> None:
@@ -24,6 +25,10 @@ class Kept(Checker):
         self._look()
         if not any(copy.synced for copy in self._copies.get(life.uid, ())):
             self.violate(f"acked, and not in the history: {life}")
+
+    def nacked(self, queue: Queue, body: bytes) -> None:
+        if queue.stream:
+            self._refused.add(_read(body)[1])
 
     def _look(self) -> None:
         """Read what is new in the stream: a kill takes only what was at its end, and not on disk."""
@@ -35,9 +40,8 @@ class Kept(Checker):
             new.append(message)
         for message in reversed(new):
             self._seen = message.position
-            kept = read_kept(message.body)
-            assert not isinstance(kept, str), "no reader has marked the stream"
-            self._copies.setdefault(int(kept.content.body.rstrip(b"!")), []).append(message)
+            kept, uid = _read(message.body)
+            self._copies.setdefault(uid, []).append(message)
             self.world.history.met["kept", "again" if kept.redelivered else "first"] += 1
 
     def at_end(self) -> None:
@@ -48,7 +52,8 @@ class Kept(Checker):
         for uid, copies in self._copies.items():
             life = self.world.history.lives[uid]
             places = [copy.position for copy in copies if copy in there]
-            if places and life.twins == 1 and life.stored == 1:
+            is_single = life.twins == 1 and life.stored == 1
+            if places and is_single and uid not in self._refused:
                 first.append((min(places), life))
         last: dict[str, Life] = {}
         for _, life in sorted(first, key=lambda one: one[0]):
@@ -56,3 +61,10 @@ class Kept(Checker):
             if before is not None and before.place > life.place:
                 self.violate(f"in the history {life} is behind a later one: {before}")
             last[life.inbound] = life
+
+
+def _read(body: bytes) -> tuple[KeptMessage, int]:
+    """What is kept, and the message's number."""
+    kept = read_kept(body)
+    assert not isinstance(kept, str), "only what came in is published to the stream"
+    return kept, int(kept.content.body.rstrip(b"!"))
