@@ -42,7 +42,7 @@ def copies_published_before_the_commit(lane: Any, session: Any, store: Any) -> N
     _do_early(session, Dispatched)
 
 
-@planted("duplicates", seed=25)
+@planted("duplicates", seed=9)
 def control_acked_before_the_commit(lane: Any, session: Any, store: Any) -> None:
     """A settle is acked in the control queue before it is committed."""
     commit = session._commit
@@ -186,7 +186,7 @@ def blocked_queues_earn_credit(lane: Any, session: Any, store: Any) -> None:
     turns.pick = generous
 
 
-@planted("deaths", "duplicates", seed=137)
+@planted("deaths", "duplicates", seed=648)
 def marker_of_an_earlier_connection_obeyed(lane: Any, session: Any, store: Any) -> None:
     """A marker for a connection before the latest one ends its incarnation."""
     membership = lane._membership
