@@ -111,7 +111,7 @@ class Pieces:
             return self._read_ledger()
         self._folder.keep(RECORDS, DATE, self.reused)
         if self.computed:
-            self._folder.add(RECORDS, self._without_whole(self._read_ledger()), DATE, "lane")
+            self._folder.add(RECORDS, self._without_whole(self._read_ledger()), DATE)
         return self.read(RECORDS)
 
     def _without_whole(self, records: DataFrame) -> DataFrame:

@@ -31,6 +31,13 @@ from tests.pipeline.planted_violations import Violation, plant_kept, plant_viola
 from tests.pipeline.streams import BATCH_FILES, catch_up
 
 EVERYTHING = Window()
+#: In s: the first test that needs a report waits until it is made, beside other tests.
+_TIMEOUT = 600
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.get_closest_marker("timeout") is None or item.get_closest_marker("timeout").args[0] < _TIMEOUT:
+        item.add_marker(pytest.mark.timeout(_TIMEOUT), append=False)
 
 
 @pytest.fixture(scope="session")
