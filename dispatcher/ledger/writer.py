@@ -125,13 +125,14 @@ class Ledger:
         while not self._stopping.wait(self._pause_s):
             self._pause_s = min(2 * self._pause_s, RESTART_S_MAX)
             try:
-                self._process = ScribeProcess(self._settings)
+                process = ScribeProcess(self._settings)
             except (ConfigurationError, OSError) as problem:
                 log.error("ledger_not_started", problem=str(problem), again_in_s=self._pause_s)
                 continue
+            self._notes.open_again()  # before anybody can see the process
+            self._process = process
             self._reader = self._new_reader()
             self._reader.start()
-            self._notes.open_again()
             log.info("ledger_started_again")
             return True
         return False
