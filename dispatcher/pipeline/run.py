@@ -22,6 +22,7 @@ from dispatcher.pipeline.ledger_files import Found, find_files
 from dispatcher.pipeline.memory import Memory
 from dispatcher.pipeline.pieces import Pieces
 from dispatcher.pipeline.report_folder import COST_MODEL, ReportFolder, report_folder
+from dispatcher.pipeline.session import text_of
 from dispatcher.pipeline.summary import summarise
 
 #: Wraps what is done under a name, for whoever watches.
@@ -196,8 +197,8 @@ def clear_errors(place: str = "the ledger") -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as problem:
-        text = str(problem)
-        file = re.search(r"file:(/[^\s,]+)|([a-z0-9]+://[^\s,]+\.parquet)", text)
+        text = text_of(problem)
+        file = re.search(r"file:(?://)?(/[^\s,]+?\.parquet)|([a-z0-9]+://[^\s,]+?\.parquet)", text)
         if "FAILED_READ_FILE" in text or "FileNotFound" in text or "ParquetDecoding" in text:
             name = (file[1] or file[2]) if file else f"a file of {place}"
             raise ConfigurationError(

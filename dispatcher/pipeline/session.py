@@ -83,6 +83,16 @@ def java_process(spark: Any) -> int | None:
     return process.pid if process is not None else None
 
 
+def text_of(problem: BaseException) -> str:
+    """What Spark says of a problem: it asks its Java process for that, which may be gone."""
+    from py4j.protocol import Py4JError
+
+    try:
+        return str(problem)
+    except (Py4JError, OSError):
+        return type(problem).__name__
+
+
 def _require_java() -> None:
     home = os.environ.get("JAVA_HOME")
     program = Path(home, "bin/java") if home else None

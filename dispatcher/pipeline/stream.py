@@ -23,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.live_folder import ALERTS, LiveFolder
+from dispatcher.pipeline.session import text_of
 from dispatcher.pipeline.stream_alerts import as_json, as_text
 from dispatcher.pipeline.stream_batch import Batches, Limits
 from dispatcher.pipeline.stream_reading import ARRIVALS, Ledger
@@ -149,7 +150,8 @@ class Stream:
     def _reason(self, problem: BaseException) -> BaseException:
         if isinstance(self._problem, ConfigurationError):
             return self._problem
-        if "No space left" in f"{problem} {self._problem}":
+        problems = (problem, self._problem)
+        if any("No space left" in text_of(each) for each in problems if each is not None):
             return ConfigurationError("no space left on the disk for the tables, or for Spark's own files")
         if isinstance(problem, Py4JError | OSError):
             return ConfigurationError(

@@ -23,6 +23,8 @@ from tests.service.harness import Bench, lane
 from tests.waiting import eventually
 
 __all__ = ["_plain_log", "bench"]
+#: One message in a hundred may be held up for so long, beside other tests.
+HICCUP_US = 50_000
 MESSAGES, GROUPS, EVERY_S, WORK_S, AT_A_TIME = 600, 40, 0.005, 0.03, 4
 
 
@@ -68,14 +70,14 @@ async def test_a_simulation_of_what_ran_waits_as_long(
     assert AT_A_TIME - 1 <= found.advice.traffic.at_a_time <= AT_A_TIME + 2
     now = found.advice.found[found.advice.current]
     alike(now.dispatch_p50_us, measured(found.sample)[0])
-    alike(now.dispatch_p99_us, measured(found.sample)[1])
+    alike(now.dispatch_p99_us, measured(found.sample)[1], HICCUP_US)
     total_us = sorted(row["settled_us"] - row["at_us"] for row in found.sample.messages)
-    alike(now.total_p99_us, percentile(total_us, 99))
+    alike(now.total_p99_us, percentile(total_us, 99), HICCUP_US)
 
 
-def alike(simulated_us: float | None, measured_us: float | None) -> None:
-    """Within a factor of two, or a ms: the machine's own hiccups are in the ledger, and not simulated."""
+def alike(simulated_us: float | None, measured_us: float | None, hiccup_us: int = 1_000) -> None:
+    """Within a factor of two, but for the machine's own hiccups: these are in the ledger, not simulated."""
     assert simulated_us is not None
     assert measured_us is not None
     low, high = sorted((simulated_us, measured_us))
-    assert high <= 2 * low + 1_000, (simulated_us, measured_us)
+    assert high <= 2 * low + hiccup_us, (simulated_us, measured_us)

@@ -85,7 +85,8 @@ def test_a_cluster_says_what_one_process_says(spark: SparkSession, master: str, 
     found = Report(report, json.loads((report / "summary.json").read_text()))
     advised = subprocess.run(
         [SPARK / "bin" / "spark-submit", "--master", master, "deploy/pipeline.py", "advise",
-         "--report", str(report), "--json"],
+         "--report", str(report), "--consumers", "1,2", "--prefetch", "10", "--policy", "exclusive",
+         "--json"],
         cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=250,
     )  # fmt: skip
     assert advised.returncode == 0, advised.stderr
