@@ -15,7 +15,7 @@ from dispatcher.cli.output import print_json
 from dispatcher.cli.pipeline_advise import advise
 from dispatcher.cli.pipeline_plan import plan
 from dispatcher.cli.pipeline_stream import stream
-from dispatcher.cli.spark import require_spark
+from dispatcher.cli.spark import Master, require_spark
 from dispatcher.units import parse_duration_ms
 
 app = typer.Typer(no_args_is_help=True, help="What a ledger says, computed with Spark (docs/pipeline.md).")
@@ -64,10 +64,7 @@ def run(
             parser=_parse_instant, metavar="TIME", show_default=False, help="Only what happened before then."
         ),
     ] = None,
-    master: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Spark's master; else what spark-submit says, else local[*]."),
-    ] = None,
+    master: Master = None,
     as_json: options.AsJson = False,
 ) -> None:  # fmt: skip
     """Audit the order of every group, and write what became of every message as tables.

@@ -10,7 +10,7 @@ import typer
 
 from dispatcher.cli import options
 from dispatcher.cli.output import print_json
-from dispatcher.cli.spark import require_spark
+from dispatcher.cli.spark import Master, require_spark
 from dispatcher.units import parse_duration_ms
 
 if TYPE_CHECKING:
@@ -65,10 +65,7 @@ def advise(
             min=_SAMPLE_MIN, max=_SAMPLE_MAX, metavar="MESSAGES", help="Replay the busiest so many of a lane."
         ),
     ] = 10_000,
-    master: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Spark's master; else what spark-submit says, else local[*]."),
-    ] = None,
+    master: Master = None,
     as_json: options.AsJson = False,
 ) -> None:  # fmt: skip
     """Replay a lane's arrivals with other options, and say which ones to choose.

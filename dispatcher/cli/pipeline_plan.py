@@ -10,7 +10,7 @@ import typer
 
 from dispatcher.cli import options
 from dispatcher.cli.output import console, counted, print_json, table
-from dispatcher.cli.spark import require_spark
+from dispatcher.cli.spark import Master, require_spark
 
 _COLUMNS = ("consumer", "speed", "busy now (s)", "planned (s)", "groups now", "planned")
 
@@ -41,10 +41,7 @@ def plan(
     equal_speeds: Annotated[
         bool, typer.Option("--equal-speeds", help="Take all consumers for equally fast.")
     ] = False,
-    master: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Spark's master; else what spark-submit says, else local[*]."),
-    ] = None,
+    master: Master = None,
     as_json: options.AsJson = False,
 ) -> None:  # fmt: skip
     """Plan which consumer should own which group, so that the busiest one has as little work as possible.

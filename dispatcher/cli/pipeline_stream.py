@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from dispatcher.cli.spark import require_spark
+from dispatcher.cli.spark import Master, require_spark
 from dispatcher.units import parse_duration_ms
 
 _TRIGGER_MS: Final = 5_000
@@ -39,10 +39,7 @@ def stream(
             metavar="DIR", help="Where Spark notes how far it is.", show_default="LIVE/checkpoint"
         ),
     ] = None,
-    master: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Spark's master; else what spark-submit says, else local[*]."),
-    ] = None,
+    master: Master = None,
     trigger_ms: Annotated[
         int,
         typer.Option(

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import Annotated
+
+import typer
 
 from dispatcher.errors import ConfigurationError
+
+Master = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Spark's master; else what spark-submit says, else local[*]."),
+]
 
 
 def require_spark() -> None:
