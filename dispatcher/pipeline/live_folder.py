@@ -7,7 +7,6 @@ also under `alerts`, a file for each batch that raised any. Nothing else is need
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from dispatcher.errors import ConfigurationError
+from dispatcher.pipeline.own_folder import locked, make_own
 
 #: Of the folder's form, and of what is in it.
 VERSION: Final = 1
@@ -105,23 +105,8 @@ class LiveFolder:
 def live_folder(path: Path, checkpoint: Path | None, ledger: str) -> Iterator[LiveFolder]:
     """The folder, made if need be. Raises ConfigurationError, also when it is another ledger's."""
     checkpoint = checkpoint or path / CHECKPOINT
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        strange = sorted(each.name for each in path.iterdir() if each.name not in _OURS)
-        if strange:
-            raise ConfigurationError(
-                f"{path}: has other things in it ({strange[0]}): name a directory of its own for the stream"
-            )
-        lock = (path / _LOCK).open("a+")
-    except OSError as problem:
-        raise ConfigurationError(f"{path}: can't be written to: {problem.strerror}") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigurationError(
-                f"{path}: another stream writes there: end it, or name another directory"
-            ) from None
+    make_own(path, _OURS, "the stream")
+    with locked(path, _LOCK, "another stream writes there: end it, or name another directory") as lock:
         _await_java(path, lock)
         _identify(path, checkpoint, ledger)
         yield LiveFolder(path, checkpoint, lock)

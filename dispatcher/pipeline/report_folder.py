@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import shutil
 from collections.abc import Collection, Iterator
@@ -13,6 +12,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from dispatcher.errors import ConfigurationError
+from dispatcher.pipeline.own_folder import locked, make_own
 
 SUMMARY: Final = "summary.json"
 LOCK: Final = ".lock"
@@ -35,6 +35,7 @@ SPANS: Final = f"{KEPT}/spans"
 MEMORY: Final = "memory.json"
 _FILES: Final = (SUMMARY, COST_MODEL, MEMORY)
 _OURS: Final = {*TABLES, *ADDED, PAGE, KEPT, *_FILES, *(f".{name}" for name in _FILES), LOCK}
+_IN_USE: Final = "another run writes its report there: wait for it, or name another directory"
 
 
 class ReportFolder:
@@ -97,39 +98,15 @@ def finished_report(path: Path) -> Iterator[ReportFolder]:
             f"{path}: is no finished report: it has no {SUMMARY} (`dispatcher pipeline run --output {path}` "
             "makes one)"
         )
-    with _locked(path):
+    with locked(path, LOCK, _IN_USE):
         yield ReportFolder(path)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    try:
-        lock = (path / LOCK).open("w")
-    except OSError as problem:
-        raise ConfigurationError(f"{path}: can't be written to: {problem.strerror}") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigurationError(
-                f"{path}: another run writes its report there: wait for it, or name another directory"
-            ) from None
-        yield
 
 
 @contextlib.contextmanager
 def report_folder(path: Path) -> Iterator[ReportFolder]:
     """The folder, made if need be, and ours alone meanwhile. Raises ConfigurationError."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        strange = sorted(each.name for each in path.iterdir() if each.name not in _OURS)
-        if strange:
-            raise ConfigurationError(
-                f"{path}: has other things in it ({strange[0]}): name a directory of its own for the report"
-            )
-    except OSError as problem:
-        raise ConfigurationError(f"{path}: can't be written to: {problem.strerror}") from None
-    with _locked(path):
+    make_own(path, _OURS, "the report")
+    with locked(path, LOCK, _IN_USE):
         for name in ADDED:
             shutil.rmtree(path / name, ignore_errors=True)
         for former in (SUMMARY, PAGE):
