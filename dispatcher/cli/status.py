@@ -77,6 +77,13 @@ def _print(out: Console, result: dict[str, Any]) -> None:
     sums = [counted(result.get(f"{noun}s"), noun) for noun in ("consumer", "group")]
     sums += [f"{shown(result.get(word.replace(' ', '_')))} {word}" for word in _MESSAGES]
     out.print(", ".join(sums))
+    busiest = result.get("busiest_group")
+    if busiest:
+        out.print(
+            f"busiest group: {busiest.get('group')}, {_percent(busiest.get('share'))} of the last minute, "
+            f"{counted(busiest.get('depth'), 'message')}"
+            f"{', of consumer ' + str(busiest['owner']) if busiest.get('owner') else ''}"
+        )
     counters = result.get("counters", {})
     if counters:
         out.print(

@@ -50,6 +50,7 @@ class Arrivals:
     def arrived(self, messages: list[Message]) -> None:
         """Take in deliveries, in their queues' order."""
         inbounds, dedup = self._state.inbounds, self._dedup
+        self._state.busiest.pass_time(self._state.now_ms)
         for message in messages:
             inbound = inbounds[message.inbound]
             inbound.latest = message.arrival
@@ -88,6 +89,7 @@ class Arrivals:
         elif message.group_id is None and self._rejects_ungrouped:
             self._state.end(message, REASON_UNGROUPED)
         else:
+            self._state.busiest.count(self._state.member_key(message.group_id))
             self.file(message)
 
     def read_back(self, message: Message) -> None:

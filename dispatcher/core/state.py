@@ -7,6 +7,7 @@ from typing import Any
 
 from dispatcher.core.bounds import COUNTER_SHIFT, NEVER_MS, STALE_OWNERS_PER_STEP
 from dispatcher.core.buckets import GroupMap
+from dispatcher.core.busiest import Busiest
 from dispatcher.core.consumers import Consumer, ConsumerState, Pool, queue_share
 from dispatcher.core.effects import AckInbound, DeadLetter, Effects, OwnerRow, SendNotice, Tell
 from dispatcher.core.entries import ended_entry
@@ -41,6 +42,7 @@ class LaneState:
         self.effects = Effects()
         self.group_map = GroupMap(options.buckets)
         self.groups: dict[bytes, Group] = {}  # by the key that the map gives them
+        self.busiest = Busiest(now_ms)
         self.work = Work(is_measured=options.measures_work, known=options.known_work)
         self.pool = Pool(level_of(options, self.work))
         self.inbounds = make_inbounds(options, self.pool, self.work.cost_us)
@@ -85,8 +87,7 @@ class LaneState:
     @property
     def is_suspended(self) -> bool:
         """Nothing may be dispatched now."""
-        stands = self.publishers_blocked or self.is_paused or self.taking
-        if stands or self.now_ms < self.suspended_until_ms:
+        if self.publishers_blocked or self.is_paused or self.taking or self.now_ms < self.suspended_until_ms:
             return True
         return self.turnover.is_settling or self.start.holds(self.now_ms)
 
@@ -102,8 +103,7 @@ class LaneState:
                 effects.owners.setdefault(group_id, None)
         if self.acks:
             effects.actions.append(AckInbound(self.acks))
-            self.acks = []
-        self.effects = Effects()
+        self.effects, self.acks = Effects(), []
         self.records_since_checkpoint += len(effects.records)
         return effects
 

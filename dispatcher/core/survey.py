@@ -94,9 +94,7 @@ class Survey:
             self._worst = self._ranked[-1][0]
 
     def _by_depth(self, group: Group) -> Key:
-        """By what waits, is in flight or is parked of it; what expired meanwhile may still be counted."""
-        here = sum(len(backlog.messages) for backlog in (group.backlogs or {}).values())
-        return -(group.in_flight + here + self._state.parking.parked(group)), group.id
+        return -depth(self._state, group), group.id
 
     def _by_age(self, group: Group) -> Key:
         """Since when the oldest waits, here or parked; groups of which nothing does come last."""
@@ -112,6 +110,12 @@ class Survey:
         """The group with most messages waiting from this inbound queue."""
         deepest = self._deepest[inbound]
         return deepest[1] if deepest is not None else None
+
+
+def depth(state: LaneState, group: Group) -> int:
+    """What waits, is in flight or is parked of it; what expired meanwhile may still be counted."""
+    here = sum(len(backlog.messages) for backlog in (group.backlogs or {}).values())
+    return group.in_flight + here + state.parking.parked(group)
 
 
 def _by_name(group: Group) -> Key:

@@ -13,9 +13,10 @@ from dispatcher.core.model import Message, MessageState
 from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE, ParkingQueue
 from dispatcher.core.rebalance import operation_on
 from dispatcher.core.sequences import irregularities
+from dispatcher.core.start import live_consumers
 from dispatcher.core.state import LaneState
 from dispatcher.core.stops import stopped_groups, stopped_rows
-from dispatcher.core.survey import Survey
+from dispatcher.core.survey import Survey, depth
 from dispatcher.core.verdicts import parking, undeliverable, verdict
 from dispatcher.errors import CommandRefused
 from dispatcher.group_text import format_group, parse_group
@@ -48,6 +49,8 @@ class Views:
                 group.flags.pin is not None for group in state.flagged if group.flags is not None
             ),
             "groups_stopped": len(stopped_groups(state)),
+            "busiest_group": self._busiest(),
+            "oldest_in_flight_ms": self._oldest_in_flight_ms(),
             "held": sum(inbound.waiting for inbound in state.inbounds),
             "in_flight": sum(len(consumer.in_flight) for consumer in state.by_uuid.values()),
             "unconfirmed": state.unconfirmed,
@@ -73,6 +76,38 @@ class Views:
             "full": full,
             "full_of": self._full_of(inbound) if full else None,
         }
+
+    def _busiest(self) -> dict[str, Any] | None:
+        """The group that most of what came in during the last minute is of."""
+        state = self._state
+        state.busiest.pass_time(state.now_ms)
+        first = state.busiest.first()
+        if first is None:
+            return None
+        group = state.groups.get(first.key)
+        return {
+            "group": format_group(first.key),
+            "share": first.share,
+            "owner": group.owner.id if group is not None and group.owner is not None else None,
+            "depth": depth(state, group) if group is not None else 0,
+        }
+
+    def _why_hot(self, group: Group) -> list[str]:
+        """Whether more comes in of it than is one consumer's even part."""
+        busiest, consumers = self._busiest(), live_consumers(self._state)
+        if busiest is None or busiest["group"] != format_group(group.id) or busiest["share"] * consumers <= 1:
+            return []
+        return [
+            f"hot: {busiest['share']:.0%} of what came in during the last minute is of this group, and its "
+            f"owner has all of that; an even part of the {consumers} consumers would be {1 / consumers:.0%}"
+        ]
+
+    def _oldest_in_flight_ms(self) -> int:
+        """For how long the message has been out that is out for longest; in flight they are in that order."""
+        now_ms = self._state.now_ms
+        firsts = (next(iter(c.in_flight.values()), None) for c in self._state.by_uuid.values())
+        since_ms = [m.dispatched_at_ms for m in firsts if m is not None and m.dispatched_at_ms]
+        return now_ms - min(since_ms) if since_ms else 0
 
     @staticmethod
     def _parking_row(queue: ParkingQueue) -> dict[str, Any]:
@@ -209,6 +244,7 @@ class Views:
         details += parking(self._state, group)
         details += undeliverable(self._state, group)
         details += irregularities(self._state, group.id)
+        details += self._why_hot(group)
         if out and out[0].overdue:
             details.append(
                 "the message in front is overdue: its consumer did not settle it within ack_timeout"

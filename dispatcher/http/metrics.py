@@ -84,6 +84,16 @@ GAUGES: Final = {
     "redis_unavailable": ("redis_unavailable", "1 while commits to Redis are not answered."),
     "held_bytes": ("bytes_held", "Memory taken by originals."),
 }
+#: Of the group that most of what comes in is of, by their key in `overview()["busiest_group"]`. Its id is no
+#: label: there may be a million of them. `status` names it.
+BUSIEST_GAUGES: Final = {
+    "busiest_group_share": ("share", "Part of what came in during the last minute that was of one group."),
+    "busiest_group_depth": ("depth", "Messages of that group that wait, are in flight or are parked."),
+}
+OLDEST_IN_FLIGHT: Final = (
+    "oldest_in_flight_seconds",
+    "For how long the message has been out that is out for longest.",
+)
 #: The same per inbound queue, by their key in a row of `overview()["inbound"]`.
 INBOUND_GAUGES: Final = {
     "inbound_held": ("held", "Originals of this queue that wait here."),
@@ -126,6 +136,14 @@ class _LaneCollector(Collector):
         yield _gauge(*LANE_ACTIVE, active)
         for name, (key, text) in GAUGES.items():
             yield _gauge(name, text, {lane: overview.get(key) for lane, overview in overviews.items()})
+        leading = {lane: overview for lane, overview in overviews.items() if "busiest_group" in overview}
+        for name, (key, text) in BUSIEST_GAUGES.items():
+            of_lane = {
+                lane: (overview["busiest_group"] or {}).get(key, 0) for lane, overview in leading.items()
+            }
+            yield _gauge(name, text, of_lane)
+        oldest_s = {lane: overview["oldest_in_flight_ms"] / 1_000 for lane, overview in leading.items()}
+        yield _gauge(*OLDEST_IN_FLIGHT, oldest_s)
         yield from _inbound_metrics(overviews)
         counters = {lane.name: lane.counters() for lane in self._lanes}
         for name, text in (COUNTERS | LEDGER_COUNTERS).items():

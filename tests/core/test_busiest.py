@@ -1,0 +1,49 @@
+"""The group with most of the traffic is found in little memory, whatever the number of groups."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dispatcher.core.busiest import WINDOW_MS, Busiest, Share
+
+
+def test_nothing_is_busy_before_anything_came() -> None:
+    busiest = Busiest(0)
+    busiest.count(None)
+    assert busiest.first() is None
+
+
+def test_messages_without_a_group_are_part_of_all() -> None:
+    busiest = Busiest(0)
+    for key in (b"a", None, b"a", b"b"):
+        busiest.count(key)
+    assert busiest.first() == Share(b"a", 0.5)
+
+
+@pytest.mark.parametrize("part", [0.02, 0.3])
+def test_among_a_hundred_thousand_groups_its_share_is_right_to_a_128th(part: float) -> None:
+    busiest, chance, hot = Busiest(0), random.Random(7), 0
+    for number in range(100_000):
+        is_hot = chance.random() < part
+        hot += is_hot
+        busiest.count(b"hot" if is_hot else b"%d" % number)
+    first = busiest.first()
+    assert first is not None
+    assert first.key == b"hot"
+    assert hot / 100_000 - 1 / 128 <= first.share <= hot / 100_000
+    assert len(busiest._counts) <= 512
+
+
+def test_what_is_long_ago_is_forgotten() -> None:
+    busiest = Busiest(0)
+    for _ in range(10):
+        busiest.count(b"old")
+    busiest.pass_time(WINDOW_MS // 2)
+    busiest.count(b"new")
+    assert busiest.first() == Share(b"old", 10 / 11)
+    busiest.pass_time(WINDOW_MS)
+    assert busiest.first() == Share(b"new", 1.0)
+    busiest.pass_time(10 * WINDOW_MS)
+    assert busiest.first() is None
