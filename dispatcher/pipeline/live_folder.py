@@ -146,7 +146,7 @@ def _identify(path: Path, checkpoint: Path, ledger: str) -> None:
     if found.get("version") != VERSION:
         raise ConfigurationError(
             f"{path}: was made by version {found.get('version')} of the stream, and this is {VERSION}: name "
-            " an empty directory, and the ledger is read again"
+            "an empty directory, and the ledger is read again"
         )
     if found.get("ledger") != ledger:
         raise ConfigurationError(

@@ -18,7 +18,7 @@ from uuid import uuid4
 from dispatcher import __version__
 from dispatcher.pipeline.gaps import Window
 from dispatcher.pipeline.ledger_files import Found, LedgerFile, Stamp
-from dispatcher.pipeline.report_folder import MEMORY
+from dispatcher.pipeline.report_folder import LAYOUT, MEMORY
 
 #: Of what is kept, and of how it is computed.
 VERSION: Final = 1
@@ -66,7 +66,7 @@ class Memory:
     def save(self) -> None:
         pieces = {date: vars(piece) for date, piece in self.pieces.items()}
         unfinished = self.path.with_name(f".{MEMORY}")
-        told = {"of": self._of(), "lanes": self.lanes, "pieces": pieces, "made": self.made}
+        told = {"layout": LAYOUT, "of": self._of(), "lanes": self.lanes, "pieces": pieces, "made": self.made}
         unfinished.write_text(json.dumps(told))
         unfinished.replace(self.path)
 

@@ -7,15 +7,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
-from zlib import crc32
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.group_text import parse_group
 from dispatcher.pipeline.assignment import NOBODY, Task, assign, forced, lower_bound
+from dispatcher.pipeline.owners import Holder, Owner, Told, owned, unit_of
 from dispatcher.pipeline.plan_file import PlanFile, PlannedMove
 from dispatcher.pipeline.work import KIND, with_work
 
@@ -47,15 +46,6 @@ class Cell(NamedTuple):
     messages: int
 
 
-class Holder(NamedTuple):
-    """Who got the latest of a group."""
-
-    group: str
-    consumer: str
-    incarnation: str
-    epoch: int
-
-
 class Lane(NamedTuple):
     """What is known of the lane: its latest options (`policy` None: the ledger does not have them any more),
     and the incarnations that are there at the end, or are gone."""
@@ -67,10 +57,12 @@ class Lane(NamedTuple):
     is_present: dict[str, bool]
     consumers: dict[str, str]  # ids by incarnation
 
-    def has(self, holder: Holder) -> bool:
+    def has(self, owner: Owner) -> bool:
         """Whether it can still own what it got. Nothing tells of an incarnation that is older than the
         ledger, and lives."""
-        return self.is_present.get(holder.incarnation, self.policy is None)
+        if owner.consumer is None or owner.incarnation is None:
+            return False
+        return self.is_present.get(owner.incarnation, self.policy is None)
 
 
 class Unit(NamedTuple):
@@ -112,13 +104,6 @@ def measured_cells(hand_overs: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def last_holders(hand_overs: DataFrame) -> DataFrame:
-    """Rows for `Holder`, of one lane."""
-    latest = F.max_by(F.struct("consumer", "incarnation", "epoch"), F.struct("epoch", "group_seq"))
-    of_groups = hand_overs.where("group is not null and group_seq > 0 and consumer is not null")
-    return of_groups.groupBy("group").agg(latest.alias("latest")).select("group", "latest.*")
-
-
 def read_lane(name: str, options: DataFrame, incarnations: DataFrame, until: datetime | None) -> Lane:
     """What the report's tables say of the lane, as of its window's end (None: the ledger's)."""
     latest = options.where(F.col("lane") == name).orderBy(F.desc("turn"), F.desc("since")).first()
@@ -139,14 +124,20 @@ def read_lane(name: str, options: DataFrame, incarnations: DataFrame, until: dat
 # -- the plan --
 
 
-def plan(lane: Lane, cells: list[Cell], holders: list[Holder], wishes: Wishes) -> Planned:
+def plan(
+    lane: Lane, cells: list[Cell], holders: list[Holder], told: list[Told], wishes: Wishes
+) -> Planned:  # fmt: skip
     """Raises ConfigurationError, naming what can't be planned and why."""
     check_policy(lane)
     if not holders:
         raise ConfigurationError(f"lane {lane.name}: the report has no hand-overs of groups")
-    consumers = _chosen(lane, cells, holders, wishes.consumers)
+    owners = owned(holders, told, lane.buckets)
+    if not owners:
+        raise ConfigurationError(f"lane {lane.name}: all groups of the report were closed")
+    known = {*lane.consumers.values(), *(cell.consumer for cell in cells), *(h.consumer for h in holders)}
+    consumers = _chosen(lane, known, owners.values(), wishes.consumers)
     speeds = _speeds(cells, consumers, equal=wishes.equal_speeds)
-    units = _units(lane, cells, holders, speeds)
+    units = _units(lane, cells, owners, speeds)
     places = {consumer: place for place, consumer in enumerate(consumers)}
     task = Task(
         [unit.cost_us for unit in units],
@@ -183,8 +174,9 @@ def check_policy(lane: Lane) -> None:
         raise ConfigurationError(f"lane {lane.name}: hands over (`handover: true`): nothing moves its groups")
 
 
-def _chosen(lane: Lane, cells: list[Cell], holders: list[Holder], wished: Sequence[str] | None) -> list[str]:
-    known = {*lane.consumers.values(), *(cell.consumer for cell in cells), *(h.consumer for h in holders)}
+def _chosen(
+    lane: Lane, known: set[str], owners: Iterable[Owner], wished: Sequence[str] | None
+) -> list[str]:  # fmt: skip
     if wished is not None:
         if strange := sorted(set(wished) - known):
             raise ConfigurationError(
@@ -193,7 +185,7 @@ def _chosen(lane: Lane, cells: list[Cell], holders: list[Holder], wished: Sequen
             )
         return sorted(set(wished))
     there = {lane.consumers[uuid] for uuid, is_present in lane.is_present.items() if is_present}
-    there |= {holder.consumer for holder in holders if lane.has(holder)}
+    there |= {owner.consumer for owner in owners if owner.consumer is not None and lane.has(owner)}
     if not there:
         raise ConfigurationError(
             f"lane {lane.name}: no consumer is there at the end of the ledger: name those that shall get "
@@ -215,28 +207,20 @@ def _speeds(cells: list[Cell], consumers: Iterable[str], *, equal: bool) -> dict
     return speeds
 
 
-def _units(lane: Lane, cells: list[Cell], holders: list[Holder], speeds: dict[str, float]) -> list[Unit]:
+def _units(
+    lane: Lane, cells: list[Cell], owners: dict[str, Owner], speeds: dict[str, float]
+) -> list[Unit]:  # fmt: skip
     costs: dict[str, float] = defaultdict(float)
     messages: dict[str, int] = defaultdict(int)
     for cell in cells:
         if cell.group is not None:
-            unit = _unit_of(cell.group, lane.buckets)
+            unit = unit_of(cell.group, lane.buckets)
             costs[unit] += cell.work_us * speeds[cell.consumer]
             messages[unit] += cell.messages
-    latest: dict[str, Holder] = {}
-    for holder in holders:
-        unit = _unit_of(holder.group, lane.buckets)
-        if unit not in latest or latest[unit].epoch < holder.epoch:
-            latest[unit] = holder
     return [
-        Unit(unit, holder.consumer if lane.has(holder) else None, costs[unit], messages[unit])
-        for unit, holder in sorted(latest.items())
+        Unit(unit, owner.consumer if lane.has(owner) else None, costs[unit], messages[unit])
+        for unit, owner in sorted(owners.items())
     ]
-
-
-def _unit_of(group: str, buckets: int | None) -> str:
-    """What has an owner: the group, or its bucket (docs/semantics.md, O-15)."""
-    return group if buckets is None else f"bucket:{crc32(parse_group(group)) % buckets}/{buckets}"
 
 
 def _shares(

@@ -14,15 +14,14 @@ from pyspark.sql import functions as F
 
 from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.ledger_reading import micros
+from dispatcher.pipeline.owners import last_holders, read_told
 from dispatcher.pipeline.plan import (
     Cell,
-    Holder,
     Lane,
     Planned,
     Wishes,
     as_facts,
     check_policy,
-    last_holders,
     measured_cells,
     plan,
     plan_file,
@@ -73,9 +72,10 @@ def make_plan(
             lane = read_lane(lane_name, options, incarnations, _summary(folder)[1])
             check_policy(lane)
             cells = [Cell(*row) for row in measured_cells(hand_overs).collect()]
-            holders = [Holder(*row) for row in last_holders(hand_overs).collect()]
+            holders = last_holders(hand_overs)
+            told = read_told(_read(spark, folder, "owners").where(F.col("lane") == lane_name))
         with stage("assignment"):
-            planned = plan(lane, cells, holders, wishes)
+            planned = plan(lane, cells, holders, told, wishes)
         with stage("writing"):
             _write(spark, folder, lane, planned)
             facts = as_facts(planned)

@@ -14,11 +14,13 @@ from pyspark.sql import DataFrame
 from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.own_folder import locked, make_own
 
+#: Of a report; raised when an earlier dispatcher would misread it. New tables and columns don't.
+LAYOUT: Final = 1
 SUMMARY: Final = "summary.json"
 LOCK: Final = ".lock"
 #: Of a report. Anything else in a folder says that it is somebody else's.
 TABLES: Final = (
-    "files", "gaps", "options", "incarnations", "hand_overs", "lifecycle", "violations", "groups",
+    "files", "gaps", "options", "incarnations", "owners", "hand_overs", "lifecycle", "violations", "groups",
     "lane_stats", "consumer_stats", "group_stats", "timeline", "hot_groups", "holders", "lanes", "fairness",
     "cost_model",
 )  # fmt: skip
@@ -78,13 +80,27 @@ class ReportFolder:
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary: from now on the report is whole."""
-        self.write_json(SUMMARY, summary)
+        self.write_json(SUMMARY, {"layout": LAYOUT, **summary})
 
     def write_json(self, name: str, value: dict[str, Any]) -> None:
         """Write a file of the report as a whole."""
         unfinished = self.path / f".{name}"
         unfinished.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
         unfinished.replace(self.path / name)
+
+
+def refuse_newer(path: Path) -> None:
+    """Raises ConfigurationError for a report, finished or not, that a newer dispatcher has laid out."""
+    for name in (SUMMARY, MEMORY):
+        try:
+            layout = json.loads((path / name).read_text()).get("layout", 0)
+        except (OSError, ValueError, AttributeError):
+            continue  # whoever needs the file says so
+        if not isinstance(layout, int) or layout > LAYOUT:
+            raise ConfigurationError(
+                f"{path}: was made by a newer version of the dispatcher (layout {layout} of reports, and "
+                f"this one knows {LAYOUT}): use that version, or make a report in another directory"
+            )
 
 
 @contextlib.contextmanager
@@ -98,6 +114,7 @@ def finished_report(path: Path) -> Iterator[ReportFolder]:
             f"{path}: is no finished report: it has no {SUMMARY} (`dispatcher pipeline run --output {path}` "
             "makes one)"
         )
+    refuse_newer(path)
     with locked(path, LOCK, _IN_USE):
         yield ReportFolder(path)
 
@@ -107,6 +124,7 @@ def report_folder(path: Path) -> Iterator[ReportFolder]:
     """The folder, made if need be, and ours alone meanwhile. Raises ConfigurationError."""
     make_own(path, _OURS, "the report")
     with locked(path, LOCK, _IN_USE):
+        refuse_newer(path)
         for name in ADDED:
             shutil.rmtree(path / name, ignore_errors=True)
         for former in (SUMMARY, PAGE):

@@ -20,8 +20,9 @@ from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, Window, fi
 from dispatcher.pipeline.leaderships import Leadership
 from dispatcher.pipeline.ledger_files import Found, find_files
 from dispatcher.pipeline.memory import Memory
+from dispatcher.pipeline.owners import owners
 from dispatcher.pipeline.pieces import Pieces
-from dispatcher.pipeline.report_folder import COST_MODEL, ReportFolder, report_folder
+from dispatcher.pipeline.report_folder import COST_MODEL, ReportFolder, refuse_newer, report_folder
 from dispatcher.pipeline.session import text_of
 from dispatcher.pipeline.summary import summarise
 
@@ -44,7 +45,10 @@ _SMALL: Final = {
 def look(ledger: str, window: Window, report: Path | None = None) -> Found:
     """The files that a run reads, found without Spark; those that a former run has read for this report are
     not opened. Raises ConfigurationError."""
-    known = Memory.load(report, window).known_files() if report is not None else {}
+    known = {}
+    if report is not None:
+        refuse_newer(report)
+        known = Memory.load(report, window).known_files()
     days = [_day(us) for us in (window.since_us, window.until_us)]
     return find_files(
         ledger,
@@ -128,6 +132,7 @@ class _Job:
         self.folder.write("options", participants.options(self.spark, self.leaderships))
         told = participants.incarnations(self.spark, self.pieces.all_records, self.leaderships)
         self.folder.write("incarnations", told)
+        self.folder.write("owners", owners(self.records))
 
     def write_hand_overs(self) -> None:
         self.pieces.write_hand_overs(self.gaps)

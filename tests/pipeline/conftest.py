@@ -24,6 +24,7 @@ from dispatcher.pipeline.run import Stage, fitting, look, run
 from dispatcher.pipeline.session import spark_session
 from tests.pipeline.planted_gaps import CASES, Verdicts
 from tests.pipeline.planted_load import plant_load
+from tests.pipeline.planted_owners import plant_owners
 from tests.pipeline.planted_readers import DISORDERED, READER_CASES
 from tests.pipeline.planted_skew import plant_skew
 from tests.pipeline.planted_traffic import plant_traffic
@@ -110,6 +111,7 @@ def _plant_everything(spark: SparkSession, folder: Path) -> _Planted:
     plant_traffic(ledger)
     plant_load(ledger)
     plant_skew(ledger)
+    plant_owners(ledger)
     made = make_ledger(folder / "ledger", 8_000, 100, planted=4)
     readers = {name: plant(ledger) for name, plant in READER_CASES.items()}
     violations.add(DISORDERED)

@@ -18,9 +18,11 @@ from typer.testing import CliRunner
 
 from dispatcher.cli import app
 from dispatcher.errors import ConfigurationError
-from dispatcher.pipeline.plan import Cell, Holder, Lane, Planned, Wishes, plan
+from dispatcher.pipeline.owners import Holder, Message, Owner, Told, owned
+from dispatcher.pipeline.plan import Cell, Lane, Planned, Wishes, plan
 from dispatcher.pipeline.plan_file import PlannedMove, read_plan
 from dispatcher.pipeline.planning import Outcome, look_at, make_plan
+from tests.pipeline import planted_owners
 from tests.pipeline.conftest import Everything, Report
 from tests.pipeline.planted_skew import FAST, GONE, GROUPS, IDLE, LANE, SLOW, SPEEDS, cost_us
 
@@ -97,6 +99,14 @@ def test_plans_of_several_lanes_stand_beside_each_other(spark: SparkSession, rep
     assert {row["lane"] for row in report.rows("plan")} == {LANE, "traffic"}
 
 
+def test_owners_are_those_that_the_ledger_told_of_last(spark: SparkSession, report: Report) -> None:
+    """Moved without a hand-over since, closed, closed and gone on, nobody's any more."""
+    made(spark, report, planted_owners.LANE)
+    rows = {row["group"]: row for row in report.rows("plan")}
+    assert {group: row["from_consumer"] for group, row in rows.items()} == planted_owners.OWNERS
+    assert all(row["to_consumer"] in ("c-a", "c-b") for row in rows.values())
+
+
 def test_what_can_not_be_planned_is_said(spark: SparkSession, report: Report, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"^lane traffic: no consumer is there at the end"):
         made(spark, report, "traffic")
@@ -168,8 +178,12 @@ def lane(**values: Any) -> Lane:
 def planned(of: Lane, groups: dict[str, int], owner: str = "a") -> Planned:
     """All groups are of one consumer; a message takes a second."""
     cells = [Cell(group, owner, n * 1e6, n * 1e6, n) for group, n in groups.items()]
-    holders = [Holder(group, owner, f"{owner}-1", place + 1) for place, group in enumerate(groups)]
-    return plan(of, cells, holders, Wishes())
+    holders = [held(group, owner, place + 1) for place, group in enumerate(groups)]
+    return plan(of, cells, holders, [], Wishes())
+
+
+def held(group: str, owner: str, epoch: int) -> Holder:
+    return Holder(group, owner, f"{owner}-1", epoch, 14, epoch * 1_000, Message("in", 7, epoch))
 
 
 def test_only_owners_that_last_can_be_planned() -> None:
@@ -188,6 +202,22 @@ def test_in_a_lane_with_buckets_buckets_move() -> None:
     found = planned(lane(buckets=3), groups)
     assert {unit.name for unit in found.units} == names
     assert sum(unit.cost_us for unit in found.units) == pytest.approx(14e6)
+
+
+def test_of_a_bucket_its_own_record_or_a_later_hand_over_says_whose_it_is() -> None:
+    unit = f"bucket:{crc32(b'g') % 3}/3"
+    nothing, holders = Message(None, None, None), [held("g", "a", 5)]
+    for told, expected in [
+        (Told(unit, Owner("b", "b-1"), 14, 5_000, nothing), Owner("b", "b-1")),
+        (Told(unit, Owner("b", "b-1"), 14, 4_999, nothing), Owner("a", "a-1")),
+        (Told(unit, Owner("b", "b-1"), 16, 1, nothing), Owner("b", "b-1")),
+        (Told("g", Owner("b", "b-1"), 16, 1, nothing), Owner("a", "a-1")),
+        (Told(unit, Owner(None, None), 14, 6_000, Message("in", 7, 5)), Owner(None, None)),
+    ]:
+        assert owned(holders, [told], 3) == {unit: expected}
+    told = Told("g", Owner(None, None), 14, 6_000, Message("in", 7, 5))
+    with pytest.raises(ConfigurationError, match=r"^lane orders: all groups of the report were closed"):
+        plan(lane(), [Cell("g", "a", 1.0, 1.0, 1)], holders, [told], Wishes())
 
 
 def test_without_the_options_the_lane_is_taken_for_an_exclusive_one() -> None:

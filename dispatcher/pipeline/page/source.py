@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.pipeline.report_folder import LOCK, SUMMARY
+from dispatcher.pipeline.report_folder import LOCK, SUMMARY, refuse_newer
 
 Row = dict[str, Any]
 #: Every run writes them.
@@ -139,6 +139,7 @@ def open_report(folder: Path) -> Iterator[Source]:
 
 
 def _summary(folder: Path) -> Row:
+    refuse_newer(folder)
     try:
         found = json.loads((folder / SUMMARY).read_text())
     except FileNotFoundError:

@@ -1,0 +1,124 @@
+"""Whose groups are at the end of a ledger: what it tells of owners, and who got the latest of each group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from dispatcher.group_text import parse_group
+from dispatcher.ledger.schema import Event
+from dispatcher.pipeline.ledger_reading import micros
+
+_MESSAGE: Final = ("inbound", "arrival_epoch", "arrival")
+
+
+class Message(NamedTuple):
+    """One of a group."""
+
+    inbound: str | None
+    arrival_epoch: int | None
+    arrival: int | None
+
+
+class Owner(NamedTuple):
+    """Who owns a unit, as far as the ledger tells; None: nobody."""
+
+    consumer: str | None
+    incarnation: str | None
+
+
+class Holder(NamedTuple):
+    """Who got the latest message of a group, and when: a leader's turn, and µs by its clock."""
+
+    group: str
+    consumer: str
+    incarnation: str
+    epoch: int
+    turn: int
+    at_us: int
+    message: Message
+
+
+class Told(NamedTuple):
+    """The last that the ledger tells of a group's or bucket's owner, and when; `turn` None: nothing.
+    `closed_by`: the message that closed the group the last time."""
+
+    group: str
+    owner: Owner
+    turn: int | None
+    at_us: int
+    closed_by: Message
+
+
+def owners(records: DataFrame) -> DataFrame:
+    """One row for each group or bucket of which the records tell whose it became, or that it was closed."""
+    order = ("turn", "ordinal")
+    changed, closed = F.col("event") == Event.OWNER_CHANGED, F.col("event") == Event.CLOSED
+    of_groups = records.where((changed | closed) & F.col("group").isNotNull())
+    found = of_groups.groupBy("lane", "group").agg(
+        F.max(F.when(changed, F.struct(*order, "time", "consumer", "incarnation"))).alias("owner"),
+        F.max(F.when(closed, F.struct(*order, *_MESSAGE))).alias("closed"),
+    )
+    return found.select(
+        "lane", "group", "owner.consumer", "owner.incarnation", "owner.turn",
+        F.col("owner.time").alias("since"),
+        *(F.col(f"closed.{name}").alias(f"closed_{name}") for name in _MESSAGE),
+    )  # fmt: skip
+
+
+def read_told(owners: DataFrame) -> list[Told]:
+    """Of the table's rows of one lane."""
+    rows = owners.withColumn("since", micros("since")).collect()
+    return [
+        Told(row["group"], Owner(row["consumer"], row["incarnation"]), row["turn"], row["since"] or 0,
+             Message(*(row[f"closed_{name}"] for name in _MESSAGE)))
+        for row in rows
+    ]  # fmt: skip
+
+
+def last_holders(hand_overs: DataFrame) -> list[Holder]:
+    """Of one lane's hand-overs, for each group."""
+    told = F.struct("consumer", "incarnation", "epoch", "began", *_MESSAGE)
+    latest = F.max_by(told, F.struct("epoch", "group_seq"))
+    of_groups = hand_overs.where("group is not null and group_seq > 0 and consumer is not null")
+    found = of_groups.groupBy("group").agg(latest.alias("latest")).select(
+        "group", "latest.consumer", "latest.incarnation", "latest.epoch", "latest.began.turn",
+        micros("latest.began.time").alias("at_us"), *(f"latest.{name}" for name in _MESSAGE),
+    )  # fmt: skip
+    return [
+        Holder(
+            row["group"], row["consumer"], row["incarnation"], row["epoch"], row["turn"], row["at_us"],
+            Message(*(row[name] for name in _MESSAGE)),
+        )
+        for row in found.collect()
+    ]  # fmt: skip
+
+
+def unit_of(group: str, buckets: int | None) -> str:
+    """What has an owner: the group, or its bucket (docs/semantics.md, O-15)."""
+    return group if buckets is None else f"bucket:{crc32(parse_group(group)) % buckets}/{buckets}"
+
+
+def owned(holders: Iterable[Holder], told: Iterable[Told], buckets: int | None) -> dict[str, Owner]:
+    """By unit, whose it is, as was told last: by a record of its owner, or by a hand-over since. Groups that
+    were closed by the last message that anybody got of them are none any more."""
+    latest: dict[str, Holder] = {}
+    for holder in holders:
+        unit = unit_of(holder.group, buckets)
+        if unit not in latest or latest[unit].epoch < holder.epoch:
+            latest[unit] = holder
+    last_told = {each.group: each for each in told}
+    found = {}
+    for unit, holder in latest.items():
+        found[unit] = Owner(holder.consumer, holder.incarnation)
+        word = last_told.get(unit)
+        if word is None or word.turn is None or (word.turn, word.at_us) < (holder.turn, holder.at_us):
+            continue
+        found[unit] = word.owner
+        if word.owner.consumer is None and buckets is None and word.closed_by == holder.message:
+            del found[unit]
+    return found
