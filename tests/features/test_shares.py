@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import pytest
 
@@ -58,20 +58,42 @@ async def test_ten_queues_share_as_their_quanta(bench: Bench) -> None:
 
 @pytest.mark.seed("D6")
 async def test_an_idle_queue_saves_nothing_up(bench: Bench) -> None:
-    await bench.run(orders=_queues(busy=1, idle=1))
+    """It was served once and emptied, with 49 of its turn left, and idles while the other one does not."""
+    await bench.run(orders=_queues(busy=50, idle=50))
     client = await bench.client()
-    await _fill(client, "busy", 400)
+    await _fill(client, "idle", 1)
+    await eventually(lambda: bench.status()["held"] == 1)
+    await _fill(client, "busy", 500)
     consumer = await bench.joined("c1", prefetch=10)
     await consumer.has(200)
     consumer.hold()
     await eventually(lambda: len(consumer.in_hand) == 10)
     seen = len(consumer.received)
-    await _fill(client, "idle", 100)
-    await eventually(lambda: bench.status()["inbound"][1]["held"] == 100)
+    await _fill(client, "idle", 150)
+    await eventually(lambda: bench.status()["inbound"][1]["held"] == 150)
     consumer.release()
-    await consumer.has(seen + 100)
-    after = [copy.properties.correlation_id for copy in consumer.received[seen : seen + 100]]
-    assert 45 <= after.count("idle") <= 55, after
+    await consumer.has(seen + 200)
+    after = [copy.properties.correlation_id for copy in consumer.received[seen : seen + 200]]
+    turns = [(queue, len(list(turn))) for queue, turn in groupby(after)]
+    assert [turn for turn in turns[1:-1]] == [("idle", 50), ("busy", 50), ("idle", 50)], turns
+
+
+async def test_a_group_with_a_huge_backlog_does_not_delay_the_others_of_its_queue(bench: Bench) -> None:
+    """They are served in turn, a message each, although all of them came behind it."""
+    await bench.run(orders=_queues(only=1))
+    client = await bench.client()
+    for number in range(400):
+        client.send("only", b"%d" % number, "tenant with a backlog")
+    for group in ("a", "b", "c"):
+        for number in range(3):
+            client.send("only", b"%d" % number, group)
+    await client.confirmed()
+    await eventually(lambda: bench.status()["held"] == 409)
+    consumer = await bench.joined("c1", prefetch=1)
+    await consumer.has(16)
+    assert Counter(copy.group for copy in consumer.received[:16] if len(copy.group or b"") == 1) == {
+        b"a": 3, b"b": 3, b"c": 3,
+    }  # fmt: skip
 
 
 @pytest.mark.seed("D14", "R8")

@@ -104,6 +104,7 @@ async def test_deeply_nested_headers_are_relayed(bench: Bench) -> None:
     assert deep in copy.raw
 
 
+@pytest.mark.seed("C5")
 async def test_an_empty_or_void_group_is_no_group(bench: Bench) -> None:
     await bench.run(orders=lane(ungrouped="group:rest"))
     client = await bench.client()

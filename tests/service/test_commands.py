@@ -85,12 +85,21 @@ async def test_one_group_moves_to_a_named_consumer_once_it_is_settled(bench: Ben
 async def test_reset_frees_every_group(bench: Bench) -> None:
     client, owner = await _owned_by_one(bench, 10)
     other = await bench.joined("c2")
+    result = await bench.ask("rebalance", reset=True, group="g3")
+    assert result["moves"] == [{"group": "g3", "from": "c1", "to": None, "waits_for": 0}]
+    assert await _owners(bench) == {f"g{number}": "c1" for number in range(10) if number != 3}
+    client.send("in", b"0", "g3")
+    await other.has(1)
+    await bench.acked()
+    await bench.ask("rebalance", group="g3", to="c1")
+    other.received.clear()
     result = await bench.ask("rebalance", reset=True)
     assert len(result["moves"]) == 10
     for number in range(10):
         client.send("in", b"1", f"g{number}")
     await eventually(lambda: len(owner.received) + len(other.received) == 20)
     assert len(other.received) == 5
+    assert Counter((await _owners(bench)).values()) == {"c1": 5, "c2": 5}
 
 
 async def test_an_operator_closes_a_group_once_it_is_settled(bench: Bench) -> None:

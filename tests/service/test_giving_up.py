@@ -62,7 +62,7 @@ async def test_in_flight_only_the_consumer_may_end_an_expired_message(bench: Ben
     await bench.acked()
 
 
-@pytest.mark.seed("R10", "R20", "R21")
+@pytest.mark.seed("R10", "R20")
 async def test_a_failed_message_goes_to_the_dead_queue_and_its_group_goes_on(bench: Bench) -> None:
     await bench.run(orders=lane())
     client = await bench.client()
@@ -77,6 +77,28 @@ async def test_a_failed_message_goes_to_the_dead_queue_and_its_group_goes_on(ben
     assert await _dead(bench, client, 1) == [(b"0", "no")]
     await bench.acked()
     assert bench.counter("failed") == 1
+
+
+@pytest.mark.seed("R21")
+async def test_of_a_batch_only_what_failed_is_given_up_and_nothing_is_handed_over_again(bench: Bench) -> None:
+    """The third of a batch of four fails while the fourth is in hand, and then its consumer dies."""
+    await bench.run(orders=lane(policy="sequenced"))
+    client = await bench.client()
+    for number in range(1, 7):
+        client.send("in", b"%d" % number, "g")
+    await client.confirmed()
+    consumer = await bench.joined("c1", prefetch=4, hold=True)
+    first, second, third, fourth = await consumer.has(4)
+    consumer.settle([first.seq, second.seq])
+    consumer.fail(third.seq, "no stock", attempts=3)
+    assert await _dead(bench, client, 1) == [(b"3", "no stock")]
+    assert list(consumer.in_hand) == [fourth.seq]
+    await consumer.confirmed()
+    await consumer.drop()
+    heir = await bench.joined("c2")
+    await bench.acked()
+    assert heir.bodies() == [b"4", b"5", b"6"]
+    assert [copy.attempt for copy in heir.received] == [2, 1, 1]
 
 
 async def test_a_message_failed_twice_is_dead_lettered_once(bench: Bench) -> None:

@@ -153,19 +153,19 @@ async def test_a_join_with_a_lower_number_changes_nothing(bench: Bench) -> None:
     await consumer.has(3)
 
 
-@pytest.mark.seed("Q9", "A3", "R16")
+@pytest.mark.seed("Q9", "A3", "R15", "R16")
 async def test_a_dead_consumers_messages_reach_the_next_owner_in_order(bench: Bench) -> None:
     await bench.run(orders=lane())
     client = await bench.client()
     dying = await bench.joined("c1", prefetch=40)
     heir = await bench.joined("c2", prefetch=400)
     for number in range(400):
-        client.send("in", b"%d" % number, f"g{number % 20}")
+        client.send("in", b"%d" % number, f"g{number % 20}", message_id=b"id %d" % number)
     await client.confirmed()
     await eventually(lambda: len(dying.received) >= 100)
     dying.hold()
     for number in range(400, 800):
-        client.send("in", b"%d" % number, f"g{number % 20}")
+        client.send("in", b"%d" % number, f"g{number % 20}", message_id=b"id %d" % number)
     await client.confirmed()
     await eventually(lambda: len(dying.in_hand) == 40)
     lost = list(dying.in_hand.values())
@@ -173,6 +173,7 @@ async def test_a_dead_consumers_messages_reach_the_next_owner_in_order(bench: Be
     await eventually(lambda: len(dying.received) - len(lost) + len(heir.received) == 800)
     again = [copy for copy in heir.received if copy.attempt == 2]
     assert sorted(copy.body for copy in again) == sorted(copy.body for copy in lost)
+    assert {copy.properties.message_id for copy in again} == {copy.properties.message_id for copy in lost}
     for group in {copy.group for copy in lost}:
         assert group is not None
         done = [copy for copy in dying.of_group(group) if copy not in lost]
@@ -183,7 +184,7 @@ async def test_a_dead_consumers_messages_reach_the_next_owner_in_order(bench: Be
 
 @pytest.mark.seed("C8")
 async def test_a_lost_connection_within_the_grace_moves_no_group(bench: Bench) -> None:
-    await bench.run(orders=lane(reconnect_grace="30s"))
+    await bench.run(orders=lane(reconnect_grace="30s", first_header="x-first"))
     client = await bench.client()
     consumer = await bench.joined("c1", hold=True)
     other = await bench.joined("c2")
@@ -196,7 +197,28 @@ async def test_a_lost_connection_within_the_grace_moves_no_group(bench: Bench) -
     await owner.rejoin()
     await owner.has(2)
     assert not idle.received
+    assert [copy.headers.get("x-first") for copy in owner.received] == [True, None]
     assert bench.counter("consumers_taken") == 0
+
+
+@pytest.mark.seed("C8")
+async def test_a_new_incarnation_of_a_consumer_hears_again_that_a_group_is_new(bench: Bench) -> None:
+    """Its memory is gone, although its name owns what it owned."""
+    await bench.run(orders=lane(first_header="x-first"))
+    client = await bench.client()
+    for group in ("g", "h"):
+        await _publish(client, group, 0, 2)
+    first = await bench.joined("c1", hold=True)
+    await first.has(4)
+    first.settle([copy.seq for copy in first.of_group("g")])
+    await first.confirmed()
+    await first.drop()
+    second = await bench.joined("c1")
+    await _publish(client, "g", 2, 2)
+    await second.has(4)
+    assert second.bodies("g") == _numbers(2, 2)
+    for group in ("g", "h"):
+        assert [copy.headers.get("x-first") for copy in second.of_group(group)] == [True, None]
 
 
 async def test_a_frozen_consumer_keeps_what_it_has_and_gets_no_new_groups(bench: Bench) -> None:

@@ -34,7 +34,7 @@ def _in_order(copies: list[Copy]) -> bool:
     return numbers == sorted(numbers)
 
 
-@pytest.mark.seed("Q1", "Q6", "A2", "R1", "R2", "R23")
+@pytest.mark.seed("Q1", "Q6", "A2", "C1", "R1", "R2", "R23")
 async def test_exclusive_pins_each_group_to_one_consumer_and_spreads_them_evenly(bench: Bench) -> None:
     await bench.run(orders=lane(policy="exclusive"))
     consumers = [await bench.joined(f"c{number}") for number in range(4)]
@@ -218,3 +218,11 @@ async def test_the_first_message_for_a_consumer_carries_the_first_header(bench: 
     for group in range(3):
         marks = [copy.headers.get("x-first") for copy in heir.of_group(f"g{group}")]
         assert marks == [True, None, None, None]
+    await bench.acked()
+    target = await bench.joined("c3")
+    await bench.ask("rebalance", group="g1", to="c3")
+    await _publish(client, 3, 2)
+    await target.has(2)
+    await heir.has(16)
+    assert [copy.headers.get("x-first") for copy in target.received] == [True, None]
+    assert not any("x-first" in copy.headers for copy in heir.received[12:]), "it was theirs before"

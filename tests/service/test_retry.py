@@ -17,7 +17,7 @@ from tests.service.program import program
 from tests.service.protocol_consumer import read_properties
 
 
-@pytest.mark.seed("R10", "R20")
+@pytest.mark.seed("R7", "R10", "R20")
 async def test_a_message_is_tried_as_the_lane_says_and_every_attempt_is_told(bench: Bench) -> None:
     with capture_logs() as logged:
         await bench.run(orders=lane(retry={"attempts": 2, "backoff": "60ms"}))

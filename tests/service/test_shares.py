@@ -79,6 +79,7 @@ async def _work(consumer: ProtocolConsumer, bench: Bench, ms_of: Callable[[bytes
         consumer.settle([seq])
 
 
+@pytest.mark.seed("D5")
 async def test_measured_work_gives_a_slow_queue_fewer_messages(bench: Bench) -> None:
     await bench.run(orders=lane("dear", "cheap", cost="measured"))
     client = await bench.client()

@@ -33,9 +33,11 @@ async def test_a_lane_waits_for_its_consumers_and_spreads_the_groups(bench: Benc
         assert len({copy.group for copy in consumer.received}) == 1
 
 
-@pytest.mark.seed("C12", "C14", "C15")
+@pytest.mark.seed("C12", "C13", "C14", "C15")
 @pytest.mark.parametrize(
-    ("start", "wait_s"), [({"wait": "300ms"}, 0.3), ({"consumers": 3}, 1.0)], ids=["time", "number"]
+    ("start", "wait_s"),
+    [({"wait": "300ms"}, 0.3), ({"consumers": 3}, 1.0), ({"consumers": 3, "wait": "1200ms"}, 1.2)],
+    ids=["time", "number", "both"],
 )
 async def test_a_lane_waits_for_some_time_whenever_its_first_consumer_comes(
     bench: Bench, start: dict[str, object], wait_s: float
