@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from pamqp import commands
 
+from dispatcher.amqp.events import Delivery
+from dispatcher.amqp.grouping import header_key
 from dispatcher.amqp.kept import KeptMessage, mark_frames, read_kept, replay_frames
 from dispatcher.amqp.link import Link
+from dispatcher.amqp.properties import number_of, split_table
 from dispatcher.cli.reading import QueueReading
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused
 from dispatcher.protocol import LaneNames
@@ -20,6 +24,7 @@ from dispatcher.protocol import LaneNames
 _PREFETCH: Final = 1_000
 _UNCONFIRMED_MAX: Final = 500
 _NOT_FOUND: Final = 404
+_OFFSET: Final = "x-stream-offset"
 #: Whose clock wrote what may be behind RabbitMQ's by so much.
 _CLOCKS_APART_MS: Final = 60_000
 #: A message is in the history again only if it was unacked meanwhile: behind the first time there are no more
@@ -28,16 +33,15 @@ _IDENTITIES_MAX: Final = 500_000
 
 
 class HistoryReader(QueueReading):
-    """One reading of a lane's history; any number of them may read at a time, and nothing is taken out.
-
-    `count`: about how many messages it has.
-    """
+    """One reading of a lane's history; any number of them may read at a time, and nothing is taken out."""
 
     connection_name = "dispatcher replay"
 
     def __init__(self, names: LaneNames, timeout_ms: int) -> None:
         super().__init__(names, timeout_ms)
         self._reading = self._publishing = 0  # channels
+        self._mark = str(uuid.uuid4())
+        self._next: Delivery | None = None  # the first one to look at
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self.repeated = 0  # left out: in it once more, for they had been delivered before
 
@@ -49,7 +53,7 @@ class HistoryReader(QueueReading):
         self._reading = await link.open_channel()
         look = commands.Queue.Declare(queue=self._names.history, passive=True)
         try:
-            self.count = (await link.call(self._reading, look)).message_count
+            await link.call(self._reading, look)
         except ChannelRefused as refused:
             if refused.code != _NOT_FOUND:
                 raise BrokerUnavailable(f"{self._names.history}: {refused}") from None
@@ -62,34 +66,50 @@ class HistoryReader(QueueReading):
 
     # -- reading --
 
-    async def messages(self, since_ms: int) -> AsyncIterator[KeptMessage]:
-        """What came in since then and is in the history now, in the order in which it came in.
-
-        Raises ProtocolViolation for what no dispatcher has put there.
-        """
-        link, mark = self._opened(), str(uuid.uuid4())
-        await self._put_mark(mark)
+    async def begin(self, since_ms: int) -> int:
+        """Go to what came in since then, or a little before; how many messages it is from there to the end.
+        RabbitMQ's own count of a stream is some seconds old."""
+        link, end = self._opened(), await self._put_mark()
         offset: Any = "first"
         if since_ms > _CLOCKS_APART_MS:
             offset = datetime.fromtimestamp((since_ms - _CLOCKS_APART_MS) // 1_000, UTC)
-        await link.call(self._reading, commands.Basic.Qos(prefetch_count=_PREFETCH))
-        consume = commands.Basic.Consume(queue=self._names.history, arguments={"x-stream-offset": offset})
-        await link.call(self._reading, consume)
-        while True:
-            delivery = await self._next_delivery()
-            kept = read_kept(delivery.body)
-            if kept == mark:
-                return
+        await self._consume(link, self._reading, offset)
+        self._next = await self._next_delivery()
+        return end - _offset(self._next)
+
+    async def messages(self, since_ms: int, passed: Callable[[], None]) -> AsyncIterator[KeptMessage]:
+        """What came in since then up to where the history ended in `begin`, in the order in which it came in;
+        `passed` is called for each message that was looked at.
+
+        Raises ProtocolViolation for what no dispatcher has put there.
+        """
+        link, delivery = self._opened(), self._next
+        assert delivery is not None
+        while (kept := read_kept(delivery.body)) != self._mark:
+            passed()
             if isinstance(kept, KeptMessage) and kept.kept_at_ms >= since_ms and not self._is_repeated(kept):
                 yield kept
             link.ack(self._reading, delivery.tag)
+            delivery = await self._next_delivery()
 
-    async def _put_mark(self, mark: str) -> None:
-        """At the end of what is to be read."""
+    async def _put_mark(self) -> int:
+        """At the end of what is to be read; its place, as a reader from there on is told."""
         link, history = self._opened(), self._names.history
-        frames = mark_frames(mark, channel=self._publishing, queue=history, frame_max=link.frame_max)
+        looking = await link.open_channel()
+        await self._consume(link, looking, "next")
+        frames = mark_frames(self._mark, channel=self._publishing, queue=history, frame_max=link.frame_max)
         self._unconfirmed[link.write(self._publishing, frames, 1)] = history
         await self.finish()
+        while (delivery := await self._next_delivery()).body[1:] != self._mark.encode():
+            link.ack(looking, delivery.tag)
+        await link.call(looking, commands.Channel.Close(200, "", 0, 0))
+        self._deliveries = asyncio.Queue()
+        return _offset(delivery)
+
+    async def _consume(self, link: Link, channel: int, offset: Any) -> None:
+        await link.call(channel, commands.Basic.Qos(prefetch_count=_PREFETCH))
+        arguments = {_OFFSET: offset}
+        await link.call(channel, commands.Basic.Consume(queue=self._names.history, arguments=arguments))
 
     def _is_repeated(self, kept: KeptMessage) -> bool:
         identity = kept.content.fingerprint
@@ -120,3 +140,10 @@ class HistoryReader(QueueReading):
             self._problem = self._problem or f"there is no queue {queue!r}"
         elif nacked:
             self._problem = self._problem or f"queue {queue!r} refuses messages: is it full?"
+
+
+def _offset(delivery: Delivery) -> int:
+    """A message's place in the stream, which RabbitMQ puts into a header."""
+    prefix = header_key(_OFFSET)
+    (value,) = [one for one in split_table(delivery.properties)[0] if one.startswith(prefix)]
+    return number_of(value[len(prefix) :])

@@ -89,10 +89,9 @@ async def _replay(
 ) -> dict[str, Any]:  # fmt: skip
     sent, last = 0, None
     async with HistoryReader.opened(settings.rabbitmq, names, timeout_ms) as history:
-        with progress("replay", history.count) as advance:
+        with progress("replay", await history.begin(since_ms)) as advance:
             try:
-                async for message in history.messages(since_ms):
-                    advance()
+                async for message in history.messages(since_ms, advance):
                     if group is not None and message.group != group:
                         continue
                     if not dry_run:

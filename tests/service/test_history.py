@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import pty
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +24,22 @@ from dispatcher.core.policies import policy
 from dispatcher.errors import ConfigurationError
 from dispatcher.service.inbound_feed import InboundFeed, open_inbound
 from tests.amqp.samples import EVERY_TYPE, field, long
-from tests.service.harness import LANE, Bench, document, lane
+from tests.service.harness import LANE, ROOT, Bench, document, lane
 from tests.spec.lane_bench import clause
 from tests.waiting import eventually
 
 KEPT: dict[str, Any] = {"history": {"max_age": "7d"}}
 #: RabbitMQ obeys it, and must not do so again.
 CC = field("CC", "A", long(b"S" + long(b"elsewhere")))
+
+
+def _all_of(terminal: int) -> str:
+    """What comes until the other end is closed."""
+    parts = []
+    with contextlib.suppress(OSError), os.fdopen(terminal, "rb", 0) as reading:
+        while part := reading.read(4_096):
+            parts.append(part)
+    return b"".join(parts).decode()
 
 
 class Operator:
@@ -36,6 +49,19 @@ class Operator:
         vhost = bench.vhost
         self._file = file
         file.write_text(yaml.safe_dump(document(vhost.amqp_url, vhost.redis_url, vhost.redis_prefix, lanes)))
+
+    async def watches(self, *arguments: str) -> str:
+        """What a terminal shows of a command besides its result."""
+        ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "dispatcher", *arguments, "-c", str(self._file)]
+        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
+        running = await asyncio.create_subprocess_exec(
+            *command, cwd=ROOT, env=environment, stdout=asyncio.subprocess.DEVNULL, stderr=theirs
+        )
+        os.close(theirs)
+        shown = await asyncio.to_thread(_all_of, ours)
+        assert await running.wait() == 0, shown
+        return shown
 
     async def types(self, *arguments: str) -> Result:
         command = [*arguments, "-c", str(self._file)]
@@ -98,6 +124,10 @@ async def test_only_what_came_in_since_and_to_another_queue(bench: Bench, tmp_pa
     await client.declare("copies")
     assert "1 message sent again" in await _replay(operator, "--since", "1h", "--to", "copies")
     assert await client.ready("copies") == 1
+    shown = await operator.watches("replay", LANE, "--to", "copies")
+    assert "replay" in shown
+    assert "━" in shown
+    assert "2/2" in shown, "the message, and where an earlier replay ended"
     since = "2200-01-01T00:00"
     result = await operator.types("replay", LANE, "--since", since)
     assert (result.exit_code, "is in the future" in result.output) == (2, True)
