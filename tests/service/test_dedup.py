@@ -47,6 +47,41 @@ async def test_of_two_with_one_message_id_one_is_handed_over(bench: Bench) -> No
     await bench.acked()
 
 
+async def test_what_repeats_a_message_after_the_window_is_a_new_one(bench: Bench) -> None:
+    await bench.run(orders=lane(dedup={"window": "1s"}))
+    client = await bench.client()
+    consumer = await bench.joined("c1")
+    sends = 0
+
+    def comes_twice() -> bool:
+        nonlocal sends
+        if len(consumer.received) < 2:
+            send(client, "1")
+            sends += 1
+        return len(consumer.received) == 2
+
+    await eventually(comes_twice)
+    first, second = consumer.received
+    assert second.at - first.at > 0.9
+    await bench.acked()
+    assert bench.counter("deduplicated") == sends - 2 > 0, "none of them made it longer"
+
+
+async def test_beyond_max_ids_the_oldest_leave_the_window(bench: Bench) -> None:
+    await bench.run(orders=lane(dedup={"window": "1h", "max_ids": 1_000}))
+    client = await bench.client()
+    consumer = await bench.joined("c1", prefetch=500)
+    for number in range(1_200):
+        send(client, str(number), f"g{number % 20}")
+    await consumer.has(1_200)
+    send(client, "0")
+    send(client, "1199")
+    await consumer.has(1_201)
+    await bench.acked()
+    assert bodies(consumer.received)[1_200:] == ["0"]
+    assert bench.counter("ids_forgotten") >= 200
+
+
 async def test_the_window_survives_a_crash_and_what_was_in_hand_is_not_in_its_way(bench: Bench) -> None:
     await bench.run(orders=lane(**DEDUP))
     client = await bench.client()

@@ -119,6 +119,29 @@ async def test_skipped_it_is_in_the_dead_queue_and_dropped_it_is_gone(bench: Ben
     assert await client.ready(bench.names().dead) == 0
 
 
+async def test_a_stopped_groups_followers_wait_in_a_parking_queue(bench: Bench) -> None:
+    await bench.run(orders=lane(look_ahead=20, **PARK))
+    client = await bench.client()
+    consumer = await bench.joined("c1", hold=True)
+    for number in range(60):
+        client.send("in", b"%d" % number, "g")
+    await consumer.has(1)
+    consumer.fail(consumer.received[0].seq, "no stock", 2)
+    await stopped(bench)
+    client.send("in", b"other", "h")
+    await consumer.has(2)
+    assert consumer.received[1].body == b"other", "it came behind all of them"
+    await eventually(lambda: bench.status()["parked"] > 0)
+    why = await bench.ask("groups.why", group="g")
+    assert why["verdict"].startswith("Stopped at a message that failed: no stock")
+    assert why["behind"] >= 59
+    assert await operator(bench, "dead", "release", "orders", "--group", "g")
+    consumer.release()
+    await consumer.has(62)
+    await bench.acked()
+    assert consumer.bodies("g") == [b"0", *(b"%d" % number for number in range(60))]
+
+
 @pytest.mark.seed("R16")
 async def test_the_sdk_calls_no_handler_behind_a_failed_message(bench: Bench) -> None:
     await bench.run(orders=lane(**PARK))
