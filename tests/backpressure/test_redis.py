@@ -41,6 +41,7 @@ def _set(server: LocalRedis, *command: str) -> None:
         client.execute_command(*command)
 
 
+@pytest.mark.seed("A25")
 async def test_slow(vhost: Vhost, open_scene: OpenScene) -> None:
     """Requests reach Redis late, some of them after their connection was given up."""
     async with Proxy(vhost.redis_url) as proxy:

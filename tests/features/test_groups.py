@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import Counter
 
 import pytest
 
+from dispatcher.client import GroupConsumer
+from dispatcher.client.copies import Message
 from tests.amqp.samples import text
-from tests.service.harness import Bench, lane
+from tests.redis_store.proxy import Proxy
+from tests.service.harness import LANE, Bench, lane
 from tests.waiting import eventually
+
+#: As many are in flight at once in the test of open groups.
+OPEN_GROUPS = 50_000
 
 
 @pytest.mark.seed("Q2", "A21")
@@ -33,7 +41,23 @@ async def test_each_lane_groups_by_its_own_header(bench: Bench) -> None:
     await eventually(lambda: [len(p.received) for p in plain] == [3, 3])
 
 
-@pytest.mark.seed("A1", "C3")
+@pytest.mark.seed("A5")
+async def test_a_message_without_a_group_may_belong_to_its_publisher(bench: Bench) -> None:
+    await bench.run(orders=lane(group_header=["x-group-id", "property:app_id"]))
+    consumers = [await bench.joined(f"c{number}") for number in range(3)]
+    client = await bench.client()
+    for number in range(10):
+        for publisher in (b"shop", b"web"):
+            client.send("in", b"%d" % number, None, app_id=publisher)
+    client.send("in", b"x", "own", app_id=b"shop")
+    await eventually(lambda: sum(len(c.received) for c in consumers) == 21)
+    for publisher in ("shop", "web"):
+        (copies,) = [copies for c in consumers if (copies := c.of_group(publisher))]
+        assert [(copy.group_seq, int(copy.body)) for copy in copies] == [(n + 1, n) for n in range(10)]
+    assert [copy.group_seq for c in consumers for copy in c.of_group("own")] == [1]
+
+
+@pytest.mark.seed("A1", "A7", "C3")
 async def test_names_of_other_brokers_group_and_close(bench: Bench) -> None:
     keys = {"group_header": ["JMSXGroupID", "_AMQ_GROUP_ID"], "sequence_header": "JMSXGroupSeq"}
     await bench.run(orders=lane(**keys))
@@ -66,15 +90,41 @@ async def test_ten_thousand_groups_that_nobody_announced(bench: Bench) -> None:
 
 @pytest.mark.seed("Q4")
 async def test_every_group_of_a_full_window_may_be_open_at_once(bench: Bench) -> None:
-    await bench.run(orders=lane(look_ahead=20_000))
-    consumer = await bench.joined("c1", prefetch=20_000, hold=True)
+    await bench.run(orders=lane(look_ahead=OPEN_GROUPS))
+    consumer = await bench.joined("c1", prefetch=OPEN_GROUPS, hold=True)
     client = await bench.client()
-    for number in range(20_000):
+    for number in range(OPEN_GROUPS):
         client.send("in", b"x", f"group {number}")
     await client.confirmed()
-    await consumer.has(20_000, timeout_s=60)
-    assert len(consumer.in_hand) == 20_000
-    assert bench.status()["groups"] == 20_000
+    await consumer.has(OPEN_GROUPS, timeout_s=60)
+    assert len(consumer.in_hand) == OPEN_GROUPS
+    assert (bench.status()["groups"], bench.status()["in_flight"]) == (OPEN_GROUPS, OPEN_GROUPS)
+
+
+@pytest.mark.seed("Q17", "R7")
+async def test_a_message_is_settled_when_its_handler_has_ended(bench: Bench) -> None:
+    await bench.run(orders=lane())
+    client = await bench.client()
+    begun: list[bytes] = []
+    may_end = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        begun.append(message.body)
+        if message.group == b"g":
+            await may_end.wait()
+
+    consumer = GroupConsumer(bench.rabbitmq.url, LANE, "c1", prefix=bench.vhost.redis_prefix)
+    running = asyncio.create_task(consumer.run(handle, concurrency=2, stop_on_signals=False))
+    for body, group in ((b"1", "g"), (b"2", "g"), (b"other", "h")):
+        client.send("in", body, group)
+    await eventually(lambda: bench.counter("settled") == 1)
+    assert (sorted(begun), bench.status()["in_flight"]) == ([b"1", b"other"], 2)
+    may_end.set()
+    await bench.acked()
+    assert begun[2:] == [b"2"]
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
 
 
 @pytest.mark.seed("Q18")
@@ -143,7 +193,26 @@ async def test_without_consumers_messages_wait_where_they_are(bench: Bench) -> N
     assert consumer.bodies() == [b"%d" % number for number in range(1, 30)]
 
 
-@pytest.mark.seed("A11", "A17", "A22")
+@pytest.mark.seed("A25")
+async def test_what_redis_has_not_confirmed_is_handed_to_nobody(bench: Bench) -> None:
+    async with Proxy(bench.vhost.redis_url) as proxy:
+        redis = {"url": proxy.url, "timeout": "200ms"}
+        await bench.run(changes={"redis": redis}, orders=lane())
+        consumer = await bench.joined("c1")
+        client = await bench.client()
+        proxy.hold_requests_after(0)
+        client.send("in", b"1", "g")
+        await eventually(lambda: "did not answer within 200 ms" in bench.runners[LANE].readiness()[1])
+        assert bench.runners[LANE].readiness()[0] is False
+        assert not consumer.received
+        proxy.release_requests()
+        (copy,) = await consumer.has(1)
+        assert (copy.body, copy.attempt) == (b"1", 1)
+        await bench.acked()
+        await bench.stop()
+
+
+@pytest.mark.seed("A11", "A22")
 async def test_wildcards_and_defaults_configure_lanes(bench: Bench) -> None:
     """A lane's own key counts before the first fitting `match`, that before `defaults`."""
     written = {
@@ -159,7 +228,10 @@ async def test_wildcards_and_defaults_configure_lanes(bench: Bench) -> None:
 
 @pytest.mark.seed("A11", "A19", "A22", "C21")
 async def test_a_wildcard_says_which_lanes_have_first_headers_and_buckets(bench: Bench) -> None:
-    match = [{"lanes": "eu.*", "first_header": "x-match", "group_map": {"buckets": 2}}]
+    match = [
+        {"lanes": "eu.*", "first_header": "x-match", "group_map": {"buckets": 2}},
+        {"lanes": "#.bills", "group_map": {"buckets": 1}},
+    ]
     defaults = {"first_header": "x-all"}
     changes = {"match": match, "defaults": defaults}
     lanes = {"eu.orders": lane("a"), "eu.bills": lane("b", first_header="x-own"), "us.orders": lane("c")}

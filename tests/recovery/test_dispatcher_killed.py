@@ -42,7 +42,7 @@ async def _kill_again_and_again(scene: Scene, kills: int) -> None:
             other.start()
 
 
-@pytest.mark.seed("C1", "Q13", "Q11")
+@pytest.mark.seed("C1", "Q10", "Q11", "Q12", "Q13")
 @pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("policy", ["exclusive", "sequenced"])

@@ -93,6 +93,7 @@ async def test_back_with_older_data(
     await scene.verify()
 
 
+@pytest.mark.seed("Q10")
 @pytest.mark.parametrize("policy", ["exclusive", "sequenced"])
 async def test_emptied_while_no_dispatcher_is_alive(
     vhost: Vhost, own_redis: LocalRedis, open_scene: OpenScene, policy: str

@@ -95,6 +95,7 @@ async def test_reset_frees_every_group(bench: Bench) -> None:
     other.received.clear()
     result = await bench.ask("rebalance", reset=True)
     assert len(result["moves"]) == 10
+    assert bench.status()["groups"] == 0
     for number in range(10):
         client.send("in", b"1", f"g{number}")
     await eventually(lambda: len(owner.received) + len(other.received) == 20)
@@ -260,6 +261,7 @@ async def test_the_views_tell_what_is_going_on(bench: Bench) -> None:
     await bench.run(orders=lane())
     client = await bench.client()
     consumer = await bench.joined("c1", prefetch=2, hold=True)
+    begun = time.monotonic()
     for number in range(5):
         client.send("in", b"%d" % number, b"g\xff/1")
     await consumer.has(2)
@@ -269,6 +271,7 @@ async def test_the_views_tell_what_is_going_on(bench: Bench) -> None:
     assert status["inbound"][0]["queue"] == "in"
     (row,) = (await bench.ask("groups.list"))["groups"]
     assert (row["group"], row["owner"], row["held"], row["in_flight"]) == ("g%FF/1", "c1", 3, 2)
+    assert 0 < row["oldest_ms"] <= (time.monotonic() - begun) * 1000
     shown = await bench.ask("groups.show", group=row["group"])
     assert [message["state"] for message in shown["messages"]] == ["in flight"] * 2 + ["held"] * 3
     why = await bench.ask("groups.why", group=row["group"])

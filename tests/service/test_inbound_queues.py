@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 from pamqp import commands
+from structlog.testing import capture_logs
 
 from dispatcher.errors import ChannelRefused, ConfigurationError
 from dispatcher.service.lane_runner import LaneRunner, RunnerState
@@ -142,6 +144,10 @@ async def test_several_lanes_live_side_by_side(bench: Bench) -> None:
     await theirs.has(50)
     assert all(body.startswith(b"a") for body in ours.bodies())
     assert all(body.startswith(b"b") for body in theirs.bodies())
+    await bench.acked("in.a", "orders")
+    await bench.acked("in.b", "payments")
+    owned = bench.status("orders")["groups"], bench.status("payments")["groups"]
+    assert owned == (5, 0), "exclusive keeps the owners of empty groups, sequenced does not"
     await bench.crash("orders")
     client.send("in.b", b"b50", "g0")
     await theirs.has(51)
@@ -169,3 +175,42 @@ async def test_a_second_dispatcher_of_a_lane_stands_by_and_takes_over(bench: Ben
     finally:
         await standby.stop()
         task.cancel()
+
+
+@pytest.mark.seed("A24", "A26")
+async def test_of_dispatchers_that_come_at_once_one_decides(bench: Bench) -> None:
+    """What they find: consumers, and messages of groups that nobody owns yet."""
+    await bench.run(orders=lane())
+    consumers = [await bench.joined(f"c{number}") for number in range(3)]
+    await bench.crash()
+    client = await bench.client()
+    for number in range(300):
+        client.send("in", b"%d" % number, f"g{number % 100}")
+    await client.confirmed()
+    settings = bench.settings(orders=lane())
+    rivals = [LaneRunner(settings, settings.lanes["orders"]) for _ in range(3)]
+
+    def one_leads() -> bool:
+        states = sorted(rival.state.value for rival in rivals)
+        assert states.count(RunnerState.LEADING.value) <= 1
+        return states == ["leading", "standing by", "standing by"]
+
+    with capture_logs() as logged:
+        tasks = [asyncio.create_task(rival.run()) for rival in rivals]
+        try:
+            await eventually(one_leads)
+            await eventually(lambda: sum(len(c.received) for c in consumers) == 300)
+            assert one_leads()
+        finally:
+            for rival, task in zip(rivals, tasks, strict=True):
+                await rival.stop()
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+    assert [line["event"] for line in logged if line["event"] == "lane_interrupted"] == [], (
+        "nobody tried more"
+    )
+    copies = [(copy, c.id) for c in consumers for copy in c.received]
+    assert len({(copy.group, copy.epoch, owner) for copy, owner in copies}) == 100, "one owner each, once"
+    assert {copy.attempt for copy, _ in copies} == {1}
+    assert not any(consumer.repeated for consumer in consumers)

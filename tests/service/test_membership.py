@@ -180,6 +180,10 @@ async def test_a_dead_consumers_messages_reach_the_next_owner_in_order(bench: Be
         numbers = [int(copy.body) for copy in [*done, *heir.of_group(group)]]
         assert numbers == sorted(numbers), group
     await bench.acked()
+    for number in range(800, 820):
+        client.send("in", b"%d" % number, f"g{number % 20}")
+    await bench.acked()
+    assert heir.bodies()[-20:] == _numbers(800, 20), "and what comes later"
 
 
 @pytest.mark.seed("C8")

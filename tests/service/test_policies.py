@@ -34,7 +34,7 @@ def _in_order(copies: list[Copy]) -> bool:
     return numbers == sorted(numbers)
 
 
-@pytest.mark.seed("Q1", "Q6", "A2", "C1", "R1", "R2", "R23")
+@pytest.mark.seed("Q1", "Q6", "A2", "A9", "C1", "R1", "R2", "R23")
 async def test_exclusive_pins_each_group_to_one_consumer_and_spreads_them_evenly(bench: Bench) -> None:
     await bench.run(orders=lane(policy="exclusive"))
     consumers = [await bench.joined(f"c{number}") for number in range(4)]
@@ -50,6 +50,8 @@ async def test_exclusive_pins_each_group_to_one_consumer_and_spreads_them_evenly
             assert _in_order(copies)
             assert [copy.group_seq for copy in copies] == list(range(1, 11))
             assert len({copy.epoch for copy in copies}) == 1
+    headers = {name for consumer in consumers for copy in consumer.received for name in copy.headers}
+    assert {name for name in headers if not name.startswith("x-dispatch-")} == {"x-group-id"}, "no first one"
 
 
 @pytest.mark.seed("Q8", "C2", "A12", "C10")

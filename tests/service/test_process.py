@@ -108,12 +108,19 @@ async def test_a_standby_takes_over_from_a_killed_process(dispatcher_process: St
     two = dispatcher_process("two", orders=lane())
     assert "standing by" in two.ready()
     client = await bench.client()
-    consumer = await bench.joined("c1")
-    client.send("in", b"0", "g")
-    await consumer.has(1)
+    consumers = [await bench.joined(f"c{number}") for number in range(2)]
+
+    async def owners(body: bytes) -> dict[bytes | None, str]:
+        """Who gets this message of each of six groups."""
+        for group in "abcdef":
+            client.send("in", body, group)
+        await eventually(lambda: sum(c.bodies().count(body) for c in consumers) == 6)
+        return {copy.group: c.id for c in consumers for copy in c.received if copy.body == body}
+
+    before = await owners(b"0")
     one.kill9()
-    client.send("in", b"1", "g")
-    await consumer.has(2)
+    assert await owners(b"1") == before
+    assert set(before.values()) == {"c0", "c1"}
     wait_until(lambda: "leading" in two.get("/readyz")[1])
 
 
