@@ -10,31 +10,27 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
-import redis
-import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from bench.command import Command
 from bench.memory import PEAK_MB_MAX, Subject, empty
 from bench.relay.consumers import PREFETCH, ProtocolConsumer
 from bench.relay.contenders import CONSUMERS, INBOUND, LANE, Place
 from bench.relay.load import Publisher
 from bench.relay.meter import Meter
-from bench.relay.report import machine
 from bench.relay.rounds import Stage
 from bench.relay.shapes import Shape
 from dispatcher.errors import DispatcherError
-from dispatcher.nodes import open_servers
 from dispatcher.protocol import LaneNames
 
 P99_RATIO_MAX: Final = 2.0
@@ -188,27 +184,13 @@ def arguments(given: list[str]) -> argparse.Namespace:
     return options
 
 
-def main() -> int:
+def main() -> NoReturn:
     options = arguments(sys.argv[1:])
-    console = Console()
-    try:
-        with ExitStack() as running:
-            stage = Stage(running.enter_context(open_servers()))
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                measured = runner.run(measure(stage, options))
-    except (DispatcherError, redis.RedisError) as error:
-        print(f"bench.blocked: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    report(console, measured)
-    if options.json:
-        document = {"machine": machine() | stage.versions} | asdict(measured)
-        options.json.write_text(json.dumps(document, indent=2) + "\n")
-    for problem in (found := exceeded(measured)):
-        print(f"bench.blocked: {problem}", file=sys.stderr)
-    return 1 if found else 0
+    command = Command("bench.blocked")
+    measured = command.run(lambda stage: measure(stage, options))
+    report(Console(), measured)
+    command.end(options.json, asdict(measured), exceeded(measured))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -9,26 +9,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
-import redis
-import uvloop
 from rich.console import Console
 
+from bench.command import Command
 from bench.memory import Subject
 from bench.relay.contenders import CONSUMERS, INBOUND, LANE, Place
 from bench.relay.load import NUMBER_BYTES, Publisher
-from bench.relay.report import machine
 from bench.relay.rounds import Stage
 from bench.relay.shapes import Shape
 from dispatcher.client import GroupConsumer, Message
 from dispatcher.errors import DispatcherError
-from dispatcher.nodes import open_servers
 
 PREFETCH: Final = 200
 CONCURRENCY: Final = 50
@@ -147,31 +142,17 @@ def arguments(given: list[str]) -> argparse.Namespace:
     return options
 
 
-def main() -> int:
+def main() -> NoReturn:
     options = arguments(sys.argv[1:])
-    console = Console()
-    try:
-        with ExitStack() as running:
-            stage = Stage(running.enter_context(open_servers()))
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                measured = runner.run(measure(stage, options))
-    except (DispatcherError, redis.RedisError) as error:
-        print(f"bench.forgotten: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    console.print(
+    command = Command("bench.forgotten")
+    measured = command.run(lambda stage: measure(stage, options))
+    Console().print(
         f"{measured.messages:,} messages of {measured.groups:,} groups, {measured.kept:,} kept: "
         f"{measured.forgotten:,} groups forgotten, {measured.moved:,} messages by another consumer than the "
         f"one before, {measured.slow:,} by the slow one, {measured.disordered:,} out of order"
     )
-    if options.json:
-        document = {"machine": machine() | stage.versions} | asdict(measured)
-        options.json.write_text(json.dumps(document, indent=2) + "\n")
-    for problem in (found := exceeded(measured)):
-        print(f"bench.forgotten: {problem}", file=sys.stderr)
-    return 1 if found else 0
+    command.end(options.json, asdict(measured), exceeded(measured))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -9,33 +9,30 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NoReturn
 
 import redis
-import uvloop
 from pamqp import commands
 from rich.console import Console
 from rich.table import Table
 
+from bench.command import Command
 from bench.relay.consumers import ProtocolConsumer
 from bench.relay.contenders import CONSUMERS, INBOUND, LANE, Place
 from bench.relay.load import Publisher
 from bench.relay.meter import Meter
-from bench.relay.report import machine
 from bench.relay.rounds import Stage
 from bench.relay.shapes import Shape
 from dispatcher.amqp.link import Link
 from dispatcher.client import GroupConsumer, Message
 from dispatcher.demo.dispatcher_process import DispatcherProcess
 from dispatcher.errors import DispatcherError
-from dispatcher.nodes import open_servers
 from dispatcher.protocol import LaneNames
 from dispatcher.redis_store.scripts import LaneKeys
 from dispatcher.settings import RabbitSettings
@@ -52,9 +49,13 @@ FEW_GROUPS: Final = 1_000
 WORK_S: Final = 0.05
 CONCURRENCY: Final = 8
 PREFETCH: Final = 50
-#: Before groups are counted everything is filled that is bounded: 40,000 fingerprints of settled originals.
-#: Where they are too few to be judged, as many messages as there are groups are enough.
+#: Before groups are counted everything is filled that is bounded: the look-ahead, with a group for each
+#: message in it, and 40,000 fingerprints of settled originals. Where the groups are too few to be judged, as
+#: many messages as there are groups are enough.
 WARM_UP: Final = 60_000
+BUCKETS: Final = 1_024
+#: With buckets a million ids may take this more, in MB: what the allocator happens to hold.
+BUCKETS_MB_MAX: Final = 16
 POLL_S: Final = 0.2
 STUCK_S: Final = 120.0
 
@@ -74,11 +75,12 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """Bytes for each group that has an owner and nothing in flight."""
+    """Bytes for each group that has an owner and nothing in flight; with buckets, MB for all of their ids."""
 
     groups: int
     dispatcher_bytes: float
     redis_bytes: float
+    buckets_mb: float
 
 
 def memory_bytes(pid: int, field: str) -> int:
@@ -135,8 +137,10 @@ class Subject:
             await asyncio.sleep(POLL_S)
 
 
-async def fill(place: Place, messages: int, groups: int, body_bytes: int) -> None:
-    publisher = Publisher(INBOUND, shape=Shape(groups), body_bytes=body_bytes)
+async def fill(
+    place: Place, messages: int, groups: int, body_bytes: int, group_prefix: bytes = b"group"
+) -> None:
+    publisher = Publisher(INBOUND, shape=Shape(groups), group_prefix=group_prefix, body_bytes=body_bytes)
     await publisher.open(place.amqp_url)
     await publisher.fill(messages)
     await publisher.close()
@@ -187,10 +191,20 @@ async def waiting(stage: Stage, messages: int, body_bytes: int, groups: int, sec
 
 
 async def tracked(stage: Stage, groups: int) -> Tracked:
-    """Give every group an owner, and see what that takes here and in Redis."""
+    """Give every group an owner, and see what that takes here and in Redis; then the same with buckets."""
+    grown, owners = await _grown(stage, groups)
+    in_buckets, _ = await _grown(stage, groups, group_map={"buckets": BUCKETS})
+    return Tracked(groups, grown / groups, owners, in_buckets / 1e6)
+
+
+async def _grown(stage: Stage, groups: int, **options: object) -> tuple[float, float]:
+    """Bytes that the process takes more after a message of each group, and Redis for each owner.
+
+    The groups before them, of the warm-up, are others: both times every message is its group's first.
+    """
     warm_up = WARM_UP if groups >= GROUPS_JUDGED_MIN else groups
     async with stage.place() as place:
-        subject = Subject(place)
+        subject = Subject(place, **options)
         consumers = [
             ProtocolConsumer(Meter(sys.maxsize), LaneNames(LANE, place.redis_prefix), f"consumer-{number}")
             for number in range(CONSUMERS)
@@ -198,21 +212,23 @@ async def tracked(stage: Stage, groups: int) -> Tracked:
         with subject.running():
             for consumer in consumers:
                 await consumer.open(place.amqp_url)
-            await fill(place, warm_up, FEW_GROUPS, 256)
+            await fill(place, warm_up, warm_up, 256, b"early")
             await subject.until_settled(warm_up)
             before_mb = subject.mb("VmRSS")
             await fill(place, groups, groups, 256)
             await subject.until_settled(warm_up + groups)
-            own = (subject.mb("VmRSS") - before_mb) * 1e6 / groups
+            grown = (subject.mb("VmRSS") - before_mb) * 1e6
             for consumer in consumers:
                 await consumer.close()
-        return Tracked(groups, own, _owners_bytes(place) / groups)
+        return grown, _owners_bytes(place)
 
 
 def _owners_bytes(place: Place) -> float:
+    """Of each owner that is kept."""
+    owners = LaneKeys.of(place.redis_prefix, LANE).owners
     with redis.Redis.from_url(place.redis_url) as client:
-        used = client.memory_usage(LaneKeys.of(place.redis_prefix, LANE).owners, samples=0)
-    return float(used or 0)
+        used, kept = client.memory_usage(owners, samples=0), client.hlen(owners)
+    return float(used or 0) / max(1, int(kept))
 
 
 def arguments(given: list[str]) -> argparse.Namespace:
@@ -258,7 +274,8 @@ def report(console: Console, rows: list[Waiting], groups: Tracked) -> None:
     console.print(table)
     console.print(
         f"each of {groups.groups:,} tracked groups: {groups.dispatcher_bytes:.0f} bytes in the dispatcher, "
-        f"{groups.redis_bytes:.0f} in Redis"
+        f"{groups.redis_bytes:.0f} in Redis; in {BUCKETS:,} buckets all of them take "
+        f"{groups.buckets_mb:.1f} MB more than before"
     )
 
 
@@ -272,34 +289,23 @@ def exceeded(rows: list[Waiting], groups: Tracked) -> list[str]:
     ]
     if groups.groups >= GROUPS_JUDGED_MIN and groups.dispatcher_bytes > GROUP_BYTES_MAX:
         found.append(f"{groups.dispatcher_bytes:.0f} bytes for a tracked group: more than {GROUP_BYTES_MAX}")
+    if groups.groups >= GROUPS_JUDGED_MIN and groups.buckets_mb > BUCKETS_MB_MAX:
+        found.append(
+            f"{groups.buckets_mb:.0f} MB for {groups.groups:,} ids in {BUCKETS:,} buckets: "
+            f"more than {BUCKETS_MB_MAX}"
+        )
     return found
 
 
-def main() -> int:
+def main() -> NoReturn:
     options = arguments(sys.argv[1:])
-    console = Console()
+    console, command = Console(), Command("bench.memory")
     logging.getLogger("dispatcher.client").setLevel(logging.ERROR)  # the slow consumers end with work in hand
-    try:
-        with ExitStack() as running:
-            stage = Stage(running.enter_context(open_servers()))
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                rows, groups = runner.run(measure(stage, options, console))
-    except (DispatcherError, redis.RedisError) as error:
-        print(f"bench.memory: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    rows, groups = command.run(lambda stage: measure(stage, options, console))
     report(console, rows, groups)
-    if options.json:
-        document: dict[str, Any] = {
-            "machine": machine() | stage.versions, "waiting": [asdict(row) for row in rows],
-            "tracked": asdict(groups),
-        }  # fmt: skip
-        options.json.write_text(json.dumps(document, indent=2) + "\n")
-    for problem in (found := exceeded(rows, groups)):
-        print(f"bench.memory: {problem}", file=sys.stderr)
-    return 1 if found else 0
+    found = {"waiting": [asdict(row) for row in rows], "tracked": asdict(groups)}
+    command.end(options.json, found, exceeded(rows, groups))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -51,7 +51,8 @@ def test_the_command_measures_and_says_so(servers: Servers, tmp_path: Path) -> N
 
 def test_a_bound_that_is_exceeded_is_named() -> None:
     fine, fat = Waiting(10, 256, 1_000, 60, 70, 80, 5), Waiting(10, 1_024, 1_000, 60, 70, 301, 5)
-    assert exceeded([fine], Tracked(1_000_000, 400, 100)) == []
-    peak, group = exceeded([fine, fat], Tracked(1_000_000, 401, 100))
+    assert exceeded([fine], Tracked(1_000_000, 400, 100, 16)) == []
+    peak, group, buckets = exceeded([fine, fat], Tracked(1_000_000, 401, 100, 17))
     assert peak.startswith("301 MB with 10 messages of 1024 B")
     assert group.startswith("401 bytes for a tracked group")
+    assert buckets.startswith("17 MB for 1,000,000 ids in 1,024 buckets")
