@@ -31,7 +31,7 @@ from dispatcher.service.ack_window import AckWindow
 from dispatcher.service.channels import Channels
 from dispatcher.service.intake import Intake
 from dispatcher.service.tasks import Tasks
-from dispatcher.service.topology import NOT_FOUND, PRECONDITION_FAILED, declare_parking
+from dispatcher.service.topology import NOT_FOUND, PRECONDITION_FAILED, open_parking
 
 #: RabbitMQ answers a declare up to two seconds before the queue is on disk: one that was younger was seen to
 #: be gone after a kill -9, with everything in it that had been confirmed.
@@ -122,9 +122,9 @@ class ParkingFeeds:
 
     async def _open(self, queue: int) -> None:
         name = self._names[queue - FIRST_PARKING_QUEUE]
-        channel = await self._link.open_channel()
+        channel, was_there = await open_parking(self._link, self._lane, name)
         self._channels.parking.add(channel)
-        if not await declare_parking(self._link, channel, self._lane, name):
+        if not was_there:
             await asyncio.sleep(DEFINED_S)
         self._feeds[queue] = ParkingFeed(self._link, name, channel)
         self._report(ParkingQueueOpened(queue))

@@ -20,6 +20,9 @@ _CLASSIC: Final[dict[str, Any]] = {"x-queue-type": "classic"}
 #: What is too old goes a segment at a time, and never the last one: RabbitMQ's own 500 MB would keep a slow
 #: lane's messages for years.
 _SEGMENT_BYTES: Final = 50_000_000
+#: RabbitMQ before 3.12 keeps the messages of a classic queue in its memory, as long as there is room: over a
+#: gigabyte for a million parked ones. Later versions know the argument and do what it says with every queue.
+_PARKING: Final[dict[str, Any]] = {**_CLASSIC, "x-queue-mode": "lazy"}
 _HEARTBEAT: Final[dict[str, Any]] = {**_CLASSIC, "x-message-ttl": 15_000, "x-max-length": 10_000}
 
 
@@ -102,13 +105,24 @@ def parking_queues(names: LaneNames, count: int) -> tuple[str, ...]:
     return tuple(f"{names.exchange}.park.{number}" for number in range(1, count + 1))
 
 
-async def declare_parking(link: Link, channel: int, names: LaneNames, queue: str) -> bool:
-    """Declare one parking queue; whether something is in it, so that it was there before. Raises
-    ChannelRefused."""
-    count = await _declare(link, channel, queue, _CLASSIC)
+async def open_parking(link: Link, names: LaneNames, queue: str) -> tuple[int, bool]:
+    """A channel of its own for a parking queue, which is declared unless it exists.
+
+    Also returned is whether something is in it, so that it was there before. One that exists stays as it is:
+    a policy, or an earlier version, may have made it otherwise. Raises ChannelRefused.
+    """
+    channel = await link.open_channel()
+    try:
+        count = await _declare(link, channel, queue, _PARKING)
+    except ChannelRefused as refused:
+        if refused.code != PRECONDITION_FAILED:
+            raise
+        channel = await link.open_channel()
+        declared = await link.call(channel, QueueDeclare(queue=queue, passive=True))
+        count = int(declared.message_count)
     bind = commands.Queue.Bind(queue=queue, exchange=names.exchange, routing_key=queue)
     await link.call(channel, bind)
-    return count > 0
+    return channel, count > 0
 
 
 async def prepare_inbound(link: Link, lane: LaneSettings) -> None:

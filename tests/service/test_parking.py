@@ -54,7 +54,10 @@ async def has_no_parking_queue(client: Client, bench: Bench) -> None:
 async def a_parked_group(bench: Bench) -> tuple[Client, ProtocolConsumer, ProtocolConsumer]:
     """Group a belongs to a consumer that is stuck with its first message; the rest of it is parked."""
     await bench.run(orders=lane(look_ahead=LOOK_AHEAD))
-    client = await bench.client()
+    return await park_a_group(bench, await bench.client())
+
+
+async def park_a_group(bench: Bench, client: Client) -> tuple[Client, ProtocolConsumer, ProtocolConsumer]:
     stuck = await bench.joined("stuck", prefetch=1, hold=True)
     client.send("in", b"0", "a")
     await stuck.has(1)
@@ -94,10 +97,10 @@ async def test_why_list_show_and_status_say_what_is_parked_and_where(bench: Benc
     why = await bench.ask("groups.why", group="a")
     assert why["verdict"] == "Its owner stuck has 1 unsettled messages, its whole prefetch."
     assert why["behind"] == BACKLOG - 1
-    assert why["details"] == [
+    assert why["details"][0] == (
         f"parked: {BACKLOG - 1} of its messages are in {queue}, those in flight included; "
         "what arrives of it goes there too"
-    ]
+    )
     listed = await bench.ask("groups.list")
     assert [(row["group"], row["held"], row["in_flight"], row["parked"]) for row in listed["groups"]] == [
         ("a", 0, 1, BACKLOG - 1)
@@ -144,6 +147,33 @@ async def test_what_waits_for_longer_than_park_after_is_parked(bench: Bench) -> 
     consumer = await bench.joined("c1")
     await consumer.has(6)
     assert numbers(consumer, "a") == [0, 1, 2]
+    await has_no_parking_queue(client, bench)
+
+
+def arguments_of(bench: Bench, queue: str) -> dict[str, object]:
+    """A queue's arguments, as the management API tells them."""
+    found = bench.vhost.management(f"queues/{bench.vhost.name}/{queue}")["arguments"]
+    assert isinstance(found, dict)
+    return found
+
+
+async def test_a_parking_queue_does_not_fill_rabbitmqs_memory(bench: Bench) -> None:
+    await a_parked_group(bench)
+    assert arguments_of(bench, first_of(bench)) == {"x-queue-type": "classic", "x-queue-mode": "lazy"}
+
+
+async def test_a_parking_queue_that_was_declared_otherwise_is_used_as_it_is(bench: Bench) -> None:
+    """By an earlier version, say; with what it may hold."""
+    client = await bench.client()
+    channel = await client.link.open_channel()
+    plain = {"x-queue-type": "classic"}
+    await client.link.call(channel, QueueDeclare(queue=first_of(bench), durable=True, arguments=plain))
+    await bench.run(orders=lane(look_ahead=LOOK_AHEAD))
+    _, stuck, _ = await park_a_group(bench, client)
+    assert arguments_of(bench, first_of(bench)) == plain
+    stuck.release()
+    await stuck.has(BACKLOG)
+    assert numbers(stuck, "a") == list(range(BACKLOG))
     await has_no_parking_queue(client, bench)
 
 
