@@ -289,3 +289,5 @@ class Snapshot:
     flags: dict[bytes, dict[str, Any]] = field(default_factory=dict)
     sequences: dict[bytes, int] = field(default_factory=dict)
     parking_found: tuple[int, ...] = ()  # parking queues that exist; looked for only when not complete
+    #: The journal's commits: the number of each, and how many of `records` are its.
+    commits: list[tuple[int, int]] = field(default_factory=list)

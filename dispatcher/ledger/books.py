@@ -16,8 +16,9 @@ from dispatcher.ledger.retention import Retention
 from dispatcher.ledger.rows import columns
 from dispatcher.ledger.schema import ENDED, NO_ROOM
 from dispatcher.ledger.store import FAILURES, Store, first_line
+from dispatcher.ledger.telling_again import TellingAgain
 from dispatcher.ledger.tracker import Tracker
-from dispatcher.ledger.wire import Decoder
+from dispatcher.ledger.wire import Decoder, decode_journal
 from dispatcher.settings_parts import LedgerSettings
 
 #: Records are made into columns so many at a time.
@@ -39,17 +40,20 @@ class Book:
         self.is_over = False
         self.noted = 0
         self.until_us = beginning.time_us  # of the last note
+        self.last_commit = 0  # all up to that one are told of
+        self._former = beginning.lane, beginning.former_epoch
+        self._again: TellingAgain | None = None
         self._decoder = decoder
-        self._tracker = Tracker(beginning)
+        self._store, self._tracker = store, Tracker(beginning)
         self.file = FileWriter(
             store, lane=beginning.lane, writer=beginning.writer, lane_epoch=beginning.lane_epoch
         )
 
-    def begin_again(self, store: Store, beginning: Beginning, again: Again) -> None:
+    def begin_again(self, beginning: Beginning, again: Again) -> None:
         """The process that wrote before is gone, with all that it had in no file."""
         ordinal, since_us, self.until_us, count = again
         with contextlib.suppress(*FAILURES):  # else the dispatcher knows nearly as much
-            ordinal = max(ordinal, store.last_ordinal(beginning.writer))
+            ordinal = max(ordinal, self._store.last_ordinal(beginning.writer))
         if ordinal:
             self._tracker.rows.clear()  # its start is there
             self.file.leave_out(ordinal, count)
@@ -63,8 +67,11 @@ class Book:
             case "arrived":
                 tracker.arrived(arguments[0], decoder.arrivals(*arguments))
             case "decided":
-                former_us, decided_us, committed_us, effects = arguments
+                former_us, decided_us, committed_us, effects, commit = arguments
                 tracker.decided(former_us, decided_us, committed_us, decoder.effects(effects))
+                self.last_commit = commit or self.last_commit
+            case "journal":
+                self._read_journal(*arguments[1:])
             case "confirmed":
                 tracker.confirmed(*arguments)
             case "sampled":
@@ -76,6 +83,7 @@ class Book:
                 since_us, until_us, count, known = arguments
                 tracker.lost(since_us, until_us, count, decoder.in_hand(known), NO_ROOM)
             case "end":
+                self.tell_again(arguments[0])
                 self.gather(arguments[0])
                 tracker.end(*arguments)
                 self.is_over = True
@@ -99,6 +107,26 @@ class Book:
             for message in closed:
                 tracker.closed(now_us, message)
 
+    def _read_journal(
+        self, commits: list[tuple[int, Any]], is_whole: bool, incarnations: dict[int, tuple[str, str]]
+    ) -> None:
+        if self._again is None:
+            self._again = TellingAgain(self._tracker.names, incarnations)
+        for number, records in commits:
+            self._again.read(number, decode_journal(records))
+        self._again.is_whole = is_whole
+
+    def tell_again(self, now_us: int) -> None:
+        """Once: what the former leader's files don't have, where there are any. They are looked for with the
+        first file, for one that was just killed is still being written of."""
+        again, (lane, epoch) = self._again, self._former
+        if again is None or not again.is_whole or epoch is None:
+            return
+        self._again = None
+        with contextlib.suppress(*FAILURES):
+            if (former := self._store.last_of(lane, epoch)) is not None:
+                self._tracker.rows += again.rows(now_us, former)
+
     def add_open(self) -> None:
         """What is not over gets its records."""
         self._tracker.rows += self._tracker.open_rows()
@@ -121,7 +149,7 @@ class Books:
             beginning = Beginning(*known)._replace(consumers=decoder.in_hand(in_hand))
             book = self._books[number] = Book(beginning, self._store, decoder)
             if again is not None:
-                book.begin_again(self._store, beginning, again)
+                book.begin_again(beginning, again)
                 book.noted = noted
             return
         if number not in self._books:
@@ -158,12 +186,14 @@ class Books:
     def _close(self, number: int) -> None:
         """Write the file with all that is known by now."""
         book = self._books[number]
+        if not book.is_over:
+            book.tell_again(now_us())
         book.gather(now_us())
         book.add_open()
         book.gather(now_us())
         count = book.file.rows
         try:
-            self._retention.added(book.file.close())
+            self._retention.added(book.file.close(book.last_commit))
         except FAILURES as problem:
             self._report((book.lane, 0, count, first_line(problem), None))
         else:

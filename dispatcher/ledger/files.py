@@ -55,8 +55,9 @@ class FileWriter:
         self._next += len(batch)
         self.rows += len(batch)
 
-    def close(self) -> int:
-        """Write what has been gathered; returns its size in bytes. Raises one of the store's FAILURES."""
+    def close(self, last_commit: int = 0) -> int:
+        """Write what has been gathered; returns its size in bytes. Raises one of the store's FAILURES.
+        `last_commit`: all of the lane's commits up to that one are told of by then; 0: not known."""
         if self.begun_us is None:
             return 0
         batches, rows, begun_us = self._batches, self.rows, self.begun_us
@@ -65,7 +66,7 @@ class FileWriter:
         schema = arrow_schema({
             "schema_version": str(SCHEMA_VERSION), "lane": self._lane, "writer": self._writer,
             "lane_epoch": str(self._lane_epoch), "first_ordinal": str(first),
-            "last_ordinal": str(self._next - 1),
+            "last_ordinal": str(self._next - 1), "last_commit": str(last_commit),
         })  # fmt: skip
         try:
             table = pa.Table.from_batches(batches).replace_schema_metadata(schema.metadata)

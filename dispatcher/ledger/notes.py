@@ -11,7 +11,7 @@ import marshal
 import uuid
 from collections import deque
 from collections.abc import Callable
-from itertools import count
+from itertools import count, islice
 from typing import Any, Final, NamedTuple
 
 from dispatcher.core.effects import Effects, Snapshot
@@ -23,6 +23,8 @@ from dispatcher.ledger.beginning import Beginning, former_epoch, in_hand, option
 from dispatcher.ledger.frames import VERSION
 from dispatcher.ledger.recorder import Recorder
 
+#: Of a journal so many records are told with a step: some ms.
+JOURNAL_PER_STEP: Final = 2_000
 #: How often the inbound queues' backlogs are recorded while the lane does anything.
 SAMPLE_US: Final = 1_000_000
 
@@ -83,6 +85,29 @@ class Notes:
         self._closed = False
 
 
+class JournalReading:
+    """A journal, part by part."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._commits, self._records = iter(snapshot.commits), iter(snapshot.records)
+        self._left = len(snapshot.commits)
+        #: Consumer and uuid, by number.
+        self.incarnations = {n: (row.consumer, row.uuid) for n, row in snapshot.incarnations.items()}
+
+    @property
+    def is_read(self) -> bool:
+        return not self._left
+
+    def next(self, records_max: int) -> list[tuple[int, list[Any]]]:
+        """Commits with so many records or more, as `wire` has them."""
+        part, size = [], 0
+        while size < records_max and (commit := next(self._commits, None)) is not None:
+            number, length = commit
+            part.append((number, wire.encode_journal(islice(self._records, length))))
+            size, self._left = size + length, self._left - 1
+        return part
+
+
 class Bookkeeper(Recorder):
     """Writes the notes of one leadership. Belongs to the event loop."""
 
@@ -113,6 +138,7 @@ class Bookkeeper(Recorder):
         self._sample_due_us = 0
         self._dropped = 0
         self._dropped_since_us = 0
+        self._journal: JournalReading | None = None  # of the leadership before; None: all is told
 
     def began(self, lane: Lane, snapshot: Snapshot) -> None:
         self._lane, state = lane, lane.state
@@ -124,6 +150,8 @@ class Bookkeeper(Recorder):
         )  # fmt: skip
         self._process = self._notes.process
         self._notes.add(self._book, "begin", (tuple(beginning), self._known(), None), 0)
+        if snapshot.complete and snapshot.commits and not options.handover:
+            self._journal = JournalReading(snapshot)
 
     def changed(self, options: LaneOptions) -> None:
         self._add("changed", (self.now_us(), options_shown(options)), 1)
@@ -136,16 +164,32 @@ class Bookkeeper(Recorder):
         if new:
             self._add("arrived", (now_us, wire.encode_arrivals(new)), len(new))
 
-    def decided(self, effects: Effects, decided_at_us: int) -> None:
+    def decided(self, effects: Effects, decided_at_us: int, commit: int = 0) -> None:
         former_us, self._former_us = self._former_us, decided_at_us
         now_us = self.now_us()
         if self._returned:
             self._note_returned()
         if effects.records or effects.actions or effects.owners or effects.incarnations:
             count = len(effects.records)
-            self._add("decided", (former_us, decided_at_us, now_us, wire.encode_effects(effects)), count)
+            encoded = wire.encode_effects(effects)
+            self._add("decided", (former_us, decided_at_us, now_us, encoded, commit), count)
         if now_us >= self._sample_due_us:
             self._sample(now_us)
+        if self._journal is not None:
+            self._read_on(JOURNAL_PER_STEP)
+
+    def _read_on(self, records_max: int) -> None:
+        """Tell some more of the former leader's journal. It is told as a whole or counts for nothing."""
+        journal = self._journal
+        if journal is None or self._process != self._notes.process or not self._notes.has_room():
+            self._journal = None
+            return
+        self._go_on()
+        part = journal.next(records_max)
+        arguments = (self.now_us(), part, journal.is_read, journal.incarnations)
+        self._notes.add(self._book, "journal", arguments, self._noted)
+        if journal.is_read:
+            self._journal = None
 
     def _note_returned(self) -> None:
         """Of what came back, that which waits counts as received."""
@@ -161,6 +205,8 @@ class Bookkeeper(Recorder):
     def ended(self, reason: str | None) -> None:
         if self._lane is None or self._ended:
             return
+        while self._journal is not None:
+            self._read_on(JOURNAL_PER_STEP)
         self._go_on()
         self._notes.add(self._book, "end", (self.now_us(), reason), self._noted)
         self._ended = True

@@ -31,8 +31,8 @@ class Recorder:
     def arrived(self, messages: list[Message]) -> None:
         """Originals were read from an inbound queue."""
 
-    def decided(self, effects: Effects, decided_at_us: int) -> None:
-        """A step that was decided then is committed."""
+    def decided(self, effects: Effects, decided_at_us: int, commit: int = 0) -> None:
+        """A step that was decided then is committed, by the lane's commit of that number; 0: by none."""
 
     def confirmed(self, orders: list[Any]) -> None:
         """The broker has answered these publishes, copies among them."""

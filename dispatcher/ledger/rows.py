@@ -27,7 +27,7 @@ TYPES: Final = {
     Kind.TEXT: pa.string(),
     Kind.BYTES: pa.binary(),
 }
-_PLACES: Final = {column.name: place for place, column in enumerate(RECORD_COLUMNS)}
+PLACES: Final = {column.name: place for place, column in enumerate(RECORD_COLUMNS)}
 _EMPTY: Final = (None,) * len(RECORD_COLUMNS)
 
 
@@ -42,7 +42,7 @@ def row(time_us: int, event: str, **values: Any) -> Row:
     made: list[Any] = list(_EMPTY)
     made[0], made[1] = time_us, event
     for name, value in values.items():
-        made[_PLACES[name]] = value
+        made[PLACES[name]] = value
     return tuple(made)
 
 

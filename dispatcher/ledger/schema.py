@@ -101,6 +101,7 @@ class Event(StrEnum):
     GROUP_PARKED = "group_parked"
     SAMPLED = "sampled"
     RECORDS_DROPPED = "records_dropped"
+    TOLD_AGAIN = "told_again"
 
 
 #: Ends of a hand-over: records with everything that is known of it.

@@ -42,6 +42,14 @@ class StoredFile(NamedTuple):
     is_whole: bool  # else a dotted one, which a crash may have left
 
 
+class FormerFile(NamedTuple):
+    """How far the ledger of a leadership goes."""
+
+    writer: str
+    ordinal: int  # of its last record
+    commit: int  # the last one that it tells of
+
+
 class Store:
     """One ledger's place. Raises ConfigurationError for a URL that nothing can be made of; every other
     method raises one of FAILURES."""
@@ -115,6 +123,25 @@ class Store:
         with self._files.open_input_file(max(names, key=lambda path: path.rpartition("/")[2])) as file:
             metadata = pq.read_schema(file).metadata
         return int(metadata[f"{METADATA_PREFIX}last_ordinal".encode()])
+
+    def last_of(self, lane: str, lane_epoch: int) -> FormerFile | None:
+        """How far the files of that leadership go; None: it has none here, or two writers were it."""
+        folder = f"{self._base}/lane={quote(lane, safe='')}"
+        days = self._files.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+        for day in sorted((day.path for day in days), reverse=True):
+            listed = self._files.get_file_info(pafs.FileSelector(day, allow_not_found=True))
+            names = [file.base_name for file in listed if file.base_name.startswith(f"{lane_epoch}-")]
+            if not names:
+                continue
+            with self._files.open_input_file(f"{day}/{max(names)}") as file:
+                told = pq.read_schema(file).metadata
+            writer, ordinal, commit = (
+                told.get(f"{METADATA_PREFIX}{name}".encode(), b"0").decode()
+                for name in ("writer", "last_ordinal", "last_commit")
+            )
+            is_one = all(name.startswith(f"{writer}-") for name in names)
+            return FormerFile(writer, int(ordinal), int(commit)) if is_one and int(commit) else None
+        return None
 
     def delete(self, path: str) -> None:
         """Delete a file; another dispatcher may have done it before. An empty day's folder goes too."""

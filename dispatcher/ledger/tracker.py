@@ -23,9 +23,7 @@ from dispatcher.core.effects import (
     Vanished,
 )
 from dispatcher.core.model import Message, MessageState
-from dispatcher.core.operation import LEAVES_BY, PURGED_BY
 from dispatcher.core.parking_effects import GroupParked, Moved, ParkCopy
-from dispatcher.core.stops import REASON_DROPPED
 from dispatcher.ledger.beginning import Beginning, InHand
 from dispatcher.ledger.hand_overs import (
     CONFIRMED_US,
@@ -41,6 +39,7 @@ from dispatcher.ledger.handing_on import HandingOn
 from dispatcher.ledger.rows import Row, detail, row
 from dispatcher.ledger.schema import Event
 from dispatcher.ledger.steps import Place, Step
+from dispatcher.ledger.telling_again import what_left
 from dispatcher.ledger.waits import Waits
 
 #: Told of by records that say more.
@@ -237,13 +236,7 @@ class Tracker:
         if known is None:  # by a former leader, whose ledger has the rest
             known = Ended(*place, b"", None, 0, ""), None
         record, message = known
-        reason, event = record.reason, Event.DEAD_LETTERED
-        if reason.startswith(LEAVES_BY):
-            event, reason = Event.MOVED, reason.removeprefix(LEAVES_BY)
-        elif reason.startswith(PURGED_BY):
-            event, reason = Event.PURGED, reason.removeprefix(PURGED_BY)
-        elif reason == REASON_DROPPED:
-            event = Event.DROPPED
+        event, reason = what_left(record.reason)
         if message is not None:
             self.rows.append(self._about(time_us, event, message, reason=reason, calls=record.calls or None))
             return

@@ -9,6 +9,7 @@ may not know it.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from operator import attrgetter, itemgetter
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ from dispatcher.core.effects import (
     IncarnationRow,
     OpenEntry,
     OwnerRow,
+    Record,
+    Reset,
     SettledRange,
     Taken,
     Tell,
@@ -45,6 +48,11 @@ _FACTS: Final = attrgetter(
 _RARE_RECORDS: Final = (Ended, Buried, OpenEntry, Taken, Moved, GroupParked, Vanished)
 _KINDS: Final = {kind.__name__: kind for kind in _RARE_RECORDS}
 _NAMES: Final = {kind: name for name, kind in _KINDS.items()}
+#: What of a journal says anything of hand-overs.
+_JOURNAL: Final[dict[type, str]] = {
+    kind: kind.__name__ for kind in (Reset, OpenEntry, SettledRange, Ended, Buried, Vanished, Taken)
+}
+_OF_JOURNAL: Final = {name: kind for kind, name in _JOURNAL.items()}
 #: In the place of a record's name, for those that come by the thousand.
 _DISPATCHED, _SETTLED, _DISPATCHED_RARELY, _DISPATCHED_MANY = range(4)
 #: So many are encoded together: their parts in turn, by what is written in C.
@@ -108,6 +116,15 @@ def _encode_dispatches(copies: list[Any]) -> list[Any]:
     if len(copies) < _MANY or known:
         return [_encode_dispatch(copy) for copy in copies]
     return [(_DISPATCHED_MANY, list(map(_NUMBERS, copies)), list(map(_KEPT_FROM, messages)))]
+
+
+def encode_journal(records: Iterable[Record]) -> list[tuple[Any, ...]]:
+    """What a commit of the leadership before says of hand-overs."""
+    return [(_JOURNAL[type(record)], *record) for record in records if type(record) in _JOURNAL]
+
+
+def decode_journal(encoded: list[tuple[Any, ...]]) -> list[Any]:
+    return [_OF_JOURNAL[record[0]](*record[1:]) for record in encoded]
 
 
 def encode_confirmed(orders: list[Any]) -> list[tuple[int, int]]:

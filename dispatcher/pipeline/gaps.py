@@ -21,7 +21,7 @@ END_OF_TIME_US: Final = 253_370_764_800_000_000
 
 
 class GapKind(StrEnum):
-    """Why records are missing. The last two are boundaries."""
+    """Why records are missing. The last three are boundaries."""
 
     ORDINALS = "ordinals"  # a file was deleted, can't be read, or could not be written
     NO_END = "no_end"  # the leader was killed
@@ -29,11 +29,13 @@ class GapKind(StrEnum):
     NO_LEDGER = "no_ledger"  # another leadership came between, and has no records
     DROPPED = "dropped"  # the dispatcher dropped records: no room
     CLOCK = "clock"  # the leader's clock went back
+    TOLD_AGAIN = "told_again"  # the leader was killed, and the next one had its journal
     BEGINS = "begins"  # the first that the ledger has
     GOES_ON = "goes_on"  # the last that it has: not ended so far, or killed
 
 
-BOUNDARIES: Final = frozenset({GapKind.BEGINS, GapKind.GOES_ON})
+#: Nothing of what the ledger reaches over is missing here.
+BOUNDARIES: Final = frozenset({GapKind.TOLD_AGAIN, GapKind.BEGINS, GapKind.GOES_ON})
 
 
 class Gap(NamedTuple):
@@ -77,7 +79,7 @@ def find_gaps(
             found += _beginning(leadership, former)
             found += _ordinals(leadership, missing_times)
             found += _dropped(leadership)
-            found += _ending(leadership, place == len(turns) - 1, unreadable, window)
+            found += _ending(leadership, turns[place + 1 :], unreadable, window)
     return found
 
 
@@ -114,7 +116,7 @@ def _between(leadership: Leadership, former: Leadership | None, window: Window) 
     if not isinstance(before, int):
         text = "Redis did not know who led before: another leadership may be missing"
         yield _gap(leadership, GapKind.NO_LEDGER, since, until, text)
-    elif before != former.lane_epoch and not before <= former.epoch_max:
+    elif not leadership.follows(former):
         text = f"the leadership before had lane epoch {before}, and has no records"
         yield _gap(leadership, GapKind.NO_LEDGER, since, until, text)
     elif former.lane_epoch == leadership.lane_epoch:
@@ -158,7 +160,9 @@ def _dropped(leadership: Leadership) -> Iterator[Gap]:
         )  # fmt: skip
 
 
-def _ending(leadership: Leadership, is_last: bool, bad: list[BadFile], window: Window) -> Iterator[Gap]:
+def _ending(
+    leadership: Leadership, later: list[Leadership], bad: list[BadFile], window: Window
+) -> Iterator[Gap]:
     if leadership.ended is not None:
         return
     since = (leadership.turn, leadership.last_us or 0)
@@ -168,13 +172,16 @@ def _ending(leadership: Leadership, is_last: bool, bad: list[BadFile], window: W
         first = min(each.first or 0 for each in lost)
         text = f"records from {first:,} on are missing: their files can't be read"
         yield _gap(leadership, GapKind.ORDINALS, since, (leadership.turn, END_OF_TIME_US), text, first)
-    if is_last:
+    if not later:
         if window.until_us is None:
             text = f"the ledger ends at {_shown(leadership.last_us or 0)}; the lane goes on, or was killed"
             yield _gap(leadership, GapKind.GOES_ON, since, (leadership.turn, END_OF_TIME_US), text)
     elif not lost:
-        text = f"the leader was killed: what it did after {_shown(leadership.last_us or 0)} is missing"
-        yield _gap(leadership, GapKind.NO_END, since, (leadership.turn, END_OF_TIME_US), text)
+        is_told = later[0].tells_again(leadership)
+        kind = GapKind.TOLD_AGAIN if is_told else GapKind.NO_END
+        text = f"the leader was killed: what it did after {_shown(leadership.last_us or 0)} is "
+        text += "told by the next one, from Redis, without its times" if is_told else "missing"
+        yield _gap(leadership, kind, since, (leadership.turn, END_OF_TIME_US), text)
 
 
 def _gap(

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from dispatcher.ledger.schema import HAND_OVER_ENDS, Event
-from dispatcher.pipeline.gaps import END_OF_TIME_US, Gap, GapKind
+from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, GapKind
 from dispatcher.pipeline.leaderships import Leadership
 
 #: What names a hand-over.
@@ -33,6 +33,8 @@ _KNOWN_AT_BEGINNING: Final = (
     "wait_cause", "type",
 )  # fmt: skip
 _CARRIED: Final = ("turn", "writer", "ordinal", "calls", "reason")
+#: Of a record that a later leader made from the journal: the commits that began and ended the hand-over.
+_COMMITS: Final = ("since_commit", "until_commit")
 
 
 def instant(turn: Column, time: Column) -> Column:
@@ -52,21 +54,40 @@ def hand_overs(
     `outcome` is the event that ended it, or `open`. `began` is an instant by which its consumer had it;
     `ended` is one until which it surely did: the end, or without one what the ledger still proves.
     """
-    of_hand_overs = records.where(F.col("seq").isNotNull() & F.col("incarnation").isNotNull())
+    of_hand_overs = _with_commits(records)
     if told is not None:
         of_hand_overs = of_hand_overs.join(told, [*KEY], "left_anti")
     ends = of_hand_overs.where(F.col("event").isin(ENDS))
-    if len(leaderships) > len({each.lane for each in leaderships}):
-        ends = _first_ends(ends)
     opens = of_hand_overs.where(F.col("event") == Event.DISPATCHED).select(
-        *KEY, *_CARRIED, *_KNOWN_AT_BEGINNING
+        *KEY, *_CARRIED, *_KNOWN_AT_BEGINNING, *_COMMITS
     )
+    if len(leaderships) > len({each.lane for each in leaderships}):
+        ends, opens = _first_ends(ends), _first_told(opens)
     is_whole = F.col("dispatched_at").isNotNull()
-    at_once = _shape(ends.where(is_whole), F.col("turn"), F.col("dispatched_at"))
+    at_once = _shape(ends.where(is_whole), F.col("turn"), F.col("dispatched_at"), F.col("time"))
     partial = _completed(spark, ends.where(~is_whole), opens, gaps)
     unended = _unended(spark, opens.join(ends.select(*KEY), [*KEY], "left_anti"), gaps)
     found = at_once.unionByName(partial).unionByName(unended)
     return _handed_over(found, records, hand_over_lanes(leaderships))
+
+
+def _with_commits(records: DataFrame) -> DataFrame:
+    """Records of hand-overs. What the journal told a later leader happened between that one's turn and the
+    turn of the one before, in the order of commits."""
+    found = records.where(F.col("seq").isNotNull() & F.col("incarnation").isNotNull())
+    is_told_again = F.col("dispatched_at").isNull() & F.col("detail").isNotNull()
+    commits = F.from_json("detail", "struct<commits: array<bigint>>")["commits"]
+    return found.withColumns({
+        **{name: F.when(is_told_again, F.get(commits, place)) for place, name in enumerate(_COMMITS)},
+        "turn": F.col("turn") - F.coalesce(is_told_again, F.lit(False)).cast("bigint"),
+    })  # fmt: skip
+
+
+def _first_told(opens: DataFrame) -> DataFrame:
+    """Each beginning once: the former leader has told it, and a later one told it again from the journal."""
+    names = [name for name in opens.columns if name not in KEY]
+    first = F.min_by(F.struct(*names), F.struct("turn", "ordinal"))
+    return opens.groupBy(*KEY).agg(first.alias("first")).select(*KEY, "first.*")
 
 
 def hand_over_lanes(leaderships: Iterable[Leadership]) -> list[str]:
@@ -114,7 +135,7 @@ def whole(records: DataFrame, *kept: str) -> DataFrame:
         F.col("seq").isNotNull() & F.col("incarnation").isNotNull() & F.col("event").isin(ENDS)
     )
     is_whole = F.col("dispatched_at").isNotNull()
-    found = _shape(ends.where(is_whole), F.col("turn"), F.col("dispatched_at"), *kept)
+    found = _shape(ends.where(is_whole), F.col("turn"), F.col("dispatched_at"), F.col("time"), *kept)
     return _handed_over(found, records, [])
 
 
@@ -149,11 +170,11 @@ def _first_ends(ends: DataFrame) -> DataFrame:
     return single.drop("from_seq").unionByName(again.drop("from_seq", "nth"))
 
 
-def _shape(found: DataFrame, began_turn: Column, began_at: Column, *kept: str) -> DataFrame:
+def _shape(found: DataFrame, began_turn: Column, began_at: Column, ended_at: Column, *kept: str) -> DataFrame:
     return found.select(
         *kept, *KEY, *_CARRIED, *_KNOWN_AT_BEGINNING, F.col("event").alias("outcome"),
         F.col("time").alias("ended_at"), began_turn.alias("began_turn"),
-        instant(began_turn, began_at).alias("began"), instant(F.col("turn"), F.col("time")).alias("ended"),
+        instant(began_turn, began_at).alias("began"), instant(F.col("turn"), ended_at).alias("ended"),
     )  # fmt: skip
 
 
@@ -162,12 +183,14 @@ def _completed(spark: SparkSession, ends: DataFrame, opens: DataFrame, gaps: lis
     begun = opens.select(
         *KEY,
         F.col("turn").alias("open_turn"),
+        F.col("since_commit").alias("open_since_commit"),
         *(F.col(name).alias(f"open_{name}") for name in _KNOWN_AT_BEGINNING),
     )
     numbers = ("group_seq", "epoch")  # both or none: they may have been given anew
     both = ends.join(begun, [*KEY], "left")
     filled = both.select(
-        *KEY, *_CARRIED, "event", "time", "open_turn",
+        *KEY, *_CARRIED, "event", "time", "open_turn", "until_commit",
+        F.coalesce("since_commit", "open_since_commit").alias("since_commit"),
         *(F.coalesce(F.col(name), F.col(f"open_{name}")).alias(name)
           for name in _KNOWN_AT_BEGINNING if name not in numbers),
         *(F.when(F.col("epoch").isNull(), F.col(f"open_{name}")).otherwise(F.col(name)).alias(name)
@@ -191,18 +214,23 @@ def _completed(spark: SparkSession, ends: DataFrame, opens: DataFrame, gaps: lis
     began_turn = F.coalesce(F.col("open_turn"), F.col("turn"))
     # It was in its consumer's hands when its leader began, or when records were made again.
     start = F.timestamp_micros(F.lit(0))
-    began_at = F.coalesce(F.col("dispatched_at"), F.col("known_again"), start)
-    return _shape(filled, began_turn, began_at)
+    began_at = F.coalesce(F.col("dispatched_at"), _by_commit("since_commit"), F.col("known_again"), start)
+    return _shape(filled, began_turn, began_at, F.coalesce(_by_commit("until_commit"), F.col("time")))
+
+
+def _by_commit(name: str) -> Column:
+    """A step has one time, and so has a commit: its number."""
+    return F.timestamp_micros(name)
 
 
 def _unended(spark: SparkSession, opens: DataFrame, gaps: list[Gap]) -> DataFrame:
     """What has no end: it lasts until its leadership is over, or until what may hide its end."""
     once = opens.dropDuplicates([*KEY])
-    began = instant(F.col("turn"), F.col("dispatched_at"))
+    began = instant(F.col("turn"), F.coalesce(F.col("dispatched_at"), _by_commit("since_commit")))
     end = F.timestamp_micros(F.lit(END_OF_TIME_US))
     # A later leader would have told its end, if it had known of it.
     until = instant(F.col("turn"), end)
-    hiding = [gap for gap in gaps if gap.kind not in (GapKind.BEGINS, GapKind.GOES_ON)]
+    hiding = [gap for gap in gaps if gap.kind not in BOUNDARIES]
     if hiding:
         ends = gap_spans(spark, hiding)
         conditions = (F.col("lane") == F.col("gap_lane")) & (F.col("until") > F.col("began"))

@@ -17,6 +17,7 @@ from dispatcher.pipeline.ledger_files import Found, LedgerFile
 #: Records of leaderships: few, and needed as a whole.
 LEADERSHIP_EVENTS: Final = (
     Event.LANE_STARTED, Event.LANE_CHANGED, Event.LANE_ENDED, Event.RECORDS_DROPPED,
+    Event.TOLD_AGAIN,
 )  # fmt: skip
 GROUPS_MOVING: Final = "groups_moving"
 #: Epochs and numbers of a leadership begin with its lane epoch × 2^20 (docs/ledger.md).
@@ -64,6 +65,20 @@ class Leadership(NamedTuple):
     @property
     def options(self) -> dict[str, Any]:
         return self.started.detail if self.started is not None else {}
+
+    def follows(self, former: Leadership) -> bool:
+        """Whether that was the one before, as far as Redis knew when this one began."""
+        before = self.options.get("former_epoch")
+        return isinstance(before, int) and (before == former.lane_epoch or before <= former.epoch_max)
+
+    def tells_again(self, former: Leadership) -> bool:
+        """Whether all that the former one's files don't have was told by this one, from the journal."""
+        told = [each.detail for each in self.facts if each.event == Event.TOLD_AGAIN]
+        return bool(former.ranges) and any(
+            each.get("writer") == former.writer and each.get("missing") == 0
+            and isinstance(each.get("ordinal"), int) and each["ordinal"] <= former.ranges[-1][1]
+            for each in told
+        )  # fmt: skip
 
 
 def fact(row: Any) -> Fact:

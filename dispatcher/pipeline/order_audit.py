@@ -167,7 +167,11 @@ def _not_permitted(spark: SparkSession, overlaps: DataFrame, leaderships: Iterab
         for each in leaderships for fact in each.facts
         if fact.event == GROUPS_MOVING and fact.detail.get("pause") == "none"
     ]  # fmt: skip
-    loose = [(each.lane, each.turn) for each in leaderships if each.options.get("rebalance_pause") == "none"]
+    # What was told again of a leadership that was killed happened in the turn behind it.
+    loose = [
+        (each.lane, turn) for each in leaderships if each.options.get("rebalance_pause") == "none"
+        for turn in (each.turn, _next_turn(each, leaderships) - 1)
+    ]  # fmt: skip
     if loose:
         table = pa.table({
             "lane": [lane for lane, _ in loose],
@@ -191,6 +195,13 @@ def _not_permitted(spark: SparkSession, overlaps: DataFrame, leaderships: Iterab
         )  # fmt: skip
         overlaps = overlaps.join(F.broadcast(moved), between, "left_anti")
     return overlaps
+
+
+def _next_turn(leadership: Leadership, leaderships: Iterable[Leadership]) -> int:
+    later = [
+        each.turn for each in leaderships if each.lane == leadership.lane and each.turn > leadership.turn
+    ]
+    return min(later, default=leadership.turn + 2)
 
 
 def unknowns(

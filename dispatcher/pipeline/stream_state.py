@@ -23,7 +23,7 @@ _BAD_MAX: Final = 10_000
 #: Incarnations that may settle once more for a later leader: those of the last weeks, at a life a minute.
 _ENDED_MAX: Final = 100_000
 #: Facts that say more than the last of their kind.
-_LASTING: Final = (Event.LANE_STARTED, Event.LANE_ENDED)
+_LASTING: Final = (Event.LANE_STARTED, Event.LANE_ENDED, Event.TOLD_AGAIN)
 
 
 class Span(NamedTuple):

@@ -7,7 +7,7 @@ by its position in today's configuration. Nothing is lost when queues are added,
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from dispatcher.core.effects import (
@@ -58,42 +58,43 @@ class InboundTable:
         self._to_configured = {number_of[name]: position for position, name in positions}
         self._to_configured[UNKNOWN_STORED] = UNKNOWN_INBOUND
 
-    def translate(self, records: list[Record], origin: str) -> list[Record]:
-        """Records as decoded, with the configured positions in place of the stored numbers.
+    def translate(self, commits: Iterable[list[Record]], origin: str) -> Iterator[list[Record]]:
+        """Each commit's records as decoded, with the configured positions in place of the stored numbers.
 
         What belongs to a queue that is no longer configured is left out when it is settled. Raises
-        ConfigurationError, beginning with `origin`, that names such queues with anything open.
+        ConfigurationError, beginning with `origin`, that names such queues with anything open: at the end.
         """
         unconfigured = _Unconfigured()
-        translated: list[Record] = []
-        for record in records:
-            if isinstance(record, _PLACED):
-                self._check_known(record.inbound, origin)
-                position = self._to_configured.get(record.inbound)
-                if position is None:
-                    unconfigured.follow(record)
-                elif isinstance(record, Moving):
-                    target = self._parking_position(record.target, origin)
-                    translated.append(record._replace(inbound=position, target=target))
+        for records in commits:
+            translated: list[Record] = []
+            for record in records:
+                if isinstance(record, _PLACED):
+                    self._check_known(record.inbound, origin)
+                    position = self._to_configured.get(record.inbound)
+                    if position is None:
+                        unconfigured.follow(record)
+                    elif isinstance(record, Moving):
+                        target = self._parking_position(record.target, origin)
+                        translated.append(record._replace(inbound=position, target=target))
+                    else:
+                        same = position == record.inbound
+                        translated.append(record if same else record._replace(inbound=position))
+                elif isinstance(record, _PARKED):
+                    queue = self._parking_position(record.queue, origin)
+                    translated.append(record._replace(queue=queue))
+                elif isinstance(record, SettledRange):
+                    translated.extend(unconfigured.settle(record))
                 else:
-                    same = position == record.inbound
-                    translated.append(record if same else record._replace(inbound=position))
-            elif isinstance(record, _PARKED):
-                queue = self._parking_position(record.queue, origin)
-                translated.append(record._replace(queue=queue))
-            elif isinstance(record, SettledRange):
-                translated.extend(unconfigured.settle(record))
-            else:
-                if isinstance(record, Reset):
-                    unconfigured = _Unconfigured()
-                translated.append(record)
+                    if isinstance(record, Reset):
+                        unconfigured = _Unconfigured()
+                    translated.append(record)
+            yield translated
         if numbers := unconfigured.queues_with_open_entries():
             names = ", ".join(repr(self.stored_names[number]) for number in sorted(numbers))
             raise ConfigurationError(
                 f"{origin}: has unfinished messages of {names}, which the lane no longer lists; "
                 "put it back under inbound until the lane has finished them"
             )
-        return translated
 
     def _parking_position(self, number: int, origin: str) -> int:
         self._check_known(number, origin)

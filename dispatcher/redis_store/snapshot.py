@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from dispatcher.core.effects import Record, Snapshot
@@ -66,7 +67,9 @@ async def read_snapshot(connection: RedisConnection, keys: LaneKeys, leadership:
     Nothing changes meanwhile: every writer before was fenced, and the leader does not write yet. Raises
     ConfigurationError (formats, queues that are no longer configured), StoreUnavailable.
     """
-    records = await _read_journal(connection, keys)
+    journal = await _read_journal(connection, keys)
+    origin = f"redis.url: the journal {keys.journal}"
+    commits = list(leadership.inbounds.translate((records for _, records in journal), origin))
     owners = await _read_table(connection, keys.owners)
     incarnations = await _read_table(connection, keys.incarnations)
     results = await _read_table(connection, keys.commands)
@@ -78,7 +81,8 @@ async def read_snapshot(connection: RedisConnection, keys: LaneKeys, leadership:
         lane_epoch=leadership.epoch,
         complete=leadership.complete,
         broker_restarted=False,
-        records=leadership.inbounds.translate(records, f"redis.url: the journal {keys.journal}"),
+        records=list(chain.from_iterable(commits)),
+        commits=_numbers(journal, commits),
         owners={group: tables.read_owner(row, _row(keys.owners, group)) for group, row in owners.items()},
         incarnations={
             tables.read_number(number, _row(keys.incarnations, number)): tables.read_incarnation(
@@ -97,8 +101,17 @@ async def read_snapshot(connection: RedisConnection, keys: LaneKeys, leadership:
     )
 
 
-async def _read_journal(connection: RedisConnection, keys: LaneKeys) -> list[Record]:
-    records: list[Record] = []
+def _numbers(journal: list[tuple[int, list[Record]]], commits: list[list[Record]]) -> list[tuple[int, int]]:
+    """Each commit's number, and how many records it has; nothing where some belong to no queue any more."""
+    both = list(zip(journal, commits, strict=True))
+    if any(len(records) != len(kept) for (_, records), kept in both):
+        return []
+    return [(number, len(kept)) for (number, _), kept in both]
+
+
+async def _read_journal(connection: RedisConnection, keys: LaneKeys) -> list[tuple[int, list[Record]]]:
+    """What each commit wrote, by its number."""
+    journal: list[tuple[int, list[Record]]] = []
     page = _ask_for_page(connection, keys, "-")
     try:
         while entries := await page:
@@ -106,10 +119,10 @@ async def _read_journal(connection: RedisConnection, keys: LaneKeys) -> list[Rec
             await asyncio.sleep(0)  # it is on its way while these are decoded
             for entry_id, fields in entries:
                 origin = f"redis.url: entry {entry_id.decode()} of the journal {keys.journal}"
-                records.extend(decode(fields[1], origin))
+                journal.append((int(entry_id.partition(b"-")[0]), decode(fields[1], origin)))
     finally:
         page.cancel()
-    return records
+    return journal
 
 
 def _ask_for_page(connection: RedisConnection, keys: LaneKeys, start: str) -> asyncio.Task[Any]:

@@ -105,6 +105,11 @@ class LaneStore:
         unanswered = len(self._chain.pending) if self._chain else 0
         return unanswered + (len(self._restoration.futures) if self._restoration else 0)
 
+    @property
+    def last_commit(self) -> int:
+        """The number of the commit that was ordered last; before a lead 0."""
+        return self._chain.last if self._chain else 0
+
     # --- orders ----------------------------------------------------------------------------------------
 
     async def lead(self, now_ms: int, inbounds: Sequence[str], parking: Sequence[str] = ()) -> Snapshot:

@@ -29,6 +29,7 @@ class Tick:
     effects: Effects
     read: Read
     decided_at_us: int
+    commit: int = 0  # its number; 0: it has none
     committed: bool = False
     finished: asyncio.Future[None] | None = None  # who waits for it
 
@@ -68,7 +69,9 @@ class Ticks:
         tick = Tick(effects, read, self._recorder.now_us())
         if effects.needs_commit():
             self._ticks.append(tick)
-            self._store.commit(effects).add_done_callback(partial(self._committed, tick))
+            future = self._store.commit(effects)
+            tick.commit = self._store.last_commit
+            future.add_done_callback(partial(self._committed, tick))
         elif self._ticks:
             tick.committed = True
             self._ticks.append(tick)
@@ -94,7 +97,7 @@ class Ticks:
         self._over = True
 
     def _finished(self, tick: Tick) -> None:
-        self._recorder.decided(tick.effects, tick.decided_at_us)
+        self._recorder.decided(tick.effects, tick.decided_at_us, tick.commit)
         self._finish(tick)
 
     def _committed(self, tick: Tick, future: asyncio.Future[None]) -> None:

@@ -62,6 +62,12 @@ class HandOver:
         """As a file says it that is closed before the end."""
         return row(self.dispatched, Event.DISPATCHED, **self.values(), **self.times())
 
+    def told_again(self, since: int | None, until: int | None, told_us: int) -> Row:
+        """As the next leader has it from the journal: between which commits it was handed over."""
+        values = self.values() | {"size": None, "cost": None, "type": None}
+        event = Event.DISPATCHED if until is None else self.outcome
+        return row(told_us, event, **values, detail=json.dumps({"commits": [since, until]}))
+
     def over(self, *, by_another_leader: bool = False) -> Row:
         """As it is told when it ends."""
         assert self.ended is not None
@@ -115,6 +121,19 @@ class Leader:
     def hand(self, *hands: HandOver) -> None:
         """Hand-overs that ended."""
         self.tell(*(hand.over() for hand in hands))
+
+    def tell_again(
+        self, former: Leader, *hands: tuple[HandOver, int | None, int | None], missing: int = 0
+    ) -> None:
+        """What that leader's files don't have."""
+        self.tell(*(hand.told_again(since, until, self.now_us) for hand, since, until in hands))
+        facts = {
+            "writer": former.writer,
+            "ordinal": former.files.last,
+            "commits": [21, 30],
+            "missing": missing,
+        }
+        self.tell(row(self.now_us, Event.TOLD_AGAIN, messages=len(hands), detail=json.dumps(facts)))
 
     def close(self, now_us: int | None = None) -> None:
         """Write a file; the next one is begun at `now_us`."""

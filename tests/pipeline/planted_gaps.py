@@ -41,6 +41,57 @@ def killed(folder: Path) -> Verdicts:
     return {"goes-on": "kept", "over": "unknown", "held": "unknown", "known": "unknown"}
 
 
+def told_again(folder: Path) -> Verdicts:
+    """Leader 7 was killed; leader 8 has read in the journal what happened until then."""
+    numbers, leader = Numbers(), Leader(folder, "told-again")
+    over, held, lost = [
+        numbers.number(HandOver(group, n, "i1", START_US + n * MS, START_US + 9 * MS))
+        for n, group in enumerate(("over", "held", "lost"), 1)
+    ]  # fmt: skip
+    leader.hand(over)
+    leader.tell(held.begun(), lost.begun())
+    leader.close()
+    later = START_US + 60 * SECOND
+    second = Leader(folder, "told-again", 8, 7, later)
+    moved = [numbers.number(HandOver("moved", n, f"i{n}")) for n in (11, 12)]
+    returned = [numbers.number(HandOver("returned", n, "i3", outcome="taken_back")) for n in (13, 14)]
+    begun, parked = (numbers.number(HandOver(name, 15, "i1")) for name in ("begun", "parked"))
+    second.tell_again(
+        leader, (held, None, 23), (moved[0], 21, 22), (moved[1], 22, 25), (returned[0], 21, 24),
+        (returned[1], 21, 24), (begun, 24, None), (over, 18, 19),
+    )  # fmt: skip
+    nowhere = parked.values() | {"inbound": None, "arrival_epoch": None, "arrival": None, "queue": "park.1"}
+    second.tell(row(later, "settled", **nowhere, detail='{"commits":[21,22]}'))
+    second.tell(row(later, "settled", **begun.values()))
+    new = Numbers(numbers.seqs, epoch=8 << 20)
+    for group, arrivals in {"held": [22], "moved": [23], "returned": [13, 14], "begun": [25]}.items():
+        second.hand(*(
+            new.number(HandOver(group, n, "i4", later + n * MS, later + (n + 1) * MS, attempt=1 + (n < 20)))
+            for n in arrivals
+        ))  # fmt: skip
+    second.end()
+    return dict.fromkeys(("over", "held", "moved", "returned", "begun"), "kept") | dict.fromkeys(
+        ("lost", "parked"), "unknown"
+    )
+
+
+def told_in_part(folder: Path) -> Verdicts:
+    """The journal begins behind the end of the former leader's files; or its last file is gone since."""
+    numbers, leader = Numbers(), Leader(folder, "told-in-part")
+    leader.hand(*(numbers.number(each) for each in in_order("g", 3)))
+    leader.close()
+    second = Leader(folder, "told-in-part", 8, 7, START_US + SECOND)
+    second.tell_again(leader, missing=1)
+    new = Numbers(numbers.seqs, epoch=8 << 20)
+    second.hand(new.number(*in_order("h", 1, first=9, since=START_US + 2 * SECOND)))
+    second.close()
+    third = Leader(folder, "told-in-part", 9, 8, START_US + 3 * SECOND)
+    second.files.leave_out(second.files.last, 1)
+    third.tell_again(second)
+    third.end()
+    return {"g": "unknown", "h": "unknown"}
+
+
 def missing_file(folder: Path) -> Verdicts:
     """Of three files the second one was deleted."""
     numbers, leader = Numbers(), Leader(folder, "missing-file")
@@ -205,8 +256,8 @@ def clock_back(folder: Path) -> Verdicts:
 
 
 CASES = {
-    "killed": killed, "missing-file": missing_file, "return-missing": return_missing,
-    "no-ledger": no_ledger, "dropped": dropped, "ended": ended,
+    "killed": killed, "told-again": told_again, "told-in-part": told_in_part, "missing-file": missing_file,
+    "return-missing": return_missing, "no-ledger": no_ledger, "dropped": dropped, "ended": ended,
     "twice": twice, "boundaries": boundaries, "bad": bad_files, "new-name": renamed,
     "clock-back": clock_back,
 }  # fmt: skip

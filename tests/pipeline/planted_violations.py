@@ -87,13 +87,33 @@ def plant_violations(folder: Path) -> set[Violation]:
         hand(1, 3, 4, inbound="low"),
     ))  # fmt: skip
     days(folder)
+    told_again(folder)
     return {
         ("swapped", "g", "order", 2, 3), ("settled-before", "g", "order", 1, 2),
         ("overlap", "g", "overlap", 2, 1), ("hidden-rival", "g", "overlap", 2, 1),
         ("hidden-rival", "g", "overlap", 3, 2), ("still-held", "g", "overlap", 2, 1),
         ("within-one-queue", "g", "order", 1, 2), ("days", "g", "overlap", 2, 1),
-        ("days", "g", "order", 1, 3),
+        ("days", "g", "order", 1, 3), ("told-again-wrong", "swapped", "order", 1, 2),
+        ("told-again-wrong", "shared", "overlap", 2, 1), ("told-again-wrong", "late", "overlap", 2, 1),
     }  # fmt: skip
+
+
+def told_again(folder: Path) -> None:
+    """What a leader did wrong just before it was killed is known from the journal."""
+    numbers, leader = Numbers(), Leader(folder, "told-again-wrong")
+    leader.close()
+    second = Leader(folder, "told-again-wrong", 8, 7, START_US + 1_000 * MS)
+    swapped = [numbers.number(HandOver("swapped", n)) for n in (2, 1)]
+    shared = [numbers.number(HandOver("shared", n, f"i{n}")) for n in (1, 2)]
+    late = numbers.number(HandOver("late", 1))
+    second.tell_again(
+        leader, (swapped[0], 21, 22), (swapped[1], 22, 23), (shared[0], 21, 24), (shared[1], 23, 24),
+        (late, 25, None),
+    )  # fmt: skip
+    new = Numbers(numbers.seqs, epoch=8 << 20)
+    second.hand(new.number(HandOver("late", 2, "i2", START_US + 2_000 * MS, START_US + 2_001 * MS)))
+    second.tell(row(START_US + 3_000 * MS, "settled", **late.values()))
+    second.end()
 
 
 def days(folder: Path) -> None:

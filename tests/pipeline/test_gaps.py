@@ -26,13 +26,15 @@ def test_every_gap_has_its_name(everything: Everything) -> None:
     found = {(r["lane"], r["kind"]): r for r in rows}
     gaps = {key for key, r in found.items() if not r["is_boundary"]}
     assert gaps == {
-        ("killed", "no_end"), ("missing-file", "ordinals"), ("return-missing", "ordinals"),
-        ("no-ledger", "no_ledger"), ("dropped", "dropped"), ("bad", "ordinals"), ("ended", "dropped"),
-        ("ended", "ordinals"),
+        ("killed", "no_end"), ("told-in-part", "no_end"), ("missing-file", "ordinals"),
+        ("return-missing", "ordinals"), ("no-ledger", "no_ledger"), ("dropped", "dropped"),
+        ("bad", "ordinals"), ("ended", "dropped"), ("ended", "ordinals"),
     }  # fmt: skip
     missing = found["missing-file", "ordinals"]
     assert [missing["first_ordinal"], missing["last_ordinal"]] == [8, 10]
     assert (missing["until"] - missing["since"]).total_seconds() == pytest.approx(2, abs=0.1)
+    told_again = found["told-again", "told_again"]["text"]
+    assert told_again.endswith("told by the next one, from Redis, without its times")
     assert found["boundaries", "begins"]["is_boundary"]
     assert found["boundaries", "goes_on"]["is_boundary"]
     assert everything.report.summary["lanes"]["twice"]["hand_overs"] == 3

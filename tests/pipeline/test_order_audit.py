@@ -46,8 +46,9 @@ def test_evidence_names_both_hand_overs_over_files_and_days(everything: Everythi
 #: The rules of docs/ledger.md word for word, pair by pair.
 PAIRS = """
 with hand as (
-    select *, (turn, coalesce(ended_at, timestamptz '9999-01-01')) as until,
-        (began_turn, dispatched_at) as since from hand_overs where "group" is not null and group_seq > 0
+    select *, (turn, coalesce(if(turn % 2 = 1, ended.time, ended_at), timestamptz '9999-01-01')) as until,
+        (began_turn, coalesce(dispatched_at, began.time)) as since
+    from hand_overs where "group" is not null and group_seq > 0
 ), pair as (
     select a.lane, a."group", a.arrival as early_arrival, b.arrival as late_arrival,
         a.inbound = b.inbound and (a.epoch, a.group_seq) < (b.epoch, b.group_seq)

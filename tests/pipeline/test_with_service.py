@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -10,13 +12,14 @@ from pyspark.sql import SparkSession
 
 from dispatcher.ledger.writer import Ledger
 from dispatcher.settings_parts import LedgerSettings
+from tests.ledger import reading
 from tests.pipeline.conftest import run_pipeline
-from tests.service.conftest import _plain_log, bench
+from tests.service.conftest import Starter, _plain_log, bench, dispatcher_process
 from tests.service.harness import Bench, lane
 from tests.service.reader import Reader
 from tests.waiting import eventually
 
-__all__ = ["_plain_log", "bench"]
+__all__ = ["_plain_log", "bench", "dispatcher_process"]
 
 HANDS_OVER = {
     "inbound": [{"queue": "in", "declare": True}], "handover": True,
@@ -118,3 +121,55 @@ async def test_what_a_reader_left_in_its_queue_is_followed_to_the_next_one(
 async def _live(bench: Bench, count: int) -> bool:
     rows = (await bench.ask("consumers.list"))["consumers"]
     return len(rows) == count and all(row["state"] == "live" for row in rows)
+
+
+async def test_what_a_killed_leader_told_nobody_is_known_from_its_journal(
+    bench: Bench, dispatcher_process: Starter, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The process that writes the ledger stands still, so all since its last file is lost with the leader."""
+    folder = tmp_path / "ledger"
+    changes = {"ledger": {"path": str(folder), "file_age": "100ms"}}
+    first = dispatcher_process("one", changes=changes, orders=lane())
+    first.ready()
+    client = await bench.client()
+    one, two = await bench.joined("c1", prefetch=40), await bench.joined("c2", prefetch=40)
+    for number in range(20):
+        client.send("in", b"%d" % number, f"g{number % 10}")
+    await eventually(lambda: len(reading.records(folder, "settled")) == 20, what="files with all of that")
+    (writer,) = _children(first.pid)
+    os.kill(writer, signal.SIGSTOP)
+    for number in range(20, 40):
+        client.send("in", b"%d" % number, f"g{5 + number % 10}")
+    await eventually(lambda: len(one.received) + len(two.received) == 40, what="all to be handed over")
+    in_flight = 'dispatcher_messages_in_flight{lane="orders"} '
+    await eventually(lambda: f"{in_flight}0.0" in first.get("/metrics")[1], what="all to be settled")
+    one.hold()
+    two.hold()
+    client.send("in", b"40", "g0")
+    await eventually(lambda: f"{in_flight}1.0" in first.get("/metrics")[1], what="the last one")
+    first.kill9()
+    os.kill(writer, signal.SIGKILL)
+    second = dispatcher_process("two", changes=changes, orders=lane())
+    second.ready()
+    one.release()
+    two.release()
+    await eventually(lambda: len(reading.records(folder, "settled")) == 41, what="all to be told")
+    assert second.terminate()[0] == 0
+    told = reading.one(reading.records(folder, "told_again"))
+    assert json.loads(told["detail"])["missing"] == 0
+    assert told["messages"] == 21
+    report = run_pipeline(spark, tmp_path)
+    assert {gap["kind"] for gap in report.rows("gaps")} == {"begins", "told_again"}
+    assert {(r["group"], r["verdict"]) for r in report.rows("groups")} == {
+        (f"g{number}", "kept") for number in range(15)
+    }
+    assert sum(r["hand_overs"] for r in report.rows("groups")) == 41
+    assert Counter(each["outcome"] for each in report.rows("lifecycle")) == {"settled": 41}
+
+
+def _children(pid: int) -> list[int]:
+    return [
+        int(child)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for child in (task / "children").read_text().split()
+    ]

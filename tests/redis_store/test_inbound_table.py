@@ -36,7 +36,12 @@ def arrival(seq: int) -> tuple[int, int]:
 
 
 def translated(records: list[Record], configured: list[str] | None = None) -> list[Record]:
-    return InboundTable(STORED, configured or ["low", "high"]).translate(records, "journal")
+    return of(InboundTable(STORED, configured or ["low", "high"]), records)
+
+
+def of(table: InboundTable, records: list[Record]) -> list[Record]:
+    """As one commit for each record."""
+    return [found for each in table.translate([[record] for record in records], "journal") for found in each]
 
 
 def test_positions_follow_the_configuration() -> None:
@@ -46,7 +51,7 @@ def test_positions_follow_the_configuration() -> None:
         opened(1, inbound=0), Buried(1, arrival(2)), Vanished(2, arrival(3)), Proven(1, 4),
         SettledEntries(0, True, ()), Ended(2, arrival(5), bytes(16), None, 1, "x"),
     ]  # fmt: skip
-    found = [record.inbound for record in table.translate(records, "journal") if hasattr(record, "inbound")]
+    found = [record.inbound for record in of(table, records) if hasattr(record, "inbound")]
     assert found == [2, 0, 1, 0, 2, 1]
 
 
@@ -61,7 +66,7 @@ def test_parking_queues_have_indexes_of_their_own() -> None:
         TermNeeded(3, bytes(16), 7),
         opened(2, inbound=4),
     ]
-    found = table.translate(records, "journal")
+    found = of(table, records)
     assert [r.queue for r in found if isinstance(r, GroupParked | TermNeeded)] == [second, first]
     assert found[1] == moving._replace(inbound=0, target=second)
     assert found[3] == opened(2, inbound=second)
@@ -71,8 +76,8 @@ def test_a_move_out_of_a_queue_that_was_removed_is_unfinished() -> None:
     moving = Moving(2, arrival(1), bytes(16), b"g", 0, 3, bytes(16), 0)
     table = InboundTable([*STORED, "park.1"], ["low", "high"], ["park.1"])
     with pytest.raises(ConfigurationError, match="unfinished messages of 'gone'"):
-        table.translate([moving], "journal")
-    table.translate([moving, Moved(2, arrival(1))], "journal")
+        of(table, [moving])
+    of(table, [moving, Moved(2, arrival(1))])
 
 
 def test_an_inbound_queue_is_no_parking_queue() -> None:
