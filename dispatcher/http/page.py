@@ -57,6 +57,8 @@ def _lane(lane: LaneView, deepest: list[dict[str, Any]]) -> str:
     for key in ("consumers", "groups", "held", "in_flight", "unconfirmed"):
         if overview.get(key) is not None:
             facts.append(f"{_cell(overview[key])} {key.replace('_', ' ')}")
+    if busiest := overview.get("busiest_group"):
+        facts.append(f"busiest group {busiest['group']}: {busiest['share']:.0%} of the last minute")
     return (
         f"<section><h2>{escape(lane.name)}</h2>"
         f'<p class="{"good" if ready else "bad"}">{escape(why)}</p><p>{escape(" · ".join(facts))}</p>'

@@ -41,6 +41,8 @@ class Lane:
         return {
             **head, "dispatcher": "host:1", "lane_epoch": 17, "consumers": 2, "groups": 3, "held": 5,
             "in_flight": 6, "unconfirmed": 1, "bytes_held": 4096, "inbound": [row],
+            "busiest_group": {"group": "<b>", "share": 0.62, "depth": 900, "owner": "c-1"},
+            "oldest_in_flight_ms": 4_500,
         }  # fmt: skip
 
     def counters(self) -> dict[str, float]:
@@ -101,6 +103,10 @@ async def test_metrics_have_a_lanes_numbers(url: str, lanes: list[Lane]) -> None
     assert samples["dispatcher_lane_active", "bills", None] == 0
     assert samples["dispatcher_lane_ready", "bills", None] == 1
     assert samples["dispatcher_messages_in_flight", "orders", None] == 6
+    assert samples["dispatcher_busiest_group_share", "orders", None] == 0.62
+    assert samples["dispatcher_busiest_group_depth", "orders", None] == 900
+    assert samples["dispatcher_oldest_in_flight_seconds", "orders", None] == 4.5
+    assert ("dispatcher_busiest_group_share", "bills", None) not in samples
     assert samples["dispatcher_inbound_dispatched_total", "orders", "q.<high>"] == 1234
     assert samples["dispatcher_inbound_look_ahead_full", "orders", "q.<high>"] == 1
     assert ("dispatcher_messages_in_flight", "bills", None) not in samples
@@ -149,6 +155,7 @@ async def test_the_page_shows_lanes_consumers_and_groups_without_anything_from_e
         "leading",
     ):
         assert text in page.text
+    assert any("busiest group <b>: 62% of the last minute" in text for text in page.text)
     tags = {tag for tag, _ in page.seen}
     assert not tags & {"script", "link", "img", "iframe"}
     assert not any({"src", "href"} & attributes.keys() for _, attributes in page.seen)
