@@ -48,12 +48,14 @@ from dispatcher.redis_store.fields import (
     Damaged,
     checked,
     group_length,
+    of_another_version,
     read_bytes,
     read_group,
 )
 from dispatcher.redis_store.parking_codec import PARKING_READERS, encode_parking
 
-#: Raised with every change of the layout above; what was written by a later version is refused.
+#: Raised when a record above changes; what was written in another format is refused. A new kind of record
+#: needs none: whoever does not know it refuses that.
 VERSION: Final = 2
 
 _RESET, _ENTRY, _RANGE, _ENDED, _BURIED, _VANISHED, _TAKEN, _SETTLED, _PROVEN, _USED = range(1, 11)
@@ -135,20 +137,20 @@ def _encode_rare(record: Record, stored: Sequence[int]) -> bytes:
 def decode(blob: bytes, origin: str) -> list[Record]:
     """The records of a blob, with stored inbound numbers and `OpenEntry` for what was `Dispatched`.
 
-    `origin` names the blob in errors. Raises ConfigurationError for bytes that a later version wrote, or
+    `origin` names the blob in errors. Raises ConfigurationError for bytes that another version wrote, or
     that are no journal.
     """
     if not blob:
         raise ConfigurationError(f"{origin}: is empty, so something else wrote it; delete the lane's keys")
     if blob[0] != VERSION:
-        raise ConfigurationError(
-            f"{origin}: was written in format {blob[0]} and this dispatcher knows {VERSION}; upgrade it"
-        )
+        raise of_another_version(origin, "was written in format", blob[0], VERSION)
     records: list[Record] = []
     at, end = 1, len(blob)
     try:
         while at < end:
             reader = _READERS.get(blob[at])
+            if reader is None and blob[at] > _LATEST_KIND:
+                raise of_another_version(origin, "has a record of kind", blob[at], _LATEST_KIND)
             if reader is None:
                 raise Damaged(f"unknown record kind {blob[at]} at byte {at}")
             record, at = reader(blob, at)
@@ -243,3 +245,4 @@ _READERS: Final[dict[int, Callable[[bytes, int], tuple[Record, int]]]] = {
     _USED: _read_used,
     **PARKING_READERS,
 }
+_LATEST_KIND: Final = max(_READERS)

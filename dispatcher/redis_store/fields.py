@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from dispatcher.errors import InvalidTransition
+from dispatcher.errors import ConfigurationError, InvalidTransition
 
 FINGERPRINT_BYTES: Final = 16
 #: In place of a group's length: the message is ungrouped.
@@ -15,6 +15,20 @@ LENGTH: Final = Struct("!I")
 
 class Damaged(Exception):
     """The bytes are no blob of this version; the text says what is wrong."""
+
+
+def of_another_version(origin: str, what: str, found: int, known: int) -> ConfigurationError:
+    """The error for what another version of the dispatcher wrote; `known`: the latest that this one reads."""
+    if found < known:
+        return ConfigurationError(
+            f"{origin}: {what} {found}, and this version begins with {known}: an earlier one "
+            "wrote it; let that one empty the lane, stop it and delete the lane's keys in Redis"
+        )
+    return ConfigurationError(
+        f"{origin}: {what} {found}, and this version knows up to {known}: a later one wrote "
+        "it; upgrade this replica (to go back to its version, let the later one empty the lane, stop it and "
+        "delete the lane's keys in Redis)"
+    )
 
 
 def checked(fingerprint: bytes) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any, Final, get_type_hints
 
 from dispatcher.core.effects import Effects, IdRange, IncarnationRow, OwnerRow, WindowChange
 from dispatcher.errors import ConfigurationError
+from dispatcher.redis_store.fields import of_another_version
 
 #: Raised with every change of an owner row's layout.
 OWNER_VERSION: Final = 1
@@ -95,8 +96,8 @@ def to_text(value: bytes, origin: str) -> str:
 
 def read_owner(value: bytes, origin: str) -> OwnerRow:
     """Raises ConfigurationError, beginning with `origin`."""
-    if not value or value[0] != OWNER_VERSION:
-        raise ConfigurationError(f"{origin}: is not in the format of this dispatcher; upgrade it")
+    if value and value[0] != OWNER_VERSION:
+        raise of_another_version(origin, "was written in format", value[0], OWNER_VERSION)
     if len(value) != _OWNER.size:
         raise _foreign(origin)
     _, incarnation, epoch = _OWNER.unpack(value)

@@ -12,6 +12,7 @@ from dispatcher.core.effects import Dispatched, OpenEntry, Record, SettledRange
 from dispatcher.core.parking_effects import GroupParked
 from dispatcher.errors import ConfigurationError, InvalidTransition
 from dispatcher.redis_store.codec import VERSION, decode, encode
+from dispatcher.redis_store.tables import read_owner
 from tests.redis_store import samples
 
 #: Every number stands for itself.
@@ -72,9 +73,42 @@ def test_a_cut_blob_is_its_first_records_or_a_clear_error(records: list[Record],
         assert result == records[: len(result)] != records
 
 
-def test_a_later_format_says_upgrade() -> None:
-    with pytest.raises(ConfigurationError, match=r"^entry 7-0: was written in format 9 .* upgrade it$"):
-        decode(b"\x09anything", "entry 7-0")
+LATER = (
+    "a later one wrote it; upgrade this replica (to go back to its version, let the later one empty the lane"
+)
+
+
+@pytest.mark.parametrize(
+    ("blob", "found", "advice"),
+    [
+        (
+            b"\x09anything",
+            f"was written in format 9, and this version knows up to {VERSION}",
+            LATER,
+        ),
+        (
+            bytes((VERSION, 7, 0, 0, 0, 0, 0, 0, 0, 1, 19)),
+            "has a record of kind 19, and this version knows up to 18",
+            LATER,
+        ),
+        (
+            b"\x01anything",
+            "was written in format 1, and this version begins with 2",
+            "an earlier one wrote it; let that one empty the lane, stop it and delete the lane's keys",
+        ),
+    ],
+)
+def test_what_another_version_wrote_is_said_to_be_its(blob: bytes, found: str, advice: str) -> None:
+    said = _read(blob)
+    assert isinstance(said, str)
+    assert said.startswith(f"entry 7-0: {found}: {advice}")
+
+
+def test_an_owner_that_a_later_version_wrote_is_said_to_be_its() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        read_owner(b"\x02" + bytes(16), "row b'g'")
+    found = "row b'g': was written in format 2, and this version knows up to 1"
+    assert str(refused.value).startswith(f"{found}: {LATER}")
 
 
 def test_a_count_beyond_the_blob_is_refused_before_anything_is_built() -> None:
