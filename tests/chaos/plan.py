@@ -120,6 +120,8 @@ class Settings:
     stopping: tuple[str, ...]  # policies whose lane stops a group at a message that failed
     keeping: tuple[str, ...]  # policies whose lane keeps what comes in
     dropping: tuple[str, ...]  # policies whose lane drops what repeats another message
+    cost: str | int  # what messages count in their queues' shares
+    placement: str  # of new groups
     readers_prefetch: int  # of the consumers that only read their queues
     readers_keep: bool  # whether their lane keeps what comes in
 
@@ -134,6 +136,7 @@ class Settings:
             "start": {"consumers": self.start_consumers, "wait": "2s" if self.start_consumers else "0"},
             "history": {"max_age": "1d"} if policy in self.keeping else None,
             "dedup": {"window": "1h"} if policy in self.dropping else None,
+            "cost": self.cost, "placement": self.placement,
         }  # fmt: skip
         if policy == "sequenced":
             return keys | {"top_up": self.top_up, "group_map": self._for_sequenced()}
@@ -184,6 +187,7 @@ class Plan:
             stopping=random.Random(f"{seed} stopping").choice(STOPPING),
             keeping=random.Random(f"{seed} keeping").choice(KEEPING),
             dropping=random.Random(f"{seed} dropping").choice(DROPPING),
+            **_measured(random.Random(f"{seed} shares")),
             **_for_readers(random.Random(f"{seed} readers")),
         )
         self.producer_seed = chance.randrange(2**31)
@@ -206,6 +210,13 @@ def _lane_options(chance: random.Random) -> dict[str, Any]:
         "pause": chance.choice(["group", "group", "lane"]),
         "start_consumers": chance.choice([0, 0, 3]),
         "retry_attempts": chance.choice([2, 3, 3]),
+    }
+
+
+def _measured(chance: random.Random) -> dict[str, Any]:
+    return {
+        "cost": chance.choice([1, 1, "bytes", "measured"]),
+        "placement": chance.choice(["fewest", "measured"]),
     }
 
 
