@@ -19,7 +19,17 @@ app = typer.Typer(help="Look at the consumers of a lane; drain and end them.", n
 app.command()(flags.drain)
 
 _KEYS = ("prefetch", "in_flight", "groups", "incarnation", "queue")
-_COLUMNS = ("consumer", "state", "prefetch", "in flight", "groups", "incarnation", "queue", "last heard")
+_COLUMNS = (
+    "consumer",
+    "state",
+    "prefetch",
+    "in flight",
+    "groups",
+    "incarnation",
+    "queue",
+    "oldest",
+    "last heard",
+)
 
 
 @app.command("list")
@@ -29,7 +39,7 @@ def list_consumers(
     as_json: options.AsJson = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
-    """List consumers with their state, how much they hold, and when they were last heard."""
+    """List consumers with their state, how much they hold and for how long, and when they were last heard."""
     result = ask_lane(file, lane, "consumers.list", {}, timeout_ms)
     if as_json:
         print_json(result)
@@ -41,11 +51,12 @@ def list_consumers(
             row.get("consumer"),
             _state(row),
             *(row.get(key) for key in _KEYS),
+            span(row.get("oldest_in_flight_ms")),
             span(row.get("last_heartbeat_ms")),
         )
         for row in consumers
     ]
-    out.print(table(_COLUMNS, rows, numbers=("prefetch", "in flight", "groups", "last heard")))
+    out.print(table(_COLUMNS, rows, numbers=("prefetch", "in flight", "groups", "oldest", "last heard")))
     out.print(counted(len(consumers), "consumer"))
     for row in consumers:
         if row.get("readers") is not None:

@@ -50,7 +50,9 @@ class Views:
             ),
             "groups_stopped": len(stopped_groups(state)),
             "busiest_group": self._busiest(),
-            "oldest_in_flight_ms": self._oldest_in_flight_ms(),
+            "oldest_in_flight_ms": max(
+                (self._oldest_in_flight_ms(c) or 0 for c in state.by_uuid.values()), default=0
+            ),
             "held": sum(inbound.waiting for inbound in state.inbounds),
             "in_flight": sum(len(consumer.in_flight) for consumer in state.by_uuid.values()),
             "unconfirmed": state.unconfirmed,
@@ -102,12 +104,13 @@ class Views:
             f"owner has all of that; an even part of the {consumers} consumers would be {1 / consumers:.0%}"
         ]
 
-    def _oldest_in_flight_ms(self) -> int:
-        """For how long the message has been out that is out for longest; in flight they are in that order."""
-        now_ms = self._state.now_ms
-        firsts = (next(iter(c.in_flight.values()), None) for c in self._state.by_uuid.values())
-        since_ms = [m.dispatched_at_ms for m in firsts if m is not None and m.dispatched_at_ms]
-        return now_ms - min(since_ms) if since_ms else 0
+    def _oldest_in_flight_ms(self, consumer: Consumer) -> int | None:
+        """For how long the message has been out that is out for longest; in flight they are in that order.
+        What is older than this leadership has its time from there, as with `ack_timeout`."""
+        first = next(iter(consumer.in_flight.values()), None)
+        if first is None:
+            return None
+        return self._state.now_ms - max(first.dispatched_at_ms, self._state.patience_from_ms)
 
     @staticmethod
     def _parking_row(queue: ParkingQueue) -> dict[str, Any]:
@@ -276,6 +279,7 @@ class Views:
             "state": consumer.state.value,
             "prefetch": consumer.prefetch,
             "in_flight": len(consumer.in_flight),
+            "oldest_in_flight_ms": self._oldest_in_flight_ms(consumer),
             "groups": len(consumer.groups),
             "alone": consumer.alone_with is not None,
             "drained": consumer.drained,

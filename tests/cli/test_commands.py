@@ -32,7 +32,7 @@ MESSAGE = {
 }  # fmt: skip
 CONSUMER = {
     "consumer": "c-1", "incarnation": "u-1", "state": "live", "prefetch": 50, "in_flight": 1, "groups": 1,
-    "queue": "amq.gen-x", "last_heartbeat_ms": 340,
+    "queue": "amq.gen-x", "oldest_in_flight_ms": 61_000, "last_heartbeat_ms": 340,
 }  # fmt: skip
 READER = {
     **CONSUMER,
@@ -107,7 +107,7 @@ WHY = {
         ),
         (
             ["consumers", "list", "orders"], "consumers.list", {}, {"consumers": [CONSUMER]},
-            ["c-1", "u-1", "amq.gen-x", "340 ms", "1 consumer"],
+            ["c-1", "u-1", "amq.gen-x", "1 m 1 s", "340 ms", "1 consumer"],
         ),
         (
             ["consumers", "list", "orders"], "consumers.list", {}, {"consumers": [READER], "unread": ["c-3"]},

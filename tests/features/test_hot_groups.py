@@ -68,6 +68,12 @@ async def test_an_unfinished_batch_is_explained_and_measured(bench: Bench) -> No
     why = await operator(bench, "groups", "why", LANE, "g")
     assert "Sequenced: waits until c1 has settled the 1 messages of its batch." in why
     await eventually(lambda: _metrics(bench)["dispatcher_oldest_in_flight_seconds"] > 0.3)
+    (row,) = [row for row in (await bench.ask("consumers.list"))["consumers"] if row["in_flight"]]
+    assert (row["consumer"], row["oldest_in_flight_ms"] > 300) == ("c1", True)
+    await bench.crash()
+    await bench.run(orders=lane(policy="sequenced"))
+    assert bench.status()["in_flight"] == 1
+    await eventually(lambda: _metrics(bench)["dispatcher_oldest_in_flight_seconds"] > 0.3)
     stuck.release()
     await bench.acked()
     assert _metrics(bench)["dispatcher_oldest_in_flight_seconds"] == 0
