@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -68,12 +68,18 @@ def with_durations(hand_overs: DataFrame) -> DataFrame:
 
 
 def _spent(since: str, until: str) -> Column:
-    spent = micros(until) - micros(since)
+    spent = _micros_between(since, until)
     return F.when(spent >= 0, spent)
 
 
-def lifecycle(hand_overs: DataFrame, records: DataFrame, leaderships: Iterable[Leadership]) -> DataFrame:
-    """From hand-overs, and the records about messages in nobody's hands."""
+def lifecycle(
+    hand_overs: DataFrame,
+    records: DataFrame,
+    leaderships: Iterable[Leadership],
+    persist: Callable[[DataFrame], DataFrame],
+) -> DataFrame:
+    """From hand-overs, and the records about messages in nobody's hands. `persist` keeps a table that is
+    needed several times."""
     handed = hand_overs.where(_is_known()).select(
         *MESSAGE, "group", "size", "cost", "received_at", "dispatched_at", "committed_at", "confirmed_at",
         "ended_at", "outcome", "attempt", "calls", "consumer", "wait_cause", "turn", "began_turn", "epoch",
@@ -86,7 +92,9 @@ def lifecycle(hand_overs: DataFrame, records: DataFrame, leaderships: Iterable[L
         F.col("turn").alias("received_turn"),
     )  # fmt: skip
     at_once = F.coalesce((F.col("outcome") == Event.SETTLED) & (F.col("attempt") == 1), F.lit(False))
-    others = _told_by_several(handed.where(at_once), handed.where(~at_once), about)
+    others = persist(_told_by_several(handed.where(at_once), handed.where(~at_once), about))
+    if others.count() <= _FEW:
+        others = F.broadcast(others)
     rows = handed.join(others, [*MESSAGE], "left_semi").unionByName(about, allowMissingColumns=True)
     several = rows.groupBy(*MESSAGE).agg(
         F.max("group").alias("group"), F.max("size").alias("size"), F.max("cost").alias("cost"),
@@ -95,20 +103,50 @@ def lifecycle(hand_overs: DataFrame, records: DataFrame, leaderships: Iterable[L
         F.min("parked_at").alias("parked_at"), F.count("parked_at").alias("times_parked"),
         F.max("gone").alias("gone"), F.max("received_turn").alias("received_turn"),
     )  # fmt: skip
-    single = handed.where(at_once).join(others, [*MESSAGE], "left_anti").select(
-        *MESSAGE, "group", "size", "cost", "received_at", F.array(F.struct(*_HAND)).alias("hands"),
-        F.lit(None).cast("timestamp").alias("parked_at"), F.lit(0).cast("bigint").alias("times_parked"),
-        F.lit(None).cast(about.schema["gone"].dataType).alias("gone"),
-        F.lit(None).cast(about.schema["received_turn"].dataType).alias("received_turn"),
-    )  # fmt: skip
-    return _shown(leaderships, several.unionByName(single))
+    single = handed.where(at_once).join(others, [*MESSAGE], "left_anti")
+    return _shown(leaderships, several).unionByName(_settled_at_once(single))
 
 
 def _told_by_several(at_once: DataFrame, others: DataFrame, about: DataFrame) -> DataFrame:
-    """Messages of which more is told than that they were settled at once: only these need gathering."""
-    repeated = at_once.groupBy(*MESSAGE).count().where("count > 1")
-    found = others.select(*MESSAGE).union(about.select(*MESSAGE)).union(repeated.select(*MESSAGE)).distinct()
-    return F.broadcast(found) if found.count() <= _FEW else found
+    """Messages of which more may be told than that they were settled at once: only these need gathering.
+
+    Which were settled twice is looked for by 64 arrivals at a time, one bit each: few of them are, and to
+    group by messages costs as much as gathering all.
+    """
+    together = (*MESSAGE[:-1], "together")
+    marked = at_once.select(*MESSAGE, F.shiftright("arrival", 6).alias("together"))
+    bit = F.expr("shiftleft(1L, cast(arrival & 63 as int))")
+    repeated = (
+        marked.groupBy(*together)
+        .agg(F.count("*").alias("rows"), F.bit_or(bit).alias("bits"))
+        .where(F.col("rows") > F.bit_count("bits"))
+    )
+    again = marked.join(F.broadcast(repeated), [*together], "left_semi")
+    return others.select(*MESSAGE).union(about.select(*MESSAGE)).union(again.select(*MESSAGE)).distinct()
+
+
+def _settled_at_once(messages: DataFrame) -> DataFrame:
+    """What `_shown` says of messages with one hand-over that settled them, without its lists: of most."""
+    one_clock = F.col("began_turn") == F.col("turn")
+    total = _micros_between("received_at", "ended_at")
+    waited = _micros_between("received_at", "dispatched_at")
+    waited = F.when(F.col("began_turn").isNotNull() & (waited > 0), waited)
+    waits = [
+        F.coalesce(F.when(F.col("wait_cause") == cause, waited), F.lit(0)).cast("bigint").alias(name)
+        for cause, name in zip(WaitCause, WAITS, strict=True)
+    ]
+    return messages.select(
+        *MESSAGE, "group", "size", "cost", "received_at", F.lit(None).cast("timestamp").alias("parked_at"),
+        F.lit(0).cast("bigint").alias("times_parked"), F.col("dispatched_at").alias("first_dispatched_at"),
+        "dispatched_at", "committed_at", "confirmed_at", "ended_at", "outcome", "reason",
+        F.lit(1).alias("hand_overs"), F.col("attempt").alias("attempts"),
+        F.coalesce("calls", F.lit(0)).alias("calls"), F.array("consumer").alias("consumers"),
+        *waits, F.when(one_clock & (total >= 0), total).alias("total_us"),
+    )  # fmt: skip
+
+
+def _micros_between(since: str, until: str) -> Column:
+    return micros(until) - micros(since)
 
 
 def _shown(leaderships: Iterable[Leadership], messages: DataFrame) -> DataFrame:

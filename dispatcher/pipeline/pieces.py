@@ -146,8 +146,7 @@ class Pieces:
             across = hand_overs(self._spark, records, self.leaderships, gaps)
         across = with_durations(across).withColumn(DATE, F.lit(ACROSS))
         self._folder.add(HAND_OVERS, across, DATE, "lane")
-        while self._persisted:
-            self._persisted.pop().unpersist()
+        self._release()
         self._remember()
 
     def _write_pieces(self) -> None:
@@ -176,9 +175,14 @@ class Pieces:
         return hand_overs(self._spark, self.records, self.leaderships, gaps, told.drop("at"))
 
     def _persist(self, table: DataFrame) -> DataFrame:
-        """Until the hand-overs are written: of the next run's tables that look the same it would be wrong."""
+        """Until what is made of it is written: of the next run's tables that look the same it would be
+        wrong."""
         self._persisted.append(table.persist(StorageLevel.DISK_ONLY))
         return table
+
+    def _release(self) -> None:
+        while self._persisted:
+            self._persisted.pop().unpersist()
 
     def _remember(self) -> None:
         """Which days and blocks each piece reaches over, and what the hand-overs across dates are like."""
@@ -250,9 +254,11 @@ class Pieces:
 
         def made(blocks: list[str]) -> DataFrame:
             hands, records = self.hand_overs("blocks", blocks), self.about(blocks)
-            return lifecycle(hands, records, self.leaderships).withColumn("block", block())
+            found = lifecycle(hands, records, self.leaderships, self._persist)
+            return found.withColumn("block", block())
 
         todo = self.remake("lifecycle", "blocks", made, dict.fromkeys(waiting, lead))
+        self._release()
         rows = self.read("lifecycle").where(F.col("block").isin(todo)).where(is_undecided())
         now = {row[0] for row in rows.select("block").distinct().collect()}
         self._memory.made[WAITING] = dict.fromkeys((waiting.keys() - todo) | now, "")
@@ -261,17 +267,23 @@ class Pieces:
 
     def hand_overs(self, places: str, parts: Collection[str]) -> DataFrame:
         """Those of these parts."""
+        found = self.read(HAND_OVERS).where(F.col(DATE).isin(self._dates(places, parts)))
+        if self._are_all(places, parts):
+            return found
         place = dict(zip(("days", "blocks"), _places(), strict=True))[places]
-        return self.read(HAND_OVERS).where(
-            F.col(DATE).isin(self._dates(places, parts)) & place.isin([*parts])
-        )
+        return found.where(place.isin([*parts]))
 
     def about(self, blocks: Collection[str]) -> DataFrame:
         """The records about messages of these blocks that are in nobody's hands."""
         records = self.records.where(is_about())
         if self._is_apart:
             records = records.where(F.col(DATE).isin(self._dates("blocks", blocks)))
-        return records.where(block().isin([*blocks]))
+        return records if self._are_all("blocks", blocks) else records.where(block().isin([*blocks]))
+
+    def _are_all(self, places: str, parts: Collection[str]) -> bool:
+        """To look at each row for its part takes as long as reading it."""
+        known = {part for piece in self._memory.pieces.values() for part in getattr(piece, places)}
+        return self._is_apart and {*parts} >= known | self._across[places].keys()
 
     def _dates(self, places: str, parts: Collection[str]) -> list[str]:
         wanted = {*parts}

@@ -30,6 +30,7 @@ from dispatcher.pipeline.summary import summarise
 Stage = Callable[[str], contextlib.AbstractContextManager[None]]
 #: A file's records may be older than its day, and it may be written somewhat after it.
 _MARGIN: Final = timedelta(days=1)
+_ON_DISK: Final = StorageLevel.DISK_ONLY
 #: Sorted in about 100 MB. Few records are sorted before a second core has begun.
 _RECORDS_PER_PART: Final = 250_000
 _FEW_RECORDS: Final = 50_000
@@ -142,10 +143,11 @@ class _Job:
 
     def write_audit(self) -> None:
         found = order_audit.judged(self._read("hand_overs"))
-        marked = order_audit.screened(found).persist(StorageLevel.DISK_ONLY)
+        marked = order_audit.screened(found).persist(_ON_DISK)
+        closer = None
         try:
             remarkable = marked.where("is_remarkable").select(*order_audit.GROUP).distinct()
-            closer = found.join(remarkable, [*order_audit.GROUP], "left_semi")
+            closer = found.join(remarkable, [*order_audit.GROUP], "left_semi").persist(_ON_DISK)
             broken = order_audit.violations(self.spark, closer, self.leaderships)
             self.folder.write("violations", broken)
             unknowns = order_audit.unknowns(self.spark, marked, self.leaderships, self.gaps)
@@ -153,6 +155,8 @@ class _Job:
             self.folder.write("groups", groups)
         finally:
             marked.unpersist()
+            if closer is not None:
+                closer.unpersist()
 
     def write_stats(self) -> None:
         hands = self._read("hand_overs")
@@ -167,7 +171,7 @@ class _Job:
         self.folder.write("timeline", statistics.timeline(self.spark, hands, spans_us))
 
     def write_groups(self) -> None:
-        groups = hot_groups.by_group(self._read("hand_overs")).persist(StorageLevel.DISK_ONLY)
+        groups = hot_groups.by_group(self._read("hand_overs")).persist(_ON_DISK)
         try:
             self.folder.write("hot_groups", hot_groups.hot_groups(groups))
             hot = self._read("hot_groups")
