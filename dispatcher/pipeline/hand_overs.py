@@ -47,16 +47,14 @@ def hand_overs(
     records: DataFrame,
     leaderships: list[Leadership],
     gaps: list[Gap],
-    told: DataFrame | None = None,
+    loose: DataFrame | None = None,
 ) -> DataFrame:
-    """One row for each hand-over, but for those that are `told` of otherwise, by their keys.
+    """One row for each hand-over; if only some are wanted, `loose` are the records about these.
 
     `outcome` is the event that ended it, or `open`. `began` is an instant by which its consumer had it;
     `ended` is one until which it surely did: the end, or without one what the ledger still proves.
     """
-    of_hand_overs = _with_commits(records)
-    if told is not None:
-        of_hand_overs = of_hand_overs.join(told, [*KEY], "left_anti")
+    of_hand_overs = _with_commits(records if loose is None else loose)
     ends = of_hand_overs.where(F.col("event").isin(ENDS))
     opens = of_hand_overs.where(F.col("event") == Event.DISPATCHED).select(
         *KEY, *_CARRIED, *_KNOWN_AT_BEGINNING, *_COMMITS
@@ -71,10 +69,15 @@ def hand_overs(
     return _handed_over(found, records, hand_over_lanes(leaderships))
 
 
+def about_hand_overs(records: DataFrame) -> DataFrame:
+    """Those that tell of one hand-over."""
+    return records.where(F.col("seq").isNotNull() & F.col("incarnation").isNotNull())
+
+
 def _with_commits(records: DataFrame) -> DataFrame:
     """Records of hand-overs. What the journal told a later leader happened between that one's turn and the
     turn of the one before, in the order of commits."""
-    found = records.where(F.col("seq").isNotNull() & F.col("incarnation").isNotNull())
+    found = about_hand_overs(records)
     is_told_again = F.col("dispatched_at").isNull() & F.col("detail").isNotNull()
     commits = F.from_json("detail", "struct<commits: array<bigint>>")["commits"]
     return found.withColumns({
@@ -131,9 +134,7 @@ def _handed_over(found: DataFrame, records: DataFrame, lanes: list[str]) -> Data
 
 def whole(records: DataFrame, *kept: str) -> DataFrame:
     """Hand-overs that one record tells of as a whole, of lanes that do not hand over."""
-    ends = records.where(
-        F.col("seq").isNotNull() & F.col("incarnation").isNotNull() & F.col("event").isin(ENDS)
-    )
+    ends = about_hand_overs(records).where(F.col("event").isin(ENDS))
     is_whole = F.col("dispatched_at").isNotNull()
     found = _shape(ends.where(is_whole), F.col("turn"), F.col("dispatched_at"), F.col("time"), *kept)
     return _handed_over(found, records, [])

@@ -12,9 +12,10 @@ from pyspark.sql import functions as F
 
 from dispatcher.ledger.schema import Event
 from dispatcher.pipeline.leaderships import Leadership
+from dispatcher.pipeline.report_folder import INSTANT, arrow_table
 
 
-def options(spark: SparkSession, leaderships: Iterable[Leadership]) -> DataFrame:
+def options(leaderships: Iterable[Leadership]) -> pa.Table:
     """Lane, turn, `since`, and the options from then on, as the JSON of `lane_started` and `lane_changed`
     (docs/ledger.md) without the consumers."""
     rows = []
@@ -24,9 +25,7 @@ def options(spark: SparkSession, leaderships: Iterable[Leadership]) -> DataFrame
                 detail = {name: value for name, value in told.detail.items() if name != "consumers"}
                 text = json.dumps(detail, ensure_ascii=False)
                 rows.append((leadership.lane, leadership.turn, told.time_us, text))
-    table = _arrow(rows, lane=pa.string(), turn=pa.int64(), since_us=pa.int64(), options=pa.string())
-    made = spark.createDataFrame(table)
-    return made.select("lane", "turn", F.timestamp_micros("since_us").alias("since"), "options")
+    return arrow_table(rows, lane=pa.string(), turn=pa.int64(), since=INSTANT, options=pa.string())
 
 
 def incarnations(spark: SparkSession, records: DataFrame, leaderships: Iterable[Leadership]) -> DataFrame:
@@ -40,7 +39,7 @@ def incarnations(spark: SparkSession, records: DataFrame, leaderships: Iterable[
         F.when(F.col("event") == Event.CONSUMER_TAKEN_BACK, F.col("time")).alias("ended_at"),
     )  # fmt: skip
     rows = [row for leadership in leaderships for row in _known_before(leadership)]
-    table = _arrow(
+    table = arrow_table(
         rows, lane=pa.string(), consumer=pa.string(), incarnation=pa.string(), prefetch=pa.int32(),
         known_us=pa.int64(),
     )  # fmt: skip
@@ -64,9 +63,3 @@ def _known_before(leadership: Leadership) -> list[tuple[Any, ...]]:
         for each in told
         if isinstance(each, dict)
     ]  # fmt: skip
-
-
-def _arrow(rows: list[tuple[Any, ...]], **columns: pa.DataType) -> pa.Table:
-    values = list(zip(*rows, strict=True)) or [()] * len(columns)
-    arrays = [pa.array(column, kind) for column, kind in zip(values, columns.values(), strict=True)]
-    return pa.table(arrays, list(columns))

@@ -20,6 +20,7 @@ from dispatcher.pipeline.hand_overs import (
     ENDS,
     INCARNATION,
     KEY,
+    about_hand_overs,
     hand_over_lanes,
     hand_overs,
     shared,
@@ -98,7 +99,11 @@ class Pieces:
         return found
 
     def _read_ledger(self) -> DataFrame:
-        return read_records(self._spark, self._ledger, self._found.of_dates({*self.computed}))
+        return self._at_once(read_records(self._spark, self._ledger, self._found.of_dates({*self.computed})))
+
+    def _at_once(self, table: DataFrame) -> DataFrame:
+        """Where results are in one part, what is read is too: then no parts exchange anything."""
+        return table.coalesce(1) if self._spark.conf.get("spark.sql.shuffle.partitions") == "1" else table
 
     def _whole(self, records: DataFrame) -> DataFrame:
         if self._lanes:
@@ -112,6 +117,7 @@ class Pieces:
         self._folder.keep(RECORDS, DATE, self.reused)
         if self.computed:
             self._folder.add(RECORDS, self._without_whole(self._read_ledger()), DATE)
+            self._release()
         return self.read(RECORDS)
 
     def _without_whole(self, records: DataFrame) -> DataFrame:
@@ -121,7 +127,7 @@ class Pieces:
         is_end = F.col("event").isin(ENDS) & of_hand_over & F.col("dispatched_at").isNotNull()
         is_begun = (F.col("event") == Event.DISPATCHED) & of_hand_over
         ends = within(records.where(is_end), self._window).select(DATE, *KEY)
-        begun = records.where(is_begun)
+        begun = self._persist(records.where(is_begun))
         keys = begun.select(DATE, *KEY).distinct()
         if begun.count() <= _FEW:
             keys = F.broadcast(keys)
@@ -142,7 +148,7 @@ class Pieces:
             self._memory.clear()
             self.computed, self.reused = sorted({file.date for file in self._found.files}), []
             self._folder.keep(HAND_OVERS, DATE, [])
-            records = within(read_records(self._spark, self._ledger, self._found), self._window)
+            records = within(self._read_ledger(), self._window)
             across = hand_overs(self._spark, records, self.leaderships, gaps)
         across = with_durations(across).withColumn(DATE, F.lit(ACROSS))
         self._folder.add(HAND_OVERS, across, DATE, "lane")
@@ -163,16 +169,20 @@ class Pieces:
             )  # fmt: skip
             if not shared(together).isEmpty():
                 return None
-        loose = self.records.where(F.col("seq").isNotNull() & F.col("incarnation").isNotNull())
+        loose = self._persist(about_hand_overs(self.records))
         keys = self._persist(loose.select(*KEY).distinct())
-        few = F.broadcast(keys) if keys.count() <= _FEW else keys
-        pieces = self.read(HAND_OVERS)
-        told = pieces.join(few, [*KEY], "left_semi").select(*KEY, F.struct("turn", "ordinal").alias("at"))
-        told = self._persist(told)
+        are_few = keys.count() <= _FEW
+        told = self.read(HAND_OVERS).join(F.broadcast(keys) if are_few else keys, [*KEY], "left_semi")
+        told = self._persist(told.select(*KEY, F.struct("turn", "ordinal").alias("at")))
+        if are_few:  # then to exchange them takes longer than one core takes for all
+            loose, told = loose.coalesce(1), told.coalesce(1)
         parts = loose.where(F.col("event").isin(ENDS)).join(told, [*KEY])
         if not parts.where(F.struct("turn", "ordinal") < F.col("at")).isEmpty():
             return None
-        return hand_overs(self._spark, self.records, self.leaderships, gaps, told.drop("at"))
+        loose = self._persist(loose.join(told, [*KEY], "left_anti"))
+        if are_few:
+            loose = loose.coalesce(1)
+        return hand_overs(self._spark, self.records, self.leaderships, gaps, loose)
 
     def _persist(self, table: DataFrame) -> DataFrame:
         """Until what is made of it is written: of the next run's tables that look the same it would be
@@ -296,7 +306,7 @@ class Pieces:
         """A table of the report."""
         schema = self._schemas.get(name)
         reader = self._spark.read if schema is None else self._spark.read.schema(schema)
-        return reader.parquet(self._folder.table(name))
+        return self._at_once(reader.parquet(self._folder.table(name)))
 
 
 def _places() -> tuple[Column, Column]:

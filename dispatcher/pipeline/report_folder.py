@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from dispatcher.errors import ConfigurationError
@@ -40,6 +42,16 @@ _OURS: Final = {*TABLES, *ADDED, PAGE, KEPT, *_FILES, *(f".{name}" for name in _
 _IN_USE: Final = "another run writes its report there: wait for it, or name another directory"
 
 
+INSTANT: Final = pa.timestamp("us", tz="UTC")
+
+
+def arrow_table(rows: list[tuple[Any, ...]], **columns: pa.DataType) -> pa.Table:
+    """Rows with the columns named, in order."""
+    values = list(zip(*rows, strict=True)) or [()] * len(columns)
+    arrays = [pa.array(column, kind) for column, kind in zip(values, columns.values(), strict=True)]
+    return pa.table(arrays, list(columns))
+
+
 class ReportFolder:
     """A folder of ours on a disk that all of Spark's machines see."""
 
@@ -52,6 +64,12 @@ class ReportFolder:
     def write(self, name: str, table: DataFrame, *by: str) -> None:
         """Write a table, in place of a former one; `by` are the columns that its folders name."""
         table.write.partitionBy(*by).option("compression", "zstd").mode("overwrite").parquet(self.table(name))
+
+    def write_rows(self, name: str, rows: pa.Table) -> None:
+        """The same, of few rows that are here: Spark takes much longer to begin than to write them."""
+        shutil.rmtree(self.path / name, ignore_errors=True)
+        (self.path / name).mkdir()
+        pq.write_table(rows, self.path / name / "part-0.zstd.parquet", compression="zstd")
 
     def hand_overs_by_lane(self) -> dict[str, int]:
         """How many each lane of a finished report has. Raises ConfigurationError."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,14 @@ from dispatcher.pipeline.ledger_files import Found, find_files
 from dispatcher.pipeline.memory import Memory
 from dispatcher.pipeline.owners import owners
 from dispatcher.pipeline.pieces import Pieces
-from dispatcher.pipeline.report_folder import COST_MODEL, ReportFolder, refuse_newer, report_folder
+from dispatcher.pipeline.report_folder import (
+    COST_MODEL,
+    INSTANT,
+    ReportFolder,
+    arrow_table,
+    refuse_newer,
+    report_folder,
+)
 from dispatcher.pipeline.session import text_of
 from dispatcher.pipeline.summary import summarise
 
@@ -128,9 +135,9 @@ class _Job:
         times = missing_times(self.ledger, self.found, self.leaderships)
         gaps = find_gaps(self.leaderships, self.found.bad, times, self.window)
         self.gaps = [gap for gap in gaps if _overlaps(gap, self.window)]
-        self.folder.write("files", _files_table(self.spark, self.found))
-        self.folder.write("gaps", _gaps_table(self.spark, self.gaps))
-        self.folder.write("options", participants.options(self.spark, self.leaderships))
+        self.folder.write_rows("files", _files_table(self.found))
+        self.folder.write_rows("gaps", _gaps_table(self.gaps))
+        self.folder.write_rows("options", participants.options(self.leaderships))
         told = participants.incarnations(self.spark, self.pieces.all_records, self.leaderships)
         self.folder.write("incarnations", told)
         self.folder.write("owners", owners(self.records))
@@ -242,41 +249,22 @@ def _overlaps(gap: Gap, window: Window) -> bool:
     return window.until_us is None or gap.since[1] < window.until_us
 
 
-def _files_table(spark: SparkSession, found: Found) -> DataFrame:
+def _files_table(found: Found) -> pa.Table:
     rows: list[tuple[Any, ...]] = [(f.path, f.lane, f.writer, f.first, f.last, None) for f in found.files]
     rows += [(bad.path, bad.lane, bad.writer, bad.first, None, bad.problem) for bad in found.bad]
-    names = ("path", "lane", "writer", "first_ordinal", "last_ordinal", "problem")
-    return spark.createDataFrame(_arrow(rows, names, {"first_ordinal", "last_ordinal"}))
+    return arrow_table(
+        rows, path=pa.string(), lane=pa.string(), writer=pa.string(), first_ordinal=pa.int64(),
+        last_ordinal=pa.int64(), problem=pa.string(),
+    )  # fmt: skip
 
 
-def _gaps_table(spark: SparkSession, gaps: list[Gap]) -> DataFrame:
+def _gaps_table(gaps: list[Gap]) -> pa.Table:
     rows = [
         (gap.lane, gap.kind.value, gap.kind in BOUNDARIES, gap.writer, gap.first_ordinal, gap.last_ordinal,
          gap.since[1] or None, gap.until[1] if gap.until[1] < END_OF_TIME_US else None, gap.text)
         for gap in gaps
     ]  # fmt: skip
-    names = (
-        "lane",
-        "kind",
-        "is_boundary",
-        "writer",
-        "first_ordinal",
-        "last_ordinal",
-        "since",
-        "until",
-        "text",
-    )
-    table = _arrow(rows, names, {"first_ordinal", "last_ordinal", "since", "until"}, {"is_boundary"})
-    made = spark.createDataFrame(table)
-    return made.withColumns({name: F.timestamp_micros(name) for name in ("since", "until")})
-
-
-def _arrow(
-    rows: list[tuple[Any, ...]],
-    names: tuple[str, ...],
-    integers: Collection[str],
-    flags: Collection[str] = (),
-) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) or [()] * len(names)
-    types = [pa.int64() if n in integers else pa.bool_() if n in flags else pa.string() for n in names]
-    return pa.table([pa.array(c, t) for c, t in zip(columns, types, strict=True)], list(names))
+    return arrow_table(
+        rows, lane=pa.string(), kind=pa.string(), is_boundary=pa.bool_(), writer=pa.string(),
+        first_ordinal=pa.int64(), last_ordinal=pa.int64(), since=INSTANT, until=INSTANT, text=pa.string(),
+    )  # fmt: skip
