@@ -29,10 +29,12 @@ def cost_model(hand_overs: DataFrame) -> DataFrame:
     return found.withColumn("error_us", F.col("deviation_us") * _Z_95 / F.sqrt("messages"))
 
 
-def exported(model: DataFrame) -> dict[str, Any]:
-    """The model as the file has it: lanes, their inbound queues, the types and size bands of these."""
+def exported(model: list[dict[str, Any]]) -> dict[str, Any]:
+    """The table's rows as the file has them: lanes, their inbound queues, the types and sizes of these."""
     lanes: dict[str, Any] = {}
-    for row in model.orderBy("lane", *KIND).collect():
+    for row in sorted(
+        model, key=lambda row: [(row[name] is not None, row[name]) for name in ("lane", *KIND)]
+    ):
         bands = lanes.setdefault(row["lane"], {}).setdefault(row["inbound"], [])
         bands.append({
             "type": row["type"], "size_below": row["size_below"], "messages": row["messages"],

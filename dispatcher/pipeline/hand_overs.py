@@ -6,7 +6,7 @@ came before (`leaderships`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import pyarrow as pa
@@ -48,8 +48,10 @@ def hand_overs(
     leaderships: list[Leadership],
     gaps: list[Gap],
     loose: DataFrame | None = None,
+    persist: Callable[[DataFrame], DataFrame] = lambda table: table,
 ) -> DataFrame:
-    """One row for each hand-over; if only some are wanted, `loose` are the records about these.
+    """One row for each hand-over; if only some are wanted, `loose` are the records about these. `persist`
+    keeps a table that is needed several times.
 
     `outcome` is the event that ended it, or `open`. `began` is an instant by which its consumer had it;
     `ended` is one until which it surely did: the end, or without one what the ledger still proves.
@@ -60,7 +62,7 @@ def hand_overs(
         *KEY, *_CARRIED, *_KNOWN_AT_BEGINNING, *_COMMITS
     )
     if len(leaderships) > len({each.lane for each in leaderships}):
-        ends, opens = _first_ends(ends), _first_told(opens)
+        ends, opens = persist(_first_ends(ends)), persist(_first_told(opens))
     is_whole = F.col("dispatched_at").isNotNull()
     at_once = _shape(ends.where(is_whole), F.col("turn"), F.col("dispatched_at"), F.col("time"))
     partial = _completed(spark, ends.where(~is_whole), opens, gaps)

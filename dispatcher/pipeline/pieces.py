@@ -149,7 +149,7 @@ class Pieces:
             self.computed, self.reused = sorted({file.date for file in self._found.files}), []
             self._folder.keep(HAND_OVERS, DATE, [])
             records = within(self._read_ledger(), self._window)
-            across = hand_overs(self._spark, records, self.leaderships, gaps)
+            across = hand_overs(self._spark, records, self.leaderships, gaps, persist=self._persist)
         across = with_durations(across).withColumn(DATE, F.lit(ACROSS))
         self._folder.add(HAND_OVERS, across, DATE, "lane")
         self._release()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
@@ -70,6 +71,11 @@ class ReportFolder:
         shutil.rmtree(self.path / name, ignore_errors=True)
         (self.path / name).mkdir()
         pq.write_table(rows, self.path / name / "part-0.zstd.parquet", compression="zstd")
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """Those of a small table."""
+        found: list[dict[str, Any]] = ds.dataset(self.path / name).to_table().to_pylist()
+        return found
 
     def hand_overs_by_lane(self) -> dict[str, int]:
         """How many each lane of a finished report has. Raises ConfigurationError."""

@@ -90,7 +90,7 @@ def run(
         with stage("cost model"):
             job.write_cost_model()
         with stage("summary"):
-            summary = summarise(job.tables(), found, job.gaps, ledger, window)
+            summary = summarise(*job.tables(), found, job.gaps, ledger, window)
             summary["dates"] = {"computed": job.pieces.computed, "reused": job.pieces.reused}
             folder.finish(summary)
         return summary
@@ -193,12 +193,15 @@ class _Job:
 
     def write_cost_model(self) -> None:
         self.folder.write("cost_model", cost_model.cost_model(self._read("hand_overs")))
-        self.folder.write_json(COST_MODEL, cost_model.exported(self._read("cost_model")))
+        self.folder.write_json(COST_MODEL, cost_model.exported(self.folder.rows("cost_model")))
 
-    def tables(self) -> dict[str, DataFrame]:
-        """Those that the summary needs."""
-        names = ("hand_overs", "lifecycle", "violations", "groups", "hot_groups", "lanes", "fairness")
-        return {name: self._read(name) for name in names}
+    def tables(self) -> tuple[dict[str, DataFrame], dict[str, list[dict[str, Any]]]]:
+        """Those that the summary needs, and the rows of small ones."""
+        large, small = (
+            ("hand_overs", "lifecycle", "violations", "groups"),
+            ("hot_groups", "lanes", "fairness"),
+        )
+        return {name: self._read(name) for name in large}, {name: self.folder.rows(name) for name in small}
 
     def _read(self, name: str) -> DataFrame:
         return self.pieces.read(name)

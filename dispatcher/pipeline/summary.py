@@ -19,9 +19,14 @@ SHOWN_MAX: Final = 10
 
 
 def summarise(
-    tables: dict[str, DataFrame], found: Found, gaps: list[Gap], ledger: str, window: Window
+    tables: dict[str, DataFrame],
+    rows: dict[str, list[dict[str, Any]]],
+    found: Found,
+    gaps: list[Gap],
+    ledger: str,
+    window: Window,
 ) -> dict[str, Any]:
-    """What a run found, for `summary.json`."""
+    """What a run found, for `summary.json`. `rows` are those of small tables."""
     verdicts: dict[str, dict[str, int]] = {}
     for lane, verdict, count in (
         tables["groups"].groupBy("lane", "verdict").count().orderBy("lane", "verdict").collect()
@@ -31,11 +36,11 @@ def summarise(
     outcomes: dict[str, dict[str, int]] = {}
     for lane, outcome, count in tables["lifecycle"].groupBy("lane", "outcome").count().collect():
         outcomes.setdefault(lane, {})[outcome] = count
-    shapes = {row["lane"]: row.asDict() for row in tables["lanes"].collect()}
-    hottest = {row["lane"]: row.asDict() for row in tables["hot_groups"].where("rank = 1").collect()}
+    shapes = {row["lane"]: row for row in rows["lanes"]}
+    hottest = {row["lane"]: row for row in rows["hot_groups"] if row["rank"] == 1}
     shares: dict[str, list[dict[str, Any]]] = {}
-    for row in tables["fairness"].orderBy("lane", "inbound").collect():
-        shares.setdefault(row["lane"], []).append(row.asDict())
+    for row in sorted(rows["fairness"], key=lambda row: (row["lane"], row["inbound"] or "")):
+        shares.setdefault(row["lane"], []).append(row)
     lanes = sorted({*verdicts, *hand_overs, *outcomes, *(gap.lane for gap in gaps)})
     real = [gap for gap in gaps if gap.kind not in BOUNDARIES]
     return {

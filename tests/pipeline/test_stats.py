@@ -176,7 +176,7 @@ def test_the_summary_names_the_hottest_group_and_the_shares(report: Report) -> N
 def test_a_report_has_every_table(report: Report) -> None:
     names = {each.name for each in report.folder.iterdir() if not each.name.startswith(".")}
     assert names - set(ADDED) == {
-        "files", "gaps", "options", "incarnations", "hand_overs", "lifecycle", "violations", "groups",
-        "lane_stats", "consumer_stats", "group_stats", "timeline", "hot_groups", "holders", "lanes",
-        "fairness", "cost_model", "cost_model.json", "summary.json", "kept", "memory.json",
+        "files", "gaps", "options", "incarnations", "owners", "hand_overs", "lifecycle", "violations",
+        "groups", "lane_stats", "consumer_stats", "group_stats", "timeline", "hot_groups", "holders",
+        "lanes", "fairness", "cost_model", "cost_model.json", "summary.json", "kept", "memory.json",
     }  # fmt: skip
