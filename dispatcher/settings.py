@@ -86,6 +86,12 @@ def _own_header(text: str) -> str:
     return _short_string(text)
 
 
+def _added_header(text: str) -> str:
+    if text in ("CC", "BCC"):
+        raise ValueError("must not be CC or BCC: RabbitMQ takes them for routing keys and refuses the copies")
+    return _own_header(text)
+
+
 def _ungrouped(text: str) -> str:
     kind, _, name = text.partition(":")
     if text in ("balance", "reject") or (kind == "group" and name):
@@ -242,7 +248,7 @@ class LaneDefaults(Model):
     sequence_header: Annotated[str, Text(_sequence_source)] | None = Field(
         default="x-group-seq", description="Header whose negative value closes the group; null: none."
     )
-    first_header: Annotated[str, Text(_own_header)] | None = Field(
+    first_header: Annotated[str, Text(_added_header)] | None = Field(
         default=None, description="Header that marks the first message of a group for a consumer; null: none."
     )
     ungrouped: Annotated[str, Text(_ungrouped)] = Field(

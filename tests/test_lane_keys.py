@@ -48,6 +48,7 @@ from tests.test_config import lane_problems
         ("sequence_check: report, sequence_header: null", "sequence_check: needs a sequence_header"),
         ("first_header: x-group-id", "first_header: is read as group or sequence header too"),
         ("first_header: x-dispatch-first", "first_header: must not begin with x-dispatch-"),
+        ("first_header: BCC", "first_header: must not be CC or BCC: RabbitMQ takes them for routing keys"),
         ("first_header: x, policy: concurrent", "first_header: policy concurrent has no groups"),
         ("ungrouped: drop", "ungrouped: must be balance, reject or group:<name>"),
         ("ungrouped: 'group:'", "ungrouped: group: needs a name, for example group:default"),
