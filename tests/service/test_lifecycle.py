@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.service.harness import Bench, lane
@@ -54,7 +56,7 @@ async def _owned_by_one(bench: Bench, groups: str, **keys: object) -> ProtocolCo
 async def test_a_consumer_that_joins_gets_groups_on_their_next_messages(bench: Bench) -> None:
     owner = await _owned_by_one(bench, "abcd", rebalance={"on_join": True})
     owner.release()
-    others = [await bench.joined(f"c{number}") for number in (2, 3, 4)]
+    others = await asyncio.gather(*(bench.joined(f"c{number}") for number in (2, 3, 4)))
     await eventually(lambda: bench.counter("groups_moved") == 3)
     assert bench.counter("rebalances_on_join") == 1, "one for all three"
     client = await bench.client()

@@ -92,6 +92,8 @@ async def test_sequenced_hands_out_one_batch_and_blocks_the_rest_until_all_of_it
     epochs = [copy.epoch for copy in copies]
     assert epochs == sorted(epochs)
     assert len(set(epochs)) >= 3  # 12 messages, batches of at most 5
+    await bench.acked()
+    assert bench.status()["groups"] == 0, "an empty group has no owner"
 
 
 @pytest.mark.seed("Q16")

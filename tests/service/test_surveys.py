@@ -66,3 +66,31 @@ async def test_messages_pass_while_groups_are_listed(bench: Bench) -> None:
     listed = await listing
     assert listed["total"] >= 100 * GROUPS_AT_A_TIME
     assert len(listed["groups"]) == 2
+
+
+async def test_groups_are_filtered_and_listed_page_by_page(bench: Bench) -> None:
+    await bench.run(orders=lane())
+    client = await bench.client()
+    first = await bench.joined("c1", hold=True)
+    for number in range(12):
+        client.send("in", b"x", f"g{number:02}")
+    await first.has(12)
+    second = await bench.joined("c2")
+    for number in range(3):
+        client.send("in", b"x", f"other {number}")
+    await second.has(3)
+    await bench.ask("rebalance", group="g05", to="c2")  # it changes hands once it is settled
+
+    async def listed(**wanted: object) -> list[str]:
+        rows = (await bench.ask("groups.list", **wanted))["groups"]
+        return [row["group"] for row in rows]
+
+    pages, last = [], None
+    while page := await listed(sort="group", limit=4, owner="c1", match="g*", after=last):
+        pages += page
+        last = page[-1]
+        assert len(page) <= 4
+    assert pages == [f"g{number:02}" for number in range(12)]
+    assert await listed(owner="c2", sort="group") == ["other 0", "other 1", "other 2"]
+    assert await listed(state="draining") == ["g05"]
+    assert await listed(match="*1", sort="group") == ["g01", "g11", "other 1"]
