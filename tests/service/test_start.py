@@ -35,15 +35,15 @@ async def test_a_lane_waits_for_its_consumers_and_spreads_the_groups(bench: Benc
 
 @pytest.mark.seed("C12", "C13", "C14", "C15")
 @pytest.mark.parametrize(
-    ("start", "wait_s"),
-    [({"wait": "300ms"}, 0.3), ({"consumers": 3}, 1.0), ({"consumers": 3, "wait": "1200ms"}, 1.2)],
+    ("start", "wait_s", "times"),
+    [({"wait": "300ms"}, 0.3, 2), ({"consumers": 3}, 1.0, 1), ({"consumers": 3, "wait": "1200ms"}, 1.2, 1)],
     ids=["time", "number", "both"],
 )
 async def test_a_lane_waits_for_some_time_whenever_its_first_consumer_comes(
-    bench: Bench, start: dict[str, object], wait_s: float
+    bench: Bench, start: dict[str, object], wait_s: float, times: int
 ) -> None:
     await bench.run(orders=lane(start=start))
-    for name in ("c1", "c2"):
+    for name in ("c1", "c2")[:times]:
         await _fill(bench)
         before = time.monotonic()
         consumer = await bench.joined(name)
