@@ -119,7 +119,8 @@ def _order_violations(found: DataFrame) -> DataFrame:
     """What was handed over after a later message of its group and queue. What one incarnation had is taken
     back at one moment, so of its own hand-overs none was taken back in time. Of what others had, and has no
     end, that is known only if the same leader tells, and no gap may hide the end; and that an operator did
-    not release a message only if the end of its hand-over before is known."""
+    not release a message only if the end of its hand-over before is known. What failed and was released went
+    again like what is taken back: what came back may go behind it, what goes for the first time may not."""
     of_queue = Window.partitionBy(*_OF_GROUP, "inbound").orderBy(*_NUMBERS).rowsBetween(*_BEFORE)
     of_leader = (
         Window.partitionBy(*_OF_GROUP, "inbound", "began_turn").orderBy(*_NUMBERS).rowsBetween(*_BEFORE)
@@ -132,9 +133,10 @@ def _order_violations(found: DataFrame) -> DataFrame:
     latest = F.max(F.when(is_final, here)).over(of_queue)
     held = F.max(F.when(is_held, here)).over(of_leader)
     own = F.max(F.when(counts, here)).over(of_one)
+    released = F.max(F.when(F.col("is_released"), here)).over(of_queue)
     former = F.lag("outcome").over(Window.partitionBy(*MESSAGE).orderBy("attempt", *_NUMBERS))
     marked = found.withColumns({
-        "latest": F.greatest(latest, held, own),
+        "latest": F.greatest(latest, held, own, F.when(F.col("attempt") == 1, released)),
         "may_be_released": (F.col("attempt") > 1) & F.coalesce(former == OPEN, F.lit(True)),
     })  # fmt: skip
     wrong = marked.where(

@@ -53,6 +53,11 @@ def plant_kept(folder: Path) -> None:
     lane(folder, "released", numbered(
         hand(1, 0, 1, outcome="failed", reason="no"), hand(2, 1, 2), hand(1, 5, 6, attempt=2),
     ))  # fmt: skip
+    # 1 was in the same hands when 2 failed, and came back when these died: both go again.
+    lane(folder, "released-after-death", numbered(
+        hand(1, 0, 3, outcome="taken_back"), hand(2, 1, 2, outcome="failed", reason="no"),
+        hand(1, 3, 4, "i2", attempt=2), hand(2, 5, 6, "i2", attempt=2),
+    ))  # fmt: skip
     # The next one begins in the step that ends the one before.
     lane(folder, "same-step", numbered(hand(1, 0, 5), hand(2, 5, 7, "i2"), hand(3, 7, 8, "i1")))
     ungrouped = [hand(2, 0, 5), hand(1, 1, 5, "i2")]
@@ -72,6 +77,10 @@ def plant_kept(folder: Path) -> None:
 
 def plant_violations(folder: Path) -> set[Violation]:
     lane(folder, "swapped", numbered(hand(1, 0, 1), hand(3, 1, 2), hand(2, 2, 3), hand(4, 3, 4)))
+    # 3 came too late, also if 5 failed and is released behind it.
+    lane(folder, "released-too-late", numbered(
+        hand(5, 0, 1, outcome="failed", reason="no"), hand(3, 1, 2), hand(5, 3, 4, attempt=2),
+    ))  # fmt: skip
     lane(folder, "settled-before", numbered(
         hand(1, 0, 9, outcome="taken_back"), hand(2, 1, 8), hand(1, 9, 12, "i2", attempt=2),
     ))  # fmt: skip
@@ -90,6 +99,7 @@ def plant_violations(folder: Path) -> set[Violation]:
     told_again(folder)
     return {
         ("swapped", "g", "order", 2, 3), ("settled-before", "g", "order", 1, 2),
+        ("released-too-late", "g", "order", 3, 5),
         ("overlap", "g", "overlap", 2, 1), ("hidden-rival", "g", "overlap", 2, 1),
         ("hidden-rival", "g", "overlap", 3, 2), ("still-held", "g", "overlap", 2, 1),
         ("within-one-queue", "g", "order", 1, 2), ("days", "g", "overlap", 2, 1),

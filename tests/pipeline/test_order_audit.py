@@ -54,6 +54,8 @@ with hand as (
         a.inbound = b.inbound and (a.epoch, a.group_seq) < (b.epoch, b.group_seq)
         and (a.arrival_epoch, a.arrival) > (b.arrival_epoch, b.arrival)
         and not (a.outcome = 'taken_back' and a.until <= b.since)
+        and not (a.outcome = 'failed' and b.attempt > 1 and exists (select 1 from hand f where f.lane = a.lane
+            and f.inbound = a.inbound and f.arrival = a.arrival and f.since >= a.until))
         and not exists (select 1 from hand f where f.lane = b.lane and f.inbound = b.inbound
             and f.arrival = b.arrival and f.outcome = 'failed' and f.until <= b.since) as disorder,
         a.incarnation <> b.incarnation and a.since <= b.since and b.since < a.until as overlap
