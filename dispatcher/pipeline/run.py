@@ -189,7 +189,10 @@ class _Job:
 
     def write_fairness(self) -> None:
         weights = fairness.weights(self.spark, self.leaderships)
-        self.folder.write("fairness", fairness.fairness(fairness.contested(self.records, weights)))
+        hands, known = self._read("hand_overs"), self.leaderships
+        told = fairness.with_pool(self.spark, hands, known)
+        left = fairness.left_over(self.spark, self._read("lifecycle"), hands, self.records, known)
+        self.folder.write("fairness", fairness.fairness(fairness.contested(told, left, weights)))
 
     def write_cost_model(self) -> None:
         self.folder.write("cost_model", cost_model.cost_model(self._read("hand_overs")))

@@ -78,7 +78,7 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     for sentence in (
         "No hand-over has ended in this time.", "No group was handed over.",
         "No message of a group was settled.",
-        "No samples were recorded while two inbound queues had a backlog.",
+        "There was no choice between two inbound queues for any second.",
         "No consumer has ended a hand-over.", "No settled message has both a size and a time.",
     ):  # fmt: skip
         assert sentence in idle

@@ -26,6 +26,7 @@ from tests.pipeline.planted_gaps import CASES, Verdicts
 from tests.pipeline.planted_load import plant_load
 from tests.pipeline.planted_owners import plant_owners
 from tests.pipeline.planted_readers import DISORDERED, READER_CASES
+from tests.pipeline.planted_shares import plant_shares
 from tests.pipeline.planted_skew import plant_skew
 from tests.pipeline.planted_traffic import plant_traffic
 from tests.pipeline.planted_violations import Violation, plant_kept, plant_violations
@@ -111,6 +112,7 @@ def _plant_everything(spark: SparkSession, folder: Path) -> _Planted:
     plant_traffic(ledger)
     plant_load(ledger)
     plant_skew(ledger)
+    plant_shares(ledger)
     plant_owners(ledger)
     made = make_ledger(folder / "ledger", 8_000, 100, planted=4)
     readers = {name: plant(ledger) for name, plant in READER_CASES.items()}

@@ -130,15 +130,6 @@ def test_how_uneven_groups_are(report: Report) -> None:
     assert sum(each["share"] for each in hot) == pytest.approx(1)
 
 
-def test_shares_count_while_both_queues_had_a_backlog(report: Report) -> None:
-    high, low = sorted(rows(report, "fairness"), key=lambda each: each["inbound"])
-    assert [high["got"], low["got"]] == [200, 40]
-    assert [high["entitled"], low["entitled"]] == [180, 60]
-    assert [low["weight"], low["contested_s"], low["starved_s"], high["starved_s"]] == [1, 6, 2, 0]
-    ratios = (200 / 180, 40 / 60)
-    assert high["jain"] == pytest.approx(sum(ratios) ** 2 / (2 * sum(ratio * ratio for ratio in ratios)))
-
-
 def test_the_cost_model_is_a_file_with_its_confidence(report: Report) -> None:
     model = json.loads((report.folder / "cost_model.json").read_text())
     found = [
