@@ -131,9 +131,16 @@ async def test_only_what_came_in_since_and_to_another_queue(bench: Bench, tmp_pa
     since = "2200-01-01T00:00"
     result = await operator.types("replay", LANE, "--since", since)
     assert (result.exit_code, "is in the future" in result.output) == (2, True)
-    result = await operator.types("replay", LANE, "--to", "nowhere")
-    assert result.exit_code == 1
-    assert "there is no queue 'nowhere'" in result.stderr
+    await client.declare("small", x_max_length=1, x_overflow="reject-publish")
+    client.send("small", b"there already")
+    await client.confirmed()
+    for target, problem in (
+        ("nowhere", "there is no queue 'nowhere'"),
+        ("small", "'small' refuses messages"),
+    ):
+        result = await operator.types("replay", LANE, "--to", target)
+        assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+        assert problem in result.stderr
 
 
 async def test_a_lane_without_history_says_so(bench: Bench, tmp_path: Path) -> None:
