@@ -13,7 +13,7 @@ from tests.waiting import eventually
 
 @pytest.mark.seed("A31")
 async def test_an_idle_group_goes_to_whoever_is_next(bench: Bench) -> None:
-    await bench.run(orders=lane(group_idle_timeout="1s"))
+    await bench.run(orders=lane(group_idle_timeout="2s"))
     client = await bench.client()
     owner = await bench.joined("c1", prefetch=1_000)
     for group in ("g", "touched", "busy"):

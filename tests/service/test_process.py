@@ -108,19 +108,21 @@ async def test_a_standby_takes_over_from_a_killed_process(dispatcher_process: St
     two = dispatcher_process("two", orders=lane())
     assert "standing by" in two.ready()
     client = await bench.client()
-    consumers = [await bench.joined(f"c{number}") for number in range(2)]
-
-    async def owners(body: bytes) -> dict[bytes | None, str]:
-        """Who gets this message of each of six groups."""
-        for group in "abcdef":
-            client.send("in", body, group)
-        await eventually(lambda: sum(c.bodies().count(body) for c in consumers) == 6)
-        return {copy.group: c.id for c in consumers for copy in c.received if copy.body == body}
-
-    before = await owners(b"0")
+    first = await bench.joined("c1")
+    for group in "abcd":
+        client.send("in", b"0", group)
+    await first.has(4)
+    second = await bench.joined("c2")
+    for group in "efgh":
+        client.send("in", b"0", group)
+    await second.has(4)
+    wait_until(lambda: 'dispatcher_settled_total{lane="orders"} 8.0' in one.get("/metrics")[1])
     one.kill9()
-    assert await owners(b"1") == before
-    assert set(before.values()) == {"c0", "c1"}
+    for group in "abcdefgh":  # who had no owner would be spread over both in turn
+        client.send("in", b"1", group)
+    await first.has(8)
+    await second.has(8)
+    assert {copy.group for copy in first.received} == {b"a", b"b", b"c", b"d"}
     wait_until(lambda: "leading" in two.get("/readyz")[1])
 
 
