@@ -64,6 +64,30 @@ def measure(folder: Path, rows: int, planted: int) -> Measured:
     return Measured(made, run, plain, jobs, faults)
 
 
+def measure_new_day(folder: Path, rows: int, planted: int) -> list[str]:
+    """What the last date costs a report that has all others; returns what it says that is wrong."""
+    ledger, report, aside = folder / "ledger", folder / "report", folder / "aside"
+    made = make_ledger(ledger, rows, GROUPS, planted)
+    last = max(each.name for each in ledger.glob("lane=*/date=*"))
+    new = list(ledger.glob(f"lane=*/{last}"))
+    for each in new:
+        (aside / each.parent.name).mkdir(parents=True)
+        each.rename(aside / each.parent.name / last)
+    run = [sys.executable, "-c", PROGRAM, "pipeline", "run", "--input", str(ledger), "--output"]
+    spend([*run, str(report)], expected=(0, 1))
+    for each in new:
+        (aside / each.parent.name / last).rename(each)
+    added = spend([*run, str(report)], expected=(0, 1))
+    whole = spend([*run, str(folder / "whole")], expected=(0, 1))
+    _say(
+        f"{made.rows:,} rows, {made.days} dates: the last date added to a report of the others "
+        f"{added.seconds:.1f} s, all from nothing {whole.seconds:.1f} s"
+    )
+    for name, spent in ("added", added), ("from nothing", whole):
+        _say(f"  {name}: " + spent.stderr.replace("\n", "; "))
+    return differences(report, made)
+
+
 def differences(report: Path, made: Made) -> list[str]:
     """What a report says of these lanes otherwise than was planted."""
     summary = json.loads((report / "summary.json").read_text())
@@ -123,15 +147,19 @@ def main() -> int:
     parser.add_argument("--rows", type=int, action="append", help="of a ledger; may be repeated (5000000)")
     parser.add_argument("--planted", type=int, default=50, help="violations of each rule and lane (50)")
     parser.add_argument("--folder", help="where ledger and report are made, and deleted (the system's)")
+    parser.add_argument("--new-day", action="store_true", help="what the last date costs, instead")
     given = parser.parse_args()
     sizes = sorted(given.rows or [5_000_000])
     if sizes[0] < 1 or given.planted < 0:
         parser.error("--rows must be at least 1, --planted at least 0")
-    found = []
+    found, broken = [], []
     for rows in sizes:
         with tempfile.TemporaryDirectory(prefix="bench-pipeline-", dir=given.folder) as folder:
             try:
-                found.append(measure(Path(folder), rows, given.planted))
+                if given.new_day:
+                    broken += measure_new_day(Path(folder), rows, given.planted)
+                else:
+                    found.append(measure(Path(folder), rows, given.planted))
             except ValueError as problem:
                 parser.error(f"--rows {rows}: {problem}")
     for each in found:
@@ -140,7 +168,7 @@ def main() -> int:
             f"{each.plain.seconds:.1f} s of {each.jobs} plain aggregates; "
             f"at most {each.run.peak_bytes / 2**20:,.0f} MiB"
         )
-    broken = verdicts(found)
+    broken += verdicts(found)
     for line in broken:
         print(f"bench.pipeline: {line}", file=sys.stderr)
     return bool(broken)

@@ -15,7 +15,7 @@ from dispatcher.cli.output import print_json
 from dispatcher.cli.pipeline_advise import advise
 from dispatcher.cli.pipeline_plan import plan
 from dispatcher.cli.pipeline_stream import stream
-from dispatcher.cli.spark import Master, require_spark
+from dispatcher.cli.spark import Master, parse_folder, require_spark
 from dispatcher.units import parse_duration_ms
 
 app = typer.Typer(no_args_is_help=True, help="What a ledger says, computed with Spark (docs/pipeline.md).")
@@ -50,7 +50,11 @@ def run(
     ledger: Annotated[
         str, typer.Option("--input", metavar="LEDGER", help="The directory or URL that `ledger.path` names.")
     ],
-    report: Annotated[Path, typer.Option("--output", metavar="REPORT", help="The directory for the tables.")],
+    report: Annotated[
+        Path, typer.Option(
+            "--output", parser=parse_folder, metavar="REPORT", help="The directory for the tables.",
+        ),
+    ],
     since: Annotated[
         int | None,
         typer.Option(

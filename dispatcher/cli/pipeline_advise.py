@@ -10,7 +10,7 @@ import typer
 
 from dispatcher.cli import options
 from dispatcher.cli.output import print_json
-from dispatcher.cli.spark import Master, require_spark
+from dispatcher.cli.spark import Master, parse_folder, require_spark
 from dispatcher.units import parse_duration_ms
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ def _parse_target(text: str) -> int:
 
 
 def advise(
-    report: Annotated[Path, typer.Option(metavar="REPORT", help="The directory that `run` wrote.")],
+    report: Annotated[
+        Path, typer.Option(parser=parse_folder, metavar="REPORT", help="The directory that `run` wrote.")
+    ],
     lane: Annotated[
         list[str] | None, typer.Option(metavar="LANE", help="Only this lane; may be repeated.")
     ] = None,

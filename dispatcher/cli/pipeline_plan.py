@@ -10,14 +10,17 @@ import typer
 
 from dispatcher.cli import options
 from dispatcher.cli.output import console, counted, print_json, table
-from dispatcher.cli.spark import Master, require_spark
+from dispatcher.cli.spark import Master, parse_folder, require_spark
 
 _COLUMNS = ("consumer", "speed", "busy now (s)", "planned (s)", "groups now", "planned")
 
 
 def plan(
     report: Annotated[
-        Path, typer.Option("--report", metavar="REPORT", help="The directory that `pipeline run` wrote.")
+        Path, typer.Option(
+            "--report", parser=parse_folder, metavar="REPORT",
+            help="The directory that `pipeline run` wrote.",
+        )
     ],
     output: Annotated[
         Path, typer.Option("--output", metavar="FILE", help="The plan, for `dispatcher rebalance --plan`.")

@@ -9,12 +9,15 @@ import typer
 
 from dispatcher.cli import options
 from dispatcher.cli.output import console, print_json
-from dispatcher.cli.spark import require_modules
+from dispatcher.cli.spark import parse_folder, require_modules
 
 
 def report(
     folder: Annotated[
-        Path, typer.Option("--report", metavar="REPORT", help="The directory that `pipeline run` wrote.")
+        Path, typer.Option(
+            "--report", parser=parse_folder, metavar="REPORT",
+            help="The directory that `pipeline run` wrote.",
+        )
     ],
     output: Annotated[
         Path | None,

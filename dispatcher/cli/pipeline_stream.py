@@ -7,10 +7,10 @@ from typing import Annotated, Final
 
 import typer
 
-from dispatcher.cli.spark import Master, require_spark
+from dispatcher.cli.spark import Master, parse_folder, require_spark
 from dispatcher.units import parse_duration_ms
 
-_TRIGGER_MS: Final = 5_000
+_TRIGGER_MS: Final = 2_000
 _FORGET_MS: Final = 3_600_000
 _KEEP_MS: Final = 86_400_000
 #: In 10 s files that is over an hour of a lane; a batch of full files fits on the disk.
@@ -32,18 +32,23 @@ def stream(
     ledger: Annotated[
         str, typer.Option("--input", metavar="LEDGER", help="The directory or URL that `ledger.path` names.")
     ],
-    live: Annotated[Path, typer.Option("--output", metavar="LIVE", help="The directory for the tables.")],
+    live: Annotated[
+        Path, typer.Option(
+            "--output", parser=parse_folder, metavar="LIVE", help="The directory for the tables.",
+        ),
+    ],
     checkpoint: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Where Spark notes how far it is.", show_default="LIVE/checkpoint"
+            parser=parse_folder, metavar="DIR", help="Where Spark notes how far it is.",
+            show_default="LIVE/checkpoint"
         ),
     ] = None,
     master: Master = None,
     trigger_ms: Annotated[
         int,
         typer.Option(
-            "--trigger", parser=_parse_duration, metavar="DURATION", show_default="5s",
+            "--trigger", parser=_parse_duration, metavar="DURATION", show_default="2s",
             help="How often to look for new files.",
         ),
     ] = _TRIGGER_MS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -18,13 +19,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from dispatcher.errors import ConfigurationError
 from dispatcher.ledger.schema import COLUMNS, Kind
 from dispatcher.pipeline.gaps import Window
 from dispatcher.pipeline.leaderships import (
     GROUPS_MOVING,
     LEADERSHIP_EVENTS,
-    Fact,
-    fact,
     order_writers,
     written_twice,
 )
@@ -43,27 +43,40 @@ SCHEMA: Final = StructType(
     + [StructField("lane", StringType()), StructField("date", StringType())]
 )
 #: pyarrow's names of file systems, where Hadoop calls them otherwise.
-HADOOP_SCHEMES: Final = {"s3": "s3a"}
+_HADOOP_SCHEMES: Final = {"s3": "s3a"}
+LOCAL: Final = "file://"
 
 
 def read_records(spark: SparkSession, path: str, found: Found) -> DataFrame:
     """All records of the files found, each once, with `lane` and `turn`."""
-    prefix, separator, _ = path.partition("://")
-    scheme = f"{HADOOP_SCHEMES.get(prefix, prefix)}://" if separator else "file://"
-    if scheme == "file://":
-        root = pa.fs.FileSystem.from_uri(path)[1] if separator else _absolute(found.root)
-        names = [_absolute(file.path) for file in found.files]
-    else:
-        root, names = found.root, [file.path for file in found.files]
+    before = spark_prefix(path, found.root)
+    root, names = found.root, [file.path for file in found.files]
+    if before == LOCAL:
+        root, names = _absolute(root), [_absolute(name) for name in names]
     records = (
         spark.read.schema(SCHEMA)
-        .option("basePath", scheme + root)
-        .parquet(*(scheme + escaped(name) for name in names))
+        .option("basePath", before + root)
+        .parquet(*(before + escaped(name) for name in names))
         .withColumnRenamed("lane", "folder")
         .drop("schema_version")
     )
     records = records.join(F.broadcast(_writers(spark, found)), ["folder", "writer"]).drop("folder")
     return _each_once(records) if written_twice(found) else records.drop("is_twice")
+
+
+def spark_prefix(path: str, root: str) -> str:
+    """What Spark wants before the names that pyarrow has for files of this ledger, whose folder is `root`.
+    Raises ConfigurationError where it has other names for them."""
+    scheme, separator, rest = path.partition("://")
+    if not separator or scheme == "file":
+        return LOCAL
+    place = unquote(rest.partition("?")[0]).rstrip("/")
+    spark_path, root = f"{_HADOOP_SCHEMES.get(scheme, scheme)}://{place}", root.rstrip("/")
+    if not spark_path.endswith(root):
+        raise ConfigurationError(
+            f"{path}: stores of this kind are not supported: use s3, gs, hdfs or a directory"
+        )
+    return spark_path.removesuffix(root)
 
 
 def _absolute(path: str) -> str:
@@ -110,16 +123,18 @@ def micros(column: str | Column) -> Column:
     return F.unix_micros(F.col(column) if isinstance(column, str) else column)
 
 
-def read_facts(records: DataFrame) -> list[Fact]:
-    """The records of leaderships, and of moves that overlap on purpose."""
-    return [fact(row) for row in fact_rows(records)]
+def is_fact() -> Column:
+    """Of the records of leaderships, and of moves that overlap on purpose."""
+    return F.col("event").isin([*LEADERSHIP_EVENTS, GROUPS_MOVING])
+
+
+def fact_columns() -> list[Column | str]:
+    """What `leaderships.fact` makes facts of."""
+    time_us = micros("time").alias("time_us")
+    return ["lane", "writer", "ordinal", time_us, "event", "reason", "messages", "detail"]
 
 
 def fact_rows(records: DataFrame, *kept: str) -> list[dict[str, Any]]:
     """What `leaderships.fact` makes facts of; with columns to keep."""
-    wanted = records.where(F.col("event").isin([*LEADERSHIP_EVENTS, GROUPS_MOVING]))
-    rows = wanted.select(
-        *kept, "lane", "writer", "ordinal", micros("time").alias("time_us"), "event", "reason", "messages",
-        "detail",
-    )  # fmt: skip
+    rows = records.where(is_fact()).select(*kept, *fact_columns())
     return [row.asDict() for row in rows.collect()]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.pipeline.own_folder import locked, make_own
+from dispatcher.pipeline.own_folder import locked, make_own, writable
 
 #: Of the folder's form, and of what is in it.
 VERSION: Final = 1
@@ -66,7 +66,8 @@ class LiveFolder:
         """Finish what a kill has left: a batch that is whole, but not shown."""
         last = self.last
         if last is not None:
-            self._publish(last)
+            with writable(self.path):
+                self._publish(last)
 
     def _publish(self, number: int) -> None:
         alerts = self.batch(number) / ALERTS

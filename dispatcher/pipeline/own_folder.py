@@ -14,7 +14,7 @@ from dispatcher.errors import ConfigurationError
 def make_own(path: Path, ours: Collection[str], purpose: str) -> None:
     """Make the folder if need be. Raises ConfigurationError where it has other things in it than `ours`, or
     can't be made."""
-    with _writable(path):
+    with writable(path):
         path.mkdir(parents=True, exist_ok=True)
         strange = sorted(each.name for each in path.iterdir() if each.name not in ours)
     if strange:
@@ -27,7 +27,7 @@ def make_own(path: Path, ours: Collection[str], purpose: str) -> None:
 def locked(path: Path, name: str, refusal: str) -> Iterator[IO[str]]:
     """Hold the folder's lock file of this name, whose text is kept, while this is open. Raises
     ConfigurationError, with `refusal` where another process holds it."""
-    with _writable(path):
+    with writable(path):
         lock = (path / name).open("a+")
     with lock:
         try:
@@ -38,7 +38,8 @@ def locked(path: Path, name: str, refusal: str) -> Iterator[IO[str]]:
 
 
 @contextlib.contextmanager
-def _writable(path: Path) -> Iterator[None]:
+def writable(path: Path) -> Iterator[None]:
+    """Raises ConfigurationError where something in it can't be written."""
     try:
         yield
     except OSError as problem:

@@ -30,7 +30,7 @@ from dispatcher.pipeline.report_folder import (
     refuse_newer,
     report_folder,
 )
-from dispatcher.pipeline.session import text_of
+from dispatcher.pipeline.session import connector_missing_in, no_room_in, text_of, without_connector
 from dispatcher.pipeline.summary import summarise
 
 #: Wraps what is done under a name, for whoever watches.
@@ -218,17 +218,19 @@ def clear_errors(place: str = "the ledger") -> Iterator[None]:
 
     try:
         yield
-    except (PySparkException, Py4JError) as problem:
+    except (PySparkException, Py4JError, OSError) as problem:
+        if words := no_room_in(problem):
+            raise ConfigurationError(
+                f"{words}: the report, or Spark's own files, can't be written: make room, and start again"
+            ) from None
+        if scheme := connector_missing_in(problem):
+            raise without_connector(scheme) from None
         text = text_of(problem)
         file = re.search(r"file:(?://)?(/[^\s,]+?\.parquet)|([a-z0-9]+://[^\s,]+?\.parquet)", text)
         if "FAILED_READ_FILE" in text or "FileNotFound" in text or "ParquetDecoding" in text:
             name = (file[1] or file[2]) if file else f"a file of {place}"
             raise ConfigurationError(
                 f"{name}: can't be read: it is damaged, or was deleted meanwhile; run again without it"
-            ) from None
-        if "No space left" in text:
-            raise ConfigurationError(
-                "no space left on the disk for the report, or for Spark's own files"
             ) from None
         raise
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -26,6 +28,8 @@ _SETTINGS: Final = {
     # A lane may be called 007.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
 }
+#: What a file system says that takes no more.
+_NO_ROOM: Final = [os.strerror(each) for each in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)]
 _LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -91,6 +95,29 @@ def text_of(problem: BaseException) -> str:
         return str(problem)
     except (Py4JError, OSError):
         return type(problem).__name__
+
+
+def no_room_in(*problems: BaseException | None) -> str | None:
+    """What a file system said that took no more (`No space left on device`); None: it was not that."""
+    texts = [text_of(each) for each in problems if each is not None]
+    return next((words for words in _NO_ROOM if any(words in text for text in texts)), None)
+
+
+def connector_missing_in(*problems: BaseException | None) -> str | None:
+    """The scheme of an object store that Spark has no connector for; None: it was not that."""
+    for text in (text_of(each) for each in problems if each is not None):
+        found = re.search(r'No FileSystem for scheme:? "?(\w+)|Class org\.apache\.hadoop\.fs\.(\w+)\.', text)
+        if found:
+            return found[1] or found[2]
+    return None
+
+
+def without_connector(scheme: str) -> ConfigurationError:
+    """What to do then."""
+    return ConfigurationError(
+        f"Spark has no connector for {scheme}://: start with spark-submit and its package (`--packages "
+        "org.apache.spark:spark-hadoop-cloud_2.13:VERSION`, that of this Spark)"
+    )
 
 
 def _require_java() -> None:

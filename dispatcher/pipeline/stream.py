@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.live_folder import ALERTS, LiveFolder
-from dispatcher.pipeline.session import text_of
+from dispatcher.pipeline.session import connector_missing_in, no_room_in, without_connector
 from dispatcher.pipeline.stream_alerts import as_json, as_text
 from dispatcher.pipeline.stream_batch import Batches, Limits
 from dispatcher.pipeline.stream_reading import ARRIVALS, Ledger
@@ -70,12 +70,12 @@ class Stream:
     def run(self) -> None:
         """Raises ConfigurationError when the stream can't go on."""
         logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells everything twice, with its frames
-        last = self._folder.last
-        if last is not None and not self._folder.is_told(last):
-            self._tell(last)
-        query = self._start()
         with _stopped_by_signals(self._stopping):
             try:
+                last = self._folder.last
+                if last is not None and not self._folder.is_told(last):
+                    self._tell(last)
+                query = self._start()
                 while not self._stopping.is_set() and not query.awaitTermination(_LOOKS_EVERY_S):
                     pass
                 with self._busy:  # the batch in hand; no other one begins any more
@@ -150,9 +150,13 @@ class Stream:
     def _reason(self, problem: BaseException) -> BaseException:
         if isinstance(self._problem, ConfigurationError):
             return self._problem
-        problems = (problem, self._problem)
-        if any("No space left" in text_of(each) for each in problems if each is not None):
-            return ConfigurationError("no space left on the disk for the tables, or for Spark's own files")
+        if words := no_room_in(problem, self._problem):
+            return ConfigurationError(
+                f"{words}: the tables in {self._folder.path}, or Spark's own files, can't be written: make "
+                "room, and start the stream again: it goes on where it was"
+            )
+        if scheme := connector_missing_in(problem, self._problem):
+            return without_connector(scheme)
         if isinstance(problem, Py4JError | OSError):
             return ConfigurationError(
                 "Spark's Java process is gone; start the stream again: it goes on where it was"

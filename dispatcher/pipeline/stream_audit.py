@@ -110,11 +110,11 @@ def new_violations(spark: SparkSession, found: DataFrame, known: list[Leadership
     """The violations among the hand-overs of `found_hand_overs` that were not said before. Most batches have
     no group that is remarkable, and so none."""
     judged = order_audit.judged(found)
-    marked = order_audit.screened(judged).where("is_remarkable").select(*GROUP).distinct()
-    remarkable = marked.localCheckpoint()
-    if remarkable.isEmpty():
+    marked = order_audit.screened(judged).where("is_remarkable").select(*GROUP).distinct().toArrow()
+    if not marked.num_rows:
         return NO_VIOLATIONS
-    closer = judged.join(F.broadcast(remarkable), [*GROUP], "left_semi").localCheckpoint()
+    remarkable = F.broadcast(spark.createDataFrame(marked))
+    closer = judged.join(remarkable, [*GROUP], "left_semi").localCheckpoint()
     broken = order_audit.violations(spark, closer, known)
     said = closer.where(F.size("already") > 0).select(*KEY, F.explode("already").alias("rule"))
     return broken.join(said, [*KEY, "rule"], "left_anti").toArrow()
@@ -129,13 +129,12 @@ def kept(
     Of `whole_lanes` everything is kept: files that come before others are still to be read.
     """
     is_judged = F.col("group").isNotNull() & (F.coalesce("group_seq", F.lit(1)) > 0)
-    place = F.struct("arrival_epoch", "arrival")
+    here = F.struct("arrival_epoch", "arrival", "epoch", "group_seq")
     counts = is_judged & (F.col("outcome") != Event.FAILED)
-    numbers = (place.desc(), F.col("epoch").desc(), F.col("group_seq").desc())
 
     def is_last(among: Column, *by: str) -> Column:
-        over = Window.partitionBy(*GROUP, "inbound", *by, among).orderBy(*numbers)
-        return among & (F.row_number().over(over) == 1)
+        over = Window.partitionBy(*GROUP, "inbound", *by)
+        return among & (F.max(F.when(among, here)).over(over) == here)
 
     is_final = counts & ~F.col("outcome").isin(Event.TAKEN_BACK, OPEN)
     last_attempt = F.max("attempt").over(Window.partitionBy(*MESSAGE))

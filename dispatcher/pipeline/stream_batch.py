@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, GapKind
 from dispatcher.pipeline.leaderships import Leadership
 from dispatcher.pipeline.ledger_files import BadFile
-from dispatcher.pipeline.ledger_reading import read_facts
 from dispatcher.pipeline.live_folder import ALERTS, KEPT, STATE, LiveFolder
 from dispatcher.pipeline.stream_alerts import alerts_table, gap_name
 from dispatcher.pipeline.stream_audit import (
@@ -79,8 +78,7 @@ class Batches:
         bad += read.bad
         self.state.bad += bad
         unfinished = self.folder.begin(number)
-        if read.records is not None:
-            add_facts(self.state, read_facts(read.records))
+        add_facts(self.state, read.facts)
         known = self.state.leaderships()
         gaps = self.state.gaps(known)
         raised, waiting = self._new_gaps(gaps)

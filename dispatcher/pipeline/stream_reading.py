@@ -17,8 +17,17 @@ from pyspark.sql.types import StructType
 
 from dispatcher.ledger.schema import FILE_SUFFIX, Event
 from dispatcher.pipeline.hand_overs import ENDS
+from dispatcher.pipeline.leaderships import Fact, fact
 from dispatcher.pipeline.ledger_files import NAME, BadFile, LedgerFile, judge, open_ledger
-from dispatcher.pipeline.ledger_reading import HADOOP_SCHEMES, SCHEMA, escaped, micros
+from dispatcher.pipeline.ledger_reading import (
+    LOCAL,
+    SCHEMA,
+    escaped,
+    fact_columns,
+    is_fact,
+    micros,
+    spark_prefix,
+)
 from dispatcher.pipeline.stream_state import Span, StreamState, Writer
 
 #: What Spark's file source says of a file, its content apart.
@@ -44,17 +53,12 @@ class Ledger:
 
     def __init__(self, path: str) -> None:
         self.store, root = open_ledger(path)
-        scheme, separator, _ = path.partition("://")
-        is_local = not separator or scheme == "file"
-        self.root = os.path.abspath(root) if is_local else root.rstrip("/")
-        self._before = "file://" if is_local else self._prefix(path, scheme)
+        root = root.rstrip("/")
+        self._before = spark_prefix(path, root)
+        self.root = os.path.abspath(root) if self._before == LOCAL else root
         #: As a name, and as a pattern that Spark takes for this place alone.
         self.url = self._before + self.root
         self.pattern = self._before + escaped(self.root)
-
-    def _prefix(self, path: str, scheme: str) -> str:
-        spark_path = f"{HADOOP_SCHEMES.get(scheme, scheme)}{path[len(scheme) :]}"
-        return spark_path[: spark_path.index(self.root)]
 
     def name(self, spark_path: str) -> str:
         """A file by the name that pyarrow has for it."""
@@ -134,6 +138,7 @@ class Read(NamedTuple):
 
     records: DataFrame | None
     bad: list[BadFile]
+    facts: list[Fact]
     has_partial_ends: bool
 
 
@@ -157,7 +162,7 @@ def _existing(ledger: Ledger, parts: list[Part]) -> list[Part]:
 
 def _read_parts(spark: SparkSession, ledger: Ledger, state: StreamState, parts: list[Part]) -> Read:
     if not parts:
-        return Read(None, [], has_partial_ends=False)
+        return Read(None, [], [], has_partial_ends=False)
     records = ledger.read(spark, parts).persist()
     is_end = ~F.col("event").isin([Event.DISPATCHED, Event.RECEIVED])
     is_partial = F.col("event").isin(ENDS) & F.col("seq").isNotNull() & F.col("dispatched_at").isNull()
@@ -166,9 +171,10 @@ def _read_parts(spark: SparkSession, ledger: Ledger, state: StreamState, parts: 
         micros(F.max("time")).alias("last_us"), F.max("epoch").alias("epoch_max"),
         micros(F.min(F.when(is_end, F.col("time")))).alias("first_end_us"),
         F.max(is_partial).alias("is_partial"),
+        F.collect_list(F.when(is_fact(), F.struct(*fact_columns()))).alias("facts"),
     ).collect()  # fmt: skip
     found = {row["part"]: row for row in rows}
-    bad, damaged = [], []
+    bad, damaged, facts = [], [], []
     for number, part in enumerate(parts):
         row, wanted = found.get(number), part.last - part.first + 1
         writer = state.writers[part.lane, part.writer]
@@ -183,6 +189,7 @@ def _read_parts(spark: SparkSession, ledger: Ledger, state: StreamState, parts: 
         writer.add(Span(
             part.first, part.last, row["first_us"], row["last_us"], row["first_end_us"], row["epoch_max"],
         ))  # fmt: skip
+        facts += [fact(each) for each in row["facts"]]
         state.clocks[part.lane] = max(state.clocks.get(part.lane, 0), row["last_us"])
     whole = records.where(~F.col("part").isin(damaged)) if damaged else records
-    return Read(whole, bad, any(row["is_partial"] for row in rows))
+    return Read(whole, bad, facts, any(row["is_partial"] for row in rows))

@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from dispatcher.errors import ConfigurationError
+from dispatcher.pipeline.gaps import Window
 from dispatcher.pipeline.ledger_files import find_files
+from dispatcher.pipeline.ledger_reading import within
 from dispatcher.pipeline.summary import as_text
 from tests.pipeline.conftest import Everything
 from tests.pipeline.planted_gaps import CASES
@@ -53,6 +57,18 @@ def test_files_that_can_not_be_read_are_each_one_line(everything: Everything) ->
     lines = as_text(report.summary).splitlines()
     assert sum(line.startswith("not read: ") for line in lines) == 5
     assert "remark: the folder of lane 007 has files of lane new-name (1): counted as that one's" in lines
+
+
+def test_a_window_begins_with_its_first_instant_and_ends_before_its_last(spark: SparkSession) -> None:
+    records = spark.range(5).withColumn("time", F.timestamp_micros("id"))
+
+    def kept(since_us: int | None, until_us: int | None) -> list[int]:
+        return [row["id"] for row in within(records, Window(since_us, until_us)).collect()]
+
+    assert kept(1, 3) == [1, 2]
+    assert kept(None, 3) == [0, 1, 2]
+    assert kept(3, None) == [3, 4]
+    assert kept(None, None) == [0, 1, 2, 3, 4]
 
 
 def test_a_ledger_without_anything_to_read_is_refused(tmp_path: Path) -> None:
