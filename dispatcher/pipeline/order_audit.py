@@ -81,7 +81,7 @@ def screened(found: DataFrame) -> DataFrame:
         "former_began": lagged["began"],
         "is_early": F.col("hands_over") & (lagged["incarnation"] != F.col("incarnation"))
         & ~F.coalesce(lagged["over"] <= F.col("began"), F.lit(False)),
-    })  # fmt: skip
+    }).drop("group_hash", "epoch", "ordinal", "place", "over")  # fmt: skip
 
 
 def violations(spark: SparkSession, found: DataFrame, leaderships: Iterable[Leadership]) -> DataFrame:
