@@ -126,6 +126,8 @@ class _Loader:
         problem = (
             dotted_name_problem(prefix) if isinstance(prefix, str) else "must be text (put it in quotes)"
         )
+        if not problem and str(prefix).split(".")[0] == "amq":
+            problem = "must not begin with amq, which RabbitMQ keeps for itself"
         if problem:
             self._problems.add(("prefix",), problem)
             return None
@@ -249,6 +251,9 @@ class _Loader:
             if queue.startswith(f"{prefix}."):
                 text = f"{queue!r} is under the dispatcher's own prefix {prefix!r}"
                 self._problems.add(path, f"{text}; lanes can't be chained: choose another queue or prefix")
+            is_declared = entry.get("declare") in (True, "true")
+            if queue.startswith("amq.rabbitmq.") or (queue.startswith("amq.") and is_declared):
+                self._problems.add(path, f"{queue!r} begins with amq., which RabbitMQ keeps for itself")
 
 
 def _fits(pattern: list[str], segments: list[str]) -> bool:

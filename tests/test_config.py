@@ -246,6 +246,14 @@ def test_missing_and_malformed_variables_are_named_with_their_path() -> None:
             "lanes.a.inbound[0].queue: 'dispatch.b.dead' is under the dispatcher's own prefix 'dispatch'; "
             "lanes can't be chained: choose another queue or prefix",
         ),
+        (
+            "lanes: {a: {inbound: [{queue: amq.q, declare: true}]}}",
+            "lanes.a.inbound[0].queue: 'amq.q' begins with amq., which RabbitMQ keeps for itself",
+        ),
+        (
+            "lanes: {a: {inbound: [{queue: amq.rabbitmq.reply-to}]}}",
+            "lanes.a.inbound[0].queue: 'amq.rabbitmq.reply-to' begins with amq., which RabbitMQ keeps",
+        ),
         ("{lanes: {a: {inbound: [{queue: q}]}}, lane: 1}", "lane: unknown key; is lanes meant?"),
         ("a: &a [*a]\nlanes: {b: {inbound: [{queue: q}]}}", "a[0]: contains itself by an alias"),
         ("lanes: {a: {inbound: [{queue: q}]}, a: {}}", "lanes.a: is there twice (lines 1 and 1)"),
@@ -295,6 +303,7 @@ def test_an_alias_bomb_is_refused_before_it_fills_the_memory() -> None:
         ("http: {listen: 'h:65536'}", "http.listen: must be host:port"),
         ("prefix: a..b", "prefix: must be segments of"),
         ("prefix: 5", "prefix: must be text"),
+        ("prefix: amq.x", "prefix: must not begin with amq, which RabbitMQ keeps for itself"),
         ("defaults: {inbound: []}", "defaults.inbound: belongs to one lane"),
         ("defaults: []", "defaults: must be a mapping"),
         ("match: {}", "match: must be a list"),
