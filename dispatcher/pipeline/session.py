@@ -19,6 +19,8 @@ DEFAULT_MASTER: Final = "local[*]"
 DRIVER_HEAP: Final = "1g"
 _SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
+    # From its start on: with spark-submit there is no file that its lines go into.
+    "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Ledgers name groups and consumers in any spelling.
@@ -69,7 +71,6 @@ def spark_session(master: str | None = None, settings: dict[str, str] | None = N
                     configured, {} if submitted else {"stdout": log, "stderr": log}
                 )
                 context = SparkContext(conf=configured, gateway=gateway)
-                context.setLogLevel("ERROR")
             except (PySparkException, Py4JError, OSError) as problem:
                 raise ConfigurationError(f"Spark can't start: {_reason(problem, log)}") from None
             yield SparkSession.builder.getOrCreate()

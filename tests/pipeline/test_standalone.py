@@ -80,6 +80,8 @@ def test_a_cluster_says_what_one_process_says(spark: SparkSession, master: str, 
         cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=250,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr  # order was violated
+    chatter = [line for line in done.stderr.splitlines() if " INFO " in line and "SparkContext: " not in line]
+    assert chatter == []
     assert done.stdout.splitlines()[-1].startswith("Verdict: VIOLATED in ")
     assert len(list(tmp_path.glob("work-*/app-*/[01]"))) == 2  # both have worked
     found = Report(report, json.loads((report / "summary.json").read_text()))
