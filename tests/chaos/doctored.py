@@ -70,6 +70,7 @@ class Doctored:
             "stopping": (),
             "keeping": (),
             "dropping": (),
+            "checking": (),
         }
         plan.settings = replace(plan.settings, **(usual | settings))  # type: ignore[arg-type]
 

@@ -12,6 +12,7 @@ QUEUE_VERSIONS: Final = (1, 2)
 STOPPING: Final = ((), ("exclusive",), ("sequenced",), ("exclusive", "sequenced"))
 KEEPING: Final = ((), ("exclusive",), ("sequenced",))
 DROPPING: Final = ((), ("exclusive",), ("sequenced",))
+CHECKING: Final = ((), ("exclusive",), ("sequenced",), ("exclusive", "sequenced"))
 #: So short that attempts are used up while faults go on.
 BACKOFF: Final = "100ms"
 #: The lane that hands over, where others are named by their policies; and who reads there.
@@ -120,6 +121,7 @@ class Settings:
     stopping: tuple[str, ...]  # policies whose lane stops a group at a message that failed
     keeping: tuple[str, ...]  # policies whose lane keeps what comes in
     dropping: tuple[str, ...]  # policies whose lane drops what repeats another message
+    checking: tuple[str, ...]  # policies whose lane reports numbers that don't follow
     cost: str | int  # what messages count in their queues' shares
     placement: str  # of new groups
     readers_prefetch: int  # of the consumers that only read their queues
@@ -137,6 +139,7 @@ class Settings:
             "history": {"max_age": "1d"} if policy in self.keeping else None,
             "dedup": {"window": "1h"} if policy in self.dropping else None,
             "cost": self.cost, "placement": self.placement,
+            "sequence_check": "report" if policy in self.checking else "off",
         }  # fmt: skip
         if policy == "sequenced":
             return keys | {"top_up": self.top_up, "group_map": self._for_sequenced()}
@@ -187,6 +190,7 @@ class Plan:
             stopping=random.Random(f"{seed} stopping").choice(STOPPING),
             keeping=random.Random(f"{seed} keeping").choice(KEEPING),
             dropping=random.Random(f"{seed} dropping").choice(DROPPING),
+            checking=random.Random(f"{seed} sequences").choice(CHECKING),
             **_measured(random.Random(f"{seed} shares")),
             **_for_readers(random.Random(f"{seed} readers")),
         )

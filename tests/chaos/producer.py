@@ -135,7 +135,10 @@ class Outstanding(logging.Handler):
 def _send(producer: GroupProducer | BlockingGroupProducer, number: Number, outstanding: Outstanding) -> None:
     outstanding.add(number)
     group = None if number.group == UNGROUPED else number.group
-    answer = producer.submit(number.body(), group, routing_key=number.queue, close=number.closes)
+    headers: dict[str | bytes, int] = {} if number.closes else {"x-group-seq": number.number}
+    answer = producer.submit(
+        number.body(), group, headers=headers, routing_key=number.queue, close=number.closes
+    )
     answer.add_done_callback(partial(outstanding.answered, number))
 
 

@@ -230,6 +230,10 @@ class Stage:
         settings = self.plan.settings
         return settings.readers_keep if lane.hands_over else lane.policy in settings.keeping
 
+    def checks(self, lane: LaneOnStage) -> bool:
+        """Whether it reports numbers that don't follow."""
+        return lane.policy in self.plan.settings.checking
+
     def reads_on_hangup(self, replica: Replica) -> bool:
         """It has read its file, and will read it again on SIGHUP."""
         return replica.process.is_alive() and bool(replica.process.logged("dispatcher_started"))

@@ -16,6 +16,7 @@ from tests.chaos.evidence import Evidence, Found, gather
 from tests.chaos.handed_evidence import gather_handed
 from tests.chaos.kept import not_kept
 from tests.chaos.lanes import LaneOnStage
+from tests.chaos.numbers import told_wrongly
 from tests.chaos.plan import READERS
 from tests.chaos.stage import PREFIX, Stage
 from tests.recovery.checker import say, that_count, violations
@@ -67,6 +68,7 @@ async def end_and_judge(stage: Stage) -> Verdict:
         if stage.keeps(lane):
             stream = f"{PREFIX}.{lane.name}.history"
             found += await not_kept(stage.servers.amqp_url, stream, evidence.story.published)
+        found += await asyncio.to_thread(told_wrongly, stage, lane)
         counts = _counts(stage, evidence, dead) | _decided(stage, lane, there)
         verdict.lanes.append(LaneVerdict(lane, evidence, counts, found))
     await client.close()

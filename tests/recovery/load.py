@@ -22,7 +22,6 @@ WINDOW = 200
 BURST_S = 0.01
 MESSAGES_PER_NEW_GROUP = 60
 UNGROUPED_SHARE = 0.05
-_CLOSING = field("x-group-seq", "l", (-1).to_bytes(8, signed=True))
 RETRY_S = 0.1
 
 
@@ -167,7 +166,9 @@ class NumberingProducer:
 
 
 def _properties(number: Number) -> bytes:
-    fields = [] if number.group == UNGROUPED else [text("x-group-id", number.group)]
-    if number.closes:
-        fields.append(_CLOSING)
+    fields = []
+    if number.group != UNGROUPED:
+        signed = -number.number if number.closes else number.number
+        place = field("x-group-seq", "l", signed.to_bytes(8, signed=True))
+        fields = [text("x-group-id", number.group), place]
     return properties(*fields, delivery_mode=2, message_id=b"-".join(str(part).encode() for part in number))
