@@ -139,9 +139,9 @@ class Pieces:
         self._folder.keep(HAND_OVERS, DATE, self.reused)
         self._folder.keep(SPANS, DATE, self.reused)
         across = None
-        if self._is_apart:
+        if self._is_apart and not self._are_told_again():
             if self.computed:
-                self._write_pieces()
+                self._folder.add(HAND_OVERS, self._whole(self._read_ledger()), DATE, "lane")
             across = self._told_by_several(gaps)
         if across is None:
             self._is_apart = False
@@ -155,20 +155,21 @@ class Pieces:
         self._release()
         self._remember()
 
-    def _write_pieces(self) -> None:
-        self._folder.add(HAND_OVERS, self._whole(self._read_ledger()), DATE, "lane")
-        mine = self.read(HAND_OVERS).where(F.col(DATE).isin(self.computed))
-        self._folder.add(SPANS, spans(mine, DATE), DATE)
+    def _are_told_again(self) -> bool:
+        """Whether two leaderships tell of the same numbers of an incarnation: an end may be told twice as a
+        whole then, and dates can't be told apart."""
+        if self.computed:
+            self._folder.add(SPANS, spans(self._whole(self._read_ledger()), DATE), DATE)
+        if len(self.leaderships) == len({each.lane for each in self.leaderships}):
+            return False
+        together = self.read(SPANS).groupBy(*INCARNATION, "turn").agg(
+            F.min("lowest").alias("lowest"), F.max("highest").alias("highest")
+        )  # fmt: skip
+        return not shared(together).isEmpty()
 
     def _told_by_several(self, gaps: list[Gap]) -> DataFrame | None:
-        """The hand-overs that need more than one date. None: an end is told twice as a whole, or as a part
-        before, so that dates can't be told apart."""
-        if len(self.leaderships) > len({each.lane for each in self.leaderships}):
-            together = self.read(SPANS).groupBy(*INCARNATION, "turn").agg(
-                F.min("lowest").alias("lowest"), F.max("highest").alias("highest")
-            )  # fmt: skip
-            if not shared(together).isEmpty():
-                return None
+        """The hand-overs that need more than one date. None: an end is told as a part before it is told as a
+        whole, so that dates can't be told apart."""
         loose = self._persist(about_hand_overs(self.records))
         keys = self._persist(loose.select(*KEY).distinct())
         are_few = keys.count() <= _FEW
