@@ -106,7 +106,7 @@ def _consumers(lane: LaneView) -> Iterator[RenderableType]:
          wording.decimal(row["speed"], 1))
         for row in lane.consumers
     ]  # fmt: skip
-    names = ("consumer", "hand-overs", "settled", "failed", "taken back", "messages in hand × time", "speed")
+    names = ("consumer", "hand-overs", "settled", "failed", "taken back", "busy", "speed")
     yield from _titled("Consumers", names, rows)
     yield from _more(lane.consumers_count - len(lane.consumers), "consumer_stats")
 

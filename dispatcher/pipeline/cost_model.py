@@ -16,11 +16,11 @@ from dispatcher.pipeline.work import KIND, with_work
 _Z_95: Final = 1.959964
 
 
-def cost_model(hand_overs: DataFrame) -> DataFrame:
+def cost_model(worked: DataFrame) -> DataFrame:
     """By lane, inbound queue, type and size band (`size_below`: the next power of two, in bytes): `messages`,
     mean and standard deviation of the work that what was settled took, in µs (`work`), and `error_us`: the
     mean is within it with 95 %."""
-    settled = with_work(hand_overs).where(F.col("outcome") == Event.SETTLED)
+    settled = with_work(worked).where(F.col("outcome") == Event.SETTLED)
     found = settled.groupBy("lane", *KIND).agg(
         F.count("*").alias("messages"),
         F.avg("work_us").alias("mean_us"),

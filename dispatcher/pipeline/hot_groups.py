@@ -7,6 +7,8 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from dispatcher.pipeline.work import busy_us
+
 #: Of each lane's groups the hottest so many have a row.
 SHOWN_MAX: Final = 100
 #: Of these, so many have rows by consumer.
@@ -14,13 +16,13 @@ HELD_MAX: Final = 20
 _TOP: Final = 10
 
 
-def by_group(hand_overs: DataFrame) -> DataFrame:
-    """Messages settled and time taken, of each group."""
-    settled = hand_overs.where("outcome = 'settled'").where(F.col("group").isNotNull())
+def by_group(worked: DataFrame) -> DataFrame:
+    """Messages settled and the work that they took (`work.worked`), of each group."""
+    settled = worked.where("outcome = 'settled'").where(F.col("group").isNotNull())
     return settled.groupBy("lane", "group").agg(
         F.count("*").alias("messages"),
         F.coalesce(F.sum("cost"), F.lit(0)).alias("cost"),
-        F.coalesce(F.sum("process_us"), F.lit(0)).alias("busy_us"),
+        busy_us(),
     )
 
 
@@ -35,12 +37,12 @@ def hot_groups(groups: DataFrame) -> DataFrame:
     return ranked.where(F.col("rank") <= SHOWN_MAX)
 
 
-def holders(hand_overs: DataFrame, hot: DataFrame) -> DataFrame:
+def holders(worked: DataFrame, hot: DataFrame) -> DataFrame:
     """Who had the hottest groups: `hand_overs` and `busy_us` of each of them and a consumer."""
     hottest = hot.where(F.col("rank") <= HELD_MAX).select("lane", "group", "rank")
-    theirs = hand_overs.join(F.broadcast(hottest), ["lane", "group"])
+    theirs = worked.join(F.broadcast(hottest), ["lane", "group"])
     return theirs.groupBy("lane", "rank", "group", "consumer").agg(
-        F.count("*").alias("hand_overs"), F.coalesce(F.sum("process_us"), F.lit(0)).alias("busy_us")
+        F.count("*").alias("hand_overs"), busy_us()
     )
 
 

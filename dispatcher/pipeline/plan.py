@@ -16,7 +16,7 @@ from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.assignment import NOBODY, Task, assign, forced, lower_bound
 from dispatcher.pipeline.owners import Holder, Owner, Told, owned, unit_of
 from dispatcher.pipeline.plan_file import PlanFile, PlannedMove
-from dispatcher.pipeline.work import KIND, with_work
+from dispatcher.pipeline.work import KIND, with_work, worked
 
 #: Of a consumer that has settled less nothing is known of its speed.
 _MESSAGES_MIN: Final = 20
@@ -93,7 +93,7 @@ def measured_cells(hand_overs: DataFrame) -> DataFrame:
     """Rows for `Cell`, of one lane."""
     kind = Window.partitionBy(*KIND)
     by_kind = (
-        with_work(hand_overs)
+        with_work(worked(hand_overs))
         .groupBy("group", "consumer", *KIND)
         .agg(F.sum("work_us").alias("work_us"), F.count("*").alias("messages"))
         .withColumn("mean_us", F.sum("work_us").over(kind) / F.sum("messages").over(kind))

@@ -10,9 +10,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dispatcher.ledger.schema import Event
+from dispatcher.pipeline.work import busy_us
 
 #: Durations of a hand-over, in µs.
 STAGES: Final = ("wait_us", "commit_us", "confirm_us", "process_us")
+#: What tables by hour are made of.
+NEEDED: Final = (
+    "lane", "inbound", "consumer", "group", "ended_at", "outcome", "size", "cost", *STAGES, "work_us",
+)  # fmt: skip
 PERCENTILES: Final = (50, 95, 99)
 #: Of a percentile's rank: one in so many.
 _ACCURACY: Final = 2_000
@@ -85,7 +90,7 @@ BY_HOUR: Final = {"lane_stats": lane_stats, "consumer_stats": consumer_stats, "g
 
 
 def _stats(hand_overs: DataFrame, *by: str) -> DataFrame:
-    """What ended, by the hour in which it did. `busy_us` sums up what consumers took."""
+    """What ended, by the hour in which it did, from what `work.worked` makes. `busy_us` sums up the work."""
     ended = hand_overs.where(F.col("ended_at").isNotNull())
     return (
         ended.withColumn("hour", F.date_trunc("hour", "ended_at"))
@@ -96,7 +101,7 @@ def _stats(hand_overs: DataFrame, *by: str) -> DataFrame:
             (F.count("*") / _SECONDS_PER_HOUR).alias("per_s"),
             F.sum("size").alias("bytes"),
             F.sum("cost").alias("cost"),
-            F.sum("process_us").alias("busy_us"),
+            busy_us(),
             *(percentiles(stage) for stage in STAGES),
         )
         .select(

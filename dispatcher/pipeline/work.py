@@ -14,25 +14,36 @@ from dispatcher.pipeline.ledger_reading import micros
 KIND: Final = ("inbound", "type", "size_below")
 
 
-def with_work(hand_overs: DataFrame) -> DataFrame:
-    """The hand-overs that were settled or failed and of which that is known, with `work_us` and `size_below`.
+def worked(hand_overs: DataFrame, *apart: Column) -> DataFrame:
+    """All hand-overs, with `work_us`: null where it ended otherwise than settled or failed, or another leader
+    made it.
 
     The measure is that of `cost: measured` (docs/semantics.md, F-6): a consumer was busy with what it settles
     at a time since its settle before, or since the first of these was handed over if that is later; several
-    share that evenly. `size_below`: the next power of two above the size, in bytes.
+    share that evenly. What lies in different parts by `apart` knows nothing of each other.
     """
-    told = hand_overs.where(F.col("outcome").isin([Event.SETTLED, Event.FAILED]))
-    consumer = ("lane", "turn", "incarnation")
-    together = Window.partitionBy(*consumer, "ended_at")
-    before = Window.partitionBy(*consumer).orderBy(micros("ended_at")).rangeBetween(
-        Window.unboundedPreceding, -1
-    )  # fmt: skip
-    since = F.greatest(F.max(micros("ended_at")).over(before), F.min(micros("dispatched_at")).over(together))
-    busy = F.greatest(micros("ended_at") - since, F.lit(0))
-    found = told.withColumns({
-        "work_us": busy / F.count("*").over(together), "size_below": size_below(F.col("size")),
-    })  # fmt: skip
-    return found.where("began_turn = turn and dispatched_at is not null and size is not null")
+    told_us = F.when(F.col("outcome").isin([Event.SETTLED, Event.FAILED]), micros("ended_at"))
+    consumer = [F.col("lane"), F.col("turn"), F.col("incarnation"), *apart]
+    together = Window.partitionBy(*consumer, told_us)
+    before = Window.partitionBy(*consumer).orderBy(told_us).rangeBetween(Window.unboundedPreceding, -1)
+    since = F.greatest(F.max(told_us).over(before), F.min(micros("dispatched_at")).over(together))
+    busy = F.greatest(told_us - since, F.lit(0)) / F.count("*").over(together)
+    is_known = (
+        told_us.isNotNull() & (F.col("began_turn") == F.col("turn")) & F.col("dispatched_at").isNotNull()
+    )
+    return hand_overs.withColumn("work_us", F.when(is_known, busy))
+
+
+def with_work(worked: DataFrame) -> DataFrame:
+    """Of what `worked` makes those that it knows the work of, with `size_below`: the next power of two above
+    the size, in bytes."""
+    known = worked.where("work_us is not null and size is not null")
+    return known.withColumn("size_below", size_below(F.col("size")))
+
+
+def busy_us() -> Column:
+    """Of several hand-overs, in whole µs."""
+    return F.coalesce(F.round(F.sum("work_us")).cast("bigint"), F.lit(0)).alias("busy_us")
 
 
 def size_below(size: Column) -> Column:

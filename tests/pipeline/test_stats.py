@@ -13,21 +13,30 @@ from dispatcher.pipeline.report_folder import ADDED
 from dispatcher.pipeline.statistics import POINTS_MAX, step_ms
 from dispatcher.pipeline.summary import as_text
 from tests.pipeline.conftest import Everything, Report
+from tests.pipeline.planted_skew import GROUPS, MEAN_MS, SERVICE_MS
 from tests.pipeline.planted_skew import LANE as SKEW
-from tests.pipeline.planted_skew import MEAN_MS
 from tests.pipeline.planted_traffic import LANE
 
-LEDGER = "read_parquet('{ledger}/lane=traffic/*/*.parquet') where event = 'settled'"
+LEDGER = "read_parquet('{ledger}/lane={lane}/*/*.parquet') where event = 'settled'"
+#: What a consumer was busy with each message: since its settle before, or the hand-over.
+WORK = """
+(with told as (select *, {day} as of_day from {ledger}), s as (select *, count(*) over at_once as n,
+    min(epoch_us(dispatched_at)) over at_once as begun, max(epoch_us(time)) over (
+        partition by incarnation, of_day order by epoch_us(time)
+        range between unbounded preceding and 1 preceding) as before
+    from told window at_once as (partition by incarnation, time))
+select *, greatest(0, epoch_us(time) - greatest(before, begun)) / n as work from s)
+"""
 STATS = """
 select {by}, date_trunc('hour', time)::timestamp as hour, count(*), sum(size), sum(cost),
     quantile_disc(epoch_us(dispatched_at) - epoch_us(received_at), 0.50) as wait_p50_us,
     quantile_disc(epoch_us(dispatched_at) - epoch_us(received_at), 0.95) as wait_p95_us,
-    quantile_disc(epoch_us(time) - epoch_us(committed_at), 0.99) as process_p99_us
-from {ledger} group by {by}, hour
+    quantile_disc(epoch_us(time) - epoch_us(committed_at), 0.99) as process_p99_us,
+    round(sum(work))::bigint as busy_us
+from {work_of_days} group by {by}, hour
 """
 CONCENTRATION = """
-with g as (select "group", count(*) as n, sum(epoch_us(time) - epoch_us(committed_at)) as busy
-           from {ledger} group by "group"),
+with g as (select "group", count(*) as n, round(sum(work)) as busy from {work} group by "group"),
 pairs as (select sum(abs(a.n - b.n)) as difference from g a, g b)
 select count(*), sum(n), difference / (2 * count(*) * sum(n)),
     (select sum(n) from (select n from g order by n desc limit 10)) / sum(n), sum(busy) / max(busy)
@@ -42,18 +51,13 @@ from {ledger} group by 1
 HOLDERS = """
 with g as (select "group", row_number() over (order by count(*) desc, "group") as rank
            from {ledger} group by "group")
-select rank, l."group", consumer, count(*), sum(epoch_us(time) - epoch_us(committed_at))
-from {ledger_table} l join g on l."group" = g."group" where event = 'settled' and rank <= 20 group by all
+select rank, l."group", consumer, count(*), round(sum(work))::bigint
+from {work} l join g on l."group" = g."group" where rank <= 20 group by all
 """
 COSTS = """
-with s as (select *, count(*) over at_once as n, min(epoch_us(dispatched_at)) over at_once as begun,
-    max(epoch_us(time)) over (partition by incarnation order by epoch_us(time)
-        range between unbounded preceding and 1 preceding) as before
-    from {ledger} window at_once as (partition by incarnation, time)),
-w as (select *, greatest(0, epoch_us(time) - greatest(before, begun)) / n as w from s)
-select inbound, type, power(2, ceil(log2(size + 1)))::bigint, count(*), avg(w),
-    1.959964 * stddev_samp(w) / sqrt(count(*))
-from w group by all
+select inbound, type, power(2, ceil(log2(size + 1)))::bigint, count(*), avg(work),
+    1.959964 * stddev_samp(work) / sqrt(count(*))
+from {work} group by all
 """
 
 
@@ -62,15 +66,16 @@ def report(everything: Everything) -> Report:
     return everything.report
 
 
-def rows(report: Report, table: str) -> list[dict[str, Any]]:
-    return [each for each in report.rows(table) if each["lane"] == LANE]
+def rows(report: Report, table: str, lane: str = LANE) -> list[dict[str, Any]]:
+    return [each for each in report.rows(table) if each["lane"] == lane]
 
 
-def ask(report: Report, query: str, **names: str) -> list[tuple[Any, ...]]:
-    ledger = LEDGER.format(ledger=report.folder.parent / "ledger")
+def ask(report: Report, query: str, lane: str = LANE, **names: str) -> list[tuple[Any, ...]]:
+    ledger = LEDGER.format(ledger=report.folder.parent / "ledger", lane=lane)
     engine = duckdb.connect()
     engine.execute("set timezone = 'UTC'")
-    names["ledger_table"] = ledger.partition(" where ")[0]
+    names["work"] = WORK.format(ledger=ledger, day="0")
+    names["work_of_days"] = WORK.format(ledger=ledger, day="date_trunc('day', time)")
     return engine.execute(query.format(ledger=ledger, **names)).fetchall()
 
 
@@ -87,11 +92,27 @@ def test_counts_and_percentiles_by_hour_are_exact(report: Report, table: str, by
         "wait_p50_us",
         "wait_p95_us",
         "process_p99_us",
+        "busy_us",
     ]
-    told = [each | {"hour": each["hour"].replace(tzinfo=None)} for each in rows(report, table)]
-    found = [tuple(each[name] for name in names) for each in told]
-    assert sorted(found) == sorted(ask(report, STATS, by=by))
+    for lane in LANE, SKEW:
+        told = [each | {"hour": each["hour"].replace(tzinfo=None)} for each in rows(report, table, lane)]
+        found = [tuple(each[name] for name in names) for each in told]
+        assert sorted(found) == sorted(ask(report, STATS, lane, by=by))
     assert len({each["hour"] for each in rows(report, table)}) == 2
+
+
+def test_what_waits_in_a_prefetch_is_no_work(report: Report) -> None:
+    """A message of that lane is in its consumer's hands five times as long as it is worked on."""
+    busy_ms: dict[str, float] = {}
+    for each in rows(report, "consumer_stats", SKEW):
+        busy_ms[each["consumer"]] = busy_ms.get(each["consumer"], 0) + each["busy_us"] / 1_000
+    done = {f"c-{name}": sum(groups.values()) * SERVICE_MS[name] for name, groups in GROUPS.items()}
+    assert busy_ms == pytest.approx(done)
+    for each in rows(report, "consumer_stats", SKEW):
+        assert each["speed"] == pytest.approx(each["cost"] * 1e6 / each["busy_us"])
+    (lane,) = rows(report, "lanes", SKEW)
+    of_groups = [n * SERVICE_MS[name] for name, groups in GROUPS.items() for n in groups.values()]
+    assert lane["parallelism_max"] == pytest.approx(sum(of_groups) / max(of_groups))
 
 
 def test_a_timeline_has_points_of_one_length(report: Report) -> None:
