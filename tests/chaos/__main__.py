@@ -24,7 +24,7 @@ from dispatcher.errors import DispatcherError
 from dispatcher.nodes.installed import ensure_installed
 from tests.chaos.faults import Faults
 from tests.chaos.lanes import LaneOnStage
-from tests.chaos.plan import HANDOVER, Plan
+from tests.chaos.plan import CONCURRENT, HANDOVER, Plan
 from tests.chaos.report import Report, stamp
 from tests.chaos.stage import staged
 from tests.chaos.verdict import end_and_judge
@@ -33,7 +33,10 @@ LANES = {
     "exclusive": LaneOnStage("orders", "exclusive"),
     "sequenced": LaneOnStage("events", "sequenced"),
     HANDOVER: LaneOnStage("handed", HANDOVER),
+    CONCURRENT: LaneOnStage("tasks", CONCURRENT),
 }
+#: It keeps no order, and refuses what operators say of groups, which is what the others are hurt by.
+BY_ITSELF = (CONCURRENT,)
 PROGRESS_S = 10.0
 #: Commands that wait for a dispatcher hold one each, and a server has to start meanwhile.
 THREADS = 100
@@ -60,7 +63,9 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("scripts/chaos", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument("--seconds", type=float, default=600, help="how long it lasts (600)")
     parser.add_argument("--seed", type=int, help="the faults, and what differs from run to run")
-    parser.add_argument("--policy", choices=[*LANES, "all"], default="all", help="one lane of each (all)")
+    parser.add_argument(
+        "--policy", choices=[*LANES, "all"], default="all", help="one lane of each that has groups (all)"
+    )
     parser.add_argument("--rate", type=float, default=200, help="messages per second, all producers (200)")
     parser.add_argument("--report", type=Path, metavar="DIR", help="where to put the report and the record")
     return parser.parse_args(arguments)
@@ -88,7 +93,8 @@ async def _run(options: argparse.Namespace, seed: int, console: Console) -> int:
         console.print(f"--report: {record} is not empty", style="red")
         return 2
     plan = Plan(seed, options.seconds)
-    lanes = [lane for policy, lane in LANES.items() if options.policy in (policy, "all")]
+    chosen = [policy for policy in LANES if policy not in BY_ITSELF]
+    lanes = [LANES[policy] for policy in (chosen if options.policy == "all" else [options.policy])]
     console.print(f"{len(plan.faults)} faults in {options.seconds:.0f} s, {plan.settings}", highlight=False)
 
     def say(text: str) -> None:

@@ -17,6 +17,7 @@ CHECKING: Final = ((), ("exclusive",), ("sequenced",), ("exclusive", "sequenced"
 BACKOFF: Final = "100ms"
 #: The lane that hands over, where others are named by their policies; and who reads there.
 HANDOVER: Final = "handover"
+CONCURRENT: Final = "concurrent"
 READERS: Final = ("h0", "h1", "h2")
 
 
@@ -125,12 +126,15 @@ class Settings:
     cost: str | int  # what messages count in their queues' shares
     placement: str  # of new groups
     readers_prefetch: int  # of the consumers that only read their queues
+    in_flight_per_group: int  # at most, where a group has no owner
     readers_keep: bool  # whether their lane keeps what comes in
 
     def lane_keys(self, policy: str) -> dict[str, Any]:
         """What a lane of this policy is configured with, beside its inbound queues."""
         if policy == HANDOVER:
             return self._for_readers()
+        if policy == CONCURRENT:
+            return self._for_concurrent()
         keys: dict[str, Any] = {
             "policy": policy, "look_ahead": self.look_ahead, "park_after": self.park_after,
             "reconnect_grace": self.reconnect_grace,
@@ -145,6 +149,14 @@ class Settings:
             return keys | {"top_up": self.top_up, "group_map": self._for_sequenced()}
         keys["rebalance"]["on_join"] = self.on_join
         return keys | {"group_map": self.group_map, "group_idle_timeout": self.group_idle_timeout}
+
+    def _for_concurrent(self) -> dict[str, Any]:
+        return {
+            "policy": CONCURRENT, "max_in_flight_per_group": self.in_flight_per_group,
+            "look_ahead": self.look_ahead, "park_after": self.park_after,
+            "reconnect_grace": self.reconnect_grace, "rebalance": {"pause": self.pause},
+            "retry": self._retry(CONCURRENT), "cost": self.cost, "placement": self.placement,
+        }  # fmt: skip
 
     def _for_readers(self) -> dict[str, Any]:
         consumers = [{"id": who, "prefetch": self.readers_prefetch} for who in READERS]
@@ -192,6 +204,7 @@ class Plan:
             dropping=random.Random(f"{seed} dropping").choice(DROPPING),
             checking=random.Random(f"{seed} sequences").choice(CHECKING),
             **_measured(random.Random(f"{seed} shares")),
+            in_flight_per_group=random.Random(f"{seed} concurrent").choice([1, 3, 10]),
             **_for_readers(random.Random(f"{seed} readers")),
         )
         self.producer_seed = chance.randrange(2**31)

@@ -25,7 +25,7 @@ from dispatcher.nodes.servers import PrivateServers
 from dispatcher.settings import RabbitSettings
 from tests.chaos.decisions import Decision
 from tests.chaos.lanes import LaneOnStage
-from tests.chaos.plan import DISPATCHER_HEARTBEAT_S, READERS, Plan
+from tests.chaos.plan import CONCURRENT, DISPATCHER_HEARTBEAT_S, READERS, Plan
 from tests.client.tcp_proxy import TcpProxy
 from tests.recovery.checker import Move
 from tests.recovery.scene import DELIVERY_LIMIT
@@ -269,6 +269,7 @@ class Stage:
         arguments = [
             kind, proxy.url, PREFIX, lane.name, who, str(PREFETCH), str(self.folder / f"{name}.record"),
             str(BARE_WORK_MS if kind in MODULES else self.plan.settings.work_ms), "raising",
+            *(["alike"] if lane.policy == CONCURRENT else []),
         ]  # fmt: skip
         process = Process(name, who, lane, kind, proxy, self._spawn(name, module, arguments))
         self.consumers.append(process)

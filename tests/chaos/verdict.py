@@ -17,11 +17,12 @@ from tests.chaos.handed_evidence import gather_handed
 from tests.chaos.kept import not_kept
 from tests.chaos.lanes import LaneOnStage
 from tests.chaos.numbers import told_wrongly
-from tests.chaos.plan import READERS
+from tests.chaos.plan import CONCURRENT, READERS
 from tests.chaos.stage import PREFIX, Stage
 from tests.recovery.checker import say, that_count, violations
 from tests.recovery.record import Handling, Number
 from tests.recovery.scene import wrongly_dead
+from tests.recovery.unordered import violations_without_order
 from tests.service.clients import Client
 from tests.service.harness import log_records
 from tests.service.protocol_consumer import read_properties
@@ -80,7 +81,11 @@ def _judged(stage: Stage, lane: LaneOnStage, there: Found) -> tuple[Evidence, li
         evidence = gather_handed(stage, lane, there)
         return evidence, evidence.misplaced
     evidence = gather(stage, lane, there)
-    found = violations(evidence.handlings, evidence.story)
+    if lane.policy == CONCURRENT:
+        most = stage.plan.settings.in_flight_per_group
+        found = violations_without_order(evidence.handlings, evidence.story, most)
+    else:
+        found = violations(evidence.handlings, evidence.story)
     return evidence, found + evidence.wrong_ends + evidence.misplaced
 
 

@@ -1,10 +1,11 @@
 """A consumer process of the recovery tests: handles messages with the SDK and writes the total record.
 
-    python -m tests.recovery.worker KIND URL PREFIX LANE CONSUMER PREFETCH RECORD_FILE WORK_MS [raising]
+    python -m tests.recovery.worker KIND URL PREFIX LANE CONSUMER PREFETCH RECORD_FILE WORK_MS [FLAG ...]
 
 KIND is `async`, `blocking`, or `iterating`: an asynchronous one that takes messages and acks them itself. It
 ends in order on SIGTERM; a test may also kill it. With `raising` every second message that fails does so by
-an exception, until its attempts are used up, and succeeds when it is handed over again.
+an exception, until its attempts are used up, and succeeds when it is handed over again. `alike`: the lane
+says no group of any message.
 """
 
 from __future__ import annotations
@@ -56,10 +57,11 @@ class Work:
 
     def __init__(
         self, consumer: GroupConsumer | BlockingGroupConsumer, record: RecordWriter, work_ms: float,
-        *, raising: bool = False,
+        *, raising: bool = False, alike: bool = False,
     ) -> None:  # fmt: skip
         self.record = record
         self._raising = raising
+        self._alike = alike
         self._broken: set[tuple[str, int]] = set()  # (incarnation, seq): its handler has raised
         self._consumer = consumer
         self._work_s = work_ms / 1000
@@ -101,7 +103,8 @@ class Work:
         if message.lost:
             return None
         number = Number.of(message.body)
-        assert message.group == (None if number.group == UNGROUPED else number.group.encode())
+        has_none = self._alike or number.group == UNGROUPED
+        assert message.group == (None if has_none else number.group.encode())
         if (incarnation, message.seq) in self._broken:
             self.record.retried(incarnation, message.seq)
         else:
@@ -242,16 +245,16 @@ def run_blocking(consumer: BlockingGroupConsumer, work: Work) -> None:
 
 def main(arguments: list[str]) -> None:
     kind, url, prefix, lane, consumer_id, prefetch, record_file, work_ms, *flags = arguments
-    raising = "raising" in flags
+    how = {flag: flag in flags for flag in ("raising", "alike")}
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
     record, options = RecordWriter(Path(record_file)), {"prefix": prefix}
     if kind == "blocking":
         blocking = BlockingGroupConsumer(url, lane, consumer_id, int(prefetch), **options)
-        run_blocking(blocking, Work(blocking, record, float(work_ms), raising=raising))
+        run_blocking(blocking, Work(blocking, record, float(work_ms), **how))
         return
     consumer = GroupConsumer(url, lane, consumer_id, int(prefetch), **options)
     run = run_iterating if kind == "iterating" else run_async
-    asyncio.run(run(consumer, Work(consumer, record, float(work_ms), raising=raising)))
+    asyncio.run(run(consumer, Work(consumer, record, float(work_ms), **how)))
 
 
 if __name__ == "__main__":
