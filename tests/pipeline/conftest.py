@@ -6,7 +6,7 @@ import fcntl
 import os
 import pickle
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,6 +71,7 @@ class Everything(NamedTuple):
     verdicts: dict[str, Verdicts]  # by lane
     made: Made  # a ledger as bench.pipeline has it, with as many more
     readers: dict[str, Verdicts]  # by lane that hands over
+    origin: Path  # the ledger that all processes share: only to be read
 
 
 class _Planted(NamedTuple):
@@ -85,22 +86,39 @@ class _Planted(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def everything(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Everything:
-    """Every case is a lane of one ledger: most of a run's time is Spark's own. Of several processes that run
-    tests the first one makes it, and each has a copy that its tests may add to."""
-    mine = tmp_path_factory.mktemp("everything")
-    is_one_of_several = "PYTEST_XDIST_WORKER" in os.environ
-    common = tmp_path_factory.getbasetemp().parent if is_one_of_several else mine
-    done = common / "planted.pickle"
-    with (common / "planted.lock").open("w") as lock:
+def common(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of all processes that run tests."""
+    mine = tmp_path_factory.mktemp("common")
+    return tmp_path_factory.getbasetemp().parent if "PYTEST_XDIST_WORKER" in os.environ else mine
+
+
+def once(common: Path, name: str, make: Callable[[], object]) -> Any:
+    """What `make` returns; of several processes the first one calls it, the others wait for it."""
+    done = common / f"{name}.pickle"
+    with (common / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists():
-            planted = _plant_everything(request.getfixturevalue("spark"), common / "planted")
-            done.write_bytes(pickle.dumps([tuple(planted.made), planted._asdict() | {"made": None}]))
-    made, others = pickle.loads(done.read_bytes())
+            done.write_bytes(pickle.dumps(make()))
+    return pickle.loads(done.read_bytes())
+
+
+@pytest.fixture(scope="session")
+def everything(
+    request: pytest.FixtureRequest, common: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Everything:
+    """Every case is a lane of one ledger: most of a run's time is Spark's own. It is made once, and each
+    process has a copy that its tests may add to."""
+
+    def make() -> object:
+        planted = _plant_everything(request.getfixturevalue("spark"), common / "planted")
+        return tuple(planted.made), planted._asdict() | {"made": None}
+
+    made, others = once(common, "planted", make)
     planted = _Planted(**others | {"made": Made(*made)})
-    shutil.copytree(common / "planted", mine / "copy")
-    return Everything(Report(mine / "copy" / "report", planted.summary), *planted[:-1])
+    copy = tmp_path_factory.mktemp("everything") / "copy"
+    shutil.copytree(common / "planted", copy)
+    report = Report(copy / "report", planted.summary)
+    return Everything(report, *planted[:-1], origin=common / "planted" / "ledger")
 
 
 def _plant_everything(spark: SparkSession, folder: Path) -> _Planted:
@@ -121,10 +139,20 @@ def _plant_everything(spark: SparkSession, folder: Path) -> _Planted:
 
 
 @pytest.fixture(scope="session")
-def caught_up(everything: Everything, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def caught_up(
+    request: pytest.FixtureRequest,
+    everything: Everything,
+    common: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
     """The tables of a stream over every lane that tests have planted, in several batches."""
+
+    def make() -> None:
+        catch_up(request.getfixturevalue("spark"), everything.origin, common / "live", BATCH_FILES)
+
+    once(common, "live", make)
     live = tmp_path_factory.mktemp("live") / "live"
-    catch_up(spark, everything.report.folder.parent / "ledger", live, BATCH_FILES)
+    shutil.copytree(common / "live", live, symlinks=True)
     return live
 
 

@@ -46,7 +46,7 @@ def test_its_gaps_and_bad_files_are_those_of_the_batch_run(everything: Everythin
     assert raised == sorted(f"gap/{gap['lane']}/{gap['kind']}/{gap['writer']}" for gap in real)
 
     def named(files: list[dict[str, Any]]) -> set[tuple[str, str]]:
-        """The report's ledger is where the first process made it, the stream's is a copy."""
+        """Bad files, by their path in the ledger."""
         return {
             (each["path"].rpartition("/ledger/")[2], each["problem"]) for each in files if each["problem"]
         }

@@ -58,7 +58,7 @@ def kill_when(live: Path, ledger: Path, when: Callable[[], bool], *, java: bool)
 
 @pytest.mark.slow
 def test_kills_at_any_moment_change_nothing(everything: Everything, caught_up: Path, tmp_path: Path) -> None:
-    ledger, live = everything.report.folder.parent / "ledger", tmp_path / "live"
+    ledger, live = everything.origin, tmp_path / "live"
     first, second = (live / "batches" / f"{number:012d}" for number in (0, 1))
     out, _ = kill_when(live, ledger, lambda: (first.with_name(f".{first.name}") / KEPT).exists(), java=False)
     assert not out
@@ -95,7 +95,7 @@ def test_a_batch_that_spark_did_not_note_is_not_made_again(
     for note in (live / "checkpoint" / "commits").glob(f"*{int(last.name)}*"):
         note.unlink()
     before = [path.stat().st_mtime_ns for path in sorted(last.rglob("*")) if path.is_file()]
-    catch_up(spark, everything.report.folder.parent / "ledger", live, BATCH_FILES)
+    catch_up(spark, everything.origin, live, BATCH_FILES)
     assert (live / "checkpoint" / "commits" / str(int(last.name))).exists()
     assert [
         p.stat().st_mtime_ns for p in sorted(last.rglob("*")) if p.is_file() and p.name != ".told"
