@@ -55,7 +55,7 @@ class Measured:
     backlog: int
     without: Wait
     behind: Wait
-    parked_s: float  # from the first free capacity until all of the backlog was parked
+    parked_s: float  # from the first free capacity until all of the backlog was parked, and acked
 
 
 class StuckConsumer(ProtocolConsumer):
@@ -90,6 +90,8 @@ async def waits(stage: Stage, backlog: int, messages: int, per_second: int) -> t
                 begun = time.monotonic()
                 async with consuming(place, others):
                     await _until(subject, "dispatcher_messages_parked", backlog - PREFETCH)
+                    if backlog:
+                        await _until_acked(place)
                     parked_s = time.monotonic() - begun
                     await _until(subject, "dispatcher_consumers", CONSUMERS + (1 if backlog else 0))
                     await _send(place, meter, messages, per_second)
@@ -116,6 +118,17 @@ async def _until(subject: Subject, metric: str, count: int) -> None:
             seen, since = now, time.monotonic()
         elif time.monotonic() > since + STUCK_S:
             raise DispatcherError(f"{metric} was {seen}, and never {count}")
+
+
+async def _until_acked(place: Place) -> None:
+    """Wait until nothing is left of the backlog in its inbound queue but what the stuck consumer has. Raises
+    DispatcherError when that doesn't come to be."""
+    since = time.monotonic()
+    path = f"queues/{place.vhost}/{INBOUND}"
+    while (left := (await asyncio.to_thread(place.api.request, path)).get("messages")) != PREFETCH:
+        if time.monotonic() > since + STUCK_S:
+            raise DispatcherError(f"{left} messages are in {INBOUND}, and never {PREFETCH}")
+        await asyncio.sleep(POLL_S)
 
 
 async def _send(place: Place, meter: Meter, messages: int, per_second: int) -> None:
