@@ -35,8 +35,10 @@ def stream(ledger: Path, live: Path, *options: str) -> Iterator[subprocess.Popen
         "--forget-after", "3d", "--keep", "3d",
     ]  # fmt: skip
     process = subprocess.Popen(
-        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # Most of the time goes into compiling what runs for a few batches.
+        env={**os.environ, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
+    )  # fmt: skip
     with process:
         try:
             yield process
