@@ -120,9 +120,8 @@ class Store:
         names = [file.path for file in self.files() if file.is_whole and f"/{writer}-" in file.path]
         if not names:
             return 0
-        with self._files.open_input_file(max(names, key=lambda path: path.rpartition("/")[2])) as file:
-            metadata = pq.read_schema(file).metadata
-        return int(metadata[f"{METADATA_PREFIX}last_ordinal".encode()])
+        told = self._metadata(max(names, key=lambda path: path.rpartition("/")[2]))
+        return int(told[f"{METADATA_PREFIX}last_ordinal".encode()])
 
     def last_of(self, lane: str, lane_epoch: int) -> FormerFile | None:
         """How far the files of that leadership go; None: it has none here, or two writers were it."""
@@ -133,8 +132,7 @@ class Store:
             names = [file.base_name for file in listed if file.base_name.startswith(f"{lane_epoch}-")]
             if not names:
                 continue
-            with self._files.open_input_file(f"{day}/{max(names)}") as file:
-                told = pq.read_schema(file).metadata
+            told = self._metadata(f"{day}/{max(names)}")
             writer, ordinal, commit = (
                 told.get(f"{METADATA_PREFIX}{name}".encode(), b"0").decode()
                 for name in ("writer", "last_ordinal", "last_commit")
@@ -142,6 +140,12 @@ class Store:
             is_one = all(name.startswith(f"{writer}-") for name in names)
             return FormerFile(writer, int(ordinal), int(commit)) if is_one and int(commit) else None
         return None
+
+    def _metadata(self, path: str) -> dict[bytes, bytes]:
+        """A file's own, which names its writer and how far it goes."""
+        with self._files.open_input_file(path) as file:
+            metadata: dict[bytes, bytes] = pq.read_schema(file).metadata
+        return metadata
 
     def delete(self, path: str) -> None:
         """Delete a file; another dispatcher may have done it before. An empty day's folder goes too."""
