@@ -25,9 +25,10 @@ class Evictions:
         commands.add("consumers.evict", self.command, "consumer", "incarnation")
 
     def load(self) -> None:
-        """Go on with what a former leader had begun."""
+        """Go on with what a former leader had begun, and tell it again: that one may not have come to it."""
         for consumer in self._state.by_uuid.values():
             if consumer.evicted_by is not None:
+                self._tell(consumer, consumer.evicted_by)
                 self._liveness.mark(consumer)
 
     def command(self, arguments: Arguments) -> dict[str, Any]:
@@ -52,9 +53,13 @@ class Evictions:
         state = self._state
         consumer.evicted_by = by
         state.counters["consumers_evicted"] += 1
-        state.tell("consumer_evicted", consumer=consumer.id, by=by.value, in_flight=len(consumer.in_flight))
+        self._tell(consumer, by)
         state.effects.incarnations[consumer.number] = consumer.row()
         self._liveness.mark(consumer)
+
+    def _tell(self, consumer: Consumer, by: EvictedBy) -> None:
+        facts = {"incarnation": consumer.uuid, "by": by.value, "in_flight": len(consumer.in_flight)}
+        self._state.tell("consumer_evicted", consumer=consumer.id, **facts)
 
     # -- ack_timeout --
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher.core.effects import PublishMarker, Reply, Snapshot
+from dispatcher.core.effects import PublishMarker, Reply, Snapshot, Tell
 from dispatcher.core.events import CommandReceived, PublishersBlocked, QueueReturned
 from dispatcher.core.lane import Lane
 from dispatcher.core.policies import policy
@@ -74,7 +74,8 @@ def test_c8_who_is_late_is_evicted_and_others_get_what_it_has() -> None:
     bench.step(after_ms=9_000)
     bench.settle("two", "b1")
     bench.step(after_ms=2_000)
-    assert told(bench, "consumer_evicted") == [{"consumer": "one", "by": "ack_timeout", "in_flight": 2}]
+    (fields,) = told(bench, "consumer_evicted")
+    assert fields == {"consumer": "one", "incarnation": "one-1", "by": "ack_timeout", "in_flight": 2}
     assert names(bench.step(bench.marker())) == ["a1", "a2"]
     assert bench.latest("a1").attempt == 2
 
@@ -131,7 +132,11 @@ def test_c9_a_new_leader_goes_on_with_it() -> None:
     options = LaneOptions(policy=policy("exclusive"), inbounds=(("in0", 1),))
     snapshot = Snapshot(lane_epoch=8, complete=True, broker_restarted=False, incarnations={number: row})
     lane = Lane(options, snapshot, START_MS)
-    (marker,) = [a for a in lane.start(START_MS).actions if isinstance(a, PublishMarker)]
+    actions = lane.start(START_MS).actions
+    (marker,) = [action for action in actions if isinstance(action, PublishMarker)]
+    told_again = [action.fields for action in actions if isinstance(action, Tell)]
+    by = {"by": "a former dispatcher", "in_flight": 0}
+    assert told_again == [{"consumer": "one", "incarnation": "one-1", **by}], "the former may have died first"
     taken = lane.step([Marker(incarnation="one-1", lane_epoch=8, n=marker.n)], START_MS)
     assert taken.incarnations[number] is not None
     assert taken.incarnations[number].state == "taken"  # type: ignore[union-attr]
