@@ -1,10 +1,11 @@
 """What plain Spark SQL takes for the heaviest single aggregate of a ledger, so many times: the measure of
-`bench.pipeline`, in a process of its own like the run.
+`bench.pipeline`, in a process of its own like the run. Says on stderr how long each took.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 
 from dispatcher.pipeline.session import spark_session
 
@@ -25,10 +26,12 @@ def main() -> None:
     with spark_session() as spark:
         spark.read.parquet(ledger).createOrReplaceTempView("ledger")
         for _ in range(int(times)):
+            began_s = time.monotonic()
             named = spark.sql(HEAVIEST).toDF(
                 "lane", "group", "hour", "n", "bytes", "cost", "w", "c", "f", "p"
             )
             named.write.mode("overwrite").parquet(output)
+            print(f"aggregate: {time.monotonic() - began_s:.1f} s", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Runs a command, and says how long it took and how much memory it and its Java process had at most."""
+"""Runs a command, and says how long it and its Java process took, of CPU too, and their most memory."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -13,12 +14,16 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 _LOOK_EVERY_S: Final = 0.25
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 class Spent(NamedTuple):
-    """`java`: the command line of its Spark. `peak_bytes`: resident, of all its processes together."""
+    """`java`: the command line of its Spark. `peak_bytes`: resident, of all its processes together.
+    `cpu_seconds`: of all of them, user and system, but of the last quarter of a second.
+    """
 
     seconds: float
+    cpu_seconds: float
     peak_bytes: int
     java: str
     stderr: str
@@ -27,6 +32,7 @@ class Spent(NamedTuple):
 def spend(command: Sequence[str], expected: Sequence[int] = (0,)) -> Spent:
     """Run it to its end. Ends the program with the command's words if it fails."""
     peaks: dict[int, int] = {}
+    worked: dict[int, float] = {}
     java = ""
     with tempfile.TemporaryFile("w+") as log:
         began_s = time.monotonic()
@@ -38,6 +44,7 @@ def spend(command: Sequence[str], expected: Sequence[int] = (0,)) -> Spent:
                     break
                 for child in _with_children(process.pid):
                     peaks[child] = max(_peak(child), peaks.get(child, 0))
+                    worked[child] = _worked_s(child) or worked.get(child, 0)
                     java = java or _java(child)
         except BaseException:
             process.terminate()
@@ -49,7 +56,7 @@ def spend(command: Sequence[str], expected: Sequence[int] = (0,)) -> Spent:
     if process.returncode not in expected:
         sys.exit(f"{' '.join(command)}: exit code {process.returncode}: {text[-2_000:]}")
     stages = "\n".join(line for line in text.splitlines() if re.fullmatch(r"[a-z -]+: [0-9.]+ s", line))
-    return Spent(seconds, sum(peaks.values()), java, stages)
+    return Spent(seconds, sum(worked.values()), sum(peaks.values()), java, stages)
 
 
 def _with_children(root: int) -> list[int]:
@@ -64,6 +71,13 @@ def _peak(pid: int) -> int:
     with contextlib.suppress(OSError):
         if match := re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text()):
             return int(match[1]) * 1_024
+    return 0
+
+
+def _worked_s(pid: int) -> float:
+    with contextlib.suppress(OSError):
+        user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / _TICKS_PER_S
     return 0
 
 
