@@ -18,15 +18,13 @@ from dispatcher.nodes.servers import MANAGEMENT_VARIABLE, PrivateServers
 from tests.backpressure.metrics import memory_kb, metric
 from tests.recovery.conftest import OpenScene
 from tests.recovery.scene import Scene
-from tests.service.harness import LANE, ROOT, DispatcherProcess, private_vhost
+from tests.service.harness import LANE, ROOT, STOP_S_MAX, DispatcherProcess, private_vhost
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 COMMANDS = (["status"], ["groups", "list", LANE], ["check"])
 RSS_GROWTH_KB_MAX = 20_000
-#: With what a busy test machine adds.
-STOP_S_MAX = 8.0
 
 
 class Resource(NamedTuple):

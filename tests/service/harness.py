@@ -38,6 +38,9 @@ LANE = "orders"
 ASK_TIMEOUT_MS = 10_000
 #: For a process to begin and to get through to its servers, on a machine that has much else to do.
 START_S = 60.0
+#: A process that is told to stop gives its lanes 4 s at most. The rest is for a busy machine, and all of it
+#: still less than the 10 s after which a silent server is given up.
+STOP_S_MAX = 8.0
 _PDEATHSIG = 1
 _prctl = ctypes.CDLL(None).prctl
 
