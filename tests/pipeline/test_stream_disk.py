@@ -22,6 +22,22 @@ from tests.pipeline.streams import catch_up, rows, told
 pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.fixture(scope="module")
+def java(spark: SparkSession) -> int:
+    """The process of the session that all tests share, with the compressors' native libraries loaded.
+
+    Each is unpacked into a file at its first use. Where that fails, on a disk that is full, its class stays
+    broken as long as the process lives, for all tests that come later.
+    """
+    java = spark._jvm  # type: ignore[attr-defined]
+    java.com.github.luben.zstd.util.Native.load()
+    java.net.jpountz.lz4.LZ4Factory.nativeInstance()
+    java.org.xerial.snappy.Snappy.getNativeLibraryVersion()
+    process = java_process(spark)
+    assert process is not None
+    return process
+
+
 @contextlib.contextmanager
 def files_end_at(count: int, process: int) -> Iterator[None]:
     """No file of that process may become larger than so many bytes, as on a disk that is full."""
@@ -41,10 +57,10 @@ def refused(spark: SparkSession, ledger: Path, live: Path, process: int, count: 
         catch_up(spark, ledger, live)
 
 
-def test_a_stream_goes_on_exactly_once_when_there_is_room_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_goes_on_exactly_once_when_there_is_room_again(
+    spark: SparkSession, java: int, tmp_path: Path
+) -> None:
     ledger, live = tmp_path / "ledger", tmp_path / "live"
-    java = java_process(spark)
-    assert java is not None
     leader, numbers = Leader(ledger), Numbers()
     # What is in somebody's hands, and two out of order: one in each file, the second against the first.
     leader.hand(*(numbers.number(hand(n, at, at + 1)) for at, n in enumerate((1, 3, 2))))
@@ -67,12 +83,10 @@ def test_a_stream_goes_on_exactly_once_when_there_is_room_again(spark: SparkSess
         assert rows(live, name) == rows(undisturbed, name)
 
 
-def test_a_run_says_so_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_run_says_so_too(spark: SparkSession, java: int, tmp_path: Path) -> None:
     leader, numbers = Leader(tmp_path / "ledger"), Numbers()
     leader.hand(numbers.number(hand(1, 0, 1)))
     leader.end()
-    java = java_process(spark)
-    assert java is not None
     line = r"^File too large: the report"
     for process in (java, os.getpid()):
         with files_end_at(0, process), pytest.raises(ConfigurationError, match=line):
