@@ -15,6 +15,9 @@ from dispatcher.group_text import parse_group
 #: (its sender waits for an answer, or RabbitMQ delivers it again), and refused when it is first read late.
 RESULTS_KEPT_MAX: Final = 1_000
 
+#: More than any count, and no more than what takes one can count to.
+NUMBER_MAX: Final = 10**9
+
 _KINDS: Final[dict[type, str]] = {str: "text", bool: "true or false", int: "a whole number"}
 
 T = TypeVar("T", str, bool, int)
@@ -110,6 +113,8 @@ def argument(arguments: Arguments, name: str, kind: type[T]) -> T | None:
     value = arguments.get(name)
     if value is not None and type(value) is not kind:  # true is no number
         raise CommandRefused(f"{name}: must be {_KINDS[kind]}")
+    if type(value) is int and abs(value) > NUMBER_MAX:
+        raise CommandRefused(f"{name}: must be at most {NUMBER_MAX}")
     return value
 
 

@@ -38,7 +38,7 @@ class Survey:
         order, self._wanted, after = (argument(arguments, name, str) for name in ("sort", "state", "after"))
         limit, self._offset = GROUPS_PER_PAGE if limit is None else limit, offset or 0
         self._owner, match = (argument(arguments, name, str) for name in ("owner", "match"))
-        self._match = re.compile(fnmatch.translate(match)).match if match is not None else None
+        self._match = _pattern(match) if match is not None else None
         order = order or _DEPTH
         _check(limit, self._offset, self._wanted)
         if order not in _ORDERS:
@@ -116,6 +116,11 @@ def depth(state: LaneState, group: Group) -> int:
     """What waits, is in flight or is parked of it; what expired meanwhile may still be counted."""
     here = sum(len(backlog.messages) for backlog in (group.backlogs or {}).values())
     return group.in_flight + here + state.parking.parked(group)
+
+
+def _pattern(text: str) -> Callable[[str], re.Match[str] | None]:
+    """`*` and `?` stand for any; a bracket, which ids may have as well, for itself."""
+    return re.compile(fnmatch.translate(text.replace("[", "[[]"))).match
 
 
 def _by_name(group: Group) -> Key:

@@ -124,6 +124,13 @@ def test_an_owner_and_a_pattern_are_filtered_and_counted() -> None:
     assert survey.total == 4
 
 
+def test_a_bracket_in_a_pattern_stands_for_itself() -> None:
+    bench = LaneBench()
+    bench.arrive("a[b]1", "ab1")
+    bench.arrive("ab1")
+    assert [name for name, _ in listed(bench, match="a[b]*")] == ["a[b]"]
+
+
 def test_the_oldest_is_that_of_any_inbound_queue() -> None:
     bench = LaneBench(weights=(1, 1))
     bench.arrive("a1", inbound=1)
@@ -175,6 +182,7 @@ def test_what_fills_a_look_ahead_is_known_after_a_survey() -> None:
         ({"limit": 0}, "limit must be at least 1"),
         ({"limit": float("inf")}, "limit: must be a whole number"),
         ({"offset": "7"}, "offset: must be a whole number"),
+        ({"offset": 10**26}, "offset: must be at most"),
         ({"limit": True}, "limit: must be a whole number"),
         ({"state": ["owned"]}, "state: must be text"),
     ],

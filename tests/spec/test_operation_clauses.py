@@ -150,6 +150,7 @@ def test_o26_a_group_that_changes_hands_is_left_alone() -> None:
         ({"group": "a", "first": 0}, "first: must be at least 1"),
         ({"group": "a", "first": True}, "first: must be a whole number"),
         ({"group": "a", "first": "2"}, "first: must be a whole number"),
+        ({"group": "a", "first": 10**26}, "first: must be at most 1000000000"),
         ({"group": "a", "dry_run": 1}, "dry_run: must be true or false"),
     ],
 )
