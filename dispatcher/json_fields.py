@@ -25,13 +25,17 @@ def json_object(body: bytes) -> dict[str, Any]:
 def text(fields: dict[str, Any], key: str) -> str:
     """A short string, which the broker may have a thing of the name of."""
     value = fields.get(key)
-    try:  # JSON can write half a character ("\\ud800"), which nothing else can
-        size = len(value.encode()) if isinstance(value, str) else 0
-    except UnicodeEncodeError:
-        size = 0
-    if not isinstance(value, str) or not 0 < size <= SHORT_STRING_BYTES_MAX:
+    if not isinstance(value, str) or not is_short_string(value):
         raise ProtocolViolation(f"{key}: must be a string of 1 to {SHORT_STRING_BYTES_MAX} bytes")
     return value
+
+
+def is_short_string(value: str) -> bool:
+    """Whether it may be the name of a thing of the broker's, or the id of a message."""
+    try:  # JSON ("\\ud800") and command lines can have half a character, which nothing else can
+        return 0 < len(value.encode()) <= SHORT_STRING_BYTES_MAX
+    except UnicodeEncodeError:
+        return False
 
 
 def is_integer(value: Any, low: int, high: int) -> bool:

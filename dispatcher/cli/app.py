@@ -5,6 +5,9 @@ Exit codes: 0 done; 1 refused or failed, with a clear line on stderr; 2 wrong us
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Annotated, Any, Final
@@ -104,6 +107,23 @@ def _program(
     pass
 
 
+def _mend_streams() -> None:
+    """What can't be shown where the terminal knows few characters is escaped; a stream that nobody has opened
+    takes all."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        else:
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main() -> None:
     """The console script."""
-    app(prog_name="dispatcher")
+    _mend_streams()
+    try:
+        app(prog_name="dispatcher")
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        sys.exit(f"dispatcher: what it has to say can't be written: {error.strerror}")

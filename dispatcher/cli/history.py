@@ -16,6 +16,7 @@ from dispatcher.amqp.grouping import header_key
 from dispatcher.amqp.kept import KeptMessage, mark_frames, read_kept, replay_frames
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.properties import number_of, split_table
+from dispatcher.cli.output import counted
 from dispatcher.cli.reading import QueueReading
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused
 from dispatcher.protocol import LaneNames
@@ -43,6 +44,7 @@ class HistoryReader(QueueReading):
         self._mark = str(uuid.uuid4())
         self._next: Delivery | None = None  # the first one to look at
         self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._taken, self._last_taken = 0, ""  # how many messages, and the origin of the last one
         self.repeated = 0  # left out: in it once more, for they had been delivered before
 
     @property
@@ -98,7 +100,7 @@ class HistoryReader(QueueReading):
         looking = await link.open_channel()
         await self._consume(link, looking, "next")
         frames = mark_frames(self._mark, channel=self._publishing, queue=history, frame_max=link.frame_max)
-        self._unconfirmed[link.write(self._publishing, frames, 1)] = history
+        self._unconfirmed[link.write(self._publishing, frames, 1)] = (history, None)
         await self.finish()
         while (delivery := await self._next_delivery()).body[1:] != self._mark.encode():
             link.ack(looking, delivery.tag)
@@ -127,7 +129,7 @@ class HistoryReader(QueueReading):
         """Send it again, marked as a replay. Raises BrokerUnavailable."""
         link = self._opened()
         frames = replay_frames(message, channel=self._publishing, queue=queue, frame_max=link.frame_max)
-        self._unconfirmed[link.write(self._publishing, frames, 1)] = queue
+        self._unconfirmed[link.write(self._publishing, frames, 1)] = (queue, message.origin)
         await self._until(lambda: len(self._unconfirmed) < _UNCONFIRMED_MAX)
 
     async def finish(self) -> None:
@@ -135,11 +137,21 @@ class HistoryReader(QueueReading):
         await self._until(lambda: not self._unconfirmed)
 
     def _answered(self, tag: int, nacked: bool) -> None:
-        queue = self._unconfirmed.pop(tag)
+        queue, origin = self._unconfirmed.pop(tag)
         if queue in self._missing:
             self._problem = self._problem or f"there is no queue {queue!r}"
         elif nacked:
             self._problem = self._problem or f"queue {queue!r} refuses messages: is it full?"
+        elif origin is not None:
+            self._taken, self._last_taken = self._taken + 1, origin
+
+    @property
+    def progress(self) -> str:
+        """How far it has come when it can't go on."""
+        last = f", the last one {self._last_taken}" if self._taken else ""
+        doubtful = sum(queue not in self._missing for queue, _ in self._unconfirmed.values())
+        more = f"; {doubtful:,} more may have been" if doubtful else ""
+        return f"{counted(self._taken, 'message')} had been sent{last}{more}"
 
 
 def _offset(delivery: Delivery) -> int:

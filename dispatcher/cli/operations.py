@@ -31,7 +31,12 @@ First = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count them.")]
 Repeat = Annotated[
     str | None,
-    typer.Option("--uuid", metavar="UUID", help="Ask again for the command of that uuid."),
+    typer.Option(
+        "--uuid",
+        callback=options.short_string,
+        metavar="UUID",
+        help="Ask again for the command of that uuid.",
+    ),
 ]
 OperationTimeout = Annotated[
     int,

@@ -10,6 +10,7 @@ import typer
 
 from dispatcher import config
 from dispatcher.errors import ConfigurationError
+from dispatcher.json_fields import SHORT_STRING_BYTES_MAX, is_short_string
 from dispatcher.protocol import LaneNames
 from dispatcher.settings import Settings
 from dispatcher.units import format_duration, parse_duration_ms
@@ -29,6 +30,13 @@ def parse_timeout(value: str | int) -> int:
     if not 0 < timeout_ms <= _TIMEOUT_MS_MAX:
         raise typer.BadParameter(f"must be from 1ms to {format_duration(_TIMEOUT_MS_MAX)}")
     return timeout_ms
+
+
+def short_string(value: str | None) -> str | None:
+    """For options that RabbitMQ is to understand. Raises typer.BadParameter."""
+    if value is not None and not is_short_string(value):
+        raise typer.BadParameter(f"must be text of 1 to {SHORT_STRING_BYTES_MAX} bytes")
+    return value
 
 
 ConfigFile = Annotated[

@@ -24,7 +24,8 @@ def console() -> Console:
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    knows_all = (sys.stdout.encoding or "").lower().startswith("utf")
+    print(json.dumps(value, indent=2, ensure_ascii=not knows_all))
 
 
 def print_result(result: dict[str, Any], text: str, *, as_json: bool) -> None:

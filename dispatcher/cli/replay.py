@@ -54,7 +54,12 @@ def replay(
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="QUEUE", help="Into this queue, instead of where each came in."),
+        typer.Option(
+            "--to",
+            callback=options.short_string,
+            metavar="QUEUE",
+            help="Into this queue, instead of where each came in.",
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
     file: options.ConfigFile = options.DEFAULT_CONFIG,
@@ -75,6 +80,8 @@ def replay(
             f"lanes.{lane}.group_header: the routing key is the group, and a replayed message would have "
             "another one; send it elsewhere with --to"
         )
+    if to is not None and to.startswith(f"{settings.prefix}."):
+        raise CommandRefused(f"--to: {to!r} is the dispatcher's own; name one of yours")
     wanted = parse_group(group) if group is not None else None
     result = asyncio.run(_replay(settings, names, wanted, since_ms or 0, to, dry_run, timeout_ms))
     would = "would be " if dry_run else ""
@@ -87,7 +94,7 @@ async def _replay(
     settings: Settings, names: LaneNames, group: bytes | None, since_ms: int, to: str | None, dry_run: bool,
     timeout_ms: int,
 ) -> dict[str, Any]:  # fmt: skip
-    sent, last = 0, None
+    sent = 0
     async with HistoryReader.opened(settings.rabbitmq, names, timeout_ms) as history:
         with progress("replay", await history.begin(since_ms)) as advance:
             try:
@@ -96,13 +103,10 @@ async def _replay(
                         continue
                     if not dry_run:
                         await history.publish(message, to or message.queue)
-                    sent, last = sent + 1, message.origin
+                    sent += 1
                 await history.finish()
             except BrokerUnavailable as failure:
-                raise BrokerUnavailable(
-                    f"{failure}; {counted(sent, 'message')} had been sent"
-                    + (f", the last one (perhaps not taken) {last}" if last is not None else "")
-                ) from None
+                raise BrokerUnavailable(f"{failure}; {history.progress}") from None
         return {
             "lane": names.lane, "messages": sent, "repeated": history.repeated, "applied": not dry_run,
         }  # fmt: skip

@@ -111,6 +111,8 @@ def test_what_failed_is_said(run: Run, responder: Responder) -> None:
     assert result.stderr.endswith("purge u: the dispatcher stops: nothing was changed\n")
 
 
-@pytest.mark.parametrize("options", ["--first 0", "--first x", "--timeout 0s", "extra"])
+@pytest.mark.parametrize(
+    "options", ["--first 0", "--first x", "--timeout 0s", "extra", "--uuid=", "--uuid \udcff"]
+)
 def test_wrong_usage(run: Run, options: str) -> None:
     assert run("groups", "purge", "orders", "g", *options.split()).exit_code == 2

@@ -19,10 +19,13 @@ from dispatcher.cli import app
 from tests.cli.conftest import Responder
 
 
-def dispatcher(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def dispatcher(
+    *arguments: str, stdout: Any = subprocess.PIPE, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "dispatcher", *arguments],
-        capture_output=True,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         text=True,
         timeout=60,
         check=False,
@@ -115,6 +118,24 @@ def test_a_result_and_a_refusal(config_file: Path, responder: Responder) -> None
     result = dispatcher("rebalance", "orders", "-c", str(config_file))
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == "dispatcher: nothing to rebalance\n"
+
+
+def test_what_a_terminal_can_not_show_is_escaped(config_file: Path, responder: Responder) -> None:
+    responder.answer = {"group": "日本", "verdict": "Nothing waits"}
+    command = ("groups", "why", "orders", "日本", "-c", str(config_file))
+    shown = dispatcher(*command, PYTHONIOENCODING="latin-1")
+    assert (shown.returncode, shown.stdout.splitlines()[0]) == (0, r"\u65e5\u672c: Nothing waits")
+    as_json = dispatcher(*command, "--json", PYTHONIOENCODING="latin-1")
+    assert (as_json.returncode, json.loads(as_json.stdout)["group"]) == (0, "日本")
+
+
+def test_a_full_disk_behind_its_output_is_one_line(config_file: Path, responder: Responder) -> None:
+    responder.answer = {"consumers": []}
+    for option in ((), ("--json",)):
+        with Path("/dev/full").open("w") as full:
+            result = dispatcher("consumers", "list", "orders", *option, "-c", str(config_file), stdout=full)
+        assert result.returncode == 1
+        assert result.stderr == ("dispatcher: what it has to say can't be written: No space left on device\n")
 
 
 def test_version_and_schema() -> None:

@@ -135,8 +135,9 @@ async def test_only_what_came_in_since_and_to_another_queue(bench: Bench, tmp_pa
     client.send("small", b"there already")
     await client.confirmed()
     for target, problem in (
-        ("nowhere", "there is no queue 'nowhere'"),
-        ("small", "'small' refuses messages"),
+        ("nowhere", "there is no queue 'nowhere'; 0 messages had been sent\n"),
+        ("small", "queue 'small' refuses messages: is it full?; 0 messages had been sent\n"),
+        (bench.names().dead, f"--to: {bench.names().dead!r} is the dispatcher's own"),
     ):
         result = await operator.types("replay", LANE, "--to", target)
         assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
