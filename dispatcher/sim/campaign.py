@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from dispatcher.sim.history import EVENTS_KEPT, Violation
+from dispatcher.sim.checkers import Violation
+from dispatcher.sim.history import EVENTS_KEPT
 from dispatcher.sim.narration import narrate
 from dispatcher.sim.scenario import Scenario, make_scenario
 from dispatcher.sim.world import World

@@ -121,7 +121,7 @@ class SimStore(LaneStore):
                     self._ids.get(record.incarnation, ""),
                 )
                 key = group.id if group is not None else None
-                facts.dispatched.append(HandOver(uid, holder, consumer, record.attempt, key))
+                facts.dispatched.append(HandOver(uid, holder, consumer, record.attempt, key, record.seq))
             if type(record) is DispatchedRecord or type(record) is OpenEntry:
                 facts.journalled.append((self._uuids.get(record.incarnation, ""), record.seq))
         left = self._left(effects)

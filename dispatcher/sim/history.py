@@ -14,7 +14,7 @@ from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import Event
 from dispatcher.core.model import BarrierMark, Message
 from dispatcher.protocol import LaneNames
-from dispatcher.sim.checkers import Checker
+from dispatcher.sim.checkers import Checker, Violation
 from dispatcher.sim.connections import BrokerConnection
 from dispatcher.sim.life import Life
 from dispatcher.sim.loop import Scheduler
@@ -29,15 +29,6 @@ Tag = tuple[str, int, int]
 EVENTS_KEPT: Final = 60
 CONTROL_KEPT: Final = 500
 _KNOWN: Final = ("type", "incarnation", "consumer", "protocol")
-
-
-class Violation(Exception):
-    """A guarantee did not hold."""
-
-    def __init__(self, checker: str, text: str) -> None:
-        super().__init__(f"{checker}: {text}")
-        self.checker = checker
-        self.text = text
 
 
 class History:
@@ -60,6 +51,7 @@ class History:
         self.in_hand: dict[str, dict[int, int]] = {}  # incarnation → seq → uid
         self.control_read: deque[Stored] = deque(maxlen=CONTROL_KEPT)  # control messages that were acked
         self.leaderships = self._lane_epoch = 0
+        self.leader = ""  # the process that was the last to read Redis as a new leader
         self.met: Counter[tuple[str, str]] = Counter()  # what happened how often, of things worth seeing
         self.complete = False  # what the present leader read from Redis is known to be everything
         self.doubt = False  # Redis lost writes, and no leader that knew them has written them back
@@ -265,7 +257,7 @@ class History:
     def led(self, process: str, snapshot: Snapshot) -> None:
         """A new leader has raised the epoch and read everything."""
         self.leaderships += 1
-        self._lane_epoch = snapshot.lane_epoch
+        self.leader, self._lane_epoch = process, snapshot.lane_epoch
         self.note(process, "leads", snapshot.lane_epoch, "complete" if snapshot.complete else "incomplete")
         self.met["leads", "trusts Redis" if snapshot.complete else "asks the consumers"] += 1
         self.complete = snapshot.complete
@@ -307,6 +299,8 @@ class History:
     def decided(self, process: str, events: list[Event], effects: Effects) -> None:
         if events or effects.actions:
             self.events.append((self.scheduler.now_ms, process, "step", (events, effects)))
+        for told in self._watchers("decided"):
+            told(process, events, effects)
 
     def will_commit(self, leader: bytes, ordinal: int, facts: Facts) -> None:
         self._commits.setdefault(leader, deque()).append((ordinal, facts))

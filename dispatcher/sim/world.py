@@ -98,6 +98,7 @@ class World:
         from dispatcher.sim.checkers.moves import MovesChecker
         from dispatcher.sim.checkers.operations import OperationsChecker
         from dispatcher.sim.checkers.order import Order
+        from dispatcher.sim.checkers.overdue import Overdue
         from dispatcher.sim.checkers.overlap import Overlap
         from dispatcher.sim.checkers.poison import Poison
         from dispatcher.sim.checkers.readings import Readings
@@ -110,6 +111,8 @@ class World:
             Loss, Duplicates, Order, Overlap, Share, LimitsChecker, Fence, Deaths, Bounds, Poison, Said,
             OperationsChecker, MovesChecker, Replies, Sequence, Kept,
         )  # fmt: skip
+        if self.scenario.options["ack_timeout_ms"] is not None:
+            kinds = (*kinds, Overdue)
         self.liveness, self.readings = Liveness(self), Readings(self)
         if self.scenario.hands_over:  # what is promised there, and nobody says when a message is settled
             kinds = (Loss, Fence, Bounds, Replies, OperationsChecker, MovesChecker, Kept)

@@ -228,9 +228,10 @@ async def test_wildcards_and_defaults_configure_lanes(bench: Bench) -> None:
 
 @pytest.mark.seed("A11", "A19", "A22", "C21")
 async def test_a_wildcard_says_which_lanes_have_first_headers_and_buckets(bench: Bench) -> None:
+    """Two entries fit `eu.bills`: of the second one nothing counts, not even what the first does not say."""
     match = [
         {"lanes": "eu.*", "first_header": "x-match", "group_map": {"buckets": 2}},
-        {"lanes": "#.bills", "group_map": {"buckets": 1}},
+        {"lanes": "#.bills", "group_map": {"buckets": 1}, "group_header": ["x-of-the-second-entry"]},
     ]
     defaults = {"first_header": "x-all"}
     changes = {"match": match, "defaults": defaults}

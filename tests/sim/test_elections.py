@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.sim.campaign import run_seed
-from dispatcher.sim.history import Violation
+from dispatcher.sim.checkers import Violation
 from dispatcher.sim.scenario import make_scenario
 from dispatcher.sim.world import World
 

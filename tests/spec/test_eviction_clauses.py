@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from dispatcher.core.effects import PublishMarker, Reply, Snapshot, Tell
 from dispatcher.core.events import CommandReceived, PublishersBlocked, QueueReturned
 from dispatcher.core.lane import Lane
@@ -40,6 +42,21 @@ def test_c8_an_overdue_message_is_told_once() -> None:
     assert Views(bench.lane.state).consumers()["consumers"][0]["overdue"] == 1
     bench.settle("one", "a1")
     assert bench.acked == [b"a1"], "it is only reported"
+
+
+@pytest.mark.parametrize(("timeout_ms", "interval_ms"), [(1_000, 400), (1_000, 3_000)])
+def test_c8_it_is_looked_for_in_time(timeout_ms: int, interval_ms: int) -> None:
+    clause("C-8", "looked for every `liveness_interval`, or `ack_timeout` where that is shorter")
+    bench = LaneBench(ack_timeout_ms=timeout_ms, liveness_interval_ms=interval_ms)
+    bench.join("one")
+    bench.step(after_ms=300)
+    bench.arrive("a1")
+    for _ in range(timeout_ms // 100 - 1):
+        bench.step(after_ms=100)
+    assert not told(bench, "message_overdue")
+    for _ in range(min(timeout_ms, interval_ms) // 100 + 1):
+        bench.step(after_ms=100)
+    assert told(bench, "message_overdue")
 
 
 def test_c8_nothing_is_overdue_without_the_option() -> None:

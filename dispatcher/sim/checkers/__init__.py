@@ -7,11 +7,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dispatcher.client.copies import Copy
 
 if TYPE_CHECKING:
-    from dispatcher.core.effects import Snapshot
+    from dispatcher.core.effects import Effects, Snapshot
+    from dispatcher.core.events import Event
     from dispatcher.core.lane import Lane
     from dispatcher.sim.life import Life
     from dispatcher.sim.queues import Queue
     from dispatcher.sim.world import World
+
+
+class Violation(Exception):
+    """A guarantee did not hold."""
+
+    def __init__(self, checker: str, text: str) -> None:
+        super().__init__(f"{checker}: {text}")
+        self.checker = checker
+        self.text = text
 
 
 class HandOver(NamedTuple):
@@ -22,6 +32,7 @@ class HandOver(NamedTuple):
     consumer: str
     attempt: int
     group: bytes | None  # the key of its group in the lane's map
+    seq: int
 
 
 class Checker:
@@ -55,6 +66,9 @@ class Checker:
 
     def buried(self, life: Life) -> None:
         """The dead queue has it."""
+
+    def decided(self, process: str, events: list[Event], effects: Effects) -> None:
+        """A leader has taken a step, what it decided is not committed yet; `process`: which one."""
 
     def dispatched(self, life: Life, to: HandOver) -> None:
         """That it is handed over is committed; not when a copy is sent again."""

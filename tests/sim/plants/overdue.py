@@ -1,0 +1,81 @@
+"""Bugs of the watch over what is not settled in time."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from dispatcher.core.consumers import EvictedBy
+from dispatcher.core.effects import PublishMarker
+from dispatcher.protocol import Marker
+from tests.sim.plants.planting import planted
+
+
+@planted("overdue", seed=1)
+def overdue_a_tick_early(lane: Any, session: Any, store: Any) -> None:
+    """What will be overdue at the next look is told of, and its consumer evicted, at this one."""
+    evictions, options = lane._evictions, lane.state.options
+    report = evictions._report
+
+    def early(consumer: Any, dispatched_before_ms: int) -> bool:
+        said: bool = report(consumer, dispatched_before_ms + options.liveness_interval_ms)
+        return said
+
+    evictions._report = early
+
+
+@planted("overdue", seed=2)
+def time_with_a_former_leader_counted(lane: Any, session: Any, store: Any) -> None:
+    """What a former leader handed over is overdue as soon as a new one looks."""
+    lane.state.patience_from_ms = 0
+
+
+@planted("overdue", seed=14)
+def evicted_only_in_the_log(lane: Any, session: Any, store: Any) -> None:
+    """Who does not settle in time is named, and never evicted."""
+    evict = lane._evictions.evict
+
+    def forgotten(consumer: Any, by: EvictedBy) -> None:
+        if by is not EvictedBy.ACK_TIMEOUT:
+            evict(consumer, by)
+
+    lane._evictions.evict = forgotten
+
+
+@planted("overdue", seed=14)
+def only_the_first_one_told_of(lane: Any, session: Any, store: Any) -> None:
+    """Of what a consumer has for too long only the first message is told of."""
+    evictions = lane._evictions
+    report = evictions._report
+
+    def first_only(consumer: Any, dispatched_before_ms: int) -> bool:
+        in_flight = consumer.in_flight
+        consumer.in_flight = dict(list(in_flight.items())[:1])
+        try:
+            said: bool = report(consumer, dispatched_before_ms)
+        finally:
+            consumer.in_flight = in_flight
+        return said
+
+    evictions._report = first_only
+
+
+@planted("overdue", seed=23)
+def evicted_when_its_marker_is_read(lane: Any, session: Any, store: Any) -> None:
+    """Who is evicted gets more until its last settles have been read."""
+    evicted = set()
+
+    def order_only(consumer: Any) -> None:
+        evicted.add(consumer.uuid)
+        lane.state.effects.actions.append(PublishMarker(consumer.uuid, consumer.n))
+
+    handle = lane._handlers[Marker]
+
+    def marker(event: Marker) -> None:
+        consumer = lane.state.by_uuid.get(event.incarnation)
+        if consumer is not None and event.incarnation in evicted:
+            lane._membership.liveness.mark(consumer)
+        handle(event)
+
+    lane._evictions._liveness = SimpleNamespace(mark=order_only)
+    lane._handlers[Marker] = marker
