@@ -7,6 +7,7 @@ import contextlib
 import os
 import pty
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -121,13 +122,18 @@ async def test_only_what_came_in_since_and_to_another_queue(bench: Bench, tmp_pa
     client.send("in", b"old", "g")
     await consumer.has(1)
     await bench.acked()
+    between = datetime.now().isoformat()  # as somebody types it: local time
+    client.send("in", b"new", "g")
+    await consumer.has(2)
+    await bench.acked()
     await client.declare("copies")
-    assert "1 message sent again" in await _replay(operator, "--since", "1h", "--to", "copies")
-    assert await client.ready("copies") == 1
+    assert "1 message sent again" in await _replay(operator, "--since", between, "--to", "copies")
+    assert [fetched.body for fetched in await client.take("copies")] == [b"new"]
+    assert "2 messages would be sent again" in await _replay(operator, "--since", "1h", "--dry-run")
     shown = await operator.watches("replay", LANE, "--to", "copies")
     assert "replay" in shown
     assert "━" in shown
-    assert "2/2" in shown, "the message, and where an earlier replay ended"
+    assert "4/4" in shown, "both messages, and where each earlier replay ended"
     since = "2200-01-01T00:00"
     result = await operator.types("replay", LANE, "--since", since)
     assert (result.exit_code, "is in the future" in result.output) == (2, True)

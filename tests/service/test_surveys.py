@@ -71,7 +71,7 @@ async def test_messages_pass_while_groups_are_listed(bench: Bench) -> None:
 async def test_groups_are_filtered_and_listed_page_by_page(bench: Bench) -> None:
     await bench.run(orders=lane())
     client = await bench.client()
-    first = await bench.joined("c1", hold=True)
+    first = await bench.joined("c1", hold=True, prefetch=12)
     for number in range(12):
         client.send("in", b"x", f"g{number:02}")
     await first.has(12)
@@ -94,3 +94,10 @@ async def test_groups_are_filtered_and_listed_page_by_page(bench: Bench) -> None
     assert await listed(owner="c2", sort="group") == ["other 0", "other 1", "other 2"]
     assert await listed(state="draining") == ["g05"]
     assert await listed(match="*1", sort="group") == ["g01", "g11", "other 1"]
+    for group, held in (("g07", 1), ("g02", 2), ("g02", 3)):
+        client.send("in", b"x", group)
+        await eventually(lambda held=held: bench.status()["held"] == held)
+    assert await listed(sort="depth", limit=3) == ["g02", "g07", "g00"]
+    assert await listed(sort="age", limit=3) == ["g07", "g02", "g00"]
+    (row,) = (await bench.ask("groups.list", match="g02"))["groups"]
+    assert (row["state"], row["owner"], row["epoch"]) == ("owned", "c1", first.of_group("g02")[0].epoch)
