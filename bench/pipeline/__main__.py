@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow.dataset as ds
 
 from bench.pipeline.ledger import LANES, TORN, Made, make_ledger
-from bench.pipeline.processes import Spent, spend
+from bench.pipeline.processes import PROGRAM, Spent, spend
 
 #: Limits: of the run's time as a multiple of the measure's, and of time over rows between two sizes.
 RATIO_MAX: Final = 2.0
@@ -28,7 +28,6 @@ GROWTH_MAX: Final = 1.1
 GROUPS: Final = 100_000
 #: Stages of a run that only gather what others have made.
 NO_JOBS: Final = frozenset({"reading leaderships", "summary"})
-PROGRAM: Final = "from dispatcher.cli import main; main()"
 
 
 class Measured(NamedTuple):

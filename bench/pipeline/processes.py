@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+#: Of Python: the dispatcher's command line.
+PROGRAM: Final = "from dispatcher.cli import main; main()"
 _LOOK_EVERY_S: Final = 0.25
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 

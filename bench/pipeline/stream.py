@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final
 
+from bench.pipeline.processes import PROGRAM
 from dispatcher.ledger.files import FileWriter
 from dispatcher.ledger.rows import Row, columns, row
 from dispatcher.ledger.schema import Event
@@ -31,7 +32,6 @@ LATENCY_MAX_S: Final = 10.0
 WARM_UP: Final = 5
 PATIENCE_S: Final = 120.0
 LANE_EPOCH: Final = 7
-PROGRAM: Final = "from dispatcher.cli import main; main()"
 
 
 class Lane:
