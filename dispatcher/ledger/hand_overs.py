@@ -30,7 +30,8 @@ _OF_MESSAGE: Final = attrgetter(
 
 
 def known_before(order: Dispatched) -> HandOver:
-    """One of which only the journal says that it is not over."""
+    """One of which only the journal says that it is not over. Its message has the size 0, which is none: that
+    and its cost only the former leader knew."""
     return [order, None, None, None, None, None, True, None]
 
 
@@ -82,10 +83,13 @@ class Names:
         order, received_us, decided_us, committed_us, confirmed_us, cause, _, _ = hand
         message, number, _, seq, group_seq, epoch, attempt, _ = order
         arrival_epoch, arrival = message.root or message.arrival
+        size, cost = message.size or None, message.cost
+        if size is None and decided_us is None:
+            cost = None
         return (
             time_us, event, self.inbounds.get(message.inbound), arrival_epoch, arrival,
             self.queues.get(message.queue), self.groups[message.group_id], group_seq, epoch,
-            *self.whom(number), seq, attempt, calls, message.fingerprint, message.size, message.cost,
+            *self.whom(number), seq, attempt, calls, message.fingerprint, size, cost,
             received_us, decided_us, committed_us, confirmed_us, cause, reason, None, None, None, None,
             self.groups[message.kind],
         )  # fmt: skip
@@ -99,6 +103,10 @@ class Names:
         if any(roots):
             arrivals = tuple(root or arrival for root, arrival in zip(roots, arrivals, strict=True))
         arrival_epochs, arrival_numbers = zip(*arrivals, strict=True)
+        if 0 in sizes:
+            known_costs = zip(costs, sizes, decided, strict=True)
+            costs = tuple(None if not size and at is None else cost for cost, size, at in known_costs)
+            sizes = tuple(size or None for size in sizes)
         known: dict[str, Any] = {
             "time": ended, "inbound": _looked_up(inbounds, self.inbounds),
             "arrival_epoch": arrival_epochs, "arrival": arrival_numbers,

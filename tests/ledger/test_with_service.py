@@ -148,7 +148,9 @@ async def test_what_is_open_is_in_the_next_leaders_ledger_by_its_numbers(
     name = ("inbound", "arrival_epoch", "arrival", "group", "group_seq", "epoch", "incarnation", "seq")
     assert [[r[key] for key in name] for r in settled] == [[r[key] for key in name] for r in opened]
     assert {r["lane_epoch"] for r in opened} != {r["lane_epoch"] for r in settled}
-    assert all(r["dispatched_at"] is None for r in settled)
+    only_the_former_knew = ("dispatched_at", "size", "cost")
+    assert all(r[key] is not None for r in opened for key in only_the_former_knew)
+    assert {r[key] for r in settled for key in only_the_former_knew} == {None}
 
 
 async def test_what_waited_for_what(bench: Bench, ledger: Ledger, tmp_path: Path) -> None:
