@@ -2,7 +2,7 @@
 
 A ledger is generated, run over in a process of its own, and deleted. The measure is plain Spark SQL in the
 same run: it scans the ledger and makes its heaviest single aggregate once for each job, a job being a stage
-of `run` that reads records or hand-overs and writes tables.
+of `run` that makes tables of records or hand-overs, or of what days of them come to.
 """
 
 from __future__ import annotations

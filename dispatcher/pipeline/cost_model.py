@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from dispatcher.known_work import VERSION
@@ -16,17 +16,44 @@ from dispatcher.pipeline.work import KIND, with_work
 _Z_95: Final = 1.959964
 
 
-def cost_model(worked: DataFrame) -> DataFrame:
-    """By lane, inbound queue, type and size band (`size_below`: the next power of two, in bytes): `messages`,
-    mean and standard deviation of the work that what was settled took, in µs (`work`), and `error_us`: the
-    mean is within it with 95 %."""
+def measured(worked: DataFrame) -> DataFrame:
+    """By `day`, lane, inbound queue, type and size band (`size_below`: the next power of two, in bytes):
+    `messages` that were settled, the mean of the work that they took, in µs (`work`), and `squares`: the sum
+    of the squares of what each differs from it."""
     settled = with_work(worked).where(F.col("outcome") == Event.SETTLED)
-    found = settled.groupBy("lane", *KIND).agg(
+    return settled.groupBy("day", "lane", *KIND).agg(
         F.count("*").alias("messages"),
         F.avg("work_us").alias("mean_us"),
-        F.stddev_samp("work_us").alias("deviation_us"),
+        (F.var_pop("work_us") * F.count("*")).alias("squares"),
     )
-    return found.withColumn("error_us", F.col("deviation_us") * _Z_95 / F.sqrt("messages"))
+
+
+def cost_model(measured: DataFrame) -> DataFrame:
+    """Of what was `measured`: `messages`, mean and standard deviation, and `error_us`: the mean is
+    within it with 95 %."""
+    days = F.sort_array(F.collect_list(F.struct("day", "messages", "mean_us", "squares")))
+    found = measured.groupBy("lane", *KIND).agg(days.alias("days"))
+    none = F.lit(0.0)
+    start = F.struct(F.lit(0).cast("bigint").alias("messages"), none.alias("mean_us"), none.alias("squares"))
+    total = found.select("lane", *KIND, F.aggregate("days", start, _together).alias("all"))
+    deviation = F.when(F.col("all.messages") > 1, F.sqrt(F.col("all.squares") / (F.col("all.messages") - 1)))
+    return total.select(
+        "lane", *KIND, "all.messages", "all.mean_us", deviation.alias("deviation_us"),
+        (deviation * _Z_95 / F.sqrt("all.messages")).alias("error_us"),
+    )  # fmt: skip
+
+
+def _together(one: Column, other: Column) -> Column:
+    """Of two samples; T. Chan, G. Golub, R. LeVeque, *Updating Formulae and a Pairwise Algorithm for
+    Computing Sample Variances*, 1979: without subtracting large sums from each other."""
+    messages = one["messages"] + other["messages"]
+    apart = other["mean_us"] - one["mean_us"]
+    return F.struct(
+        messages.alias("messages"),
+        (one["mean_us"] + apart * other["messages"] / messages).alias("mean_us"),
+        (one["squares"] + other["squares"]
+         + apart * apart * one["messages"] * other["messages"] / messages).alias("squares"),
+    )  # fmt: skip
 
 
 def exported(model: list[dict[str, Any]]) -> dict[str, Any]:

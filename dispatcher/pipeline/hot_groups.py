@@ -7,7 +7,8 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from dispatcher.pipeline.work import busy_us
+from dispatcher.ledger.schema import Event
+from dispatcher.pipeline.work import busy_us, whole_us
 
 #: Of each lane's groups the hottest so many have a row.
 SHOWN_MAX: Final = 100
@@ -16,14 +17,30 @@ HELD_MAX: Final = 20
 _TOP: Final = 10
 
 
-def by_group(worked: DataFrame) -> DataFrame:
-    """Messages settled and the work that they took (`work.worked`), of each group."""
-    settled = worked.where("outcome = 'settled'").where(F.col("group").isNotNull())
-    return settled.groupBy("lane", "group").agg(
-        F.count("*").alias("messages"),
-        F.coalesce(F.sum("cost"), F.lit(0)).alias("cost"),
+def shares(worked: DataFrame) -> DataFrame:
+    """What each consumer had of each group on a `day` (`work.worked`): `hand_overs` that ended and the work
+    that they took, and of what was settled `messages`, `cost` and `settled_us`. Days add up."""
+    settled = F.col("outcome") == Event.SETTLED
+    theirs = worked.where(F.col("ended_at").isNotNull() & F.col("group").isNotNull())
+    return theirs.groupBy("day", "lane", "group", "consumer").agg(
+        F.count("*").alias("hand_overs"),
         busy_us(),
+        F.count(F.when(settled, 1)).alias("messages"),
+        F.coalesce(F.sum(F.when(settled, F.col("cost"))), F.lit(0)).alias("cost"),
+        whole_us(F.when(settled, F.col("work_us"))).alias("settled_us"),
     )
+
+
+def by_group(shares: DataFrame) -> DataFrame:
+    """Messages settled and the work that they took, of each group that has any."""
+    return (
+        shares.groupBy("lane", "group")
+        .agg(
+            F.sum("messages").alias("messages"), F.sum("cost").alias("cost"),
+            F.sum("settled_us").alias("busy_us"),
+        )
+        .where("messages > 0")
+    )  # fmt: skip
 
 
 def hot_groups(groups: DataFrame) -> DataFrame:
@@ -37,12 +54,18 @@ def hot_groups(groups: DataFrame) -> DataFrame:
     return ranked.where(F.col("rank") <= SHOWN_MAX)
 
 
-def holders(worked: DataFrame, hot: DataFrame) -> DataFrame:
-    """Who had the hottest groups: `hand_overs` and `busy_us` of each of them and a consumer."""
+def holders(shares: DataFrame, unended: DataFrame, hot: DataFrame) -> DataFrame:
+    """Who had the hottest groups: `hand_overs` and `busy_us` of each of them and a consumer. `unended` are
+    the hand-overs that have no end so far."""
     hottest = hot.where(F.col("rank") <= HELD_MAX).select("lane", "group", "rank")
-    theirs = worked.join(F.broadcast(hottest), ["lane", "group"])
+    in_hand = unended.select("lane", "group", "consumer").withColumns({
+        "hand_overs": F.lit(1).cast("bigint"), "busy_us": F.lit(0).cast("bigint"),
+    })  # fmt: skip
+    theirs = (
+        shares.select(*in_hand.columns).unionByName(in_hand).join(F.broadcast(hottest), ["lane", "group"])
+    )
     return theirs.groupBy("lane", "rank", "group", "consumer").agg(
-        F.count("*").alias("hand_overs"), busy_us()
+        F.sum("hand_overs").alias("hand_overs"), F.sum("busy_us").alias("busy_us")
     )
 
 

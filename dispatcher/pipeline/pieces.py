@@ -233,11 +233,16 @@ class Pieces:
         places: str,
         make: Callable[[list[str]], DataFrame],
         more: Mapping[str, str] | None = None,
+        spread: Mapping[str, Collection[str]] | None = None,
     ) -> list[str]:
         """Make parts of a table again if what they are made of has changed, and delete those that are no
         more; returns them. `places`: `days` or `blocks`, as the table's folders are; `more`: what else a part
-        depends on."""
+        depends on; `spread`: in which parts of the table each place is, where these are others."""
         wanted = self._digests(places, more)
+        if spread is not None:
+            parts = {part: sorted(place for place in wanted if part in spread[place])
+                     for place in wanted for part in spread[place]}  # fmt: skip
+            wanted = {part: digest(wanted[place] for place in found) for part, found in parts.items()}
         todo = sorted(self._memory.outdated(table, wanted))
         key = places.removesuffix("s")
         self._folder.keep(table, key, wanted.keys() - todo)
@@ -247,6 +252,10 @@ class Pieces:
             self._folder.add(table, found, key)
         self._memory.remember(table, {part: wanted[part] for part in todo})
         return todo
+
+    def parts(self, places: str) -> list[str]:
+        """All that there are: `days` or `blocks`."""
+        return sorted(self._digests(places, None))
 
     def _digests(self, places: str, more: Mapping[str, str] | None) -> dict[str, str]:
         ids: dict[str, list[str]] = {part: [] for part in self._across[places]}

@@ -37,6 +37,9 @@ HAND_OVERS: Final = "hand_overs"
 KEPT: Final = "kept"
 RECORDS: Final = f"{KEPT}/records"
 SPANS: Final = f"{KEPT}/spans"
+#: By day, what other tables are made of.
+SHARES: Final = f"{KEPT}/shares"
+COSTS: Final = f"{KEPT}/costs"
 MEMORY: Final = "memory.json"
 _FILES: Final = (SUMMARY, COST_MODEL, MEMORY)
 _OURS: Final = {*TABLES, *ADDED, PAGE, KEPT, *_FILES, *(f".{name}" for name in _FILES), LOCK}

@@ -21,9 +21,8 @@ from dispatcher.pipeline import (
     hot_groups,
     order_audit,
     participants,
-    statistics,
-    work,
 )
+from dispatcher.pipeline.day_tables import write_day_tables
 from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, Window, find_gaps, missing_times
 from dispatcher.pipeline.leaderships import Leadership
 from dispatcher.pipeline.ledger_files import Found, find_files
@@ -32,7 +31,9 @@ from dispatcher.pipeline.owners import owners
 from dispatcher.pipeline.pieces import Pieces
 from dispatcher.pipeline.report_folder import (
     COST_MODEL,
+    COSTS,
     INSTANT,
+    SHARES,
     ReportFolder,
     arrow_table,
     refuse_newer,
@@ -126,10 +127,6 @@ def _records(found: Found) -> int:
     return sum(file.last - file.first + 1 for file in found.files)
 
 
-#: What is read again of hand-overs with their work.
-_OF_WORK: Final = ("lane", "inbound", "group", "consumer", "type", "size", "cost", "outcome", "work_us")
-
-
 class _Job:
     """What the stages of a run hand on."""
 
@@ -178,34 +175,20 @@ class _Job:
                 closer.unpersist()
 
     def write_stats(self) -> None:
-        hands = self._read("hand_overs")
-        of_days: dict[tuple[str, ...], DataFrame] = {}
-        for name, by_hour in statistics.BY_HOUR.items():
-
-            def made(days: list[str], by_hour: Any = by_hour) -> DataFrame:
-                if tuple(days) not in of_days:
-                    day = F.date_trunc("day", "ended_at")  # each day's tables are made of that day alone
-                    found = work.worked(self.pieces.hand_overs("days", days), day)
-                    of_days[tuple(days)] = found.select(*statistics.NEEDED).persist(_ON_DISK)
-                hours: DataFrame = by_hour(of_days[tuple(days)])
-                return hours.withColumn("day", F.date_format("hour", "yyyy-MM-dd"))
-
-            self.pieces.remake(name, "days", made)
-        for worked in of_days.values():
-            worked.unpersist()
-        spans_us = _spans_us(self.leaderships, self.window)
-        self.folder.write("timeline", statistics.timeline(self.spark, hands, spans_us))
+        write_day_tables(self.spark, self.pieces, _spans_us(self.leaderships, self.window))
 
     def write_groups(self) -> None:
-        self.worked = work.worked(self._read("hand_overs")).select(*_OF_WORK).persist(_ON_DISK)
-        groups = hot_groups.by_group(self.worked).persist(_ON_DISK)
+        shares = self._read(SHARES).persist(_ON_DISK)
+        groups = hot_groups.by_group(shares).persist(_ON_DISK)
         try:
             self.folder.write("hot_groups", hot_groups.hot_groups(groups))
             hot = self._read("hot_groups")
-            self.folder.write("holders", hot_groups.holders(self.worked, hot))
+            unended = self._read("hand_overs").where(F.col("ended_at").isNull())
+            self.folder.write("holders", hot_groups.holders(shares, unended, hot))
             self.folder.write("lanes", hot_groups.concentration(groups))
         finally:
             groups.unpersist()
+            shares.unpersist()
 
     def write_fairness(self) -> None:
         weights = fairness.weights(self.spark, self.leaderships)
@@ -215,8 +198,7 @@ class _Job:
         self.folder.write("fairness", fairness.fairness(fairness.contested(told, left, weights)))
 
     def write_cost_model(self) -> None:
-        self.folder.write("cost_model", cost_model.cost_model(self.worked))
-        self.worked.unpersist()
+        self.folder.write("cost_model", cost_model.cost_model(self._read(COSTS)))
         self.folder.write_json(COST_MODEL, cost_model.exported(self.folder.rows("cost_model")))
 
     def tables(self) -> tuple[dict[str, DataFrame], dict[str, list[dict[str, Any]]]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
+from datetime import date, timedelta
 from typing import Final
 
 import pyarrow as pa
@@ -14,9 +16,9 @@ from dispatcher.pipeline.work import busy_us
 
 #: Durations of a hand-over, in µs.
 STAGES: Final = ("wait_us", "commit_us", "confirm_us", "process_us")
-#: What tables by hour are made of.
+#: What tables of days are made of.
 NEEDED: Final = (
-    "lane", "inbound", "consumer", "group", "ended_at", "outcome", "size", "cost", *STAGES, "work_us",
+    "lane", "inbound", "consumer", "group", "type", "ended_at", "outcome", "size", "cost", *STAGES, "work_us",
 )  # fmt: skip
 PERCENTILES: Final = (50, 95, 99)
 #: Of a percentile's rank: one in so many.
@@ -25,6 +27,7 @@ _SECONDS_PER_HOUR: Final = 3_600
 #: Of a timeline: at most so many points of a lane, so long each.
 POINTS_MAX: Final = 100
 _DAY_MS: Final = 86_400_000
+_FIRST_DAY: Final = date(1970, 1, 1)
 _STEPS_MS: Final = (
     100, 200, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 600_000, 900_000,
     1_800_000, 3_600_000, 7_200_000, 10_800_000, 21_600_000, 43_200_000, _DAY_MS,
@@ -54,12 +57,24 @@ def step_ms(span_us: int) -> int:
     return next((step for step in _STEPS_MS if step >= least_ms), days * _DAY_MS)
 
 
-def timeline(spark: SparkSession, hand_overs: DataFrame, spans_us: dict[str, int]) -> DataFrame:
-    """By lane and `step_ms` of time: what ended, and percentiles of every stage; `at` is the beginning. How
-    long a step is depends on the span of time that the lane's records reach over."""
+def timeline_parts(day: str, steps_ms: Iterable[int]) -> set[str]:
+    """The parts of a timeline that what ended on this day belongs to: no point is in two of them."""
+    number = (date.fromisoformat(day) - _FIRST_DAY).days
+    lengths = {max(1, step // _DAY_MS) for step in steps_ms}
+    return {_part(number - number % length, length) for length in lengths}
+
+
+def _part(first_day: int, days: int) -> str:
+    name = (_FIRST_DAY + timedelta(days=first_day)).isoformat()
+    return name if days == 1 else f"{name}_{days}"
+
+
+def timeline(spark: SparkSession, hand_overs: DataFrame, steps_ms: Mapping[str, int]) -> DataFrame:
+    """By lane and `step_ms` of time: what ended, and percentiles of every stage; `at` is the beginning, and
+    `day` the part that it is in. `steps_ms`: how long each lane's step is."""
     steps = spark.createDataFrame(pa.table({
-        "lane": pa.array(list(spans_us), pa.string()),
-        "step_ms": pa.array([step_ms(span_us) for span_us in spans_us.values()], pa.int64()),
+        "lane": pa.array(list(steps_ms), pa.string()),
+        "step_ms": pa.array(list(steps_ms.values()), pa.int64()),
     }))  # fmt: skip
     ended = hand_overs.where(F.col("ended_at").isNotNull()).join(F.broadcast(steps), "lane")
     length = F.col("step_ms")
@@ -73,8 +88,18 @@ def timeline(spark: SparkSession, hand_overs: DataFrame, spans_us: dict[str, int
             _counted(Event.TAKEN_BACK),
             *(percentiles(stage) for stage in STAGES),
         )
-        .select("lane", "at", "step_ms", "hand_overs", "per_s", "taken_back", *_percentile_columns())
-    )
+        .select(
+            "lane", "at", "step_ms", "hand_overs", "per_s", "taken_back", *_percentile_columns(),
+            _part_of_point(),
+        )
+    )  # fmt: skip
+
+
+def _part_of_point() -> Column:
+    """As `timeline_parts`."""
+    days = F.floor(F.col("step_ms") / _DAY_MS).cast("string")
+    of_days = F.when(F.col("step_ms") > _DAY_MS, F.concat(F.lit("_"), days)).otherwise("")
+    return F.concat(F.date_format("at", "yyyy-MM-dd"), of_days).alias("day")
 
 
 def _percentile_columns() -> list[Column]:
@@ -90,11 +115,12 @@ BY_HOUR: Final = {"lane_stats": lane_stats, "consumer_stats": consumer_stats, "g
 
 
 def _stats(hand_overs: DataFrame, *by: str) -> DataFrame:
-    """What ended, by the hour in which it did, from what `work.worked` makes. `busy_us` sums up the work."""
+    """What ended, by the `day` and hour in which it did, from what `work.worked` makes. `busy_us` sums up the
+    work."""
     ended = hand_overs.where(F.col("ended_at").isNotNull())
     return (
         ended.withColumn("hour", F.date_trunc("hour", "ended_at"))
-        .groupBy(*by, "hour")
+        .groupBy(*by, "day", "hour")
         .agg(
             F.count("*").alias("hand_overs"),
             *(_counted(event) for event in (Event.SETTLED, Event.FAILED, Event.TAKEN_BACK)),
@@ -106,7 +132,7 @@ def _stats(hand_overs: DataFrame, *by: str) -> DataFrame:
         )
         .select(
             *by, "hour", "hand_overs", "settled", "failed", "taken_back", "per_s", "bytes", "cost", "busy_us",
-            *_percentile_columns(),
+            *_percentile_columns(), "day",
         )
     )  # fmt: skip
 

@@ -43,7 +43,12 @@ def with_work(worked: DataFrame) -> DataFrame:
 
 def busy_us() -> Column:
     """Of several hand-overs, in whole µs."""
-    return F.coalesce(F.round(F.sum("work_us")).cast("bigint"), F.lit(0)).alias("busy_us")
+    return whole_us(F.col("work_us")).alias("busy_us")
+
+
+def whole_us(spent: Column) -> Column:
+    """The sum of several times, in whole µs."""
+    return F.coalesce(F.round(F.sum(spent)).cast("bigint"), F.lit(0))
 
 
 def size_below(size: Column) -> Column:

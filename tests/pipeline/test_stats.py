@@ -7,10 +7,11 @@ from typing import Any
 
 import duckdb
 import pytest
+from pyspark.sql import SparkSession
 
 from dispatcher.known_work import read_known_work
 from dispatcher.pipeline.report_folder import ADDED
-from dispatcher.pipeline.statistics import POINTS_MAX, step_ms
+from dispatcher.pipeline.statistics import POINTS_MAX, STAGES, step_ms, timeline, timeline_parts
 from dispatcher.pipeline.summary import as_text
 from tests.pipeline.conftest import Everything, Report
 from tests.pipeline.planted_skew import GROUPS, MEAN_MS, SERVICE_MS
@@ -18,10 +19,10 @@ from tests.pipeline.planted_skew import LANE as SKEW
 from tests.pipeline.planted_traffic import LANE
 
 LEDGER = "read_parquet('{ledger}/lane={lane}/*/*.parquet') where event = 'settled'"
-#: What a consumer was busy with each message: since its settle before, or the hand-over.
+#: What a consumer was busy with each message: since its settle before on the same day, or the hand-over.
 WORK = """
-(with told as (select *, {day} as of_day from {ledger}), s as (select *, count(*) over at_once as n,
-    min(epoch_us(dispatched_at)) over at_once as begun, max(epoch_us(time)) over (
+(with told as (select *, date_trunc('day', time) as of_day from {ledger}), s as (select *,
+    count(*) over at_once as n, min(epoch_us(dispatched_at)) over at_once as begun, max(epoch_us(time)) over (
         partition by incarnation, of_day order by epoch_us(time)
         range between unbounded preceding and 1 preceding) as before
     from told window at_once as (partition by incarnation, time))
@@ -33,7 +34,7 @@ select {by}, date_trunc('hour', time)::timestamp as hour, count(*), sum(size), s
     quantile_disc(epoch_us(dispatched_at) - epoch_us(received_at), 0.95) as wait_p95_us,
     quantile_disc(epoch_us(time) - epoch_us(committed_at), 0.99) as process_p99_us,
     round(sum(work))::bigint as busy_us
-from {work_of_days} group by {by}, hour
+from {work} group by {by}, hour
 """
 CONCENTRATION = """
 with g as (select "group", count(*) as n, round(sum(work)) as busy from {work} group by "group"),
@@ -74,8 +75,7 @@ def ask(report: Report, query: str, lane: str = LANE, **names: str) -> list[tupl
     ledger = LEDGER.format(ledger=report.folder.parent / "ledger", lane=lane)
     engine = duckdb.connect()
     engine.execute("set timezone = 'UTC'")
-    names["work"] = WORK.format(ledger=ledger, day="0")
-    names["work_of_days"] = WORK.format(ledger=ledger, day="date_trunc('day', time)")
+    names["work"] = WORK.format(ledger=ledger)
     return engine.execute(query.format(ledger=ledger, **names)).fetchall()
 
 
@@ -132,6 +132,25 @@ def test_a_point_is_as_long_as_the_time_needs() -> None:
     assert [step_ms(0), step_ms(9 * second), step_ms(11 * second)] == [100, 100, 200]
     assert step_ms(3_600 * second) == 60_000
     assert step_ms(365 * 86_400 * second) == 4 * 86_400_000
+
+
+def test_a_point_of_several_days_is_in_one_part(spark: SparkSession) -> None:
+    steps_ms = {"days": 3 * 86_400_000, "hours": 3_600_000}
+    days = ["2026-11-22", "2026-11-23", "2026-11-24", "2026-11-25"]
+    ended = ", ".join(f"timestamp'{day} 07:10:00'" for day in days)
+    rows = spark.sql(
+        f"select lane, ended_at, 'settled' as outcome, {', '.join(f'1 as {stage}' for stage in STAGES)} "
+        f"from (select explode(array('days', 'hours')) as lane), (select explode(array({ended})) as ended_at)"
+    )
+    found = {(row["lane"], row["at"].isoformat()[:13], row["day"], row["hand_overs"])
+             for row in timeline(spark, rows, steps_ms).collect()}  # fmt: skip
+    hours = {("hours", f"{day}T07", day, 1) for day in days}
+    assert found == hours | {
+        ("days", "2026-11-21T00", "2026-11-21_3", 2), ("days", "2026-11-24T00", "2026-11-24_3", 2),
+    }  # fmt: skip
+    parts = {part for day in days for part in timeline_parts(day, steps_ms.values())}
+    assert parts == {day for _, _, day, _ in found}
+    assert timeline_parts("2026-11-25", steps_ms.values()) == {"2026-11-25", "2026-11-24_3"}
 
 
 def test_who_had_the_hottest_groups(report: Report) -> None:
