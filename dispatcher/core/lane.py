@@ -140,7 +140,7 @@ class Lane:
             RedeliveriesEnded: lambda e: self._recovery.ended(self.state.inbounds[e.inbound]),
             Join: self._membership.join,
             Leave: self._membership.leave,
-            Marker: self._membership.marker,
+            Marker: self._marker,
             CommandReceived: self.commands.received,
             ParkingQueueOpened: self._parking.opened,
             ParkingQueueRead: reading.read,
@@ -230,7 +230,6 @@ class Lane:
             handlers[type(event)](event)
         self._membership.run_timers()
         self._hand_over.run_timers()
-        self._evictions.run_timers()
         if self._adoption.closes_now():
             self._membership.finish_all_leaving()
         self._arrivals.run_timers()
@@ -253,6 +252,7 @@ class Lane:
         if self.state.sequences is not None:
             self.state.sequences.finish_step()
         self._leftovers.finish_step()
+        self._evictions.run_timers()
         return self.state.take_effects()
 
     def _run_timers(self) -> None:
@@ -363,6 +363,10 @@ class Lane:
             effects.owners[group_id] = OwnerRow(owner.number, state.epoch_counter)
 
     # -- events with more than one reader --
+
+    def _marker(self, marker: Marker) -> None:
+        self._membership.marker(marker)
+        self._evictions.marker(marker)
 
     def _settle(self, event: Settle) -> None:
         consumer = self._settlement.settle(event)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from dispatcher.nodes.servers import PrivateServers
-from tests.service.harness import Bench, lane
+from dispatcher.settings import RabbitSettings
+from tests.client.tcp_proxy import TcpProxy
+from tests.conftest import Vhost
+from tests.service.harness import Bench, bench_of, lane
 from tests.service.program import program
 from tests.waiting import eventually
 
@@ -49,6 +53,25 @@ async def test_who_is_late_is_evicted_and_its_messages_go_to_others(bench: Bench
     await bench.acked()
     await eventually(lambda: bench.counter("settles_ignored") == 3)
     assert bench.counter("consumers_evicted") == 1
+
+
+async def test_who_settles_while_nothing_is_heard_of_rabbitmq_is_not_late(vhost: Vhost) -> None:
+    """The dispatcher's connection lets nothing through to it for longer than `ack_timeout`."""
+    async with TcpProxy(vhost.amqp_url) as proxy, bench_of(replace(vhost, amqp_url=proxy.url)) as bench:
+        bench.rabbitmq = RabbitSettings(url=vhost.amqp_url)  # of everybody else
+        await bench.run(orders=lane(ack_timeout="1s", on_ack_timeout="evict"))
+        client = await bench.client()
+        consumer = await bench.joined("c1", hold=True)
+        client.send("in", b"0", "g")
+        await consumer.has(1)
+        proxy.stall(to_server=False)
+        consumer.release()
+        await consumer.confirmed()
+        await eventually(lambda: bench.status()["oldest_in_flight_ms"] > 2_000)
+        proxy.resume()
+        await bench.acked()
+        assert bench.counter("overdue") == bench.counter("consumers_evicted") == 0
+        assert not consumer.heard("taken")
 
 
 async def test_an_evicted_consumer_loses_its_connection_and_its_groups(

@@ -28,6 +28,7 @@ from dispatcher.core.events import (
     QueueReturned,
     RedeliveriesEnded,
 )
+from dispatcher.core.evictions import EVERYBODY
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import BarrierMark, Message
 from dispatcher.core.options import LaneOptions
@@ -79,10 +80,12 @@ class LaneBench:
         self.notices: list[tuple[str, str]] = []
         self.bodies: list[dict[str, Any]] = []  # of the notices
         self.markers: list[PublishMarker] = []
+        self.asked: list[PublishMarker] = []  # those that ask what RabbitMQ has
         self.barriers: list[PublishBarrier] = []  # markers of operations that have not come back
         self.replies: list[Reply] = []
         self.told: list[tuple[str, dict[str, Any]]] = []  # for the log
         self.command_uuids: list[str] = []
+        self.hears_at_once = True  # what asks RabbitMQ what it has
         self._tags = [0 for _ in inbounds]
         self._begin()
 
@@ -96,7 +99,16 @@ class LaneBench:
         sent = self._take(self.lane.step(events, self.now_ms))
         if sent:
             sent += self.step(CopiesConfirmed(len(sent), sum(copy.message.size for copy in sent)), after_ms=0)
+        if self.hears_at_once:
+            self.hear()
         return sent
+
+    def hear(self) -> None:
+        """What asks RabbitMQ what it has comes back, when that is all it has."""
+        asked, self.asked = self.asked, []
+        for order in asked:
+            epoch = self.lane.state.lane_epoch
+            self.step(Marker(incarnation=order.incarnation, lane_epoch=epoch, n=order.n), after_ms=0)
 
     def _take(self, effects: Effects) -> list[Dispatched]:
         sent = []
@@ -125,7 +137,9 @@ class LaneBench:
         return sent
 
     def _publish_marker(self, order: PublishMarker | PublishBarrier) -> None:
-        if isinstance(order, PublishMarker):
+        if isinstance(order, PublishMarker) and order.incarnation == EVERYBODY:
+            self.asked.append(order)
+        elif isinstance(order, PublishMarker):
             self.markers.append(order)
         else:
             self.barriers.append(order)

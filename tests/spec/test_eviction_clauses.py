@@ -8,6 +8,7 @@ import pytest
 
 from dispatcher.core.effects import PublishMarker, Reply, Snapshot, Tell
 from dispatcher.core.events import CommandReceived, PublishersBlocked, QueueReturned
+from dispatcher.core.evictions import ARRIVALS_MAX
 from dispatcher.core.lane import Lane
 from dispatcher.core.policies import policy
 from dispatcher.core.state import LaneOptions
@@ -79,6 +80,53 @@ def test_c8_blocked_publishers_get_their_time_again() -> None:
     assert not told(bench, "message_overdue")
     bench.step(after_ms=2_000)
     assert told(bench, "message_overdue")
+
+
+def test_c8_a_settle_in_time_counts_whenever_it_is_heard_of() -> None:
+    clause("C-8", "a settle that RabbitMQ confirmed in time counts, whenever the dispatcher hears of it")
+    bench = LaneBench(ack_timeout_ms=10_000, evicts_overdue=True)
+    bench.join("one")
+    bench.arrive("a1", "a2")
+    bench.hears_at_once = False
+    bench.step(after_ms=60_000)
+    bench.settle("one", "a1", "a2")
+    bench.hear()
+    assert bench.acked == [b"a1", b"a2"]
+    assert not told(bench, "message_overdue")
+    assert not told(bench, "consumer_evicted")
+
+
+def test_c8_the_time_begins_when_rabbitmq_has_the_copy() -> None:
+    clause("C-8", "the time begins when its queue surely has the copy")
+    bench = LaneBench(ack_timeout_ms=10_000, evicts_overdue=True)
+    bench.join("one")
+    bench.hears_at_once = False
+    bench.arrive("a1")
+    bench.step(after_ms=15_000)
+    bench.hears_at_once = True
+    bench.hear()
+    bench.step(after_ms=9_000)
+    assert not told(bench, "consumer_evicted")
+    bench.step(after_ms=2_000)
+    assert told(bench, "consumer_evicted")
+
+
+def test_c8_a_long_time_takes_few_looks_to_remember() -> None:
+    clause("C-8", "two looks, the ways of two markers and a 64th of `ack_timeout` later at the latest")
+    timeout_ms, look_ms = 640_000, 500
+    bench = LaneBench(ack_timeout_ms=timeout_ms, liveness_interval_ms=look_ms, heartbeat_ms=timeout_ms)
+    bench.join("one")
+    begun_ms = bench.now_ms
+    while bench.now_ms < begun_ms + timeout_ms // 2:
+        bench.step(after_ms=look_ms)
+        if len(bench.sent) == 0 and bench.now_ms >= begun_ms + timeout_ms // 4:
+            bench.arrive("a1")
+            handed_over_ms = bench.now_ms
+    assert len(bench.lane._evictions._arrived) <= ARRIVALS_MAX
+    while not told(bench, "message_overdue"):
+        bench.step(after_ms=look_ms)
+    took_ms = bench.now_ms - handed_over_ms
+    assert timeout_ms <= took_ms <= timeout_ms + timeout_ms // ARRIVALS_MAX + 2 * look_ms
 
 
 def test_c8_who_is_late_is_evicted_and_others_get_what_it_has() -> None:
@@ -175,6 +223,7 @@ def test_c9_an_operator_blames_nobody_and_a_timeout_does() -> None:
         if by_operator:
             evict(bench, holder)
         else:
+            bench.step(after_ms=1_000)
             bench.step(after_ms=11_000)
         bench.step(bench.marker())
         assert bench.dead == ([] if by_operator else [(b"a1", "poison")])

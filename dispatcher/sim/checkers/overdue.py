@@ -1,17 +1,14 @@
 """C-8, C-9: what is not settled within `ack_timeout` is told of, and its consumer evicted where that is asked
 for, neither early nor never; and who is evicted gets nothing more.
 
-The times are the world's: when a leader read Redis, handed something over, heard that RabbitMQ takes
-publishes again. What became of a message is in its consumer's words. That what an evicted one had goes on in
-order is for others to see.
+The times are the world's: when a leader read Redis, handed something over, asked what RabbitMQ has for it and
+had that back, heard that RabbitMQ takes publishes again. What became of a message is in its consumer's words.
+That what an evicted one had goes on in order is for others to see.
 """
 
 from __future__ import annotations
 
-import heapq
-
 from dispatcher.core.effects import (
-    Action,
     Dispatched,
     Effects,
     IncarnationRow,
@@ -22,7 +19,8 @@ from dispatcher.core.effects import (
     Tell,
 )
 from dispatcher.core.events import CopyRefused, Event, PublishersBlocked
-from dispatcher.protocol import Settle
+from dispatcher.core.evictions import ARRIVALS_MAX, EVERYBODY
+from dispatcher.protocol import Marker, Settle
 from dispatcher.settings_parts import OverdueAct
 from dispatcher.sim.checkers import Checker, HandOver
 from dispatcher.sim.life import Life
@@ -48,7 +46,13 @@ class _Leader:
         self.evicted: set[str] = set()
         self.away: set[str] = set()  # their queue is gone, or their end is on its way
         self.returned_at_ms: dict[str, int] = {}
-        self.due: list[tuple[int, str, int]] = []  # a heap: when to look whether it was told of
+        self.asked: tuple[int, int] | None = None  # its marker's number, and when it asked
+        self.asked_last_ms = now_ms
+        self.epoch = snapshot.lane_epoch
+        self.arrived: dict[
+            tuple[str, int], int
+        ] = {}  # by incarnation and seq: RabbitMQ had it surely by then
+        self.first_look_ms: int | None = None
         for number, row in snapshot.incarnations.items():
             self.know(number, row)
         self.newcomers.clear()
@@ -76,14 +80,32 @@ class _Leader:
             self.blocked = event.blocked
             self.patient_from_ms = now_ms
 
-    def hand(self, uuid: str, seq: int, at_ms: int, due_ms: int) -> None:
+    def hand(self, uuid: str, seq: int, at_ms: int) -> None:
         self.out.setdefault(uuid, {})[seq] = at_ms
-        heapq.heappush(self.due, (due_ms, uuid, seq))
+        self.arrived.pop((uuid, seq), None)
 
-    def had_for_ms(self, uuid: str, seq: int, now_ms: int) -> int:
+    def answers(self, event: Event) -> bool:
+        """What it asked last is back."""
+        return (
+            type(event) is Marker
+            and self.asked is not None
+            and (event.incarnation, event.lane_epoch, event.n) == (EVERYBODY, self.epoch, self.asked[0])
+        )
+
+    def had_for_ms(self, uuid: str, seq: int, asked_at_ms: int) -> int:
         """For how long, as far as that counts; what a former leader handed over counts from this one on."""
-        given_ms = self.out.get(uuid, {}).get(seq, self.patient_from_ms)
-        return now_ms - max(given_ms, self.patient_from_ms)
+        since_ms = self.arrived.get((uuid, seq))
+        if since_ms is None and seq not in self.out.get(uuid, {}):
+            since_ms = self.first_look_ms
+        return -1 if since_ms is None else asked_at_ms - max(since_ms, self.patient_from_ms)
+
+    def looked(self, asked_at_ms: int, now_ms: int) -> None:
+        """RabbitMQ has everything that was handed over before it was asked."""
+        self.first_look_ms = now_ms if self.first_look_ms is None else self.first_look_ms
+        for uuid, seqs in self.out.items():
+            for seq, given_ms in seqs.items():
+                if given_ms <= asked_at_ms:
+                    self.arrived.setdefault((uuid, seq), now_ms)
 
 
 class Overdue(Checker):
@@ -96,12 +118,12 @@ class Overdue(Checker):
         options = world.scenario.options
         self._timeout_ms: int = options["ack_timeout_ms"]
         self._evicts = options["on_ack_timeout"] is OverdueAct.EVICT
-        #: A leader looks that often.
-        tick_ms = min(self._timeout_ms, options["liveness_interval_ms"])
-        self._bound_ms = self._timeout_ms + tick_ms + _ROUNDING_MS
-        self._tick_ms = tick_ms + _ROUNDING_MS
+        #: A leader asks that often.
+        self._tick_ms = min(self._timeout_ms, options["liveness_interval_ms"]) + _ROUNDING_MS
+        self._surely_late_ms = self._timeout_ms + self._timeout_ms // ARRIVALS_MAX + _ROUNDING_MS
         self._leaders: dict[str, _Leader] = {}  # by process
-        self._late: set[str] = set()  # of whom something is told in this step
+        self._late: set[str] = set()  # who is evicted for that in this step
+        self._asked_at_ms: int | None = None  # where the leader of this step looks: when it had asked
         self._latest: dict[int, tuple[str, int]] = {}  # by message: who got it last, and its seq
 
     # -- what leaders find --
@@ -120,7 +142,7 @@ class Overdue(Checker):
             if uuid not in here or not self._is_surely_open(history.lives[uid], uuid, seq):
                 del self._latest[uid]
             else:
-                leader.hand(uuid, seq, now_ms, now_ms + self._bound_ms)
+                leader.hand(uuid, seq, now_ms)
 
     def _is_surely_open(self, life: Life, uuid: str, seq: int) -> bool:
         """Nobody has said that it is over, and its original comes back."""
@@ -133,36 +155,51 @@ class Overdue(Checker):
 
     def decided(self, process: str, events: list[Event], effects: Effects) -> None:
         leader, now_ms = self._leaders[process], self.world.scheduler.now_ms
-        for event in events:
+        # It looks when its question comes back: what is read behind that is heard later.
+        answer = next((place for place, event in enumerate(events) if leader.answers(event)), len(events))
+        for event in events[:answer]:
             leader.take_in(event, now_ms)
         evicted = set(leader.evicted)
         for number, row in effects.incarnations.items():
             if row is not None:
                 leader.know(number, row)
+        self._judge(leader, effects, evicted, is_answered=answer < len(events))
+        for event in events[answer:]:
+            leader.take_in(event, now_ms)
+        self._hand_out(leader, effects, evicted)
+        self._must_ask(leader)
+
+    def _judge(self, leader: _Leader, effects: Effects, evicted: set[str], *, is_answered: bool) -> None:
+        """What it says and does at this look, if it is one; `evicted`: who was before this step."""
+        asked_at_ms = leader.asked[1] if is_answered and leader.asked is not None else None
+        if is_answered:
+            leader.asked = None
+        self._asked_at_ms = asked_at_ms
+        self._late.clear()
+        for action in effects.actions:
+            if type(action) is Tell:
+                self._tells(leader, action)
+            elif type(action) is PublishMarker and action.incarnation == EVERYBODY:
+                leader.asked = action.n, self.world.scheduler.now_ms
+                leader.asked_last_ms = self.world.scheduler.now_ms
+            elif type(action) is PublishMarker:
+                leader.away.add(action.incarnation)
+            elif type(action) is SendCopy and leader.rows[action.copy.incarnation].uuid in evicted:
+                self.violate(f"{action.copy.seq} is sent again to somebody who is evicted")
+        if asked_at_ms is not None:
+            if not leader.blocked:
+                self._must_be_told_of(leader, asked_at_ms)
+            leader.looked(asked_at_ms, self.world.scheduler.now_ms)
+
+    def _hand_out(self, leader: _Leader, effects: Effects, evicted: set[str]) -> None:
         for record in effects.records:
             if type(record) is Dispatched:
                 uuid = leader.rows[record.incarnation].uuid
                 if uuid in leader.evicted:
                     self.violate(f"{uuid} gets {record.seq} although it is evicted")
-                leader.hand(uuid, record.seq, now_ms, now_ms + self._bound_ms)
+                leader.hand(uuid, record.seq, self.world.scheduler.now_ms)
             elif type(record) is Taken:
                 leader.out.pop(leader.rows[record.incarnation].uuid, None)
-        self._do(leader, effects.actions, evicted)
-        if not leader.blocked:
-            self._look(leader)
-
-    def _do(self, leader: _Leader, actions: list[Action], evicted: set[str]) -> None:
-        """`evicted`: who was before this step."""
-        for action in actions:
-            if type(action) is Tell:
-                self._tells(leader, action)
-            elif type(action) is PublishMarker:
-                leader.away.add(action.incarnation)
-            elif type(action) is SendCopy and leader.rows[action.copy.incarnation].uuid in evicted:
-                self.violate(f"{action.copy.seq} is sent again to somebody who is evicted")
-        for uuid in self._late:
-            self._must_all_be_told_of(leader, uuid)
-        self._late.clear()
 
     def _tells(self, leader: _Leader, said: Tell) -> None:
         if said.event == "message_overdue":
@@ -178,14 +215,15 @@ class Overdue(Checker):
         now_ms = self.world.scheduler.now_ms
         leader.away.discard(uuid)
         leader.returned_at_ms[uuid] = now_ms
-        for seq in leader.out.get(uuid, ()):
-            heapq.heappush(leader.due, (now_ms + self._tick_ms, uuid, seq))
 
     # -- not early --
 
     def _is_overdue(self, leader: _Leader, uuid: str, seq: int) -> None:
-        had_ms = leader.had_for_ms(uuid, seq, self.world.scheduler.now_ms)
         self.world.history.met["overdue", "told"] += 1
+        if self._asked_at_ms is None:
+            self.violate(f"{seq} of {uuid} is overdue, and nobody has asked what RabbitMQ has")
+            return
+        had_ms = leader.had_for_ms(uuid, seq, self._asked_at_ms)
         if leader.blocked or had_ms < self._timeout_ms - _ROUNDING_MS:
             self.violate(f"{seq} of {uuid} is overdue after {had_ms} ms of {self._timeout_ms}")
         if (uuid, seq) in leader.over:
@@ -193,48 +231,51 @@ class Overdue(Checker):
         if (uuid, seq) in leader.told:
             self.violate(f"{seq} of {uuid} is told of twice")
         leader.told.add((uuid, seq))
-        self._late.add(uuid)
 
     def _is_evicted(self, leader: _Leader, uuid: str) -> None:
-        now_ms = self.world.scheduler.now_ms
         self.world.history.met["overdue", "evicted"] += 1
+        self._late.add(uuid)
         if not self._evicts:
             self.violate(f"{uuid} is evicted although nobody asked for it")
-        all_known = leader.complete and uuid in leader.newcomers
-        of_before = () if all_known else (now_ms - leader.patient_from_ms,)
-        had = [leader.had_for_ms(uuid, seq, now_ms) for seq in leader.out.get(uuid, ())]
-        longest_ms = max((*had, *of_before), default=0)
+        if self._asked_at_ms is None:
+            self.violate(f"{uuid} is evicted, and nobody has asked what RabbitMQ has")
+            return
+        asked_at_ms = self._asked_at_ms
+        had = [leader.had_for_ms(uuid, seq, asked_at_ms) for seq in leader.out.get(uuid, ())]
+        if not (leader.complete and uuid in leader.newcomers) and leader.first_look_ms is not None:
+            had.append(asked_at_ms - max(leader.first_look_ms, leader.patient_from_ms))  # of a former leader
+        longest_ms = max(had, default=-1)
         if leader.blocked or longest_ms < self._timeout_ms - _ROUNDING_MS:
             self.violate(f"{uuid} is evicted, and has nothing for longer than {longest_ms} ms")
 
     # -- not never --
 
-    def _look(self, leader: _Leader) -> None:
-        """After a step: what was due a tick ago must have been told of."""
+    def _must_be_told_of(self, leader: _Leader, asked_at_ms: int) -> None:
+        """What has been out for so long when it asked must be told of by now."""
         now_ms = self.world.scheduler.now_ms
-        while leader.due and leader.due[0][0] <= now_ms:
-            _, uuid, seq = heapq.heappop(leader.due)
-            given_ms = leader.out.get(uuid, {}).get(seq)
-            if given_ms is None or uuid in leader.away:
+        for uuid, seqs in leader.out.items():
+            is_there = uuid not in leader.away or uuid in self._late
+            if not is_there or leader.returned_at_ms.get(uuid) == now_ms:
                 continue
-            due_ms = max(
-                max(given_ms, leader.patient_from_ms) + self._bound_ms,
-                leader.returned_at_ms.get(uuid, 0) + self._tick_ms,
-            )
-            if due_ms > now_ms:
-                heapq.heappush(leader.due, (due_ms, uuid, seq))
-            elif (uuid, seq) not in leader.told:
-                self.violate(f"{uuid} has {seq} for {now_ms - given_ms} ms, and nobody says so")
-            elif self._evicts:
-                self.violate(f"{uuid} has {seq} for {now_ms - given_ms} ms, and is not evicted")
+            for seq in seqs:
+                had_ms = leader.had_for_ms(uuid, seq, asked_at_ms)
+                if had_ms < self._surely_late_ms:
+                    continue
+                if (uuid, seq) not in leader.told:
+                    self.violate(f"{uuid} has {seq} for {had_ms} ms, and nobody says so")
+                elif self._evicts and uuid not in leader.evicted:
+                    self.violate(f"{uuid} has {seq} for {had_ms} ms, and is not evicted")
 
-    def _must_all_be_told_of(self, leader: _Leader, uuid: str) -> None:
-        """Who is looked at may be evicted for it, and is not looked at again."""
+    def _must_ask(self, leader: _Leader) -> None:
+        """What it has handed over itself is out for longer than a look, and nobody asks."""
         now_ms = self.world.scheduler.now_ms
-        for seq in leader.out.get(uuid, ()):
-            had_ms = leader.had_for_ms(uuid, seq, now_ms)
-            if had_ms >= self._timeout_ms + _ROUNDING_MS and (uuid, seq) not in leader.told:
-                self.violate(f"{uuid} has {seq} for {had_ms} ms, and others of it are told of")
+        if leader.blocked or leader.asked is not None or now_ms - leader.asked_last_ms <= self._tick_ms:
+            return
+        for uuid, seqs in leader.out.items():
+            if uuid in leader.newcomers and uuid not in leader.away:
+                for seq, given_ms in seqs.items():
+                    if now_ms - max(given_ms, leader.patient_from_ms) > self._tick_ms:
+                        self.violate(f"{uuid} has {seq}, and nobody asks what RabbitMQ has")
 
     # -- the end --
 

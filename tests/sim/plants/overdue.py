@@ -7,6 +7,7 @@ from typing import Any
 
 from dispatcher.core.consumers import EvictedBy
 from dispatcher.core.effects import PublishMarker
+from dispatcher.core.evictions import EVERYBODY
 from dispatcher.protocol import Marker
 from tests.sim.plants.planting import planted
 
@@ -28,6 +29,24 @@ def overdue_a_tick_early(lane: Any, session: Any, store: Any) -> None:
 def time_with_a_former_leader_counted(lane: Any, session: Any, store: Any) -> None:
     """What a former leader handed over is overdue as soon as a new one looks."""
     lane.state.patience_from_ms = 0
+    lane._evictions._late_up_to_ms = 0
+
+
+@planted("overdue", seed=1)
+def late_by_what_was_heard(lane: Any, session: Any, store: Any) -> None:
+    """Who is late is said by what was heard so far, whatever RabbitMQ has."""
+    evictions = lane._evictions
+    look = evictions.run_timers
+
+    def unasked() -> None:
+        asked = evictions._asked
+        look()
+        if evictions._asked > asked:
+            lane.state.effects.actions.pop()
+            epoch = lane.state.lane_epoch
+            evictions.marker(Marker(incarnation=EVERYBODY, lane_epoch=epoch, n=evictions._asked))
+
+    evictions.run_timers = unasked
 
 
 @planted("overdue", seed=14)
