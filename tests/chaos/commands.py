@@ -11,8 +11,9 @@ from typing import Any
 from tests.chaos.deciding import Decider
 from tests.chaos.lanes import LaneOnStage
 from tests.chaos.operator import Operator
+from tests.chaos.parts import Process
 from tests.chaos.plan import Fault
-from tests.chaos.stage import Process, Stage
+from tests.chaos.stage import Stage
 from tests.waiting import eventually
 
 #: How long a dispatcher that is not frozen may take to read its file.

@@ -12,9 +12,10 @@ from pathlib import Path
 from tests.chaos.decisions import Decision
 from tests.chaos.evidence import NOTHING, Found, gather
 from tests.chaos.lanes import LaneOnStage
+from tests.chaos.parts import Process, Replica
 from tests.chaos.plan import Plan
 from tests.chaos.producer import CONFIRMED, SENT
-from tests.chaos.stage import Process, Replica, Stage
+from tests.chaos.stage import Stage
 from tests.client.tcp_proxy import Connection, TcpProxy
 from tests.recovery.checker import violations
 from tests.recovery.record import Number
@@ -71,6 +72,7 @@ class Doctored:
             "keeping": (),
             "dropping": (),
             "checking": (),
+            "evicting": (),
         }
         plan.settings = replace(plan.settings, **(usual | settings))  # type: ignore[arg-type]
 
@@ -98,6 +100,21 @@ class Doctored:
         log.write_text("".join(f"{line}\n" for line in lines))
         proxy = TcpProxy("amqp://127.0.0.1:1/")
         self.stage.replicas = [Replica("dispatcher0", dispatcher, proxy, proxy)]
+
+    def logged(self, at: float, event: str, **fields: object) -> None:
+        """What the dispatcher of `led_at` says besides."""
+        when = _iso(at + time.time() - time.monotonic())
+        record = {"event": event, "lane": LANE.name, "timestamp": when, **fields}
+        with (self.folder / "dispatcher0.log").open("a") as log:
+            log.write(json.dumps(record) + "\n")
+
+    def sent(self, **at: float) -> None:
+        """When each message was sent and confirmed: `m1`, `m2` …"""
+        lines = [
+            f"{kind} {when} {' '.join(map(str, numbered(int(name[1:]))))}\n"
+            for name, when in at.items() for kind in (SENT, CONFIRMED)
+        ]  # fmt: skip
+        (self.folder / "p0-1.produced").write_text("".join(lines))
 
     def decided(self, command: str, messages: int | None, since: float = 2.0, until: float = 4.0) -> None:
         """What an operator said of the group."""

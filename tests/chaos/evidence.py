@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,13 +17,26 @@ from typing import Final, NamedTuple
 from dispatcher.core.moves import MOVES_UNCONFIRMED_MAX
 from tests.chaos.accounts import Arrived, Books, balance
 from tests.chaos.decisions import Decision
+from tests.chaos.evictions import (
+    RESTORED_S,
+    Interval,
+    Life,
+    Times,
+    Told,
+    asked_for,
+    first_attempts,
+    first_told,
+    judged,
+    told_of,
+)
 from tests.chaos.lanes import LaneOnStage
+from tests.chaos.leaderships import Leadership, leaderships
+from tests.chaos.parts import Eviction, Process
 from tests.chaos.producer import read_produced
-from tests.chaos.stage import Eviction, Process, Stage
+from tests.chaos.stage import Stage
 from tests.client.tcp_proxy import Connection
 from tests.recovery.checker import Forgotten, Release, Story, doubled, is_ghost
 from tests.recovery.record import Handling, Incarnation, LifeRecord, Number, in_order
-from tests.service.harness import log_records
 
 #: An ack may be on its way to the broker for this long after its settle was confirmed.
 ACK_DELAY_S = 2.5
@@ -56,6 +68,9 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
     consumers = [process for process in stage.consumers if process.lane is lane]
     records, killed_at, left_at, wrong_ends = [], dict[str, float](), dict[str, float](), list[str]()
     connected: list[tuple[str, float]] = []
+    lives: list[Life] = []
+    told = told_of([replica.process.whole_log() for replica in stage.replicas], lane.name)
+    evictions = stage.evictions + _by_dispatchers(told, stage)
     for process in consumers:
         path = stage.folder / f"{process.name}.record"
         if not path.exists():
@@ -63,7 +78,9 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
         record = LifeRecord(path, by_incarnation=True)
         records.append(record)
         for incarnation in record.incarnations.values():
-            evicted_at = _evicted_at(incarnation, process, stage.evictions)
+            theirs = [handling for handling in record.handlings if handling.life == incarnation.life]
+            lives.append(Life(process, incarnation, theirs))
+            evicted_at = _evicted_at(incarnation, process, evictions)
             if evicted_at is not None:
                 _count_no_later_settles(record, incarnation, evicted_at)
             over_at = void_at(incarnation, process, evicted_at)
@@ -97,6 +114,11 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
         )
     )
     story = story._replace(gone=balanced.gone)
+    times = Times(
+        stage.evicts_after_s(lane), sent, first_attempts(handlings), leaderships(stage, lane)[0],
+        _hindered(stage), gaps,
+    )  # fmt: skip
+    wrong_ends += judged(lives, told, stage.evictions, times)
     return Evidence(lane, handlings, confirmed, story, wrong_ends, balanced.violations)
 
 
@@ -149,8 +171,27 @@ def existing(stage: Stage, lane: LaneOnStage) -> list[Path]:
     return [path for path in paths if path.exists()]
 
 
+def _by_dispatchers(told: list[Told], stage: Stage) -> list[Eviction]:
+    """Those that nobody asked for: they have to be right, but they were."""
+    return [
+        Eviction(one.at, math.inf, one.who, one.incarnation)
+        for one in first_told(told)
+        if not asked_for(one, stage.evictions)
+    ]
+
+
+def _hindered(stage: Stage) -> list[Interval]:
+    """When a dispatcher may not have seen, or not been able to do anything about what it saw."""
+    found = [times for replica in stage.replicas for times in (*replica.slow, *replica.redis_slow)]
+    found += [(outage.since, outage.until) for outage in stage.rabbitmq_outages]
+    return found + [
+        (outage.since, outage.until + (RESTORED_S if outage.back_to is not None else 0.0))
+        for outage in stage.redis_outages
+    ]
+
+
 def _evicted_at(incarnation: Incarnation, process: Process, evictions: list[Eviction]) -> float | None:
-    """When an operator asked for its end, and it heard of that or did not live to hear."""
+    """When somebody ended it, and it heard of that or did not live to hear."""
     if incarnation.end not in ("", "taken"):
         return None
     over = min(at for at in (incarnation.over, process.killed_at, math.inf) if at is not None)
@@ -231,13 +272,6 @@ def _wrong_end(incarnation: Incarnation, process: Process) -> str:
     )
 
 
-class Leadership(NamedTuple):
-    """Somebody led a lane."""
-
-    since: float
-    until: float
-
-
 def forgotten(stage: Stage, lane: LaneOnStage) -> list[Forgotten]:
     """When Redis lost data, and a leader ended before it had written its state back (see Forgotten)."""
     led, restored = leaderships(stage, lane)
@@ -268,21 +302,3 @@ def _last_acks(stage: Stage, led: list[Leadership], at: float) -> float:
     while earlier := [since for since, until in hindered if since < at <= until + ACK_DELAY_S]:
         at = min(earlier)
     return at
-
-
-def leaderships(stage: Stage, lane: LaneOnStage) -> tuple[list[Leadership], list[float]]:
-    """Who led the lane, by the logs; and when a leader had written everything back to Redis."""
-    offset = time.time() - time.monotonic()
-    led, restored = [], []
-    for replica in stage.replicas:
-        events: list[tuple[float, str]] = [(at, "ended") for at in replica.ended_at]
-        for record in log_records(replica.process.whole_log()):
-            if record.get("lane") == lane.name:
-                at = datetime.fromisoformat(record["timestamp"]).timestamp() - offset
-                events.append((at, record["event"]))
-        events.sort()
-        restored += [at for at, event in events if event == "redis_restored"]
-        ends = [at for at, event in events if event in ("ended", "lane_interrupted", "lane_failed")]
-        for since in (at for at, event in events if event == "lane_led"):
-            led.append(Leadership(since, min((end for end in ends if end > since), default=math.inf)))
-    return sorted(led), restored

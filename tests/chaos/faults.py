@@ -14,11 +14,13 @@ from dispatcher.nodes.local import LocalNode
 from tests.chaos.commands import Commands, Happened, picked
 from tests.chaos.deciding import Decider
 from tests.chaos.operator import Operator
+from tests.chaos.parts import Outage, Process, Replica
 from tests.chaos.plan import Fault
-from tests.chaos.stage import Outage, Process, Replica, Stage
+from tests.chaos.stage import Stage
 from tests.waiting import eventually
 
-EXTRA_KINDS = ("async", "blocking", "iterating", "bare")
+SDK_KINDS = ("async", "blocking", "iterating")
+EXTRA_KINDS = (*SDK_KINDS, "bare")
 
 
 class Faults(Commands):
@@ -168,15 +170,18 @@ class Faults(Commands):
         self._replica(fault, happened).redis.cut()
 
     async def stall_redis(self, fault: Fault, happened: Happened) -> None:
-        await self._stall(self._replica(fault, happened).redis, fault)
+        replica, since = self._replica(fault, happened), time.monotonic()
+        await self._stall(replica.redis, fault)
+        replica.redis_slow.append((since, time.monotonic()))
 
     async def lose_redis_replies(self, fault: Fault, happened: Happened) -> None:
         """What is sent arrives, what is answered does not."""
-        proxy = self._replica(fault, happened).redis
-        proxy.stall(to_server=False)
+        replica, since = self._replica(fault, happened), time.monotonic()
+        replica.redis.stall(to_server=False)
         await self._last(fault)
-        proxy.cut()
-        proxy.resume()
+        replica.redis.cut()
+        replica.redis.resume()
+        replica.redis_slow.append((since, time.monotonic()))
 
     async def _stall(self, proxy: Any, fault: Fault) -> None:
         proxy.stall()
@@ -224,6 +229,25 @@ class Faults(Commands):
 
     async def freeze_consumer(self, fault: Fault, happened: Happened) -> None:
         await self._freeze(self._consumer(fault, happened), fault)
+
+    async def stick_consumer(self, fault: Fault, happened: Happened) -> None:
+        """It takes, answers, and ends nothing for a while: one that knows how, of a lane that evicts such."""
+        process = self._one_of(self._who_may_get_stuck(), fault, happened)
+        if process is None:
+            happened.note = "skipped: no lane evicts"
+            return
+        process.get_stuck()
+        await self._last(fault)
+        process.go_on()
+
+    def _who_may_get_stuck(self) -> list[Process]:
+        """Those that have written something down have begun to listen to signals."""
+        return [
+            process for process in self._stage.living(self._stage.consumers)
+            if self._stage.evicts_after_s(process.lane) is not None
+            and process.kind in SDK_KINDS and not process.stuck
+            and (self._stage.folder / f"{process.name}.record").exists()
+        ]  # fmt: skip
 
     async def cut_consumer(self, fault: Fault, happened: Happened) -> None:
         if process := self._consumer(fault, happened):

@@ -8,8 +8,9 @@ from tests.chaos.accounts import Books, balance
 from tests.chaos.evidence import Evidence, Found, existing, forgotten, leaderships, with_doubts
 from tests.chaos.handed import HandedBooks, Life, handed_violations, that_counts
 from tests.chaos.lanes import LaneOnStage
+from tests.chaos.parts import Process
 from tests.chaos.producer import read_produced
-from tests.chaos.stage import Process, Stage
+from tests.chaos.stage import Stage
 from tests.recovery.checker import Story
 from tests.recovery.record import Incarnation, LifeRecord, in_order
 

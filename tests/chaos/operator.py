@@ -14,7 +14,8 @@ from dispatcher.cli.rabbitmq import connected
 from dispatcher.errors import BrokerUnavailable, CommandRefused, NoAnswer
 from dispatcher.protocol import LaneNames
 from tests.chaos.lanes import LaneOnStage
-from tests.chaos.stage import PREFIX, Eviction, Stage
+from tests.chaos.parts import Eviction
+from tests.chaos.stage import PREFIX, Stage
 from tests.recovery.checker import Move
 from tests.service.harness import ROOT
 

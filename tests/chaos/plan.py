@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -13,6 +14,9 @@ STOPPING: Final = ((), ("exclusive",), ("sequenced",), ("exclusive", "sequenced"
 KEEPING: Final = ((), ("exclusive",), ("sequenced",))
 DROPPING: Final = ((), ("exclusive",), ("sequenced",))
 CHECKING: Final = ((), ("exclusive",), ("sequenced",), ("exclusive", "sequenced"))
+EVICTING: Final = ((), ("exclusive",), ("sequenced",), ("exclusive", "sequenced", "concurrent"))
+#: By how many ms a message takes at most: longer than a whole prefetch does, one after the other.
+ACK_TIMEOUTS_S: Final = {30.0: 3.0, math.inf: 5.0}
 #: So short that attempts are used up while faults go on.
 BACKOFF: Final = "100ms"
 #: The lane that hands over, where others are named by their policies; and who reads there.
@@ -33,6 +37,8 @@ FIRST, NEXT = Span(0.2, 0.8), Span(0.1, 1.9)
 MOMENT, SHORT, MIDDLE = Span(0.0, 0.0), Span(0.1, 3.0), Span(1.0, 6.0)
 #: Longer than RabbitMQ waits for a sign of life: two heartbeats of a dispatcher, of an SDK consumer (10 s).
 DISPATCHER_LOST, CONSUMER_LOST = Span(9.0, 14.0), Span(21.0, 28.0)
+#: Longer than any of ACK_TIMEOUTS_S, for most leaders.
+OVERDUE = Span(8.0, 16.0)
 
 
 class Kind(NamedTuple):
@@ -66,6 +72,7 @@ STREAMS: Final = {
         Kind("stall_consumer", 2, MIDDLE), Kind("stall_consumer", 1, CONSUMER_LOST),
         Kind("half_stall_consumer", 1, MIDDLE),
     )),
+    "stuck": Stream(9.0, (Kind("stick_consumer", 1, OVERDUE),)),
     "producer": Stream(10.0, (
         Kind("kill_producer", 1, SHORT), Kind("freeze_producer", 1, MIDDLE), Kind("cut_producer", 2, MOMENT),
         Kind("stall_producer", 1, MIDDLE), Kind("stall_producer", 1, CONSUMER_LOST),
@@ -123,6 +130,7 @@ class Settings:
     keeping: tuple[str, ...]  # policies whose lane keeps what comes in
     dropping: tuple[str, ...]  # policies whose lane drops what repeats another message
     checking: tuple[str, ...]  # policies whose lane reports numbers that don't follow
+    evicting: tuple[str, ...]  # policies whose lane evicts who does not settle in time
     cost: str | int  # what messages count in their queues' shares
     placement: str  # of new groups
     readers_prefetch: int  # of the consumers that only read their queues
@@ -144,6 +152,7 @@ class Settings:
             "dedup": {"window": "1h"} if policy in self.dropping else None,
             "cost": self.cost, "placement": self.placement,
             "sequence_check": "report" if policy in self.checking else "off",
+            **self._evicts(policy),
         }  # fmt: skip
         if policy == "sequenced":
             return keys | {"top_up": self.top_up, "group_map": self._for_sequenced()}
@@ -156,6 +165,7 @@ class Settings:
             "look_ahead": self.look_ahead, "park_after": self.park_after,
             "reconnect_grace": self.reconnect_grace, "rebalance": {"pause": self.pause},
             "retry": self._retry(CONCURRENT), "cost": self.cost, "placement": self.placement,
+            **self._evicts(CONCURRENT),
         }  # fmt: skip
 
     def _for_readers(self) -> dict[str, Any]:
@@ -170,6 +180,16 @@ class Settings:
     def _retry(self, policy: str) -> dict[str, Any]:
         act = "park" if policy in self.stopping else "skip"
         return {"attempts": self.retry_attempts, "backoff": BACKOFF, "on_exhausted": act}
+
+    def _evicts(self, policy: str) -> dict[str, Any]:
+        if policy not in self.evicting:
+            return {}
+        return {"ack_timeout": f"{self.ack_timeout_s:.0f}s", "on_ack_timeout": "evict"}
+
+    @property
+    def ack_timeout_s(self) -> float:
+        """Of a lane that evicts."""
+        return next(timeout_s for most_ms, timeout_s in ACK_TIMEOUTS_S.items() if self.work_ms <= most_ms)
 
     def _for_sequenced(self) -> str | dict[str, int]:
         """`lru` is for `exclusive` only."""
@@ -203,6 +223,7 @@ class Plan:
             keeping=random.Random(f"{seed} keeping").choice(KEEPING),
             dropping=random.Random(f"{seed} dropping").choice(DROPPING),
             checking=random.Random(f"{seed} sequences").choice(CHECKING),
+            evicting=random.Random(f"{seed} evicting").choice(EVICTING),
             **_measured(random.Random(f"{seed} shares")),
             in_flight_per_group=random.Random(f"{seed} concurrent").choice([1, 3, 10]),
             **_for_readers(random.Random(f"{seed} readers")),

@@ -20,7 +20,7 @@ from tests.chaos.verdict import Verdict, lives_of
 VIOLATIONS_SHOWN_MAX = 12
 #: One colour per stream of faults.
 COLOURS = {
-    "dispatcher": "tab:blue", "consumer": "tab:green", "producer": "tab:gray",
+    "dispatcher": "tab:blue", "consumer": "tab:green", "stuck": "tab:brown", "producer": "tab:gray",
     "operator": "tab:purple", "operations": "tab:pink", "decisions": "tab:olive",
     "configuration": "tab:cyan", "redis": "tab:orange", "broker": "tab:red",
 }  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
 import signal
 import subprocess
@@ -12,11 +11,9 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import yaml
 from pamqp import commands
 
 from dispatcher.errors import DispatcherError
@@ -25,6 +22,7 @@ from dispatcher.nodes.servers import PrivateServers
 from dispatcher.settings import RabbitSettings
 from tests.chaos.decisions import Decision
 from tests.chaos.lanes import LaneOnStage
+from tests.chaos.parts import Eviction, Outage, Process, Replica
 from tests.chaos.plan import CONCURRENT, DISPATCHER_HEARTBEAT_S, READERS, Plan
 from tests.client.tcp_proxy import TcpProxy
 from tests.recovery.checker import Move
@@ -48,89 +46,6 @@ MODULES = {"bare": "tests.chaos.bare_worker", "reading": "tests.chaos.reading_wo
 START_TIMEOUT_S = 60.0
 #: A consumer that was told to leave finishes what it has in hand and settles it.
 STOP_TIMEOUT_S = 45.0
-
-
-@dataclass(slots=True, eq=False)
-class Process:
-    """One process of a consumer or producer, with a proxy of its own before RabbitMQ."""
-
-    name: str
-    who: str
-    lane: LaneOnStage
-    kind: str
-    proxy: TcpProxy
-    popen: subprocess.Popen[bytes]
-    killed_at: float | None = None
-    left_at: float | None = None
-    frozen: list[tuple[float, float]] = field(default_factory=list)
-
-    @property
-    def alive(self) -> bool:
-        return self.popen.poll() is None
-
-    def ended_by_itself(self) -> bool:
-        """Nobody has killed it or told it to stop, and it is gone."""
-        return self.killed_at is None and self.left_at is None and not self.alive
-
-    def kill(self) -> None:
-        if self.alive:
-            self.killed_at = time.monotonic()
-            self.popen.kill()
-            self.popen.wait()
-
-    def signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.popen.send_signal(number)
-
-
-@dataclass(slots=True, eq=False)
-class Replica:
-    """One dispatcher with its proxies before RabbitMQ and Redis."""
-
-    name: str
-    process: DispatcherProcess
-    rabbitmq: TcpProxy
-    redis: TcpProxy
-    ended_at: list[float] = field(default_factory=list)  # when it was killed, or told to stop
-    slow: list[tuple[float, float]] = field(default_factory=list)  # it, or its way to RabbitMQ, stood still
-
-    def start(self, configuration: dict[str, Any]) -> None:
-        """With this file, whatever stands there now."""
-        self.write(configuration)
-        self.process.start()
-
-    def write(self, configuration: dict[str, Any]) -> None:
-        """Put another configuration where the process reads it, when it is told to."""
-        written = self.process.config.with_suffix(".new")
-        written.write_text(yaml.safe_dump(configuration))
-        written.replace(self.process.config)
-
-    def kill(self) -> None:
-        self.ended_at.append(time.monotonic())
-        self.process.kill9()
-
-    def signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError, AssertionError):
-            os.kill(self.process.pid, number)
-
-
-class Eviction(NamedTuple):
-    """An operator evicted a consumer."""
-
-    since: float
-    until: float
-    who: str
-    incarnation: str | None  # the first of its uuid as records have it; None: nobody answered
-
-
-@dataclass(slots=True)
-class Outage:
-    """A server was not there, or Redis lost what was written since `back_to`."""
-
-    since: float
-    until: float
-    killed: bool = False
-    back_to: float | None = None
 
 
 class Stage:
@@ -211,7 +126,8 @@ class Stage:
             inbound = [{"queue": q, "weight": w} for q, w in zip(lane.queues, weights, strict=True)]
             keys = self.plan.settings.lane_keys(lane.policy)
             pause = changes.get("pause", keys["rebalance"]["pause"])
-            unknown = {"pause", "ack_timeout"} if lane.hands_over else {"pause"}
+            own_timeout = lane.hands_over or self.evicts_after_s(lane) is not None
+            unknown = {"pause", "ack_timeout"} if own_timeout else {"pause"}
             changed = {key: value for key, value in changes.items() if key not in unknown}
             keys |= {"rebalance": {**keys["rebalance"], "pause": pause}, **changed}
             lanes[lane.name] = {"inbound": inbound, **keys}
@@ -233,6 +149,11 @@ class Stage:
     def checks(self, lane: LaneOnStage) -> bool:
         """Whether it reports numbers that don't follow."""
         return lane.policy in self.plan.settings.checking
+
+    def evicts_after_s(self, lane: LaneOnStage) -> float | None:
+        """For how long a consumer may have a message unsettled; None: for ever."""
+        settings = self.plan.settings
+        return settings.ack_timeout_s if lane.policy in settings.evicting else None
 
     def reads_on_hangup(self, replica: Replica) -> bool:
         """It has read its file, and will read it again on SIGHUP."""
@@ -320,6 +241,7 @@ class Stage:
         for process in [*self.living(self.consumers), *self.living(self.producers)]:
             process.proxy.resume()
             process.signal(signal.SIGCONT)
+            process.go_on()
         for replica in self.replicas:
             replica.rabbitmq.resume()
             replica.redis.resume()

@@ -8,9 +8,9 @@ from dispatcher.amqp.events import Fetched
 from tests.amqp.samples import field, properties, text
 from tests.chaos.doctored import ONE, QUEUE, THREE, TWO, Doctored, handled, numbered
 from tests.chaos.evidence import Found, _wrong_end, void_at
+from tests.chaos.parts import Eviction, Outage
 from tests.chaos.plan import Plan
 from tests.chaos.producer import CONFIRMED, ProducerRecord
-from tests.chaos.stage import Eviction, Outage
 from tests.chaos.verdict import poison
 from tests.client.tcp_proxy import Connection
 from tests.recovery.record import LifeRecord

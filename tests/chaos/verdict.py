@@ -6,12 +6,14 @@ import asyncio
 import signal
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from dispatcher.amqp.events import Fetched
 from tests.chaos.accounts import Arrived
 from tests.chaos.deciding import Decider
 from tests.chaos.decisions import DROP, PURGE, RELEASE, SENDING, SKIP, TAKING
 from tests.chaos.draining import drain
+from tests.chaos.evictions import ACK_TIMEOUT
 from tests.chaos.evidence import Evidence, Found, gather
 from tests.chaos.handed_evidence import gather_handed
 from tests.chaos.kept import not_kept
@@ -230,15 +232,25 @@ def _counts(stage: Stage, evidence: Evidence, dead: list[Fetched]) -> dict[str, 
         "incarnations": len({handling.life for handling in handlings}),
         "incarnations that ended badly": len(story.killed_at),
         "groups": len({handling.message.group for handling in handlings}),
+        "evicted for being late": _told_to_be_late(stage, evidence.lane),
         "parking queues made": _parking_queues(stage, evidence.lane),
         "times that nobody could remember": len(story.forgotten),
     }
 
 
 def _parking_queues(stage: Stage, lane: LaneOnStage) -> int:
-    """How many were made, by the logs of all dispatchers that were ever started."""
+    return sum(record["event"] == "parking_begins" for record in _told(stage, lane))
+
+
+def _told_to_be_late(stage: Stage, lane: LaneOnStage) -> int:
+    evictions = [record for record in _told(stage, lane) if record["event"] == "consumer_evicted"]
+    return sum(record["by"] == ACK_TIMEOUT for record in evictions)
+
+
+def _told(stage: Stage, lane: LaneOnStage) -> list[dict[str, Any]]:
+    """What the logs of all dispatchers that were ever started say of a lane."""
     records = [record for replica in stage.replicas for record in log_records(replica.process.whole_log())]
-    return sum(r.get("event") == "parking_begins" and r.get("lane") == lane.name for r in records)
+    return [record for record in records if "event" in record and record.get("lane") == lane.name]
 
 
 def lives_of(verdict: LaneVerdict) -> list[str]:

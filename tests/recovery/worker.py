@@ -5,7 +5,7 @@
 KIND is `async`, `blocking`, or `iterating`: an asynchronous one that takes messages and acks them itself. It
 ends in order on SIGTERM; a test may also kill it. With `raising` every second message that fails does so by
 an exception, until its attempts are used up, and succeeds when it is handed over again. `alike`: the lane
-says no group of any message.
+says no group of any message. From SIGUSR1 to SIGUSR2 it is stuck: what it works at does not end.
 """
 
 from __future__ import annotations
@@ -69,6 +69,18 @@ class Work:
         self._done: list[Task] = []
         self._member: Any = None
         self._welcomed = ("", 0)
+        self._free, self._free_in_loop = threading.Event(), asyncio.Event()
+        self.go_on()
+        signal.signal(signal.SIGUSR1, lambda *_: self.get_stuck())
+        signal.signal(signal.SIGUSR2, lambda *_: self.go_on())
+
+    def get_stuck(self) -> None:
+        self._free.clear()
+        self._free_in_loop.clear()
+
+    def go_on(self) -> None:
+        self._free.set()
+        self._free_in_loop.set()
 
     # -- incarnations --
 
@@ -114,6 +126,15 @@ class Work:
         work_s = random.expovariate(1 / self._work_s) if self._work_s else 0.0
         return Task(incarnation, message, work_s)
 
+    async def done(self, task: Task) -> None:
+        """Returns when the work on it is done, and nothing is stuck."""
+        await asyncio.sleep(task.work_s)  # sleeps: this is the work
+        await self._free_in_loop.wait()
+
+    def wait_until_done(self, task: Task) -> None:
+        time.sleep(task.work_s)  # sleeps: this is the work
+        self._free.wait()
+
     def end(self, task: Task) -> None:
         """Raises RejectMessage or Breakdown for what is to fail."""
         number = Number.of(task.message.body)
@@ -155,7 +176,7 @@ async def run_async(consumer: GroupConsumer, work: Work) -> None:
 
 async def _work(work: Work, task: Task) -> None:
     try:
-        await asyncio.sleep(task.work_s)  # sleeps: this is the work
+        await work.done(task)
     except asyncio.CancelledError:
         work.record.cancelled(task.incarnation, task.seq)
         raise
@@ -171,6 +192,9 @@ async def _with_notes(consumer: GroupConsumer, work: Work, run: Any) -> None:
             work.confirmed(done)
             await asyncio.sleep(CONFIRM_INTERVAL_S)  # sleeps: between two looks
 
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, work.get_stuck)
+    loop.add_signal_handler(signal.SIGUSR2, work.go_on)
     async with consumer:
         notes = asyncio.create_task(note_confirms())
         try:
@@ -191,7 +215,7 @@ async def run_iterating(consumer: GroupConsumer, work: Work) -> None:
         task = work.begin(message)
         if task is None:
             return
-        await asyncio.sleep(task.work_s)  # sleeps: this is the work
+        await work.done(task)
         if message.lost:
             work.record.cancelled(task.incarnation, task.seq)
             return
@@ -220,7 +244,7 @@ def run_blocking(consumer: BlockingGroupConsumer, work: Work) -> None:
         task = work.begin(message)
         if task is None:
             return
-        time.sleep(task.work_s)  # sleeps: this is the work
+        work.wait_until_done(task)
         if message.lost:
             work.record.cancelled(task.incarnation, task.seq)
         else:
