@@ -50,7 +50,8 @@ def commands(group: Any, path: str = "dispatcher") -> Iterator[tuple[str, Any]]:
 def test_every_command_is_documented_with_its_arguments() -> None:
     existing = {}
     for path, command in commands(typer.main.get_command(app)):
-        arguments = [p.metavar for p in command.params if p.param_type_name == "argument"]
+        given = [p for p in command.params if p.param_type_name == "argument"]
+        arguments = [p.metavar if p.required else f"[{p.metavar}]" for p in given]
         existing[" ".join([path, *arguments])] = command
     documented = {codes(cells[0])[0]: cells[1] for cells in rows("command")}
     assert documented.keys() == existing.keys()

@@ -167,6 +167,7 @@ def skip(
         )
     wanted = _wanted(group, reason, origin, everything=everything)
     count = stopped.decide("skip", wanted, limit, dry_run=dry_run)
+    _refuse_if_none(wanted, count)
     would = "would be " if dry_run else ""
     text = f"{counted(count, 'stopped group')} {would}released behind what failed"
     print_result({"lane": lane, "groups": count, "applied": not dry_run}, text, as_json=as_json)
@@ -182,6 +183,12 @@ def _wanted(group: str | None, reason: str | None, origin: str | None, *, everyt
     return _selection(group, reason, origin)
 
 
+def _refuse_if_none(wanted: Selection, found: int) -> None:
+    """Of a group or a message that is named there must be something."""
+    if not found and wanted.named is not None:
+        raise CommandRefused(f"there is nothing of {wanted.named}; `dispatcher dead list` shows what is")
+
+
 def _carry_out(
     settings: Settings, stopped: StoppedGroups, lane: str, wanted: Selection, decision: Decision,
     timeout_ms: int, as_json: bool,
@@ -190,11 +197,12 @@ def _carry_out(
     verdict = "release" if decision.releases else "drop"
     groups = stopped.decide(verdict, wanted, decision.limit, dry_run=decision.dry_run)
     left = None if decision.limit is None else decision.limit - groups
-    result = {"lane": lane, decision.verb: 0, "skipped": 0, "applied": not decision.dry_run}
+    result: dict[str, Any] = {"lane": lane, decision.verb: 0, "skipped": 0, "applied": not decision.dry_run}
     if left != 0 and not decision.stopped_only:
         result = asyncio.run(_decide(settings, lane, wanted, replace(decision, limit=left), timeout_ms))
     if stopped.may_be:
         result["groups"] = groups
+    _refuse_if_none(wanted, groups + result[decision.verb] + result["skipped"])
     _tell(result, decision, as_json=as_json)
 
 
@@ -258,7 +266,7 @@ async def _decide(
                     advance()
                     if not wanted.has(message):
                         continue
-                    if decision.releases and message.origin is None:
+                    if decision.releases and message.inbound is None:
                         skipped += 1
                     elif _is_repeated(message, seen):
                         repeated.append(message)

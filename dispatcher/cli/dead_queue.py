@@ -18,6 +18,7 @@ from dispatcher.cli.reading import QueueReading
 from dispatcher.client import properties as amqp_properties
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused
 from dispatcher.group_text import format_group
+from dispatcher.json_fields import is_short_string
 from dispatcher.protocol import (
     HEADER_ATTEMPT,
     HEADER_CALLS,
@@ -56,8 +57,9 @@ class DeadMessage:
 
     @property
     def inbound(self) -> str | None:
-        """The inbound queue that it came from."""
-        return self.origin.rpartition(" ")[0] if self.origin is not None else None
+        """The inbound queue that it came from; None if nothing says so, or what says so can't be one."""
+        queue = self.origin.rpartition(" ")[0] if self.origin is not None else ""
+        return queue if is_short_string(queue) else None
 
     def row(self) -> dict[str, Any]:
         """For people and programs; bodies are not shown."""
@@ -82,6 +84,13 @@ class Selection:
     group: bytes | None = None
     reason: str | None = None  # a part of it is enough
     origin: str | None = None
+
+    @property
+    def named(self) -> str | None:
+        """What it names that must be there, for a refusal; None: it only filters."""
+        if self.origin is not None:
+            return f"message {self.origin!r}"
+        return f"group {format_group(self.group)!r}" if self.group is not None else None
 
     def has(self, message: DeadMessage) -> bool:
         return (

@@ -12,7 +12,7 @@ from dispatcher.cli.output import counted, print_result
 
 Group = Annotated[
     str | None,
-    typer.Argument(metavar="[GROUP]", help="Group id as `groups list` shows it.", show_default=False),
+    typer.Argument(metavar="GROUP", help="Group id as `groups list` shows it.", show_default=False),
 ]
 WholeLane = Annotated[bool, typer.Option("--all", help="The whole lane instead of one group.")]
 Undo = Annotated[bool, typer.Option("--undo", help="End it.")]
@@ -51,7 +51,7 @@ def pin(
     lane: options.LaneName,
     group: options.GroupText,
     consumer: Annotated[
-        str | None, typer.Argument(metavar="[CONSUMER]", help="Id of the consumer.", show_default=False)
+        str | None, typer.Argument(metavar="CONSUMER", help="Id of the consumer.", show_default=False)
     ] = None,
     undo: Undo = False,
     file: options.ConfigFile = options.DEFAULT_CONFIG,

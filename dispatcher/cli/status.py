@@ -19,7 +19,7 @@ _MESSAGES = ("held", "in flight", "unconfirmed")
 
 def status(
     lane: Annotated[
-        str | None, typer.Argument(metavar="[LANE]", help="Only this lane; without it, every configured one.")
+        str | None, typer.Argument(metavar="LANE", help="Only this lane; without it, every configured one.")
     ] = None,
     file: options.ConfigFile = options.DEFAULT_CONFIG,
     as_json: options.AsJson = False,

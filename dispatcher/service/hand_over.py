@@ -123,10 +123,16 @@ class HandOverQueues:
         self._report(QueueTaken(queue, self._read[channel]))
 
     async def _is_read(self, queue: str, channel: int) -> bool:
-        """Nothing is ready, and all that was delivered before that was said has come."""
+        """Nothing is ready, and all that was on its way when that was said has come: it may come behind that
+        answer (seen with queues on disk), but not behind the next one."""
+        if await self._ready(queue, channel):
+            return False
         before = len(self._read[channel])
+        return not await self._ready(queue, channel) and len(self._read[channel]) == before
+
+    async def _ready(self, queue: str, channel: int) -> int:
         declared = await self._link.call(channel, QueueDeclare(queue=queue, passive=True))
-        return not declared.message_count and len(self._read[channel]) == before
+        return int(declared.message_count)
 
     async def _release(self, queue: str) -> None:
         channel = self._taken.pop(queue, 0)

@@ -115,6 +115,24 @@ def test_only_what_was_asked_for_is_released(run: Run, dead: Dead) -> None:
     assert dead.bodies(dead.queue) == [b"2", b"2", b"{}"]
 
 
+@pytest.mark.parametrize(("option", "named"), [("--group", "group 'c'"), ("--origin", "message 'c'")])
+def test_what_is_not_there_is_named(run: Run, dead: Dead, option: str, named: str) -> None:
+    dead.fill()
+    for command in ("release", "drop"):
+        assert refused(run, command, "orders", option, "c") == (
+            f"dispatcher: there is nothing of {named}; `dispatcher dead list` shows what is\n"
+        )
+    assert run("dead", "drop", "orders", "--reason", "unheard of").exit_code == 0, "that is a filter"
+    assert len(dead.bodies(dead.queue)) == 5
+
+
+def test_an_inbound_queue_that_can_not_be_one_is_left(run: Run, dead: Dead) -> None:
+    dead.put(b"0", "a", "put here by hand", "q" * 300 + " 7.1")
+    assert run("dead", "release", "orders", "--all").stdout == (
+        "0 messages released; 1 message of no inbound queue left\n"
+    )
+
+
 def test_dropped_messages_are_gone(run: Run, dead: Dead) -> None:
     dead.fill()
     assert run("dead", "drop", "orders", "--reason", "expired", "--dry-run").stdout == (
