@@ -53,6 +53,12 @@ TYPE_PING: Final = "dispatch.ping"
 KEY_CONTROL: Final = "control"
 KEY_HEARTBEAT: Final = "heartbeat"
 KEY_COMMAND: Final = "command"
+#: A command that waited for longer in the command queue is refused: whoever sent it has given it up.
+COMMAND_AGE_MS_MAX: Final = 60_000
+#: Commands that only ask. All others change something.
+READING_COMMANDS: Final = frozenset(
+    {"status", "groups.list", "groups.show", "groups.why", "consumers.list", "dead.stopped"}
+)
 REASON_EXPIRED: Final = "expired"  # its deadline passed before it was processed
 
 #: Words that name a queue of ours; no segment of a lane name may be one of them.

@@ -70,10 +70,7 @@ def send(
         while not replies:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise NoAnswer(
-                    f"no dispatcher answered for lane {names.lane} within {format_duration(timeout_ms)}: "
-                    "is one running, and is it ready (/readyz)?"
-                )
+                raise _no_answer(names, command, timeout_ms)
             connection.process_data_events(time_limit=left)
     except ChannelClosedByBroker as error:
         raise _refusal(names, error) from None
@@ -84,6 +81,15 @@ def send(
         ) from None
     channel.close()
     return _result(replies[0])
+
+
+def _no_answer(names: LaneNames, command: Command, timeout_ms: int) -> NoAnswer:
+    """Of what changes something nobody knows whether it was done, or will be by the next leader."""
+    nobody = f"no dispatcher answered for lane {names.lane} within {format_duration(timeout_ms)}: "
+    if command.name not in protocol.READING_COMMANDS:
+        later = format_duration(protocol.COMMAND_AGE_MS_MAX)
+        nobody += f"{command.name} may be done, or be done yet within {later} of when it was sent; "
+    return NoAnswer(f"{nobody}is one running, and is it ready (/readyz)?")
 
 
 def _publish(channel: BlockingChannel, names: LaneNames, command: Command) -> list[bytes]:

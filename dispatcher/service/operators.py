@@ -18,13 +18,11 @@ from dispatcher.core.effects import Reply
 from dispatcher.core.events import CommandReceived
 from dispatcher.core.views import Views
 from dispatcher.errors import BrokerUnavailable, CommandRefused, ProtocolViolation
-from dispatcher.protocol import Command, decode_command
+from dispatcher.protocol import COMMAND_AGE_MS_MAX, Command, decode_command
 from dispatcher.service.intake import Clock
 from dispatcher.service.outbox import Outbox
 from dispatcher.service.surveys import Surveys
 
-#: A command that waited longer than this was given up by whoever sent it.
-COMMAND_AGE_MS_MAX: Final = 60_000
 #: What a command that can't be done, or can't be read, raises: its text is the answer.
 REFUSALS: Final = (CommandRefused, ProtocolViolation, ValueError, TypeError)
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pamqp import commands
 
 from dispatcher.errors import CommandRefused
+from dispatcher.settings import RabbitSettings
+from tests.client.tcp_proxy import TcpProxy
+from tests.conftest import Vhost
 from tests.service.clients import Client
-from tests.service.harness import Bench, lane
+from tests.service.harness import Bench, bench_of, lane
 from tests.service.operating import bodies, full_of, ordered, sent
 from tests.service.program import program
 from tests.waiting import eventually
@@ -47,8 +51,12 @@ async def a_target(client: Client) -> None:
 
 
 async def told(bench: Bench, command: str) -> tuple[int, str]:
+    return await told_of(bench.vhost, command)
+
+
+async def told_of(vhost: Vhost, command: str) -> tuple[int, str]:
     """The exit code of the program, and its one line beside those that say what it waits for."""
-    result = await program(bench.vhost, *command.split())
+    result = await program(vhost, *command.split())
     said = (result.stdout + result.stderr).splitlines()
     (line,) = (line for line in said if not line.startswith("waiting until"))
     assert (result.returncode, bool(result.stdout)) in ((0, True), (1, False))
@@ -160,3 +168,46 @@ async def test_a_group_that_two_send_elsewhere_goes_one_way(
     await bench.acked()
     assert (owner.bodies(), winner.bodies(), loser.bodies()) == ([b"1"], [b"2", b"3"], [])
     assert {copy.attempt for consumer in (owner, winner) for copy in consumer.received} == {1}
+
+
+# -- over a leader's death --
+
+
+async def test_a_lost_answer_is_said_to_be_lost_and_nothing_is_done_twice(vhost: Vhost) -> None:
+    """The leader has committed what both ask for, and dies before its answers get out."""
+    async with TcpProxy(vhost.amqp_url) as proxy, bench_of(replace(vhost, amqp_url=proxy.url)) as bench:
+        bench.rabbitmq = RabbitSettings(url=vhost.amqp_url)  # of everybody else
+        await bench.run(orders=lane())
+        client = await bench.client()
+        consumer = await bench.joined("c1", hold=True, prefetch=1)
+        await sent(client, "g", b"1", b"2", b"3")
+        await consumer.has(1)
+        proxy.stall(to_client=False)
+        purge, pause = "groups purge orders g --uuid one", "groups pause orders g"
+        lost = asyncio.gather(
+            told_of(vhost, f"{purge} --timeout 1s"), told_of(vhost, f"{pause} --timeout 1s")
+        )
+        # The operation's marker and two answers, which are sent when Redis has what they are about.
+        await eventually(lambda: bench.status()["unanswered_publishes"] >= 3)
+        nobody = "no dispatcher answered for lane orders within 1s"
+        doubt = "groups.pause may be done, or be done yet within 1m of when it was sent"
+        assert await lost == [
+            (1, "dispatcher: groups.purge is not done within 1s; it may be still: ask again with --uuid one"),
+            (1, f"dispatcher: {nobody}: {doubt}; is one running, and is it ready (/readyz)?"),
+        ]
+        await bench.crash()
+        proxy.resume()
+        await bench.run(orders=lane())
+        for _ in range(2):
+            done = await both(told_of(vhost, purge), told_of(vhost, pause))
+            assert [code for code, _ in done] == [0, 0]
+            assert [line.partition(";")[0] for _, line in done] == [
+                "g: 2 messages purged",
+                "g: paused already",
+            ]
+        await sent(client, "g", b"4")
+        consumer.release()
+        assert await told_of(vhost, "groups resume orders g") == (0, "g: goes on")
+        await bench.acked()
+        assert consumer.bodies() == [b"1", b"4"]
+        assert {copy.attempt for copy in consumer.received} == {1}
