@@ -23,12 +23,21 @@ _SETTINGS: Final = {
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Else every operation on a column tells the Java process which line it comes from, in ten round trips.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Ledgers name groups and consumers in any spelling.
     "spark.sql.caseSensitive": "true",
     # Spark's default is a type of its own that others read as nanoseconds without a time zone.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # A lane may be called 007.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+}
+#: Classes of Java that expressions are made of, and what is called most there.
+_NAMED_OFTEN: Final = {
+    "functions": ("col", "lit", "when"),
+    "org.apache.spark.sql.functions": ("col", "lit", "when"),
+    "PythonUtils": ("toSeq",),
+    "PythonSQLUtils": (),
 }
 #: What a file system says that takes no more.
 _NO_ROOM: Final = [os.strerror(each) for each in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)]
@@ -73,6 +82,7 @@ def spark_session(master: str | None = None, settings: dict[str, str] | None = N
                 context = SparkContext(conf=configured, gateway=gateway)
             except (PySparkException, Py4JError, OSError) as problem:
                 raise ConfigurationError(f"Spark can't start: {_reason(problem, log)}") from None
+            _remember_classes(context._jvm)
             yield SparkSession.builder.getOrCreate()
         finally:
             if context is not None:
@@ -80,6 +90,16 @@ def spark_session(master: str | None = None, settings: dict[str, str] | None = N
                     context.stop()
             if gateway is not None and not submitted:
                 _end(gateway)
+
+
+def _remember_classes(jvm: Any) -> None:
+    """py4j asks for a class each time that it is named, and Java looks for it in every archive of Spark, once
+    for each package that it may be of."""
+    for name, members in _NAMED_OFTEN.items():
+        found = getattr(jvm, name)
+        setattr(jvm, name, found)
+        for member in members:
+            setattr(found, member, getattr(found, member))
 
 
 def java_process(spark: Any) -> int | None:
