@@ -35,6 +35,7 @@ from tests.pipeline.streams import BATCH_FILES, catch_up
 EVERYTHING = Window()
 #: In s: the first test that needs a report waits until it is made, beside other tests.
 _TIMEOUT = 600
+_JAVA = "spark.driver.extraJavaOptions"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -45,7 +46,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     ensure_java(print)
-    with spark_session("local[1]", fitting(Found("", [], [], []))) as session:
+    settings = fitting(Found("", [], [], []))
+    # The usual 48 MB are full after some runs, and what was compiled is then thrown away and compiled anew.
+    settings |= {_JAVA: f"{settings[_JAVA]} -XX:ReservedCodeCacheSize=256m"}
+    with spark_session("local[1]", settings) as session:
         yield session
 
 
