@@ -105,7 +105,7 @@ def judged(lives: list[Life], told: list[Told], orders: list[Eviction], times: T
     by_name = {(life.process.who, life.incarnation.name): life for life in lives}
     for one in first_told(told):
         life = by_name.get((one.who, one.incarnation))
-        if asked_for(one, orders):
+        if one.by != ACK_TIMEOUT and asked_for(one, orders):
             pass
         elif one.by == OPERATOR or times.timeout_s is None:
             found.append(f"evicted by nobody: {_say(one)}, and no operator wanted that")
@@ -131,9 +131,8 @@ def _was_late(life: Life, one: Told, times: Times, timeout_s: float) -> bool:
         return True
     told_at, led_at = one.at, -math.inf
     if one.by == ACK_TIMEOUT:  # else it was under a leader before
-        led_at = (
-            max((led.since for led in times.led if led.since <= told_at), default=-math.inf) - LED_SLACK_S
-        )
+        before_it = (led.since - LED_SLACK_S for led in times.led if led.since <= told_at)
+        led_at = max(before_it, default=-math.inf)
     enough_s = timeout_s - SLACK_S
     settled_by = _settled_by(life.handlings)
     before, floor = life.handlings[0].seq, -math.inf

@@ -84,6 +84,14 @@ def test_who_is_late_may_not_be_evicted_before(evicting: Doctored) -> None:
     assert evicting.found() == {"evicted early"}
 
 
+def test_an_order_for_another_time_excuses_nothing(evicting: Doctored) -> None:
+    """An operator wanted it, and nobody answered; then a dispatcher said that it was late."""
+    evicting.stage.evictions = [Eviction(3.9, 90.0, "a", None)]
+    evicting.write(evicting.a, ONE, TWO, THREE, "over 5.6 aaaa taken\n")
+    _evicted(evicting, 5.2)
+    assert evicting.found() == {"evicted early"}
+
+
 def test_a_new_leader_gives_everybody_their_time_again(evicting: Doctored) -> None:
     evicting.write(evicting.a, ONE, STUCK, TAKEN)
     _others_go_on(evicting, 5.5)
