@@ -21,7 +21,7 @@ from dispatcher.pipeline.ledger_files import Found, LedgerFile, Stamp
 from dispatcher.pipeline.report_folder import LAYOUT, MEMORY
 
 #: Of what is kept, and of how it is computed.
-VERSION: Final = 2
+VERSION: Final = 3
 
 
 @dataclass
@@ -39,13 +39,16 @@ class Piece:
 @dataclass
 class Memory:
     """Kept in the report's folder. `lanes`: those of which no hand-overs are in pieces. `made`: by table and
-    part of it, a digest of what it was made of."""
+    part of it, a digest of what it was made of. `audit`: the folder of what the last audit has kept, and
+    `audited` the pieces that it has judged, by date their ids."""
 
     path: Path
     window: Window
     lanes: list[str] = field(default_factory=list)
     pieces: dict[str, Piece] = field(default_factory=dict)
     made: dict[str, dict[str, str]] = field(default_factory=dict)
+    audit: str = ""
+    audited: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def load(cls, report: Path, window: Window) -> Memory:
@@ -56,6 +59,7 @@ class Memory:
             if told["of"] == found._of():
                 found.pieces = {date: Piece(**piece) for date, piece in told["pieces"].items()}
                 found.made, found.lanes = told["made"], told["lanes"]
+                found.audit, found.audited = told["audit"], told["audited"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass
         return found
@@ -66,12 +70,15 @@ class Memory:
     def save(self) -> None:
         pieces = {date: vars(piece) for date, piece in self.pieces.items()}
         unfinished = self.path.with_name(f".{MEMORY}")
-        told = {"layout": LAYOUT, "of": self._of(), "lanes": self.lanes, "pieces": pieces, "made": self.made}
+        told = {
+            "layout": LAYOUT, "of": self._of(), "lanes": self.lanes, "pieces": pieces, "made": self.made,
+            "audit": self.audit, "audited": self.audited,
+        }  # fmt: skip
         unfinished.write_text(json.dumps(told))
         unfinished.replace(self.path)
 
     def clear(self) -> None:
-        self.pieces, self.made = {}, {}
+        self.pieces, self.made, self.audit, self.audited = {}, {}, "", {}
         self.save()
 
     def known_files(self) -> dict[str, tuple[Stamp, LedgerFile]]:

@@ -27,12 +27,12 @@ EVIDENCE: Final = (
     "arrival_epoch", "arrival", "epoch", "group_seq", "attempt", "consumer", "incarnation", "seq",
     "dispatched_at", "ended_at", "outcome", "writer", "ordinal",
 )  # fmt: skip
-_NUMBERS: Final = ("epoch", "group_seq", "turn", "ordinal")
+NUMBERS: Final = ("epoch", "group_seq", "turn", "ordinal")
 #: A group for windows. Sorting compares numbers many times faster than names that begin alike.
 _OF_GROUP: Final = ("group_hash", *GROUP)
 #: What a verdict is made of.
-_SCREENED: Final = (
-    *_OF_GROUP, *_NUMBERS, "place", "inbound", "incarnation", "outcome", "began", "ended", "began_turn",
+SCREENED: Final = (
+    *_OF_GROUP, *NUMBERS, "place", "inbound", "incarnation", "outcome", "began", "ended", "began_turn",
     "dispatched_at", "ended_at", "hands_over", "over", "is_shared",
 )  # fmt: skip
 _BEFORE: Final = (Window.unboundedPreceding, -1)
@@ -52,21 +52,22 @@ def _has_numbers() -> Column:
     return F.coalesce(F.col("group_seq") > 0, F.lit(False)) & F.col("inbound").isNotNull()
 
 
-def screened(found: DataFrame) -> DataFrame:
+def screened(found: DataFrame, *kept: str) -> DataFrame:
     """Each hand-over of `judged`, without the evidence, and with what its group's rows before it say:
-    `is_remarkable`, `is_linked`."""
-    found = found.select(*_SCREENED)
-    by_group = Window.partitionBy(*_OF_GROUP).orderBy(*_NUMBERS)
+    `is_remarkable`, `is_linked`; `is_over`: neither it nor any before it is still in somebody's hands.
+
+    A row that stands for several (`audit_state`) says the same to those behind it as these would."""
+    found = found.select(*SCREENED, *kept)
+    by_group = Window.partitionBy(*_OF_GROUP).orderBy(*NUMBERS)
     before = by_group.rowsBetween(*_BEFORE)
     longest = F.max(F.struct("ended", "incarnation")).over(before)
     lagged = {
         name: F.lag(name).over(by_group) for name in ("epoch", "group_seq", "began", "incarnation", "over")
     }
-    of_queue = Window.partitionBy(*_OF_GROUP, "inbound").orderBy(*_NUMBERS).rowsBetween(*_BEFORE)
-    of_one = Window.partitionBy(*_OF_GROUP, "inbound", "incarnation").orderBy(*_NUMBERS).rowsBetween(*_BEFORE)
-    # What was taken back is handed over again after each move: no step back, but to the same incarnation.
-    stayed = F.when(F.col("outcome") != Event.TAKEN_BACK, F.col("place"))
-    steps_back = (F.max(stayed).over(of_queue) > F.col("place")) | (
+    is_over = ~F.max(F.col("outcome") == OPEN).over(by_group.rowsBetween(*_SO_FAR))
+    of_queue = Window.partitionBy(*_OF_GROUP, "inbound").orderBy(*NUMBERS).rowsBetween(*_BEFORE)
+    of_one = Window.partitionBy(*_OF_GROUP, "inbound", "incarnation").orderBy(*NUMBERS).rowsBetween(*_BEFORE)
+    steps_back = (F.max(stayed()).over(of_queue) > F.col("place")) | (
         F.max("place").over(of_one) > F.col("place")
     )
     overlaps = (longest["incarnation"] != F.col("incarnation")) & (longest["ended"] > F.col("began"))
@@ -81,7 +82,14 @@ def screened(found: DataFrame) -> DataFrame:
         "former_began": lagged["began"],
         "is_early": F.col("hands_over") & (lagged["incarnation"] != F.col("incarnation"))
         & ~F.coalesce(lagged["over"] <= F.col("began"), F.lit(False)),
-    }).drop("group_hash", "epoch", "ordinal", "place", "over")  # fmt: skip
+        "is_over": is_over,
+    })  # fmt: skip
+
+
+def stayed() -> Column:
+    """A hand-over's place if it counts for those behind it: what was taken back is handed over again after
+    each move, which is no step back, but to the same incarnation."""
+    return F.when(F.col("outcome") != Event.TAKEN_BACK, F.col("place"))
 
 
 def violations(spark: SparkSession, found: DataFrame, leaderships: Iterable[Leadership]) -> DataFrame:
@@ -121,11 +129,11 @@ def _order_violations(found: DataFrame) -> DataFrame:
     end, that is known only if the same leader tells, and no gap may hide the end; and that an operator did
     not release a message only if the end of its hand-over before is known. What failed and was released went
     again like what is taken back: what came back may go behind it, what goes for the first time may not."""
-    of_queue = Window.partitionBy(*_OF_GROUP, "inbound").orderBy(*_NUMBERS).rowsBetween(*_BEFORE)
+    of_queue = Window.partitionBy(*_OF_GROUP, "inbound").orderBy(*NUMBERS).rowsBetween(*_BEFORE)
     of_leader = (
-        Window.partitionBy(*_OF_GROUP, "inbound", "began_turn").orderBy(*_NUMBERS).rowsBetween(*_BEFORE)
+        Window.partitionBy(*_OF_GROUP, "inbound", "began_turn").orderBy(*NUMBERS).rowsBetween(*_BEFORE)
     )
-    of_one = Window.partitionBy(*_OF_GROUP, "inbound", "incarnation").orderBy(*_NUMBERS).rowsBetween(*_BEFORE)
+    of_one = Window.partitionBy(*_OF_GROUP, "inbound", "incarnation").orderBy(*NUMBERS).rowsBetween(*_BEFORE)
     here = F.struct(F.col("place"), F.col("evidence"))
     counts = ~F.col("is_released")
     is_final = counts & ~F.col("outcome").isin(Event.TAKEN_BACK, OPEN)
@@ -134,7 +142,7 @@ def _order_violations(found: DataFrame) -> DataFrame:
     held = F.max(F.when(is_held, here)).over(of_leader)
     own = F.max(F.when(counts, here)).over(of_one)
     released = F.max(F.when(F.col("is_released"), here)).over(of_queue)
-    former = F.lag("outcome").over(Window.partitionBy(*MESSAGE).orderBy("attempt", *_NUMBERS))
+    former = F.lag("outcome").over(Window.partitionBy(*MESSAGE).orderBy("attempt", *NUMBERS))
     marked = found.withColumns({
         "latest": F.greatest(latest, held, own, F.when(F.col("attempt") == 1, released)),
         "may_be_released": (F.col("attempt") > 1) & F.coalesce(former == OPEN, F.lit(True)),
@@ -152,13 +160,13 @@ def _overlaps(found: DataFrame) -> DataFrame:
     where the one that ended last of all is the incarnation's own, rows are cut into stretches over which the
     same incarnation's ends last: the best of all others is that of the stretch before, or within this one.
     """
-    by_group = Window.partitionBy(*_OF_GROUP).orderBy("began", *_NUMBERS)
+    by_group = Window.partitionBy(*_OF_GROUP).orderBy("began", *NUMBERS)
     best = F.struct("ended", "incarnation", "evidence", "began")
     marked = found.withColumn("best", F.max(best).over(by_group.rowsBetween(*_SO_FAR)))
     marked = marked.withColumn("former", F.lag("best").over(by_group))
     turns = F.coalesce(F.col("former.incarnation") != F.col("best.incarnation"), F.lit(False))
     marked = marked.withColumn("stretch", F.sum(turns.cast("int")).over(by_group.rowsBetween(*_SO_FAR)))
-    inside = Window.partitionBy(*_OF_GROUP, "stretch").orderBy("began", *_NUMBERS).rowsBetween(*_SO_FAR)
+    inside = Window.partitionBy(*_OF_GROUP, "stretch").orderBy("began", *NUMBERS).rowsBetween(*_SO_FAR)
     others = F.max(F.when(F.col("incarnation") != F.col("best.incarnation"), best)).over(inside)
     # At a stretch's first row `former` is the best of all rows before it, and another incarnation's.
     earlier = F.first(F.col("former")).over(inside)
@@ -216,41 +224,44 @@ def _next_turn(leadership: Leadership, leaderships: Iterable[Leadership]) -> int
     return min(later, default=leadership.turn + 2)
 
 
-def unknowns(
-    spark: SparkSession, marked: DataFrame, leaderships: Iterable[Leadership], gaps: list[Gap]
-) -> DataFrame:
-    """Of which groups something may be missing, and why: lane, group, because.
+def holes(marked: DataFrame) -> DataFrame:
+    """Between which hand-overs of a group one may be missing: those whose numbers do not follow each other.
+    Of a group's first one the beginning is null."""
+    return marked.where("not is_linked").select(
+        *GROUP, F.col("former_began").alias("hole_since"), F.col("began").alias("hole_until")
+    )
+
+
+def unended(marked: DataFrame) -> DataFrame:
+    """The same of what has no end, behind which anything may have happened."""
+    return marked.where(F.col("outcome") == OPEN).select(
+        *GROUP, F.col("ended").alias("hole_since"), _nothing(marked).alias("hole_until")
+    )
+
+
+def _nothing(marked: DataFrame) -> Column:
+    return F.lit(None).cast(marked.schema["began"].dataType)
+
+
+def hidden(spark: SparkSession, holes: DataFrame, gaps: list[Gap]) -> DataFrame | None:
+    """Groups of which a hand-over may be hidden, and by what: lane, group, because.
 
     A hand-over that nobody recorded has numbers between two that do not follow each other, or behind the last
-    ones, and was handed over between these: then a gap must have been there.
-    """
-    found = _doubtful(spark, marked, leaderships)
+    ones, and was handed over between these: then a gap must have been there. None: there is no gap."""
     real = [gap for gap in gaps if gap.kind not in BOUNDARIES]
     if not real:
-        return found
-    spans = F.broadcast(gap_spans(spark, real))
-    began = F.col("began")
-    between = marked.where("not is_linked").select(
-        *GROUP, F.col("former_began").alias("hole_since"), began.alias("hole_until")
-    )
-    nothing = F.lit(None).cast(marked.schema["began"].dataType)
-    last = marked.groupBy(*GROUP).agg(F.max("began").alias("hole_since"))
-    behind = last.withColumn("hole_until", nothing)
-    unended = marked.where(F.col("outcome") == OPEN).select(
-        *GROUP, F.col("ended").alias("hole_since"), nothing.alias("hole_until")
-    )
-    holes = between.unionByName(behind).unionByName(unended)
-    hidden = holes.join(
-        spans,
+        return None
+    found = holes.join(
+        F.broadcast(gap_spans(spark, real)),
         (F.col("lane") == F.col("gap_lane"))
         & (F.col("hole_since").isNull() | (F.col("hole_since") < F.col("until")))
         & (F.col("hole_until").isNull() | (F.col("hole_until") > F.col("since"))),
     )
-    return found.unionByName(hidden.select(*GROUP, F.col("gap_text").alias("because")))
+    return found.select(*GROUP, F.col("gap_text").alias("because"))
 
 
-def _doubtful(spark: SparkSession, marked: DataFrame, leaderships: Iterable[Leadership]) -> DataFrame:
-    """Groups with hand-overs that say themselves that something is missing."""
+def with_doubts(spark: SparkSession, marked: DataFrame, leaderships: Iterable[Leadership]) -> DataFrame:
+    """With `because`: why something may be missing, as the hand-over itself says; null: it does not."""
     last = {each.lane: each.turn for each in sorted(leaderships, key=lambda each: each.turn)}
     lanes = spark.createDataFrame(pa.table({
         "lane": pa.array(list(last), pa.string()), "last_turn": pa.array(list(last.values()), pa.int64()),
@@ -271,31 +282,28 @@ def _doubtful(spark: SparkSession, marked: DataFrame, leaderships: Iterable[Lead
             F.lit("a hand-over has no end, and a later leader does not know of it"),
         )
     )
-    return (
-        marked.join(F.broadcast(lanes), "lane").withColumn("because", why)
-        .where("because is not null").select(*GROUP, "because")
-    )  # fmt: skip
+    return marked.join(F.broadcast(lanes), "lane", "left").withColumn("because", why).drop("last_turn")
 
 
-def audit(marked: DataFrame, violations: DataFrame, unknowns: DataFrame) -> DataFrame:
-    """One row for each group, with its verdict."""
-    groups = marked.groupBy(*GROUP).agg(
-        F.count("*").alias("hand_overs"),
-        F.countDistinct("incarnation").alias("incarnations"),
-        F.sum((F.col("outcome") == OPEN).cast("int")).alias("open"),
-        F.min("began.time").alias("first_at"),
-        F.max(F.coalesce("ended_at", "began.time")).alias("last_at"),
-    )
+def verdicts(groups: DataFrame, violations: DataFrame, hidden: DataFrame | None) -> DataFrame:
+    """One row for each group, with its verdict; `groups` has the doubts about their own hand-overs."""
     broken = violations.groupBy(*GROUP).agg(
         F.sum((F.col("rule") == "order").cast("int")).alias("disorders"),
         F.sum((F.col("rule") == "overlap").cast("int")).alias("overlaps"),
     )
-    doubts = unknowns.groupBy(*GROUP).agg(F.min("because").alias("because"))
+    if hidden is not None:
+        told = hidden.groupBy(*GROUP).agg(F.min("because").alias("told"))
+        because = F.least("because", "told").alias("because")
+        others = [name for name in groups.columns if name != "because"]
+        groups = groups.join(told, [*GROUP], "left").select(*others, because)
     is_broken = F.col("disorders").isNotNull()
     verdict = F.when(is_broken, VIOLATED).when(F.col("because").isNotNull(), UNKNOWN).otherwise(KEPT)
     return (
         groups.join(broken, [*GROUP], "left")
-        .join(doubts, [*GROUP], "left")
         .withColumn("verdict", verdict)
         .fillna(0, ["disorders", "overlaps"])
-    )
+        .select(
+            *GROUP, "hand_overs", "incarnations", "open", "first_at", "last_at", "disorders", "overlaps",
+            "because", "verdict",
+        )
+    )  # fmt: skip

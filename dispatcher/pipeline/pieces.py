@@ -5,6 +5,7 @@ not read again (`memory`).
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final
@@ -32,7 +33,7 @@ from dispatcher.pipeline.ledger_files import Found
 from dispatcher.pipeline.ledger_reading import fact_rows, read_records, within
 from dispatcher.pipeline.lifecycle import WAITING, block, is_about, is_undecided, lifecycle, with_durations
 from dispatcher.pipeline.memory import Memory, digest, pieces_of
-from dispatcher.pipeline.report_folder import HAND_OVERS, RECORDS, SPANS, ReportFolder
+from dispatcher.pipeline.report_folder import AUDITED, HAND_OVERS, RECORDS, SPANS, ReportFolder
 
 DATE: Final = "date"
 #: In the place of a date: what the records of several ones tell together.
@@ -224,6 +225,40 @@ class Pieces:
                 if part is not None:
                     former = self._across[name].get(part, "")
                     self._across[name][part] = digest([former, *counts, alone])
+
+    # -- the audit's --
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether dates can be told apart, so that what is made of some may be used again."""
+        return self._is_apart
+
+    @property
+    def audited(self) -> str | None:
+        """The folder of what the last audit has kept, if all that it has judged is still the same."""
+        pieces, audited = self._memory.pieces, self._memory.audited
+        are_there = all(date in pieces and pieces[date].id == id for date, id in audited.items())
+        return self._memory.audit or None if self._is_apart and audited and are_there else None
+
+    @property
+    def unaudited(self) -> list[str]:
+        """The dates that the last audit has not judged."""
+        return sorted(self._memory.pieces.keys() - self._memory.audited.keys())
+
+    def begin_audit(self) -> str:
+        """A folder for what this audit keeps; until `keep_audit` the former one's counts."""
+        name = uuid4().hex
+        (self._folder.path / AUDITED / name).mkdir(parents=True)
+        return name
+
+    def keep_audit(self, name: str) -> None:
+        """From now on all pieces are judged."""
+        self._memory.audit = name
+        self._memory.audited = {date: piece.id for date, piece in self._memory.pieces.items()}
+        self._memory.save()
+        for each in (self._folder.path / AUDITED).iterdir():
+            if each.name != name:
+                shutil.rmtree(each)
 
     # -- parts of tables that are made of some pieces only --
 

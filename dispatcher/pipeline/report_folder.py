@@ -40,6 +40,8 @@ SPANS: Final = f"{KEPT}/spans"
 #: By day, what other tables are made of.
 SHARES: Final = f"{KEPT}/shares"
 COSTS: Final = f"{KEPT}/costs"
+#: Of the last audit, in a folder of its own.
+AUDITED: Final = f"{KEPT}/audit"
 MEMORY: Final = "memory.json"
 _FILES: Final = (SUMMARY, COST_MODEL, MEMORY)
 _OURS: Final = {*TABLES, *ADDED, PAGE, KEPT, *_FILES, *(f".{name}" for name in _FILES), LOCK}

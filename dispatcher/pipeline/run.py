@@ -19,9 +19,9 @@ from dispatcher.pipeline import (
     cost_model,
     fairness,
     hot_groups,
-    order_audit,
     participants,
 )
+from dispatcher.pipeline.audit_state import Audit
 from dispatcher.pipeline.day_tables import write_day_tables
 from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, Window, find_gaps, missing_times
 from dispatcher.pipeline.leaderships import Leadership
@@ -158,21 +158,7 @@ class _Job:
         self.pieces.write_lifecycle()
 
     def write_audit(self) -> None:
-        found = order_audit.judged(self._read("hand_overs"))
-        marked = order_audit.screened(found).persist(_ON_DISK)
-        closer = None
-        try:
-            remarkable = marked.where("is_remarkable").select(*order_audit.GROUP).distinct()
-            closer = found.join(remarkable, [*order_audit.GROUP], "left_semi").persist(_ON_DISK)
-            broken = order_audit.violations(self.spark, closer, self.leaderships)
-            self.folder.write("violations", broken)
-            unknowns = order_audit.unknowns(self.spark, marked, self.leaderships, self.gaps)
-            groups = order_audit.audit(marked, self._read("violations"), unknowns)
-            self.folder.write("groups", groups)
-        finally:
-            marked.unpersist()
-            if closer is not None:
-                closer.unpersist()
+        Audit(self.spark, self.folder, self.pieces, self.leaderships, self.gaps).write()
 
     def write_stats(self) -> None:
         write_day_tables(self.spark, self.pieces, _spans_us(self.leaderships, self.window))

@@ -1,0 +1,224 @@
+"""What an audit keeps of the hand-overs that it has judged, so that the next one need not judge them again.
+
+What a hand-over's group says of it lies in the rows before it. So of rows that are over, and before all that
+are not, a few facts by group, queue and incarnation say to later rows the same as they themselves would: the
+latest place, the latest end, the last row. These facts become rows that stand for many (`_standing`), and go
+through the same rules (`order_audit.screened`). If what is new lies before them, or what several dates tell
+together has changed, a group is judged anew from all its hand-overs.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dispatcher.ledger.schema import Event
+from dispatcher.pipeline import order_audit
+from dispatcher.pipeline.gaps import Gap
+from dispatcher.pipeline.hand_overs import OPEN
+from dispatcher.pipeline.leaderships import Leadership
+from dispatcher.pipeline.order_audit import GROUP, NUMBERS, SCREENED
+from dispatcher.pipeline.pieces import ACROSS, DATE, Pieces
+from dispatcher.pipeline.report_folder import AUDITED, HAND_OVERS, ReportFolder
+
+_KEY: Final = (*GROUP, "inbound", "incarnation")
+_STATE, _HOLES, _LEFT = "state", "holes", "left"
+
+
+class Audit:
+    """Of one run. `write` writes the tables `violations` and `groups`, and what the next run needs."""
+
+    def __init__(
+        self, spark: SparkSession, folder: ReportFolder, pieces: Pieces, known: list[Leadership],
+        gaps: list[Gap],
+    ) -> None:  # fmt: skip
+        self._spark, self._folder, self._pieces = spark, folder, pieces
+        self._known, self._gaps = known, gaps
+        self._persisted: list[DataFrame] = []
+        self._former = pieces.audited
+        self._hands = order_audit.judged(pieces.read(HAND_OVERS)).withColumn("is_carried", F.lit(False))
+
+    def write(self) -> None:
+        try:
+            self._write()
+        finally:
+            for each in self._persisted:
+                each.unpersist()
+
+    def _write(self) -> None:
+        state = self._state()
+        marked = order_audit.screened(self._rows(state), DATE, "is_carried").where("not is_carried")
+        marked = self._persist(order_audit.with_doubts(self._spark, marked, self._known))
+        sums = self._persist(_sums(marked))
+        both = sums if state is None else sums.unionByName(state.withColumn("is_over", F.lit(True)))
+        self._write_violations(both)
+        groups = self._persist(_groups(both))
+        holes = self._holes(marked, groups)
+        hidden = order_audit.hidden(self._spark, holes, self._gaps)
+        found = order_audit.verdicts(groups, self._pieces.read("violations"), hidden)
+        self._folder.write("groups", found)
+        if self._pieces.is_apart:
+            self._keep(marked, both)
+
+    def _persist(self, table: DataFrame) -> DataFrame:
+        self._persisted.append(table.persist(StorageLevel.DISK_ONLY))
+        return table
+
+    def _read(self, name: str) -> DataFrame:
+        return self._pieces.read(f"{AUDITED}/{self._former}/{name}")
+
+    def _state(self) -> DataFrame | None:
+        """What the former run has kept of groups that need not be judged anew; these are `self._stale`."""
+        if self._former is None:
+            return None
+        state = self._read(_STATE)
+        self._cuts = self._persist(state.groupBy(*GROUP).agg(
+            F.max("last.numbers").alias("cut"), F.sum("across").alias("across"),
+            F.bit_xor("across_hash").alias("across_hash"),
+        ))  # fmt: skip
+        self._stale = self._persist(self._changed().distinct())
+        return state.join(self._stale, [*GROUP], "left_anti")
+
+    def _changed(self) -> DataFrame:
+        """Groups with something new before what is kept, or with other rows across dates than then."""
+        numbers = F.struct(*NUMBERS)
+        before = self._new().join(self._cuts, [*GROUP]).where(numbers <= F.col("cut")).select(*GROUP)
+        told = self._across().select(*GROUP, numbers.alias("numbers"), _fingerprint().alias("print"))
+        now = (
+            told.join(self._cuts.select(*GROUP, "cut"), [*GROUP])
+            .where("numbers <= cut")
+            .groupBy(*GROUP)
+            .agg(F.count("*").alias("now"), F.bit_xor("print").alias("now_hash"))
+        )
+        is_same = (F.coalesce("now", F.lit(0)) == F.col("across")) & (
+            F.coalesce("now_hash", F.lit(0)) == F.col("across_hash")
+        )
+        return before.unionByName(
+            self._cuts.join(now, [*GROUP], "left").where(~is_same).select(*GROUP)
+        )  # fmt: skip
+
+    def _new(self) -> DataFrame:
+        return self._hands.where(F.col(DATE).isin(self._pieces.unaudited))
+
+    def _across(self) -> DataFrame:
+        return self._hands.where(F.col(DATE) == ACROSS)
+
+    def _rows(self, state: DataFrame | None) -> DataFrame:
+        """The rows to judge, and before them those that stand for what is judged."""
+        if state is None:
+            return self._hands
+        columns = [*SCREENED, DATE, "is_carried"]
+        cuts = self._cuts.select(*GROUP, "cut")
+        is_behind = F.col("cut").isNull() | (F.struct(*NUMBERS) > F.col("cut"))
+        across = self._across().join(cuts, [*GROUP], "left").where(is_behind).select(*columns)
+        left = self._read(_LEFT).withColumn("is_carried", F.lit(False)).select(*columns)
+        rows = left.unionByName(across).unionByName(self._new().select(*columns))
+        if not self._stale.isEmpty():
+            anew = self._hands.join(F.broadcast(self._stale), [*GROUP], "left_semi").select(*columns)
+            rows = rows.join(F.broadcast(self._stale), [*GROUP], "left_anti").unionByName(anew)
+        rows = self._persist(rows)
+        touched = rows.select(*GROUP).distinct()
+        return rows.unionByName(_standing(state.join(touched, [*GROUP], "left_semi"), rows).select(*columns))
+
+    def _write_violations(self, sums: DataFrame) -> None:
+        remarkable = self._persist(sums.where("is_remarkable").select(*GROUP).distinct())
+        found = self._hands
+        if remarkable.isEmpty():
+            found = found.limit(0)
+        closer = self._persist(found.join(remarkable, [*GROUP], "left_semi"))
+        self._folder.write("violations", order_audit.violations(self._spark, closer, self._known))
+
+    def _holes(self, marked: DataFrame, groups: DataFrame) -> DataFrame:
+        nothing = F.lit(None).cast(marked.schema["began"].dataType)
+        behind = groups.select(*GROUP, F.col("began").alias("hole_since"), nothing.alias("hole_until"))
+        found = order_audit.holes(marked).unionByName(order_audit.unended(marked)).unionByName(behind)
+        if self._former is not None:
+            found = found.unionByName(self._read(_HOLES).join(self._stale, [*GROUP], "left_anti"))
+        return found
+
+    def _keep(self, marked: DataFrame, sums: DataFrame) -> None:
+        name = self._pieces.begin_audit()
+        over = marked.where("is_over")
+        holes = order_audit.holes(over)
+        if self._former is not None:
+            holes = holes.unionByName(self._read(_HOLES).join(self._stale, [*GROUP], "left_anti"))
+        left = marked.where((~F.col("is_over")) & (F.col(DATE) != ACROSS)).select(*SCREENED, DATE)
+        for place, table in (_STATE, _merged(sums)), (_HOLES, holes), (_LEFT, left):
+            self._folder.write(f"{AUDITED}/{name}/{place}", table)
+        self._pieces.keep_audit(name)
+
+
+def _fingerprint() -> Column:
+    return F.xxhash64(*SCREENED)
+
+
+def _sums(marked: DataFrame) -> DataFrame:
+    """By group, queue and incarnation, apart for what is over: counts, and what `_standing` is made of."""
+    is_across = F.col(DATE) == ACROSS
+    last = F.struct(F.struct(*NUMBERS).alias("numbers"), "began", "over")
+    # With its hash a group's rows are where they were sorted.
+    return marked.groupBy("group_hash", *_KEY, "is_over").agg(
+        F.count("*").alias("hand_overs"),
+        F.sum((F.col("outcome") == OPEN).cast("bigint")).alias("open"),
+        F.min("began.time").alias("first_at"),
+        F.max(F.coalesce("ended_at", "began.time")).alias("last_at"),
+        F.min("because").alias("because"),
+        F.max("is_remarkable").alias("is_remarkable"),
+        F.max("began").alias("began"),
+        F.max("ended").alias("ended"),
+        F.max("place").alias("place"),
+        F.max(order_audit.stayed()).alias("stayed"),
+        F.max(last).alias("last"),
+        F.count(F.when(is_across, 1)).alias("across"),
+        F.coalesce(F.bit_xor(F.when(is_across, _fingerprint())), F.lit(0)).alias("across_hash"),
+    ).drop("group_hash")  # fmt: skip
+
+
+def _merged(sums: DataFrame) -> DataFrame:
+    """Of what is over one row for each key."""
+    of_both = {
+        "hand_overs": F.sum, "open": F.sum, "first_at": F.min, "last_at": F.max, "because": F.min,
+        "is_remarkable": F.max, "began": F.max, "ended": F.max, "place": F.max, "stayed": F.max,
+        "last": F.max, "across": F.sum, "across_hash": F.bit_xor,
+    }  # fmt: skip
+    return (
+        sums.where("is_over")
+        .groupBy(*_KEY)
+        .agg(*(merge(name).alias(name) for name, merge in of_both.items()))
+    )
+
+
+def _groups(sums: DataFrame) -> DataFrame:
+    """One row for each group; `began` is when the last of its hand-overs did."""
+    return sums.groupBy(*GROUP).agg(
+        F.sum("hand_overs").alias("hand_overs"),
+        F.countDistinct("incarnation").alias("incarnations"),
+        F.sum("open").alias("open"),
+        F.min("first_at").alias("first_at"),
+        F.max("last_at").alias("last_at"),
+        F.min("because").alias("because"),
+        F.max("began").alias("began"),
+    )
+
+
+def _standing(state: DataFrame, rows: DataFrame) -> DataFrame:
+    """Rows of SCREENED that say the same to those behind them as all that they stand for: the last one's
+    numbers, and the latest end and places. What was taken back has a place of its own."""
+    stayed = F.struct(F.lit(Event.SETTLED.value).alias("outcome"), F.col("stayed").alias("place"))
+    taken = F.struct(F.lit(Event.TAKEN_BACK.value).alias("outcome"), F.col("place"))
+    is_later = F.col("stayed").isNull() | (F.col("stayed") < F.col("place"))
+    kinds = F.array(F.when(F.col("stayed").isNotNull(), stayed), F.when(is_later, taken))
+    one = state.withColumn("kind", F.explode(F.filter(kinds, lambda kind: kind.isNotNull())))
+    known: dict[str, Column] = {
+        "group_hash": F.xxhash64(*GROUP), "place": F.col("kind.place"), "outcome": F.col("kind.outcome"),
+        "began": F.col("last.began"), "over": F.col("last.over"), "ended": F.col("ended"),
+        "is_carried": F.lit(True), "hands_over": F.lit(False), "is_shared": F.lit(False),
+        **{name: F.col(f"last.numbers.{name}") for name in NUMBERS},
+        **{name: F.col(name) for name in _KEY},
+    }  # fmt: skip
+    return one.select(*(
+        known.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in rows.schema
+    ))  # fmt: skip
