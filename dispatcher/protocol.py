@@ -207,7 +207,7 @@ class Heartbeat:
 class Marker:
     """The dispatcher's own message to its control queue: all settles before it have been read (section 5
     of docs/architecture.md). `lane_epoch` tells a marker of ours from one of a former leader, `n` one for
-    this connection of the incarnation from one for an earlier connection."""
+    this connection of the incarnation from one for an earlier one, or one about all from that before it."""
 
     incarnation: str
     lane_epoch: int

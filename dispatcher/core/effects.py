@@ -166,7 +166,7 @@ class SendNotice(NamedTuple):
 class PublishMarker(NamedTuple):
     """Publish a marker to the lane's own control queue; it comes back as the event `Marker`."""
 
-    incarnation: str
+    incarnation: str  # or what Evictions has for everybody
     n: int  # of its latest join: a marker for an earlier connection says nothing about this one
 
 
