@@ -9,7 +9,7 @@ import pytest
 
 from dispatcher.amqp.events import Fetched
 from dispatcher.errors import CommandRefused
-from tests.service.harness import LANE, Bench
+from tests.service.harness import LANE, Bench, lane
 from tests.service.protocol_consumer import ProtocolConsumer
 from tests.service.reader import Reader, header
 from tests.waiting import eventually
@@ -183,13 +183,13 @@ async def test_what_is_rejected_comes_to_the_dead_queue_as_it_was(bench: HandOve
 
 
 async def test_a_killed_dispatcher_loses_nothing_and_keeps_the_order(bench: HandOverBench) -> None:
-    lane = _lane("one", "two")
-    await bench.run(orders=lane)
+    keys = _lane("one", "two")
+    await bench.run(orders=keys)
     one, two = await bench.reader("one"), await bench.reader("two")
     await bench.is_live("one", "two")
     await bench.publish(1, 30)
     await bench.crash()
-    await bench.run(orders=lane)
+    await bench.run(orders=keys)
     await bench.publish(31, 40)
 
     def all_there() -> bool:
@@ -205,8 +205,8 @@ async def test_a_killed_dispatcher_loses_nothing_and_keeps_the_order(bench: Hand
 async def test_a_queue_that_was_being_read_back_is_read_back_by_the_next_dispatcher(
     bench: HandOverBench,
 ) -> None:
-    lane = _lane("one", "two", prefetch=200)
-    await bench.run(orders=lane)
+    keys = _lane("one", "two", prefetch=200)
+    await bench.run(orders=keys)
     one, two = await bench.reader("one", acks=False, prefetch=0), await bench.reader("two")
     await bench.is_live("one", "two")
     await bench.publish(1, 30)
@@ -215,7 +215,7 @@ async def test_a_queue_that_was_being_read_back_is_read_back_by_the_next_dispatc
     await eventually(lambda: bench.counter("handed_on") > 0, what="the first of it on its way")
     await bench.crash()
     await bench.publish(31, 32)
-    await bench.run(orders=lane)
+    await bench.run(orders=keys)
 
     def all_there() -> bool:
         return all(len(set(two.group(group))) == 32 for group in GROUPS)
@@ -275,3 +275,40 @@ async def test_what_is_read_back_goes_on_by_its_numbers_and_once_and_what_is_for
     await bench.publish(5, 5, b"a")
     await two.has(5)
     assert two.bodies() == _numbers(b"a", 1, 5)
+
+
+async def test_who_is_named_no_more_is_read_back_once_nobody_reads(bench: HandOverBench) -> None:
+    await bench.run(orders=_lane("one", "two"))
+    one = await bench.reader("one", acks=False, prefetch=0)
+    await bench.publish(1, 3, b"a")
+    await one.has(3)
+    await bench.crash()
+    await bench.run(orders=_lane("two"))
+    two = await bench.reader("two")
+    await bench.is_live("two")
+    await bench.publish(4, 4, b"a")
+    await bench.publish(1, 1, b"new")
+    await two.has(1)
+    assert (two.bodies(), len(one.received)) == ([b"new.1"], 3), "its group waits"
+    one.die()
+    await two.has(5)
+    assert two.group(b"a") == _numbers(b"a", 1, 4)
+
+
+async def test_a_lane_that_begins_to_hand_over_ends_who_had_joined(bench: HandOverBench) -> None:
+    await bench.run(orders=lane())
+    client = await bench.client()
+    joined = await bench.joined("one", hold=True)
+    client.send("in", b"a.1", b"a")
+    await joined.has(1)
+    await bench.crash()
+    await bench.run(orders=_lane("one"))
+    one = await bench.reader("one", acks=False)
+    await one.has(1)
+    assert header(one.received[0], "x-dispatch-attempt") == (2).to_bytes(8)
+    await bench.acked()
+    joined.release()  # whose word does not count
+    await joined.confirmed()
+    await bench.publish(2, 2, b"a")
+    await one.has(2)
+    assert one.bodies() == _numbers(b"a", 1, 2)

@@ -16,12 +16,15 @@ async def test_an_idle_group_goes_to_whoever_is_next(bench: Bench) -> None:
     await bench.run(orders=lane(group_idle_timeout="2s"))
     client = await bench.client()
     owner = await bench.joined("c1", prefetch=1_000)
-    for group in ("g", "touched", "busy"):
+    for group in ("g", "touched", "busy", "waiting"):
         client.send("in", b"0", group)
-    await owner.has(3)
-    owner.hold()
-    client.send("in", b"1", "busy")
     await owner.has(4)
+    await bench.acked()
+    owner.hold()
+    await bench.ask("groups.pause", group="waiting")
+    client.send("in", b"1", "waiting")
+    client.send("in", b"1", "busy")
+    await owner.has(5)
     other = await bench.joined("c2")
 
     async def touch() -> bool:
@@ -32,11 +35,14 @@ async def test_an_idle_group_goes_to_whoever_is_next(bench: Bench) -> None:
         return bench.counter("groups_idled") > 0
 
     await eventually(touch)
-    for group in ("g", "touched", "busy"):
+    await bench.ask("groups.resume", group="waiting")
+    for group in ("g", "touched", "busy", "waiting"):
         client.send("in", b"2", group)
     await other.has(1)
-    await eventually(lambda: owner.bodies().count(b"2") == 2)
-    assert [copy.group for copy in other.received] == [b"g"], "of one something came, one has some unsettled"
+    await eventually(lambda: owner.bodies().count(b"2") == 3)
+    assert [copy.group for copy in other.received] == [b"g"], (
+        "of one something came, one has some unsettled, of one some waits"
+    )
     assert other.received[0].epoch > owner.received[0].epoch
     owner.release()
 
