@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dispatcher.core.groups import Backlog, Group
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import Message
 from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
 from dispatcher.core.returning import Returning
 from dispatcher.core.sequences import Sequences, place_of
@@ -179,9 +179,8 @@ def resume_gaps(state: LaneState, entries: Iterable[Message], returning: Returni
 
 
 def _handed_over(message: Message) -> tuple[int, int, int]:
-    """What was taken back is behind what is out; and of that what was out less often comes last."""
-    is_out = message.state is MessageState.IN_FLIGHT
-    return 0 if is_out else -message.attempt, message.epoch, message.group_seq
+    """What goes out once more does so from the front: what was out oftener is before the rest."""
+    return -message.attempt, message.epoch, message.group_seq
 
 
 def _before(rank: tuple[int, ...], number: int | None) -> tuple[int, ...]:

@@ -220,6 +220,25 @@ def test_n10_also_by_the_next_leader(dies: str) -> None:
     assert bench.lane.state.counters["vanished"] == 0
 
 
+def test_n10_what_is_out_again_stays_before_what_still_waits() -> None:
+    """Its consumer dies under a leader that found it so."""
+    clause("N-10", "is handed over again in the order of the first time, by the next leader too")
+    bench = with_consumer()
+    bench.publish("a", 1, 2, 3, 4)
+    bench.join("two", prefetch=2)
+    bench.die("one")
+    bench.run()
+    assert bench.went() == [1, 2, 3, 4, 1, 2]
+    bench.fail_over()
+    bench.run()
+    bench.join("three", prefetch=100)
+    bench.die("two")
+    bench.run()
+    for _ in range(3):  # those that were out at two deaths are tried alone
+        bench.settle_all("three")
+    assert bench.went()[6:] == [1, 2, 3, 4]
+
+
 # -- N-11 --
 
 
