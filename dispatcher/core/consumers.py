@@ -24,7 +24,8 @@ class EvictedBy(Enum):
 
     OPERATOR = "operator"
     ACK_TIMEOUT = "ack_timeout"
-    FORMER_LEADER = "a former dispatcher"  # for either reason
+    FORMER_LEADER = "a former dispatcher"  # for any reason
+    HANDOVER = "handover"  # the lane has, or has no more, consumers that only read their queues
 
 
 class ConsumerState(Enum):

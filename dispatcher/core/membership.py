@@ -8,7 +8,7 @@ its messages go to others. A join of the same incarnation in between brings it b
 from __future__ import annotations
 
 from dispatcher.core.adoption import Adoption
-from dispatcher.core.consumers import PRESENT, REACHABLE, Consumer, ConsumerState
+from dispatcher.core.consumers import PRESENT, REACHABLE, Consumer, ConsumerState, EvictedBy
 from dispatcher.core.effects import IncarnationRow, SendNotice
 from dispatcher.core.group_recovery import GroupRecovery
 from dispatcher.core.hand_over_effects import TakeQueue
@@ -66,7 +66,10 @@ class Membership:
             if row.state == "taken":
                 self._retire(number, row)
             else:
-                self._enter(number, of_this_lane(self._state.options, row))
+                kept = of_this_lane(self._state.options, row)
+                consumer = self._enter(number, kept)
+                if kept is not row:
+                    consumer.evicted_by = EvictedBy.HANDOVER
 
     def rows(self) -> dict[int, IncarnationRow]:
         """What Redis should hold of all incarnations, those that are over among them."""

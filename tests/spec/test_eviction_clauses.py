@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
-from dispatcher.core.effects import PublishMarker, Reply, Snapshot, Tell
+from dispatcher.core.effects import IncarnationRow, PublishMarker, Reply, Snapshot, Tell
 from dispatcher.core.events import CommandReceived, PublishersBlocked, QueueReturned
 from dispatcher.core.evictions import ARRIVALS_MAX
 from dispatcher.core.lane import Lane
@@ -14,6 +15,7 @@ from dispatcher.core.policies import policy
 from dispatcher.core.state import LaneOptions
 from dispatcher.core.views import Views
 from dispatcher.protocol import Marker
+from tests.spec.hand_over_bench import HandOverBench, queue_of
 from tests.spec.lane_bench import START_MS, LaneBench, clause, names
 
 
@@ -238,3 +240,18 @@ def test_an_eviction_is_refused_for_whom_it_makes_no_sense() -> None:
     assert "another incarnation" in str(evict(bench, "one", incarnation="one-0").error)
     assert evict(bench, "one", incarnation="one-1").error is None
     assert "being evicted already" in str(evict(bench, "one").error)
+
+
+@pytest.mark.parametrize("hands_over", [True, False])
+def test_consumers_of_the_other_kind_end_when_a_lane_changes(hands_over: bool) -> None:
+    """`handover` was set, or taken away, while no dispatcher ran."""
+    queue = "amq.gen-1" if hands_over else queue_of("old")
+    before = {"incarnations": {3: IncarnationRow("old", "old-1", queue, 1, 10, "live")}}
+    prefix = queue_of("")
+    bench = HandOverBench if hands_over else partial(LaneBench, handover_prefix=prefix)
+    lane = bench(snapshot=before)
+    (fields,) = told(lane, "consumer_evicted")
+    assert fields == {"consumer": "old", "incarnation": "old-1", "by": "handover", "in_flight": 0}
+    assert "old" in lane.lane.state.by_id
+    lane.step(lane.marker())
+    assert "old" not in lane.lane.state.by_id
