@@ -1,7 +1,8 @@
 """Where a stream keeps its tables: whole batches, each put in its place by one rename.
 
 `batches/<number>` holds everything that is known after a batch; `current` names the last one. Alerts are
-also under `alerts`, a file for each batch that raised any. Nothing else is needed to go on after a kill.
+also under `alerts`, a file for each batch that raised any. They are written first of all, and told before the
+batch is whole: a repetition of it begins with them. Nothing else is needed to go on after a kill.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.own_folder import locked, make_own, writable
@@ -56,9 +61,27 @@ class LiveFolder:
         unfinished.mkdir(parents=True)
         return unfinished
 
+    def raise_alerts(self, number: int, alerts: pa.Table) -> pa.Table:
+        """Alerts of the batch that is begun, which survive a kill from now on; returns them behind those that
+        were raised by the same batch before it was killed."""
+        early = self._early(number)
+        former = pq.read_table(early) if early.exists() else alerts.slice(0, 0)
+        is_new = pc.invert(pc.is_in(alerts["id"], former["id"]))
+        found = pa.concat_tables([former, alerts.filter(is_new)])
+        if len(found) > len(former):
+            unfinished = early.with_suffix(".unfinished")
+            pq.write_table(found, unfinished)
+            unfinished.replace(early)
+        return found
+
+    def _early(self, number: int) -> Path:
+        return self.path / _BATCHES / f".{number:012d}.alerts"
+
     def commit(self, number: int) -> None:
-        """From now on the batch is there, with all its tables."""
+        """From now on the batch is there, with all its tables and alerts."""
         unfinished = self.path / _BATCHES / f".{number:012d}"
+        if self._early(number).exists():
+            os.link(self._early(number), unfinished / ALERTS)
         unfinished.rename(self.batch(number))
         self._publish(number)
 
@@ -76,6 +99,7 @@ class LiveFolder:
             shown.parent.mkdir(exist_ok=True)
             if not shown.exists():
                 os.link(alerts, shown)
+        self._early(number).unlink(missing_ok=True)
         link = self.path / f".{_CURRENT}"
         link.unlink(missing_ok=True)
         link.symlink_to(f"{_BATCHES}/{number:012d}")

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -130,8 +131,8 @@ class Stream:
                 f"{self._folder.path} end with {last}: name an empty directory for both"
             )
         began_s = time.monotonic()
-        told = self._batches.make(number, (row["path"] for row in arrivals.collect()))
-        self._tell(number)
+        told = self._batches.make(number, (row["path"] for row in arrivals.collect()), _tell_all)
+        self._folder.told(number)
         print(
             f"batch {number}: {_counted(told.files, 'file')}, {_counted(told.alerts, 'alert')}, "
             f"{time.monotonic() - began_s:.1f} s",
@@ -139,7 +140,7 @@ class Stream:
         )  # fmt: skip
 
     def _tell(self, number: int) -> None:
-        """Print a batch's alerts; after a kill meanwhile they are printed again."""
+        """Print the alerts of a batch that was killed when it may not have done so."""
         path = self._folder.batch(number) / ALERTS
         if path.exists():
             for batch in pq.ParquetFile(path).iter_batches(_ALERTS_PER_READ):
@@ -172,6 +173,12 @@ def tell(alert: dict[str, Any]) -> None:
     print(as_json(alert), flush=True)
     if sys.stderr.isatty():
         print(as_text(alert), file=sys.stderr, flush=True)
+
+
+def _tell_all(alerts: pa.Table) -> None:
+    for batch in alerts.to_batches(_ALERTS_PER_READ):
+        for alert in batch.to_pylist():
+            tell(alert)
 
 
 def _counted(count: int, noun: str) -> str:

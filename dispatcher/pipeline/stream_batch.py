@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, GapKind
 from dispatcher.pipeline.leaderships import Leadership
 from dispatcher.pipeline.ledger_files import BadFile
-from dispatcher.pipeline.live_folder import ALERTS, KEPT, STATE, LiveFolder
+from dispatcher.pipeline.live_folder import KEPT, STATE, LiveFolder
 from dispatcher.pipeline.stream_alerts import alerts_table, gap_name
 from dispatcher.pipeline.stream_audit import (
     KEPT_SCHEMA,
@@ -55,6 +55,14 @@ class Told(NamedTuple):
     alerts: int
 
 
+class _Judged(NamedTuple):
+    """A batch's records and hand-overs, with those of former ones that count, and what is wrong with them."""
+
+    records: DataFrame
+    found: DataFrame
+    violations: pa.Table
+
+
 class Batches:
     """Makes one batch after another from what the former one has left in the folder."""
 
@@ -70,8 +78,10 @@ class Batches:
             self.state = StreamState.read(self.former / STATE)
             self.statistics = LiveStatistics.read(self.former)
 
-    def make(self, number: int, arrived: Iterable[str]) -> Told:
-        """Read these files and write the batch of that number; what was written before stays as it is."""
+    def make(self, number: int, arrived: Iterable[str], tell: Callable[[pa.Table], None]) -> Told:
+        """Read these files and write the batch of that number; what was written before stays as it is.
+        `tell` is called with its alerts as soon as a kill does not undo them; a batch that was killed then
+        tells them again."""
         paths = list(arrived)
         parts, bad = parts_of(self.ledger, self.state, paths)
         read = read_parts(self.spark, self.ledger, self.state, parts)
@@ -82,31 +92,36 @@ class Batches:
         known = self.state.leaderships()
         gaps = self.state.gaps(known)
         raised, waiting = self._new_gaps(gaps)
-        violations = self._audit(unfinished, read.records, known, gaps, waiting, read.has_partial_ends)
+        judged = self._judge(read.records, known, gaps, read.has_partial_ends)
+        violations = NO_VIOLATIONS if judged is None else judged.violations
+        alerts = self.folder.raise_alerts(number, alerts_table(violations, raised, bad, self.now()))
+        tell(alerts)
+        if judged is not None:
+            self._keep(unfinished, judged, waiting, read.records)
         self.spark.catalog.clearCache()
-        alerts = alerts_table(violations, raised, bad, self.now())
-        if len(alerts):
-            pq.write_table(alerts, unfinished / ALERTS)
         self._write_tables(unfinished, gaps)
         self.folder.commit(number)
         self.former = self.folder.batch(number)
         return Told(len(paths), len(alerts))
 
-    def _audit(
-        self, unfinished: Path, new: DataFrame | None, known: list[Leadership], gaps: list[Gap],
-        waiting: list[str], has_partial_ends: bool,
-    ) -> pa.Table:  # fmt: skip
-        """Violations that were not said before; writes what the next batch needs, and counts."""
+    def _judge(
+        self, new: DataFrame | None, known: list[Leadership], gaps: list[Gap], has_partial_ends: bool
+    ) -> _Judged | None:
+        """Violations that were not said before, and what they were found in; None: there is nothing."""
         old = self._kept()
         if new is None and old is None:
-            return NO_VIOLATIONS
+            return None
         records = combined(self.spark, new, old, known, self.state.clocks, self.limits.forget_us)
         if has_partial_ends:
             records = without_repeated(self.spark, records, self.state.ended)
         # Plans are cut here: to make one takes longer than to compute a batch.
         records = records.localCheckpoint()
         found = found_hand_overs(self.spark, records, known, gaps).localCheckpoint()
-        violations = new_violations(self.spark, found, known)
+        return _Judged(records, found, new_violations(self.spark, found, known))
+
+    def _keep(self, unfinished: Path, judged: _Judged, waiting: list[str], new: DataFrame | None) -> None:
+        """Write what the next batch needs, and count."""
+        records, found, violations = judged
         left = kept(self.spark, records, found, violations, waiting)
         left.write.option("compression", "zstd").parquet((unfinished / KEPT).absolute().as_uri())
         rows = added(found, new).toArrow().to_pylist()
@@ -114,7 +129,6 @@ class Batches:
         for row in rows:
             if row["seq"] is not None and row["incarnation"] is not None:
                 self.state.told_end(row["lane"], row["incarnation"], row["seq"])
-        return violations
 
     def _kept(self) -> DataFrame | None:
         if self.former is None or not (self.former / KEPT).exists():

@@ -6,6 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -87,6 +89,26 @@ def test_a_batch_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
         assert folder.is_told(5)
     assert (tmp_path / "current" / ALERTS).read_text() == "alerts of 5"
     assert (tmp_path / "alerts" / "000000000005.parquet").read_text() == "alerts of 5"
+
+
+def test_alerts_outlive_a_batch_that_was_killed(tmp_path: Path) -> None:
+    def raised(at: int, *names: str) -> pa.Table:
+        return pa.table({"id": names, "raised_at": [at] * len(names)})
+
+    with live_folder(tmp_path, None, LEDGER) as folder:
+        folder.begin(0)
+        assert folder.raise_alerts(0, raised(1, "a")) == raised(1, "a")
+    with live_folder(tmp_path, None, LEDGER) as folder:
+        folder.begin(0)
+        both = pa.concat_tables([raised(1, "a"), raised(2, "b")])
+        assert folder.raise_alerts(0, raised(2, "b", "a")) == both
+        folder.commit(0)
+        assert folder.raise_alerts(1, raised(3)) == raised(3)
+        folder.begin(1)
+        folder.commit(1)
+    assert pq.read_table(tmp_path / "alerts" / "000000000000.parquet") == both
+    assert sorted(each.name for each in (tmp_path / "alerts").iterdir()) == ["000000000000.parquet"]
+    assert not list((tmp_path / "batches").glob(".*"))
 
 
 def test_bad_options_are_refused_in_a_line(tmp_path: Path) -> None:

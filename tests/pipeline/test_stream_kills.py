@@ -63,7 +63,8 @@ def test_kills_at_any_moment_change_nothing(everything: Everything, caught_up: P
     ledger, live = everything.origin, tmp_path / "live"
     first, second = (live / "batches" / f"{number:012d}" for number in (0, 1))
     out, _ = kill_when(live, ledger, lambda: (first.with_name(f".{first.name}") / KEPT).exists(), java=False)
-    assert not out
+    early = [json.loads(line) for line in out.splitlines()]
+    assert early, "alerts do not wait for the batch's tables"
     assert not first.exists()
     _, err = kill_when(live, ledger, (second.with_name(f".{second.name}")).exists, java=True)
     assert err.splitlines()[-1] == (
@@ -79,6 +80,8 @@ def test_kills_at_any_moment_change_nothing(everything: Everything, caught_up: P
     assert named(live) == named(caught_up)
     names = [each["id"] for each in rows(live, "alerts")]
     assert len(set(names)) == len(names)
+    raised = {each["id"]: each["raised_at"].isoformat() for each in rows(live, "alerts")}
+    assert {each["id"]: each["raised_at"] for each in early}.items() <= raised.items()
 
 
 def named(live: Path) -> list[dict[str, Any]]:
