@@ -98,6 +98,9 @@ def _lines(lane: str, facts: dict[str, Any], output: Path) -> Iterator[str]:
     if facts["groups_given"]:
         verb = "gets" if facts["groups_given"] == 1 else "get"
         yield f"{counted(facts['groups_given'], 'group')} without an owner {verb} one."
+    if facts["groups_pinned"]:
+        verb = "is pinned and stays where it is" if facts["groups_pinned"] == 1 else "are pinned and stay"
+        yield f"{counted(facts['groups_pinned'], 'group')} {verb}."
     moved, groups = facts["groups_moved"], facts["groups"]
     if moved or facts["groups_given"]:
         verb = "moves" if moved == 1 else "move"

@@ -25,12 +25,18 @@ _EXACT: Final = 1e-4
 class Task(NamedTuple):
     """The groups, by their places: what each costs (µs of a consumer with speed 1), and whose it is now (the
     place of a consumer, or NOBODY); and the consumers' speeds. `is_owned`: that it leaves somebody counts
-    as a move, also if that one takes no part."""
+    as a move, also if that one takes no part. `fixed`: what each consumer has besides, at the same measure,
+    and keeps."""
 
     costs: Sequence[float]
     owners: Sequence[int]
     is_owned: Sequence[bool]
     speeds: Sequence[float]
+    fixed: Sequence[float] = ()
+
+    def fixed_loads(self) -> list[float]:
+        """One for each consumer."""
+        return list(self.fixed) or [0.0] * len(self.speeds)
 
 
 class Assignment(NamedTuple):
@@ -79,9 +85,14 @@ def _fewest_moves(found: list[Assignment], tolerance: float) -> Assignment:
 
 
 def lower_bound(task: Task) -> float:
-    """No assignment has a smaller makespan: all of it shared out evenly, and the largest group at the fastest
-    consumer."""
-    return max(sum(task.costs) / sum(task.speeds), max(task.costs, default=0.0) / max(task.speeds))
+    """No assignment has a smaller makespan: all of it shared out evenly, the largest group at the fastest
+    consumer, and what a consumer keeps."""
+    fixed = task.fixed_loads()
+    return max(
+        (sum(task.costs) + sum(fixed)) / sum(task.speeds),
+        max(task.costs, default=0.0) / max(task.speeds),
+        max(load / speed for load, speed in zip(fixed, task.speeds, strict=True)),
+    )
 
 
 def forced(task: Task) -> int:
@@ -123,7 +134,7 @@ def _place(task: Task, targets: list[int], loads: list[float], groups: list[int]
 
 
 def _loads(task: Task, targets: Sequence[int]) -> list[float]:
-    loads = [0.0] * len(task.speeds)
+    loads = task.fixed_loads()
     for cost, target in zip(task.costs, targets, strict=True):
         if target != NOBODY:
             loads[target] += cost
@@ -157,7 +168,9 @@ class _Held:
             owner = task.owners[group]
             (self._groups[owner] if owner != NOBODY else self._homeless).append(group)
         self._costs = [[task.costs[group] for group in groups] for groups in self._groups]
-        self._loads = [sum(costs) for costs in self._costs]
+        self._loads = [
+            sum(costs, fixed) for costs, fixed in zip(self._costs, task.fixed_loads(), strict=True)
+        ]
 
     def repaired(self, makespan: float, shed: _Shed) -> Assignment | None:
         """Whoever needs more than this time gives something away; None: then others need more than it."""
@@ -179,6 +192,9 @@ def _shed_largest(costs: list[float], excess: float) -> Iterator[int]:
     """The fewest that are so much together: the largest, the last one no larger than it has to be. `costs`
     fall."""
     sums = list(accumulate(costs))
+    if not costs or excess >= sums[-1]:
+        yield from range(len(costs))
+        return
     last = min(bisect_left(sums, excess), len(costs) - 1)
     yield from range(last)
     rest = excess - (sums[last - 1] if last else 0.0)
@@ -211,10 +227,12 @@ _SHEDS: Final = (_shed_largest, _shed_smallest)
 
 
 def _kept(task: Task, targets: list[int]) -> Assignment:
-    """The same loads at other consumers, as far as these are equally fast, so that more groups stay."""
+    """The same loads at other consumers, as far as these are equally fast and keep as much, so that more
+    groups stay."""
     stays: dict[tuple[int, int], int] = {}
+    kinds = list(zip(task.speeds, task.fixed_loads(), strict=True))
     for group, owner in enumerate(task.owners):
-        if owner != NOBODY and task.speeds[owner] == task.speeds[targets[group]]:
+        if owner != NOBODY and kinds[owner] == kinds[targets[group]]:
             stays[targets[group], owner] = stays.get((targets[group], owner), 0) + 1
     renamed: dict[int, int] = {}
     taken: set[int] = set()
@@ -222,9 +240,9 @@ def _kept(task: Task, targets: list[int]) -> Assignment:
         if load not in renamed and owner not in taken:
             renamed[load] = owner
             taken.add(owner)
-    for load, speed in enumerate(task.speeds):
+    for load, kind in enumerate(kinds):
         if load not in renamed:
-            free = (c for c, other in enumerate(task.speeds) if c not in taken and other == speed)
+            free = (c for c, other in enumerate(kinds) if c not in taken and other == kind)
             renamed[load] = next(free)
             taken.add(renamed[load])
     named = [renamed[target] for target in targets]

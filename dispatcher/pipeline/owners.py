@@ -14,6 +14,8 @@ from dispatcher.ledger.schema import Event
 from dispatcher.pipeline.ledger_reading import micros
 
 _MESSAGE: Final = ("inbound", "arrival_epoch", "arrival")
+#: What a dispatcher tells of groups that operators keep where they are.
+_PINNED, _UNPINNED = "group_pinned", "group_unpinned"
 
 
 class Message(NamedTuple):
@@ -45,28 +47,34 @@ class Holder(NamedTuple):
 
 class Told(NamedTuple):
     """The last that the ledger tells of a group's or bucket's owner, and when; `turn` None: nothing.
-    `closed_by`: the message that closed the group the last time."""
+    `closed_by`: the message that closed the group the last time; `pinned_to`: the consumer that an operator
+    has pinned it to."""
 
     group: str
     owner: Owner
     turn: int | None
     at_us: int
     closed_by: Message
+    pinned_to: str | None = None
 
 
 def owners(records: DataFrame) -> DataFrame:
-    """One row for each group or bucket of which the records tell whose it became, or that it was closed."""
+    """One row for each group or bucket of which the records tell whose it became, that it was closed, or that
+    it was pinned to a consumer, or not any more."""
     order = ("turn", "ordinal")
     changed, closed = F.col("event") == Event.OWNER_CHANGED, F.col("event") == Event.CLOSED
-    of_groups = records.where((changed | closed) & F.col("group").isNotNull())
+    pinned = F.col("event").isin([_PINNED, _UNPINNED])
+    of_groups = records.where((changed | closed | pinned) & F.col("group").isNotNull())
     found = of_groups.groupBy("lane", "group").agg(
         F.max(F.when(changed, F.struct(*order, "time", "consumer", "incarnation"))).alias("owner"),
         F.max(F.when(closed, F.struct(*order, *_MESSAGE))).alias("closed"),
+        F.max(F.when(pinned, F.struct(*order, "event", "consumer"))).alias("pin"),
     )
     return found.select(
         "lane", "group", "owner.consumer", "owner.incarnation", "owner.turn",
         F.col("owner.time").alias("since"),
         *(F.col(f"closed.{name}").alias(f"closed_{name}") for name in _MESSAGE),
+        F.when(F.col("pin.event") == _PINNED, F.col("pin.consumer")).alias("pinned_to"),
     )  # fmt: skip
 
 
@@ -75,7 +83,7 @@ def read_told(owners: DataFrame) -> list[Told]:
     rows = owners.withColumn("since", micros("since")).collect()
     return [
         Told(row["group"], Owner(row["consumer"], row["incarnation"]), row["turn"], row["since"] or 0,
-             Message(*(row[f"closed_{name}"] for name in _MESSAGE)))
+             Message(*(row[f"closed_{name}"] for name in _MESSAGE)), row["pinned_to"])
         for row in rows
     ]  # fmt: skip
 

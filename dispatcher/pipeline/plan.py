@@ -66,12 +66,18 @@ class Lane(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """A group, or in a lane with buckets a bucket; `cost_us`: of a consumer of speed 1."""
+    """A group, or in a lane with buckets a bucket; `cost_us`: of a consumer of speed 1. `pin`: the consumer
+    that an operator has pinned it to: it stays where it is."""
 
     name: str
     owner: str | None
     cost_us: float
     messages: int
+    pin: str | None = None
+
+    def leaves_for(self, target: str) -> bool:
+        """Whether it gets another owner, or its first one."""
+        return self.pin is None and self.owner != target
 
 
 class Planned(NamedTuple):
@@ -84,6 +90,7 @@ class Planned(NamedTuple):
     bound_by: str
     moves: int
     given: int  # groups that nobody owns, and that get an owner
+    pinned: int  # groups that stay where they are
 
 
 # -- from the report --
@@ -137,30 +144,55 @@ def plan(
     known = {*lane.consumers.values(), *(cell.consumer for cell in cells), *(h.consumer for h in holders)}
     consumers = _chosen(lane, known, owners.values(), wishes.consumers)
     speeds = _speeds(cells, consumers, equal=wishes.equal_speeds)
-    units = _units(lane, cells, owners, speeds)
-    places = {consumer: place for place, consumer in enumerate(consumers)}
-    task = Task(
-        [unit.cost_us for unit in units],
-        [places.get(unit.owner, NOBODY) if unit.owner is not None else NOBODY for unit in units],
-        [unit.owner is not None for unit in units], [speeds[consumer] for consumer in consumers],
-    )  # fmt: skip
+    pins = {each.group: each.pinned_to for each in told if each.pinned_to is not None}
+    units = _units(lane, cells, owners, speeds, pins)
+    free = [unit for unit in units if unit.pin is None]
+    task = _task(units, consumers, speeds)
     if wishes.moves_max is not None and (least := forced(task)) > wishes.moves_max:
         raise ConfigurationError(
             f"lane {lane.name}: {least:,} groups belong to consumers that take no part and must move: "
             f"--max-moves {wishes.moves_max} is too few"
         )
     found = assign(task, tolerance=wishes.tolerance, moves_max=wishes.moves_max)
-    targets = [consumers[place] for place in found.targets]
+    places = iter(found.targets)
+    targets = [consumers[next(places)] if unit.pin is None else unit.owner or unit.pin for unit in units]
     shares = _shares(units, targets, speeds, consumers)
-    bound = lower_bound(task)
-    largest = max(units, key=lambda unit: unit.cost_us)
-    is_largest = largest.cost_us / max(task.speeds) >= bound
     makespans = {
-        "now": max(share["now_us"] for share in shares), "planned": found.makespan, "lower_bound": bound,
+        "now": max(share["now_us"] for share in shares), "planned": found.makespan,
+        "lower_bound": lower_bound(task),
     }  # fmt: skip
-    given = sum(unit.owner is None for unit in units)
-    by = f"group {largest.name} alone" if is_largest else "all of it shared out evenly"
-    return Planned(units, targets, shares, makespans, by, found.moves, given)
+    given, pinned = sum(unit.owner is None for unit in free), len(units) - len(free)
+    return Planned(
+        units, targets, shares, makespans, _bound_by(task, free, consumers), found.moves, given, pinned
+    )
+
+
+def _task(units: list[Unit], consumers: list[str], speeds: dict[str, float]) -> Task:
+    """Of what is not pinned; what is stays with its consumer, as far as that takes part."""
+    places = {consumer: place for place, consumer in enumerate(consumers)}
+    fixed, free = [0.0] * len(consumers), []
+    for unit in units:
+        if unit.pin is None:
+            free.append(unit)
+        elif (place := places.get(unit.owner or unit.pin)) is not None:
+            fixed[place] += unit.cost_us
+    return Task(
+        [unit.cost_us for unit in free],
+        [places.get(unit.owner, NOBODY) if unit.owner is not None else NOBODY for unit in free],
+        [unit.owner is not None for unit in free], [speeds[consumer] for consumer in consumers], fixed,
+    )  # fmt: skip
+
+
+def _bound_by(task: Task, free: list[Unit], consumers: list[str]) -> str:
+    """What the lower bound is."""
+    bound = lower_bound(task)
+    largest = max(free, key=lambda unit: unit.cost_us, default=None)
+    if largest is not None and largest.cost_us / max(task.speeds) >= bound:
+        return f"group {largest.name} alone"
+    for consumer, load, speed in zip(consumers, task.fixed_loads(), task.speeds, strict=True):
+        if load and load / speed >= bound:
+            return f"what is pinned to {consumer}"
+    return "all of it shared out evenly"
 
 
 def check_policy(lane: Lane) -> None:
@@ -208,7 +240,7 @@ def _speeds(cells: list[Cell], consumers: Iterable[str], *, equal: bool) -> dict
 
 
 def _units(
-    lane: Lane, cells: list[Cell], owners: dict[str, Owner], speeds: dict[str, float]
+    lane: Lane, cells: list[Cell], owners: dict[str, Owner], speeds: dict[str, float], pins: dict[str, str]
 ) -> list[Unit]:  # fmt: skip
     costs: dict[str, float] = defaultdict(float)
     messages: dict[str, int] = defaultdict(int)
@@ -218,7 +250,7 @@ def _units(
             costs[unit] += cell.work_us * speeds[cell.consumer]
             messages[unit] += cell.messages
     return [
-        Unit(unit, owner.consumer if lane.has(owner) else None, costs[unit], messages[unit])
+        Unit(unit, owner.consumer if lane.has(owner) else None, costs[unit], messages[unit], pins.get(unit))
         for unit, owner in sorted(owners.items())
     ]
 
@@ -231,7 +263,7 @@ def _shares(
     shares: dict[str, dict[str, Any]] = {
         name: {"consumer": name, "speed": speeds[name], "now_us": 0.0, "planned_us": 0.0, "groups_now": 0,
                "groups_planned": 0}
-        for name in sorted(owners | set(consumers))
+        for name in sorted(owners | {*consumers, *targets})
     }  # fmt: skip
     for unit, target in zip(units, targets, strict=True):
         if unit.owner is not None:
@@ -256,14 +288,14 @@ def plan_table(spark: SparkSession, lane: str, planned: Planned) -> DataFrame:
         "to_consumer": pa.array([target for _, target in rows], pa.string()),
         "cost_us": pa.array([round(unit.cost_us) for unit, _ in rows], pa.int64()),
         "messages": pa.array([unit.messages for unit, _ in rows], pa.int64()),
-        "moves": pa.array([unit.owner != target for unit, target in rows], pa.bool_()),
+        "moves": pa.array([unit.leaves_for(target) for unit, target in rows], pa.bool_()),
     }))  # fmt: skip
 
 
 def plan_file(lane: Lane, planned: Planned, until: datetime) -> PlanFile:
     """What is to be applied, the costliest groups first."""
     rows = zip(planned.units, planned.targets, strict=True)
-    moves = sorted((pair for pair in rows if pair[0].owner != pair[1]), key=lambda pair: -pair[0].cost_us)
+    moves = sorted((pair for pair in rows if pair[0].leaves_for(pair[1])), key=lambda pair: -pair[0].cost_us)
     return PlanFile(
         lane.name, lane.buckets, until,
         [PlannedMove(unit.name, unit.owner, target) for unit, target in moves],
@@ -274,6 +306,7 @@ def as_facts(planned: Planned) -> dict[str, Any]:
     """The plan without its moves, for people and programs."""
     return {
         "groups": len(planned.units), "groups_moved": planned.moves, "groups_given": planned.given,
+        "groups_pinned": planned.pinned,
         "makespan_us": {name: round(value) for name, value in planned.makespan_us.items()},
         "lower_bound_is": planned.bound_by,
         "consumers": [

@@ -73,7 +73,13 @@ def make_plan(
             check_policy(lane)
             cells = [Cell(*row) for row in measured_cells(hand_overs).collect()]
             holders = last_holders(hand_overs)
-            told = read_told(_read(spark, folder, "owners").where(F.col("lane") == lane_name))
+            owners = _read(spark, folder, "owners").where(F.col("lane") == lane_name)
+            if "pinned_to" not in owners.columns:
+                raise ConfigurationError(
+                    f"{report}: says nothing of pinned groups: it was made by another version; run the "
+                    "pipeline again"
+                )
+            told = read_told(owners)
         with stage("assignment"):
             planned = plan(lane, cells, holders, told, wishes)
         with stage("writing"):

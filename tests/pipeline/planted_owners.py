@@ -10,7 +10,8 @@ from dispatcher.ledger.schema import Event
 from tests.pipeline.ledgers import MS, START_US, HandOver, Leader, Numbers
 
 LANE = "owners"
-#: By group whose it is in the end; None: nobody's. `closed` is none any more.
+#: By group whose it is in the end; None: nobody's. `closed` is none any more. `pinned` is pinned there, and
+#: `stays` was pinned to it for a while.
 OWNERS = {
     "stays": "c-a", "pinned": "c-b", "goes-on": "c-a", "reset": None, "given-to-gone": None,
     "reopened": "c-a", "after-reopening": None,
@@ -42,6 +43,14 @@ def plant_owners(folder: Path) -> None:
 
     for arrival, group in enumerate([*OWNERS, "closed"], 1):
         hand(arrival, group, arrival, closes=group in ("closed", "reopened", "after-reopening"))
+
+    def pin(at_ms: int, event: str, group: str, name: str | None) -> None:
+        whom = {"consumer": f"c-{name}", "incarnation": name} if name else {}
+        leader.tell(row(START_US + at_ms * MS, event, group=group, **whom))
+
+    pin(18, "group_pinned", "stays", "b")
+    pin(19, "group_unpinned", "stays", None)
+    pin(20, "group_pinned", "pinned", "b")
     owner(20, "pinned", "b")
     owner(21, "goes-on", "b")
     hand(22, "goes-on", 22)

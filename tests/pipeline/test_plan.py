@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from dispatcher.cli import app
 from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.owners import Holder, Message, Owner, Told, owned
-from dispatcher.pipeline.plan import Cell, Lane, Planned, Wishes, plan
+from dispatcher.pipeline.plan import Cell, Lane, Planned, Wishes, plan, plan_file
 from dispatcher.pipeline.plan_file import PlannedMove, read_plan
 from dispatcher.pipeline.planning import Outcome, look_at, make_plan
 from tests.pipeline import planted_owners
@@ -101,10 +101,11 @@ def test_plans_of_several_lanes_stand_beside_each_other(spark: SparkSession, rep
 
 def test_owners_are_those_that_the_ledger_told_of_last(spark: SparkSession, report: Report) -> None:
     """Moved without a hand-over since, closed, closed and gone on, nobody's any more."""
-    made(spark, report, planted_owners.LANE)
+    assert made(spark, report, planted_owners.LANE).facts["groups_pinned"] == 1
     rows = {row["group"]: row for row in report.rows("plan")}
     assert {group: row["from_consumer"] for group, row in rows.items()} == planted_owners.OWNERS
     assert all(row["to_consumer"] in ("c-a", "c-b") for row in rows.values())
+    assert rows["pinned"]["to_consumer"] == "c-b"
 
 
 def test_what_can_not_be_planned_is_said(spark: SparkSession, report: Report, tmp_path: Path) -> None:
@@ -175,11 +176,17 @@ def lane(**values: Any) -> Lane:
     return Lane("orders", "exclusive", None, False, present, {"a-1": "a", "b-1": "b"})._replace(**values)
 
 
-def planned(of: Lane, groups: dict[str, int], owner: str = "a") -> Planned:
+def planned(
+    of: Lane, groups: dict[str, int], owner: str = "a", pins: dict[str, str] | None = None
+) -> Planned:
     """All groups are of one consumer; a message takes a second."""
+    told = [
+        Told(group, Owner(None, None), None, 0, Message(None, None, None), name)
+        for group, name in (pins or {}).items()
+    ]
     cells = [Cell(group, owner, n * 1e6, n * 1e6, n) for group, n in groups.items()]
     holders = [held(group, owner, place + 1) for place, group in enumerate(groups)]
-    return plan(of, cells, holders, [], Wishes())
+    return plan(of, cells, holders, told, Wishes())
 
 
 def held(group: str, owner: str, epoch: int) -> Holder:
@@ -193,6 +200,24 @@ def test_only_owners_that_last_can_be_planned() -> None:
         planned(lane(hands_over=True), {"g": 1})
     with pytest.raises(ConfigurationError, match=r"^lane orders: the report has no hand-overs of groups"):
         planned(lane(), {})
+
+
+def test_pinned_groups_stay_and_what_they_cost_counts() -> None:
+    groups = {"hot": 5, "warm": 4, "g": 3, "h": 2}
+    found = planned(lane(), groups, pins={"hot": "a", "warm": "a"})
+    assert dict(zip([unit.name for unit in found.units], found.targets, strict=True)) == {
+        "hot": "a", "warm": "a", "g": "b", "h": "b",
+    }  # fmt: skip
+    assert (found.moves, found.given, found.pinned) == (2, 0, 2)
+    assert found.makespan_us == {"now": 14e6, "planned": 9e6, "lower_bound": 9e6}
+    assert found.bound_by == "what is pinned to a"
+    moved = plan_file(lane(), found, datetime(2026, 11, 22, tzinfo=UTC)).moves
+    assert [move.group for move in moved] == ["g", "h"]
+    # Where it waits for a consumer that takes no part it is nobody else's; with all of them there is no plan.
+    found = planned(lane(), {"hot": 5, "g": 1}, pins={"hot": "gone"})
+    assert dict(zip([unit.name for unit in found.units], found.targets, strict=True))["hot"] == "a"
+    alone = planned(lane(), groups, pins=dict.fromkeys(groups, "a"))
+    assert (alone.moves, alone.pinned) == (0, 4)
 
 
 def test_in_a_lane_with_buckets_buckets_move() -> None:
