@@ -20,6 +20,12 @@ from tests.waiting import wait_until
 _SHARED = pytest.StashKey[contextlib.ExitStack]()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those of the pipeline come first. Until others have nothing else to do they stay with one worker, whose
+    Spark is warm and who makes what they share; and no worker is left with a long one at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/pipeline/"))
+
+
 @dataclass(frozen=True)
 class Vhost:
     """A vhost of the test's own, and the Redis key prefix that goes with it."""
