@@ -31,6 +31,7 @@ COUNTERS: Final = {
     "groups_closed": "Groups that an operator closed.",
     "groups_forgotten": "Groups at rest that lost their owner because there were too many of them.",
     "groups_idled": "Groups that lost their owner because nothing of them was here for too long.",
+    "history_refused": "Originals that RabbitMQ did not take for the history, and that went on without.",
     "handed_on": "Messages read back from a hand-over consumer's queue and given to another.",
     "given_back": "Parked originals that were read and put back, because they could not go.",
     "groups_moved": "Groups that a rebalance moved.",

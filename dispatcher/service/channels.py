@@ -107,7 +107,7 @@ class Channels:
         """Open the channels for publishes, control messages, commands and heartbeats, and consume."""
         await self.open_publishing()
         if keeps_history:
-            self.history = await self._open_confirming()
+            await self._open_history()
         self.control = await self._listen(self._names.control, CONTROL_PREFETCH)
         self.command = await self._listen(self._names.command, COMMAND_PREFETCH)
         self.heartbeat = await self._listen(self._names.heartbeat, None)
@@ -126,6 +126,20 @@ class Channels:
             fail(failure)
         else:
             use(self.publish)
+
+    async def reopen_history(
+        self, use: Callable[[int], None], *, fail: Callable[[BaseException], None]
+    ) -> None:
+        """The same for what is published to the history."""
+        try:
+            await self._open_history()
+        except DispatcherError as failure:
+            fail(failure)
+        else:
+            use(self.history)
+
+    async def _open_history(self) -> None:
+        self.history = await self._open_confirming()
 
     async def _open_confirming(self) -> int:
         channel = await self._link.open_channel()

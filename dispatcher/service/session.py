@@ -123,7 +123,7 @@ class Session:
             self._link, self._names, self._channels, self._settings, report=self.report, fail=self.end
         )
         self._targets = Targets(relay, self._suspicion.leaving, report=self.report)
-        self._history = History(relay, self._channels.history, feeds, fail=self.end)
+        self._history = History(relay, self._channels, feeds, lane.state.counters, fail=self.end)
         self._outbox = Outbox(
             relay, self._channels.publish, self._suspicion, self._recorder, ack=self._originals.settle,
             on_window=lambda inbound, originals: feeds[inbound].set_window(originals), report=self.report,

@@ -16,12 +16,15 @@ from dispatcher.nodes.local_rabbitmq import LocalRabbitMQ
 from dispatcher.nodes.servers import PrivateServers
 from tests.service.clients import Client
 from tests.service.harness import LANE, Bench, bench_of, lane, private_vhost
+from tests.service.program import program
 from tests.service.protocol_consumer import ProtocolConsumer, read_properties
+from tests.spec.lane_bench import clause
 from tests.waiting import eventually
 
 SIZE_MAX: Final = 10_000
 UNLIMITED: Final = 134_217_728
 LARGE: Final = bytes(2 * SIZE_MAX)
+KEPT: Final[dict[str, Any]] = {"history": {"max_age": "7d"}}
 #: What was refused is tried again after 1, 2, 4 … s: the next time may be as far away as the test has run.
 DEAD_S: Final = 40.0
 
@@ -105,21 +108,30 @@ async def test_a_message_too_large_to_publish(private_bench: Bench, private_serv
 async def test_what_is_undeliverable_survives_a_crash(
     private_bench: Bench, private_servers: PrivateServers
 ) -> None:
+    """And it is not in the lane's history, which does not take it either; everything else is."""
+    clause("H-1", "goes on without being kept")
     bench, node = private_bench, private_servers.rabbitmq
     client = await published(bench, ("g", b"0"), ("g", LARGE), ("g", b"2"))
     await limit(node, SIZE_MAX)
-    await bench.run(orders=lane())
+    await bench.run(orders=lane(**KEPT))
     consumer = await bench.joined("c1")
     await got(consumer, "g", b"0", b"2")
     await eventually(lambda: bench.status()["undeliverable"] == 1)
+    assert (bench.runners[LANE].leaderships, bench.counter("history_refused")) == (1, 1)
     await bench.crash()
-    await bench.run(orders=lane())
+    await bench.run(orders=lane(**KEPT))
     await eventually(lambda: bench.status()["undeliverable"] == 1)
     client.send("in", b"3", "g")
     await got(consumer, "g", b"0", b"2", b"3")
+
+    async def all_kept() -> bool:
+        replay = await program(bench.vhost, "replay", LANE, "--dry-run", **KEPT)
+        return replay.stdout.startswith("3 messages would be sent again")
+
+    await eventually(all_kept, what="all others to be kept")
     await bench.crash()
     await limit(node, UNLIMITED)
-    await bench.run(orders=lane())
+    await bench.run(orders=lane(**KEPT))
     ((body, headers),) = await dead(bench, client, 1)
     assert body == LARGE
     assert headers["x-dispatch-reason"].startswith("unpublishable: 406")
