@@ -141,8 +141,8 @@ class Sequences:
             if place is not None:
                 self._passes(group_id, place)
             self._closed(group_id)
-        elif goes_on or message.number == self._last.get(group_id, -1) + 1:
-            self._passes(group_id, message.number)
+        elif goes_on or message.number <= self._last.get(group_id, -1) + 1:
+            self._passes(group_id, message.number)  # a repeated one has no turn that it could wait for
         else:
             self._gone.setdefault(group_id, set()).add(message.number)
         if not self._waiting[group_id]:

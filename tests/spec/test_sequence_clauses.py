@@ -219,6 +219,20 @@ def test_n6_what_leaves_otherwise_leaves_no_gap(end: str) -> None:
     assert bench.sequences == {b"a": 4}
 
 
+def test_n6_a_repeated_one_that_ends_is_reported_before_its_leader_can_die() -> None:
+    clause("N-6", "counts in its place")
+    bench = NumberBench()
+    bench.join("one", prefetch=1)
+    bench.publish("a", 1, 2)
+    bench.settle("one", "a1")
+    bench.publish("a", 2, 3)
+    bench.command("groups.purge", group="a", first=1)
+    bench.mark()
+    assert bench.repeats == 1, "although others of its group wait for their turn"
+    bench.settle("one", "a2")
+    assert (bench.gaps, bench.repeats, bench.sequences) == (0, 1, {b"a": 3})
+
+
 def test_n6_one_that_ends_before_its_turn_leaves_no_gap() -> None:
     clause("N-6", "also if it ends before its turn")
     bench = NumberBench()

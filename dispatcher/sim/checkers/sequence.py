@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from dispatcher.core.effects import Snapshot
+from dispatcher.core.effects import Effects, Snapshot
+from dispatcher.core.events import Event
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.sequences import Irregular
+from dispatcher.core.target_effects import SendAway
 from dispatcher.settings_parts import SequenceCheck
 from dispatcher.sim.checkers import Checker, HandOver
 from dispatcher.sim.life import Life
@@ -41,9 +43,20 @@ class Sequence(Checker):
         self._went: dict[bytes, dict[int, int]] = {}  # by group: numbers as they were handed over, by uid
         self._found: set[tuple[bytes, int, int]] = set()  # group, due, number
         self._forgot = False  # Redis lost something: nothing was due afterwards
+        #: What a leader's end may make reported once more (N-7): what Redis forgot, and what was to be sent
+        #: elsewhere and stayed.
+        self._may_be_forgotten: set[int] = set()
 
     def read(self, snapshot: Snapshot) -> None:
-        self._forgot |= not snapshot.complete and self.world.history.leaderships > 1
+        history = self.world.history
+        self._forgot |= not snapshot.complete and history.leaderships > 1
+        if not snapshot.complete or history.doubt:
+            self._may_be_forgotten.update(life.uid for life in history.lives.values() if life.starts)
+
+    def decided(self, process: str, events: list[Event], effects: Effects) -> None:
+        if self._uids:
+            sent = (action.message for action in effects.actions if type(action) is SendAway)
+            self._may_be_forgotten.update(int(message.content.body.rstrip(b"!")) for message in sent)
 
     def leading(self, lane: Lane) -> None:
         sequences: Any = lane.state.sequences
@@ -112,7 +125,8 @@ class Sequence(Checker):
 
     def _surely_came(self, group: bytes, number: int) -> bool:
         lives = self._lives(group, number)
-        return any(life.stored and not (life.lost or life.expired or life.expires) for life in lives)
+        known = [life for life in lives if life.uid not in self._may_be_forgotten]
+        return any(life.stored and not (life.lost or life.expired or life.expires) for life in known)
 
     def _were_taken_out(self, group: bytes, number: int) -> bool:
         return all(life.purges for life in self._lives(group, number))
@@ -171,6 +185,8 @@ class Sequence(Checker):
 
     def _ended_in_turn(self, uid: int) -> bool:
         life = self.world.history.lives.get(uid)
+        if uid in self._may_be_forgotten:
+            return False
         return life is not None and bool(life.starts) and not (life.expires or life.repeated or life.lost)
 
 
