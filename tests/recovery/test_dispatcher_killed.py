@@ -17,7 +17,7 @@ from tests.recovery.conftest import OpenScene
 from tests.recovery.scene import Scene
 
 #: More for a soak: DISPATCHER_TEST_KILLS=1000.
-KILLS = int(os.environ.get("DISPATCHER_TEST_KILLS", "12"))
+KILLS = int(os.environ.get("DISPATCHER_TEST_KILLS", "20"))
 TIMEOUT_S = 120 + 4 * KILLS
 #: Every so many kills of a dispatcher one consumer dies as well.
 CONSUMER_KILL_EVERY = 4
