@@ -32,10 +32,10 @@ LED_SLACK_S: Final = 2.0
 #: How much later than `ack_timeout` an eviction is told at the latest, by a leader that nothing hinders, on a
 #: machine on which everything runs at once. Two looks (`liveness_interval` is 500 ms at most here), one way
 #: through the control queue and one commit are what it takes.
-LATE_S: Final = 5.0
+LATE_S: Final = 4.0
 #: RabbitMQ hears nothing of a consumer that stands still, and ends its connection: not before.
 CONNECTED_S: Final = 14.0
-#: Redis is there again, and everything is written back.
+#: Redis is there again, and everything is written back, also where nobody says so.
 RESTORED_S: Final = 15.0
 #: What the consumer that is written from docs/protocol.md alone asks for.
 PREFETCH_OF_BARE: Final = 50
@@ -66,7 +66,7 @@ class Times(NamedTuple):
     sent: Mapping[Number, float]
     began: Mapping[tuple[Number, int], float]  # by message and attempt
     led: list[Leadership]
-    hindered: list[Interval]  # somebody who may have led, or a server
+    hindered: Mapping[str, list[Interval]]  # by dispatcher: it was, or a server
     forgotten: tuple[Forgotten, ...]
 
 
@@ -210,7 +210,7 @@ def _seen(handling: Handling, life: Life, times: Times) -> Iterable[Interval]:
         for one, after in pairwise([*times.led, Leadership(math.inf, math.inf)]):
             begin = max(since, one.since, min(welcomes, default=math.inf))
             end = min(until, one.until, after.since, connection.closed)
-            yield from _between((begin, end), times.hindered)
+            yield from _between((begin, end), times.hindered[one.who])
 
 
 def _between(whole: Interval, hindered: list[Interval]) -> Iterable[Interval]:

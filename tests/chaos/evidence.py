@@ -107,7 +107,8 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
         releases=tuple(Release(d.group, d.since, d.until) for d in decisions if d.lets_go_on),
     )  # fmt: skip
     story = story._replace(repeated=repeated | parked_twice(handlings, story))
-    took_over = [at for one in leaderships(stage, lane)[0] for at in one]
+    led, restored = leaderships(stage, lane)
+    took_over = [at for one in led for at in (one.since, one.until)]
     balanced = balance(
         Books(
             handlings, story, sent, decisions, there.dead, list(there.arrived), took_over, stage.stops(lane)
@@ -115,8 +116,7 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
     )
     story = story._replace(gone=balanced.gone)
     times = Times(
-        stage.evicts_after_s(lane), sent, first_attempts(handlings), leaderships(stage, lane)[0],
-        _hindered(stage), gaps,
+        stage.evicts_after_s(lane), sent, first_attempts(handlings), led, _hindered(stage, restored), gaps,
     )  # fmt: skip
     wrong_ends += judged(lives, told, stage.evictions, times)
     return Evidence(lane, handlings, confirmed, story, wrong_ends, balanced.violations)
@@ -180,14 +180,14 @@ def _by_dispatchers(told: list[Told], stage: Stage) -> list[Eviction]:
     ]
 
 
-def _hindered(stage: Stage) -> list[Interval]:
+def _hindered(stage: Stage, restored: list[float]) -> dict[str, list[Interval]]:
     """When a dispatcher may not have seen, or not been able to do anything about what it saw."""
-    found = [times for replica in stage.replicas for times in (*replica.slow, *replica.redis_slow)]
-    found += [(outage.since, outage.until) for outage in stage.rabbitmq_outages]
-    return found + [
-        (outage.since, outage.until + (RESTORED_S if outage.back_to is not None else 0.0))
-        for outage in stage.redis_outages
-    ]
+    servers = [(outage.since, outage.until) for outage in stage.rabbitmq_outages]
+    for outage in stage.redis_outages:
+        latest = outage.until + (RESTORED_S if outage.back_to is not None else 0.0)
+        written_back = min((at for at in restored if at > outage.until), default=latest)
+        servers.append((outage.since, min(latest, written_back)))
+    return {replica.name: servers + replica.slow + replica.redis_slow for replica in stage.replicas}
 
 
 def _evicted_at(incarnation: Incarnation, process: Process, evictions: list[Eviction]) -> float | None:

@@ -27,7 +27,7 @@ def gather_handed(stage: Stage, lane: LaneOnStage, there: Found) -> Evidence:
     handlings = in_order(records)
     sent, confirmed, repeated = read_produced(existing(stage, lane))
     gaps = tuple(forgotten(stage, lane))
-    take_overs = [at for one in leaderships(stage, lane)[0] for at in one]
+    take_overs = [at for one in leaderships(stage, lane)[0] for at in (one.since, one.until)]
     killed = [(outage.since, outage.until) for outage in stage.rabbitmq_outages if outage.killed]
     stopped = [(outage.since, outage.until) for outage in stage.rabbitmq_outages if not outage.killed]
     decisions = [with_doubts(decision, gaps) for decision in stage.decisions[lane.name]]

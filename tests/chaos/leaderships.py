@@ -17,6 +17,7 @@ class Leadership(NamedTuple):
 
     since: float
     until: float
+    who: str = ""
 
 
 def leaderships(stage: Stage, lane: LaneOnStage) -> tuple[list[Leadership], list[float]]:
@@ -33,5 +34,6 @@ def leaderships(stage: Stage, lane: LaneOnStage) -> tuple[list[Leadership], list
         restored += [at for at, event in events if event == "redis_restored"]
         ends = [at for at, event in events if event in ("ended", "lane_interrupted", "lane_failed")]
         for since in (at for at, event in events if event == "lane_led"):
-            led.append(Leadership(since, min((end for end in ends if end > since), default=math.inf)))
+            until = min((end for end in ends if end > since), default=math.inf)
+            led.append(Leadership(since, until, replica.name))
     return sorted(led), restored

@@ -11,8 +11,9 @@ import pytest
 
 from tests.chaos.doctored import ONE, THREE, TWO, Doctored, handled
 from tests.chaos.evictions import LATE_S, SLACK_S
-from tests.chaos.parts import Eviction, Outage
+from tests.chaos.parts import Eviction, Outage, Replica
 from tests.client.tcp_proxy import Connection
+from tests.service.harness import DispatcherProcess
 
 TIMEOUT_S = 3.0
 STUCK = handled(2, 2.0, 2, end=False)
@@ -164,24 +165,39 @@ def test_it_may_not_take_longer(evicting: Doctored) -> None:
 def test_only_a_leader_that_is_there_can_evict(evicting: Doctored) -> None:
     _stuck_until(evicting, 13.0)
     (replica,) = evicting.stage.replicas
-    replica.slow.append((6.0, 7.0))
+    replica.slow.append((6.0, 8.0))
     assert not evicting.found()
     replica.slow.clear()
-    replica.redis_slow.append((6.0, 7.0))
+    replica.redis_slow.append((6.0, 8.0))
     assert not evicting.found()
     replica.redis_slow.clear()
-    evicting.stage.rabbitmq_outages.append(Outage(6.0, 7.0))
+    evicting.stage.rabbitmq_outages.append(Outage(6.0, 8.0))
     assert not evicting.found()
     evicting.stage.rabbitmq_outages.clear()
-    evicting.logged(6.0, "lane_led")
+    evicting.stage.redis_outages.append(Outage(2.5, 3.0, back_to=2.4))
+    assert not evicting.found()
+    evicting.logged(3.5, "redis_restored")
+    assert evicting.found() == {"not evicted"}
+    evicting.stage.redis_outages.clear()
+    evicting.logged(7.5, "lane_led")
     assert not evicting.found()
     evicting.led_at(0.2)
     assert evicting.found() == {"not evicted"}
 
 
+def test_what_hinders_another_dispatcher_hinders_no_leader(evicting: Doctored) -> None:
+    _stuck_until(evicting, 13.0)
+    (replica,) = evicting.stage.replicas
+    (evicting.folder / "dispatcher1.log").touch()
+    process = DispatcherProcess(evicting.folder, "dispatcher1", {})
+    evicting.stage.replicas.append(Replica("dispatcher1", process, replica.rabbitmq, replica.redis))
+    evicting.stage.replicas[1].slow.append((6.0, 8.0))
+    assert evicting.found() == {"not evicted"}
+
+
 def test_only_one_that_is_connected_is_evicted(evicting: Doctored) -> None:
     _stuck_until(evicting, 13.0)
-    evicting.a.proxy.connections = [Connection(0.0, 8.0)]
+    evicting.a.proxy.connections = [Connection(0.0, 7.0)]
     assert "not evicted" not in evicting.found()
 
 
