@@ -42,6 +42,7 @@ class OpenedTarget:
         self.exchange = target.exchange or exchange
         self.key = target.key if target.exchange else _own_key(operation)
         self.channel = 0
+        self.is_bound = False
         self.window = PublishWindow()
         self.returned: set[Message] = set()
         self.problem: str | None = None  # why nothing more can be sent
@@ -75,7 +76,7 @@ class Targets:
                 self._send(self._targets[order.operation], order.message)
             case CloseTarget():
                 target = self._targets.pop(order.operation, None)
-                if target is not None and target.channel:
+                if target is not None and (target.channel or target.is_bound):
                     self._start(self._close(target))
 
     def close(self) -> None:
@@ -119,17 +120,18 @@ class Targets:
         queue = target.target.key
         await call(channel, QueueDeclare(queue=queue, passive=True))
         await call(channel, QueueBind(queue=queue, exchange=target.exchange, routing_key=target.key))
+        target.is_bound = True
 
     async def _close(self, target: OpenedTarget) -> None:
-        if self._by_channel.pop(target.channel, None) is None:
-            return  # RabbitMQ has closed the channel meanwhile
+        self._by_channel.pop(target.channel, None)
         with contextlib.suppress(BrokerUnavailable):  # then the queue is gone, or the connection
-            if not target.target.exchange:
+            channel = target.channel or await self._link.open_channel()  # RabbitMQ may have closed its own
+            if target.is_bound:
                 unbind = QueueUnbind(
                     queue=target.target.key, exchange=target.exchange, routing_key=target.key
                 )
-                await self._link.call(target.channel, unbind)
-            await self._link.call(target.channel, commands.Channel.Close(200, "done", 0, 0))
+                await self._link.call(channel, unbind)
+            await self._link.call(channel, commands.Channel.Close(200, "done", 0, 0))
 
     def _send(self, target: OpenedTarget, message: Message) -> None:
         if target.problem is not None:

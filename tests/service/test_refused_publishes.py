@@ -12,10 +12,12 @@ from typing import Any, Final
 
 import pytest
 
+from dispatcher.errors import CommandRefused
 from dispatcher.nodes.local_rabbitmq import LocalRabbitMQ
 from dispatcher.nodes.servers import PrivateServers
 from tests.service.clients import Client
 from tests.service.harness import LANE, Bench, bench_of, lane, private_vhost
+from tests.service.operating import ordered
 from tests.service.program import program
 from tests.service.protocol_consumer import ProtocolConsumer, read_properties
 from tests.spec.lane_bench import clause
@@ -136,3 +138,24 @@ async def test_what_is_undeliverable_survives_a_crash(
     assert body == LARGE
     assert headers["x-dispatch-reason"].startswith("unpublishable: 406")
     await bench.acked()
+
+
+async def test_a_move_that_rabbitmq_refuses_leaves_nothing_behind(
+    private_bench: Bench, private_servers: PrivateServers
+) -> None:
+    bench, node = private_bench, private_servers.rabbitmq
+    client = await published(bench, ("g", b"0"), ("g", LARGE), ("g", b"2"))
+    await client.declare("elsewhere")
+    await limit(node, SIZE_MAX)
+    await bench.run(orders=lane())
+    await eventually(lambda: bench.status()["held"] == 3)
+    with pytest.raises(CommandRefused, match="is larger than configured max size"):
+        await ordered(bench, "groups.move", group="g", to="elsewhere")
+    assert await client.ready("elsewhere") == 1
+
+    def bindings() -> list[str]:
+        found = bench.vhost.management(f"bindings/{bench.vhost.name}")
+        return [row["routing_key"] for row in found if row["destination"] == "elsewhere"]
+
+    await eventually(lambda: asyncio.to_thread(lambda: bindings() == ["elsewhere"]))
+    await limit(node, UNLIMITED)
