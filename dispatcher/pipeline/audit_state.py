@@ -25,7 +25,7 @@ from dispatcher.pipeline.pieces import ACROSS, DATE, Pieces
 from dispatcher.pipeline.report_folder import AUDITED, HAND_OVERS, ReportFolder
 
 _KEY: Final = (*GROUP, "inbound", "incarnation")
-_STATE, _HOLES, _LEFT = "state", "holes", "left"
+_STATE, _HOLES, _LEFT, _VIOLATIONS = "state", "holes", "left", "violations"
 
 
 class Audit:
@@ -120,16 +120,22 @@ class Audit:
             anew = self._hands.join(F.broadcast(self._stale), [*GROUP], "left_semi").select(*columns)
             rows = rows.join(F.broadcast(self._stale), [*GROUP], "left_anti").unionByName(anew)
         rows = self._persist(rows)
-        touched = rows.select(*GROUP).distinct()
-        return rows.unionByName(_standing(state.join(touched, [*GROUP], "left_semi"), rows).select(*columns))
+        of_several_dates = self._cuts.where("across > 0").select(*GROUP)
+        self._touched = self._persist(rows.select(*GROUP).unionByName(of_several_dates).distinct())
+        standing = _standing(state.join(self._touched, [*GROUP], "left_semi"), rows)
+        return rows.unionByName(standing.select(*columns))
 
     def _write_violations(self, sums: DataFrame) -> None:
-        remarkable = self._persist(sums.where("is_remarkable").select(*GROUP).distinct())
-        found = self._hands
-        if remarkable.isEmpty():
-            found = found.limit(0)
-        closer = self._persist(found.join(remarkable, [*GROUP], "left_semi"))
-        self._folder.write("violations", order_audit.violations(self._spark, closer, self._known))
+        """Look closer at groups that are remarkable and have something new."""
+        remarkable, kept = sums.where("is_remarkable").select(*GROUP).distinct(), None
+        if self._former is not None:
+            remarkable = remarkable.join(self._touched, [*GROUP], "left_semi")
+            kept = self._read(_VIOLATIONS).join(self._touched, [*GROUP], "left_anti")
+        remarkable, closer = self._persist(remarkable), self._hands.limit(0)
+        if not remarkable.isEmpty():
+            closer = self._persist(self._hands.join(remarkable, [*GROUP], "left_semi"))
+        found = order_audit.violations(self._spark, closer, self._known)
+        self._folder.write("violations", found if kept is None else found.unionByName(kept))
 
     def _holes(self, marked: DataFrame, groups: DataFrame) -> DataFrame:
         nothing = F.lit(None).cast(marked.schema["began"].dataType)
@@ -146,7 +152,9 @@ class Audit:
         if self._former is not None:
             holes = holes.unionByName(self._read(_HOLES).join(self._stale, [*GROUP], "left_anti"))
         left = marked.where((~F.col("is_over")) & (F.col(DATE) != ACROSS)).select(*SCREENED, DATE)
-        for place, table in (_STATE, _merged(sums)), (_HOLES, holes), (_LEFT, left):
+        violations = self._pieces.read("violations")
+        kept = {_STATE: _merged(sums), _HOLES: holes, _LEFT: left, _VIOLATIONS: violations}
+        for place, table in kept.items():
             self._folder.write(f"{AUDITED}/{name}/{place}", table)
         self._pieces.keep_audit(name)
 

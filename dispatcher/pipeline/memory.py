@@ -21,7 +21,7 @@ from dispatcher.pipeline.ledger_files import Found, LedgerFile, Stamp
 from dispatcher.pipeline.report_folder import LAYOUT, MEMORY
 
 #: Of what is kept, and of how it is computed.
-VERSION: Final = 3
+VERSION: Final = 4
 
 
 @dataclass

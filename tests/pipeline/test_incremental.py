@@ -41,6 +41,7 @@ class Grown:
         """One is in hand at midnight, one is settled after it by a file that was begun before."""
         number = self.numbers.number
         self.leader.hand(*map(number, in_order("g", 4)))
+        self.leader.hand(*(number(HandOver("old", n, "i3", START_US, START_US + MS)) for n in (51, 53, 52)))
         self.held = number(HandOver("held", 20, dispatched=START_US + MS, ended=MIDNIGHT + 5 * MS))
         self.late = number(HandOver("late", 21, dispatched=START_US + MS, ended=MIDNIGHT + DAY + 5 * MS))
         waiting = HandOver("waits", 30).values() | {"seq": None, "incarnation": None, "consumer": None}
@@ -149,7 +150,7 @@ def test_what_is_added_is_computed_and_the_rest_is_left(spark: SparkSession, gro
     violations = {
         (each["group"], each["rule"]) for each in whole.rows("violations") if each["lane"] == "orders"
     }
-    assert violations == {("g", "order"), ("late", "overlap")}
+    assert violations == {("g", "order"), ("late", "overlap"), ("old", "order")}
     assert {each["verdict"] for each in whole.rows("groups")} == {"kept", "violated", "unknown"}
 
 
