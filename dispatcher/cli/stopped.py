@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+from pika.adapters.blocking_connection import BlockingConnection
+
 from dispatcher.cli import options
-from dispatcher.cli.asking import ask_lane
+from dispatcher.cli.asking import ask
 from dispatcher.cli.dead_queue import Selection
 from dispatcher.cli.output import counted
 from dispatcher.cli.progress import progress
+from dispatcher.cli.rabbitmq import connected
 from dispatcher.core.survey import GROUPS_PER_PAGE_MAX
 from dispatcher.errors import CommandRefused, NoAnswer
 from dispatcher.group_text import parse_group
@@ -24,16 +27,22 @@ class StoppedGroups:
 
     def __init__(self, file: Path, lane: str, timeout_ms: int) -> None:
         settings = options.load_settings(file)
-        lane = options.lane_names(settings, lane).lane
+        self._names = options.lane_names(settings, lane)
         self.may_be = settings.lanes[lane].retry.on_exhausted is ExhaustedAct.PARK
-        self._file, self._lane, self._timeout_ms = file, lane, timeout_ms
+        self._rabbitmq, self._timeout_ms = settings.rabbitmq, timeout_ms
 
     def rows(self, selection: Selection) -> list[dict[str, Any]]:
         """The selected ones by their ids. Raises CommandRefused, NoAnswer, BrokerUnavailable."""
+        if not self.may_be:
+            return []
+        with connected(self._rabbitmq, "dead") as connection:
+            return self._rows(connection, selection)
+
+    def _rows(self, connection: BlockingConnection, selection: Selection) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         after: str | None = None
-        while self.may_be:
-            page = self._ask("dead.stopped", {"after": after}).get("groups", [])
+        while True:
+            page = self._ask(connection, "dead.stopped", {"after": after}).get("groups", [])
             found += [row for row in page if _has(selection, row)]
             if len(page) < GROUPS_PER_PAGE_MAX:
                 break
@@ -45,24 +54,29 @@ class StoppedGroups:
 
         Raises what `rows` raises; a refusal, or no answer, says how far it came.
         """
-        groups = [row["group"] for row in self.rows(selection)][:limit]
-        if dry_run:
-            return len(groups)
+        if not self.may_be:
+            return 0
+        with connected(self._rabbitmq, "dead") as connection:
+            groups = [row["group"] for row in self._rows(connection, selection)][:limit]
+            if not dry_run:
+                self._decide(connection, verdict, groups)
+        return len(groups)
+
+    def _decide(self, connection: BlockingConnection, verdict: str, groups: list[str]) -> None:
         done = 0
         with progress(verdict, len(groups)) as advance:
             for group in groups:
                 try:
-                    self._ask(f"dead.{verdict}", {"group": group})
+                    self._ask(connection, f"dead.{verdict}", {"group": group})
                 except (CommandRefused, NoAnswer) as problem:
                     if done:
                         raise type(problem)(f"{problem}; {counted(done, 'group')} before it") from None
                     raise
                 done += 1
                 advance()
-        return done
 
-    def _ask(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        return ask_lane(self._file, self._lane, name, arguments, self._timeout_ms)
+    def _ask(self, connection: BlockingConnection, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        return ask(connection, self._names, name, arguments, timeout_ms=self._timeout_ms)
 
 
 def _has(selection: Selection, row: dict[str, Any]) -> bool:
