@@ -12,7 +12,7 @@ from dispatcher.protocol import Marker
 from tests.sim.plants.planting import planted
 
 
-@planted("overdue", seed=1)
+@planted("overdue", seed=2)
 def overdue_a_tick_early(lane: Any, session: Any, store: Any) -> None:
     """What will be overdue at the next look is told of, and its consumer evicted, at this one."""
     evictions, options = lane._evictions, lane.state.options
@@ -49,7 +49,7 @@ def late_by_what_was_heard(lane: Any, session: Any, store: Any) -> None:
     evictions.run_timers = unasked
 
 
-@planted("overdue", seed=14)
+@planted("overdue", seed=20)
 def evicted_only_in_the_log(lane: Any, session: Any, store: Any) -> None:
     """Who does not settle in time is named, and never evicted."""
     evict = lane._evictions.evict
@@ -61,7 +61,7 @@ def evicted_only_in_the_log(lane: Any, session: Any, store: Any) -> None:
     lane._evictions.evict = forgotten
 
 
-@planted("overdue", seed=14)
+@planted("overdue", seed=20)
 def only_the_first_one_told_of(lane: Any, session: Any, store: Any) -> None:
     """Of what a consumer has for too long only the first message is told of."""
     evictions = lane._evictions
@@ -79,7 +79,7 @@ def only_the_first_one_told_of(lane: Any, session: Any, store: Any) -> None:
     evictions._report = first_only
 
 
-@planted("overdue", seed=23)
+@planted("overdue", seed=79)
 def evicted_when_its_marker_is_read(lane: Any, session: Any, store: Any) -> None:
     """Who is evicted gets more until its last settles have been read."""
     evicted = set()
