@@ -42,7 +42,7 @@ def copies_published_before_the_commit(lane: Any, session: Any, store: Any) -> N
     _do_early(session, Dispatched)
 
 
-@planted("duplicates", seed=9)
+@planted("duplicates", seed=159)
 def control_acked_before_the_commit(lane: Any, session: Any, store: Any) -> None:
     """A settle is acked in the control queue before it is committed."""
     commit = session._commit
@@ -376,7 +376,7 @@ def id_in_the_window_before_its_entry(lane: Any, session: Any, store: Any) -> No
     dedup._take_in = early
 
 
-@planted("sequence", seed=86)
+@planted("sequence", seed=245)
 def last_number_committed_late(lane: Any, session: Any, store: Any) -> None:
     """The last number of a group is committed a step after its message's first entry."""
     take_effects, held = lane.state.take_effects, {}
