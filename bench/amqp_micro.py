@@ -1,4 +1,4 @@
-"""What the hot path of dispatcher.amqp costs per message: `python bench/amqp_micro.py`.
+"""What the hot path of dispatcher.amqp costs per message: `python -m bench.amqp_micro`.
 
 Best of several runs, process time, one thread. A message has 256 bytes of body and the usual properties;
 reads are 64 KiB, as a busy socket gives them.

@@ -1,8 +1,7 @@
-"""What a commit costs: CPU of this process per commit, and what Redis needs for it.
+"""What a commit costs, CPU of this process and what Redis needs for it: `python -m bench.store_micro`.
 
-    python bench/store_micro.py [redis://…]
-
-Without a URL it starts a Redis of its own. Encoding is measured apart: the commit figures are without it.
+Its argument is the URL of a Redis. Without one it starts a Redis of its own. Encoding is measured apart: the
+commit figures are without it.
 """
 
 from __future__ import annotations

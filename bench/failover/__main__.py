@@ -1,4 +1,6 @@
-"""`python -m bench.failover`."""
+"""How long a lane stands still when its leader is killed, stopped, frozen or all are restarted in turn:
+`python -m bench.failover`.
+"""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ _MODULES: Final = {
     "demo": "demo",
     "pipeline": "pipeline",
     "sim": "sim",
+    "bench": "bench",
     "config": "config_commands",
 }
 
@@ -46,7 +47,7 @@ class _Commands(Mapping[str, Any]):
             around.add_typer(module.app, name=name)
         else:
             around.callback()(lambda: None)  # else a single command is no group
-            around.command(name)(getattr(module, name))
+            around.command(name, context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
         return typer.main.get_group(around).commands[name]
 
     def __iter__(self) -> Iterator[str]:
