@@ -195,6 +195,7 @@ def marker_of_an_earlier_connection_obeyed(lane: Any, session: Any, store: Any) 
         consumer = lane.state.by_uuid.get(marker.incarnation)
         if consumer is not None and marker.lane_epoch == lane.state.lane_epoch:
             membership.take_back(consumer)
+        lane._evictions.marker(marker)
 
     lane._handlers[Marker] = any_marker
 
