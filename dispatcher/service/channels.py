@@ -107,7 +107,7 @@ class Channels:
         """Open the channels for publishes, control messages, commands and heartbeats, and consume."""
         await self.open_publishing()
         if keeps_history:
-            await self._open_history()
+            self.history = await self._open_confirming()
         self.control = await self._listen(self._names.control, CONTROL_PREFETCH)
         self.command = await self._listen(self._names.command, COMMAND_PREFETCH)
         self.heartbeat = await self._listen(self._names.heartbeat, None)
@@ -120,26 +120,24 @@ class Channels:
         self, use: Callable[[int], None], *, fail: Callable[[BaseException], None]
     ) -> None:
         """The same in the background, for whoever uses it then."""
-        try:
-            await self.open_publishing()
-        except DispatcherError as failure:
-            fail(failure)
-        else:
-            use(self.publish)
+        if (channel := await self._reopen_confirming(fail)) is not None:
+            self.publish = channel
+            use(channel)
 
     async def reopen_history(
         self, use: Callable[[int], None], *, fail: Callable[[BaseException], None]
     ) -> None:
         """The same for what is published to the history."""
+        if (channel := await self._reopen_confirming(fail)) is not None:
+            self.history = channel
+            use(channel)
+
+    async def _reopen_confirming(self, fail: Callable[[BaseException], None]) -> int | None:
         try:
-            await self._open_history()
+            return await self._open_confirming()
         except DispatcherError as failure:
             fail(failure)
-        else:
-            use(self.history)
-
-    async def _open_history(self) -> None:
-        self.history = await self._open_confirming()
+            return None
 
     async def _open_confirming(self) -> int:
         channel = await self._link.open_channel()
