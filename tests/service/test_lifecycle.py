@@ -13,7 +13,7 @@ from tests.waiting import eventually
 
 @pytest.mark.seed("A31")
 async def test_an_idle_group_goes_to_whoever_is_next(bench: Bench) -> None:
-    await bench.run(orders=lane(group_idle_timeout="2s"))
+    await bench.run(orders=lane(group_idle_timeout="2s", first_header="x-first"))
     client = await bench.client()
     owner = await bench.joined("c1", prefetch=1_000)
     for group in ("g", "touched", "busy", "waiting"):
@@ -44,6 +44,8 @@ async def test_an_idle_group_goes_to_whoever_is_next(bench: Bench) -> None:
         "of one something came, one has some unsettled, of one some waits"
     )
     assert other.received[0].epoch > owner.received[0].epoch
+    assert other.received[0].headers.get("x-first") is True
+    assert not any("x-first" in copy.headers for copy in owner.received[4:]), "these have been its own since"
     owner.release()
 
 

@@ -230,3 +230,9 @@ async def test_the_first_message_for_a_consumer_carries_the_first_header(bench: 
     await heir.has(16)
     assert [copy.headers.get("x-first") for copy in target.received] == [True, None]
     assert not any("x-first" in copy.headers for copy in heir.received[12:]), "it was theirs before"
+    await bench.acked()
+    await bench.ask("groups.close", group="g1")
+    client.send("in", b"closed before", "g1")
+    await eventually(lambda: len(heir.received) + len(target.received) == 19)
+    (anew,) = heir.received[16:] + target.received[2:]
+    assert anew.headers.get("x-first") is True, "whoever has it now, it is assigned anew"

@@ -186,7 +186,7 @@ def blocked_queues_earn_credit(lane: Any, session: Any, store: Any) -> None:
     turns.pick = generous
 
 
-@planted("deaths", "duplicates", seed=648)
+@planted("deaths", "duplicates", seed=720)
 def marker_of_an_earlier_connection_obeyed(lane: Any, session: Any, store: Any) -> None:
     """A marker for a connection before the latest one ends its incarnation."""
     membership = lane._membership
