@@ -109,9 +109,9 @@ class History:
         if message.uid:
             life = self.lives[message.uid]
             life.stored += 1
-            life.last_place = message.position
+            life.last = message
             if not life.repeated or life.stored == 1:
-                life.place = message.position
+                life.count_from(message)
             for told in self._watchers("stored"):
                 told(life)
         elif queue.name == self.names.control:
@@ -204,7 +204,8 @@ class History:
                 life = self.lives[message.uid]
                 life.stored -= 1
                 life.lost = life.twins == 1 and not life.stored
-                life.place = life.last_place
+                if life.last is not None and message.position == life.place:
+                    life.count_from(life.last)
                 self._unsettled.setdefault(life.uid, life)
                 self.note("broker", "lost", life.uid)
             elif keeps_originals(self.names, queue.name):

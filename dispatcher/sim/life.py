@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dispatcher.client import properties as amqp_properties
+from dispatcher.client.sending import GROUP_HEADER
 from dispatcher.sim.queues import Stored
 
 
@@ -10,7 +12,7 @@ class Life:
 
     __slots__ = (
         "acked", "acked_places", "buried", "confirmed", "dead_reason", "done_by", "expired", "expires",
-        "failed", "fails", "fresh", "given_up", "group", "handed", "inbound", "kills", "last_place", "lost",
+        "failed", "fails", "fresh", "given_up", "group", "handed", "inbound", "kills", "last", "lost",
         "moved", "parked", "place", "purges", "repeated", "risks", "settled", "starts", "stored", "twins",
         "uid", "unsure", "was_parked",
     )  # fmt: skip
@@ -37,7 +39,7 @@ class Life:
         self.stored = 0  # times that the broker took it (twins share one life)
         self.repeated = repeated  # it is published again, and the lane is to drop that
         self.place = 0  # in its inbound queue
-        self.last_place = 0  # of the last one of these, if it was published again
+        self.last: Stored | None = None  # the last one of these, if it was published again
         self.confirmed = False
         self.lost = False  # the broker lost it, as it may
         self.expired = False
@@ -60,6 +62,14 @@ class Life:
         self.done_by: dict[str, int] = {}  # incarnation → seq
         self.settled: dict[str, int] = {}  # incarnation → place of its settle in the control queue
         self.failed: dict[tuple[str, int], int] = {}  # the same by (incarnation, seq): it stopped its group
+
+    def count_from(self, message: Stored) -> None:
+        """The lane hands that one over. Of two of the same id the broker may have lost the first, and the
+        second may be of another group."""
+        self.place = message.position
+        if self.repeated:
+            group = amqp_properties.read(message.properties)[1].get(GROUP_HEADER)
+            self.group = None if group is None else str(group).encode()
 
     @property
     def over(self) -> bool:

@@ -46,7 +46,8 @@ class Producer:
     def _give_sign_of_life(self) -> None:
         """While something kills its consumers, others must be settled: else it is never called poison."""
         world = self._world
-        if self.finished and world.broker.up and not all(life.over for life in self._killers):
+        kills = any(life.stored and not life.over for life in self._killers)
+        if self.finished and world.broker.up and kills:
             self._signs += 1
             uid = max(plan.uid for plan in world.scenario.messages) + self._signs
             self._publish(self._connected(), MessagePlan(0, uid, 0, "sign"))

@@ -44,7 +44,7 @@ class Order(Checker):
         if group is None or life.twins > 1 or self._may_be_over(life):
             return
         key = (group, life.inbound)
-        line = self._lines[key]
+        line = self._lines.get(key, [])  # none: the broker lost the first of two, which was of another group
         first = self._first.get(key, 0)
         while first < len(line) and line[first].over:
             first += 1
@@ -53,7 +53,8 @@ class Order(Checker):
             if earlier.place >= life.place:
                 break
             over = earlier.over or earlier.given_up or earlier.expires or earlier.unsure
-            if over or may_go_before(self._numbers, life, earlier):
+            elsewhere = earlier.repeated and self.world.ordered_group(earlier.group) != group
+            if over or elsewhere or may_go_before(self._numbers, life, earlier):
                 continue
             if incarnation not in earlier.done_by:
                 self.violate(f"{incarnation} begins {life} before {earlier}")
