@@ -120,7 +120,8 @@ async def test_the_first_message_after_a_rest_is_handed_over_at_once(bench: Benc
         sent_at = time.monotonic()
         client.send("only", b"%d" % number, "g")
         waits.append((await consumer.has(number + 1))[-1].at - sent_at)
-    assert statistics.median(waits) < 0.05, waits
+    # Milliseconds, unless it waits for the next round of a timer: those are seconds apart.
+    assert statistics.median(waits) < 0.5, waits
 
 
 @pytest.mark.seed("D10")
