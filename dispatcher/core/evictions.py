@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from dispatcher.core.commands import Arguments, Commands, argument
 from dispatcher.core.consumers import PRESENT, Consumer, EvictedBy
-from dispatcher.core.effects import PublishMarker
+from dispatcher.core.effects import Dispatched, PublishMarker
 from dispatcher.core.liveness import Liveness
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
@@ -39,6 +39,8 @@ class Evictions:
         self._next_look_ms = 0
         self._asked = 0  # markers that asked what RabbitMQ has for us
         self._asked_at_ms: int | None = None  # the last one, while it is on its way
+        self._handed_over_ms = 0  # what was handed over by then went to RabbitMQ before that one
+        self._answered_at_ms = 0
         self._arrived: deque[_Arrived] = deque()  # not `ack_timeout` ago
         self._late_up_to_ms: int | None = None  # what was handed over by then had its time
         commands.add("consumers.evict", self.command, "consumer", "incarnation")
@@ -90,12 +92,24 @@ class Evictions:
         marker through the control queue. Who has heard nothing for a while can't know who settled in time,
         nor who had the time to."""
         state, timeout_ms = self._state, self._state.options.ack_timeout_ms
+        self._leave_out_what_follows()
         if timeout_ms is None or not self._may_ask() or state.now_ms < self._next_look_ms:
             return
+        if self._asked:
+            arrived = _Arrived(self._handed_over_ms, self._answered_at_ms)
+            self._note_arrival(arrived, timeout_ms // ARRIVALS_MAX)
         self._next_look_ms = state.now_ms + min(state.options.liveness_interval_ms, timeout_ms)
-        self._asked_at_ms = state.now_ms
+        self._asked_at_ms = self._handed_over_ms = state.now_ms
         self._asked += 1
         state.effects.actions.append(PublishMarker(EVERYBODY, self._asked))
+
+    def _leave_out_what_follows(self) -> None:
+        """A later step of the millisecond in which it was asked may hand something over: that goes behind the
+        question, and perhaps long after it, as it waits for its commit."""
+        state = self._state
+        is_tie = state.now_ms == self._handed_over_ms
+        if is_tie and any(type(record) is Dispatched for record in state.effects.records):
+            self._handed_over_ms -= 1
 
     def _may_ask(self) -> bool:
         state = self._state
@@ -113,8 +127,7 @@ class Evictions:
         is_ours = marker.incarnation == EVERYBODY and marker.lane_epoch == state.lane_epoch
         if not is_ours or marker.n != self._asked:
             return
-        self._asked_at_ms = None
-        self._note_arrival(_Arrived(asked_at_ms, state.now_ms), timeout_ms // ARRIVALS_MAX)
+        self._asked_at_ms, self._answered_at_ms = None, state.now_ms
         late_from_ms = asked_at_ms - timeout_ms
         while self._arrived and self._arrived[0].until_ms <= late_from_ms:
             self._late_up_to_ms = self._arrived.popleft().handed_over_ms

@@ -24,6 +24,7 @@ from dispatcher.core.options import LaneOptions
 from dispatcher.core.policies import policy
 from dispatcher.errors import NumbersBehind
 from dispatcher.protocol import TYPE_REJOIN, Heartbeat, Join, Settle
+from dispatcher.sim.campaign import run_seed
 
 NOW_MS = 1_750_000_000_000
 EPOCH = NOW_MS // 1_000
@@ -178,3 +179,19 @@ def test_what_expires_while_an_alarm_keeps_consumers_unheard_waits_for_its_end()
     until_ms = core.state.suspended_until_ms
     effects = core.step([], max(later_ms, until_ms))
     assert [action.reason for action in effects.actions if hasattr(action, "reason")] == ["expired"]
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        40500,  # a consumer had waited for the end of another one, and was awaited when all was over
+        40641,  # two clocks stood two hours apart, and the window of ids was one hour long
+        40952,  # of two messages of one id the broker lost the first, and the second was of another group
+        41507,  # a message that kills consumers was never stored
+        41775,  # what was settled came again when its id was forgotten: nobody had died of it
+        41778,  # something was handed over in the millisecond of the question, after it
+    ],
+)
+def test_what_was_a_mistake_of_the_simulator_or_of_time_holds(seed: int) -> None:
+    """Seeds on which the simulator was wrong, or the product in so rare a moment that few others have it."""
+    assert run_seed(seed).problem is None

@@ -113,6 +113,24 @@ def test_c8_the_time_begins_when_rabbitmq_has_the_copy() -> None:
     assert told(bench, "consumer_evicted")
 
 
+def test_c8_what_follows_the_question_in_its_millisecond_is_not_asked_for() -> None:
+    clause("C-8", "the time begins when its queue surely has the copy")
+    bench = LaneBench(ack_timeout_ms=10_000, liveness_interval_ms=10_000)
+    bench.join("one")
+    bench.hears_at_once = False
+    bench.arrive("a1")
+    bench.arrive("b1", after_ms=0)
+    asked_at_ms = bench.now_ms
+    bench.hear()
+    bench.step(after_ms=10_000)
+    bench.hear()
+    assert bench.now_ms == asked_at_ms + 10_000
+    assert not told(bench, "message_overdue")
+    bench.step(after_ms=10_000)
+    bench.hear()
+    assert told(bench, "message_overdue")
+
+
 def test_c8_a_long_time_takes_few_looks_to_remember() -> None:
     clause("C-8", "two looks, the ways of two markers and a 64th of `ack_timeout` later at the latest")
     timeout_ms, look_ms = 640_000, 500

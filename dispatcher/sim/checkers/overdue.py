@@ -49,9 +49,10 @@ class _Leader:
         self.asked: tuple[int, int] | None = None  # its marker's number, and when it asked
         self.asked_last_ms = now_ms
         self.epoch = snapshot.lane_epoch
-        self.arrived: dict[
-            tuple[str, int], int
-        ] = {}  # by incarnation and seq: RabbitMQ had it surely by then
+        #: By incarnation and seq: RabbitMQ had it surely by then, and the leader has to know that.
+        self.arrived: dict[tuple[str, int], int] = {}
+        self.noticed: dict[tuple[str, int], int] = {}
+        self.behind: set[tuple[str, int]] = set()  # handed over since it asked
         self.first_look_ms: int | None = None
         for number, row in snapshot.incarnations.items():
             self.know(number, row)
@@ -82,7 +83,9 @@ class _Leader:
 
     def hand(self, uuid: str, seq: int, at_ms: int) -> None:
         self.out.setdefault(uuid, {})[seq] = at_ms
-        self.arrived.pop((uuid, seq), None)
+        for known in (self.arrived, self.noticed):
+            known.pop((uuid, seq), None)
+        self.behind.add((uuid, seq))
 
     def answers(self, event: Event) -> bool:
         """What it asked last is back."""
@@ -93,19 +96,29 @@ class _Leader:
         )
 
     def had_for_ms(self, uuid: str, seq: int, asked_at_ms: int) -> int:
-        """For how long, as far as that counts; what a former leader handed over counts from this one on."""
-        since_ms = self.arrived.get((uuid, seq))
+        """For how long, as far as that may count: what a former leader handed over from this one on."""
+        return self._had_for_ms(self.arrived, uuid, seq, asked_at_ms)
+
+    def surely_had_for_ms(self, uuid: str, seq: int, asked_at_ms: int) -> int:
+        """The same, as far as that has to count."""
+        return self._had_for_ms(self.noticed, uuid, seq, asked_at_ms)
+
+    def _had_for_ms(self, known: dict[tuple[str, int], int], uuid: str, seq: int, asked_at_ms: int) -> int:
+        since_ms = known.get((uuid, seq))
         if since_ms is None and seq not in self.out.get(uuid, {}):
             since_ms = self.first_look_ms
         return -1 if since_ms is None else asked_at_ms - max(since_ms, self.patient_from_ms)
 
     def looked(self, asked_at_ms: int, now_ms: int) -> None:
-        """RabbitMQ has everything that was handed over before it was asked."""
+        """RabbitMQ has everything that was handed over before it was asked. What was handed over in that very
+        millisecond may be noticed at the next look."""
         self.first_look_ms = now_ms if self.first_look_ms is None else self.first_look_ms
         for uuid, seqs in self.out.items():
             for seq, given_ms in seqs.items():
-                if given_ms <= asked_at_ms:
+                if (uuid, seq) not in self.behind:
                     self.arrived.setdefault((uuid, seq), now_ms)
+                if given_ms + _ROUNDING_MS < asked_at_ms:
+                    self.noticed.setdefault((uuid, seq), now_ms)
 
 
 class Overdue(Checker):
@@ -159,7 +172,7 @@ class Overdue(Checker):
         answer = next((place for place, event in enumerate(events) if leader.answers(event)), len(events))
         for event in events[:answer]:
             leader.take_in(event, now_ms)
-        evicted = set(leader.evicted)
+        evicted, asked = set(leader.evicted), leader.asked
         for number, row in effects.incarnations.items():
             if row is not None:
                 leader.know(number, row)
@@ -167,6 +180,8 @@ class Overdue(Checker):
         for event in events[answer:]:
             leader.take_in(event, now_ms)
         self._hand_out(leader, effects, evicted)
+        if leader.asked != asked:
+            leader.behind.clear()
         self._must_ask(leader)
 
     def _judge(self, leader: _Leader, effects: Effects, evicted: set[str], *, is_answered: bool) -> None:
@@ -258,7 +273,7 @@ class Overdue(Checker):
             if not is_there or leader.returned_at_ms.get(uuid) == now_ms:
                 continue
             for seq in seqs:
-                had_ms = leader.had_for_ms(uuid, seq, asked_at_ms)
+                had_ms = leader.surely_had_for_ms(uuid, seq, asked_at_ms)
                 if had_ms < self._surely_late_ms:
                     continue
                 if (uuid, seq) not in leader.told:

@@ -34,8 +34,11 @@ class Poison(Checker):
                 self.violate(f"{incarnation} gets the suspect {life} beside {others[0]}")
 
     def _is_suspect(self, life: Life, incarnation: str) -> bool:
-        """So many others had it and are over. Who forgot deaths with Redis may not know it."""
-        former = {holder for holder in self._holders[life.uid] if holder != incarnation}
+        """So many others had it and are over. Who forgot deaths with Redis may not know it.
+
+        Who settled it did not die of it: it may come twice, when its id was forgotten with Redis.
+        """
+        former = set(self._holders[life.uid]) - {incarnation} - life.settled.keys()
         return life.twins == 1 and self._is_known(life) and len(former) >= self._deaths_min
 
     def _is_known(self, life: Life) -> bool:
