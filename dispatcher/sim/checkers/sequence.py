@@ -51,7 +51,8 @@ class Sequence(Checker):
         history = self.world.history
         self._forgot |= not snapshot.complete and history.leaderships > 1
         if not snapshot.complete or history.doubt:
-            self._may_be_forgotten.update(life.uid for life in history.lives.values() if life.starts)
+            known = (life for life in history.lives.values() if life.starts or life.over or life.given_up)
+            self._may_be_forgotten.update(life.uid for life in known)
 
     def decided(self, process: str, events: list[Event], effects: Effects) -> None:
         if self._uids:
