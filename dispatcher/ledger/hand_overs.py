@@ -30,9 +30,14 @@ _OF_MESSAGE: Final = attrgetter(
 
 
 def known_before(order: Dispatched) -> HandOver:
-    """One of which only the journal says that it is not over. Its message has the size 0, which is none: that
-    and its cost only the former leader knew."""
+    """One of which only the journal says that it is not over."""
     return [order, None, None, None, None, None, True, None]
+
+
+def size_and_cost(size: int, cost: int, *, is_decided_here: bool = False) -> tuple[int | None, int | None]:
+    """As records have them, of a message: the size 0 is none, and says that only the journal knows it. Then
+    its cost is nobody's either, unless this leader decided to whom it goes, and what that costs."""
+    return size or None, cost if size or is_decided_here else None
 
 
 class GroupNames(dict[bytes | None, str | None]):
@@ -83,9 +88,7 @@ class Names:
         order, received_us, decided_us, committed_us, confirmed_us, cause, _, _ = hand
         message, number, _, seq, group_seq, epoch, attempt, _ = order
         arrival_epoch, arrival = message.root or message.arrival
-        size, cost = message.size or None, message.cost
-        if size is None and decided_us is None:
-            cost = None
+        size, cost = size_and_cost(message.size, message.cost, is_decided_here=decided_us is not None)
         return (
             time_us, event, self.inbounds.get(message.inbound), arrival_epoch, arrival,
             self.queues.get(message.queue), self.groups[message.group_id], group_seq, epoch,
@@ -104,9 +107,9 @@ class Names:
             arrivals = tuple(root or arrival for root, arrival in zip(roots, arrivals, strict=True))
         arrival_epochs, arrival_numbers = zip(*arrivals, strict=True)
         if 0 in sizes:
-            known_costs = zip(costs, sizes, decided, strict=True)
-            costs = tuple(None if not size and at is None else cost for cost, size, at in known_costs)
-            sizes = tuple(size or None for size in sizes)
+            decisions = zip(sizes, costs, decided, strict=True)
+            told = [size_and_cost(size, cost, is_decided_here=at is not None) for size, cost, at in decisions]
+            sizes, costs = zip(*told, strict=True)
         known: dict[str, Any] = {
             "time": ended, "inbound": _looked_up(inbounds, self.inbounds),
             "arrival_epoch": arrival_epochs, "arrival": arrival_numbers,

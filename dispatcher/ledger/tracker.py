@@ -34,6 +34,7 @@ from dispatcher.ledger.hand_overs import (
     HandOver,
     Names,
     known_before,
+    size_and_cost,
 )
 from dispatcher.ledger.handing_on import HandingOn
 from dispatcher.ledger.rows import Row, detail, row
@@ -304,13 +305,13 @@ class Tracker:
     def _about(self, time_us: int, event: str, message: Message, **values: Any) -> Row:
         """A record of a message that is in nobody's hands."""
         arrival_epoch, arrival = message.root or message.arrival
-        size = message.size or None  # of what only the journal knows neither is known
+        size, cost = size_and_cost(message.size, message.cost)
         return row(
             time_us, event, inbound=self.names.inbounds.get(message.inbound), arrival_epoch=arrival_epoch,
             arrival=arrival, queue=self.names.queues.get(message.queue),
             group=self.names.groups[message.group_id],
             attempt=message.attempt or None, dispatch_id=message.fingerprint, size=size,
-            cost=message.cost if size else None, received_at=message.received_at_ms * 1000 or None,
+            cost=cost, received_at=message.received_at_ms * 1000 or None,
             type=self.names.groups[message.kind], **values,
         )  # fmt: skip
 
