@@ -6,7 +6,7 @@ import re
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -16,22 +16,30 @@ from dispatcher.cli.pipeline_advise import advise
 from dispatcher.cli.pipeline_plan import plan
 from dispatcher.cli.pipeline_stream import stream
 from dispatcher.cli.spark import Master, parse_folder, require_spark
-from dispatcher.units import parse_duration_ms
+from dispatcher.units import DURATION_PATTERN, parse_duration_ms
+
+#: 9999-01-01: up to then days can be added.
+_END_OF_TIME_US: Final = 253_370_764_800_000_000
 
 app = typer.Typer(no_args_is_help=True, help="What a ledger says, computed with Spark (docs/pipeline.md).")
 
 
 def _parse_instant(text: str) -> int:
     """µs since 1970, UTC unless it says otherwise; a duration is so long ago. Raises typer.BadParameter."""
-    if re.fullmatch(r"[0-9]+(ms|s|m|h|d)", text):
-        return time.time_ns() // 1_000 - parse_duration_ms(text) * 1_000
     try:
-        found = datetime.fromisoformat(text)
+        if re.fullmatch(DURATION_PATTERN, text):
+            found_us = time.time_ns() // 1_000 - parse_duration_ms(text) * 1_000
+        else:
+            found = datetime.fromisoformat(text)
+            found = found if found.tzinfo else found.replace(tzinfo=UTC)
+            found_us = round(found.timestamp() * 1_000_000)
     except ValueError:
         raise typer.BadParameter(
             f"{text!r} is neither a time (2026-01-31T14:00) nor a duration (2h)"
         ) from None
-    return round((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+    if not 0 <= found_us < _END_OF_TIME_US:
+        raise typer.BadParameter(f"{text!r} is before 1970, or after 9998")
+    return found_us
 
 
 @app.callback()

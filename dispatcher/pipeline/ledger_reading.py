@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import reduce
+from itertools import groupby
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -28,7 +31,8 @@ from dispatcher.pipeline.leaderships import (
     order_writers,
     written_twice,
 )
-from dispatcher.pipeline.ledger_files import Found
+from dispatcher.pipeline.ledger_files import Found, LedgerFile
+from dispatcher.pipeline.spark_paths import LOCAL, escaped
 
 _TYPES: Final[dict[Kind, DataType]] = {
     Kind.INSTANT: TimestampType(),
@@ -44,24 +48,39 @@ SCHEMA: Final = StructType(
 )
 #: pyarrow's names of file systems, where Hadoop calls them otherwise.
 _HADOOP_SCHEMES: Final = {"s3": "s3a"}
-LOCAL: Final = "file://"
 
 
 def read_records(spark: SparkSession, path: str, found: Found) -> DataFrame:
     """All records of the files found, each once, with `lane` and `turn`."""
     before = spark_prefix(path, found.root)
-    root, names = found.root, [file.path for file in found.files]
+    names = [file.path for file in found.files]
     if before == LOCAL:
-        root, names = _absolute(root), [_absolute(name) for name in names]
-    records = (
-        spark.read.schema(SCHEMA)
-        .option("basePath", before + root)
-        .parquet(*(before + escaped(name) for name in names))
-        .withColumnRenamed("lane", "folder")
-        .drop("schema_version")
-    )
+        names = [_absolute(name) for name in names]
+    parts = [_read_below(spark, before, *each) for each in _by_place(names)]
+    records = reduce(DataFrame.unionByName, parts).drop("schema_version")
     records = records.join(F.broadcast(_writers(spark, found)), ["folder", "writer"]).drop("folder")
     return _each_once(records) if written_twice(found) else records.drop("is_twice")
+
+
+def _by_place(names: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Files by the folder that has their `lane=…`: somebody may have moved old ones further down, or look at
+    several ledgers at once."""
+    for place, found in groupby(sorted(names, key=_place), _place):
+        yield place, [*found]
+
+
+def _place(name: str) -> str:
+    return name.rsplit("/", 3)[0]
+
+
+def _read_below(spark: SparkSession, before: str, place: str, names: list[str]) -> DataFrame:
+    """Spark refuses to read files of several such places at once."""
+    return (
+        spark.read.schema(SCHEMA)
+        .option("basePath", before + place)
+        .parquet(*(before + escaped(name) for name in names))
+        .withColumnRenamed("lane", "folder")
+    )
 
 
 def spark_prefix(path: str, root: str) -> str:
@@ -85,14 +104,9 @@ def _absolute(path: str) -> str:
     return os.path.abspath(path)
 
 
-def escaped(path: str) -> str:
-    """Spark takes paths for patterns."""
-    return "".join(f"\\{letter}" if letter in "{}[]*?\\" else letter for letter in path)
-
-
 def _writers(spark: SparkSession, found: Found) -> DataFrame:
     turns, twice = order_writers(found), written_twice(found)
-    rows = sorted({(each.folder, each.lane, each.writer) for each in found.files})
+    rows = sorted({(_folder(each), each.lane, each.writer) for each in found.files})
     writers = [(lane, writer) for _, lane, writer in rows]
     return spark.createDataFrame(pa.table({
         "folder": [folder for folder, _, _ in rows],
@@ -101,6 +115,11 @@ def _writers(spark: SparkSession, found: Found) -> DataFrame:
         "turn": pa.array([turns[each] for each in writers], pa.int64()),
         "is_twice": [each in twice for each in writers],
     }))  # fmt: skip
+
+
+def _folder(file: LedgerFile) -> str:
+    """The value of its folder `lane=…` as Spark reads it, byte by byte."""
+    return unquote(file.path.rsplit("/", 3)[1].removeprefix("lane="), encoding="latin-1")
 
 
 def _each_once(records: DataFrame) -> DataFrame:

@@ -349,9 +349,7 @@ class Pieces:
 
     def read(self, name: str) -> DataFrame:
         """A table of the report."""
-        schema = self._schemas.get(name)
-        reader = self._spark.read if schema is None else self._spark.read.schema(schema)
-        return self._at_once(reader.parquet(self._folder.table(name)))
+        return self._at_once(self._folder.read(self._spark, name, self._schemas.get(name)))
 
 
 def _places() -> tuple[Column, Column]:

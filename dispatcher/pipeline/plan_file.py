@@ -41,7 +41,7 @@ def write_plan(path: Path, facts: dict[str, Any], plan: PlanFile) -> None:
     }  # fmt: skip
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
-        unfinished.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+        unfinished.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         unfinished.replace(path)
     except OSError as problem:
         raise ConfigurationError(f"{path}: can't be written: {problem.strerror}") from None

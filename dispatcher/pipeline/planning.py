@@ -92,7 +92,7 @@ def make_plan(
 def _summary(folder: ReportFolder) -> tuple[dict[str, int], datetime | None]:
     """How many hand-overs each lane has, and where the report's window ends."""
     try:
-        told = json.loads((folder.path / SUMMARY).read_text())
+        told = json.loads((folder.path / SUMMARY).read_bytes())
         counts = {name: int(facts["hand_overs"]) for name, facts in told["lanes"].items()}
         until = told.get("window", {}).get("until")
         return counts, datetime.fromisoformat(until) if until is not None else None
@@ -105,7 +105,7 @@ def _read(spark: SparkSession, folder: ReportFolder, name: str) -> DataFrame:
         raise ConfigurationError(
             f"{folder.path}: has no table {name}: it was made by another version; run the pipeline again"
         )
-    return spark.read.parquet(folder.table(name))
+    return folder.read(spark, name)
 
 
 def _last_instant(hand_overs: DataFrame) -> datetime:

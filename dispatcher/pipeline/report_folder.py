@@ -12,10 +12,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.own_folder import locked, make_own
+from dispatcher.pipeline.spark_paths import read_from, written_to
 
 #: Of a report; raised when an earlier dispatcher would misread it. New tables and columns don't.
 LAYOUT: Final = 1
@@ -64,8 +66,14 @@ class ReportFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def read(self, spark: SparkSession, name: str, schema: StructType | None = None) -> DataFrame:
+        """A table, with Spark."""
+        reader = spark.read if schema is None else spark.read.schema(schema)
+        return reader.parquet(read_from(self.path / name))
+
     def table(self, name: str) -> str:
-        return (self.path / name).absolute().as_uri()
+        """As Spark wants it to write there."""
+        return written_to(self.path / name)
 
     def write(self, name: str, table: DataFrame, *by: str) -> None:
         """Write a table, in place of a former one; `by` are the columns that its folders name."""
@@ -85,7 +93,7 @@ class ReportFolder:
     def hand_overs_by_lane(self) -> dict[str, int]:
         """How many each lane of a finished report has. Raises ConfigurationError."""
         try:
-            told = json.loads((self.path / SUMMARY).read_text())
+            told = json.loads((self.path / SUMMARY).read_bytes())
             return {name: int(facts["hand_overs"]) for name, facts in told["lanes"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise ConfigurationError(f"{self.path / SUMMARY}: is damaged: run the pipeline again") from None
@@ -114,7 +122,7 @@ class ReportFolder:
     def write_json(self, name: str, value: dict[str, Any]) -> None:
         """Write a file of the report as a whole."""
         unfinished = self.path / f".{name}"
-        unfinished.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        unfinished.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         unfinished.replace(self.path / name)
 
 
@@ -122,7 +130,7 @@ def refuse_newer(path: Path) -> None:
     """Raises ConfigurationError for a report, finished or not, that a newer dispatcher has laid out."""
     for name in (SUMMARY, MEMORY):
         try:
-            layout = json.loads((path / name).read_text()).get("layout", 0)
+            layout = json.loads((path / name).read_bytes()).get("layout", 0)
         except (OSError, ValueError, AttributeError):
             continue  # whoever needs the file says so
         if not isinstance(layout, int) or layout > LAYOUT:

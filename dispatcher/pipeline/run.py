@@ -50,6 +50,8 @@ _ON_DISK: Final = StorageLevel.DISK_ONLY
 #: Sorted in about 100 MB. Few records are sorted before a second core has begun.
 _RECORDS_PER_PART: Final = 250_000
 _FEW_RECORDS: Final = 50_000
+#: What Spark says of a file that is damaged, or not there any more.
+_UNREADABLE: Final = ("FAILED_READ_FILE", "FileNotFound", "ParquetDecoding", "PATH_NOT_FOUND")
 #: With few records most of the time goes into compiling what runs over them.
 _SMALL: Final = {
     "spark.sql.codegen.wholeStage": "false",
@@ -216,7 +218,7 @@ def clear_errors(place: str = "the ledger") -> Iterator[None]:
             raise without_connector(scheme) from None
         text = text_of(problem)
         file = re.search(r"file:(?://)?(/[^\s,]+?\.parquet)|([a-z0-9]+://[^\s,]+?\.parquet)", text)
-        if "FAILED_READ_FILE" in text or "FileNotFound" in text or "ParquetDecoding" in text:
+        if any(each in text for each in _UNREADABLE):
             name = (file[1] or file[2]) if file else f"a file of {place}"
             raise ConfigurationError(
                 f"{name}: can't be read: it is damaged, or was deleted meanwhile; run again without it"

@@ -41,6 +41,7 @@ _NAMED_OFTEN: Final = {
 }
 #: What a file system says that takes no more.
 _NO_ROOM: Final = [os.strerror(each) for each in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)]
+_ASCII_LOCALES: Final = ("C", "POSIX")
 _LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -56,6 +57,7 @@ def spark_session(master: str | None = None, settings: dict[str, str] | None = N
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         _require_java()
+        _share_encoding()
     from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
@@ -90,6 +92,12 @@ def spark_session(master: str | None = None, settings: dict[str, str] | None = N
                     context.stop()
             if gateway is not None and not submitted:
                 _end(gateway)
+
+
+def _share_encoding() -> None:
+    """Where Python takes names of files for UTF-8 although the locale has ASCII, Java has to as well."""
+    if os.environ.get("LC_ALL") in _ASCII_LOCALES and os.fsencode("ä") == b"\xc3\xa4":
+        os.environ["LC_ALL"] = "C.UTF-8"
 
 
 def _remember_classes(jvm: Any) -> None:

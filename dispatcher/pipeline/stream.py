@@ -25,6 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.live_folder import ALERTS, LiveFolder
 from dispatcher.pipeline.session import connector_missing_in, no_room_in, without_connector
+from dispatcher.pipeline.spark_paths import written_to
 from dispatcher.pipeline.stream_alerts import as_json, as_text
 from dispatcher.pipeline.stream_batch import Batches, Limits
 from dispatcher.pipeline.stream_reading import ARRIVALS, Ledger
@@ -106,7 +107,7 @@ class Stream:
         )
         return (
             arrivals.writeStream.foreachBatch(self._each)
-            .option("checkpointLocation", self._folder.checkpoint.absolute().as_uri())
+            .option("checkpointLocation", written_to(self._folder.checkpoint))
             .trigger(**trigger)
             .start()
         )

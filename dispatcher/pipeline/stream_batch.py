@@ -15,6 +15,7 @@ from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, GapKind
 from dispatcher.pipeline.leaderships import Leadership
 from dispatcher.pipeline.ledger_files import BadFile
 from dispatcher.pipeline.live_folder import KEPT, STATE, LiveFolder
+from dispatcher.pipeline.spark_paths import read_from, written_to
 from dispatcher.pipeline.stream_alerts import alerts_table, gap_name
 from dispatcher.pipeline.stream_audit import (
     KEPT_SCHEMA,
@@ -123,7 +124,7 @@ class Batches:
         """Write what the next batch needs, and count."""
         records, found, violations = judged
         left = kept(self.spark, records, found, violations, waiting)
-        left.write.option("compression", "zstd").parquet((unfinished / KEPT).absolute().as_uri())
+        left.write.option("compression", "zstd").parquet(written_to(unfinished / KEPT))
         rows = added(found, new).toArrow().to_pylist()
         self.statistics.add(rows)
         for row in rows:
@@ -133,7 +134,7 @@ class Batches:
     def _kept(self) -> DataFrame | None:
         if self.former is None or not (self.former / KEPT).exists():
             return None
-        return self.spark.read.schema(KEPT_SCHEMA).parquet((self.former / KEPT).absolute().as_uri())
+        return self.spark.read.schema(KEPT_SCHEMA).parquet(read_from(self.former / KEPT))
 
     def _new_gaps(self, gaps: list[Gap]) -> tuple[list[Gap], list[str]]:
         """Gaps to raise now, and the lanes in which a file that is there already may close one: it comes in

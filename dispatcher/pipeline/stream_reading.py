@@ -20,14 +20,13 @@ from dispatcher.pipeline.hand_overs import ENDS
 from dispatcher.pipeline.leaderships import Fact, fact
 from dispatcher.pipeline.ledger_files import NAME, BadFile, LedgerFile, judge, open_ledger
 from dispatcher.pipeline.ledger_reading import (
-    LOCAL,
     SCHEMA,
-    escaped,
     fact_columns,
     is_fact,
     micros,
     spark_prefix,
 )
+from dispatcher.pipeline.spark_paths import LOCAL, escaped
 from dispatcher.pipeline.stream_state import Span, StreamState, Writer
 
 #: What Spark's file source says of a file, its content apart.

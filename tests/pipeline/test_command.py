@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,12 +15,27 @@ from typer.testing import CliRunner
 
 from dispatcher.cli import app
 from dispatcher.errors import ConfigurationError
+from dispatcher.pipeline.ledger_reading import read_records
+from dispatcher.pipeline.plan_file import read_plan
 from dispatcher.pipeline.report_folder import report_folder
+from dispatcher.pipeline.run import clear_errors, look
 from dispatcher.pipeline.summary import as_text
-from tests.pipeline.conftest import run_pipeline
+from tests.pipeline.conftest import EVERYTHING, run_pipeline
 from tests.pipeline.ledgers import Leader, Numbers, in_order
 
 PROGRAM = "from dispatcher.cli import main; main()"
+WRITE = """
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from dispatcher.pipeline.plan_file import PlanFile, PlannedMove, write_plan
+from dispatcher.pipeline.report_folder import ReportFolder
+
+folder = Path(sys.argv[1])
+ReportFolder(folder).finish({"unit": "\\u00b5s"})
+moves = [PlannedMove("gr\\u00f6\\u00dfe", None, "c")]
+write_plan(folder / "plan.json", {}, PlanFile("orders", None, datetime.now(UTC), moves))
+"""
 
 
 def ledger(folder: Path, *, swapped: bool) -> Path:
@@ -32,18 +48,20 @@ def ledger(folder: Path, *, swapped: bool) -> Path:
     return folder
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, "pipeline", "run", *arguments],
-        capture_output=True, text=True, check=False, timeout=110,
+        capture_output=True, text=True, check=False, timeout=110, env=os.environ | environment,
     )  # fmt: skip
 
 
 @pytest.mark.slow
 def test_a_violation_is_told_by_the_verdict_and_the_exit_code(tmp_path: Path) -> None:
+    report = tmp_path / "größe"
     found = run(
-        "--input", str(ledger(tmp_path / "ledger", swapped=True)), "--output", str(tmp_path / "report"),
-        "--master", "local[1]", "--since", "2026-11-22T23:59", "--until", "2026-11-22T23:59:50.002",
+        "--input", str(ledger(tmp_path / "ä", swapped=True)), "--output", str(report), "--master", "local[1]",
+        "--since", "2026-11-22T23:59", "--until", "2026-11-22T23:59:50.002",
+        LC_ALL="C", TZ="America/New_York",
     )  # fmt: skip
     assert found.returncode == 1, found.stderr
     stages = [line.partition(":")[0] for line in found.stderr.splitlines()]
@@ -56,7 +74,7 @@ def test_a_violation_is_told_by_the_verdict_and_the_exit_code(tmp_path: Path) ->
         "out of order: lane orders, group g: arrival 1 of in to c-i1 (seq 2) was handed"
     )
     assert verdict == "Verdict: VIOLATED in 1 group (kept in 0, unknown for 0)"
-    summary = json.loads((tmp_path / "report" / "summary.json").read_text())
+    summary = json.loads((report / "summary.json").read_text())
     assert summary["window"]["until"] == "2026-11-22T23:59:50.002000+00:00"
     assert summary["lanes"]["orders"]["hand_overs"] == 2  # the third ended later
 
@@ -89,17 +107,35 @@ def test_a_file_damaged_inside_and_a_report_in_use_are_one_line(spark: SparkSess
     (line,) = refused.value.problems
     assert line.startswith(f"{file}: can't be read: it is damaged, or was deleted meanwhile")
     assert not (tmp_path / "report" / "summary.json").exists()
+    found = look(str(tmp_path / "ledger"), EVERYTHING)
+    file.unlink()
+    with pytest.raises(ConfigurationError, match="was deleted meanwhile; run again"), clear_errors():
+        read_records(spark, str(tmp_path / "ledger"), found)
+
+
+def test_files_are_written_in_utf_8_whatever_the_locale(tmp_path: Path) -> None:
+    values = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", WRITE, str(tmp_path)], env=os.environ | values, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "summary.json").read_bytes())["unit"] == "µs"
+    assert [each.group for each in read_plan(tmp_path / "plan.json").moves] == ["größe"]
 
 
 def test_a_ledger_in_which_nothing_was_handed_over(spark: SparkSession, tmp_path: Path) -> None:
-    Leader(tmp_path / "ledger").end()
-    report = run_pipeline(spark, tmp_path)
+    strange = tmp_path / "100%41 of [a] *"  # what URLs and patterns have other ideas of
+    Leader(strange / "ledger").end()
+    report = run_pipeline(spark, strange)
+    assert [each.name for each in tmp_path.iterdir()] == [strange.name]
     assert as_text(report.summary).splitlines()[-1] == "Verdict: nothing to judge: no group was handed over"
 
 
 def test_a_time_is_a_time(tmp_path: Path) -> None:
     both = ("--input", str(tmp_path), "--output", str(tmp_path / "report"))
     assert "'soon' is neither a time" in refusal(*both, "--since", "soon")
+    for text in "0001-01-01", "9999-12-31", "9999999999h", "99999999999999999h":
+        assert text in refusal(*both, "--until", text)
     assert "must be later than --since" in refusal(*both, "--since", "2026-01-02", "--until", "2026-01-01")
 
 

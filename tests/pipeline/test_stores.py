@@ -34,6 +34,24 @@ def test_a_ledger_may_be_named_by_a_url(spark: SparkSession, tmp_path: Path) -> 
     assert (bad, read.bad, [each.event for each in read.facts]) == ([], [], ["lane_started", "lane_ended"])
 
 
+def test_old_files_may_lie_in_folders_further_down_and_of_any_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    leader, numbers = Leader(tmp_path), Numbers()
+    for first in 1, 3, 5:
+        leader.hand(*map(numbers.number, in_order("g", 2, first=first)))
+        leader.close()
+    leader.end()
+    old = sorted(tmp_path.rglob("*.parquet"))
+    for file, folder in (old[0], "archive/lane=orders"), (old[1], "archive/2025/lane=gr%C3%B6%C3%9Fe"):
+        place = tmp_path / folder / file.parent.name
+        place.mkdir(parents=True)
+        file.rename(place / file.name)
+    records = read_records(spark, str(tmp_path), find_files(str(tmp_path)))
+    rows = records.where("event = 'settled'").select("lane", "arrival").collect()
+    assert sorted(tuple(row) for row in rows) == [("orders", number) for number in range(1, 7)]
+
+
 def test_a_store_that_spark_has_no_connector_for_is_one_line(spark: SparkSession) -> None:
     path = "bucket/ledger/lane=orders/date=2026-11-22/7-0000000a-000000000001.parquet"
     found = Found("bucket/ledger", [LedgerFile(path, "orders", "orders", "7-0000000a", 7, 1, 1)], [], [])

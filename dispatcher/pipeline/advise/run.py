@@ -17,6 +17,7 @@ from dispatcher.pipeline.advise.sample import Sample, read_options, read_sample
 from dispatcher.pipeline.advise.spreading import simulate_all, workers
 from dispatcher.pipeline.advise.sweeps import Wanted
 from dispatcher.pipeline.report_folder import ReportFolder, finished_report
+from dispatcher.pipeline.run import clear_errors
 
 Stage = Callable[[str], contextlib.AbstractContextManager[None]]
 #: Messages of a lane that are replayed by default: a scenario takes about a second.
@@ -68,7 +69,7 @@ def advise(
 
     Raises ConfigurationError.
     """
-    with finished_report(report) as folder, workers(spark):
+    with finished_report(report) as folder, clear_errors("the report"), workers(spark):
         with stage("arrivals"):
             samples, left_out = _samples(spark, folder, list(lanes), messages)
         advised = []

@@ -93,7 +93,7 @@ def _read(spark: SparkSession, folder: ReportFolder, name: str) -> DataFrame:
         raise ConfigurationError(
             f"{folder.path}: has no table {name}: it was made by another version; run the pipeline again"
         )
-    return spark.read.parquet(folder.table(name))
+    return folder.read(spark, name)
 
 
 def _arrivals(lifecycle: DataFrame) -> DataFrame:

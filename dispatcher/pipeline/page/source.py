@@ -141,7 +141,7 @@ def open_report(folder: Path) -> Iterator[Source]:
 def _summary(folder: Path) -> Row:
     refuse_newer(folder)
     try:
-        found = json.loads((folder / SUMMARY).read_text())
+        found = json.loads((folder / SUMMARY).read_bytes())
     except FileNotFoundError:
         whole = "the run that wrote it did not end" if folder.is_dir() else "there is no such directory"
         raise ConfigurationError(
