@@ -21,6 +21,7 @@ import pyarrow.dataset as ds
 
 from bench.pipeline.ledger import LANES, TORN, Made, make_ledger
 from bench.pipeline.processes import PROGRAM, Spent, spend
+from dispatcher.pipeline.session import heap_mib
 
 #: Limits: of the run's time as a multiple of the measure's, and of time over rows between two sizes.
 RATIO_MAX: Final = 2.0
@@ -51,13 +52,15 @@ def measure(folder: Path, rows: int, planted: int, sample: int | None) -> Measur
     run = spend([
         sys.executable, "-c", PROGRAM, "pipeline", "run", "--input", str(ledger), "--output", str(report),
     ], expected=(0, 1))  # fmt: skip
+    if not (report / "summary.json").exists():  # exit code 1 is also that of a violation
+        sys.exit(f"the run made no report: {run.words[-2_000:]}")
     stages = [line.partition(":")[0] for line in run.stderr.splitlines()]
     jobs = len([name for name in stages if name not in NO_JOBS])
     _say(
-        f"  run: {run.seconds:.1f} s, {run.cpu_seconds:.0f} of CPU, {run.peak_bytes / 2**20:,.0f} MiB: "
-        + run.stderr.replace("\n", "; ")
+        f"  run: {run.seconds:.1f} s, {run.cpu_seconds:.0f} of CPU, {run.peak_bytes / 2**20:,.0f} MiB "
+        f"({run.java.partition('-Xmx')[2].partition(' ')[0]} of it heap): " + run.stderr.replace("\n", "; ")
     )
-    faults = [*differences(report, made), *_heap(run)]
+    faults = [*differences(report, made), *_heap(run, made)]
     _say(f"  {len(made.violations)} planted violations, {sum(made.gaps.values())} planted gaps: "
          + ("; ".join(faults) or "found, and no others"))  # fmt: skip
     plain_s = _measure_plain(ledger, folder / "plain", jobs, min(sample or jobs, jobs))
@@ -126,8 +129,9 @@ def _rows(report: Path, table: str, *columns: str) -> list[dict[str, Any]]:
     return found.to_pylist()  # type: ignore[no-any-return]
 
 
-def _heap(run: Spent) -> list[str]:
-    return [] if "-Xmx1g" in run.java else ["the run did not have 1 GiB of heap"]
+def _heap(run: Spent, made: Made) -> list[str]:
+    mib = 1_024 if made.rows <= 5_000_000 else heap_mib(made.rows)
+    return [] if f"-Xmx{mib}m" in run.java else [f"the run did not have {mib} MiB of heap"]
 
 
 def verdicts(all_measured: list[Measured]) -> list[str]:

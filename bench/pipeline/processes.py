@@ -22,6 +22,7 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 class Spent(NamedTuple):
     """`java`: the command line of its Spark. `peak_bytes`: resident, of all its processes together.
     `cpu_seconds`: of all of them, user and system, but of the last quarter of a second.
+    `stderr`: what it said of its stages; `words`: all that it said.
     """
 
     seconds: float
@@ -29,6 +30,7 @@ class Spent(NamedTuple):
     peak_bytes: int
     java: str
     stderr: str
+    words: str
 
 
 def spend(command: Sequence[str], expected: Sequence[int] = (0,)) -> Spent:
@@ -58,7 +60,7 @@ def spend(command: Sequence[str], expected: Sequence[int] = (0,)) -> Spent:
     if process.returncode not in expected:
         sys.exit(f"{' '.join(command)}: exit code {process.returncode}: {text[-2_000:]}")
     stages = "\n".join(line for line in text.splitlines() if re.fullmatch(r"[a-z -]+: [0-9.]+ s", line))
-    return Spent(seconds, sum(worked.values()), sum(peaks.values()), java, stages)
+    return Spent(seconds, sum(worked.values()), sum(peaks.values()), java, stages, text)
 
 
 def _with_children(root: int) -> list[int]:

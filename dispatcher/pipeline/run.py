@@ -39,7 +39,13 @@ from dispatcher.pipeline.report_folder import (
     refuse_newer,
     report_folder,
 )
-from dispatcher.pipeline.session import connector_missing_in, no_room_in, text_of, without_connector
+from dispatcher.pipeline.session import (
+    connector_missing_in,
+    heap_setting,
+    no_room_in,
+    text_of,
+    without_connector,
+)
 from dispatcher.pipeline.summary import summarise
 
 #: Wraps what is done under a name, for whoever watches.
@@ -114,7 +120,7 @@ def fitting(found: Found) -> dict[str, str]:
 
 def fitting_records(records: int) -> dict[str, str]:
     """The same, for so many records."""
-    return _SMALL if records <= _FEW_RECORDS else {}
+    return {**(_SMALL if records <= _FEW_RECORDS else {}), **heap_setting(records)}
 
 
 def divide_work(spark: SparkSession, records: int) -> None:

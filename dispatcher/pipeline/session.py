@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +17,11 @@ from typing import Any, Final
 from dispatcher.errors import ConfigurationError
 
 DEFAULT_MASTER: Final = "local[*]"
-#: Spark spills to disk what does not fit.
-DRIVER_HEAP: Final = "1g"
+#: Spark's own variable for its heap on this machine.
+HEAP_VARIABLE: Final = "SPARK_DRIVER_MEMORY"
+_HEAP: Final = "spark.driver.memory"
+_RECORDS_PER_GIB: Final = 10_000_000
+_CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
 _SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
     # From its start on: with spark-submit there is no file that its lines go into.
@@ -29,6 +34,9 @@ _SETTINGS: Final = {
     "spark.sql.caseSensitive": "true",
     # Spark's default is a type of its own that others read as nanoseconds without a time zone.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Of a group with many hand-overs windows keep rows in many files, and read them at once: of each this
+    # would be two more buffers of 1 MiB in the heap.
+    "spark.unsafe.sorter.spill.read.ahead.enabled": "false",
     # A lane may be called 007.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
 }
@@ -39,13 +47,16 @@ _NAMED_OFTEN: Final = {
     "PythonUtils": ("toSeq",),
     "PythonSQLUtils": (),
 }
+#: What Java says when its heap is full, or when all that it does is to look for room there.
+_HEAP_FULL: Final = "java.lang.OutOfMemoryError"
+#: For how long a Java process may go on after its last word.
+_ENDING_S: Final = 5
 #: What a file system says that takes no more.
 _NO_ROOM: Final = [os.strerror(each) for each in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)]
 _ASCII_LOCALES: Final = ("C", "POSIX")
 _LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": DRIVER_HEAP,
     "spark.ui.enabled": "false",
 }
 
@@ -53,7 +64,7 @@ _LOCAL: Final = {
 @contextlib.contextmanager
 def spark_session(master: str | None = None, settings: dict[str, str] | None = None) -> Iterator[Any]:
     """A session that is stopped afterwards. `master` None: what spark-submit says, else every core of this
-    machine. Raises ConfigurationError where Spark can't start."""
+    machine. Raises ConfigurationError where Spark can't start, and where it ends within."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         _require_java()
@@ -64,15 +75,9 @@ def spark_session(master: str | None = None, settings: dict[str, str] | None = N
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    configured = SparkConf(loadDefaults=submitted).setAppName("dispatcher pipeline")
-    chosen = master or (None if submitted else DEFAULT_MASTER)
-    if chosen is not None:
-        configured.setMaster(chosen)
-    is_local = not submitted and chosen is not None and chosen.startswith("local")
-    for name, value in {**_SETTINGS, **(_LOCAL if is_local else {}), **(settings or {})}.items():
-        configured.set(name, value)
-    if is_local:
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    configured = _configured(SparkConf(loadDefaults=submitted), master, settings or {}, submitted=submitted)
+    heap = configured.get(_HEAP, "")
+    logging.getLogger().addFilter(_is_not_of_py4j)
     with _spark_log() as log:
         gateway = context = None
         try:
@@ -85,7 +90,12 @@ def spark_session(master: str | None = None, settings: dict[str, str] | None = N
             except (PySparkException, Py4JError, OSError) as problem:
                 raise ConfigurationError(f"Spark can't start: {_reason(problem, log)}") from None
             _remember_classes(context._jvm)
-            yield SparkSession.builder.getOrCreate()
+            try:
+                yield SparkSession.builder.getOrCreate()
+            except (PySparkException, Py4JError, OSError) as problem:
+                if ended := _end_of_spark(problem, log, gateway, heap):
+                    raise ConfigurationError(ended) from None
+                raise
         finally:
             if context is not None:
                 with contextlib.suppress(Py4JError, OSError):  # its Java process was killed
@@ -98,6 +108,48 @@ def _share_encoding() -> None:
     """Where Python takes names of files for UTF-8 although the locale has ASCII, Java has to as well."""
     if os.environ.get("LC_ALL") in _ASCII_LOCALES and os.fsencode("ä") == b"\xc3\xa4":
         os.environ["LC_ALL"] = "C.UTF-8"
+
+
+def _configured(configured: Any, master: str | None, settings: dict[str, str], *, submitted: bool) -> Any:
+    chosen = master or (None if submitted else DEFAULT_MASTER)
+    if chosen is not None:
+        configured.setMaster(chosen)
+    is_local = not submitted and chosen is not None and chosen.startswith("local")
+    wanted = {**_SETTINGS, **(_LOCAL if is_local else {}), **settings}
+    if submitted:
+        wanted.pop(_HEAP, None)  # its Java process is there
+    else:
+        wanted[_HEAP] = os.environ.get(HEAP_VARIABLE) or wanted.get(_HEAP, f"{heap_mib(0)}m")
+    for name, value in wanted.items():
+        configured.set(name, value)
+    if is_local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    return configured
+
+
+def heap_setting(records: int) -> dict[str, str]:
+    """What a session on this machine needs for a ledger of so many records."""
+    return {_HEAP: f"{heap_mib(records)}m"}
+
+
+def heap_mib(records: int) -> int:
+    """1 GiB for each ten million records begun, and beyond the first no more than half of what this machine,
+    or its container, has. Spark spills to disk what does not fit; but all that a window has spilled of one
+    group it reads at once, and of more records the largest groups have more."""
+    wanted = 1_024 * max(1, -(-records // _RECORDS_PER_GIB))
+    return max(1_024, min(wanted, _machine_mib() // 2))
+
+
+def _machine_mib() -> int:
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    with contextlib.suppress(OSError, ValueError):  # not in a control group, or one without a limit (max)
+        limits.append(int(_CGROUP_LIMIT.read_text()))
+    return min(limits) // 2**20
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """A connection to Java that ends is told by what comes of it, not by a stack trace beside."""
+    return "py4j" not in Path(record.pathname).parts
 
 
 def _remember_classes(jvm: Any) -> None:
@@ -175,6 +227,27 @@ def _reason(problem: BaseException, log: Any) -> str:
     return (lines[0] if lines else str(problem).partition("\n")[0])[:300]
 
 
+def _end_of_spark(problem: BaseException, log: Any, gateway: Any, heap: str) -> str | None:
+    """Why Spark is at its end, and what to do; None: it is not."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    log.seek(0)
+    if any(_HEAP_FULL in text for text in (text_of(problem), *log)):
+        return (
+            f"Spark has too little memory ({heap} of heap here): set {HEAP_VARIABLE} to more (on a "
+            "cluster --driver-memory and --executor-memory of spark-submit), and start again"
+        )
+    process = getattr(gateway, "proc", None)
+    if process is None:
+        return None
+    with contextlib.suppress(subprocess.TimeoutExpired):  # its socket ends before it
+        process.wait(0 if isinstance(problem, Py4JJavaError | PySparkException) else _ENDING_S)
+    if process.returncode is None:
+        return None
+    return f"Spark's Java process has ended (exit code {process.returncode}): start again"
+
+
 def _end(gateway: Any) -> None:
     """Ends the Java process that `launch_gateway` has started: it would wait until this program ends."""
     from py4j.protocol import Py4JError
@@ -186,3 +259,4 @@ def _end(gateway: Any) -> None:
     process.stdin.close()
     process.wait(timeout=30)
     SparkContext._gateway = SparkContext._jvm = None
+    SparkContext._active_spark_context = None  # stop() leaves it if Java has ended before
