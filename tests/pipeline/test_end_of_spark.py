@@ -6,6 +6,9 @@ import os
 import subprocess
 import sys
 
+from dispatcher.pipeline.run import fitting_records
+from dispatcher.pipeline.session import heap_mib
+
 #: Both in one process, which has a Spark of its own: one after the other ends.
 BOTH = """
 import os, signal
@@ -43,3 +46,12 @@ def test_a_full_heap_and_a_killed_process_are_told_in_a_line() -> None:
         "--driver-memory and --executor-memory of spark-submit), and start again"
     )
     assert killed == "Spark's Java process has ended (exit code -9): start again"
+
+
+def test_the_heap_grows_with_the_ledger_up_to_half_of_the_memory() -> None:
+    most = heap_mib(10**15)
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 1_024 <= most <= max(1_024, pages // 2**21)
+    assert [heap_mib(records) for records in (0, 10_000_000)] == [1_024, 1_024]
+    assert [heap_mib(records) for records in (10_000_001, 45_000_000)] == [min(2_048, most), min(5_120, most)]
+    assert fitting_records(45_000_000)["spark.driver.memory"] == f"{heap_mib(45_000_000)}m"
