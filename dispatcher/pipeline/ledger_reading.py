@@ -56,7 +56,8 @@ def read_records(spark: SparkSession, path: str, found: Found) -> DataFrame:
     names = [file.path for file in found.files]
     if before == LOCAL:
         names = [_absolute(name) for name in names]
-    parts = [_read_below(spark, before, *each) for each in _by_place(names)]
+    places = list(_by_place(names)) or [(found.root, [])]  # of no date anything may be new
+    parts = [_read_below(spark, before, *each) for each in places]
     records = reduce(DataFrame.unionByName, parts).drop("schema_version")
     records = records.join(F.broadcast(_writers(spark, found)), ["folder", "writer"]).drop("folder")
     return _each_once(records) if written_twice(found) else records.drop("is_twice")

@@ -48,6 +48,8 @@ def test_old_files_may_lie_in_folders_further_down_and_of_any_name(
         place.mkdir(parents=True)
         file.rename(place / file.name)
     records = read_records(spark, str(tmp_path), find_files(str(tmp_path)))
+    nothing = find_files(str(tmp_path)).of_dates([])
+    assert read_records(spark, str(tmp_path), nothing).isEmpty()
     rows = records.where("event = 'settled'").select("lane", "arrival").collect()
     assert sorted(tuple(row) for row in rows) == [("orders", number) for number in range(1, 7)]
 
