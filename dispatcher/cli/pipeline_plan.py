@@ -53,6 +53,8 @@ def plan(
     """
     if output.is_dir():
         raise typer.BadParameter("is a directory: name the file that shall be written", param_hint="--output")
+    if not output.parent.is_dir():
+        raise typer.BadParameter(f"there is no directory {output.parent}", param_hint="--output")
     require_spark()
     # Spark and all that comes with it.
     from dispatcher.pipeline.plan import Wishes

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import shutil
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.pipeline.own_folder import locked, make_own, writable
+from dispatcher.pipeline.own_folder import locked, make_own, note_java, writable
 
 #: Of the folder's form, and of what is in it.
 VERSION: Final = 1
@@ -35,8 +34,6 @@ _BATCHES, _CURRENT, _PUBLISHED, _LOCK = "batches", "current", "alerts", ".lock"
 _OURS: Final = {_BATCHES, _CURRENT, f".{_CURRENT}", _PUBLISHED, _LOCK, IDENTITY, f".{IDENTITY}", CHECKPOINT}
 #: Readers that opened a batch's tables may go on with them for so many batches more.
 _BATCHES_KEPT: Final = 3
-#: A former stream's Java process ends by itself when its Python process is gone.
-_JAVA_ENDS_WITHIN_S: Final = 30.0
 
 
 class LiveFolder:
@@ -114,12 +111,8 @@ class LiveFolder:
     def told(self, number: int) -> None:
         (self.batch(number) / ".told").touch()
 
-    def note_java(self, number: int | None) -> None:
-        """Remember the Java process by its id: it may live for a moment after this one was killed."""
-        self._lock.seek(0)
-        self._lock.truncate()
-        self._lock.write(f"{number or ''}\n")
-        self._lock.flush()
+    def note_java(self, process: int | None) -> None:
+        note_java(self._lock, process)
 
     def _batches(self) -> list[Path]:
         folder = self.path / _BATCHES
@@ -132,25 +125,8 @@ def live_folder(path: Path, checkpoint: Path | None, ledger: str) -> Iterator[Li
     checkpoint = checkpoint or path / CHECKPOINT
     make_own(path, _OURS, "the stream")
     with locked(path, _LOCK, "another stream writes there: end it, or name another directory") as lock:
-        _await_java(path, lock)
         _identify(path, checkpoint, ledger)
         yield LiveFolder(path, checkpoint, lock)
-
-
-def _await_java(path: Path, lock: IO[str]) -> None:
-    lock.seek(0)
-    text = lock.read().strip()
-    deadline_s = time.monotonic() + _JAVA_ENDS_WITHIN_S
-    while text.isdecimal() and _is_spark(int(text)):
-        if time.monotonic() > deadline_s:
-            raise ConfigurationError(f"{path}: Spark of a former stream still runs there: end process {text}")
-        time.sleep(0.1)
-
-
-def _is_spark(process: int) -> bool:
-    with contextlib.suppress(OSError):
-        return b"org.apache.spark" in Path(f"/proc/{process}/cmdline").read_bytes()
-    return False
 
 
 def _identify(path: Path, checkpoint: Path, ledger: str) -> None:

@@ -1,14 +1,22 @@
-"""Folders that are one command's alone while it writes there, and hold nothing of anybody else."""
+"""Folders that are one command's alone while it writes there, and hold nothing of anybody else.
+
+A command that is killed lets its lock go, but Spark's Java process lives for a moment more, and may write. So
+its id stands in the lock's file until the command lets go itself; whoever comes next waits for its end.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from dispatcher.errors import ConfigurationError
+
+#: Java ends by itself when its Python process is gone.
+_JAVA_ENDS_WITHIN_S: Final = 30.0
 
 
 def make_own(path: Path, ours: Collection[str], purpose: str) -> None:
@@ -25,8 +33,8 @@ def make_own(path: Path, ours: Collection[str], purpose: str) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, name: str, refusal: str) -> Iterator[IO[str]]:
-    """Hold the folder's lock file of this name, whose text is kept, while this is open. Raises
-    ConfigurationError, with `refusal` where another process holds it."""
+    """Hold the folder's lock file of this name while this is open, once Spark of a command that was killed
+    there has ended. Raises ConfigurationError, with `refusal` where another process holds it."""
     with writable(path):
         lock = (path / name).open("a+")
     with lock:
@@ -34,7 +42,38 @@ def locked(path: Path, name: str, refusal: str) -> Iterator[IO[str]]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise ConfigurationError(f"{path}: {refusal}") from None
-        yield lock
+        _await_java(path, lock)
+        try:
+            yield lock
+        finally:
+            note_java(lock, None)
+
+
+def note_java(lock: IO[str], process: int | None) -> None:
+    """Remember the Java process that writes there, by its id, should this process be killed."""
+    lock.seek(0)
+    lock.truncate()
+    if process is not None:
+        lock.write(f"{process}\n")
+        lock.flush()
+
+
+def _await_java(path: Path, lock: IO[str]) -> None:
+    lock.seek(0)
+    text = lock.read().strip()
+    deadline_s = time.monotonic() + _JAVA_ENDS_WITHIN_S
+    while text.isdecimal() and _is_spark(int(text)):
+        if time.monotonic() > deadline_s:
+            raise ConfigurationError(
+                f"{path}: Spark of a command that was killed still runs there: end process {text}"
+            )
+        time.sleep(0.1)
+
+
+def _is_spark(process: int) -> bool:
+    with contextlib.suppress(OSError):
+        return b"org.apache.spark" in Path(f"/proc/{process}/cmdline").read_bytes()
+    return False
 
 
 @contextlib.contextmanager

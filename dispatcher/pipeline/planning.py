@@ -83,6 +83,7 @@ def make_plan(
         with stage("assignment"):
             planned = plan(lane, cells, holders, told, wishes)
         with stage("writing"):
+            folder.note_writer(spark)
             _write(spark, folder, lane, planned)
             facts = as_facts(planned)
             write_plan(output, facts, plan_file(lane, planned, _last_instant(hand_overs)))

@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.pipeline.own_folder import locked, make_own
+from dispatcher.pipeline.own_folder import locked, make_own, note_java
+from dispatcher.pipeline.session import java_process
 from dispatcher.pipeline.spark_paths import read_from, written_to
 
 #: Of a report; raised when an earlier dispatcher would misread it. New tables and columns don't.
@@ -63,8 +64,13 @@ def arrow_table(rows: list[tuple[Any, ...]], **columns: pa.DataType) -> pa.Table
 class ReportFolder:
     """A folder of ours on a disk that all of Spark's machines see."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, lock: IO[str] | None = None) -> None:
+        self.path, self._lock = path, lock
+
+    def note_writer(self, spark: SparkSession) -> None:
+        """It writes here from now on."""
+        if self._lock is not None:
+            note_java(self._lock, java_process(spark))
 
     def read(self, spark: SparkSession, name: str, schema: StructType | None = None) -> DataFrame:
         """A table, with Spark."""
@@ -152,18 +158,18 @@ def finished_report(path: Path) -> Iterator[ReportFolder]:
             "makes one)"
         )
     refuse_newer(path)
-    with locked(path, LOCK, _IN_USE):
-        yield ReportFolder(path)
+    with locked(path, LOCK, _IN_USE) as lock:
+        yield ReportFolder(path, lock)
 
 
 @contextlib.contextmanager
 def report_folder(path: Path) -> Iterator[ReportFolder]:
     """The folder, made if need be, and ours alone meanwhile. Raises ConfigurationError."""
     make_own(path, _OURS, "the report")
-    with locked(path, LOCK, _IN_USE):
+    with locked(path, LOCK, _IN_USE) as lock:
         refuse_newer(path)
         for name in ADDED:
             shutil.rmtree(path / name, ignore_errors=True)
         for former in (SUMMARY, PAGE):
             (path / former).unlink(missing_ok=True)
-        yield ReportFolder(path)
+        yield ReportFolder(path, lock)

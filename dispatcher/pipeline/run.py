@@ -26,6 +26,7 @@ from dispatcher.pipeline.day_tables import write_day_tables
 from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, Window, find_gaps, missing_times
 from dispatcher.pipeline.leaderships import Leadership
 from dispatcher.pipeline.ledger_files import Found, find_files
+from dispatcher.pipeline.ledger_reading import spark_prefix
 from dispatcher.pipeline.memory import Memory
 from dispatcher.pipeline.owners import owners
 from dispatcher.pipeline.pieces import Pieces
@@ -46,6 +47,7 @@ from dispatcher.pipeline.session import (
     text_of,
     without_connector,
 )
+from dispatcher.pipeline.spark_paths import LOCAL
 from dispatcher.pipeline.summary import summarise
 
 #: Wraps what is done under a name, for whoever watches.
@@ -75,12 +77,16 @@ def look(ledger: str, window: Window, report: Path | None = None) -> Found:
         refuse_newer(report)
         known = Memory.load(report, window).known_files()
     days = [_day(us) for us in (window.since_us, window.until_us)]
-    return find_files(
+    found = find_files(
         ledger,
         days[0] - _MARGIN if days[0] else None,
         days[1] + _MARGIN if days[1] else None,
         known,
     )
+    is_local = spark_prefix(ledger, found.root) == LOCAL
+    if report is not None and is_local and report.resolve().is_relative_to(Path(found.root).resolve()):
+        raise ConfigurationError(f"{report}: lies within the ledger {ledger}: name a directory outside of it")
+    return found
 
 
 def run(
@@ -89,6 +95,7 @@ def run(
     """All jobs, in order; returns the summary. Raises ConfigurationError."""
     divide_work(spark, _records(found))
     with report_folder(report) as folder, clear_errors():
+        folder.note_writer(spark)
         job = _Job(spark, folder, ledger, found, window)
         with stage("reading leaderships"):
             job.read()

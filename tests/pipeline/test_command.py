@@ -93,6 +93,10 @@ def test_a_ledger_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     assert f"{missing}: there is no such directory" in refusal("--input", str(missing), *output)
     assert f"{empty}: has no files of a ledger" in refusal("--input", str(empty), *output)
     assert not (tmp_path / "report").exists()
+    within = ledger(tmp_path / "ledger", swapped=False) / "report"
+    said = refusal("--input", f"file://{tmp_path / 'ledger'}", "--output", str(within))
+    assert "lies within the ledger" in said
+    assert not within.exists()
 
 
 def test_a_file_damaged_inside_and_a_report_in_use_are_one_line(spark: SparkSession, tmp_path: Path) -> None:

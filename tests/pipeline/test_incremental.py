@@ -21,6 +21,7 @@ from dispatcher.pipeline.ledger_files import find_files
 from dispatcher.pipeline.memory import Memory, Piece
 from dispatcher.pipeline.pieces import stand_alone
 from dispatcher.pipeline.report_folder import TABLES
+from dispatcher.pipeline.session import java_process
 from tests.pipeline.conftest import Report, run_pipeline
 from tests.pipeline.ledgers import MS, START_US, HandOver, Leader, Numbers, in_order
 from tests.pipeline.planted_midnights import DAY, MIDNIGHT, Midnights
@@ -170,14 +171,18 @@ def test_after_a_kill_old_files_that_go_and_late_ones_the_next_run_is_right(
     late.hand(*map(Numbers().number, in_order("new", 2, since=MIDNIGHT)))
     late.end()
 
+    noted: list[str] = []
+
     @contextlib.contextmanager
     def killed_in_statistics(name: str) -> Iterator[None]:
         yield
         if name == "statistics":
+            noted.append((grown.folder / "report" / ".lock").read_text())
             raise Killed
 
     with pytest.raises(Killed):
         run_pipeline(spark, grown.folder, stage=killed_in_statistics)
+    assert noted == [f"{java_process(spark)}\n"]
     assert not (grown.folder / "report" / "summary.json").exists()
     # What was half written when it was killed.
     half = grown.folder / "report" / "hand_overs" / "date=2026-11-25" / "lane=orders"

@@ -131,6 +131,9 @@ def command(*arguments: str) -> str:
 
 def test_the_command_refuses_before_spark_starts(tmp_path: Path) -> None:
     assert "is a directory: name the file" in command("--report", "r", "--output", str(tmp_path))
+    assert "there is no directory" in command(
+        "--report", "r", "--output", str(tmp_path / "none" / "plan.json")
+    )
     said = command("--report", str(tmp_path), "--output", str(tmp_path / "plan.json"))
     assert "is no finished report" in said
     (tmp_path / "summary.json").write_text('{"lanes": {"orders": {"hand_overs": 0}}}')

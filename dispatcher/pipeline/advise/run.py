@@ -58,7 +58,7 @@ def look(report: Path, lanes: list[str]) -> int:
         if lane not in counts:
             known = ", ".join(sorted(counts)) or "none"
             raise ConfigurationError(f"{report}: has nothing of a lane {lane!r} (it has {known})")
-    return sum(counts[lane] for lane in lanes or counts)
+    return sum(counts[lane] for lane in set(lanes) or counts)
 
 
 def advise(
@@ -71,7 +71,7 @@ def advise(
     """
     with finished_report(report) as folder, clear_errors("the report"), workers(spark):
         with stage("arrivals"):
-            samples, left_out = _samples(spark, folder, list(lanes), messages)
+            samples, left_out = _samples(spark, folder, [*dict.fromkeys(lanes)], messages)
         advised = []
         for sample in samples:
             traffic = traffic_of(sample)
@@ -80,6 +80,7 @@ def advise(
         with stage("simulations"):
             _simulate(spark, [each.advice for each in advised])
         with stage("advice"):
+            folder.note_writer(spark)
             _write(spark, folder, advised)
     return Result(advised, left_out)
 
