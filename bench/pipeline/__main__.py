@@ -63,13 +63,14 @@ def measure(folder: Path, rows: int, planted: int, sample: int | None) -> Measur
     faults = [*differences(report, made), *_heap(run, made)]
     _say(f"  {len(made.violations)} planted violations, {sum(made.gaps.values())} planted gaps: "
          + ("; ".join(faults) or "found, and no others"))  # fmt: skip
-    plain_s = _measure_plain(ledger, folder / "plain", jobs, min(sample or jobs, jobs))
+    plain_s = _measure_plain(ledger, folder / "plain", made.rows, jobs, min(sample or jobs, jobs))
     return Measured(made, run, plain_s, jobs, faults)
 
 
-def _measure_plain(ledger: Path, output: Path, jobs: int, times: int) -> float:
+def _measure_plain(ledger: Path, output: Path, records: int, jobs: int, times: int) -> float:
     """What so many plain aggregates take, in s: of those that are not made, the median of those that are."""
-    plain = spend([sys.executable, "-m", "bench.pipeline.baseline", str(ledger), str(output), str(times)])
+    arguments = [str(ledger), str(output), str(times), str(records)]
+    plain = spend([sys.executable, "-m", "bench.pipeline.baseline", *arguments])
     each_s = statistics.median(float(line.split()[1]) for line in plain.stderr.splitlines())
     _say(f"  plain Spark SQL, {times} times: {plain.seconds:.1f} s, {plain.cpu_seconds:.0f} of CPU")
     return plain.seconds + (jobs - times) * each_s

@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 import time
 
-from dispatcher.pipeline.session import spark_session
+from dispatcher.pipeline.session import heap_setting, spark_session
 
 #: Counts and percentiles of every group, by hour: the most keys, and the values that are dearest to gather.
 HEAVIEST = """
@@ -22,8 +22,8 @@ group by lane, `group`, hour
 
 
 def main() -> None:
-    ledger, output, times = sys.argv[1:]
-    with spark_session() as spark:
+    ledger, output, times, records = sys.argv[1:]
+    with spark_session(None, heap_setting(int(records))) as spark:
         spark.read.parquet(ledger).createOrReplaceTempView("ledger")
         for _ in range(int(times)):
             began_s = time.monotonic()

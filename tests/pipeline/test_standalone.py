@@ -19,14 +19,16 @@ from dispatcher.pipeline.report_folder import TABLES
 from tests.pipeline.conftest import Report, run_pipeline
 from tests.pipeline.planted_gaps import killed
 from tests.pipeline.planted_violations import days
+from tests.pipeline.streams import rows as rows_of
+from tests.pipeline.streams import told, violations_of
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 SPARK = Path(pyspark.__file__).parent
 
 
-#: deploy/pipeline.py twice: a second start of Spark takes longer than a second cluster application.
-BOTH = """
+#: deploy/pipeline.py several times: another start of Spark takes longer than another cluster application.
+ALL = """
 import json, runpy, sys
 
 for arguments in json.loads(sys.argv[1]):
@@ -68,46 +70,51 @@ def master(tmp_path: Path) -> Iterator[str]:
     """The URL of a master with two workers."""
     log = tmp_path / "master.log"
 
-    def told(pattern: str) -> list[str]:
+    def logged(pattern: str) -> list[str]:
         return re.findall(pattern, log.read_text())
 
     with ExitStack() as running:
         running.enter_context(daemon(log, "master.Master"))
-        (url,) = wait_until(lambda: told(r"Starting Spark master at (spark://\S+)"))
+        (url,) = wait_until(lambda: logged(r"Starting Spark master at (spark://\S+)"))
         for number in range(2):
             work = ("--cores", "1", "--memory", "2g", "--work-dir", str(tmp_path / f"work-{number}"))
             running.enter_context(daemon(tmp_path / f"worker-{number}.log", "worker.Worker", url, *work))
-        wait_until(lambda: len(told("Registering worker")) == 2)
+        wait_until(lambda: len(logged("Registering worker")) == 2)
         yield url
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_cluster_says_what_one_process_says(spark: SparkSession, master: str, tmp_path: Path) -> None:
-    ledger, report = tmp_path / "ledger", tmp_path / "of-cluster"
+    ledger, report, live = (tmp_path / name for name in ("ledger", "of-cluster", "live"))
     days(ledger)
     killed(ledger)
-    program = tmp_path / "both.py"
-    program.write_text(BOTH)
+    program = tmp_path / "all.py"
+    program.write_text(ALL)
+    forgetting = ("--forget-after", "3d", "--keep", "3d")
     options = ("--consumers", "1,2", "--prefetch", "10", "--policy", "exclusive")
     commands = [
         ["run", "--input", str(ledger), "--output", str(report)],
         ["advise", "--report", str(report), *options],
+        ["stream", "--input", str(ledger), "--output", str(live), "--until-caught-up", *forgetting],
     ]
     done = subprocess.run(
         [SPARK / "bin" / "spark-submit", "--master", master, str(program), json.dumps(commands)],
         cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=250,
     )  # fmt: skip
     codes = re.findall(r"^exit code: (.*)$", done.stdout, re.M)
-    assert codes == ["1", "0"], done.stderr  # order was violated
+    assert codes == ["1", "0", "0"], done.stderr  # order was violated
     chatter = [line for line in done.stderr.splitlines() if " INFO " in line and "SparkContext: " not in line]
     assert chatter == []
-    said, _, advice = done.stdout.partition("exit code: 1\n")
+    said, _, rest = done.stdout.partition("exit code: 1\n")
+    advice, _, alerts = rest.partition("exit code: 0\n")
     assert said.splitlines()[-1].startswith("Verdict: VIOLATED in ")
     assert "consumers" in advice
-    assert len(list(tmp_path.glob("work-*/app-*/[01]"))) == 4  # both have worked for each
+    assert len(list(tmp_path.glob("work-*/app-*/[01]"))) == 6  # both have worked for each
     found = Report(report, json.loads((report / "summary.json").read_text()))
     assert found.rows("advise")
+    assert violations_of(live) == told(found.rows("violations"))
+    assert len(alerts.splitlines()) - 1 == len(rows_of(live, "alerts"))  # and its exit code
     local = run_pipeline(spark, tmp_path)
     for table in TABLES:
         assert rows(found, table) == rows(local, table), table
