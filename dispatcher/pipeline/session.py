@@ -229,8 +229,7 @@ def _reason(problem: BaseException, log: Any) -> str:
 
 def _end_of_spark(problem: BaseException, log: Any, gateway: Any, heap: str) -> str | None:
     """Why Spark is at its end, and what to do; None: it is not."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
+    from py4j.protocol import Py4JError, Py4JJavaError
 
     log.seek(0)
     if any(_HEAP_FULL in text for text in (text_of(problem), *log)):
@@ -241,8 +240,9 @@ def _end_of_spark(problem: BaseException, log: Any, gateway: Any, heap: str) -> 
     process = getattr(gateway, "proc", None)
     if process is None:
         return None
+    is_lost = isinstance(problem, ConnectionRefusedError | ConnectionResetError | Py4JError)
     with contextlib.suppress(subprocess.TimeoutExpired):  # its socket ends before it
-        process.wait(0 if isinstance(problem, Py4JJavaError | PySparkException) else _ENDING_S)
+        process.wait(_ENDING_S if is_lost and not isinstance(problem, Py4JJavaError) else 0)
     if process.returncode is None:
         return None
     return f"Spark's Java process has ended (exit code {process.returncode}): start again"
