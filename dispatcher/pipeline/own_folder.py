@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -51,11 +52,9 @@ def locked(path: Path, name: str, refusal: str) -> Iterator[IO[str]]:
 
 def note_java(lock: IO[str], process: int | None) -> None:
     """Remember the Java process that writes there, by its id, should this process be killed."""
-    lock.seek(0)
-    lock.truncate()
-    if process is not None:
-        lock.write(f"{process}\n")
-        lock.flush()
+    os.ftruncate(lock.fileno(), 0)
+    if process is not None:  # past the buffer, which would try again later where there is no room
+        os.write(lock.fileno(), b"%d\n" % process)
 
 
 def _await_java(path: Path, lock: IO[str]) -> None:
