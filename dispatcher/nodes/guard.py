@@ -78,11 +78,13 @@ class Guard:
         self.kill_all()
 
     def kill_all(self) -> None:
-        """Kill every descendant and wait until none is left."""
+        """Kill every descendant and wait until none is left. All are stopped first: else one would live for a
+        moment in which it sees that another is gone, and act upon that."""
         while victims := descendants(os.getpid()):
-            for pid in victims:
-                with contextlib.suppress(ProcessLookupError):  # it was faster
-                    os.kill(pid, signal.SIGKILL)
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                for pid in victims:
+                    with contextlib.suppress(ProcessLookupError):  # it was faster
+                        os.kill(pid, number)
             self._reap()
             time.sleep(KILL_ROUND_S)
         self._server = None
