@@ -67,13 +67,15 @@ def make_plan(
     """Plan, and write the file and the report's table. Raises ConfigurationError."""
     with finished_report(report) as folder, clear_errors("the report"):
         with stage("reading costs"):
-            hand_overs = _read(spark, folder, "hand_overs").where(F.col("lane") == lane_name)
-            options, incarnations = (_read(spark, folder, name) for name in ("options", "incarnations"))
+            hand_overs = folder.read_finished(spark, "hand_overs").where(F.col("lane") == lane_name)
+            options, incarnations = (
+                folder.read_finished(spark, name) for name in ("options", "incarnations")
+            )
             lane = read_lane(lane_name, options, incarnations, _summary(folder)[1])
             check_policy(lane)
             cells = [Cell(*row) for row in measured_cells(hand_overs).collect()]
             holders = last_holders(hand_overs)
-            owners = _read(spark, folder, "owners").where(F.col("lane") == lane_name)
+            owners = folder.read_finished(spark, "owners").where(F.col("lane") == lane_name)
             if "pinned_to" not in owners.columns:
                 raise ConfigurationError(
                     f"{report}: says nothing of pinned groups: it was made by another version; run the "
@@ -99,14 +101,6 @@ def _summary(folder: ReportFolder) -> tuple[dict[str, int], datetime | None]:
         return counts, datetime.fromisoformat(until) if until is not None else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise ConfigurationError(f"{folder.path / SUMMARY}: is damaged: run the pipeline again") from None
-
-
-def _read(spark: SparkSession, folder: ReportFolder, name: str) -> DataFrame:
-    if not (folder.path / name).is_dir():
-        raise ConfigurationError(
-            f"{folder.path}: has no table {name}: it was made by another version; run the pipeline again"
-        )
-    return folder.read(spark, name)
 
 
 def _last_instant(hand_overs: DataFrame) -> datetime:

@@ -77,6 +77,14 @@ class ReportFolder:
         reader = spark.read if schema is None else spark.read.schema(schema)
         return reader.parquet(read_from(self.path / name))
 
+    def read_finished(self, spark: SparkSession, name: str) -> DataFrame:
+        """A table that every finished report has. Raises ConfigurationError where it is not there."""
+        if not (self.path / name).is_dir():
+            raise ConfigurationError(
+                f"{self.path}: has no table {name}: it was made by another version; run the pipeline again"
+            )
+        return self.read(spark, name)
+
     def table(self, name: str) -> str:
         """As Spark wants it to write there."""
         return written_to(self.path / name)

@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dispatcher.errors import ConfigurationError
 from dispatcher.ledger.schema import Event
 from dispatcher.pipeline.advise.traffic import Delays
 from dispatcher.pipeline.hand_overs import MESSAGE
@@ -44,9 +43,9 @@ class Told(NamedTuple):
 
 def read_options(spark: SparkSession, folder: ReportFolder) -> dict[str, list[Told]]:
     """By lane, of every lane of the report, the earliest first."""
-    handed = _read(spark, folder, "hand_overs").select("lane").distinct().collect()
+    handed = folder.read_finished(spark, "hand_overs").select("lane").distinct().collect()
     found: dict[str, list[Told]] = {row["lane"]: [] for row in handed}
-    table = _read(spark, folder, "options").select(
+    table = folder.read_finished(spark, "options").select(
         "lane", micros("since").alias("since_us"), "options", "turn"
     )
     for row in table.orderBy("lane", "turn", "since_us").collect():
@@ -59,7 +58,7 @@ def read_sample(
 ) -> Sample | None:
     """The busiest window of up to `limit` messages; None: nothing was handed over and settled."""
     of_lane = F.col("lane") == lane
-    arrivals = _arrivals(_read(spark, folder, "lifecycle").where(of_lane))
+    arrivals = _arrivals(folder.read_finished(spark, "lifecycle").where(of_lane))
     count, first_us, last_us = arrivals.agg(F.count("*"), F.min("at_us"), F.max("at_us")).collect()[0]
     if not count:
         return None
@@ -67,7 +66,7 @@ def read_sample(
     if count > limit:
         since_us = _busiest(arrivals, first_us, last_us, limit)
         arrivals, warm_up = _around(arrivals, since_us, limit)
-    hands = _read(spark, folder, "hand_overs").where(of_lane)
+    hands = folder.read_finished(spark, "hand_overs").where(of_lane)
     chosen = arrivals.persist()
     try:
         start_us, until_us = chosen.agg(F.min("at_us"), F.max("ended_us")).collect()[0]
@@ -84,16 +83,8 @@ def read_sample(
     ended_us = hands.agg(F.max(micros("ended_at"))).collect()[0][0] or last_us
     return Sample(
         lane, _held(told, messages[warm_up]["at_us"]), messages, warm_up, count, ended_us, delays,
-        _incarnations(_read(spark, folder, "incarnations").where(of_lane)),
+        _incarnations(folder.read_finished(spark, "incarnations").where(of_lane)),
     )  # fmt: skip
-
-
-def _read(spark: SparkSession, folder: ReportFolder, name: str) -> DataFrame:
-    if not (folder.path / name).is_dir():
-        raise ConfigurationError(
-            f"{folder.path}: has no table {name}: it was made by another version; run the pipeline again"
-        )
-    return folder.read(spark, name)
 
 
 def _arrivals(lifecycle: DataFrame) -> DataFrame:
