@@ -55,6 +55,7 @@ class History:
         self.met: Counter[tuple[str, str]] = Counter()  # what happened how often, of things worth seeing
         self.complete = False  # what the present leader read from Redis is known to be everything
         self.doubt = False  # Redis lost writes, and no leader that knew them has written them back
+        self.forgot_ms = 0  # when it last did
         self.forgotten: set[int] = set()  # messages whose ids are not in the window any more, perhaps (U-5)
         self.excused: set[int] = set()  # messages of which nobody but the lost Redis knew that they are over
         self.stops: Callable[[Life, str], bool] = lambda *_: False  # whether such a failure stops its group
@@ -149,6 +150,7 @@ class History:
                 life = self.lives.get(held.get(seq, 0))
                 if life is not None and self.stops(life, reason):
                     life.failed.setdefault((incarnation, seq), message.position)
+                    life.came_back_ms = self.scheduler.now_ms
                 else:
                     seqs.append(seq)
             for seq in seqs:
@@ -275,7 +277,7 @@ class History:
 
     def redis_forgets(self) -> None:
         """It loses writes. Of the ids in its window its leader knows only what it has entered itself."""
-        self.doubt = True
+        self.doubt, self.forgot_ms = True, self.scheduler.now_ms
         for life in self.lives.values():
             if life.repeated and not (life.starts and life.starts[0][1] >> COUNTER_SHIFT == self._lane_epoch):
                 self.forgotten.add(life.uid)
@@ -359,6 +361,7 @@ class History:
             return
         for uid in set(self.in_hand.get(incarnation, {}).values()):
             life = self.lives[uid]
+            life.came_back_ms = self.scheduler.now_ms
             if life.settled.get(incarnation, 0) > last:
                 self._late.setdefault(incarnation, []).append(life)
                 self._reopen(life, incarnation)

@@ -11,10 +11,10 @@ class Life:
     """One message that a producer published."""
 
     __slots__ = (
-        "acked", "acked_places", "buried", "confirmed", "dead_reason", "done_by", "expired", "expires",
-        "failed", "fails", "fresh", "given_up", "group", "handed", "inbound", "kills", "last", "lost",
-        "moved", "parked", "place", "purges", "repeated", "risks", "settled", "starts", "stored", "twins",
-        "uid", "unsure", "was_parked",
+        "acked", "acked_places", "buried", "came_back_ms", "confirmed", "dead_reason", "done_by", "expired",
+        "expires", "failed", "fails", "fresh", "given_up", "group", "handed", "inbound", "kills", "last",
+        "lost", "moved", "parked", "place", "purges", "repeated", "risks", "settled", "starts", "stored",
+        "twins", "uid", "unsure", "was_parked",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +62,7 @@ class Life:
         self.done_by: dict[str, int] = {}  # incarnation → seq
         self.settled: dict[str, int] = {}  # incarnation → place of its settle in the control queue
         self.failed: dict[tuple[str, int], int] = {}  # the same by (incarnation, seq): it stopped its group
+        self.came_back_ms: int | None = None  # when it last did from a consumer that failed it, or was over
 
     def count_from(self, message: Stored) -> None:
         """The lane hands that one over. Of two of the same id the broker may have lost the first, and the

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from dispatcher.client.copies import Copy
+from dispatcher.core.effects import Snapshot
 from dispatcher.sim.checkers import Checker
 from dispatcher.sim.life import Life
 from dispatcher.sim.world import World
 
 #: The number of what has none: it waits behind what waits for smaller ones.
 NONE: Final = 1 << 62
+#: What came back is parked in front of its followers after this time at the latest (docs/guarantees.md).
+IN_FRONT_MS: Final = 5_000
 
 
 def may_go_before(numbers: dict[int, int], life: Life, earlier: Life) -> bool:
@@ -28,6 +31,8 @@ class Order(Checker):
         self._lines: dict[tuple[bytes, str], list[Life]] = {}
         self._numbers = world.scenario.held_numbers()
         self._first: dict[tuple[bytes, str], int] = {}
+        self._behind: set[int] = set()  # nobody but the lost Redis knew that they come before what is parked
+        self._parked: set[int] = set()  # what was parked then
 
     def stored(self, life: Life) -> None:
         group = self.world.ordered_group(life.group)
@@ -38,6 +43,16 @@ class Order(Checker):
         group = self.world.ordered_group(life.group)
         if group is not None:
             self._first[group, life.inbound] = 0
+
+    def read(self, snapshot: Snapshot) -> None:
+        history = self.world.history
+        if not history.doubt:
+            return
+        for life in history.lives.values():
+            if life.parked:
+                self._parked.add(life.uid)
+            elif life.came_back_ms is not None and life.came_back_ms >= history.forgot_ms - IN_FRONT_MS:
+                self._behind.add(life.uid)
 
     def begun(self, life: Life, incarnation: str, copy: Copy) -> None:
         group = self.world.ordered_group(life.group)
@@ -54,7 +69,8 @@ class Order(Checker):
                 break
             over = earlier.over or earlier.given_up or earlier.expires or earlier.unsure
             elsewhere = earlier.repeated and self.world.ordered_group(earlier.group) != group
-            if over or elsewhere or may_go_before(self._numbers, life, earlier):
+            behind = earlier.uid in self._behind and life.uid in self._parked
+            if over or elsewhere or behind or may_go_before(self._numbers, life, earlier):
                 continue
             if incarnation not in earlier.done_by:
                 self.violate(f"{incarnation} begins {life} before {earlier}")
