@@ -192,6 +192,7 @@ def test_what_expires_while_an_alarm_keeps_consumers_unheard_waits_for_its_end()
         41778,  # something was handed over in the millisecond of the question, after it
         44520,  # a number was purged, and Redis forgot that with all the others
         53034,  # Redis forgot what came back, seconds before, in front of what was parked of its group (P-9)
+        55436,  # an id was forgotten, and its repetition was of another group
     ],
 )
 def test_what_was_a_mistake_of_the_simulator_or_of_time_holds(seed: int) -> None:

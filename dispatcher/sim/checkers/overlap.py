@@ -17,9 +17,9 @@ class Overlap(Checker):
 
     def handed(self, life: Life, incarnation: str, copy: Copy) -> None:
         group = self.world.ordered_group(life.group)
-        if group is None or life.twins > 1:
-            return
         history = self.world.history
+        if group is None or life.twins > 1 or (life.over and life.uid in history.forgotten):
+            return  # the last: a repetition whose id is forgotten (U-5), perhaps of another group
         holders = self._held.setdefault(group, {})
         for other, held in list(holders.items()):
             held[:] = [] if other in history.taken else [m for m in held if self._has(other, m)]
