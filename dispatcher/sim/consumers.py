@@ -168,7 +168,7 @@ class ConsumerMachine:
         self.process: ProcessLoop | None = None
         self.link: ConsumerLink | None = None
         self.starts = 0
-        self.left = False
+        self._is_wanted = False
         self.slowness = 1  # how many times longer its handlers take than planned
 
     @property
@@ -176,10 +176,10 @@ class ConsumerMachine:
         return self.plan.name
 
     def start(self) -> None:
-        if self.process is not None:
+        self._is_wanted = self.process is not None  # one that leaves is followed when it has gone
+        if self._is_wanted:
             return
         self.starts += 1
-        self.left = False
         world = self.world
         process = ProcessLoop(world.scheduler, f"{self.plan.name}.{self.starts}")
         self.process = process
@@ -219,8 +219,9 @@ class ConsumerMachine:
         """The engine is over: the process ends."""
         if self.process is not None:
             self.world.history.note(self.process.name, "ended")
-            self.left = True
             self.kill()
+            if self._is_wanted:
+                self.start()
 
     def kill(self) -> None:
         process, self.process = self.process, None

@@ -53,6 +53,10 @@ class Order(Checker):
                 self._parked.add(life.uid)
             elif life.came_back_ms is not None and life.came_back_ms >= history.forgot_ms - IN_FRONT_MS:
                 self._behind.add(life.uid)
+        alive = {machine.process.name for machine in self.world.consumers if machine.process is not None}
+        for incarnation, held in history.in_hand.items():
+            if incarnation not in history.taken and incarnation.rpartition("-")[0] not in alive:
+                self._behind.update(held.values())
 
     def begun(self, life: Life, incarnation: str, copy: Copy) -> None:
         group = self.world.ordered_group(life.group)
