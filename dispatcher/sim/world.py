@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from dispatcher.client.copies import Copy
+from dispatcher.client.sending import GROUP_HEADER
 from dispatcher.core.consumers import ConsumerState
 from dispatcher.core.lane import Lane
 from dispatcher.protocol import REASON_EXPIRED, LaneNames
@@ -266,6 +268,13 @@ class World:
         if group is None and ungrouped.startswith("group:"):
             return ungrouped.removeprefix("group:").encode()
         return group
+
+    def ordered_group_of(self, copy: Copy, life: Life) -> bytes | None:
+        """The same of this copy: it may be of a repetition whose id is forgotten, and that of any group."""
+        if life.uid not in self.history.forgotten:
+            return self.ordered_group(life.group)
+        text = copy.headers.get(GROUP_HEADER)
+        return self.ordered_group(None if text is None else str(text).encode())
 
     def each_connection(self, wanted: Callable[[BrokerConnection], bool]) -> list[BrokerConnection]:
         return [connection for connection in self.broker.connections if wanted(connection)]

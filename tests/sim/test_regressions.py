@@ -192,9 +192,10 @@ def test_what_expires_while_an_alarm_keeps_consumers_unheard_waits_for_its_end()
         41778,  # something was handed over in the millisecond of the question, after it
         44520,  # a number was purged, and Redis forgot that with all the others
         53034,  # Redis forgot what came back, seconds before, in front of what was parked of its group (P-9)
-        59878,  # what a consumer had that died before Redis forgot everything came behind what was parked
-        57550,  # who left was to start again before it had gone, and so never did
         55436,  # an id was forgotten, and its repetition was of another group
+        57550,  # who left was to start again before it had gone, and so never did
+        58585,  # an id was forgotten, and both were in hand at once
+        59878,  # what a consumer had that died before Redis forgot everything came behind what was parked
     ],
 )
 def test_what_was_a_mistake_of_the_simulator_or_of_time_holds(seed: int) -> None:

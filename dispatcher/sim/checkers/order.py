@@ -62,6 +62,8 @@ class Order(Checker):
         group = self.world.ordered_group(life.group)
         if group is None or life.twins > 1 or self._may_be_over(life):
             return
+        if self.world.ordered_group_of(copy, life) != group:
+            return  # it is the repetition, and came as another message
         key = (group, life.inbound)
         line = self._lines.get(key, [])  # none: the broker lost the first of two, which was of another group
         first = self._first.get(key, 0)

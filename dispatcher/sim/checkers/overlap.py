@@ -16,10 +16,10 @@ class Overlap(Checker):
         self._held: dict[bytes, dict[str, list[Life]]] = {}
 
     def handed(self, life: Life, incarnation: str, copy: Copy) -> None:
-        group = self.world.ordered_group(life.group)
         history = self.world.history
-        if group is None or life.twins > 1 or (life.over and life.uid in history.forgotten):
-            return  # the last: a repetition whose id is forgotten (U-5), perhaps of another group
+        group = self.world.ordered_group_of(copy, life)
+        if group is None or life.twins > 1:
+            return
         holders = self._held.setdefault(group, {})
         for other, held in list(holders.items()):
             held[:] = [] if other in history.taken else [m for m in held if self._has(other, m)]
