@@ -196,6 +196,8 @@ def test_what_expires_while_an_alarm_keeps_consumers_unheard_waits_for_its_end()
         57550,  # who left was to start again before it had gone, and so never did
         58585,  # an id was forgotten, and both were in hand at once
         59878,  # what a consumer had that died before Redis forgot everything came behind what was parked
+        61359,  # a copy was parked, the one before it refused, and Redis forgot that both were on their way
+        61557,  # what was to be sent elsewhere, and stayed, waited for no number any more
     ],
 )
 def test_what_was_a_mistake_of_the_simulator_or_of_time_holds(seed: int) -> None:

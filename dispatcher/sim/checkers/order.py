@@ -33,6 +33,9 @@ class Order(Checker):
         self._first: dict[tuple[bytes, str], int] = {}
         self._behind: set[int] = set()  # nobody but the lost Redis knew that they come before what is parked
         self._parked: set[int] = set()  # what was parked then
+        self._on_way: set[int] = (
+            set()
+        )  # what was on its way there then: it may come twice, the first time early
 
     def stored(self, life: Life) -> None:
         group = self.world.ordered_group(life.group)
@@ -50,7 +53,7 @@ class Order(Checker):
             return
         for life in history.lives.values():
             if life.parked:
-                self._parked.add(life.uid)
+                (self._parked if life.acked else self._on_way).add(life.uid)
             elif life.came_back_ms is not None and life.came_back_ms >= history.forgot_ms - IN_FRONT_MS:
                 self._behind.add(life.uid)
         alive = {machine.process.name for machine in self.world.consumers if machine.process is not None}
@@ -83,6 +86,6 @@ class Order(Checker):
                 return
 
     def _may_be_over(self, life: Life) -> bool:
-        """Nobody but a Redis that forgot it knew that this message is over: it may come again, and late."""
-        was_over = life.over or life.given_up or bool(life.unsure)
+        """Nobody but a Redis that forgot it knew that it is over, or comes again: out of its turn."""
+        was_over = life.over or life.given_up or bool(life.unsure) or life.uid in self._on_way
         return was_over and life.uid in self.world.history.excused

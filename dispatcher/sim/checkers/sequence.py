@@ -176,7 +176,8 @@ class Sequence(Checker):
         first = highest = next(iter(went.values()))  # any may come first
         for uid, number in went.items():
             life = self.world.history.lives[uid]
-            peculiar = life.repeated or life.expires or life.was_parked
+            # What was to be sent elsewhere, and stayed, waits no more (N-11).
+            peculiar = life.repeated or life.expires or life.was_parked or uid in self._may_be_forgotten
             is_plain = len(self._uids[group, number]) == 1 and not peculiar
             if is_plain and first < number < highest and uid not in self.world.history.excused:
                 said = any(of == group and due <= number < beyond for of, due, beyond in self._found)
