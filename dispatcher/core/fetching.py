@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from dispatcher.core.bounds import STOPPED_WINDOW
 from dispatcher.core.effects import SetWindow
+from dispatcher.core.model import MessageState
 
 #: How much a window grows at a time while redeliveries are awaited.
 WIDENED_BY: Final = 8
@@ -25,9 +26,10 @@ def adjust_windows(state: LaneState) -> None:
     """Fit the windows of classic queues; at the byte budget fetch next to nothing until half of it is free.
 
     A queue that is to deliver the originals of open entries again is not stopped: their groups wait for
-    them, and what those hold would never become less. Nor does it stop at the look-ahead when that is full of
-    what waits for them: a former leader with a larger one, or another group map, may have handed over what is
-    behind it. A quorum queue's consumer must never be replaced.
+    them, and what those hold would never become less. Nor does it stop at the look-ahead when that is full
+    of what waits for them: a former leader with a larger one, or another group map, may have handed over
+    what is behind it; or the acks of these originals have arrived, which only the end of the redeliveries
+    says. A quorum queue's consumer must never be replaced.
     """
     held_max = state.options.held_bytes_max
     for inbound in state.inbounds:
@@ -48,16 +50,20 @@ def _wider(state: LaneState, inbound: Inbound) -> int:
     if inbound.unacked < inbound.window:
         return inbound.window
     room = _room(state, inbound)
-    if room <= 0 and _holds_up_its_own(inbound):
+    if room <= 0 and _holds_up_its_own(state, inbound):
         room = WINDOW_MAX - inbound.unacked
     return max(inbound.window, min(WIDENED_BY * inbound.window, room))
 
 
-def _holds_up_its_own(inbound: Inbound) -> bool:
-    """Something here waits for an original that this queue is still to deliver. Other ids of its bucket only:
-    of its own id everything else is behind it."""
+def _holds_up_its_own(state: LaneState, inbound: Inbound) -> bool:
+    """Something here waits for an original that this queue is still to deliver: for capacity, of which those
+    take all there is, or behind it. Other ids of its bucket only: of its own id everything else is behind it.
+    """
     assert inbound.recovery is not None
-    groups = (message.group for message in inbound.recovery.all_open())
+    awaited = inbound.recovery.all_open()
+    if not state.pool and any(message.state is MessageState.IN_FLIGHT for message in awaited):
+        return True
+    groups = (message.group for message in awaited)
     return any(
         group is not None and group.unresolved and inbound.index in (group.backlogs or ()) for group in groups
     )

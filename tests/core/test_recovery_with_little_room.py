@@ -14,7 +14,7 @@ from dispatcher.core.effects import (
     SetWindow,
     Snapshot,
 )
-from dispatcher.core.events import MessagesArrived, PingRouted, QueueReturned
+from dispatcher.core.events import MessagesArrived, PingRouted, QueueReturned, RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.liveness import RETURN_GRACE_MS_MIN
 from dispatcher.core.model import Message
@@ -119,6 +119,22 @@ def test_a_full_look_ahead_is_not_widened_for_what_only_newer_messages_wait_for(
     effects = lane.step([PingRouted("q1"), _originals(1, 2, 3)], NOW_MS)
     assert _dispatched(effects) == [1, 2, 3]
     assert _windows(effects) == []
+
+
+def test_a_full_look_ahead_is_widened_when_all_capacity_is_taken_by_what_may_have_been_settled() -> None:
+    """Redis has forgotten the settle, and a killed broker the acks of others, which fill the window: only
+    what is behind them says that the original is gone, and they wait for the capacity that it takes."""
+    live = IncarnationRow("c1", "uuid", "q1", 1, 1, "live")
+    snapshot = Snapshot(2, complete=False, broker_restarted=True, incarnations={1: live})
+    snapshot.records.append(OpenEntry(0, (1, 9), bytes([9]) * 16, 1, 1, b"other", 1, 5, 1))
+    lane = Lane(replace(OPTIONS, look_ahead=3), snapshot, NOW_MS)
+    lane.start(NOW_MS)
+    nothing_in_hand = Join(consumer="c1", incarnation="uuid", n=2, queue="q2", prefetch=1)
+    effects = lane.step([nothing_in_hand, _originals(1, 2, 3)], NOW_MS)
+    assert _dispatched(effects) == []
+    assert _windows(effects) == [24]
+    lane.step([RedeliveriesEnded(0)], NOW_MS)
+    assert _dispatched(lane.step([], lane.state.suspended_until_ms)) == [1]
 
 
 def _windows(effects: Effects) -> list[int]:
