@@ -76,6 +76,10 @@ class History:
             found = self._hooks[hook] = [getattr(checker, hook) for checker in watching]
         return found
 
+    def _tell(self, hook: str, *details: Any, **more: Any) -> None:
+        for told in self._watchers(hook):
+            told(*details, **more)
+
     def note(self, who: str, what: str, *details: Any) -> None:
         self.events.append((self.scheduler.now_ms, who, what, details))
 
@@ -167,8 +171,7 @@ class History:
             life.buried += 1
             life.dead_reason = str(amqp_properties.read(message.properties)[1].get("x-dispatch-reason"))
             self.note("broker", "dead", life.uid, life.dead_reason)
-            for told in self._watchers("buried"):
-                told(life)
+            self._tell("buried", life)
 
     def confirmed(self, queue: Queue, message: Stored) -> None:
         if message.uid:
@@ -193,8 +196,7 @@ class History:
             life = self._of_body(message.body)
             life.parked.pop(message, None)
             self.note("broker", "acked parked", life.uid, queue.name)
-            for told in self._watchers("acked_parked"):
-                told(life)
+            self._tell("acked_parked", life)
         elif queue.name == self.names.control:
             self.control_read.append(message)
 
@@ -220,10 +222,15 @@ class History:
             elif queue.name == self.names.dead and message.body.rstrip(b"!").isdigit():
                 self.lives[int(message.body.rstrip(b"!"))].buried -= 1
 
+    def recovered(self, queue: Queue) -> None:
+        """What a killed broker has again: also parked copies whose acks it has forgotten."""
+        if keeps_originals(self.names, queue.name):
+            for message in queue.ready:
+                self._of_body(message.body).parked[message] = None
+
     def nacked(self, queue: Queue, body: bytes) -> None:
         self.met["struck", "nack"] += 1
-        for told in self._watchers("nacked"):
-            told(queue, body)
+        self._tell("nacked", queue, body)
 
     def blocked(self) -> None:  # somebody has published during an alarm
         self.met["struck", "alarm"] += 1
@@ -241,8 +248,7 @@ class History:
     def _reopen(self, life: Life, incarnation: str) -> None:
         del life.settled[incarnation]
         self._unsettled[life.uid] = life
-        for told in self._watchers("reopened"):
-            told(life)
+        self._tell("reopened", life)
 
     def expired(self, queue: Queue, message: Stored) -> None:
         if message.uid:
@@ -254,8 +260,7 @@ class History:
 
     def raised(self, lane_epoch: int) -> None:
         """Redis has taken a new leader."""
-        for told in self._watchers("led"):
-            told(lane_epoch)
+        self._tell("led", lane_epoch)
 
     def led(self, process: str, snapshot: Snapshot) -> None:
         """A new leader has raised the epoch and read everything."""
@@ -265,8 +270,7 @@ class History:
         self.met["leads", "trusts Redis" if snapshot.complete else "asks the consumers"] += 1
         self.complete = snapshot.complete
         self._risk_twins()
-        for told in self._watchers("read"):
-            told(snapshot)
+        self._tell("read", snapshot)
         if self.doubt:
             self.excused.update(self.lives)
             self.taken = {row.uuid for row in snapshot.incarnations.values() if row.state == "taken"}
@@ -331,8 +335,7 @@ class History:
     def _left(self, life: Life, uuid: str) -> None:
         life.purges += 1
         self.note("redis", "left", life.uid, uuid)
-        for told in self._watchers("left"):
-            told(life, uuid)
+        self._tell("left", life, uuid)
 
     def _tell_checkers(self, facts: Facts) -> None:
         if not (facts.flags or facts.dispatched or facts.results):
@@ -354,8 +357,7 @@ class History:
         self.note("redis", "taken", incarnation)
         self.taken.add(incarnation)
         marked = (incarnation, n, lane_epoch) in self._markers
-        for told in self._watchers("taken"):
-            told(incarnation, marked=marked)
+        self._tell("taken", incarnation, marked=marked)
         last = self._markers.get((incarnation, n, lane_epoch))
         if last is None:  # it left: nothing was in its hands
             return

@@ -51,8 +51,9 @@ class Sequence(Checker):
         history = self.world.history
         self._forgot |= not snapshot.complete and history.leaderships > 1
         if not snapshot.complete or history.doubt:
-            known = (life for life in history.lives.values() if life.starts or life.over or life.given_up)
-            self._may_be_forgotten.update(life.uid for life in known)
+            for life in history.lives.values():
+                if life.starts or life.over or life.given_up or life.was_parked:
+                    self._may_be_forgotten.add(life.uid)
 
     def decided(self, process: str, events: list[Event], effects: Effects) -> None:
         if self._uids:
