@@ -68,6 +68,7 @@ from dispatcher.core.events import (
 from dispatcher.core.evictions import Evictions
 from dispatcher.core.fetching import adjust_windows
 from dispatcher.core.flags import Flags
+from dispatcher.core.ghosts import let_go
 from dispatcher.core.group_recovery import GroupRecovery
 from dispatcher.core.groups import GroupState
 from dispatcher.core.hand_over import HandOver
@@ -235,6 +236,7 @@ class Lane:
         self._arrivals.run_timers()
         self._parking.take_in()
         adjust_windows(self.state)
+        let_go(self.state, self._recovery)
         if now_ms >= self.state.suspended_until_ms:
             self.state.resting.release(self.state)
         if self.state.work.is_measured:

@@ -165,7 +165,7 @@ class Recovery:
             passed = recovery.matched(message)
             self._match(inbound, message, delivered)
             for gone in passed:
-                self._vanish(gone)
+                self.vanish(gone)
             return True
         if self._adopted.get(fingerprint):
             self._match_adopted(inbound, self._adopted[fingerprint].popleft(), delivered)
@@ -178,7 +178,7 @@ class Recovery:
         # Settled ones, and those that wait for others, may stand before open ones.
         if not (recovery.kept[fingerprint] or may_be_passed(self._state, delivered)):
             for message in recovery.of_group(delivered.group_id):
-                self._vanish(message)
+                self.vanish(message)
         return False
 
     # -- parking queues: there a fingerprint names one original --
@@ -203,7 +203,7 @@ class Recovery:
     def parked_vanished(self, queue: ParkingQueue) -> None:
         """The queue was read to its end: what is still awaited was deleted by others."""
         for message in list(queue.awaited.values()):
-            self._vanish(message)
+            self.vanish(message)
 
     def parked_through(self) -> None:
         """Nothing at the head of a parking queue is still to be told of."""
@@ -347,7 +347,7 @@ class Recovery:
         """In flight, and its original will not come back."""
         return message.tag == 0 and message not in self._awaited
 
-    def _vanish(self, message: Message) -> None:
+    def vanish(self, message: Message) -> None:
         """No original will come. In a living consumer's hands its settle is awaited, else it is over."""
         del self._awaited[message]
         if message.queue != UNKNOWN_INBOUND:
@@ -370,7 +370,7 @@ class Recovery:
         if recovery is None:
             return
         for message in recovery.all_open():
-            self._vanish(message)
+            self.vanish(message)
         if arrived := recovery.unmatched_settled():  # their acks had reached the broker
             inbound.proven.extend(arrived)
             self._state.effects.records.append(SettledEntries(inbound.index, True, tuple(arrived)))
@@ -386,7 +386,7 @@ class Recovery:
             if message.state is MessageState.SETTLED:
                 self._state.effects.records.append(Vanished(UNKNOWN_INBOUND, message.arrival))
             else:
-                self._vanish(message)
+                self.vanish(message)
 
     def proven(self, inbound: Inbound, count: int) -> None:
         """The broker has processed that many more acks. Counted later while old entries may still be met."""

@@ -121,19 +121,35 @@ def test_a_full_look_ahead_is_not_widened_for_what_only_newer_messages_wait_for(
     assert _windows(effects) == []
 
 
-def test_a_full_look_ahead_is_widened_when_all_capacity_is_taken_by_what_may_have_been_settled() -> None:
-    """Redis has forgotten the settle, and a killed broker the acks of others, which fill the window: only
-    what is behind them says that the original is gone, and they wait for the capacity that it takes."""
+def _with_a_ghost() -> tuple[Lane, Join]:
+    """The settle of the only message in flight is forgotten, and its consumer has nothing in hand."""
     live = IncarnationRow("c1", "uuid", "q1", 1, 1, "live")
     snapshot = Snapshot(2, complete=False, broker_restarted=True, incarnations={1: live})
     snapshot.records.append(OpenEntry(0, (1, 9), bytes([9]) * 16, 1, 1, b"other", 1, 5, 1))
     lane = Lane(replace(OPTIONS, look_ahead=3), snapshot, NOW_MS)
     lane.start(NOW_MS)
-    nothing_in_hand = Join(consumer="c1", incarnation="uuid", n=2, queue="q2", prefetch=1)
+    return lane, Join(consumer="c1", incarnation="uuid", n=2, queue="q2", prefetch=1)
+
+
+def test_a_full_look_ahead_is_widened_when_all_capacity_is_taken_by_what_may_have_been_settled() -> None:
+    """A killed broker has forgotten the acks of others, which fill the window: only what is behind them says
+    that the original is gone, and they wait for the capacity that it takes."""
+    lane, nothing_in_hand = _with_a_ghost()
     effects = lane.step([nothing_in_hand, _originals(1, 2, 3)], NOW_MS)
     assert _dispatched(effects) == []
     assert _windows(effects) == [24]
     lane.step([RedeliveriesEnded(0)], NOW_MS)
+    assert _dispatched(lane.step([], lane.state.suspended_until_ms)) == [1]
+
+
+def test_where_the_window_can_not_be_widened_such_an_entry_is_given_up() -> None:
+    lane, nothing_in_hand = _with_a_ghost()
+    lane.state.inbounds[0].replaceable = False
+    effects = lane.step([_originals(1, 2, 3)], NOW_MS)
+    assert not lane.state.counters["vanished"], "its consumer may have it"
+    effects = lane.step([nothing_in_hand], NOW_MS)
+    assert _windows(effects) == []
+    assert lane.state.counters["vanished"] == 1
     assert _dispatched(lane.step([], lane.state.suspended_until_ms)) == [1]
 
 
