@@ -33,7 +33,7 @@ def adjust_windows(state: LaneState) -> None:
     """
     held_max = state.options.held_bytes_max
     for inbound in state.inbounds:
-        if inbound.recovery is not None and inbound.recovery.open:
+        if inbound.recovery is not None and (inbound.recovery.open or state.judged):
             inbound.paused = False
             window = _wider(state, inbound)
         else:
@@ -58,8 +58,11 @@ def _wider(state: LaneState, inbound: Inbound) -> int:
 def _holds_up_its_own(state: LaneState, inbound: Inbound) -> bool:
     """Something here waits for an original that this queue is still to deliver: for capacity, of which those
     take all there is, or behind it. Other ids of its bucket only: of its own id everything else is behind it.
+    Or for an operator's verdict on one that is gone, which only the end of the redeliveries says.
     """
     assert inbound.recovery is not None
+    if state.judged:
+        return True
     awaited = inbound.recovery.all_open()
     if not state.pool and any(message.state is MessageState.IN_FLIGHT for message in awaited):
         return True

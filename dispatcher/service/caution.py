@@ -116,6 +116,11 @@ class Caution:
         self._line.extendleft(reversed(unanswered))
         return None
 
+    def withdraw(self, orders: Iterable[Any]) -> None:
+        """These need not wait: others come in their place, which are suspects as well."""
+        gone = {id(order) for order in orders}
+        self._line = deque(order for order in self._line if id(order) not in gone)
+
     # -- over the end of the connection --
 
     def condemn(self, culprit: Any, problem: str) -> None:

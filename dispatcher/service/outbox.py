@@ -254,9 +254,16 @@ class Outbox:
     def channel_closed(self, problem: str) -> None:
         """The broker closed the channel over something that it did not answer, with these words."""
         self._channel = 0
-        culprit = self._caution.closed(self._window.take_all())
+        unanswered = self._window.take_all()
+        culprit = self._caution.closed(unanswered)
         if culprit is not None:
             self._refused(culprit, problem)
+            return
+        # The broker may have refused some and taken those behind them: new terms void what it has.
+        parked = [order for order in unanswered if type(order) is ParkCopy]
+        self._caution.withdraw(parked)
+        for order in parked:
+            self._report(MoveRefused(order.message, order.term))
 
     def use(self, channel: int) -> None:
         """Go on, on this channel."""

@@ -201,6 +201,8 @@ def test_what_expires_while_an_alarm_keeps_consumers_unheard_waits_for_its_end()
         63789,  # a number came once more when Redis had forgotten the one before it, which was parked
         64880,  # all capacity was taken by what had been settled, and the look-ahead was full of other things
         65895,  # the broker forgot the ack of a parked copy that was void, and the other one was void then
+        70162,  # what a group had stopped at was lost, and what follows it filled the look-ahead
+        70378,  # of what was parked one was refused, and the channel closed before that was said
     ],
 )
 def test_what_was_a_mistake_of_the_simulator_or_of_time_holds(seed: int) -> None:
