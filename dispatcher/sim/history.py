@@ -117,8 +117,7 @@ class History:
             life.last = message
             if not life.repeated or life.stored == 1:
                 life.count_from(message)
-            for told in self._watchers("stored"):
-                told(life)
+            self._tell("stored", life)
         elif queue.name == self.names.control:
             self._control(message)
         elif queue.name == self.names.dead:
@@ -190,8 +189,7 @@ class History:
             life.fresh += not message.redelivered
             self.met["broker", "forgot an ack"] += life.acked > max(1, life.stored)
             self.note("broker", "acked", life.uid)
-            for told in self._watchers("acked"):
-                told(life)
+            self._tell("acked", life)
         elif keeps_originals(self.names, queue.name):
             life = self._of_body(message.body)
             life.parked.pop(message, None)
@@ -306,8 +304,7 @@ class History:
     def decided(self, process: str, events: list[Event], effects: Effects) -> None:
         if events or effects.actions:
             self.events.append((self.scheduler.now_ms, process, "step", (events, effects)))
-        for told in self._watchers("decided"):
-            told(process, events, effects)
+        self._tell("decided", process, events, effects)
 
     def will_commit(self, leader: bytes, ordinal: int, facts: Facts) -> None:
         self._commits.setdefault(leader, deque()).append((ordinal, facts))
@@ -315,8 +312,7 @@ class History:
     def committed(self, leader: bytes, ordinal: int) -> None:
         """Redis has carried out this commit (and so all before it)."""
         lane_epoch = int(leader.partition(b" ")[0])
-        for told in self._watchers("committed"):
-            told(lane_epoch)
+        self._tell("committed", lane_epoch)
         waiting = self._commits.get(leader)
         while waiting and waiting[0][0] <= ordinal:
             facts = waiting.popleft()[1]
@@ -341,14 +337,11 @@ class History:
         if not (facts.flags or facts.dispatched or facts.results):
             return
         for key, row in facts.flags.items():
-            for told in self._watchers("flagged"):
-                told(key, row)
+            self._tell("flagged", key, row)
         for uuid, result in facts.results.items():  # what follows what was purged may go in the same commit
-            for told in self._watchers("operated"):
-                told(uuid, result)
+            self._tell("operated", uuid, result)
         for hand_over in facts.dispatched:
-            for told in self._watchers("dispatched"):
-                told(self.lives[hand_over.uid], hand_over)
+            self._tell("dispatched", self.lives[hand_over.uid], hand_over)
 
     def _take(self, incarnation: str, n: int, lane_epoch: int) -> None:
         """Its settles behind the marker that ended it do not count."""
@@ -378,8 +371,7 @@ class History:
         self.note(incarnation, "got", life.uid, copy.seq, copy.epoch, copy.group_seq, copy.attempt)
         if incarnation in self.taken:
             return  # what its socket still held: it may run, and can't settle any more
-        for told in self._watchers("handed"):
-            told(life, incarnation, copy)
+        self._tell("handed", life, incarnation, copy)
         life.starts.append((incarnation, copy.seq, copy.attempt))
         self.in_hand.setdefault(incarnation, {})[copy.seq] = life.uid
 
@@ -387,8 +379,7 @@ class History:
         """Whether it kills whoever works on it."""
         life = self._life(copy)
         if incarnation not in self.taken:
-            for told in self._watchers("begun"):
-                told(life, incarnation, copy)
+            self._tell("begun", life, incarnation, copy)
         return life.kills
 
     def done(self, incarnation: str, copy: Copy, *, failed: bool) -> None:
