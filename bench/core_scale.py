@@ -22,7 +22,7 @@ from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.policies import policy
-from dispatcher.core.views import Views
+from dispatcher.core.views.views import Views
 from dispatcher.protocol import Join, Settle
 from dispatcher.service.surveys import GROUPS_AT_A_TIME
 

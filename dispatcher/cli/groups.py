@@ -12,7 +12,7 @@ from dispatcher.cli import flags, operations, options
 from dispatcher.cli.asking import ask_lane
 from dispatcher.cli.output import console, counted, print_json, print_result, shown, span, table
 from dispatcher.core.groups import GroupState
-from dispatcher.core.survey import GROUPS_PER_PAGE_MAX
+from dispatcher.core.views.group_listing import GROUPS_PER_PAGE_MAX
 
 app = typer.Typer(
     help="Look at the message groups of a lane; pause, pin, close, purge and move them.", no_args_is_help=True

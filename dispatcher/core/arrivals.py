@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from dispatcher.core.adoption import Adoption
 from dispatcher.core.bounds import DELIVERIES_MAX
-from dispatcher.core.dedup import Dedup
 from dispatcher.core.groups import Group
 from dispatcher.core.model import BarrierMark, Message, MessageState
-from dispatcher.core.moves import Moves
-from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
-from dispatcher.core.recovery import Recovery
+from dispatcher.core.optional.dedup import Dedup
+from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
+from dispatcher.core.parking.relocation import Relocations
+from dispatcher.core.recovery.consumer_reports import ConsumerReports
+from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.protocol import REASON_EXPIRED
 
@@ -29,8 +29,8 @@ class Arrivals:
         self,
         state: LaneState,
         recovery: Recovery,
-        adoption: Adoption,
-        moves: Moves,
+        adoption: ConsumerReports,
+        moves: Relocations,
         marked: Callable[[BarrierMark], None],
         dedup: Dedup | None = None,
     ) -> None:
@@ -50,7 +50,7 @@ class Arrivals:
     def arrived(self, messages: list[Message]) -> None:
         """Take in deliveries, in their queues' order."""
         inbounds, dedup = self._state.inbounds, self._dedup
-        self._state.busiest.pass_time(self._state.now_ms)
+        self._state.hot_group.pass_time(self._state.now_ms)
         for message in messages:
             inbound = inbounds[message.inbound]
             inbound.latest = message.arrival
@@ -74,7 +74,7 @@ class Arrivals:
             if dedup is None or not dedup.holds(message):
                 self._receive(message)
 
-    def take_in(self, message: Message) -> None:
+    def accept(self, message: Message) -> None:
         """It has arrived, and does not repeat another one."""
         if type(message) is BarrierMark:
             self._marked(message)
@@ -89,7 +89,7 @@ class Arrivals:
         elif message.group_id is None and self._rejects_ungrouped:
             self._state.end(message, REASON_UNGROUPED)
         else:
-            self._state.busiest.count(self._state.member_key(message.group_id))
+            self._state.hot_group.count(self._state.member_key(message.group_id))
             self.file(message)
 
     def read_back(self, message: Message) -> None:
@@ -118,17 +118,17 @@ class Arrivals:
             if message.attempt >= state.suspect_after:  # it was parked after its consumer had died
                 state.suspects.add(message)
             else:
-                inbound.loose.messages.append(message)
-                inbound.queue_source(inbound.loose)
+                inbound.ungrouped.messages.append(message)
+                inbound.enlist(inbound.ungrouped)
         else:
             group = state.group(message.group_id)
             if (group.route or state.parking.default_route) and self._moves_on(group, message, passed):
                 return
             backlog = group.backlog(message.inbound)
-            if state.gaps is None or message.queue >= FIRST_PARKING_QUEUE:
+            if state.sequence_hold is None or message.queue >= FIRST_PARKING_QUEUE:
                 backlog.messages.append(message)
             else:
-                state.gaps.insert(backlog, message)
+                state.sequence_hold.insert(backlog, message)
             if backlog.source is None:
                 state.list_backlog(backlog)
         if self._parks and message.queue == inbound.index:

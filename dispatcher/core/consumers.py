@@ -36,19 +36,19 @@ class ConsumerState(Enum):
     LEAVING = "leaving"  # said so: gets nothing more, settles what it holds
     LOST = "lost"  # its queue is gone; it may come back until `lost_until_ms`
     MARKED = "marked"  # our marker is on its way through the control queue behind its last settles
-    TAKEN = "taken"  # over
+    REVOKED = "taken"  # over
 
 
 _S = ConsumerState
 CONSUMER_TRANSITIONS: Final[dict[ConsumerState, frozenset[ConsumerState]]] = {
-    _S.EXPECTED: frozenset({_S.LIVE, _S.REFUSING, _S.LEAVING, _S.LOST, _S.MARKED, _S.TAKEN}),
-    _S.LIVE: frozenset({_S.FROZEN, _S.REFUSING, _S.LEAVING, _S.LOST, _S.MARKED, _S.TAKEN}),
-    _S.FROZEN: frozenset({_S.LIVE, _S.REFUSING, _S.LEAVING, _S.LOST, _S.MARKED, _S.TAKEN}),
-    _S.REFUSING: frozenset({_S.LIVE, _S.LEAVING, _S.LOST, _S.MARKED, _S.TAKEN}),
-    _S.LEAVING: frozenset({_S.REFUSING, _S.LOST, _S.MARKED, _S.TAKEN}),
-    _S.LOST: frozenset({_S.LIVE, _S.LEAVING, _S.MARKED, _S.TAKEN}),
-    _S.MARKED: frozenset({_S.LIVE, _S.LEAVING, _S.TAKEN}),
-    _S.TAKEN: frozenset(),
+    _S.EXPECTED: frozenset({_S.LIVE, _S.REFUSING, _S.LEAVING, _S.LOST, _S.MARKED, _S.REVOKED}),
+    _S.LIVE: frozenset({_S.FROZEN, _S.REFUSING, _S.LEAVING, _S.LOST, _S.MARKED, _S.REVOKED}),
+    _S.FROZEN: frozenset({_S.LIVE, _S.REFUSING, _S.LEAVING, _S.LOST, _S.MARKED, _S.REVOKED}),
+    _S.REFUSING: frozenset({_S.LIVE, _S.LEAVING, _S.LOST, _S.MARKED, _S.REVOKED}),
+    _S.LEAVING: frozenset({_S.REFUSING, _S.LOST, _S.MARKED, _S.REVOKED}),
+    _S.LOST: frozenset({_S.LIVE, _S.LEAVING, _S.MARKED, _S.REVOKED}),
+    _S.MARKED: frozenset({_S.LIVE, _S.LEAVING, _S.REVOKED}),
+    _S.REVOKED: frozenset(),
 }
 #: States in which its queue is thought to exist and gets copies.
 REACHABLE: Final = frozenset({_S.EXPECTED, _S.LIVE, _S.FROZEN, _S.LEAVING})
@@ -58,15 +58,15 @@ PRESENT: Final = REACHABLE | {_S.REFUSING}
 RECEIVING: Final = frozenset({_S.LIVE, _S.FROZEN})
 
 
-class Share:
+class ConsumerSource:
     """What one consumer could receive from one inbound queue: its groups with messages there, in turn."""
 
-    __slots__ = ("backlogs", "consumer", "queued")
+    __slots__ = ("backlogs", "consumer", "in_ring")
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
         self.backlogs: OrderedDict[Backlog, None] = OrderedDict()
-        self.queued = False  # in its inbound queue's list of sources
+        self.in_ring = False  # in its inbound queue's list of sources
 
     def head(self) -> Message | None:
         """The next message, or None: no credit, or nothing waits."""
@@ -85,8 +85,8 @@ class Consumer:
         "_state", "alone_with", "broken", "credit", "depth", "drained", "evicted_by", "groups", "id",
         "in_flight", "incoming", "last_heard_ms", "last_sent_ms", "lost_until_ms", "n", "next_seq", "number",
         "overdue", "ping_unanswered", "pool_level", "prefetch", "queue", "readers", "receives", "refusals",
-        "refused_n", "refused_until_ms", "reported", "resumes_as", "sent_again", "settled_at_ms", "shares",
-        "stored", "taking", "uuid", "waiting", "work_ms",
+        "refused_n", "refused_until_ms", "reported", "resumes_as", "sent_again", "settled_at_ms", "sources",
+        "stored", "reclaiming", "uuid", "waiting", "work_ms",
     )  # fmt: skip
 
     def __init__(
@@ -106,7 +106,7 @@ class Consumer:
         self.next_seq = first_seq
         self.groups: OrderedSet[Group] = OrderedSet()
         self.incoming: OrderedSet[Group] = OrderedSet()  # groups that go to it once they are drained
-        self.shares = [Share(self) for _ in range(inbounds)]
+        self.sources = [ConsumerSource(self) for _ in range(inbounds)]
         #: What it becomes when it is found again: LIVE, or LEAVING if it had said so.
         self.resumes_as = ConsumerState.LEAVING if row.state == "leaving" else ConsumerState.LIVE
         self.reported: frozenset[int] | None = None  # seqs in hand, as its latest join after our start said
@@ -131,7 +131,7 @@ class Consumer:
         self.depth: int | None = None
         self.readers = 0  # of that queue, when it was last looked at
         self.stored = 0  # copies that came into that queue
-        self.taking = False  # the queue is being read back
+        self.reclaiming = False  # the queue is being read back
 
     @property
     def state(self) -> ConsumerState:
@@ -157,7 +157,7 @@ class Consumer:
     @property
     def stays(self) -> bool:
         """It may own groups: it is not over and has not said that it leaves."""
-        is_over = self._state is ConsumerState.TAKEN or self.evicted_by is not None or self.drained
+        is_over = self._state is ConsumerState.REVOKED or self.evicted_by is not None or self.drained
         return not is_over and self.resumes_as is ConsumerState.LIVE
 
     def row(self) -> IncarnationRow:
@@ -165,7 +165,7 @@ class Consumer:
         stored = "leaving" if self.resumes_as is ConsumerState.LEAVING else "live"
         if self.evicted_by is not None:
             stored = "evicted"
-        if self._state is ConsumerState.TAKEN:
+        if self._state is ConsumerState.REVOKED:
             stored = "taken"
         return IncarnationRow(self.id, self.uuid, self.queue, self.n, self.prefetch, stored)
 
@@ -250,8 +250,8 @@ class Pool:
         consumer.pool_level = -1
 
 
-def queue_share(inbound: Inbound, share: Share) -> None:
+def enlist_source(inbound: Inbound, share: ConsumerSource) -> None:
     """Let the delivery pass look at this share again."""
-    if not share.queued and share.backlogs:
-        share.queued = True
+    if not share.in_ring and share.backlogs:
+        share.in_ring = True
         inbound.ready.append(share)

@@ -8,21 +8,27 @@ enough is on its way to the broker. Nothing else dispatches.
 from __future__ import annotations
 
 from dispatcher.core.bounds import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
-from dispatcher.core.consumers import Consumer, Share
+from dispatcher.core.consumers import Consumer, ConsumerSource
 from dispatcher.core.effects import Dispatched
 from dispatcher.core.groups import Backlog, Group, GroupState
-from dispatcher.core.inbound import DeficitRoundRobin, FreeGroups, Inbound, Loose, MeasuredInbound
+from dispatcher.core.inbound import (
+    DeficitRoundRobin,
+    Inbound,
+    MeasuredInbound,
+    UngroupedSource,
+    UnownedSource,
+)
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.options import Cost
 from dispatcher.core.state import LaneState
 
 
-class Delivery:
+class DeliveryPass:
     """Dispatches what may go now."""
 
     def __init__(self, state: LaneState) -> None:
         self._state = state
-        self._gaps = state.gaps
+        self._gaps = state.sequence_hold
         self._turns = DeficitRoundRobin(state.inbounds)
 
     def run(self) -> bool:
@@ -40,15 +46,15 @@ class Delivery:
             source = inbound.ready[0]
             if len(inbound.ready) > 1:
                 inbound.ready.rotate(-1)
-            if type(source) is Share:
+            if type(source) is ConsumerSource:
                 self._serve_share(inbound, source)
-            elif type(source) is FreeGroups:
+            elif type(source) is UnownedSource:
                 self._serve_free(inbound, source)
-            elif isinstance(source, Loose):
+            elif isinstance(source, UngroupedSource):
                 self._serve_loose(inbound, source)
         return False
 
-    def _serve_share(self, inbound: Inbound, share: Share) -> None:
+    def _serve_share(self, inbound: Inbound, share: ConsumerSource) -> None:
         backlog = next(iter(share.backlogs))
         if backlog.group.owner is None:  # it is pinned to this consumer
             self._begin(inbound, backlog, share.consumer)
@@ -68,7 +74,7 @@ class Delivery:
             backlog.leave()
             self._state.list_backlog(backlog)
 
-    def _serve_free(self, inbound: Inbound, free: FreeGroups) -> None:
+    def _serve_free(self, inbound: Inbound, free: UnownedSource) -> None:
         """The next free group goes to the consumer with the least to do."""
         self._begin(inbound, next(iter(free.backlogs)), self._state.pool.least_loaded())
 
@@ -93,8 +99,8 @@ class Delivery:
                 break
         self._served(backlog)
 
-    def hand_over_alone(self, message: Message, consumer: Consumer) -> None:
-        """Give a suspect to a consumer that has nothing else (see dispatcher.core.suspects).
+    def dispatch_alone(self, message: Message, consumer: Consumer) -> None:
+        """Give a suspect to a consumer that has nothing else (see dispatcher.core.optional.poison).
 
         Its queue does not pay for it: many suspects would leave it in debt for long.
         """
@@ -118,10 +124,10 @@ class Delivery:
         group.forget_if_empty(backlog)
         state.list_backlog(backlog)
 
-    def _serve_loose(self, inbound: Inbound, loose: Loose) -> None:
+    def _serve_loose(self, inbound: Inbound, ungrouped: UngroupedSource) -> None:
         pool = self._state.pool
         consumer = pool.least_loaded() if self._state.policy.by_load else pool.next_in_turn()
-        self._dispatch(inbound, loose.messages.popleft(), consumer, None)
+        self._dispatch(inbound, ungrouped.messages.popleft(), consumer, None)
 
     def _dispatch(self, inbound: Inbound, message: Message, consumer: Consumer, group: Group | None) -> None:
         """Hand one message to a consumer that has credit for it: numbers, journal record, order to send."""
@@ -140,8 +146,8 @@ class Delivery:
                 state.close(group)
         else:
             message.group_seq, message.epoch = 0, state.epoch_counter
-        if message.attempt or state.taken_back:  # one that did not leave was perhaps never handed over
-            state.taken_back.discard(message)
+        if message.attempt or state.revoked:  # one that did not leave was perhaps never handed over
+            state.revoked.discard(message)
             state.suspects.discard(message)
         message.attempt += 1
         message.state = MessageState.IN_FLIGHT
@@ -171,7 +177,7 @@ class Delivery:
             self._gaps.handed_over(message, group)
 
 
-class CostedDelivery(Delivery):
+class CostedPass(DeliveryPass):
     """Where messages don't all cost 1."""
 
     def _dispatch(self, inbound: Inbound, message: Message, consumer: Consumer, group: Group | None) -> None:
@@ -181,7 +187,7 @@ class CostedDelivery(Delivery):
         inbound.surcharge += message.cost - 1
 
 
-class SerialDelivery(Delivery):
+class SerialPass(DeliveryPass):
     """Where of each group one message is out at a time: it comes back when that is settled."""
 
     def _dispatch_batch(self, inbound: Inbound, backlog: Backlog, consumer: Consumer, size: int) -> None:
@@ -196,12 +202,12 @@ class SerialDelivery(Delivery):
             self._state.parking.refresh_demand(group)
 
 
-class CostedSerialDelivery(CostedDelivery, SerialDelivery):
+class CostedSerialPass(CostedPass, SerialPass):
     """Both."""
 
 
-def delivery_for(state: LaneState) -> Delivery:
+def delivery_pass_for(state: LaneState) -> DeliveryPass:
     """The pass of this lane. Who asks for nothing special pays nothing for it."""
     if state.stops_failed:
-        return SerialDelivery(state) if state.options.cost is Cost.ONE else CostedSerialDelivery(state)
-    return Delivery(state) if state.options.cost is Cost.ONE else CostedDelivery(state)
+        return SerialPass(state) if state.options.cost is Cost.ONE else CostedSerialPass(state)
+    return DeliveryPass(state) if state.options.cost is Cost.ONE else CostedPass(state)

@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dispatcher.core.hand_over_effects import HandOverAction
+from dispatcher.core.forwarding.orders import ForwardingAction
 from dispatcher.core.model import Message
-from dispatcher.core.parking_effects import ParkingAction, ParkingRecord
-from dispatcher.core.target_effects import TargetAction
+from dispatcher.core.operations.orders import TargetAction
+from dispatcher.core.parking.orders import ParkingAction, ParkingRecord
 
 # --- records: the journal, in the order in which things were decided ------------------------------------
 
 
-class Reset(NamedTuple):
+class JournalReset(NamedTuple):
     """Everything before this record is over: what follows repeats all that is still open."""
 
 
@@ -60,7 +60,7 @@ class SettledRange(NamedTuple):
     last: int
 
 
-class Ended(NamedTuple):
+class DeadLetterPending(NamedTuple):
     """The message goes to the dead queue for this reason; it stays open until its copy is confirmed."""
 
     inbound: int
@@ -72,7 +72,7 @@ class Ended(NamedTuple):
     calls: int = 0  # of its handler, if its consumer has failed it
 
 
-class Buried(NamedTuple):
+class Discharged(NamedTuple):
     """The broker has the dead queue's copy: the original is settled."""
 
     inbound: int
@@ -86,7 +86,7 @@ class Vanished(NamedTuple):
     arrival: tuple[int, int]
 
 
-class Taken(NamedTuple):
+class IncarnationEnded(NamedTuple):
     """The incarnation is over; its open entries belong to nobody."""
 
     incarnation: int
@@ -100,14 +100,14 @@ class SettledEntries(NamedTuple):
     entries: tuple[tuple[tuple[int, int], bytes], ...]
 
 
-class Proven(NamedTuple):
+class ProvenAcks(NamedTuple):
     """The acks of the `count` longest settled unproven originals of this queue are on the broker."""
 
     inbound: int
     count: int  # type: ignore[assignment]  # a tuple has a method of that name, which nobody calls here
 
 
-class Used(NamedTuple):
+class NumbersUsed(NamedTuple):
     """This incarnation's seqs up to `highest` were used; for NOBODY, epochs.
 
     Part of every checkpoint, so that numbers don't go back even when the clock does.
@@ -118,8 +118,8 @@ class Used(NamedTuple):
 
 
 Record = (
-    Reset | Dispatched | OpenEntry | SettledRange | Ended
-    | Buried | Vanished | Taken | SettledEntries | Proven | Used | ParkingRecord
+    JournalReset | Dispatched | OpenEntry | SettledRange | DeadLetterPending
+    | Discharged | Vanished | IncarnationEnded | SettledEntries | ProvenAcks | NumbersUsed | ParkingRecord
 )  # fmt: skip
 UNKNOWN_INBOUND = 255
 #: In place of an incarnation's number: a message is in nobody's hands.
@@ -198,7 +198,7 @@ class Reply(NamedTuple):
     error: str | None
 
 
-class Tell(NamedTuple):
+class LogEvent(NamedTuple):
     """Something that an operator will look for in the log."""
 
     event: str
@@ -228,7 +228,7 @@ class LookUp:
 
 Action = (
     Dispatched | SendCopy | SendNotice | PublishMarker | PublishBarrier | AckInbound | DeadLetter | Reply
-    | Tell | SetWindow | LookUp | ParkingAction | TargetAction | HandOverAction
+    | LogEvent | SetWindow | LookUp | ParkingAction | TargetAction | ForwardingAction
 )  # fmt: skip
 
 
@@ -241,7 +241,7 @@ class IdRange(NamedTuple):
 
 @dataclass(slots=True)
 class WindowChange:
-    """What a commit does to the window of ids, and asks of it (dispatcher.core.dedup)."""
+    """What a commit does to the window of ids, and asks of it (dispatcher.core.optional.dedup)."""
 
     now_ms: int
     window_ms: int  # what entered earlier than that is over
@@ -259,7 +259,7 @@ class Effects:
     owners: dict[bytes, OwnerRow | None] = field(default_factory=dict)  # None: forget
     incarnations: dict[int, IncarnationRow | None] = field(default_factory=dict)
     commands: dict[str, dict[str, Any]] = field(default_factory=dict)  # uuid → recorded result
-    flags: dict[bytes, dict[str, Any] | None] = field(default_factory=dict)  # see core/flags.py
+    flags: dict[bytes, dict[str, Any] | None] = field(default_factory=dict)  # operators/flags.py
     sequences: dict[bytes, int | None] = field(default_factory=dict)  # id of a group → its last number
     window: WindowChange | None = None  # of ids
     checkpoint: bool = False  # records begin with Reset: what the journal holds before may be trimmed

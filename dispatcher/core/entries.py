@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.core.consumers import Consumer
-from dispatcher.core.effects import Dispatched, Ended, OpenEntry
+from dispatcher.core.effects import DeadLetterPending, Dispatched, OpenEntry
 from dispatcher.core.model import Message
 
 
@@ -24,9 +24,9 @@ def open_entry(message: Message) -> OpenEntry:
     )  # fmt: skip
 
 
-def ended_entry(message: Message, reason: str) -> Ended:
+def ended_entry(message: Message, reason: str) -> DeadLetterPending:
     """The entry of a message that is on its way to the dead queue."""
-    return Ended(
+    return DeadLetterPending(
         message.queue, message.arrival, message.fingerprint, message.group_id, message.attempt, reason,
         message.calls,
     )  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dispatcher.core.effects import Dispatched, LookUp
-from dispatcher.core.hand_over_effects import Handed
+from dispatcher.core.forwarding.orders import ReclaimedCopy
 from dispatcher.core.model import Message
 from dispatcher.protocol import Heartbeat, Join, Leave, Marker, Settle
 
@@ -126,7 +126,7 @@ class TargetRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageLeft:
+class TransferConfirmed:
     """The broker has stored the copy where this operation sends it."""
 
     operation: str
@@ -134,7 +134,7 @@ class MessageLeft:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageStays:
+class TransferRefused:
     """The broker did not take the copy that this operation sends; not known: perhaps it did."""
 
     operation: str
@@ -161,7 +161,7 @@ class ParkingQueueRead:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveConfirmed:
+class RelocationConfirmed:
     """The broker has stored the copy in its parking queue, as it was published in that term."""
 
     message: Message
@@ -169,7 +169,7 @@ class MoveConfirmed:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveRefused:
+class RelocationRefused:
     """The broker did not take the copy for a parking queue that was published in that term."""
 
     message: Message
@@ -177,7 +177,7 @@ class MoveRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveImpossible:
+class RelocationImpossible:
     """The broker can't be made to take the copy for a parking queue, and says why."""
 
     message: Message
@@ -201,7 +201,7 @@ class CopiesStored:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueSeen:
+class QueueInspected:
     """How many read the queue of a hand-over consumer, and how many messages wait in it, with nobody."""
 
     queue: str
@@ -217,15 +217,15 @@ class ReadersChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueTaken:
+class QueueReclaimed:
     """All that was in a hand-over consumer's queue; nobody else reads it until it is released."""
 
     queue: str
-    messages: list[Handed]
+    messages: list[ReclaimedCopy]
 
 
 @dataclass(frozen=True, slots=True)
-class QueueKept:
+class QueueInUse:
     """The queue can't be taken: somebody reads it."""
 
     queue: str
@@ -239,17 +239,17 @@ class QueueReleased:
 
 
 @dataclass(frozen=True, slots=True)
-class HandedOn:
+class ReclaimedForwarded:
     """The broker has stored the copy of what was read back: for another consumer, or in the dead queue."""
 
-    handed: Handed
+    handed: ReclaimedCopy
 
 
 @dataclass(frozen=True, slots=True)
-class HandOnRefused:
+class ReclaimedRefused:
     """The broker can't be made to take the copy of what was read back, and says why."""
 
-    handed: Handed
+    handed: ReclaimedCopy
     problem: str
 
 
@@ -257,7 +257,7 @@ class HandOnRefused:
 class MessageRejected:
     """A hand-over consumer did not take a message, or the broker gave it up, for this reason."""
 
-    handed: Handed
+    handed: ReclaimedCopy
     reason: str
 
 
@@ -277,22 +277,22 @@ Event = (
     | CommandReceived
     | TargetOpened
     | TargetRefused
-    | MessageLeft
-    | MessageStays
+    | TransferConfirmed
+    | TransferRefused
     | ParkingQueueOpened
     | ParkingQueueRead
-    | MoveConfirmed
-    | MoveRefused
-    | MoveImpossible
+    | RelocationConfirmed
+    | RelocationRefused
+    | RelocationImpossible
     | ParkingQueueDeleted
     | CopiesStored
-    | QueueSeen
+    | QueueInspected
     | ReadersChanged
-    | QueueTaken
-    | QueueKept
+    | QueueReclaimed
+    | QueueInUse
     | QueueReleased
-    | HandedOn
-    | HandOnRefused
+    | ReclaimedForwarded
+    | ReclaimedRefused
     | MessageRejected
     | Join
     | Settle

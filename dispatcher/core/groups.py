@@ -19,9 +19,9 @@ from dispatcher.core.model import Message, MessageState
 from dispatcher.errors import InvalidTransition
 
 if TYPE_CHECKING:
-    from dispatcher.core.consumers import Consumer, Share
-    from dispatcher.core.inbound import FreeGroups
-    from dispatcher.core.parking_queue import Demand
+    from dispatcher.core.consumers import Consumer, ConsumerSource
+    from dispatcher.core.inbound import UnownedSource
+    from dispatcher.core.parking.queue import Demand
 
 
 class GroupState(Enum):
@@ -56,14 +56,14 @@ class Backlog:
         self.group = group
         self.inbound = inbound
         self.messages: deque[Message] = deque()
-        self.source: Share | FreeGroups | None = None
+        self.source: ConsumerSource | UnownedSource | None = None
 
     def head(self) -> Message | None:
         """The first message that still waits; drops those in front of it that no longer do."""
         messages = self.messages
         while messages:
             message = messages[0]
-            if message.state is MessageState.HELD:
+            if message.state is MessageState.WAITING:
                 return message
             messages.popleft()
         return None
@@ -79,14 +79,14 @@ class Backlog:
         else:
             waiting.extendleft(reversed(messages))
 
-    def take_behind(self, queue: int) -> list[Message]:
+    def pop_behind(self, queue: int) -> list[Message]:
         """Take out what waits behind everything that came from this queue; all, if nothing did."""
         messages = list(self.messages)
         last = max((at for at, message in enumerate(messages) if message.queue == queue), default=-1)
         self.messages = deque(messages[: last + 1])
-        return [message for message in messages[last + 1 :] if message.state is MessageState.HELD]
+        return [message for message in messages[last + 1 :] if message.state is MessageState.WAITING]
 
-    def enter(self, source: Share | FreeGroups) -> None:
+    def enter(self, source: ConsumerSource | UnownedSource) -> None:
         """Let it be served from this list, behind the others."""
         source.backlogs[self] = None
         self.source = source
@@ -126,7 +126,7 @@ class Stop:
 class GroupFlags:
     """What operators have said of a group, or have to say; falsy when that is nothing."""
 
-    __slots__ = ("consumer", "leaving", "operation", "paused", "pin", "stop")
+    __slots__ = ("consumer", "transferring", "operation", "paused", "pin", "stop")
 
     def __init__(self, *, paused: bool = False, pin: str | None = None, stop: Stop | None = None) -> None:
         self.paused = paused  # nothing more of it is handed over
@@ -134,7 +134,7 @@ class GroupFlags:
         self.stop = stop  # nothing more of it is handed over until somebody decides
         self.consumer: Consumer | None = None  # that to which it is pinned, its present incarnation
         self.operation: str | None = None  # uuid of the operation that is open on it (its row is that's)
-        self.leaving = False  # that operation sends it away, and nothing else of it moves
+        self.transferring = False  # that operation sends it away, and nothing else of it moves
 
     def __bool__(self) -> bool:
         said = self.paused or self.pin is not None or self.stop is not None
@@ -201,35 +201,35 @@ class Group:
         return self.owner if self.owner is not None or self.flags is None else self.flags.consumer
 
     @property
-    def is_held(self) -> bool:
+    def is_held_by_operator(self) -> bool:
         """What operators have said keeps it from being handed over to anybody."""
         flags = self.flags
         if flags is None:
             return False
         stopped = flags.stop is not None and flags.stop.verdict is None
-        return flags.paused or flags.leaving or stopped or (self.owner is None and flags.lacks_consumer)
+        return flags.paused or flags.transferring or stopped or (self.owner is None and flags.lacks_consumer)
 
     @property
-    def is_leaving(self) -> bool:
+    def is_transferring(self) -> bool:
         """An operation sends its messages away."""
-        return self.flags is not None and self.flags.leaving
+        return self.flags is not None and self.flags.transferring
 
     @property
     def is_busy(self) -> bool:
         """What waits of it may be just about to go somewhere."""
-        return self._state is GroupState.RECOVERING or self.is_leaving or self.is_decided
+        return self._state is GroupState.RECOVERING or self.is_transferring or self.has_decision
 
     @property
-    def is_decided(self) -> bool:
+    def has_decision(self) -> bool:
         """It has stopped, and what operators said about that is to be done when the message is here."""
         stop = self.flags.stop if self.flags is not None else None
         return stop is not None and stop.verdict is not None
 
     @property
-    def waits_for_operators(self) -> bool:
+    def awaits_operator(self) -> bool:
         """It is held, or has stopped and nobody has decided yet: nothing of it need be here."""
         stop = self.flags.stop if self.flags is not None else None
-        return self.is_held or (stop is not None and stop.verdict is None)
+        return self.is_held_by_operator or (stop is not None and stop.verdict is None)
 
     @property
     def is_unused(self) -> bool:
@@ -280,7 +280,7 @@ class Group:
         """How many of its messages wait here."""
         if self.backlogs is None:
             return 0
-        held = MessageState.HELD
+        held = MessageState.WAITING
         return sum(m.state is held for backlog in self.backlogs.values() for m in backlog.messages)
 
     def __repr__(self) -> str:

@@ -19,20 +19,20 @@ from dispatcher.core.model import Message, MessageState
 from dispatcher.core.options import Cost, LaneOptions
 
 if TYPE_CHECKING:
-    from dispatcher.core.consumers import Pool, Share
+    from dispatcher.core.consumers import ConsumerSource, Pool
     from dispatcher.core.groups import Backlog
-    from dispatcher.core.redeliveries import InboundRecovery
+    from dispatcher.core.recovery.expected import ExpectedRedeliveries
 
 
-class FreeGroups:
+class UnownedSource:
     """Groups without an owner that have messages in one inbound queue, in turn."""
 
-    __slots__ = ("backlogs", "pool", "queued")
+    __slots__ = ("backlogs", "pool", "in_ring")
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.backlogs: OrderedDict[Backlog, None] = OrderedDict()
-        self.queued = False
+        self.in_ring = False
 
     def head(self) -> Message | None:
         """The first message of the next free group, or None: no consumer has credit, or nothing waits."""
@@ -41,22 +41,22 @@ class FreeGroups:
         return next(iter(self.backlogs)).head()
 
 
-class Loose:
+class UngroupedSource:
     """Messages of one inbound queue that belong to no group, or to a lane that doesn't group."""
 
-    __slots__ = ("messages", "pool", "queued")
+    __slots__ = ("messages", "pool", "in_ring")
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.messages: deque[Message] = deque()
-        self.queued = False
+        self.in_ring = False
 
     def head(self) -> Message | None:
         if not self.pool:
             return None
         messages = self.messages
         while messages:
-            if messages[0].state is MessageState.HELD:
+            if messages[0].state is MessageState.WAITING:
                 return messages[0]
             messages.popleft()
         return None
@@ -66,7 +66,7 @@ class Inbound:
     """One inbound queue of the lane. Sizes are in bytes."""
 
     __slots__ = (
-        "aging", "blocked_since_ms", "deficit", "dispatched", "free", "in_flight", "index", "latest", "loose",
+        "aging", "blocked_since_ms", "deficit", "dispatched", "unowned", "in_flight", "index", "latest", "ungrouped",
         "mean_bytes", "name", "paused", "proven", "ready", "recovery", "replaceable", "surcharge", "unacked",
         "unproven", "waiting", "weight", "window",
     )  # fmt: skip
@@ -76,9 +76,11 @@ class Inbound:
         self.name = name
         self.weight = weight  # its quantum: what a turn adds to the deficit
         self.deficit = 0
-        self.ready: deque[Share | FreeGroups | Loose] = deque()  # sources that may have an eligible message
-        self.free = FreeGroups(pool)
-        self.loose = Loose(pool)
+        self.ready: deque[ConsumerSource | UnownedSource | UngroupedSource] = (
+            deque()
+        )  # sources that may have an eligible message
+        self.unowned = UnownedSource(pool)
+        self.ungrouped = UngroupedSource(pool)
         self.unacked = 0  # originals here: waiting, in flight or ending
         self.waiting = 0
         self.in_flight = 0
@@ -91,7 +93,7 @@ class Inbound:
         self.replaceable = True  # False: its consumer must never be replaced, and its window stays
         self.aging: deque[Message] = deque()  # what waits here, longest first, and some that no longer does
         self.blocked_since_ms: int | None = None  # full of what can't go, while somebody has free capacity
-        self.recovery: InboundRecovery | None = None
+        self.recovery: ExpectedRedeliveries | None = None
         # Settled originals, in settle order: their acks are on the way …
         self.unproven: deque[tuple[tuple[int, int], bytes]] = deque()
         # … or known to be processed. A killed broker forgets up to 32,768 of those of a busy classic queue.
@@ -101,18 +103,18 @@ class Inbound:
         """Nothing more of it comes before something is settled."""
         return self.paused or self.unacked >= self.window
 
-    def queue_source(self, source: FreeGroups | Loose) -> None:
+    def enlist(self, source: UnownedSource | UngroupedSource) -> None:
         """Let the delivery pass look at this source again."""
-        if not source.queued:
-            source.queued = True
+        if not source.in_ring:
+            source.in_ring = True
             self.ready.append(source)
 
     def wake_common_sources(self) -> None:
         """Somebody has free capacity again: look at what waits for anybody."""
-        if self.free.backlogs:
-            self.queue_source(self.free)
-        if self.loose.messages:
-            self.queue_source(self.loose)
+        if self.unowned.backlogs:
+            self.enlist(self.unowned)
+        if self.ungrouped.messages:
+            self.enlist(self.ungrouped)
 
     @property
     def spent(self) -> int:
@@ -128,7 +130,7 @@ class Inbound:
             if message is not None:
                 return message
             ready.popleft()
-            source.queued = False
+            source.in_ring = False
         return None
 
 

@@ -11,23 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dispatcher.core.adoption import Adoption
 from dispatcher.core.arrivals import Arrivals
 from dispatcher.core.bounds import NEVER_MS, RESET_PER_STEP
-from dispatcher.core.commands import Commands
-from dispatcher.core.dedup import Dedup
-from dispatcher.core.delivery import delivery_for
-from dispatcher.core.departures import Departures
+from dispatcher.core.delivery import delivery_pass_for
 from dispatcher.core.effects import (
     NOBODY,
     UNKNOWN_INBOUND,
     Effects,
+    JournalReset,
+    NumbersUsed,
     OwnerRow,
     Record,
-    Reset,
     SettledEntries,
     Snapshot,
-    Used,
 )
 from dispatcher.core.entries import ended_entry, open_entry
 from dispatcher.core.events import (
@@ -39,57 +35,61 @@ from dispatcher.core.events import (
     DeadLetterConfirmed,
     DeadLetterRefused,
     Event,
-    HandedOn,
-    HandOnRefused,
     IdsLookedUp,
-    MessageLeft,
     MessageRejected,
     MessagesArrived,
-    MessageStays,
-    MoveConfirmed,
-    MoveImpossible,
-    MoveRefused,
     ParkingQueueDeleted,
     ParkingQueueOpened,
     ParkingQueueRead,
     PingRouted,
     PublishersBlocked,
-    QueueKept,
+    QueueInspected,
+    QueueInUse,
     QueueNacked,
+    QueueReclaimed,
     QueueReleased,
     QueueReturned,
-    QueueSeen,
-    QueueTaken,
     ReadersChanged,
+    ReclaimedForwarded,
+    ReclaimedRefused,
     RedeliveriesEnded,
+    RelocationConfirmed,
+    RelocationImpossible,
+    RelocationRefused,
     TargetOpened,
     TargetRefused,
+    TransferConfirmed,
+    TransferRefused,
 )
-from dispatcher.core.evictions import Evictions
-from dispatcher.core.fetching import adjust_windows
-from dispatcher.core.flags import Flags
-from dispatcher.core.ghosts import let_go
-from dispatcher.core.group_recovery import GroupRecovery
+from dispatcher.core.forwarding.forwarding import Forwarding
 from dispatcher.core.groups import GroupState
-from dispatcher.core.hand_over import HandOver
-from dispatcher.core.membership import Membership
+from dispatcher.core.membership.evictions import Evictions
+from dispatcher.core.membership.membership import Membership
+from dispatcher.core.membership.refused_publishes import RefusedPublishes
 from dispatcher.core.model import MessageState
-from dispatcher.core.moves import Moves
-from dispatcher.core.operations import Operations
+from dispatcher.core.operations.operations import Operations
+from dispatcher.core.operations.transfer import Transfers
+from dispatcher.core.operators.commands import Commands
+from dispatcher.core.operators.flag_commands import Flags
+from dispatcher.core.operators.rebalance import Rebalance
+from dispatcher.core.operators.rebalance_plan import RebalancePlan
+from dispatcher.core.operators.stopped_groups import Stops
+from dispatcher.core.optional.dedup import Dedup
+from dispatcher.core.optional.poison import Suspects
+from dispatcher.core.optional.sequence_numbers import Leftovers
 from dispatcher.core.options import LaneOptions
-from dispatcher.core.parked_reading import ParkedReading
-from dispatcher.core.parking import Parking
-from dispatcher.core.parking_loading import load_queues, load_routes
-from dispatcher.core.planned_moves import PlannedMoves
-from dispatcher.core.rebalance import Rebalance
-from dispatcher.core.recovery import Recovery
-from dispatcher.core.refusals import Refusals
-from dispatcher.core.replay import Replay
-from dispatcher.core.sequences import Leftovers
+from dispatcher.core.parking.loading import load_queues, load_routes
+from dispatcher.core.parking.policy import Parking
+from dispatcher.core.parking.reading import ParkedReading
+from dispatcher.core.parking.relocation import Relocations
+from dispatcher.core.prefetch_window import adjust_windows
+from dispatcher.core.recovery.consumer_reports import ConsumerReports
+from dispatcher.core.recovery.groups import GroupRecovery
+from dispatcher.core.recovery.journal_replay import JournalReplay
+from dispatcher.core.recovery.matching import Recovery
+from dispatcher.core.recovery.stale_entries import drop_stale_entries
 from dispatcher.core.settlement import Settlement
 from dispatcher.core.state import LaneState
-from dispatcher.core.stops import Stops
-from dispatcher.core.suspects import Suspects
 from dispatcher.protocol import Heartbeat, Join, Leave, Marker, Settle
 
 #: After this many journal records everything that is still true is written again and the rest trimmed:
@@ -107,16 +107,16 @@ class Lane:
         self._groups = GroupRecovery(self.state, redis_complete=snapshot.complete)
         self._dedup = dedup = self._make_dedup(options, redis_complete=snapshot.complete)
         self._recovery = Recovery(self.state, self._groups, dedup, broker_restarted=snapshot.broker_restarted)
-        self._adoption = Adoption(self.state, self._recovery, self._groups, dedup)
-        self._delivery = delivery_for(self.state)
+        self._adoption = ConsumerReports(self.state, self._recovery, self._groups, dedup)
+        self._delivery = delivery_pass_for(self.state)
         self._suspects = Suspects(self.state, self._delivery)
         others = self._recovery, self._groups, self._adoption, self._suspects
         self._membership = Membership(self.state, *others)
         self._settlement = Settlement(self.state, self._recovery)
-        self._refusals = Refusals(self.state, self._settlement, self._groups)
-        moves = Moves(self.state)
+        self._refusals = RefusedPublishes(self.state, self._settlement, self._groups)
+        moves = Relocations(self.state)
         self.commands = Commands(self.state, snapshot.commands)
-        self._operations = Operations(self.state, self.commands, Departures(self.state, self._recovery))
+        self._operations = Operations(self.state, self.commands, Transfers(self.state, self._recovery))
         self._arrivals = Arrivals(
             self.state, self._recovery, self._adoption, moves, self._operations.marked, dedup
         )
@@ -124,7 +124,7 @@ class Lane:
         self._parking = Parking(self.state, moves, reading, self._arrivals.file)
         self._evictions = Evictions(self.state, self._membership.liveness, self.commands)
         self._rebalance = Rebalance(self.state, self.commands, reset_at_once=self.groups_reset_at_once)
-        PlannedMoves(self.state, self.commands, self._rebalance)
+        RebalancePlan(self.state, self.commands, self._rebalance)
         self._handlers: dict[type, Callable[[Any], None]] = {
             MessagesArrived: lambda e: self._arrivals.arrived(e.messages),
             Settle: self._settle,
@@ -146,13 +146,13 @@ class Lane:
             ParkingQueueOpened: self._parking.opened,
             ParkingQueueRead: reading.read,
             ParkingQueueDeleted: self._parking.deleted,
-            MoveConfirmed: moves.confirmed,
-            MoveRefused: moves.refused,
-            MoveImpossible: moves.given_up,
+            RelocationConfirmed: moves.confirmed,
+            RelocationRefused: moves.refused,
+            RelocationImpossible: moves.given_up,
             TargetOpened: self._operations.opened,
             TargetRefused: self._operations.refused,
-            MessageLeft: self._operations.left,
-            MessageStays: self._operations.stays,
+            TransferConfirmed: self._operations.left,
+            TransferRefused: self._operations.stays,
         }
         if dedup is not None:
             self._handlers[IdsLookedUp] = dedup.looked_up
@@ -163,17 +163,17 @@ class Lane:
         self._complete = snapshot.complete
         self._begun = False
 
-    def _make_hand_over(self) -> HandOver:
-        hand_over = HandOver(self.state, self._membership, self._settlement, self.commands)
+    def _make_hand_over(self) -> Forwarding:
+        hand_over = Forwarding(self.state, self._membership, self._settlement, self.commands)
         self._handlers |= {
             CopiesStored: hand_over.stored,
-            QueueSeen: hand_over.seen,
+            QueueInspected: hand_over.seen,
             ReadersChanged: hand_over.changed,
-            QueueTaken: hand_over.taken,
-            QueueKept: hand_over.kept,
+            QueueReclaimed: hand_over.taken,
+            QueueInUse: hand_over.kept,
             QueueReleased: hand_over.released,
-            HandedOn: hand_over.handed_on,
-            HandOnRefused: hand_over.refused,
+            ReclaimedForwarded: hand_over.handed_on,
+            ReclaimedRefused: hand_over.refused,
             MessageRejected: hand_over.rejected,
         }
         return hand_over
@@ -182,7 +182,7 @@ class Lane:
         if options.dedup is None:
             return None
         return Dedup(
-            self.state, options.dedup, lambda message: self._arrivals.take_in(message),
+            self.state, options.dedup, lambda message: self._arrivals.accept(message),
             redis_complete=redis_complete,
         )  # fmt: skip
 
@@ -193,7 +193,7 @@ class Lane:
         self._leftovers = Leftovers(self.state, snapshot)
         if self.state.sequences is not None:
             self.state.sequences.load(snapshot)
-        replay = Replay().read(snapshot.records)
+        replay = JournalReplay().read(snapshot.records)
         load_queues(self.state, replay, snapshot.parking_found)
         self._recovery.load(replay)
         self._groups.load_owners(snapshot.owners)
@@ -234,11 +234,11 @@ class Lane:
         if self._adoption.closes_now():
             self._membership.finish_all_leaving()
         self._arrivals.run_timers()
-        self._parking.take_in()
+        self._parking.accept()
         adjust_windows(self.state)
-        let_go(self.state, self._recovery)
+        drop_stale_entries(self.state, self._recovery)
         if now_ms >= self.state.suspended_until_ms:
-            self.state.resting.release(self.state)
+            self.state.idle_groups.release(self.state)
         if self.state.work.is_measured:
             self._measure()
         self._run_timers()
@@ -261,10 +261,10 @@ class Lane:
         """What may go on now, or must not any more, before the delivery."""
         self._rebalance.run_timers()
         self._operations.run_timers()
-        self.state.turnover.look(self.state)
+        self.state.auto_rebalance.look(self.state)
         self.state.start.look(self.state)
-        if self.state.gaps is not None:
-            self.state.gaps.run_timers()
+        if self.state.sequence_hold is not None:
+            self.state.sequence_hold.run_timers()
 
     def _measure(self) -> None:
         for consumer in self.state.work.measure(self.state.now_ms):
@@ -293,14 +293,14 @@ class Lane:
             deadlines.append(state.suspended_until_ms)
         else:
             deadlines.append(state.start.next_deadline_ms(state.now_ms))
-            deadlines.append(state.resting.next_deadline_ms(state))
+            deadlines.append(state.idle_groups.next_deadline_ms(state))
             if not self._adoption.open:  # nothing expires before: an alarm may make that last
                 deadlines.append(state.expiries.next_ms())
             deadlines.append(self._parking.next_deadline_ms())
-            if state.gaps is not None:
-                deadlines.append(state.gaps.next_deadline_ms())
+            if state.sequence_hold is not None:
+                deadlines.append(state.sequence_hold.next_deadline_ms())
         if not state.is_suspended:
-            deadlines.append(state.turnover.next_deadline_ms())
+            deadlines.append(state.auto_rebalance.next_deadline_ms())
         if state.stale_owners or state.reset_until is not None:
             deadlines.append(state.now_ms + 1)
         known = [deadline for deadline in deadlines if deadline is not None]
@@ -323,10 +323,10 @@ class Lane:
         state = self.state
         effects = Effects(checkpoint=True)
         records: list[Record] = effects.records
-        records.append(Reset())
+        records.append(JournalReset())
         entries = [m for c in state.by_uuid.values() for m in c.in_flight.values()]
-        entries += state.taken_back
-        held = MessageState.HELD
+        entries += state.revoked
+        held = MessageState.WAITING
         entries += [message for message in self._recovery.open_entries() if message.state is held]
         records += self._parking.records()
         records += [open_entry(message) for message in entries]
@@ -338,8 +338,8 @@ class Lane:
             records.append(SettledEntries(inbound.index, True, tuple(inbound.proven)))
             records.append(SettledEntries(inbound.index, False, tuple(unproven)))
         records.append(SettledEntries(UNKNOWN_INBOUND, False, tuple(self._recovery.adopted_settled())))
-        records.append(Used(NOBODY, state.epoch_counter))
-        records += [Used(number, c.next_seq - 1) for number, c in state.by_number.items()]
+        records.append(NumbersUsed(NOBODY, state.epoch_counter))
+        records += [NumbersUsed(number, c.next_seq - 1) for number, c in state.by_number.items()]
         state.records_since_checkpoint = 0
         if everything:
             self._add_tables(effects)

@@ -10,7 +10,7 @@ from dispatcher.core.bounds import ORIGINAL_BYTES
 if TYPE_CHECKING:
     from dispatcher.core.consumers import Consumer
     from dispatcher.core.groups import Group
-    from dispatcher.core.parking_queue import Move
+    from dispatcher.core.parking.queue import Relocation
 
 
 #: In the place of how much a lane had settled when a message's first consumer died.
@@ -20,11 +20,11 @@ NO_DEATH: Final = -1
 class MessageState(Enum):
     """Where an original stands. Exactly one holds at any time."""
 
-    HELD = "held"  # here, waiting for its turn
+    WAITING = "held"  # here, waiting for its turn
     IN_FLIGHT = "in flight"  # dispatched to `consumer`, not settled
-    MOVING = "moving"  # on its way to a parking queue, waiting for the broker's confirm
+    RELOCATING = "moving"  # on its way to a parking queue, waiting for the broker's confirm
     ENDING = "ending"  # on its way to the dead queue, waiting for the broker's confirm
-    LEAVING = "leaving"  # on its way to where an operator sends it, waiting for the broker's confirm
+    TRANSFERRING = "leaving"  # on its way to where an operator sends it, waiting for the broker's confirm
     SETTLED = "settled"  # over; its inbound ack may still be on the way
 
 
@@ -41,8 +41,8 @@ class Message:
     __slots__ = (
         "arrival", "attempt", "calls", "closing", "consumer", "content", "cost", "deadline_at_ms",
         "deliveries", "dispatched_at_ms", "epoch", "fingerprint", "first", "group", "group_id", "group_seq",
-        "inbound", "kind", "message_id", "move", "number", "overdue", "place", "queue", "received_at_ms",
-        "redelivered", "refusal", "root", "seq", "settles_at_death", "size", "state", "tag", "term",
+        "inbound", "kind", "message_id", "relocation", "number", "overdue", "rank_override", "queue", "received_at_ms",
+        "redelivered", "refusal", "origin_arrival", "seq", "settles_at_death", "size", "state", "tag", "term",
         "waits_since_ms",
     )  # fmt: skip
 
@@ -64,9 +64,11 @@ class Message:
     ) -> None:
         self.inbound = inbound  # index of the inbound queue in whose share and order it stands
         self.queue = inbound  # index of the queue that its original is in
-        self.root: tuple[int, int] | None = None  # its arrival in the first queue that it was in, if not here
+        self.origin_arrival: tuple[int, int] | None = (
+            None  # its arrival in the first queue that it was in, if not here
+        )
         self.term = 0  # of a parked copy: in which round of publishes it was made
-        self.move: Move | None = None  # it is, or will be, on its way to a parking queue
+        self.relocation: Relocation | None = None  # it is, or will be, on its way to a parking queue
         self.tag = tag
         self.arrival = arrival
         self.fingerprint = fingerprint  # 16 bytes
@@ -83,9 +85,11 @@ class Message:
         self.kind: bytes | None = None  # its `type`, where the work of each is measured or recorded
         self.message_id: bytes | None = None  # 16 bytes made of it, where the lane drops repeated messages
         self.number: int | None = None  # its producer's, in its group, where the lane checks that
-        self.place: tuple[int, ...] | None = None  # where it ranks, if others that came before it wait for it
+        self.rank_override: tuple[int, ...] | None = (
+            None  # where it ranks, if others that came before it wait for it
+        )
         self.deliveries = 0  # how often its queue has delivered it before, if that counts: a quorum queue
-        self.state = MessageState.HELD
+        self.state = MessageState.WAITING
         self.attempt = 0  # hand-overs so far
         self.calls = 0  # of its handler, by the consumer that has failed it
         self.group: Group | None = None
@@ -110,12 +114,12 @@ class Message:
     @property
     def order(self) -> tuple[int, int]:
         """Its place among the messages of its group that came through the same inbound queue."""
-        return self.root or self.arrival
+        return self.origin_arrival or self.arrival
 
     @property
     def rank(self) -> tuple[int, ...]:
         """Its place in its backlog: its `order`, but for what came later than its producer meant it to."""
-        return self.place or self.root or self.arrival
+        return self.rank_override or self.origin_arrival or self.arrival
 
     def __repr__(self) -> str:
         return f"<Message {self.group_id!r} {self.arrival} {self.state.value} seq={self.seq}>"

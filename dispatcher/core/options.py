@@ -27,7 +27,7 @@ class DedupOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class HandOverConsumer:
+class ForwardingConsumer:
     """A consumer that only reads its queue and acks."""
 
     id: str
@@ -79,7 +79,7 @@ class LaneOptions:
     sequences_max: int = 1_000_000  # groups whose last number is kept, about 150 bytes each
     own_prefix: str = "dispatch."  # that names of queues and exchanges of the dispatcher's begin with
     parking_queues: tuple[str, ...] = ()  # their names, in order; none: nothing is parked
-    handover: tuple[HandOverConsumer, ...] = ()  # none: its consumers speak the protocol
+    handover: tuple[ForwardingConsumer, ...] = ()  # none: its consumers speak the protocol
     handover_prefix: str = ""  # what the names of such consumers' queues begin with
     #: How much of the byte budget is for originals; asked for several times in every step.
     held_bytes_max: int = field(init=False)

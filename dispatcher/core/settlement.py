@@ -7,12 +7,12 @@ from itertools import groupby
 from typing import Final
 
 from dispatcher.core.consumers import Consumer
-from dispatcher.core.effects import Buried, Record, SettledRange
+from dispatcher.core.effects import Discharged, Record, SettledRange
 from dispatcher.core.entries import open_entry
 from dispatcher.core.model import NO_DEATH, Message, MessageState
-from dispatcher.core.recovery import Recovery
+from dispatcher.core.operators.stopped_groups import stop_at, stops_at
+from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
-from dispatcher.core.stops import stop_at, stops_at
 from dispatcher.protocol import FailedMessage, Settle
 
 #: Handler calls that a consumer may report are kept up to this; the journal and the dead queue have 32 bits.
@@ -32,7 +32,7 @@ class Settlement:
         consumer = state.by_uuid.get(settle.incarnation)
         if consumer is None or consumer.id != settle.consumer:
             named = sum(b - a + 1 for a, b in settle.acked if b >= a) + len(settle.failed)
-            state.offenders.note(settle.consumer, named)
+            state.ignored_settles.note(settle.consumer, named)
             return None
         for first, last in settle.acked:
             self._settle_range(consumer, first, last)
@@ -55,7 +55,7 @@ class Settlement:
         seqs: range | list[int] = range(first, last + 1)
         if len(seqs) > len(in_flight):  # whoever names more than there is does not make us count it
             seqs = [seq for seq in in_flight if first <= seq <= last]
-            self._state.offenders.note(consumer.id, last - first + 1 - len(seqs))
+            self._state.ignored_settles.note(consumer.id, last - first + 1 - len(seqs))
         if self._state.work.is_measured:
             self._state.work.done(consumer, [in_flight[seq] for seq in seqs if seq in in_flight])
         run_first = run_last = 0
@@ -63,7 +63,7 @@ class Settlement:
         for seq in seqs:
             message = in_flight.pop(seq, None)
             if message is None:
-                self._state.offenders.note(consumer.id, 1)
+                self._state.ignored_settles.note(consumer.id, 1)
                 continue
             if seq != run_last + 1:
                 if run_first:
@@ -100,15 +100,15 @@ class Settlement:
         """Given up by its consumer: to the dead queue (`skip`; the followers go on), or its group stops."""
         message = consumer.in_flight.pop(failed.seq, None)
         if message is None:
-            self._state.offenders.note(consumer.id, 1)
+            self._state.ignored_settles.note(consumer.id, 1)
             return
         message.calls = min(failed.attempts, CALLS_MAX)
         self._state.counters["failed"] += 1
-        self._state.tell_of(
+        self._state.log_message(
             message, "message_failed", consumer=consumer.id, reason=failed.reason,
             attempt=message.attempt, calls=message.calls,
         )  # fmt: skip
-        stops = stops_at(self._state, message, failed.reason) and not self._recovery.is_orphan(message)
+        stops = stops_at(self._state, message, failed.reason) and not self._recovery.is_lost(message)
         if stops:
             stop_at(self._state, message, failed.reason)
         self._over(consumer, message)
@@ -128,7 +128,7 @@ class Settlement:
             self._state.wait_again(message)
             self._state.put_in_front(message, message.group)
         else:
-            message.state = MessageState.HELD
+            message.state = MessageState.WAITING
             self._recovery.taken_before_their_return([message])
         self._state.effects.records.append(open_entry(message))
 
@@ -146,5 +146,5 @@ class Settlement:
         state = self._state
         state.ending.pop(message, None)
         state.undeliverable.pop(message, None)
-        state.effects.records.append(Buried(message.queue, message.arrival))
+        state.effects.records.append(Discharged(message.queue, message.arrival))
         state.settled(message)

@@ -6,26 +6,26 @@ from collections import Counter, deque
 from typing import Any
 
 from dispatcher.core.bounds import COUNTER_SHIFT, NEVER_MS, STALE_OWNERS_PER_STEP
-from dispatcher.core.buckets import GroupMap
-from dispatcher.core.busiest import Busiest
-from dispatcher.core.consumers import Consumer, ConsumerState, Pool, queue_share
-from dispatcher.core.effects import AckInbound, DeadLetter, Effects, OwnerRow, SendNotice, Tell
+from dispatcher.core.consumers import Consumer, ConsumerState, Pool, enlist_source
+from dispatcher.core.effects import AckInbound, DeadLetter, Effects, LogEvent, OwnerRow, SendNotice
 from dispatcher.core.entries import ended_entry
 from dispatcher.core.expiries import Expiries
-from dispatcher.core.gaps import Gaps
 from dispatcher.core.groups import Backlog, Group, GroupState
 from dispatcher.core.inbound import make_inbounds
+from dispatcher.core.membership.ignored_settles import IgnoredSettles
 from dispatcher.core.model import Message, MessageState
-from dispatcher.core.offenders import Offenders
+from dispatcher.core.operators.auto_rebalance import AutoRebalance
+from dispatcher.core.optional.buckets import GroupMap
+from dispatcher.core.optional.group_limit import group_limit_of
+from dispatcher.core.optional.idle_groups import IdleGroups
+from dispatcher.core.optional.measured_cost import MeasuredWork, level_of
+from dispatcher.core.optional.sequence_hold import SequenceHold
+from dispatcher.core.optional.sequence_numbers import SequenceNumbers
+from dispatcher.core.optional.start_gate import StartGate
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.ordered import OrderedSet
-from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE, ParkingQueues
-from dispatcher.core.resting import Resting
-from dispatcher.core.sequences import Sequences
-from dispatcher.core.start import Start
-from dispatcher.core.tenants import limits_of
-from dispatcher.core.turnover import Turnover
-from dispatcher.core.work import Work, level_of
+from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueues
+from dispatcher.core.views.hot_group import HotGroup
 from dispatcher.group_text import format_group
 from dispatcher.protocol import TYPE_WELCOME
 
@@ -42,14 +42,14 @@ class LaneState:
         self.effects = Effects()
         self.group_map = GroupMap(options.buckets)
         self.groups: dict[bytes, Group] = {}  # by the key that the map gives them
-        self.busiest = Busiest(now_ms)
-        self.work = Work(is_measured=options.measures_work, known=options.known_work)
+        self.hot_group = HotGroup(now_ms)
+        self.work = MeasuredWork(is_measured=options.measures_work, known=options.known_work)
         self.pool = Pool(level_of(options, self.work))
         self.inbounds = make_inbounds(options, self.pool, self.work.cost_us)
-        self.limits = limits_of(self)
-        self.resting = Resting(options.group_idle_timeout_ms, options.groups_remembered)
-        self.turnover = Turnover(rebalances=options.rebalance_on_join)
-        self.start = Start(options.start_consumers, options.start_wait_ms)
+        self.group_limit = group_limit_of(self)
+        self.idle_groups = IdleGroups(options.group_idle_timeout_ms, options.groups_remembered)
+        self.auto_rebalance = AutoRebalance(rebalances=options.rebalance_on_join)
+        self.start = StartGate(options.start_consumers, options.start_wait_ms)
         self.by_uuid: dict[str, Consumer] = {}
         self.by_id: dict[str, Consumer] = {}
         self.by_queue: dict[str, Consumer] = {}
@@ -57,11 +57,11 @@ class LaneState:
         self.first_number = self.epoch_counter = lane_epoch << COUNTER_SHIFT
         self.stale_owners: deque[bytes] = deque()  # groups whose row in Redis names one that is over
         self.unconfirmed = self.unconfirmed_bytes = self.bytes_held = self.records_since_checkpoint = 0
-        self.sequences = Sequences(self) if options.checks_sequence else None
-        self.gaps = Gaps.of(self, self.sequences)
+        self.sequences = SequenceNumbers(self) if options.checks_sequence else None
+        self.sequence_hold = SequenceHold.of(self, self.sequences)
         #: Messages that wait but have an open journal entry: they were taken back from a consumer.
-        self.taken_back: OrderedSet[Message] = OrderedSet()
-        #: With so many deaths behind it a message that waits is tried alone (dispatcher.core.suspects).
+        self.revoked: OrderedSet[Message] = OrderedSet()
+        #: With so many deaths behind it a message that waits is tried alone (dispatcher.core.optional.poison).
         self.suspect_after = max(1, options.attempts - 1) if not options.handover else NEVER_MS
         #: Suspects that wait, first of their backlogs or without a group: the longest suspected first.
         self.suspects: OrderedSet[Message] = OrderedSet()
@@ -73,13 +73,15 @@ class LaneState:
         self.expiries = Expiries()
         self.parking = ParkingQueues(one_at_a_time=self.stops_failed)
         self.counters: Counter[str] = Counter()
-        self.offenders = Offenders(self.counters, self.tell)
+        self.ignored_settles = IgnoredSettles(self.counters, self.log_event)
         self.patience_from_ms = now_ms  # since when consumers could be heard
         self.suspended_until_ms = 0  # nothing is dispatched before (Redis may have forgotten things)
         self.is_paused = False  # by an operator
-        self.taking: set[int] = set()  # hand-over consumers whose messages are on their way to others
-        self.flagged: OrderedSet[Group] = OrderedSet()  # of which operators have said something
-        self.judged: OrderedSet[Group] = OrderedSet()  # of which what stopped them may be looked at
+        self.reclaiming: set[int] = set()  # hand-over consumers whose messages are on their way to others
+        self.groups_with_flags: OrderedSet[Group] = OrderedSet()  # of which operators have said something
+        self.awaiting_decision: OrderedSet[Group] = (
+            OrderedSet()
+        )  # of which what stopped them may be looked at
         self.drained_consumers: OrderedSet[str] = OrderedSet()  # ids that get nothing
         self.reset_until: int | None = None  # owners of epochs up to this one are about to go
         self.publishers_blocked = False  # the broker reads nothing: no copy would leave, nobody can be heard
@@ -87,9 +89,14 @@ class LaneState:
     @property
     def is_suspended(self) -> bool:
         """Nothing may be dispatched now."""
-        if self.publishers_blocked or self.is_paused or self.taking or self.now_ms < self.suspended_until_ms:
+        if (
+            self.publishers_blocked
+            or self.is_paused
+            or self.reclaiming
+            or self.now_ms < self.suspended_until_ms
+        ):
             return True
-        return self.turnover.is_settling or self.start.holds(self.now_ms)
+        return self.auto_rebalance.is_quiescing or self.start.holds(self.now_ms)
 
     # -- effects --
 
@@ -156,7 +163,7 @@ class LaneState:
         self.pool.given(consumer)
         self.keep_owner(group)
         self.list_backlogs(group)
-        self.resting.note(group, self.now_ms)
+        self.idle_groups.note(group, self.now_ms)
 
     def begin_epoch(self, group: Group) -> None:
         """Restart the group's own numbers under an epoch larger than all before (contract section 2)."""
@@ -185,7 +192,7 @@ class LaneState:
         self.pool.level_changed(owner)
         group.owner = None
         if self.policy.keeps_owner:
-            if owner.state is ConsumerState.TAKEN:
+            if owner.state is ConsumerState.REVOKED:
                 self.stale_owners.append(group.id)
             else:
                 self.effects.owners[group.id] = None
@@ -193,7 +200,7 @@ class LaneState:
     def release(self, group: Group) -> None:
         """The group belongs to nobody from now on; it is forgotten when nothing of it is left."""
         self.disown(group)
-        self.resting.discard(group)
+        self.idle_groups.discard(group)
         self.retarget(group, None)
         group.epoch, group.fresh = 0, False
         if group.state is not GroupState.FREE:
@@ -247,7 +254,7 @@ class LaneState:
         if group.state is not GroupState.OWNED or not self.policy.keeps_owner:
             self.hand_over(group)
         else:
-            self.resting.note(group, self.now_ms)
+            self.idle_groups.note(group, self.now_ms)
             if self.stops_failed:
                 self.list_backlogs(group)
 
@@ -266,24 +273,24 @@ class LaneState:
         group = backlog.group
         if backlog.source is not None or head is None or (self.stops_failed and group.in_flight):
             return
-        if group.flags is not None and (group.is_held or group.flags.stop is not None):
-            self.judged.add(group)
+        if group.flags is not None and (group.is_held_by_operator or group.flags.stop is not None):
+            self.awaiting_decision.add(group)
             return
         if head.attempt >= self.suspect_after:
             self.suspects.add(head)
             return
         is_free = group.state in (GroupState.OWNED, GroupState.FREE)
-        if not is_free or (self.gaps is not None and self.gaps.bars(head)):
+        if not is_free or (self.sequence_hold is not None and self.sequence_hold.bars(head)):
             return
         inbound = self.inbounds[backlog.inbound]
         taker = group.owner if group.flags is None else group.taker
         if taker is not None:
-            share = taker.shares[backlog.inbound]
+            share = taker.sources[backlog.inbound]
             backlog.enter(share)
-            queue_share(inbound, share)
+            enlist_source(inbound, share)
         else:
-            backlog.enter(inbound.free)
-            inbound.queue_source(inbound.free)
+            backlog.enter(inbound.unowned)
+            inbound.enlist(inbound.unowned)
 
     # -- consumers --
 
@@ -300,7 +307,7 @@ class LaneState:
             self.pool.discard(consumer)
         if consumer.credit > 0:
             for inbound in self.inbounds:
-                queue_share(inbound, consumer.shares[inbound.index])
+                enlist_source(inbound, consumer.sources[inbound.index])
 
     @property
     def settles(self) -> int:
@@ -309,40 +316,40 @@ class LaneState:
 
     # -- what operators look for --
 
-    def tell(self, event: str, **fields: Any) -> None:
+    def log_event(self, event: str, **fields: Any) -> None:
         """Say in the log what was decided, once it is committed."""
-        self.effects.actions.append(Tell(event, fields))
+        self.effects.actions.append(LogEvent(event, fields))
 
-    def tell_of(self, message: Message, event: str, **fields: Any) -> None:
+    def log_message(self, message: Message, event: str, **fields: Any) -> None:
         """The same, about a message: names its group."""
-        self.tell(event, group=message.group_id and format_group(message.group_id), **fields)
+        self.log_event(event, group=message.group_id and format_group(message.group_id), **fields)
 
     # -- messages --
 
     def end(self, message: Message, reason: str) -> None:
         """Send a message that is in no consumer's hands to the dead queue (G-7)."""
         message.state = MessageState.ENDING
-        self.taken_back.discard(message)
+        self.revoked.discard(message)
         self.suspects.discard(message)
         self.ending[message] = reason
         self.effects.records.append(ended_entry(message, reason))
         self.effects.actions.append(DeadLetter(message, reason))
         self.counters["dead_lettered"] += 1
         facts = {"reason": reason, "attempt": message.attempt, "calls": message.calls}
-        self.tell_of(message, "message_dead_lettered", **facts)
+        self.log_message(message, "message_dead_lettered", **facts)
 
-    def take_out(self, message: Message) -> None:
+    def remove_waiting(self, message: Message) -> None:
         """A message that waited is found to be out already: it waits no more. Its group is kept for it."""
-        backlog = self.backlog_of(message) if message.move is None else None
-        if message.move is not None:
-            message.move.target.waiting.remove(message)
-            message.move = None
+        backlog = self.backlog_of(message) if message.relocation is None else None
+        if message.relocation is not None:
+            message.relocation.target.waiting.remove(message)
+            message.relocation = None
         elif backlog is not None:
             backlog.messages.remove(message)
         elif message not in self.suspects:
-            self.inbounds[message.inbound].loose.messages.remove(message)
+            self.inbounds[message.inbound].ungrouped.messages.remove(message)
         self.inbounds[message.inbound].waiting -= 1
-        self.taken_back.discard(message)
+        self.revoked.discard(message)
         self.suspects.discard(message)
         if backlog is not None:
             backlog.group.forget_if_empty(backlog)
@@ -351,23 +358,23 @@ class LaneState:
     def waits_no_more(self, message: Message) -> None:
         """A message ended while it waited: its group is forgotten if nothing else is left of that."""
         self.inbounds[message.inbound].waiting -= 1
-        backlog = self.backlog_of(message) if message.move is None else None
-        message.move = None
+        backlog = self.backlog_of(message) if message.relocation is None else None
+        message.relocation = None
         if backlog is not None:
             backlog.group.forget_if_empty(backlog)
             self.list_backlog(backlog)
             self.forget_if_unused(backlog.group)
-            self.resting.note(backlog.group, self.now_ms)
+            self.idle_groups.note(backlog.group, self.now_ms)
 
     def wait_again(self, message: Message) -> None:
         """A message that was handed over waits once more; who calls puts it back into its backlog."""
-        message.state = MessageState.HELD
+        message.state = MessageState.WAITING
         inbound = self.inbounds[message.inbound]
         inbound.waiting += 1
         if self.options.parking_queues:
             inbound.aging.appendleft(message)
             self.parking.comes_back(message, self.now_ms)
-        self.taken_back.add(message)
+        self.revoked.add(message)
         self.expiries.watch(message)
 
     def put_in_front(self, message: Message, group: Group) -> None:

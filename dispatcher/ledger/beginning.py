@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from dispatcher.core.bounds import COUNTER_SHIFT
-from dispatcher.core.effects import NOBODY, Dispatched, Snapshot, Used
+from dispatcher.core.effects import NOBODY, Dispatched, NumbersUsed, Snapshot
 from dispatcher.core.entries import copy_of
 from dispatcher.core.lane import Lane
 from dispatcher.core.options import LaneOptions
@@ -41,7 +41,9 @@ class Beginning(NamedTuple):
 
 def former_epoch(snapshot: Snapshot) -> int | None:
     """Who led before, as far as Redis knows: its checkpoint says which epochs it gave."""
-    used = [each.highest for each in snapshot.records if type(each) is Used and each.incarnation == NOBODY]
+    used = [
+        each.highest for each in snapshot.records if type(each) is NumbersUsed and each.incarnation == NOBODY
+    ]
     return max(used) >> COUNTER_SHIFT if used else None
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dispatcher.core.effects import Dispatched
 from dispatcher.core.model import Message
-from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
+from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.group_text import format_group
 from dispatcher.ledger.rows import TYPES, Row
 from dispatcher.ledger.schema import RECORD_COLUMNS, Event, Kind
@@ -25,7 +25,16 @@ ORDER, RECEIVED_US, DECIDED_US, COMMITTED_US, CONFIRMED_US, WAIT_CAUSE, IS_TOLD,
 
 _NAMES_REMEMBERED: Final = 50_000
 _OF_MESSAGE: Final = attrgetter(
-    "inbound", "queue", "arrival", "root", "group_id", "fingerprint", "size", "cost", "closing", "kind"
+    "inbound",
+    "queue",
+    "arrival",
+    "origin_arrival",
+    "group_id",
+    "fingerprint",
+    "size",
+    "cost",
+    "closing",
+    "kind",
 )
 
 
@@ -87,7 +96,7 @@ class Names:
         """The record of a hand-over, in the order of RECORD_COLUMNS."""
         order, received_us, decided_us, committed_us, confirmed_us, cause, _, _ = hand
         message, number, _, seq, group_seq, epoch, attempt, _ = order
-        arrival_epoch, arrival = message.root or message.arrival
+        arrival_epoch, arrival = message.origin_arrival or message.arrival
         size, cost = size_and_cost(message.size, message.cost, is_decided_here=decided_us is not None)
         return (
             time_us, event, self.inbounds.get(message.inbound), arrival_epoch, arrival,

@@ -10,7 +10,12 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from dispatcher.core.effects import Action, Dispatched
-from dispatcher.core.hand_over_effects import AckHanded, Bury, Handed, HandOn
+from dispatcher.core.forwarding.orders import (
+    AckReclaimed,
+    DeadLetterReclaimed,
+    ForwardReclaimed,
+    ReclaimedCopy,
+)
 from dispatcher.core.model import Message
 from dispatcher.ledger.hand_overs import CONFIRMED_US, ENDED_US, HandOver, Names
 from dispatcher.ledger.rows import Row, row
@@ -35,7 +40,7 @@ class HandingOn:
         self._names = names
         self._hands = hands
         self._on_its_way: dict[Delivery, tuple[int, int]] = {}  # incarnation and seq of what goes on
-        self._buried: dict[Delivery, tuple[Handed, str]] = {}
+        self._buried: dict[Delivery, tuple[ReclaimedCopy, str]] = {}
 
     def forget(self) -> None:
         """Records were dropped: what was on its way is not known any more."""
@@ -46,15 +51,15 @@ class HandingOn:
         """Records of what these say, by the step that was decided and committed then, and what is settled."""
         found = Found([], [])
         for action in actions:
-            if isinstance(action, HandOn):
+            if isinstance(action, ForwardReclaimed):
                 self._goes_on(action, decided_us, committed_us, found)
-            elif isinstance(action, Bury):
+            elif isinstance(action, DeadLetterReclaimed):
                 self._is_buried(action, decided_us, found)
-            elif isinstance(action, AckHanded):
+            elif isinstance(action, AckReclaimed):
                 self._arrived(action.handed, decided_us, found)
         return found
 
-    def _goes_on(self, order: HandOn, decided_us: int, committed_us: int, found: Found) -> None:
+    def _goes_on(self, order: ForwardReclaimed, decided_us: int, committed_us: int, found: Found) -> None:
         handed, number, seq = order.handed, order.incarnation, order.seq
         found.rows.extend(self._read_back(handed, decided_us))
         message = self._message(handed, decided_us)
@@ -63,7 +68,7 @@ class HandingOn:
         self._hands.setdefault(number, {})[seq] = hand
         self._on_its_way[handed.queue, handed.tag] = number, seq
 
-    def _is_buried(self, order: Bury, time_us: int, found: Found) -> None:
+    def _is_buried(self, order: DeadLetterReclaimed, time_us: int, found: Found) -> None:
         handed = order.handed
         place = handed.queue, handed.tag
         if (hand := self._taken_out(place)) is not None:  # nobody can get it
@@ -72,7 +77,7 @@ class HandingOn:
             found.rows.extend(self._read_back(handed, time_us))
         self._buried[place] = handed, order.reason
 
-    def _arrived(self, handed: Handed, time_us: int, found: Found) -> None:
+    def _arrived(self, handed: ReclaimedCopy, time_us: int, found: Found) -> None:
         """Its next queue has it, or it was read twice: nothing is known of that."""
         place = handed.queue, handed.tag
         if (hand := self._taken_out(place)) is not None:
@@ -87,7 +92,7 @@ class HandingOn:
 
     # -- records --
 
-    def _read_back(self, handed: Handed, time_us: int) -> list[Row]:
+    def _read_back(self, handed: ReclaimedCopy, time_us: int) -> list[Row]:
         if not handed.incarnation or not handed.origin:
             return []
         message = self._message(handed, time_us)
@@ -97,7 +102,7 @@ class HandingOn:
             seq=handed.seq, attempt=handed.attempt,
         )]  # fmt: skip
 
-    def _dead_lettered(self, handed: Handed, reason: str, time_us: int) -> Row:
+    def _dead_lettered(self, handed: ReclaimedCopy, reason: str, time_us: int) -> Row:
         if not handed.origin:  # somebody else has put it there
             return row(time_us, Event.DEAD_LETTERED, size=handed.size, reason=reason)
         message = self._message(handed, time_us)
@@ -114,7 +119,7 @@ class HandingOn:
             "dispatch_id": message.fingerprint,
         }  # fmt: skip
 
-    def _message(self, handed: Handed, read_us: int) -> Message:
+    def _message(self, handed: ReclaimedCopy, read_us: int) -> Message:
         """It takes nothing of its queue's share a second time."""
         inbound, arrival = read_origin(handed.origin)
         number = self._names.number_of(inbound)

@@ -195,7 +195,7 @@ class Bookkeeper(Recorder):
         """Of what came back, that which waits counts as received."""
         returned, self._returned = self._returned, []
         for received_us, message in returned:
-            if message.state is MessageState.HELD:
+            if message.state is MessageState.WAITING:
                 self._add("arrived", (received_us, wire.encode_arrivals([message])), 1)
 
     def confirmed(self, orders: list[Any]) -> None:

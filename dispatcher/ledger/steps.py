@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dispatcher.core.effects import AckInbound, DeadLetter, Effects, Tell
+from dispatcher.core.effects import AckInbound, DeadLetter, Effects, LogEvent
 from dispatcher.core.model import Message
-from dispatcher.core.target_effects import SendAway
+from dispatcher.core.operations.orders import SendTransfer
 from dispatcher.ledger.schema import Event
 
 #: The queue that an original is in, and its arrival there.
@@ -24,7 +24,7 @@ class Step:
     def messages(self) -> dict[Place, Message]:
         """What goes to the dead queue or elsewhere by this step."""
         if self._messages is None:
-            leaving = [a.message for a in self._effects.actions if isinstance(a, DeadLetter | SendAway)]
+            leaving = [a.message for a in self._effects.actions if isinstance(a, DeadLetter | SendTransfer)]
             self._messages = {(message.queue, message.arrival): message for message in leaving}
         return self._messages
 
@@ -40,7 +40,7 @@ class Step:
         one is out at a time in such a lane, so one can fail in a step."""
         for action in self._effects.actions:
             if (
-                isinstance(action, Tell)
+                isinstance(action, LogEvent)
                 and action.event == "group_stopped"
                 and action.fields["group"] == group
             ):

@@ -11,17 +11,17 @@ from typing import Any, Final, NamedTuple
 
 from dispatcher.core.effects import (
     UNKNOWN_INBOUND,
-    Buried,
-    Ended,
+    DeadLetterPending,
+    Discharged,
+    IncarnationEnded,
+    JournalReset,
     OpenEntry,
     Record,
-    Reset,
     SettledRange,
-    Taken,
     Vanished,
 )
-from dispatcher.core.operation import LEAVES_BY, PURGED_BY
-from dispatcher.core.stops import REASON_DROPPED
+from dispatcher.core.operations.operation import LEAVES_BY, PURGED_BY
+from dispatcher.core.operators.stopped_groups import REASON_DROPPED
 from dispatcher.ledger.hand_overs import Names
 from dispatcher.ledger.rows import PLACES, Row, detail, row
 from dispatcher.ledger.schema import Event
@@ -57,16 +57,16 @@ class TellingAgain:
         self.first = self.last = commit  # commits that the journal has
         self._hands: dict[int, dict[int, _Hand]] = {}  # by incarnation and seq
         self._at: dict[Place, tuple[int, int]] = {}
-        self._ending: dict[Place, Ended] = {}
+        self._ending: dict[Place, DeadLetterPending] = {}
         self._ends: list[_End] = []
-        self._gone: list[tuple[int, Place, Ended]] = []
+        self._gone: list[tuple[int, Place, DeadLetterPending]] = []
 
     def read(self, commit: int, records: Iterable[Record]) -> None:
         """The next commit."""
         self.first, self.last = self.first or commit, commit
         is_checkpoint = False
         for record in records:
-            if isinstance(record, Reset):
+            if isinstance(record, JournalReset):
                 self._forget(commit)
                 is_checkpoint = True
             elif isinstance(record, OpenEntry):
@@ -80,14 +80,14 @@ class TellingAgain:
 
     def _read_rare(self, commit: int, record: Record) -> None:
         match record:
-            case Taken(number):
+            case IncarnationEnded(number):
                 for hand in self._hands.pop(number, {}).values():
                     self._end(Event.TAKEN_BACK, hand, commit)
-            case Ended(inbound, arrival, _, _, attempt, reason, calls):
+            case DeadLetterPending(inbound, arrival, _, _, attempt, reason, calls):
                 if attempt:
                     self._end(Event.FAILED, self._take((inbound, arrival)), commit, reason, calls)
                 self._ending[inbound, arrival] = record
-            case Buried(inbound, arrival):
+            case Discharged(inbound, arrival):
                 if (ended := self._ending.pop((inbound, arrival), None)) is not None:
                     self._gone.append((commit, (inbound, arrival), ended))
             case Vanished(inbound, arrival):
@@ -154,7 +154,7 @@ class TellingAgain:
             dispatch_id=entry.fingerprint, reason=reason, detail=detail({"commits": [hand.since, commit]}),
         )  # fmt: skip
 
-    def _left(self, time_us: int, commit: int, place: Place, ended: Ended) -> Row:
+    def _left(self, time_us: int, commit: int, place: Place, ended: DeadLetterPending) -> Row:
         event, reason = what_left(ended.reason)
         return row(
             time_us, event, **self._about(place), group=self._names.groups[ended.group],

@@ -12,18 +12,18 @@ from typing import Any, Final
 from dispatcher.core.effects import (
     UNKNOWN_INBOUND,
     AckInbound,
-    Buried,
+    DeadLetterPending,
+    Discharged,
     Dispatched,
     Effects,
-    Ended,
+    IncarnationEnded,
+    LogEvent,
     OpenEntry,
     SettledRange,
-    Taken,
-    Tell,
     Vanished,
 )
 from dispatcher.core.model import Message, MessageState
-from dispatcher.core.parking_effects import GroupParked, Moved, ParkCopy
+from dispatcher.core.parking.orders import GroupParked, ParkCopy, Relocated
 from dispatcher.ledger.beginning import Beginning, InHand
 from dispatcher.ledger.hand_overs import (
     CONFIRMED_US,
@@ -62,7 +62,7 @@ class Tracker:
         self._hands: dict[int, dict[int, HandOver]] = {}
         self._waiting: dict[Message, int] = {}  # what has been received, and was not handed over
         self._told: dict[Message, int] = {}  # of these, what has got its record
-        self._ending: dict[Place, tuple[Ended, Message | None]] = {}
+        self._ending: dict[Place, tuple[DeadLetterPending, Message | None]] = {}
         self._moving: dict[Place, Message] = {}
         self._hands_over = bool(beginning.options["handover"])
         self._handing_on = HandingOn(self.names, self._hands)
@@ -201,16 +201,16 @@ class Tracker:
 
     def _decided_rare(self, time_us: int, record: Any, step: Step) -> None:
         match record:
-            case Ended():
+            case DeadLetterPending():
                 self._gives_up(time_us, record, step)
-            case Buried():
+            case Discharged():
                 self._gone(time_us, (record.inbound, record.arrival), step)
             case OpenEntry():
                 self._reopened(time_us, record, step)
-            case Taken():
+            case IncarnationEnded():
                 for hand in self._hands.pop(record.incarnation, {}).values():
                     self._over(time_us, Event.TAKEN_BACK, hand)
-            case Moved():
+            case Relocated():
                 place = (record.inbound, record.arrival)
                 step.done.add(place)
                 if (message := self._moving.pop(place, None)) is not None:
@@ -223,7 +223,7 @@ class Tracker:
             case Vanished() if record.inbound != UNKNOWN_INBOUND:
                 self._vanished(time_us, (record.inbound, record.arrival), step)
 
-    def _gives_up(self, time_us: int, record: Ended, step: Step) -> None:
+    def _gives_up(self, time_us: int, record: DeadLetterPending, step: Step) -> None:
         place = (record.inbound, record.arrival)
         message = step.messages.get(place)
         hand = self._take(place, message.seq if message is not None else None) if record.attempt else None
@@ -235,7 +235,7 @@ class Tracker:
         step.done.add(place)
         known = self._ending.pop(place, None)
         if known is None:  # by a former leader, whose ledger has the rest
-            known = Ended(*place, b"", None, 0, ""), None
+            known = DeadLetterPending(*place, b"", None, 0, ""), None
         record, message = known
         event, reason = what_left(record.reason)
         if message is not None:
@@ -304,7 +304,7 @@ class Tracker:
 
     def _about(self, time_us: int, event: str, message: Message, **values: Any) -> Row:
         """A record of a message that is in nobody's hands."""
-        arrival_epoch, arrival = message.root or message.arrival
+        arrival_epoch, arrival = message.origin_arrival or message.arrival
         size, cost = size_and_cost(message.size, message.cost)
         return row(
             time_us, event, inbound=self.names.inbounds.get(message.inbound), arrival_epoch=arrival_epoch,
@@ -344,7 +344,7 @@ class Tracker:
 
     def _note_tells(self, time_us: int, effects: Effects) -> None:
         for action in effects.actions:
-            if type(action) is not Tell:
+            if type(action) is not LogEvent:
                 continue
             self._waits.told(action)
             if action.event in _KNOWN_OTHERWISE:
@@ -367,11 +367,11 @@ class Tracker:
         """Records of what has been received or handed over and is not over, each once."""
         rows, received = [], Event.RECEIVED
         for message, received_us in self._waiting.items():
-            if message.state is MessageState.HELD:
+            if message.state is MessageState.WAITING:
                 rows.append(self._about(received_us, received, message))
                 self._told[message] = received_us
         self._waiting.clear()
-        for message in [m for m in self._told if m.state is not MessageState.HELD]:
+        for message in [m for m in self._told if m.state is not MessageState.WAITING]:
             del self._told[message]
         for hands in self._hands.values():
             for hand in hands.values():

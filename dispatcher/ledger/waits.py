@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dispatcher.core.effects import Dispatched, Tell
-from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
+from dispatcher.core.effects import Dispatched, LogEvent
+from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.group_text import format_group
 from dispatcher.ledger.schema import WaitCause
 
@@ -29,7 +29,7 @@ class Waits:
         if self._resumed:
             self._resumed.clear()
 
-    def told(self, tell: Tell) -> None:
+    def told(self, tell: LogEvent) -> None:
         """Something that an operator did, among others."""
         if tell.event == "group_resumed":
             self._resumed.add(tell.fields["group"])

@@ -16,25 +16,30 @@ from typing import Any, Final
 from dispatcher.core.effects import (
     AckInbound,
     Action,
-    Buried,
     DeadLetter,
+    DeadLetterPending,
+    Discharged,
     Dispatched,
     Effects,
-    Ended,
+    IncarnationEnded,
     IncarnationRow,
+    JournalReset,
+    LogEvent,
     OpenEntry,
     OwnerRow,
     Record,
-    Reset,
     SettledRange,
-    Taken,
-    Tell,
     Vanished,
 )
-from dispatcher.core.hand_over_effects import AckHanded, Bury, Handed, HandOn
+from dispatcher.core.forwarding.orders import (
+    AckReclaimed,
+    DeadLetterReclaimed,
+    ForwardReclaimed,
+    ReclaimedCopy,
+)
 from dispatcher.core.model import Message, MessageState
-from dispatcher.core.parking_effects import GroupParked, Moved, ParkCopy
-from dispatcher.core.target_effects import SendAway
+from dispatcher.core.operations.orders import SendTransfer
+from dispatcher.core.parking.orders import GroupParked, ParkCopy, Relocated
 from dispatcher.ledger.beginning import InHand
 
 Place = tuple[int, tuple[int, int]]
@@ -43,14 +48,31 @@ _ARRIVAL: Final = attrgetter(
 )  # fmt: skip
 _FACTS: Final = attrgetter(
     "inbound", "tag", "arrival", "fingerprint", "group_id", "size", "received_at_ms", "redelivered",
-    "closing", "cost", "queue", "root", "message_id", "attempt", "seq", "kind",
+    "closing", "cost", "queue", "origin_arrival", "message_id", "attempt", "seq", "kind",
 )  # fmt: skip
-_RARE_RECORDS: Final = (Ended, Buried, OpenEntry, Taken, Moved, GroupParked, Vanished)
+_RARE_RECORDS: Final = (
+    DeadLetterPending,
+    Discharged,
+    OpenEntry,
+    IncarnationEnded,
+    Relocated,
+    GroupParked,
+    Vanished,
+)
 _KINDS: Final = {kind.__name__: kind for kind in _RARE_RECORDS}
 _NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 #: What of a journal says anything of hand-overs.
 _JOURNAL: Final[dict[type, str]] = {
-    kind: kind.__name__ for kind in (Reset, OpenEntry, SettledRange, Ended, Buried, Vanished, Taken)
+    kind: kind.__name__
+    for kind in (
+        JournalReset,
+        OpenEntry,
+        SettledRange,
+        DeadLetterPending,
+        Discharged,
+        Vanished,
+        IncarnationEnded,
+    )
 }
 _OF_JOURNAL: Final = {name: kind for kind, name in _JOURNAL.items()}
 #: In the place of a record's name, for those that come by the thousand.
@@ -64,7 +86,7 @@ _HANDED: Final = attrgetter(
     "queue", "tag", "seq", "group", "attempt", "fingerprint", "size", "origin", "incarnation",
 )  # fmt: skip
 _STATES: Final = {
-    "DeadLetter": MessageState.ENDING, "SendAway": MessageState.LEAVING, "ParkCopy": MessageState.MOVING,
+    "DeadLetter": MessageState.ENDING, "SendTransfer": MessageState.TRANSFERRING, "ParkCopy": MessageState.RELOCATING,
 }  # fmt: skip
 
 
@@ -148,15 +170,15 @@ def _encode_action(action: Action, *, every_ack: bool) -> tuple[Any, ...] | None
         case AckInbound(messages):
             rare = [m for m in messages if type(m) is Message and (every_ack or not m.attempt)]
             return ("AckInbound", [_FACTS(message) for message in rare]) if rare else None
-        case Tell(event, fields):
+        case LogEvent(event, fields):
             return "Tell", event, json.dumps(fields, default=str)
-        case DeadLetter() | SendAway() | ParkCopy():
+        case DeadLetter() | SendTransfer() | ParkCopy():
             return type(action).__name__, _FACTS(action.message)
-        case HandOn(handed):
+        case ForwardReclaimed(handed):
             return "HandOn", _HANDED(handed), *action[1:]
-        case Bury(handed, reason):
+        case DeadLetterReclaimed(handed, reason):
             return "Bury", _HANDED(handed), reason
-        case AckHanded(handed):
+        case AckReclaimed(handed):
             return "AckHanded", _HANDED(handed)
         case _:
             return None
@@ -203,7 +225,7 @@ class Decoder:
         message = self._messages.pop((queue, arrival), None) or Message(
             inbound, tag, arrival, fingerprint, group_id, None, size, received_at_ms, redelivered, closing
         )
-        message.cost, message.queue, message.root, message.message_id = facts[9:13]
+        message.cost, message.queue, message.origin_arrival, message.message_id = facts[9:13]
         message.attempt, message.seq, message.kind = facts[13:]
         return message
 
@@ -242,22 +264,22 @@ class Decoder:
             case "AckInbound":
                 return AckInbound([self._message(facts) for facts in fields[0]])
             case "Tell":
-                return Tell(fields[0], json.loads(fields[1]))
+                return LogEvent(fields[0], json.loads(fields[1]))
             case "HandOn":
-                return HandOn(_handed(fields[0]), *fields[1:])
+                return ForwardReclaimed(_handed(fields[0]), *fields[1:])
             case "Bury":
-                return Bury(_handed(fields[0]), fields[1])
+                return DeadLetterReclaimed(_handed(fields[0]), fields[1])
             case "AckHanded":
-                return AckHanded(_handed(fields[0]))
+                return AckReclaimed(_handed(fields[0]))
         message = self._message(fields[0])
         message.state = _STATES[name]
         if name == "DeadLetter":
             return DeadLetter(message, "")
-        return SendAway("", message) if name == "SendAway" else ParkCopy(message, 0, 0)
+        return SendTransfer("", message) if name == "SendTransfer" else ParkCopy(message, 0, 0)
 
 
-def _handed(facts: tuple[Any, ...]) -> Handed:
+def _handed(facts: tuple[Any, ...]) -> ReclaimedCopy:
     queue, tag, seq, group, attempt, fingerprint, size, origin, incarnation = facts
-    handed = Handed(queue, tag, seq, group, attempt, fingerprint, None, size, origin=origin)
+    handed = ReclaimedCopy(queue, tag, seq, group, attempt, fingerprint, None, size, origin=origin)
     handed.incarnation = incarnation
     return handed

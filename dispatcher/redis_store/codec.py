@@ -28,17 +28,17 @@ from struct import Struct
 from typing import Final
 
 from dispatcher.core.effects import (
-    Buried,
+    DeadLetterPending,
+    Discharged,
     Dispatched,
-    Ended,
+    IncarnationEnded,
+    JournalReset,
+    NumbersUsed,
     OpenEntry,
-    Proven,
+    ProvenAcks,
     Record,
-    Reset,
     SettledEntries,
     SettledRange,
-    Taken,
-    Used,
     Vanished,
 )
 from dispatcher.errors import ConfigurationError, InvalidTransition
@@ -107,7 +107,7 @@ def _encode_rare(record: Record, stored: Sequence[int]) -> bytes:
                 record.incarnation, record.seq, record.group_seq, record.epoch, record.attempt, record.first,
                 group_length(record.group),
             ) + (record.group or b"")  # fmt: skip
-        case Ended():
+        case DeadLetterPending():
             reason = record.reason.encode(errors="surrogatepass")  # any text that a consumer's JSON can hold
             fixed = _ENDED_FIELDS.pack(
                 _ENDED, stored[record.inbound], *record.arrival, checked(record.fingerprint), record.attempt,
@@ -119,17 +119,17 @@ def _encode_rare(record: Record, stored: Sequence[int]) -> bytes:
             # Of 40,000 in one checkpoint; nothing else is done meanwhile.
             packed = [_pack_arrival(epoch, tag, fingerprint) for (epoch, tag), fingerprint in record.entries]
             return fixed + b"".join(packed)
-        case Buried():
+        case Discharged():
             return _POSITION_FIELDS.pack(_BURIED, stored[record.inbound], *record.arrival)
         case Vanished():
             return _POSITION_FIELDS.pack(_VANISHED, stored[record.inbound], *record.arrival)
-        case Taken():
+        case IncarnationEnded():
             return _TAKEN_FIELDS.pack(_TAKEN, record.incarnation)
-        case Used():
+        case NumbersUsed():
             return _USED_FIELDS.pack(_USED, *record)
-        case Proven():
+        case ProvenAcks():
             return _PROVEN_FIELDS.pack(_PROVEN, stored[record.inbound], record.count)
-        case Reset():
+        case JournalReset():
             return bytes((_RESET,))
     raise InvalidTransition(f"the journal has no form for {record!r}")
 
@@ -169,7 +169,7 @@ def _truth(value: int, at: int) -> bool:
 
 
 def _read_reset(_: bytes, at: int) -> tuple[Record, int]:
-    return Reset(), at + 1
+    return JournalReset(), at + 1
 
 
 def _read_entry(blob: bytes, at: int) -> tuple[Record, int]:
@@ -195,12 +195,12 @@ def _read_ended(blob: bytes, at: int) -> tuple[Record, int]:
     (length,) = LENGTH.unpack_from(blob, at)
     reason, at = read_bytes(blob, at + LENGTH.size, length)
     text = reason.decode(errors="surrogatepass")
-    return Ended(inbound, (lane_epoch, tag), fingerprint, group, attempt, text, calls), at
+    return DeadLetterPending(inbound, (lane_epoch, tag), fingerprint, group, attempt, text, calls), at
 
 
 def _read_buried(blob: bytes, at: int) -> tuple[Record, int]:
     _, inbound, lane_epoch, tag = _POSITION_FIELDS.unpack_from(blob, at)
-    return Buried(inbound, (lane_epoch, tag)), at + _POSITION_FIELDS.size
+    return Discharged(inbound, (lane_epoch, tag)), at + _POSITION_FIELDS.size
 
 
 def _read_vanished(blob: bytes, at: int) -> tuple[Record, int]:
@@ -210,7 +210,7 @@ def _read_vanished(blob: bytes, at: int) -> tuple[Record, int]:
 
 def _read_taken(blob: bytes, at: int) -> tuple[Record, int]:
     _, incarnation = _TAKEN_FIELDS.unpack_from(blob, at)
-    return Taken(incarnation), at + _TAKEN_FIELDS.size
+    return IncarnationEnded(incarnation), at + _TAKEN_FIELDS.size
 
 
 def _read_settled(blob: bytes, at: int) -> tuple[Record, int]:
@@ -224,12 +224,12 @@ def _read_settled(blob: bytes, at: int) -> tuple[Record, int]:
 
 def _read_proven(blob: bytes, at: int) -> tuple[Record, int]:
     _, inbound, count = _PROVEN_FIELDS.unpack_from(blob, at)
-    return Proven(inbound, count), at + _PROVEN_FIELDS.size
+    return ProvenAcks(inbound, count), at + _PROVEN_FIELDS.size
 
 
 def _read_used(blob: bytes, at: int) -> tuple[Record, int]:
     _, incarnation, highest = _USED_FIELDS.unpack_from(blob, at)
-    return Used(incarnation, highest), at + _USED_FIELDS.size
+    return NumbersUsed(incarnation, highest), at + _USED_FIELDS.size
 
 
 _READERS: Final[dict[int, Callable[[bytes, int], tuple[Record, int]]]] = {

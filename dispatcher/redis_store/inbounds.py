@@ -12,31 +12,40 @@ from typing import Final
 
 from dispatcher.core.effects import (
     UNKNOWN_INBOUND,
-    Buried,
-    Ended,
+    DeadLetterPending,
+    Discharged,
+    JournalReset,
     OpenEntry,
-    Proven,
+    ProvenAcks,
     Record,
-    Reset,
     SettledEntries,
     SettledRange,
     Vanished,
 )
-from dispatcher.core.parking_effects import (
+from dispatcher.core.parking.orders import (
     GroupParked,
-    Moved,
-    Moving,
     ParkingQueueForgotten,
     ParkingQueueNamed,
     QueueUnparked,
+    Relocated,
+    Relocating,
     TermNeeded,
 )
-from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
+from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.errors import ConfigurationError
 
 #: What the journal has for UNKNOWN_INBOUND; the last of its 16 bits' numbers, so tables end before it.
 UNKNOWN_STORED: Final = 0xFFFF
-_PLACED = (OpenEntry, Ended, Buried, Vanished, SettledEntries, Proven, Moving, Moved)
+_PLACED = (
+    OpenEntry,
+    DeadLetterPending,
+    Discharged,
+    Vanished,
+    SettledEntries,
+    ProvenAcks,
+    Relocating,
+    Relocated,
+)
 #: Records of parking queues alone.
 _PARKED = (ParkingQueueNamed, ParkingQueueForgotten, GroupParked, QueueUnparked, TermNeeded)
 _Position = tuple[int, tuple[int, int]]  # stored inbound number, arrival
@@ -73,7 +82,7 @@ class InboundTable:
                     position = self._to_configured.get(record.inbound)
                     if position is None:
                         unconfigured.follow(record)
-                    elif isinstance(record, Moving):
+                    elif isinstance(record, Relocating):
                         target = self._parking_position(record.target, origin)
                         translated.append(record._replace(inbound=position, target=target))
                     else:
@@ -85,7 +94,7 @@ class InboundTable:
                 elif isinstance(record, SettledRange):
                     translated.extend(unconfigured.settle(record))
                 else:
-                    if isinstance(record, Reset):
+                    if isinstance(record, JournalReset):
                         unconfigured = _Unconfigured()
                     translated.append(record)
             yield translated
@@ -122,9 +131,17 @@ class _Unconfigured:
         self._at: dict[int, dict[int, _Position]] = {}  # incarnation → seq → position
 
     def follow(
-        self, record: OpenEntry | Ended | Buried | Vanished | SettledEntries | Proven | Moving | Moved
+        self,
+        record: OpenEntry
+        | DeadLetterPending
+        | Discharged
+        | Vanished
+        | SettledEntries
+        | ProvenAcks
+        | Relocating
+        | Relocated,
     ) -> None:
-        if isinstance(record, (SettledEntries, Proven)):
+        if isinstance(record, (SettledEntries, ProvenAcks)):
             return
         position = (record.inbound, record.arrival)
         incarnation, seq = self._open.pop(position, (0, 0))
@@ -132,7 +149,7 @@ class _Unconfigured:
         if isinstance(record, OpenEntry):
             self._open[position] = (record.incarnation, record.seq)
             self._at.setdefault(record.incarnation, {})[record.seq] = position
-        elif isinstance(record, Ended | Moving):
+        elif isinstance(record, DeadLetterPending | Relocating):
             self._open[position] = (0, 0)
 
     def settle(self, settled: SettledRange) -> list[SettledRange]:

@@ -19,13 +19,13 @@ from struct import Struct
 from typing import Final
 
 from dispatcher.core.effects import Record
-from dispatcher.core.parking_effects import (
+from dispatcher.core.parking.orders import (
     GroupParked,
-    Moved,
-    Moving,
     ParkingQueueForgotten,
     ParkingQueueNamed,
     QueueUnparked,
+    Relocated,
+    Relocating,
     TermNeeded,
 )
 from dispatcher.redis_store.fields import LENGTH, checked, group_length, read_bytes, read_group
@@ -43,12 +43,12 @@ _TERM_FIELDS = Struct("!BH16sQ")
 def encode_parking(record: Record, stored: Sequence[int]) -> bytes | None:
     """The record's bytes; None: it is not of parking."""
     match record:
-        case Moving():
+        case Relocating():
             return _MOVING_FIELDS.pack(
                 _MOVING, stored[record.inbound], *record.arrival, checked(record.fingerprint), record.attempt,
                 stored[record.target], checked(record.copy), record.term, group_length(record.group),
             ) + (record.group or b"")  # fmt: skip
-        case Moved():
+        case Relocated():
             return _MOVED_FIELDS.pack(_MOVED, stored[record.inbound], *record.arrival)
         case GroupParked():
             length = group_length(record.group)
@@ -103,12 +103,12 @@ def _read_moving(blob: bytes, at: int) -> tuple[Record, int]:
         _MOVING_FIELDS.unpack_from(blob, at)
     )
     group, at = read_group(blob, at + _MOVING_FIELDS.size, length)
-    return Moving(inbound, (lane_epoch, tag), fingerprint, group, attempt, target, copy, term), at
+    return Relocating(inbound, (lane_epoch, tag), fingerprint, group, attempt, target, copy, term), at
 
 
 def _read_moved(blob: bytes, at: int) -> tuple[Record, int]:
     _, inbound, lane_epoch, tag = _MOVED_FIELDS.unpack_from(blob, at)
-    return Moved(inbound, (lane_epoch, tag)), at + _MOVED_FIELDS.size
+    return Relocated(inbound, (lane_epoch, tag)), at + _MOVED_FIELDS.size
 
 
 def _read_term(blob: bytes, at: int) -> tuple[Record, int]:

@@ -9,7 +9,7 @@ from typing import Final
 
 import hiredis
 
-from dispatcher.core.commands import RESULTS_KEPT_MAX
+from dispatcher.core.operators.commands import RESULTS_KEPT_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,21 @@ from dispatcher.amqp.events import Delivery
 from dispatcher.amqp.handed import read_handed, stranger
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import BasicConsume, QueueDeclare
-from dispatcher.core.events import Event, MessageRejected, QueueKept, QueueReleased, QueueSeen, QueueTaken
-from dispatcher.core.hand_over_effects import (
-    AckHanded,
-    Handed,
-    HandOverAction,
-    LookAtQueue,
+from dispatcher.core.events import (
+    Event,
+    MessageRejected,
+    QueueInspected,
+    QueueInUse,
+    QueueReclaimed,
+    QueueReleased,
+)
+from dispatcher.core.forwarding.orders import (
+    AckReclaimed,
+    ForwardingAction,
+    InspectQueue,
+    ReclaimedCopy,
+    ReclaimQueue,
     ReleaseQueue,
-    TakeQueue,
 )
 from dispatcher.errors import ChannelRefused, ProtocolViolation
 from dispatcher.protocol import LaneNames
@@ -54,7 +61,7 @@ class HandOverQueues:
         self._report = report
         self._look_channel = 0
         self._taken: dict[str, int] = {}  # queues that are read back, and the channel of each
-        self._read: dict[int, list[Handed]] = {}  # what came on it
+        self._read: dict[int, list[ReclaimedCopy]] = {}  # what came on it
         self._rejected = 0  # the channel on which what was rejected comes
         self._turn = asyncio.Lock()  # of looks and releases: nobody shall see ourselves reading
         self._tasks = Tasks(fail)
@@ -63,16 +70,16 @@ class HandOverQueues:
 
     # -- orders --
 
-    def perform(self, order: HandOverAction) -> None:
+    def perform(self, order: ForwardingAction) -> None:
         """Carry out an order that is no publish; what has an answer reports it as an event."""
         match order:
-            case LookAtQueue():
+            case InspectQueue():
                 self._tasks.start(self._look, order.queue)
-            case TakeQueue():
+            case ReclaimQueue():
                 self._tasks.start(self._take, order.queue)
             case ReleaseQueue():
                 self._tasks.start(self._release, order.queue)
-            case AckHanded(handed):
+            case AckReclaimed(handed):
                 is_rejected = handed.queue == self._names.rejected
                 self._link.ack(self._rejected if is_rejected else self._taken[handed.queue], handed.tag)
 
@@ -85,7 +92,7 @@ class HandOverQueues:
     async def _look(self, queue: str) -> None:
         async with self._turn:
             readers, ready = await self._ask(queue)
-        self._report(QueueSeen(queue, readers, ready))
+        self._report(QueueInspected(queue, readers, ready))
 
     async def _ask(self, queue: str) -> tuple[int, int]:
         if not self._look_channel:
@@ -111,16 +118,16 @@ class HandOverQueues:
         except ChannelRefused as refused:
             del self._read[channel], self._taken[queue]
             if refused.code == ACCESS_REFUSED:
-                self._report(QueueKept(queue))
+                self._report(QueueInUse(queue))
             elif refused.code == NOT_FOUND:  # the lane does not name its consumer any more
-                self._report(QueueTaken(queue, []))
+                self._report(QueueReclaimed(queue, []))
             else:
                 raise
             return
         self._channels.handed.add(channel)
         while not await self._is_read(queue, channel):  # noqa: ASYNC110 - RabbitMQ says when asked
             await asyncio.sleep(END_POLL_S)
-        self._report(QueueTaken(queue, self._read[channel]))
+        self._report(QueueReclaimed(queue, self._read[channel]))
 
     async def _is_read(self, queue: str, channel: int) -> bool:
         """Nothing is ready, and all that was on its way when that was said has come: it may come behind that
@@ -166,17 +173,17 @@ class HandOverQueues:
             return False
         return True
 
-    def _handed(self, delivery: Delivery, queue: str) -> tuple[Handed, str]:
+    def _handed(self, delivery: Delivery, queue: str) -> tuple[ReclaimedCopy, str]:
         try:
             copy = read_handed(delivery, self._names.consumer(""), self._first_header)
         except ProtocolViolation as problem:
             content = stranger(delivery)
             content.origin = f"{queue} 0.{delivery.tag}"
-            return Handed(
+            return ReclaimedCopy(
                 queue, delivery.tag, 0, None, 0, b"", content, content.size, refusal=str(problem)
             ), ""
         content = copy.content
-        handed = Handed(
+        handed = ReclaimedCopy(
             queue, delivery.tag, copy.seq, content.group, copy.attempt, content.fingerprint, content,
             content.size, copy.deadline_at_ms, origin=content.origin or "",
         )  # fmt: skip

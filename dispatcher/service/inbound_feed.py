@@ -151,7 +151,7 @@ class InboundFeed:
 
     def flush_acks(self, now_ms: int, *, everything: bool = False) -> None:
         """Send the acks that are due, in order."""
-        awaited = bool(self._inbound.free.pool)  # somebody has free capacity, and nothing to do
+        awaited = bool(self._inbound.unowned.pool)  # somebody has free capacity, and nothing to do
         for ack in self._acks.take(now_ms, awaited=awaited, everything=everything):
             self._link.ack(self._channel, ack.tag, ack.multiple)
         if self._acks.unproven:

@@ -131,7 +131,7 @@ class Intake:
             content, content.size, now_ms, fetched.redelivered,
             content.closing and not self._hands_over, deadline_at_ms, content.refusal,
         )  # fmt: skip
-        message.queue, message.root, message.term, message.attempt = queue, root, term, attempt
+        message.queue, message.origin_arrival, message.term, message.attempt = queue, root, term, attempt
         message.waits_since_ms = now_ms if since_ms is None else since_ms
         return message
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import structlog
 
-from dispatcher.core.options import Cost, DedupOptions, HandOverConsumer, KnownWork, LaneOptions
+from dispatcher.core.options import Cost, DedupOptions, ForwardingConsumer, KnownWork, LaneOptions
 from dispatcher.core.policies import policy
 from dispatcher.known_work import WorkFile
 from dispatcher.protocol import LaneNames
@@ -53,7 +53,7 @@ def lane_options(lane: LaneSettings, prefix: str, parking_queues: tuple[str, ...
         sequence_timeout_ms=lane.sequence_timeout_ms if lane.sequence_check is SequenceCheck.HOLD else None,
         own_prefix=f"{prefix}.",
         parking_queues=parking_queues,
-        handover=tuple(HandOverConsumer(c.id, names.consumer(c.id), c.prefetch) for c in lane.consumers),
+        handover=tuple(ForwardingConsumer(c.id, names.consumer(c.id), c.prefetch) for c in lane.consumers),
         handover_prefix=names.consumer(""),
     )
 

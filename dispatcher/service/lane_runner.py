@@ -15,8 +15,8 @@ from dispatcher.amqp.events import ChannelClosed
 from dispatcher.amqp.link import Link
 from dispatcher.core.lane import Lane
 from dispatcher.core.options import LaneOptions
-from dispatcher.core.parking_queue import PARKING_QUEUES_MAX
-from dispatcher.core.views import Views
+from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
+from dispatcher.core.views.views import Views
 from dispatcher.errors import (
     BrokerUnavailable,
     ConfigurationError,

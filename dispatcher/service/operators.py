@@ -13,10 +13,10 @@ from pamqp import commands as amqp
 from pamqp import header
 
 from dispatcher.amqp.events import Delivery
-from dispatcher.core.commands import Commands
 from dispatcher.core.effects import Reply
 from dispatcher.core.events import CommandReceived
-from dispatcher.core.views import Views
+from dispatcher.core.operators.commands import Commands
+from dispatcher.core.views.views import Views
 from dispatcher.errors import BrokerUnavailable, CommandRefused, ProtocolViolation
 from dispatcher.protocol import COMMAND_AGE_MS_MAX, Command, decode_command
 from dispatcher.service.intake import Clock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
+from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.service.inbound_feed import InboundFeed
 from dispatcher.service.parking_feeds import ParkingFeeds
 

@@ -13,13 +13,13 @@ from dispatcher.core.effects import (
     Action,
     DeadLetter,
     Dispatched,
+    LogEvent,
     LookUp,
     PublishBarrier,
     PublishMarker,
     SendCopy,
     SendNotice,
     SetWindow,
-    Tell,
 )
 from dispatcher.core.events import (
     CopiesConfirmed,
@@ -28,25 +28,26 @@ from dispatcher.core.events import (
     DeadLetterConfirmed,
     DeadLetterRefused,
     Event,
-    HandedOn,
-    HandOnRefused,
     IdsLookedUp,
-    MoveConfirmed,
-    MoveImpossible,
-    MoveRefused,
     PingRouted,
     QueueNacked,
+    ReclaimedForwarded,
+    ReclaimedRefused,
+    RelocationConfirmed,
+    RelocationImpossible,
+    RelocationRefused,
 )
-from dispatcher.core.hand_over_effects import (
-    AckHanded,
-    Bury,
-    HandOn,
-    HandOverAction,
-    LookAtQueue,
+from dispatcher.core.forwarding.orders import (
+    AckReclaimed,
+    DeadLetterReclaimed,
+    ForwardingAction,
+    ForwardReclaimed,
+    InspectQueue,
+    ReclaimQueue,
     ReleaseQueue,
-    TakeQueue,
 )
-from dispatcher.core.parking_effects import (
+from dispatcher.core.operations.orders import CloseTarget, OpenTarget, SendTransfer, TargetAction
+from dispatcher.core.parking.orders import (
     DeleteParkingQueue,
     GiveBack,
     OpenParkingQueue,
@@ -54,7 +55,6 @@ from dispatcher.core.parking_effects import (
     ParkingAction,
     ReadParkingQueue,
 )
-from dispatcher.core.target_effects import CloseTarget, OpenTarget, SendAway, TargetAction
 from dispatcher.errors import ChannelRefused
 from dispatcher.group_text import format_group
 from dispatcher.ledger.recorder import Recorder
@@ -92,7 +92,7 @@ class Outbox:
         on_window: Callable[[int, int], None],
         on_parking: Callable[[ParkingAction], None],
         on_target: Callable[[TargetAction], None],
-        on_hand_over: Callable[[HandOverAction], None],
+        on_hand_over: Callable[[ForwardingAction], None],
         report: Callable[[Event], None],
     ) -> None:
         self._relay = relay
@@ -147,13 +147,13 @@ class Outbox:
                 self._on_window(action.inbound, action.originals)
             case ReadParkingQueue() | GiveBack() | OpenParkingQueue() | DeleteParkingQueue():
                 self._on_parking(action)
-            case OpenTarget() | SendAway() | CloseTarget():
+            case OpenTarget() | SendTransfer() | CloseTarget():
                 self._on_target(action)
-            case LookAtQueue() | TakeQueue() | ReleaseQueue() | AckHanded():
+            case InspectQueue() | ReclaimQueue() | ReleaseQueue() | AckReclaimed():
                 self._on_hand_over(action)
             case LookUp():
                 self._report(IdsLookedUp(action))
-            case Tell():
+            case LogEvent():
                 log.info(action.event, lane=self._relay.names.lane, **action.fields)
             case _:
                 order = action.copy if isinstance(action, SendCopy) else action
@@ -233,9 +233,16 @@ class Outbox:
             case SendNotice(type=kind) if kind == TYPE_PING:
                 events.append(QueueNacked(order.queue) if nacked else PingRouted(order.queue))
             case ParkCopy():
-                answer = MoveRefused if nacked else MoveConfirmed
+                answer = RelocationRefused if nacked else RelocationConfirmed
                 events.append(answer(order.message, order.term))
-            case DeadLetter() | Store() | PublishMarker() | PublishBarrier() | HandOn() | Bury() if nacked:
+            case (
+                DeadLetter()
+                | Store()
+                | PublishMarker()
+                | PublishBarrier()
+                | ForwardReclaimed()
+                | DeadLetterReclaimed()
+            ) if nacked:
                 self._later(RETRY_S, lambda: self.perform([order]))
             case DeadLetter():
                 events.append(DeadLetterConfirmed(order.message))
@@ -243,10 +250,10 @@ class Outbox:
             case Store():
                 order.done()
                 self._kept_back.taken(order)
-            case HandOn(handed):
-                events.append(HandedOn(handed))
-            case Bury(handed):
-                events.append(HandedOn(handed))
+            case ForwardReclaimed(handed):
+                events.append(ReclaimedForwarded(handed))
+            case DeadLetterReclaimed(handed):
+                events.append(ReclaimedForwarded(handed))
                 self._kept_back.taken(order)
 
     # -- when the broker closes the channel, or the connection, over one of them --
@@ -263,7 +270,7 @@ class Outbox:
         parked = [order for order in unanswered if type(order) is ParkCopy]
         self._caution.withdraw(parked)
         for order in parked:
-            self._report(MoveRefused(order.message, order.term))
+            self._report(RelocationRefused(order.message, order.term))
 
     def use(self, channel: int) -> None:
         """Go on, on this channel."""
@@ -316,7 +323,7 @@ class Outbox:
                 self._report(CopyRefused(order, problem))
                 self._reported.append(order)
             case ParkCopy():
-                self._report(MoveImpossible(order.message, problem))
+                self._report(RelocationImpossible(order.message, problem))
                 self._caution.acquit(order)
             case DeadLetter(message, reason):
                 group = None if message.group_id is None else format_group(message.group_id)
@@ -326,10 +333,10 @@ class Outbox:
                 )  # fmt: skip
                 self._keep_back(order)
                 self._report(DeadLetterRefused(message, problem))
-            case HandOn(handed):
-                self._report(HandOnRefused(handed, problem))
+            case ForwardReclaimed(handed):
+                self._report(ReclaimedRefused(handed, problem))
                 self._caution.acquit(order)
-            case Bury(handed):
+            case DeadLetterReclaimed(handed):
                 log.warning("message_undeliverable", lane=lane, size=handed.size, problem=problem)
                 self._keep_back(order)
             case Store():

@@ -17,14 +17,14 @@ from dispatcher.core.events import (
     ParkingQueueOpened,
     ParkingQueueRead,
 )
-from dispatcher.core.parking_effects import (
+from dispatcher.core.parking.orders import (
     DeleteParkingQueue,
     GiveBack,
     OpenParkingQueue,
     ParkingAction,
     ReadParkingQueue,
 )
-from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
+from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.errors import BrokerUnavailable, ChannelRefused
 from dispatcher.protocol import LaneNames
 from dispatcher.service.ack_window import AckWindow

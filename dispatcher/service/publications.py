@@ -21,10 +21,10 @@ from dispatcher.core.effects import (
     Reply,
     SendNotice,
 )
-from dispatcher.core.hand_over_effects import Bury, HandOn
+from dispatcher.core.forwarding.orders import DeadLetterReclaimed, ForwardReclaimed
 from dispatcher.core.model import Message
-from dispatcher.core.parking_effects import ParkCopy
-from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
+from dispatcher.core.parking.orders import ParkCopy
+from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.errors import InvalidTransition
 from dispatcher.origin import origin_text
 from dispatcher.protocol import HEADER_MARKER, KEY_CONTROL, TYPE_MARKER, LaneNames, Marker, encode
@@ -70,9 +70,9 @@ class Publications:
                 return self._parked(order, channel)
             case DeadLetter():
                 return self._dead(order, channel)
-            case HandOn():
+            case ForwardReclaimed():
                 return self._handed_on(order, channel)
-            case Bury():
+            case DeadLetterReclaimed():
                 return self._buried(order, channel)
             case SendNotice():
                 return self._notice(order, channel)
@@ -108,7 +108,7 @@ class Publications:
             origin=self._origin(message), frame_max=self._frame_max,
         )  # fmt: skip
 
-    def _handed_on(self, order: HandOn, channel: int) -> bytes:
+    def _handed_on(self, order: ForwardReclaimed, channel: int) -> bytes:
         """Another copy of what was handed over before."""
         handed, relay = order.handed, self._relay
         frames = copy_frames(
@@ -122,7 +122,7 @@ class Publications:
             raise InvalidTransition(f"the headers of {handed!r} don't fit into a frame")
         return frames
 
-    def _buried(self, order: Bury, channel: int) -> bytes:
+    def _buried(self, order: DeadLetterReclaimed, channel: int) -> bytes:
         handed = order.handed
         return dead_frames(
             handed.content, channel=channel, exchange=self._exchange, routing_key=self._relay.names.dead,

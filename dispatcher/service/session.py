@@ -32,7 +32,7 @@ from dispatcher.core.effects import Effects
 from dispatcher.core.events import Event, MessagesArrived, PublishersBlocked, QueueReturned
 from dispatcher.core.lane import Lane
 from dispatcher.core.options import LaneOptions
-from dispatcher.core.views import Views
+from dispatcher.core.views.views import Views
 from dispatcher.errors import BrokerUnavailable, DispatcherError, Fenced, InvalidTransition
 from dispatcher.ledger.recorder import Recorder
 from dispatcher.protocol import LaneNames

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from dispatcher.core.views import Views
+from dispatcher.core.views.views import Views
 
 #: Groups that are looked at in one go: about a millisecond.
 GROUPS_AT_A_TIME: Final = 500

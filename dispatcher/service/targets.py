@@ -17,9 +17,9 @@ from pamqp import commands
 from dispatcher.amqp.events import ChannelClosed, Confirmed, Returned
 from dispatcher.amqp.leaving import leaving_frames, origin_field
 from dispatcher.amqp.methods import ExchangeDeclare, QueueBind, QueueDeclare, QueueUnbind
-from dispatcher.core.events import Event, MessageLeft, MessageStays, TargetOpened, TargetRefused
+from dispatcher.core.events import Event, TargetOpened, TargetRefused, TransferConfirmed, TransferRefused
 from dispatcher.core.model import Message
-from dispatcher.core.target_effects import CloseTarget, OpenTarget, SendAway, Target, TargetAction
+from dispatcher.core.operations.orders import CloseTarget, OpenTarget, SendTransfer, Target, TargetAction
 from dispatcher.errors import BrokerUnavailable, ChannelRefused
 from dispatcher.origin import origin_text
 from dispatcher.service.confirms import PublishWindow
@@ -72,7 +72,7 @@ class Targets:
                 opened = OpenedTarget(order.operation, order.target, self._relay.names.exchange)
                 self._targets[order.operation] = opened
                 self._start(self._open(opened))
-            case SendAway():
+            case SendTransfer():
                 self._send(self._targets[order.operation], order.message)
             case CloseTarget():
                 target = self._targets.pop(order.operation, None)
@@ -135,11 +135,11 @@ class Targets:
 
     def _send(self, target: OpenedTarget, message: Message) -> None:
         if target.problem is not None:
-            self._report(MessageStays(target.operation, message, target.problem, True))
+            self._report(TransferRefused(target.operation, message, target.problem, True))
             return
         if message.fingerprint in self._suspects:
             problem = f"RabbitMQ ended the connection over it: {self._suspects[message.fingerprint]}"
-            self._report(MessageStays(target.operation, message, problem, False))
+            self._report(TransferRefused(target.operation, message, problem, False))
             return
         try:
             frames = leaving_frames(
@@ -148,13 +148,13 @@ class Targets:
             )  # fmt: skip
         except ValueError:
             problem = f"the headers of message {self._origin(message)} don't fit in a frame with ours"
-            self._report(MessageStays(target.operation, message, problem, True))
+            self._report(TransferRefused(target.operation, message, problem, True))
             return
         try:
             target.window.add(self._link.write(target.channel, frames, 1), message)
         except ChannelRefused as refused:  # the event that says so comes a moment later
             problem = _why_refused(target.target, refused)
-            self._report(MessageStays(target.operation, message, problem, True))
+            self._report(TransferRefused(target.operation, message, problem, True))
 
     def _origin(self, message: Message) -> str:
         return origin_text(self._relay.inbound_queues[message.inbound], message.arrival)
@@ -180,12 +180,12 @@ class Targets:
         for message in target.window.answered(confirmed):
             if message in target.returned:
                 target.returned.discard(message)
-                events.append(MessageStays(target.operation, message, _nowhere(target.target), True))
+                events.append(TransferRefused(target.operation, message, _nowhere(target.target), True))
             elif confirmed.nacked:
                 problem = f"{target.target} took no more (is it full?)"
-                events.append(MessageStays(target.operation, message, problem, True))
+                events.append(TransferRefused(target.operation, message, problem, True))
             else:
-                events.append(MessageLeft(target.operation, message))
+                events.append(TransferConfirmed(target.operation, message))
 
     def _returned(self, target: OpenedTarget, returned: Returned) -> None:
         """RabbitMQ found no queue for one of them, and confirms it next."""
@@ -201,7 +201,7 @@ class Targets:
         waiting = target.window.take_all()
         for message in waiting:
             is_known = len(waiting) == 1 or message in target.returned
-            events.append(MessageStays(target.operation, message, target.problem, is_known))
+            events.append(TransferRefused(target.operation, message, target.problem, is_known))
         events.append(TargetRefused(target.operation, target.problem))
 
 

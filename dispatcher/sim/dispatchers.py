@@ -7,14 +7,22 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dispatcher.amqp.link import Link
-from dispatcher.core.effects import AckInbound, Buried, DeadLetter, Effects, Ended, OpenEntry, Snapshot
+from dispatcher.core.effects import (
+    AckInbound,
+    DeadLetter,
+    DeadLetterPending,
+    Discharged,
+    Effects,
+    OpenEntry,
+    Snapshot,
+)
 from dispatcher.core.effects import Dispatched as DispatchedRecord
 from dispatcher.core.events import Event, MessagesArrived, ParkingQueueRead
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
-from dispatcher.core.operation import LEAVES_BY, PURGED_BY
-from dispatcher.core.replay import Arrival
-from dispatcher.core.stops import REASON_DROPPED
+from dispatcher.core.operations.operation import LEAVES_BY, PURGED_BY
+from dispatcher.core.operators.stopped_groups import REASON_DROPPED
+from dispatcher.core.recovery.journal_replay import Arrival
 from dispatcher.errors import StoreUnavailable
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.intake import Clock
@@ -111,7 +119,9 @@ class SimStore(LaneStore):
 
     def _remember_messages(self, effects: Effects, facts: Facts) -> None:
         dropped = {
-            (r.inbound, r.arrival) for r in effects.records if type(r) is Ended and r.reason == REASON_DROPPED
+            (r.inbound, r.arrival)
+            for r in effects.records
+            if type(r) is DeadLetterPending and r.reason == REASON_DROPPED
         }
         for record in effects.records:
             if type(record) is DispatchedRecord:
@@ -142,12 +152,12 @@ class SimStore(LaneStore):
         """What has left by which operation, by what these and earlier records say."""
         left = {}
         for record in effects.records:
-            if type(record) is Ended and record.reason.startswith((LEAVES_BY, PURGED_BY)):
+            if type(record) is DeadLetterPending and record.reason.startswith((LEAVES_BY, PURGED_BY)):
                 uuid = record.reason.removeprefix(LEAVES_BY).removeprefix(PURGED_BY)
                 self._leaving[record.inbound, record.arrival] = uuid
             elif type(record) is OpenEntry:
                 self._leaving.pop((record.inbound, record.arrival), None)
-            elif type(record) is Buried and (record.inbound, record.arrival) in self._leaving:
+            elif type(record) is Discharged and (record.inbound, record.arrival) in self._leaving:
                 place = record.inbound, record.arrival
                 left[place] = self._leaving.pop(place)
         return left

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import hiredis
 
-from dispatcher.core.commands import RESULTS_KEPT_MAX
+from dispatcher.core.operators.commands import RESULTS_KEPT_MAX
 from dispatcher.errors import StoreUnavailable
 from dispatcher.redis_store.connection import RedisConnection
 from dispatcher.redis_store.scripts import BEGIN_RESTORE, COMMIT_SHA, LEAD, VERIFY, pack

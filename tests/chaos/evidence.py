@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dispatcher.core.moves import MOVES_UNCONFIRMED_MAX
+from dispatcher.core.parking.relocation import RELOCATIONS_UNCONFIRMED_MAX
 from tests.chaos.accounts import Arrived, Books, balance
 from tests.chaos.decisions import Decision
 from tests.chaos.evictions import (
@@ -155,7 +155,7 @@ def parked_twice(record: list[Handling], story: Story) -> frozenset[Number]:
             for gap in story.forgotten
         )
     )
-    return twice if len(twice) <= MOVES_UNCONFIRMED_MAX * len(story.forgotten) else frozenset()
+    return twice if len(twice) <= RELOCATIONS_UNCONFIRMED_MAX * len(story.forgotten) else frozenset()
 
 
 def with_doubts(decision: Decision, gaps: tuple[Forgotten, ...]) -> Decision:

@@ -16,9 +16,9 @@ def held_of(state: LaneState) -> Iterator[Message]:
     """Everything that waits here, by where it waits."""
     for group in state.groups.values():
         for backlog in (group.backlogs or {}).values():
-            yield from (m for m in backlog.messages if m.state is MessageState.HELD)
+            yield from (m for m in backlog.messages if m.state is MessageState.WAITING)
     for inbound in state.inbounds:
-        yield from (m for m in inbound.loose.messages if m.state is MessageState.HELD)
+        yield from (m for m in inbound.ungrouped.messages if m.state is MessageState.WAITING)
     yield from (m for m in state.suspects if state.backlog_of(m) is None)
 
 
@@ -53,7 +53,7 @@ def _check_counters(lane: Lane) -> None:
     for inbound in state.inbounds:
         ours = [m for m in here if m.inbound == inbound.index]
         assert inbound.unacked == len(ours), f"unacked {inbound.unacked}, not {len(ours)}"
-        waiting = sum(m.state is MessageState.HELD for m in ours)
+        waiting = sum(m.state is MessageState.WAITING for m in ours)
         assert inbound.waiting == waiting, f"waiting {inbound.waiting}, not {waiting}"
         out = sum(m.state is MessageState.IN_FLIGHT for m in ours)
         assert inbound.in_flight == out, f"in flight {inbound.in_flight}, not {out}"
@@ -61,8 +61,8 @@ def _check_counters(lane: Lane) -> None:
     assert state.unconfirmed >= 0
     assert state.unconfirmed_bytes >= 0
     assert all(m.state is MessageState.ENDING for m in state.ending)
-    for message in state.taken_back:
-        assert message.state is MessageState.HELD, f"{message} was taken back and does not wait"
+    for message in state.revoked:
+        assert message.state is MessageState.WAITING, f"{message} was taken back and does not wait"
 
 
 def _check_consumer(state: LaneState, consumer: Consumer) -> None:
@@ -82,7 +82,7 @@ def _check_consumer(state: LaneState, consumer: Consumer) -> None:
     assert state.by_id[consumer.id] is consumer
     assert state.by_number[consumer.number] is consumer
     assert state.by_queue[consumer.queue] is consumer
-    assert consumer.state is not ConsumerState.TAKEN
+    assert consumer.state is not ConsumerState.REVOKED
 
 
 def _check_group(state: LaneState, group: Group) -> None:
@@ -114,13 +114,13 @@ def _check_order(state: LaneState) -> None:
     """Backlogs are in their queue's order, and nothing that waits is older than what is out."""
     for group in state.groups.values():
         for index, backlog in (group.backlogs or {}).items():
-            held = [m for m in backlog.messages if m.state is MessageState.HELD]
+            held = [m for m in backlog.messages if m.state is MessageState.WAITING]
             for group_id in {message.group_id for message in held}:  # a bucket promises no order between ids
                 tags = [message.tag for message in held if message.group_id == group_id]
                 assert tags == sorted(tags), f"backlog of {group} is out of order"
             oldest: dict[bytes | None, int] = {}  # by id: a bucket may have been made of others since
             for message in backlog.messages:
-                if message.state is MessageState.HELD:
+                if message.state is MessageState.WAITING:
                     oldest.setdefault(message.group_id, message.tag)
             for consumer in state.by_uuid.values():
                 for m in consumer.in_flight.values():
@@ -136,9 +136,11 @@ def _check_nothing_eligible(state: LaneState) -> None:
     for inbound in state.inbounds:
         assert inbound.head() is None
         if free:
-            assert not [m for m in inbound.loose.messages if m.state is MessageState.HELD], "ungrouped wait"
+            assert not [m for m in inbound.ungrouped.messages if m.state is MessageState.WAITING], (
+                "ungrouped wait"
+            )
     for group in state.groups.values():
-        if not group.waiting() or _is_suspect(state, group) or group.is_held:
+        if not group.waiting() or _is_suspect(state, group) or group.is_held_by_operator:
             continue
         if group.state is GroupState.FREE and group.taker is not None:
             taker = group.taker

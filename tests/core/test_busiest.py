@@ -6,25 +6,25 @@ import random
 
 import pytest
 
-from dispatcher.core.busiest import WINDOW_MS, Busiest, Share
+from dispatcher.core.views.hot_group import WINDOW_MS, GroupShare, HotGroup
 
 
 def test_nothing_is_busy_before_anything_came() -> None:
-    busiest = Busiest(0)
+    busiest = HotGroup(0)
     busiest.count(None)
     assert busiest.first() is None
 
 
 def test_messages_without_a_group_are_part_of_all() -> None:
-    busiest = Busiest(0)
+    busiest = HotGroup(0)
     for key in (b"a", None, b"a", b"b"):
         busiest.count(key)
-    assert busiest.first() == Share(b"a", 0.5)
+    assert busiest.first() == GroupShare(b"a", 0.5)
 
 
 @pytest.mark.parametrize("part", [0.02, 0.3])
 def test_among_a_hundred_thousand_groups_its_share_is_right_to_a_128th(part: float) -> None:
-    busiest, chance, hot = Busiest(0), random.Random(7), 0
+    busiest, chance, hot = HotGroup(0), random.Random(7), 0
     for number in range(100_000):
         is_hot = chance.random() < part
         hot += is_hot
@@ -37,13 +37,13 @@ def test_among_a_hundred_thousand_groups_its_share_is_right_to_a_128th(part: flo
 
 
 def test_what_is_long_ago_is_forgotten() -> None:
-    busiest = Busiest(0)
+    busiest = HotGroup(0)
     for _ in range(10):
         busiest.count(b"old")
     busiest.pass_time(WINDOW_MS // 2)
     busiest.count(b"new")
-    assert busiest.first() == Share(b"old", 10 / 11)
+    assert busiest.first() == GroupShare(b"old", 10 / 11)
     busiest.pass_time(WINDOW_MS)
-    assert busiest.first() == Share(b"new", 1.0)
+    assert busiest.first() == GroupShare(b"new", 1.0)
     busiest.pass_time(10 * WINDOW_MS)
     assert busiest.first() is None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dispatcher.core.commands import RESULTS_KEPT_MAX
-from dispatcher.core.rebalance import MOVES_SHOWN
+from dispatcher.core.operators.commands import RESULTS_KEPT_MAX
+from dispatcher.core.operators.rebalance import MOVES_SHOWN
 from tests.spec.lane_bench import LaneBench
 
 

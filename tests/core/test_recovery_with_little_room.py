@@ -16,7 +16,7 @@ from dispatcher.core.effects import (
 )
 from dispatcher.core.events import MessagesArrived, PingRouted, QueueReturned, RedeliveriesEnded
 from dispatcher.core.lane import Lane
-from dispatcher.core.liveness import RETURN_GRACE_MS_MIN
+from dispatcher.core.membership.liveness import RETURN_GRACE_MS_MIN
 from dispatcher.core.model import Message
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.policies import policy

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.core.survey import GROUPS_PER_PAGE_MAX, GROUPS_RANKED_MAX, Survey
-from dispatcher.core.views import Views
+from dispatcher.core.views.group_listing import GROUPS_PER_PAGE_MAX, GROUPS_RANKED_MAX, GroupListing
+from dispatcher.core.views.views import Views
 from dispatcher.errors import CommandRefused
 from tests.spec.lane_bench import LaneBench
 from tests.spec.parking_bench import blocked
@@ -51,10 +51,10 @@ def everything(bench: LaneBench) -> list[tuple[str, int]]:
 
 def test_a_part_looks_at_so_many_groups_and_no_more() -> None:
     bench = a_lane(100)
-    survey = Survey(bench.lane.state, {})
+    survey = GroupListing(bench.lane.state, {})
     assert [survey.look_at(30) for _ in range(4)] == [False, False, False, True]
     assert survey.total == 100
-    survey = Survey(bench.lane.state, {})
+    survey = GroupListing(bench.lane.state, {})
     survey.look_at(30)
     assert survey.total == 30
 
@@ -119,7 +119,7 @@ def test_an_owner_and_a_pattern_are_filtered_and_counted() -> None:
     assert [name for name, _ in listed(bench, match="aa?b", sort="group")] == ["aaab", "aabb", "aacb", "aadb"]
     both = {name for name in owned if name.endswith("b")}
     assert {name for name, _ in listed(bench, owner="two", match="*b")} == both
-    survey = Survey(bench.lane.state, {"match": "aa?b", "limit": 1})
+    survey = GroupListing(bench.lane.state, {"match": "aa?b", "limit": 1})
     assert survey.look_at(1_000)
     assert survey.total == 4
 
@@ -147,7 +147,7 @@ def test_the_oldest_is_that_of_any_inbound_queue() -> None:
 def test_groups_that_end_meanwhile_are_left_out() -> None:
     bench = LaneBench("sequenced")
     bench.arrive(*(f"{letters(number)}1" for number in range(20)))
-    survey = Survey(bench.lane.state, {})
+    survey = GroupListing(bench.lane.state, {})
     survey.look_at(5)
     bench.join("one", prefetch=20)
     bench.settle("one", *(f"{letters(number)}1" for number in range(20)))
@@ -189,4 +189,4 @@ def test_what_fills_a_look_ahead_is_known_after_a_survey() -> None:
 )
 def test_what_can_not_be_listed_is_refused(arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises((CommandRefused, ValueError), match=problem):
-        Survey(LaneBench().lane.state, arguments)
+        GroupListing(LaneBench().lane.state, arguments)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from dispatcher.core.effects import AckInbound, Effects, OpenEntry, Record, Taken
+from dispatcher.core.effects import AckInbound, Effects, IncarnationEnded, OpenEntry, Record
 from dispatcher.core.events import Event, MessagesArrived
 from dispatcher.core.lane import Lane
-from dispatcher.core.replay import Replay
+from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.protocol import Marker, Settle
 from tests.core.broker import Copy, Original
 from tests.core.memory import check_memory, messages_of
@@ -74,7 +74,7 @@ class Truth:
 
     def committed(self, records: list[Record], control: int) -> None:
         for record in records:
-            if isinstance(record, Taken):
+            if isinstance(record, IncarnationEnded):
                 row = self._world.store.incarnations.get(record.incarnation)
                 if row is not None:
                     self._taken(row.uuid, control)
@@ -189,9 +189,9 @@ class Truth:
         """Replaying all that was decided says the same as memory (R-2)."""
         state = lane.state
         since = state.records_since_checkpoint
-        memory = Replay().read(lane.checkpoint().records)
+        memory = JournalReplay().read(lane.checkpoint().records)
         state.records_since_checkpoint = since
-        journal = Replay().read(self.journal)
+        journal = JournalReplay().read(self.journal)
         assert journal.finish() == memory.finish()
         for index, inbound in enumerate(state.inbounds):
             ours = list(memory.unproven.get(index, {}).items())

@@ -6,18 +6,18 @@ import json
 from typing import Any
 
 from dispatcher.core.effects import (
-    Buried,
-    Ended,
+    DeadLetterPending,
+    Discharged,
+    IncarnationEnded,
+    JournalReset,
     OpenEntry,
     Record,
-    Reset,
     SettledEntries,
     SettledRange,
-    Taken,
     Vanished,
 )
-from dispatcher.core.operation import PURGED_BY
-from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
+from dispatcher.core.operations.operation import PURGED_BY
+from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.ledger.hand_overs import Names
 from dispatcher.ledger.rows import PLACES, Row
 from dispatcher.ledger.store import FormerFile
@@ -53,8 +53,8 @@ def commits(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 def test_hand_overs_have_the_commits_that_began_and_ended_them() -> None:
     rows, facts = told([
-        (10, [Reset(), opened(1, 1, 1), SettledEntries(0, False, (((7, 9), PRINT),))]),
-        (11, [opened(2, 1, 2, 2)]), (12, [SettledRange(1, 1, 2), opened(3, 2, 1, 3)]), (14, [Taken(2)]),
+        (10, [JournalReset(), opened(1, 1, 1), SettledEntries(0, False, (((7, 9), PRINT),))]),
+        (11, [opened(2, 1, 2, 2)]), (12, [SettledRange(1, 1, 2), opened(3, 2, 1, 3)]), (14, [IncarnationEnded(2)]),
         (15, [opened(3, 1, 3, 1, attempt=2)]),
     ], 10)  # fmt: skip
     assert commits(rows) == [
@@ -70,7 +70,7 @@ def test_hand_overs_have_the_commits_that_began_and_ended_them() -> None:
 
 def test_what_the_former_leader_told_is_not_told_again() -> None:
     journal: list[tuple[int, list[Record]]] = [
-        (10, [Reset()]), (11, [opened(1, 1, 1)]), (12, [SettledRange(1, 1, 1)]), (13, [opened(2, 1, 2, 2)]),
+        (10, [JournalReset()]), (11, [opened(1, 1, 1)]), (12, [SettledRange(1, 1, 1)]), (13, [opened(2, 1, 2, 2)]),
     ]  # fmt: skip
     assert commits(told(journal, 11)[0]) == [("settled", "i1", 1, 11, 12), ("dispatched", "i1", 2, 13, None)]
     rows, facts = told(journal, 13)
@@ -79,7 +79,10 @@ def test_what_the_former_leader_told_is_not_told_again() -> None:
 
 
 def test_commits_that_a_checkpoint_has_swept_away_are_missing() -> None:
-    journal: list[tuple[int, list[Record]]] = [(10, [opened(5, 1, 1)]), (20, [Reset(), opened(1, 1, 1)])]
+    journal: list[tuple[int, list[Record]]] = [
+        (10, [opened(5, 1, 1)]),
+        (20, [JournalReset(), opened(1, 1, 1)]),
+    ]
     rows, facts = told(journal, 15)
     assert rows == []
     assert facts["missing"] == 4
@@ -88,7 +91,7 @@ def test_commits_that_a_checkpoint_has_swept_away_are_missing() -> None:
 
 def test_a_consumer_without_a_name_is_something_missing() -> None:
     journal: list[tuple[int, list[Record]]] = [
-        (10, [Reset()]),
+        (10, [JournalReset()]),
         (11, [opened(1, 3, 1), SettledRange(3, 1, 1)]),
     ]
     assert told(journal, 10)[1]["missing"] == 1
@@ -97,10 +100,10 @@ def test_a_consumer_without_a_name_is_something_missing() -> None:
 def test_failures_and_what_became_of_them() -> None:
     stopped = opened(4, 0, 0)  # its group stops: in nobody's hands
     rows, _ = told([
-        (10, [Reset(), opened(1, 1, 1), opened(2, 1, 2), opened(3, 2, 1), opened(4, 2, 2)]),
-        (11, [Ended(0, (7, 1), PRINT, b"g", 1, "no such customer", 3), stopped]), (12, [Buried(0, (7, 1))]),
-        (13, [Vanished(0, (7, 3)), Ended(0, (7, 8), PRINT, b"g", 0, PURGED_BY + "by-me")]),
-        (14, [Buried(0, (7, 8))]),
+        (10, [JournalReset(), opened(1, 1, 1), opened(2, 1, 2), opened(3, 2, 1), opened(4, 2, 2)]),
+        (11, [DeadLetterPending(0, (7, 1), PRINT, b"g", 1, "no such customer", 3), stopped]), (12, [Discharged(0, (7, 1))]),
+        (13, [Vanished(0, (7, 3)), DeadLetterPending(0, (7, 8), PRINT, b"g", 0, PURGED_BY + "by-me")]),
+        (14, [Discharged(0, (7, 8))]),
     ], 10)  # fmt: skip
     assert commits(rows[:3]) == [
         ("failed", "i1", 1, None, 11), ("failed", "i2", 2, None, 11), ("vanished", "i2", 1, None, 13),
@@ -113,7 +116,7 @@ def test_failures_and_what_became_of_them() -> None:
 
 def test_a_parked_original_is_known_by_its_parking_queue_alone() -> None:
     parked = opened(1, 1, 1)._replace(inbound=FIRST_PARKING_QUEUE)
-    (row,), _ = told([(10, [Reset()]), (11, [parked, SettledRange(1, 1, 1)])], 10)
+    (row,), _ = told([(10, [JournalReset()]), (11, [parked, SettledRange(1, 1, 1)])], 10)
     assert row["queue"] == "park.1"
     assert "inbound" not in row
     assert "arrival" not in row
@@ -122,7 +125,7 @@ def test_a_parked_original_is_known_by_its_parking_queue_alone() -> None:
 def test_a_copy_with_other_numbers_is_the_same_hand_over() -> None:
     rows, _ = told(
         [
-            (10, [Reset()]),
+            (10, [JournalReset()]),
             (11, [opened(1, 1, 1, 5)]),
             (12, [opened(1, 1, 1, 2)]),
             (13, [SettledRange(1, 1, 1)]),

@@ -17,7 +17,7 @@ from typing import Any
 
 from dispatcher.cli.asking import ask
 from dispatcher.cli.rabbitmq import connected
-from dispatcher.core.survey import GROUPS_PER_PAGE_MAX
+from dispatcher.core.views.group_listing import GROUPS_PER_PAGE_MAX
 from dispatcher.protocol import LaneNames
 from dispatcher.settings import RabbitSettings
 from tests.conftest import Vhost

@@ -7,30 +7,30 @@ from typing import Any
 from hypothesis import strategies as st
 
 from dispatcher.core.effects import (
-    Buried,
+    DeadLetterPending,
+    Discharged,
     Dispatched,
     Effects,
-    Ended,
+    IncarnationEnded,
     IncarnationRow,
+    JournalReset,
+    NumbersUsed,
     OpenEntry,
     OwnerRow,
-    Proven,
+    ProvenAcks,
     Record,
-    Reset,
     SettledEntries,
     SettledRange,
-    Taken,
-    Used,
     Vanished,
 )
 from dispatcher.core.model import Message
-from dispatcher.core.parking_effects import (
+from dispatcher.core.parking.orders import (
     GroupParked,
-    Moved,
-    Moving,
     ParkingQueueForgotten,
     ParkingQueueNamed,
     QueueUnparked,
+    Relocated,
+    Relocating,
     TermNeeded,
 )
 
@@ -64,7 +64,7 @@ def step(*records: Record, **tables: Any) -> Effects:
 
 
 def checkpoint(*records: Record, **tables: Any) -> Effects:
-    return Effects(records=[Reset(), *records], checkpoint=True, **tables)
+    return Effects(records=[JournalReset(), *records], checkpoint=True, **tables)
 
 
 def owned(count: int) -> dict[bytes, OwnerRow | None]:
@@ -80,30 +80,30 @@ _texts = st.text(st.characters(exclude_categories=()), max_size=30)  # lone surr
 inbound_numbers = st.integers(0, 254) | st.just(0xFFFF)
 
 records = st.one_of(
-    st.just(Reset()),
+    st.just(JournalReset()),
     st.builds(
         OpenEntry, inbound_numbers, _arrivals, _fingerprints, _counters, _counters, _groups,
         _counters, _counters, _attempts, st.booleans(),
     ),
     st.builds(SettledRange, _counters, _counters, _counters),
-    st.builds(Ended, inbound_numbers, _arrivals, _fingerprints, _groups, _attempts, _texts, _attempts),
-    st.builds(Buried, inbound_numbers, _arrivals),
+    st.builds(DeadLetterPending, inbound_numbers, _arrivals, _fingerprints, _groups, _attempts, _texts, _attempts),
+    st.builds(Discharged, inbound_numbers, _arrivals),
     st.builds(Vanished, inbound_numbers, _arrivals),
-    st.builds(Taken, _counters),
+    st.builds(IncarnationEnded, _counters),
     st.builds(
         SettledEntries, inbound_numbers, st.booleans(),
         st.lists(st.tuples(_arrivals, _fingerprints), max_size=5).map(tuple),
     ),
-    st.builds(Proven, inbound_numbers, _counters),
-    st.builds(Used, _counters, _counters),
+    st.builds(ProvenAcks, inbound_numbers, _counters),
+    st.builds(NumbersUsed, _counters, _counters),
     st.builds(ParkingQueueNamed, inbound_numbers, st.text(max_size=10).filter(str.isascii)),
     st.builds(ParkingQueueForgotten, inbound_numbers),
     st.builds(GroupParked, _groups, inbound_numbers, _counters, _counters),
     st.builds(QueueUnparked, inbound_numbers),
     st.builds(
-        Moving, inbound_numbers, _arrivals, _fingerprints, _groups, _attempts, inbound_numbers,
+        Relocating, inbound_numbers, _arrivals, _fingerprints, _groups, _attempts, inbound_numbers,
         _fingerprints, _counters,
     ),
-    st.builds(Moved, inbound_numbers, _arrivals),
+    st.builds(Relocated, inbound_numbers, _arrivals),
     st.builds(TermNeeded, inbound_numbers, _fingerprints, _counters),
 )  # fmt: skip

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from dispatcher.core.effects import Effects, OpenEntry, Reset
+from dispatcher.core.effects import Effects, JournalReset, OpenEntry
 from dispatcher.errors import Fenced
 from dispatcher.nodes.local_redis import LocalRedis
 from dispatcher.redis_store import LaneStore
@@ -111,7 +111,7 @@ async def test_every_commit_is_applied_once_and_in_order(
     assert len(own_lane.gaps) <= faults.lossy
     found = await own_lane.read()
     assert found.complete
-    assert [record for record in found.records if not isinstance(record, Reset)] == leader.memory
+    assert [record for record in found.records if not isinstance(record, JournalReset)] == leader.memory
     assert store.pending == 0
 
 

@@ -6,19 +6,19 @@ import pytest
 
 from dispatcher.core.effects import (
     UNKNOWN_INBOUND,
-    Buried,
-    Ended,
+    DeadLetterPending,
+    Discharged,
+    IncarnationEnded,
+    JournalReset,
     OpenEntry,
-    Proven,
+    ProvenAcks,
     Record,
-    Reset,
     SettledEntries,
     SettledRange,
-    Taken,
     Vanished,
 )
-from dispatcher.core.parking_effects import GroupParked, Moved, Moving, TermNeeded
-from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
+from dispatcher.core.parking.orders import GroupParked, Relocated, Relocating, TermNeeded
+from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.errors import ConfigurationError
 from dispatcher.redis_store.inbounds import UNKNOWN_STORED, InboundTable
 from tests.redis_store.samples import dispatched, entry
@@ -48,8 +48,8 @@ def test_positions_follow_the_configuration() -> None:
     table = InboundTable(STORED, ["low", "gone", "high"])
     assert table.to_stored[:3] == [1, 2, 0]
     records: list[Record] = [
-        opened(1, inbound=0), Buried(1, arrival(2)), Vanished(2, arrival(3)), Proven(1, 4),
-        SettledEntries(0, True, ()), Ended(2, arrival(5), bytes(16), None, 1, "x"),
+        opened(1, inbound=0), Discharged(1, arrival(2)), Vanished(2, arrival(3)), ProvenAcks(1, 4),
+        SettledEntries(0, True, ()), DeadLetterPending(2, arrival(5), bytes(16), None, 1, "x"),
     ]  # fmt: skip
     found = [record.inbound for record in of(table, records) if hasattr(record, "inbound")]
     assert found == [2, 0, 1, 0, 2, 1]
@@ -59,7 +59,7 @@ def test_parking_queues_have_indexes_of_their_own() -> None:
     table = InboundTable([*STORED, "park.1", "park.2"], ["low"], ["park.1", "park.2"])
     first, second = FIRST_PARKING_QUEUE, FIRST_PARKING_QUEUE + 1
     assert [table.to_stored[index] for index in (0, first, second)] == [1, 3, 4]
-    moving = Moving(1, arrival(1), bytes(16), b"g", 1, 4, bytes(16), 0)
+    moving = Relocating(1, arrival(1), bytes(16), b"g", 1, 4, bytes(16), 0)
     records: list[Record] = [
         GroupParked(b"g", 4, 0),
         moving,
@@ -73,11 +73,11 @@ def test_parking_queues_have_indexes_of_their_own() -> None:
 
 
 def test_a_move_out_of_a_queue_that_was_removed_is_unfinished() -> None:
-    moving = Moving(2, arrival(1), bytes(16), b"g", 0, 3, bytes(16), 0)
+    moving = Relocating(2, arrival(1), bytes(16), b"g", 0, 3, bytes(16), 0)
     table = InboundTable([*STORED, "park.1"], ["low", "high"], ["park.1"])
     with pytest.raises(ConfigurationError, match="unfinished messages of 'gone'"):
         of(table, [moving])
-    of(table, [moving, Moved(2, arrival(1))])
+    of(table, [moving, Relocated(2, arrival(1))])
 
 
 def test_an_inbound_queue_is_no_parking_queue() -> None:
@@ -95,23 +95,23 @@ def test_what_only_a_consumer_told_us_stays_unknown() -> None:
     "end",
     [
         [SettledRange(1, 1, 1)],
-        [Ended(2, arrival(1), bytes(16), b"g", 1, "poison"), Buried(2, arrival(1))],
+        [DeadLetterPending(2, arrival(1), bytes(16), b"g", 1, "poison"), Discharged(2, arrival(1))],
         [Vanished(2, arrival(1))],
-        [Reset()],
+        [JournalReset()],
     ],
     ids=["settled", "buried", "vanished", "reset"],
 )
 def test_finished_entries_of_a_removed_queue_are_left_out(end: list[Record]) -> None:
-    kept: list[Record] = [Reset()] if end == [Reset()] else []
-    assert translated([opened(1, inbound=2), *end, SettledEntries(2, True, ()), Proven(2, 1)]) == kept
+    kept: list[Record] = [JournalReset()] if end == [JournalReset()] else []
+    assert translated([opened(1, inbound=2), *end, SettledEntries(2, True, ()), ProvenAcks(2, 1)]) == kept
 
 
 @pytest.mark.parametrize(
     "open_records",
     [
         [opened(1, inbound=2)],
-        [opened(1, inbound=2), Taken(1)],
-        [opened(1, inbound=2), Ended(2, arrival(1), bytes(16), b"g", 1, "poison")],
+        [opened(1, inbound=2), IncarnationEnded(1)],
+        [opened(1, inbound=2), DeadLetterPending(2, arrival(1), bytes(16), b"g", 1, "poison")],
         [opened(1, inbound=2), SettledRange(1, 2, 5)],
         # Settled for its first consumer's death is no settle: it was handed over again.
         [opened(1, 2), opened(1, 2, incarnation=8)._replace(seq=3), SettledRange(1, 1, 1)],

@@ -12,10 +12,10 @@ import redis.asyncio
 from dispatcher.core.effects import (
     Effects,
     IdRange,
+    IncarnationEnded,
     OwnerRow,
     SettledEntries,
     SettledRange,
-    Taken,
     WindowChange,
 )
 from dispatcher.errors import ConfigurationError, Fenced, InvalidTransition, StoreUnavailable
@@ -40,7 +40,7 @@ async def test_what_was_committed_is_read_back_in_order(lane: Lane) -> None:
     first, second = dispatched(1), dispatched(2, inbound=1, group=None)
     store.commit(step(first, second, incarnations={1: incarnation("a"), 2: incarnation("b")}))
     store.commit(step(owners={b"g": OwnerRow(1, 2**52), b"\xff/%\0": OwnerRow(2, 9), b"": OwnerRow(3, 1)}))
-    store.commit(step(SettledRange(1, 1, 1), Taken(2), owners={b"": None}, incarnations={2: None}))
+    store.commit(step(SettledRange(1, 1, 1), IncarnationEnded(2), owners={b"": None}, incarnations={2: None}))
     store.commit(step(commands={"c-1": {"moved": 3}, "c-2": {}}))
     store.commit(step(flags={b"lane": {"paused": True}, b"group:\xff%\0": {"pin": "c"}, b"consumer:c": {}}))
     store.commit(step(flags={b"lane": None, b"consumer:c": {"drained": True}}))
@@ -50,7 +50,7 @@ async def test_what_was_committed_is_read_back_in_order(lane: Lane) -> None:
 
     snapshot = await lane.read("high", "low")
     assert snapshot.complete
-    assert snapshot.records == [entry(first), entry(second), SettledRange(1, 1, 1), Taken(2)]
+    assert snapshot.records == [entry(first), entry(second), SettledRange(1, 1, 1), IncarnationEnded(2)]
     assert snapshot.commits == [(2, 2), (4, 2)]
     assert store.last_commit == 9
     assert snapshot.owners == {b"g": OwnerRow(1, 2**52), b"\xff/%\0": OwnerRow(2, 9)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from dispatcher.core.views import Views
+from dispatcher.core.views.views import Views
 from dispatcher.service.surveys import GROUPS_AT_A_TIME, Surveys
 from tests.service.harness import Bench, lane
 from tests.spec.lane_bench import LaneBench

@@ -8,8 +8,8 @@ import pytest
 
 from dispatcher.core.bounds import COUNTER_SHIFT
 from dispatcher.core.effects import (
+    DeadLetterPending,
     Dispatched,
-    Ended,
     IncarnationRow,
     OpenEntry,
     SendCopy,
@@ -79,7 +79,7 @@ def test_a_group_of_one_message_is_forgotten_when_that_is_settled() -> None:
 
 def test_what_expired_behind_others_of_its_group_is_no_sign_that_it_vanished() -> None:
     """A new leader met the one before it first, took it for gone, and delivered it although it was dead."""
-    ended = Ended(0, (EPOCH, 2), fingerprint("expired"), b"g", 0, "expired")
+    ended = DeadLetterPending(0, (EPOCH, 2), fingerprint("expired"), b"g", 0, "expired")
     core = lane(records=[ended])
     effects = core.step([MessagesArrived([original("first", 1), original("expired", 2)])], NOW_MS)
     assert [action.message.content for action in effects.actions if hasattr(action, "reason")] == ["expired"]

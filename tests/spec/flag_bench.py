@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.core.views import Views
+from dispatcher.core.views.views import Views
 from tests.spec.lane_bench import LaneBench
 
 BOTH = pytest.mark.parametrize("name", ["exclusive", "sequenced"])

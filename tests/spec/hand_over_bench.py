@@ -7,21 +7,21 @@ from typing import Any
 from dispatcher.core.effects import Effects, IncarnationRow
 from dispatcher.core.events import (
     CopiesStored,
-    HandedOn,
+    QueueInspected,
+    QueueReclaimed,
     QueueReleased,
-    QueueSeen,
-    QueueTaken,
+    ReclaimedForwarded,
 )
-from dispatcher.core.hand_over_effects import (
-    AckHanded,
-    Bury,
-    Handed,
-    HandOn,
-    LookAtQueue,
+from dispatcher.core.forwarding.orders import (
+    AckReclaimed,
+    DeadLetterReclaimed,
+    ForwardReclaimed,
+    InspectQueue,
+    ReclaimedCopy,
+    ReclaimQueue,
     ReleaseQueue,
-    TakeQueue,
 )
-from dispatcher.core.options import HandOverConsumer
+from dispatcher.core.options import ForwardingConsumer
 from tests.spec.lane_bench import LaneBench, names
 
 _PREFIX = "dispatch.orders.consumer."
@@ -45,7 +45,7 @@ class HandOverBench(LaneBench):
         self.hold_releases = False
         self._unreleased: list[str] = []
         consumers = consumers if consumers is not None else {"one": 10, "two": 10}
-        declared = tuple(HandOverConsumer(c, queue_of(c), prefetch) for c, prefetch in consumers.items())
+        declared = tuple(ForwardingConsumer(c, queue_of(c), prefetch) for c, prefetch in consumers.items())
         super().__init__(name, handover=declared, handover_prefix=_PREFIX, **options)
 
     def _begin(self) -> None:
@@ -55,7 +55,14 @@ class HandOverBench(LaneBench):
             super()._begin()
 
     def _take(self, effects: Effects) -> list[Any]:
-        kinds = (AckHanded, Bury, HandOn, LookAtQueue, ReleaseQueue, TakeQueue)
+        kinds = (
+            AckReclaimed,
+            DeadLetterReclaimed,
+            ForwardReclaimed,
+            InspectQueue,
+            ReleaseQueue,
+            ReclaimQueue,
+        )
         self.orders += [action for action in effects.actions if isinstance(action, kinds)]
         self.rows |= effects.incarnations
         self._unreleased += [action.queue for action in effects.actions if isinstance(action, ReleaseQueue)]
@@ -78,17 +85,17 @@ class HandOverBench(LaneBench):
 
     def seen(self, consumer: str, readers: int = 1, ready: int = 0) -> list[str]:
         """Its queue was looked at; what was dispatched then."""
-        return names(self.step(QueueSeen(queue_of(consumer), readers, ready)))
+        return names(self.step(QueueInspected(queue_of(consumer), readers, ready)))
 
     def store(self, *wanted: str) -> list[str]:
         """RabbitMQ confirms these copies; what was dispatched then."""
         copies = [self.latest(name) for name in wanted]
         return names(self.step(*(CopiesStored(copy.incarnation, [copy.seq]) for copy in copies)))
 
-    def handed(self, name: str, consumer: str, tag: int = 1) -> Handed:
+    def handed(self, name: str, consumer: str, tag: int = 1) -> ReclaimedCopy:
         """A message as it is read back, by the numbers that it had last."""
         message, copy = self.latest(name).message, self.latest(name)
-        return Handed(
+        return ReclaimedCopy(
             queue_of(consumer),
             tag,
             copy.seq,
@@ -104,12 +111,12 @@ class HandOverBench(LaneBench):
         self.seen(consumer, readers=0, ready=len(held))
         self.step(self.marker())
         handed = [self.handed(name, consumer, tag) for tag, name in enumerate(held, 1)]
-        self.step(QueueTaken(queue_of(consumer), handed))
+        self.step(QueueReclaimed(queue_of(consumer), handed))
 
-    def confirm_all(self) -> list[HandOn | Bury]:
+    def confirm_all(self) -> list[ForwardReclaimed | DeadLetterReclaimed]:
         """RabbitMQ takes all that goes on from there."""
-        going = self.ordered(HandOn) + self.ordered(Bury)
-        self.step(*(HandedOn(order.handed) for order in going))
+        going = self.ordered(ForwardReclaimed) + self.ordered(DeadLetterReclaimed)
+        self.step(*(ReclaimedForwarded(order.handed) for order in going))
         return going
 
 

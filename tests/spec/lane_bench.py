@@ -12,13 +12,13 @@ from dispatcher.core.effects import (
     DeadLetter,
     Dispatched,
     Effects,
+    LogEvent,
     PublishBarrier,
     PublishMarker,
     Reply,
     SendCopy,
     SendNotice,
     Snapshot,
-    Tell,
 )
 from dispatcher.core.events import (
     CommandReceived,
@@ -28,12 +28,12 @@ from dispatcher.core.events import (
     QueueReturned,
     RedeliveriesEnded,
 )
-from dispatcher.core.evictions import EVERYBODY
 from dispatcher.core.lane import Lane
+from dispatcher.core.membership.evictions import EVERYBODY
 from dispatcher.core.model import BarrierMark, Message
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.policies import policy
-from dispatcher.core.views import Views
+from dispatcher.core.views.views import Views
 from dispatcher.protocol import FailedMessage, InHand, Join, Leave, Marker, Settle
 
 SEMANTICS: Final = " ".join((Path(__file__).parents[2] / "docs" / "semantics.md").read_text().split())
@@ -131,7 +131,7 @@ class LaneBench:
                     self.bodies.append(action.body)
                 case PublishMarker() | PublishBarrier():
                     self._publish_marker(action)
-                case Tell():
+                case LogEvent():
                     self.told.append((action.event, action.fields))
         self.sent += sent
         return sent

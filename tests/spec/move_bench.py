@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.core.effects import Dispatched, Effects
-from dispatcher.core.events import MessageLeft, MessageStays, TargetOpened, TargetRefused
-from dispatcher.core.target_effects import CloseTarget, OpenTarget, SendAway, Target
+from dispatcher.core.events import TargetOpened, TargetRefused, TransferConfirmed, TransferRefused
+from dispatcher.core.operations.orders import CloseTarget, OpenTarget, SendTransfer, Target
 from tests.spec.parking_bench import ParkingBench
 
 
@@ -17,7 +17,7 @@ class MoveBench(ParkingBench):
         self.opens = opens
         self.opened: list[OpenTarget] = []
         self.looked_for: list[Target] = []
-        self.under_way: list[SendAway] = []
+        self.under_way: list[SendTransfer] = []
         self.target: list[str] = []  # what the target has
         self.closed: list[str] = []
         super().__init__(name, parking=options.pop("parking", 0), **options)
@@ -29,7 +29,7 @@ class MoveBench(ParkingBench):
                 case OpenTarget():
                     self.opened.append(action)
                     self.looked_for.append(action.target)
-                case SendAway():
+                case SendTransfer():
                     self.under_way.append(action)
                 case CloseTarget():
                     self.closed.append(action.operation)
@@ -64,7 +64,7 @@ class MoveBench(ParkingBench):
         """The target takes the first so many of what is under way."""
         taken, self.under_way = self.under_way[:count], self.under_way[count:]
         self.target += [self._name_of(order.message) for order in taken]
-        return self.step(*(MessageLeft(order.operation, order.message) for order in taken))
+        return self.step(*(TransferConfirmed(order.operation, order.message) for order in taken))
 
     def takes_all(self) -> list[Dispatched]:
         """The target takes everything."""
@@ -77,7 +77,7 @@ class MoveBench(ParkingBench):
         """The target refuses the first so many; not known: the channel was closed before it answered."""
         refused, self.under_way = self.under_way[:count], self.under_way[count:]
         why = "queue 'elsewhere' is gone"
-        return self.step(*(MessageStays(order.operation, order.message, why, known) for order in refused))
+        return self.step(*(TransferRefused(order.operation, order.message, why, known) for order in refused))
 
     def fail_over(self, **lost: Any) -> None:
         """The leader dies; what was under way has got through."""

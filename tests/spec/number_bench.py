@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher.core.views import Views
+from dispatcher.core.views.views import Views
 from tests.spec.lane_bench import names
 from tests.spec.move_bench import MoveBench
 

@@ -20,25 +20,25 @@ from dispatcher.core.effects import (
 from dispatcher.core.events import (
     Event,
     MessagesArrived,
-    MoveConfirmed,
-    MoveRefused,
     ParkingQueueDeleted,
     ParkingQueueOpened,
     ParkingQueueRead,
     PingRouted,
     RedeliveriesEnded,
+    RelocationConfirmed,
+    RelocationRefused,
 )
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
-from dispatcher.core.parking import BLOCKED_MS
-from dispatcher.core.parking_effects import (
+from dispatcher.core.parking.orders import (
     DeleteParkingQueue,
     GiveBack,
     OpenParkingQueue,
     ParkCopy,
     ReadParkingQueue,
 )
-from dispatcher.core.parking_queue import FIRST_PARKING_QUEUE
+from dispatcher.core.parking.policy import BLOCKED_MS
+from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from tests.spec.lane_bench import LaneBench
 
 FIRST: Final = FIRST_PARKING_QUEUE
@@ -142,7 +142,7 @@ class ParkingBench(LaneBench):
             del self.unacked[message.queue][message.tag]
 
     def _store(self, order: ParkCopy) -> None:
-        message, move = order.message, order.message.move
+        message, move = order.message, order.message.relocation
         assert move is not None
         name = self._name_of(message)
         self.moved.append(name)
@@ -190,7 +190,7 @@ class ParkingBench(LaneBench):
         events: list[Event] = list(self.pending)
         self.pending.clear()
         if not self.hold_confirms:
-            events += [MoveConfirmed(order.message, order.term) for order, _ in self.unconfirmed]
+            events += [RelocationConfirmed(order.message, order.term) for order, _ in self.unconfirmed]
             self.unconfirmed.clear()
         if not self.hold_reads:
             for order in self._reads:
@@ -208,7 +208,7 @@ class ParkingBench(LaneBench):
                 parked.inbound, tag, (self._lane_epoch, tag), parked.copy, parked.group, parked.name, 100,
                 self.now_ms, parked.flagged, parked.closing, parked.deadline_at_ms,
             )  # fmt: skip
-            message.queue, message.root, message.term = order.queue, parked.root, parked.term
+            message.queue, message.origin_arrival, message.term = order.queue, parked.root, parked.term
             message.attempt, message.waits_since_ms = parked.attempt, parked.waits_since_ms
             self._name[message] = parked.name
             messages.append(message)
@@ -218,7 +218,7 @@ class ParkingBench(LaneBench):
         """The broker nacks the oldest unanswered publish, and keeps those behind it."""
         order, parked = self.unconfirmed.pop(0)
         self.ready[order.queue].remove(parked)
-        self.step(MoveRefused(order.message, order.term))
+        self.step(RelocationRefused(order.message, order.term))
 
     # -- what comes in --
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher.core.parking import BLOCKED_MS
-from dispatcher.core.views import Views
+from dispatcher.core.parking.policy import BLOCKED_MS
+from dispatcher.core.views.views import Views
 from tests.spec.lane_bench import START_MS
 from tests.spec.parking_bench import ParkingBench, blocked
 

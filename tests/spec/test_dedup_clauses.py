@@ -12,7 +12,7 @@ from dispatcher.core.events import (
     RedeliveriesEnded,
 )
 from dispatcher.core.model import Message
-from dispatcher.core.parking import BLOCKED_MS
+from dispatcher.core.parking.policy import BLOCKED_MS
 from tests.spec.dedup_bench import WINDOW_MS, DedupBench, id_of
 from tests.spec.lane_bench import LaneBench, clause, names
 from tests.spec.parking_bench import FIRST

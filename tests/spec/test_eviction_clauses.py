@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from dispatcher.core.effects import IncarnationRow, PublishMarker, Reply, Snapshot, Tell
+from dispatcher.core.effects import IncarnationRow, LogEvent, PublishMarker, Reply, Snapshot
 from dispatcher.core.events import CommandReceived, PublishersBlocked, QueueReturned
-from dispatcher.core.evictions import ARRIVALS_MAX
 from dispatcher.core.lane import Lane
+from dispatcher.core.membership.evictions import ARRIVALS_MAX
 from dispatcher.core.policies import policy
 from dispatcher.core.state import LaneOptions
-from dispatcher.core.views import Views
+from dispatcher.core.views.views import Views
 from dispatcher.protocol import Marker
 from tests.spec.hand_over_bench import HandOverBench, queue_of
 from tests.spec.lane_bench import START_MS, LaneBench, clause, names
@@ -219,7 +219,7 @@ def test_c9_a_new_leader_goes_on_with_it() -> None:
     lane = Lane(options, snapshot, START_MS)
     actions = lane.start(START_MS).actions
     (marker,) = [action for action in actions if isinstance(action, PublishMarker)]
-    told_again = [action.fields for action in actions if isinstance(action, Tell)]
+    told_again = [action.fields for action in actions if isinstance(action, LogEvent)]
     by = {"by": "a former dispatcher", "in_flight": 0}
     assert told_again == [{"consumer": "one", "incarnation": "one-1", **by}], "the former may have died first"
     taken = lane.step([Marker(incarnation="one-1", lane_epoch=8, n=marker.n)], START_MS)

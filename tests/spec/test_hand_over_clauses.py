@@ -6,24 +6,24 @@ import pytest
 
 from dispatcher.core.consumers import ConsumerState
 from dispatcher.core.events import (
-    HandedOn,
-    HandOnRefused,
     MessageRejected,
-    QueueKept,
+    QueueInspected,
+    QueueInUse,
     QueueNacked,
-    QueueSeen,
-    QueueTaken,
+    QueueReclaimed,
     ReadersChanged,
+    ReclaimedForwarded,
+    ReclaimedRefused,
 )
-from dispatcher.core.hand_over_effects import (
-    AckHanded,
-    Bury,
-    HandOn,
-    LookAtQueue,
+from dispatcher.core.forwarding.orders import (
+    AckReclaimed,
+    DeadLetterReclaimed,
+    ForwardReclaimed,
+    InspectQueue,
+    ReclaimQueue,
     ReleaseQueue,
-    TakeQueue,
 )
-from dispatcher.core.views import Views
+from dispatcher.core.views.views import Views
 from tests.spec.hand_over_bench import HandOverBench, handed_names, queue_of
 from tests.spec.lane_bench import clause, names
 
@@ -58,7 +58,7 @@ def test_x1_nobody_joins() -> None:
 def test_x2_it_is_there_while_its_queue_is_read() -> None:
     clause("X-2", "A consumer is there while somebody reads its queue")
     bench = HandOverBench({"one": 10})
-    assert [order.queue for order in bench.ordered(LookAtQueue)] == [queue_of("one")]
+    assert [order.queue for order in bench.ordered(InspectQueue)] == [queue_of("one")]
     bench.seen("one", readers=0)
     assert bench.arrive("a1") == []
     assert bench.seen("one") == ["a1"]
@@ -69,12 +69,12 @@ def test_x2_queues_are_looked_at_every_liveness_interval() -> None:
     bench = HandOverBench({"one": 10}, liveness_interval_ms=300)
     bench.seen("one")
     due_ms = bench.now_ms + 300
-    bench.ordered(LookAtQueue)
+    bench.ordered(InspectQueue)
     bench.step(after_ms=250)
-    assert bench.ordered(LookAtQueue) == []
+    assert bench.ordered(InspectQueue) == []
     assert (bench.lane.next_deadline_ms() or 0) <= due_ms
     bench.step(after_ms=50)
-    assert len(bench.ordered(LookAtQueue)) == 1
+    assert len(bench.ordered(InspectQueue)) == 1
 
 
 def test_x2_no_more_than_its_prefetch_waits_in_its_queue() -> None:
@@ -83,9 +83,9 @@ def test_x2_no_more_than_its_prefetch_waits_in_its_queue() -> None:
     bench.seen("one", ready=1)
     assert names(bench.arrive("a1", "a2", "a3")) == ["a1", "a2"]
     assert bench.store("a1", "a2") == []
-    bench.ordered(LookAtQueue)
+    bench.ordered(InspectQueue)
     bench.step(after_ms=5)  # it is looked at soon again
-    assert len(bench.ordered(LookAtQueue)) == 1
+    assert len(bench.ordered(InspectQueue)) == 1
     assert bench.seen("one", ready=3) == []
     bench.step(after_ms=100)
     assert bench.seen("one", ready=2) == ["a3"]
@@ -95,21 +95,21 @@ def test_x2_it_is_looked_at_before_it_may_get_nothing_more() -> None:
     bench = HandOverBench({"one": 4}, liveness_interval_ms=60_000)
     bench.seen("one")
     bench.arrive("a1", "a2")
-    bench.ordered(LookAtQueue)
+    bench.ordered(InspectQueue)
     bench.store("a1")
     bench.step(after_ms=50)
-    assert len(bench.ordered(LookAtQueue)) == 1  # half of its prefetch is left
+    assert len(bench.ordered(InspectQueue)) == 1  # half of its prefetch is left
     bench.store("a2")
     bench.seen("one", ready=0)
     bench.step(after_ms=50)
-    assert bench.ordered(LookAtQueue) == []  # it has room
+    assert bench.ordered(InspectQueue) == []  # it has room
 
 
 def test_x2_what_came_while_it_was_looked_at_is_counted() -> None:
     bench = HandOverBench({"one": 3})
     bench.seen("one")
     bench.step(after_ms=500)
-    assert bench.ordered(LookAtQueue)
+    assert bench.ordered(InspectQueue)
     bench.arrive("a1", "a2")
     bench.store("a1", "a2")
     bench.seen("one", ready=0)  # asked before the two came
@@ -154,20 +154,20 @@ def test_x4_what_was_in_its_queue_goes_to_another_first_and_in_order() -> None:
     bench.store("b2")
     bench.lose("one", "a3", "a1", "a2")
     bench.arrive("a5", "b3", "c1")
-    going = bench.ordered(HandOn)
+    going = bench.ordered(ForwardReclaimed)
     assert handed_names(going) == ["a1", "a2", "a3"]
     assert {order.queue for order in going} == {queue_of("two")}
     assert [order.seq for order in going] == sorted(order.seq for order in going)
     assert [order.group_seq for order in going] == [1, 2, 3]
     assert {order.attempt for order in going} == {2}
-    assert names(bench.step(*(HandedOn(order.handed) for order in going[:2]))) == []
+    assert names(bench.step(*(ReclaimedForwarded(order.handed) for order in going[:2]))) == []
     assert bench.acked == [b"a1", b"a2", b"a3", b"b1", b"b2"]
-    sent = names(bench.step(HandedOn(going[2].handed)))
+    sent = names(bench.step(ReclaimedForwarded(going[2].handed)))
     assert [name for name in sent if name.startswith("a")] == ["a4", "a5"]
     assert sorted(sent) == ["a4", "a5", "b3", "c1"]
     assert bench.holder("a5") == "two"
     assert bench.latest("a5").group_seq == 5
-    assert handed_names(bench.ordered(AckHanded)) == ["a1", "a2", "a3"]
+    assert handed_names(bench.ordered(AckReclaimed)) == ["a1", "a2", "a3"]
     assert [order.queue for order in bench.ordered(ReleaseQueue)] == [queue_of("one")]
 
 
@@ -188,7 +188,7 @@ def test_x4_a_repeated_number_goes_once() -> None:
     bench.store("a1", "a2")
     bench.lose("one", "a1", "a2", "a1", "a2")
     assert handed_names(bench.confirm_all()) == ["a1", "a2"]
-    assert len(bench.ordered(AckHanded)) == 4
+    assert len(bench.ordered(AckReclaimed)) == 4
 
 
 def test_x4_the_prefetch_of_others_does_not_count() -> None:
@@ -238,9 +238,9 @@ def test_x4_a_reader_that_came_first_keeps_it() -> None:
     bench.store("a1")
     bench.seen("one", readers=0)
     bench.step(bench.marker())
-    assert [order.queue for order in bench.ordered(TakeQueue)] == [queue_of("one")]
+    assert [order.queue for order in bench.ordered(ReclaimQueue)] == [queue_of("one")]
     bench.arrive("a2")
-    assert names(bench.step(QueueKept(queue_of("one")))) == ["a2"]
+    assert names(bench.step(QueueInUse(queue_of("one")))) == ["a2"]
     assert bench.holder("a2") == "one"
 
 
@@ -250,7 +250,7 @@ def test_x4_a_marker_of_an_earlier_absence_takes_nothing() -> None:
     late = bench.marker()
     bench.seen("one")
     bench.step(late)
-    assert bench.ordered(TakeQueue) == []
+    assert bench.ordered(ReclaimQueue) == []
 
 
 def test_x4_if_nobody_is_left_meanwhile_it_stays() -> None:
@@ -260,8 +260,8 @@ def test_x4_if_nobody_is_left_meanwhile_it_stays() -> None:
     bench.seen("one", readers=0)
     bench.step(bench.marker())
     bench.seen("two", readers=0)
-    bench.step(QueueTaken(queue_of("one"), [bench.handed("a1", "one")]))
-    assert bench.ordered(HandOn) == []
+    bench.step(QueueReclaimed(queue_of("one"), [bench.handed("a1", "one")]))
+    assert bench.ordered(ForwardReclaimed) == []
     assert len(bench.ordered(ReleaseQueue)) == 1
     assert bench.lane.state.by_id["one"].state is ConsumerState.LOST
 
@@ -297,8 +297,8 @@ def test_x4_what_has_expired_is_dead_lettered() -> None:
     bench.step(bench.marker())
     handed = bench.handed("a1", "one")
     handed.deadline_at_ms = bench.now_ms
-    bench.step(QueueTaken(queue_of("one"), [handed]))
-    (bury,) = bench.ordered(Bury)
+    bench.step(QueueReclaimed(queue_of("one"), [handed]))
+    (bury,) = bench.ordered(DeadLetterReclaimed)
     assert bury.reason == "expired"
 
 
@@ -309,12 +309,12 @@ def test_x5_what_is_rejected_is_dead_lettered_and_the_next_ones_go_on() -> None:
     bench.store("a1", "a2")
     handed = bench.handed("a1", "rejected")
     bench.step(MessageRejected(handed, "rejected"))
-    (bury,) = bench.ordered(Bury)
+    (bury,) = bench.ordered(DeadLetterReclaimed)
     assert (bury.handed, bury.reason) == (handed, "rejected")
-    assert bench.ordered(AckHanded) == []
+    assert bench.ordered(AckReclaimed) == []
     assert names(bench.arrive("a3")) == ["a3"]
-    bench.step(HandedOn(handed))
-    assert [order.handed for order in bench.ordered(AckHanded)] == [handed]
+    bench.step(ReclaimedForwarded(handed))
+    assert [order.handed for order in bench.ordered(AckReclaimed)] == [handed]
 
 
 def test_x5_what_can_not_be_handed_on_is_dead_lettered() -> None:
@@ -322,11 +322,11 @@ def test_x5_what_can_not_be_handed_on_is_dead_lettered() -> None:
     bench.arrive("a1")
     bench.store("a1")
     bench.lose("one", "a1")
-    (order,) = bench.ordered(HandOn)
-    bench.step(HandOnRefused(order.handed, "too large"))
-    (bury,) = bench.ordered(Bury)
+    (order,) = bench.ordered(ForwardReclaimed)
+    bench.step(ReclaimedRefused(order.handed, "too large"))
+    (bury,) = bench.ordered(DeadLetterReclaimed)
     assert bury.reason == "unpublishable: too large"
-    bench.step(HandedOn(order.handed))
+    bench.step(ReclaimedForwarded(order.handed))
     assert len(bench.ordered(ReleaseQueue)) == 1
 
 
@@ -347,16 +347,16 @@ def test_a_full_queue_gets_its_copies_again() -> None:
     bench.arrive("a1")
     bench.step(QueueNacked(queue_of("one")))
     assert bench.lane.state.by_id["one"].state is ConsumerState.REFUSING
-    bench.step(QueueSeen(queue_of("one"), 1, 0), after_ms=1_000)
+    bench.step(QueueInspected(queue_of("one"), 1, 0), after_ms=1_000)
     assert names(bench.again) == ["a1"]
 
 
 def test_x2_what_the_event_exchange_tells_is_looked_at_now() -> None:
     bench = HandOverBench({"one": 10}, liveness_interval_ms=60_000)
     bench.seen("one")
-    bench.ordered(LookAtQueue)
+    bench.ordered(InspectQueue)
     bench.step(ReadersChanged(queue_of("one")))
-    assert [order.queue for order in bench.ordered(LookAtQueue)] == [queue_of("one")]
+    assert [order.queue for order in bench.ordered(InspectQueue)] == [queue_of("one")]
 
 
 def test_operators_see_what_a_group_waits_for() -> None:
@@ -373,7 +373,7 @@ def test_operators_see_what_a_group_waits_for() -> None:
     bench.step(bench.marker())
     verdict = Views(bench.lane.state).why({"group": "a"})["verdict"]
     assert verdict == f"Nobody reads {queue_of('one')}: what is in it goes to others first."
-    bench.step(QueueTaken(queue_of("one"), [bench.handed("a1", "one")]))
+    bench.step(QueueReclaimed(queue_of("one"), [bench.handed("a1", "one")]))
     verdict = Views(bench.lane.state).why({"group": "a"})["verdict"]
     assert verdict == "What was in the queue of a hand-over consumer that is gone goes to others first."
 

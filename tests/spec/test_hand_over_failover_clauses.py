@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.core.effects import IncarnationRow, OpenEntry, OwnerRow
-from dispatcher.core.events import CopiesStored, HandedOn, QueueTaken
-from dispatcher.core.hand_over_effects import Handed, HandOn, TakeQueue
+from dispatcher.core.events import CopiesStored, QueueReclaimed, ReclaimedForwarded
+from dispatcher.core.forwarding.orders import ForwardReclaimed, ReclaimedCopy, ReclaimQueue
 from tests.spec.hand_over_bench import HandOverBench, queue_of
 from tests.spec.lane_bench import clause, names
 
@@ -22,12 +22,12 @@ def test_x6_a_queue_that_was_being_read_back_comes_first() -> None:
     bench.seen("two")
     assert bench.arrive("a4", "b1") == []
     bench.step(bench.marker())
-    assert [order.queue for order in bench.ordered(TakeQueue)] == [queue_of("one")]
-    left = Handed(queue_of("one"), 1, 5, b"a", 1, b"a3".ljust(16, b"\0"), object(), 100)
-    assert bench.step(QueueTaken(queue_of("one"), [left])) == []
-    (order,) = bench.ordered(HandOn)
+    assert [order.queue for order in bench.ordered(ReclaimQueue)] == [queue_of("one")]
+    left = ReclaimedCopy(queue_of("one"), 1, 5, b"a", 1, b"a3".ljust(16, b"\0"), object(), 100)
+    assert bench.step(QueueReclaimed(queue_of("one"), [left])) == []
+    (order,) = bench.ordered(ForwardReclaimed)
     assert (order.queue, order.attempt) == (queue_of("two"), 2)
-    assert names(bench.step(HandedOn(left))) == ["a4", "b1"]
+    assert names(bench.step(ReclaimedForwarded(left))) == ["a4", "b1"]
 
 
 def test_x6_if_its_reader_is_back_it_goes_on() -> None:
@@ -102,4 +102,4 @@ def test_what_was_left_in_a_queue_of_which_nothing_is_known_is_read_back() -> No
     bench.seen("one", readers=0, ready=1)
     bench.step(after_ms=5_000)
     bench.step(bench.marker())
-    assert [order.queue for order in bench.ordered(TakeQueue)] == [queue_of("one")]
+    assert [order.queue for order in bench.ordered(ReclaimQueue)] == [queue_of("one")]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.core.parking import BLOCKED_MS
-from dispatcher.core.views import Views
+from dispatcher.core.parking.policy import BLOCKED_MS
+from dispatcher.core.views.views import Views
 from tests.spec.lane_bench import clause
 from tests.spec.number_bench import NumberBench
 

@@ -89,7 +89,7 @@ def test_f7_the_counts_of_ids_that_are_over_are_forgotten() -> None:
     bench.join("one", prefetch=100)
     bench.arrive(*(f"g{chr(97 + n)}1" for n in range(20)))
     bench.settle_seqs("one", *bench.lane.state.by_id["one"].in_flight)
-    limits = bench.lane.state.limits
+    limits = bench.lane.state.group_limit
     assert limits is not None
     assert not limits._out
     assert not any(lines._turn or lines._full for lines in limits.lines)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from dispatcher.core.departures import LEAVING_UNCONFIRMED_BYTES_MAX, LEAVING_UNCONFIRMED_MAX
 from dispatcher.core.events import PublishersBlocked
-from dispatcher.core.operations import BARRIER_TIMEOUT_MS
-from dispatcher.core.target_effects import Target
+from dispatcher.core.operations.operations import BARRIER_TIMEOUT_MS
+from dispatcher.core.operations.orders import Target
+from dispatcher.core.operations.transfer import TRANSFERS_UNCONFIRMED_BYTES_MAX, TRANSFERS_UNCONFIRMED_MAX
 from tests.spec.flag_bench import BOTH, refused, row, said, why
 from tests.spec.lane_bench import clause, names
 from tests.spec.move_bench import MoveBench, waiting
@@ -129,7 +129,7 @@ def test_o28_what_was_taken_back_goes_too_and_what_expires_does_not() -> None:
     bench.takes_all()
     assert (bench.target, bench.dead) == (["a1", "a3"], [(b"a2", "expired")])
     assert bench.result()["messages"] == 2
-    assert not bench.lane.state.taken_back
+    assert not bench.lane.state.revoked
 
 
 def test_o28_a_bucket_goes_as_one() -> None:
@@ -148,7 +148,7 @@ def test_o30_the_first_goes_alone_then_many_at_a_time() -> None:
     bench.mark()
     assert len(bench.sending()) == 1
     bench.takes()
-    assert len(bench.sending()) == LEAVING_UNCONFIRMED_MAX == 256
+    assert len(bench.sending()) == TRANSFERS_UNCONFIRMED_MAX == 256
     bench.takes(10)
     assert len(bench.sending()) == 256
     bench.takes_all()
@@ -157,7 +157,7 @@ def test_o30_the_first_goes_alone_then_many_at_a_time() -> None:
 
 def test_o30_large_ones_are_fewer() -> None:
     bench = MoveBench()
-    bench.arrive(*(f"a{number}" for number in range(1, 10)), size=LEAVING_UNCONFIRMED_BYTES_MAX // 2)
+    bench.arrive(*(f"a{number}" for number in range(1, 10)), size=TRANSFERS_UNCONFIRMED_BYTES_MAX // 2)
     bench.order()
     bench.mark()
     bench.takes()

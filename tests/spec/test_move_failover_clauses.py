@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dispatcher.core.effects import Ended
-from dispatcher.core.operation import LEAVES_BY
+from dispatcher.core.effects import DeadLetterPending
+from dispatcher.core.operations.operation import LEAVES_BY
 from tests.spec.lane_bench import clause, names
 from tests.spec.move_bench import MoveBench, waiting
 
@@ -114,7 +114,7 @@ def test_o31_what_leaves_by_no_operation_waits_again() -> None:
     bench.arrive("a1", "a2")
     bench.order()
     bench.mark()
-    ended = next(record for record in bench.journal if isinstance(record, Ended))
+    ended = next(record for record in bench.journal if isinstance(record, DeadLetterPending))
     assert ended.reason == LEAVES_BY + "uuid-0"
     bench.flags.clear()
     bench.fail_over()

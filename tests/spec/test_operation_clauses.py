@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core.operations import BARRIER_TIMEOUT_MS, OPERATIONS_OPEN_MAX
+from dispatcher.core.operations.operations import BARRIER_TIMEOUT_MS, OPERATIONS_OPEN_MAX
 from tests.spec.flag_bench import BOTH, refused, row, said
 from tests.spec.lane_bench import LaneBench, clause, names
 
@@ -89,7 +89,7 @@ def test_o25_what_a_dead_consumer_had_waits_too() -> None:
     bench.mark()
     assert result(bench)["messages"] == 1
     assert names(bench.join("two")) == ["b1"]
-    assert not bench.lane.state.taken_back
+    assert not bench.lane.state.revoked
 
 
 def test_o25_a_suspect_waits_too() -> None:

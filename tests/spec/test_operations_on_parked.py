@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core.operations import BARRIER_TIMEOUT_MS
-from dispatcher.core.parking import BLOCKED_MS
+from dispatcher.core.operations.operations import BARRIER_TIMEOUT_MS
+from dispatcher.core.parking.policy import BLOCKED_MS
 from tests.spec.flag_bench import refused
 from tests.spec.lane_bench import clause
 from tests.spec.move_bench import MoveBench

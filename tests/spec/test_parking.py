@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher.core.bounds import DELIVERIES_MAX
 from dispatcher.core.events import PublishersBlocked
-from dispatcher.core.parking import BLOCKED_MS, LINGER_MS
+from dispatcher.core.parking.policy import BLOCKED_MS, LINGER_MS
 from tests.spec.flag_bench import said
 from tests.spec.lane_bench import clause
 from tests.spec.parking_bench import FIRST, ParkingBench, blocked, numbers

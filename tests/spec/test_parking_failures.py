@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.core.effects import Dispatched
-from dispatcher.core.events import Event, MoveImpossible, RedeliveriesEnded
-from dispatcher.core.moves import MOVES_UNCONFIRMED_MAX
-from dispatcher.core.parking import BLOCKED_MS, LINGER_MS
+from dispatcher.core.events import Event, RedeliveriesEnded, RelocationImpossible
+from dispatcher.core.parking.policy import BLOCKED_MS, LINGER_MS
+from dispatcher.core.parking.relocation import RELOCATIONS_UNCONFIRMED_MAX
 from dispatcher.protocol import InHand
 from tests.spec.lane_bench import clause
 from tests.spec.parking_bench import FIRST, ParkingBench, blocked, numbers
@@ -210,7 +210,7 @@ def test_what_can_not_be_parked_goes_to_the_dead_queue_and_the_rest_goes_on() ->
     bench = blocked(4, confirmed=False)
     order, copy = bench.unconfirmed.pop(0)
     bench.ready[FIRST].remove(copy)
-    bench.step(MoveImpossible(order.message, "too large"))
+    bench.step(RelocationImpossible(order.message, "too large"))
     assert [reason for _, reason in bench.dead] == ["unpublishable: too large"]
     bench.hold_confirms = False
     bench.settle_each("one", (1, 3, 4))
@@ -230,7 +230,7 @@ def test_what_is_older_than_a_route_never_goes_behind_it() -> None:
     bench.settle("one", "a1")
     bench.run()
     bench.hold_confirms = True
-    bench.arrive(*(f"b{n}" for n in range(1, 2 * MOVES_UNCONFIRMED_MAX)))
+    bench.arrive(*(f"b{n}" for n in range(1, 2 * RELOCATIONS_UNCONFIRMED_MAX)))
     bench.run(1_000)
     bench.die("one")
     bench.run()

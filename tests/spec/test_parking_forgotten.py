@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.core.groups import Group
-from dispatcher.core.overtaken import OVERTAKEN_MS
-from dispatcher.core.parking import BLOCKED_MS, LINGER_MS
-from dispatcher.core.parking_effects import Moving
+from dispatcher.core.parking.orders import Relocating
+from dispatcher.core.parking.policy import BLOCKED_MS, LINGER_MS
+from dispatcher.core.parking.reparking import OVERTAKEN_MS
 from tests.spec.flag_bench import said
 from tests.spec.lane_bench import clause
 from tests.spec.parking_bench import FIRST, ParkingBench, blocked, numbers
@@ -212,7 +212,7 @@ def test_where_redis_forgot_its_last_moves_their_copies_keep_their_order(
 
 def _is_begun(bench: ParkingBench, at: int, name: str) -> bool:
     record = bench.journal[at]
-    return isinstance(record, Moving) and record.fingerprint.rstrip(b"\0") == name.encode()
+    return isinstance(record, Relocating) and record.fingerprint.rstrip(b"\0") == name.encode()
 
 
 def test_a_group_that_was_forgotten_and_made_anew_is_not_forgotten_for_the_former_one() -> None:

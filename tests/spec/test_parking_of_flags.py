@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.core.events import DeadLetterConfirmed
-from dispatcher.core.parking import BLOCKED_MS, HELD
-from dispatcher.core.stops import stopped_rows
+from dispatcher.core.operators.stopped_groups import stopped_rows
+from dispatcher.core.parking.policy import BLOCKED_MS, HELD
 from dispatcher.origin import origin_text
 from tests.spec.flag_bench import said, why
 from tests.spec.lane_bench import clause

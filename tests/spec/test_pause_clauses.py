@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.core.views import Views
+from dispatcher.core.views.views import Views
 from tests.spec.flag_bench import BOTH, owner, refused, row, said, why
 from tests.spec.lane_bench import START_MS, LaneBench, clause, names
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.core.planned_moves import PLANNED_AT_ONCE
+from dispatcher.core.operators.rebalance_plan import PLANNED_AT_ONCE
 from tests.spec.flag_bench import refused, said
 from tests.spec.lane_bench import LaneBench, clause, names
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from dispatcher.core.views import Views
+from dispatcher.core.views.views import Views
 from tests.spec.lane_bench import LaneBench, clause, names
 
 

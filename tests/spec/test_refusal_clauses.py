@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core.effects import Dispatched, Ended, OpenEntry
+from dispatcher.core.effects import DeadLetterPending, Dispatched, OpenEntry
 from dispatcher.core.events import CopyRefused, DeadLetterConfirmed, DeadLetterRefused
 from dispatcher.core.groups import GroupState
-from dispatcher.core.views import Views
+from dispatcher.core.views.views import Views
 from dispatcher.errors import CommandRefused
 from tests.spec.lane_bench import LaneBench, clause, name_of, names
 
@@ -70,7 +70,7 @@ def test_d8_what_is_committed_says_so() -> None:
     bench.arrive("a1", "a2", "a3")
     effects = bench.lane.step([CopyRefused(bench.latest("a2"), PROBLEM)], bench.now_ms)
     ended, moved = effects.records
-    assert isinstance(ended, Ended)
+    assert isinstance(ended, DeadLetterPending)
     assert isinstance(moved, OpenEntry)
     assert (ended.fingerprint[:2], moved.fingerprint[:2], moved.group_seq) == (b"a2", b"a3", 1)
 

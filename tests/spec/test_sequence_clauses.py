@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from dispatcher.core.optional.sequence_numbers import TELL_EVERY_MS
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.policies import policy
-from dispatcher.core.sequences import TELL_EVERY_MS
-from dispatcher.core.views import Views
+from dispatcher.core.views.views import Views
 from tests.spec.lane_bench import LaneBench, clause, names
 from tests.spec.number_bench import NumberBench
 

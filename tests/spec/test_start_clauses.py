@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.core.views import Views
+from dispatcher.core.views.views import Views
 from tests.core.world import world
 from tests.spec.lane_bench import LaneBench, clause, names
 

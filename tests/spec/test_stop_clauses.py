@@ -9,7 +9,7 @@ import pytest
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.lane import Lane
 from dispatcher.core.options import Cost
-from dispatcher.core.views import Views
+from dispatcher.core.views.views import Views
 from tests.spec.flag_bench import BOTH, refused, row, said, why
 from tests.spec.lane_bench import LaneBench, clause, names
 
@@ -195,7 +195,7 @@ def test_d9_a_lane_that_skips_again_skips_it() -> None:
         Snapshot(lane_epoch=8, complete=True, broker_restarted=False, flags=bench.flags), bench.now_ms,
     )  # fmt: skip
     later.start(bench.now_ms)
-    (group,) = later.state.flagged
+    (group,) = later.state.groups_with_flags
     assert group.flags is not None
     assert group.flags.stop is not None
     assert group.flags.stop.verdict == "skip"

@@ -77,7 +77,7 @@ class Checker:
         """What a new leader found in Redis."""
 
     def flagged(self, key: bytes, row: dict[str, Any] | None) -> None:
-        """What an operator has said is committed (core/flags.py)."""
+        """What an operator has said is committed (core/operators/flag_commands.py)."""
 
     def asked(self, uuid: str) -> None:
         """An operator's command is in its queue."""

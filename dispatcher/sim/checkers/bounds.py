@@ -20,7 +20,7 @@ class Bounds(Checker):
             "unconfirmed copies": state.unconfirmed,
             "unconfirmed bytes": state.unconfirmed_bytes,
             "bytes held": state.bytes_held,
-            "messages taken back": len(state.taken_back),
+            "messages taken back": len(state.revoked),
             "messages ending": len(state.ending),
             "messages undeliverable": len(state.undeliverable),
             "suspects": len(state.suspects),
@@ -29,7 +29,7 @@ class Bounds(Checker):
             "credit out": sum(c.prefetch - c.credit for c in state.by_uuid.values()),
             "in flight": sum(len(c.in_flight) for c in state.by_uuid.values()),
             "consumers awaited": lane._membership.liveness.awaited,
-            "queues that are being read back": len(state.taking),
+            "queues that are being read back": len(state.reclaiming),
         }
         left["messages whose ids are looked up"] = 0 if lane._dedup is None else lane._dedup.waiting
         left["parking queues known"] = len(state.parking)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.core.views import Views
+from dispatcher.core.views.views import Views
 from dispatcher.sim.checkers import Checker
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from dispatcher.core.operation import MOVE, REROUTE
+from dispatcher.core.operations.operation import MOVE, REROUTE
 from dispatcher.sim.checkers import Checker
 from dispatcher.sim.checkers.order import may_go_before
 from dispatcher.sim.life import Life

@@ -8,7 +8,7 @@ from typing import Any
 
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
-from dispatcher.core.operation import PURGE, Operation
+from dispatcher.core.operations.operation import PURGE, Operation
 from dispatcher.sim.checkers import Checker, HandOver
 from dispatcher.sim.life import Life
 from dispatcher.sim.world import World
@@ -49,7 +49,7 @@ class OperationsChecker(Checker):
 
         def watched(operation: Operation) -> list[Message]:
             scope: list[Message] = scope_of(operation)
-            if operation.passage is None:  # the barrier was passed a moment ago
+            if operation.scan is None:  # the barrier was passed a moment ago
                 out = self._out(lane)
                 self._decisions[operation.uuid] = Decision(out=out, in_parts=operation.is_in_parts)
             if not operation.dry_run:

@@ -11,15 +11,15 @@ from __future__ import annotations
 from dispatcher.core.effects import (
     Dispatched,
     Effects,
+    IncarnationEnded,
     IncarnationRow,
+    LogEvent,
     PublishMarker,
     SendCopy,
     Snapshot,
-    Taken,
-    Tell,
 )
 from dispatcher.core.events import CopyRefused, Event, PublishersBlocked
-from dispatcher.core.evictions import ARRIVALS_MAX, EVERYBODY
+from dispatcher.core.membership.evictions import ARRIVALS_MAX, EVERYBODY
 from dispatcher.protocol import Marker, Settle
 from dispatcher.settings_parts import OverdueAct
 from dispatcher.sim.checkers import Checker, HandOver
@@ -192,7 +192,7 @@ class Overdue(Checker):
         self._asked_at_ms = asked_at_ms
         self._late.clear()
         for action in effects.actions:
-            if type(action) is Tell:
+            if type(action) is LogEvent:
                 self._tells(leader, action)
             elif type(action) is PublishMarker and action.incarnation == EVERYBODY:
                 leader.asked = action.n, self.world.scheduler.now_ms
@@ -213,10 +213,10 @@ class Overdue(Checker):
                 if uuid in leader.evicted:
                     self.violate(f"{uuid} gets {record.seq} although it is evicted")
                 leader.hand(uuid, record.seq, self.world.scheduler.now_ms)
-            elif type(record) is Taken:
+            elif type(record) is IncarnationEnded:
                 leader.out.pop(leader.rows[record.incarnation].uuid, None)
 
-    def _tells(self, leader: _Leader, said: Tell) -> None:
+    def _tells(self, leader: _Leader, said: LogEvent) -> None:
         if said.event == "message_overdue":
             self._is_overdue(leader, leader.uuids[said.fields["consumer"]], said.fields["seq"])
         elif said.event == "consumer_evicted" and said.fields["by"] == "ack_timeout":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.core.suspects import REASON_POISON
+from dispatcher.core.optional.poison import REASON_POISON
 from dispatcher.sim.checkers import Checker, HandOver
 from dispatcher.sim.life import Life
 from dispatcher.sim.world import World

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.core.effects import Snapshot
-from dispatcher.core.flags import CONSUMER, LANE
-from dispatcher.core.group_flags import GROUP
+from dispatcher.core.operators.flag_commands import CONSUMER, LANE
+from dispatcher.core.operators.flags import GROUP
 from dispatcher.sim.checkers import Checker, HandOver
 from dispatcher.sim.life import Life
 from dispatcher.sim.world import World

@@ -12,8 +12,8 @@ from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import Event
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message, MessageState
-from dispatcher.core.sequences import Irregular
-from dispatcher.core.target_effects import SendAway
+from dispatcher.core.operations.orders import SendTransfer
+from dispatcher.core.optional.sequence_numbers import Irregular
 from dispatcher.settings_parts import SequenceCheck
 from dispatcher.sim.checkers import Checker, HandOver
 from dispatcher.sim.life import Life
@@ -57,7 +57,7 @@ class Sequence(Checker):
 
     def decided(self, process: str, events: list[Event], effects: Effects) -> None:
         if self._uids:
-            sent = (action.message for action in effects.actions if type(action) is SendAway)
+            sent = (action.message for action in effects.actions if type(action) is SendTransfer)
             self._may_be_forgotten.update(int(message.content.body.rstrip(b"!")) for message in sent)
 
     def leading(self, lane: Lane) -> None:
@@ -106,7 +106,7 @@ class Sequence(Checker):
         for backlog in (group.backlogs or {}).values() if group is not None else ():
             for message in backlog.messages:
                 is_it = message.group_id == group_id and message.number in missing
-                if self._holds and is_it and message.state is MessageState.HELD:
+                if self._holds and is_it and message.state is MessageState.WAITING:
                     self.violate(f"{message.number} of {group_id!r} is given up while it is here")
 
     def _must_have_waited(self, found: Irregular) -> None:

@@ -43,13 +43,13 @@ class Share(Checker):
             return chosen
 
         turns.pick = watched
-        alone: Any = lane._delivery.hand_over_alone
+        alone: Any = lane._delivery.dispatch_alone
 
         def out_of_turn(*arguments: Any) -> None:
             self._begun = None  # a suspect goes before everything else
             alone(*arguments)
 
-        lane._delivery.hand_over_alone = out_of_turn  # type: ignore[method-assign, assignment]
+        lane._delivery.dispatch_alone = out_of_turn  # type: ignore[method-assign, assignment]
 
     def _look(self, inbounds: list[Inbound]) -> None:
         if any(not inbound.ready or inbound.head() is None for inbound in inbounds):

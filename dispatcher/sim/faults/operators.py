@@ -9,7 +9,7 @@ from dispatcher.client import properties as amqp_properties
 from dispatcher.client.properties import Properties
 from dispatcher.core.groups import Group
 from dispatcher.core.lane import Lane
-from dispatcher.core.stops import stopped_groups
+from dispatcher.core.operators.stopped_groups import stopped_groups
 from dispatcher.group_text import format_group
 from dispatcher.protocol import KEY_COMMAND
 from dispatcher.sim.faults.kinds import Fault, fault

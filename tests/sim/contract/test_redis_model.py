@@ -13,10 +13,10 @@ from dispatcher.core.effects import (
     Effects,
     IdRange,
     IncarnationRow,
+    JournalReset,
     LookUp,
     OpenEntry,
     OwnerRow,
-    Reset,
     SettledRange,
     Snapshot,
     WindowChange,
@@ -96,7 +96,7 @@ async def what_is_committed_is_read(side: Side) -> Any:
 async def a_checkpoint_trims(side: Side) -> Any:
     store, _ = await side.lead()
     await store.commit(a_commit())
-    await store.commit(Effects(records=[Reset(), ENTRY], checkpoint=True))
+    await store.commit(Effects(records=[JournalReset(), ENTRY], checkpoint=True))
     _, snapshot = await side.lead()
     return seen(snapshot)
 
@@ -121,7 +121,7 @@ async def lost_writes_are_a_gap_and_come_back(side: Side) -> Any:
     await eventually(lambda: bool(side.gaps))
     before = late.done()
     everything = Effects(
-        records=[Reset(), ENTRY], owners={b"g": OwnerRow(1, 5)}, incarnations={1: ROW}, checkpoint=True,
+        records=[JournalReset(), ENTRY], owners={b"g": OwnerRow(1, 5)}, incarnations={1: ROW}, checkpoint=True,
         flags={b"group:g": {"paused": True}}, sequences={b"g": 7},
     )  # fmt: skip
     await store.restore(everything)
@@ -228,7 +228,7 @@ async def ids_are_the_next_leaders_and_go_with_the_journal(side: Side) -> Any:
     late = store.commit(lost)
     await eventually(lambda: bool(side.gaps))
     everything = window(1_002, "b")
-    everything.records, everything.checkpoint = [Reset()], True
+    everything.records, everything.checkpoint = [JournalReset()], True
     await store.restore(everything)
     await late
     answers += [lost.window and lost.window.lookup and lost.window.lookup.known]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.core.effects import Dispatched
-from dispatcher.core.events import CopiesStored, HandedOn, MessageLeft
-from dispatcher.core.hand_over_effects import HandOn
+from dispatcher.core.events import CopiesStored, ReclaimedForwarded, TransferConfirmed
+from dispatcher.core.forwarding.orders import ForwardReclaimed
 from tests.sim.plants.planting import planted
 
 
@@ -31,8 +31,8 @@ def acked_in_its_queue_before_it_is_in_the_next(lane: Any, session: Any, store: 
 
     def hasty() -> Any:
         effects = take()
-        for action in [action for action in effects.actions if type(action) is HandOn]:
-            session.report(HandedOn(action.handed))
+        for action in [action for action in effects.actions if type(action) is ForwardReclaimed]:
+            session.report(ReclaimedForwarded(action.handed))
         return effects
 
     lane.state.take_effects = hasty
@@ -70,7 +70,7 @@ def gone_from_a_reading_lane_before_it_is_confirmed(lane: Any, session: Any, sto
 
     def hasty(operation: Any, message: Any) -> None:
         send(operation, message)
-        departures.left(operation, MessageLeft(operation.uuid, message))
+        departures.left(operation, TransferConfirmed(operation.uuid, message))
 
     if lane.state.options.handover:
         departures._send = hasty

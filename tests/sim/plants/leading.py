@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from dispatcher.core.effects import AckInbound, Dispatched, Taken
+from dispatcher.core.effects import AckInbound, Dispatched, IncarnationEnded
 from dispatcher.core.entries import copy_of
 from dispatcher.core.events import CopyRefused, MessagesArrived
 from dispatcher.core.groups import GroupState
@@ -59,15 +59,15 @@ def control_acked_before_the_commit(lane: Any, session: Any, store: Any) -> None
 def take_back_not_committed(lane: Any, session: Any, store: Any) -> None:
     """An incarnation is taken back, and that is not committed."""
     take_backs = lane._membership._take_backs
-    take_back = take_backs.take_back
+    take_back = take_backs.revoke
 
     def silently(consumer: Any) -> None:
         take_back(consumer)
         effects = lane.state.effects
-        effects.records[:] = [record for record in effects.records if type(record) is not Taken]
+        effects.records[:] = [record for record in effects.records if type(record) is not IncarnationEnded]
         effects.incarnations.pop(consumer.number, None)
 
-    take_backs.take_back = silently
+    take_backs.revoke = silently
 
 
 @planted("loss", seed=18)
@@ -194,7 +194,7 @@ def marker_of_an_earlier_connection_obeyed(lane: Any, session: Any, store: Any) 
     def any_marker(marker: Any) -> None:
         consumer = lane.state.by_uuid.get(marker.incarnation)
         if consumer is not None and marker.lane_epoch == lane.state.lane_epoch:
-            membership.take_back(consumer)
+            membership.revoke(consumer)
         lane._evictions.marker(marker)
 
     lane._handlers[Marker] = any_marker
@@ -299,8 +299,8 @@ def flags_of_the_former_leader_ignored(lane: Any, session: Any, store: Any) -> N
     for consumer in state.by_uuid.values():
         consumer.drained = False
         state.refresh_credit(consumer)
-    for group in list(state.flagged):
-        state.flagged.discard(group)
+    for group in list(state.groups_with_flags):
+        state.groups_with_flags.discard(group)
         group.flags = None
         state.list_backlogs(group)
 

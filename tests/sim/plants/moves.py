@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher.core.events import MessageLeft
+from dispatcher.core.events import TransferConfirmed
 from tests.sim.plants.planting import planted
 
 
@@ -16,7 +16,7 @@ def gone_before_it_is_confirmed(lane: Any, session: Any, store: Any) -> None:
 
     def hasty(operation: Any, message: Any) -> None:
         send(operation, message)
-        departures.left(operation, MessageLeft(operation.uuid, message))
+        departures.left(operation, TransferConfirmed(operation.uuid, message))
 
     departures._send = hasty
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from dispatcher.core.consumers import EvictedBy
 from dispatcher.core.effects import PublishMarker
-from dispatcher.core.evictions import EVERYBODY
+from dispatcher.core.membership.evictions import EVERYBODY
 from dispatcher.protocol import Marker
 from tests.sim.plants.planting import planted
 

@@ -1,0 +1,1 @@
+"""Forwarding lanes (`handover`): consumers that only read a durable queue and ack."""

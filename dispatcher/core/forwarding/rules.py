@@ -1,0 +1,39 @@
+"""Which queues are of hand-over consumers, and when one may be read back."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dispatcher.core.consumers import Consumer, ConsumerState
+from dispatcher.core.effects import IncarnationRow
+from dispatcher.core.inbound import any_recovering
+from dispatcher.core.options import LaneOptions
+from dispatcher.core.state import LaneState
+
+#: What a consumer that speaks the protocol hears.
+NOBODY_JOINS: Final = "this lane hands over to the consumers that its configuration names: nobody can join"
+
+
+def is_forwarding_queue(options: LaneOptions, queue: str) -> bool:
+    """Whether this is the queue of a hand-over consumer, in a lane that has such."""
+    return bool(options.handover) and queue.startswith(options.handover_prefix)
+
+
+def of_this_lane(options: LaneOptions, row: IncarnationRow) -> IncarnationRow:
+    """An incarnation from before the lane's `handover` changed is ended."""
+    was_handed_over = bool(options.handover_prefix) and row.queue.startswith(options.handover_prefix)
+    return row if was_handed_over is bool(options.handover) else row._replace(state="evicted")
+
+
+def receivers(state: LaneState, gone: Consumer | None = None) -> list[Consumer]:
+    """Those who could get what was handed over to one that is gone."""
+    live = ConsumerState.LIVE
+    here = [c for c in state.by_uuid.values() if c.state is live and c.prefetch]
+    return [c for c in here if c is not gone and not c.reclaiming]
+
+
+def may_be_reclaimed(state: LaneState, consumer: Consumer) -> bool:
+    """Somebody else could get what is in its queue, nothing is still to come back from inbound queues, and no
+    other queue is being read back: a group may have messages in both."""
+    others = state.reclaiming - {consumer.number}
+    return not others and not any_recovering(state.inbounds) and bool(receivers(state, consumer))

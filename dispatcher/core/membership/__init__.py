@@ -1,0 +1,1 @@
+"""Who consumes: joins, leaves, deaths and returns of incarnations."""

@@ -1,0 +1,346 @@
+"""Who consumes: joins, leaves, deaths and returns of incarnations (contract section 6).
+
+When a consumer's queue is gone (Liveness), a marker goes through the control queue after the grace, and when
+that is read, every settle the broker had confirmed has been read too: only then is the incarnation TAKEN and
+its messages go to others. A join of the same incarnation in between brings it back with all that it holds.
+"""
+
+from __future__ import annotations
+
+from dispatcher.core.consumers import PRESENT, REACHABLE, Consumer, ConsumerState, EvictedBy
+from dispatcher.core.effects import IncarnationRow, SendNotice
+from dispatcher.core.forwarding.orders import ReclaimQueue
+from dispatcher.core.forwarding.rules import NOBODY_JOINS, is_forwarding_queue, of_this_lane
+from dispatcher.core.membership.liveness import Liveness
+from dispatcher.core.membership.revocation import Revocation, vacate
+from dispatcher.core.operators.pins import point_pins
+from dispatcher.core.optional.group_limit import CountedInFlight
+from dispatcher.core.optional.poison import Suspects
+from dispatcher.core.recovery.consumer_reports import ConsumerReports
+from dispatcher.core.recovery.groups import GroupRecovery
+from dispatcher.core.recovery.matching import Recovery
+from dispatcher.core.state import LaneState
+from dispatcher.protocol import (
+    TYPE_REFUSED,
+    TYPE_REJOIN,
+    TYPE_TAKEN,
+    TYPE_WAIT,
+    TYPE_WELCOME,
+    Heartbeat,
+    Join,
+    Leave,
+    Marker,
+)
+
+#: Uuids of incarnations that are over, so that a late word of theirs is answered with `taken`.
+RETIRED_MAX = 1_000
+
+
+class Membership:
+    """The lane's consumers and what becomes of what they hold."""
+
+    def __init__(
+        self,
+        state: LaneState,
+        recovery: Recovery,
+        groups: GroupRecovery,
+        adoption: ConsumerReports,
+        suspects: Suspects,
+    ) -> None:
+        self._state = state
+        self._recovery = recovery
+        self._groups = groups
+        self._adoption = adoption
+        self._take_backs = Revocation(state, recovery, suspects)
+        self.liveness = Liveness(state, adoption)
+        self._retired: dict[str, tuple[int, IncarnationRow]] = {}  # by uuid, oldest first
+        self._strangers: dict[str, None] = {}  # unknown uuids heard of once
+        self._last_number = 0
+
+    # -- start --
+
+    def load(self, rows: dict[int, IncarnationRow]) -> None:
+        """Take over the incarnations that Redis names; their queues are probed at once."""
+        for number, row in sorted(rows.items()):
+            self._last_number = max(self._last_number, number)
+            if row.state == "taken":
+                self._retire(number, row)
+            else:
+                kept = of_this_lane(self._state.options, row)
+                consumer = self._enter(number, kept)
+                if kept is not row:
+                    consumer.evicted_by = EvictedBy.HANDOVER
+
+    def rows(self) -> dict[int, IncarnationRow]:
+        """What Redis should hold of all incarnations, those that are over among them."""
+        return {**dict(self._retired.values()), **{n: c.row() for n, c in self._state.by_number.items()}}
+
+    def probe_all(self) -> None:
+        """Ask every known queue: routed means that nothing changed, returned that it has to come back."""
+        for consumer in self._state.by_uuid.values():
+            if consumer.evicted_by is None:
+                self.liveness.ping(consumer)
+
+    def ask_to_rejoin(self) -> None:
+        """Redis may have forgotten things: every consumer shall say what it has in hand."""
+        for consumer in self._state.by_uuid.values():
+            self._adoption.ask(consumer)
+
+    def _enter(self, number: int, row: IncarnationRow) -> Consumer:
+        state = self._state
+        consumer = Consumer(
+            number, row, inbounds=len(state.inbounds), first_seq=state.first_number, now_ms=state.now_ms
+        )
+        if state.group_limit is not None:
+            consumer.in_flight = CountedInFlight(state.group_limit)
+        state.by_uuid[row.uuid] = state.by_id[row.consumer] = consumer
+        state.by_queue[row.queue] = state.by_number[number] = consumer
+        if is_forwarding_queue(state.options, row.queue):
+            consumer.depth = 0
+            if row.state == "taking":
+                state.reclaiming.add(number)
+        consumer.drained = row.consumer in state.drained_consumers
+        point_pins(state, row.consumer, consumer)
+        return consumer
+
+    # -- joins --
+
+    def join(self, join: Join) -> None:
+        state = self._state
+        if state.options.handover:
+            state.effects.actions.append(SendNotice(join.queue, TYPE_REFUSED, {"reason": NOBODY_JOINS}))
+            return
+        known = state.by_uuid.get(join.incarnation)
+        if state.by_queue.get(join.queue, known) is not known:
+            state.counters["joins_ignored"] += 1  # that queue is another incarnation's
+            return
+        if known is not None:
+            if known.id == join.consumer:
+                self._rejoin(known, join)
+            return
+        if self._is_over(join):
+            self._answer(join, TYPE_TAKEN)
+            return
+        present = state.by_id.get(join.consumer)
+        if present is not None and self._adoption.open and join.in_hand and self._is_doubtful(present):
+            # Redis forgot that this one took the other's place: else it would have nothing in hand.
+            present.waiting = None
+            state.notice(present, TYPE_TAKEN)
+            self.revoke(present)
+        elif present is not None:
+            present.waiting = join
+            self._answer(join, TYPE_WAIT)
+            if present.state in PRESENT:
+                self.liveness.ping(present)
+            return
+        consumer = self.enter(join.consumer, join.incarnation, join.queue, join.prefetch, n=join.n)
+        self._adoption.report(consumer, join)
+        self._welcome(consumer)
+
+    def enter(self, name: str, uuid: str, queue: str, prefetch: int, *, n: int = 1) -> Consumer:
+        """A new incarnation; without a uuid it gets one that no other one of the lane has."""
+        state = self._state
+        self._last_number += 1
+        uuid = uuid or f"{name}#{self._last_number}"
+        consumer = self._enter(self._last_number, IncarnationRow(name, uuid, queue, n, prefetch, "live"))
+        state.effects.incarnations[consumer.number] = consumer.row()
+        state.counters["joins"] += 1
+        state.auto_rebalance.joined(state.now_ms)
+        state.log_event("consumer_joined", consumer=name, incarnation=uuid)
+        return consumer
+
+    def _is_doubtful(self, consumer: Consumer) -> bool:
+        """It has not shown to us that it lives and has something in hand."""
+        return consumer.state not in PRESENT or not consumer.reported
+
+    def _is_over(self, join: Join) -> bool:
+        """An incarnation that was taken back, or that has joined before and is not known any more."""
+        waits = self._awaited_by(join.consumer, join.incarnation) is not None
+        is_forgotten = join.n > 1 and not waits and not self._adoption.open
+        return is_forgotten or join.incarnation in self._retired
+
+    def _awaited_by(self, consumer: str, incarnation: str) -> Consumer | None:
+        """The live incarnation of this id for whose end that other one waits, as it was told."""
+        present = self._state.by_id.get(consumer)
+        if present is None or present.waiting is None or present.waiting.incarnation != incarnation:
+            return None
+        return present
+
+    def _rejoin(self, consumer: Consumer, join: Join) -> None:
+        """The same incarnation with a new queue: what it does not have in hand is sent again, same seq."""
+        if join.n < consumer.n:
+            return
+        if join.n == consumer.n:
+            self._answer(join, TYPE_WELCOME)
+            return
+        state = self._state
+        if state.by_queue.get(consumer.queue) is consumer:
+            del state.by_queue[consumer.queue]
+        consumer.queue, consumer.ping_unanswered = join.queue, False
+        state.by_queue[join.queue] = consumer
+        if consumer.evicted_by is not None:  # in the new one it will hear that it was taken back
+            state.effects.incarnations[consumer.number] = consumer.row()
+            return
+        consumer.n = join.n
+        consumer.credit += join.prefetch - consumer.prefetch
+        consumer.prefetch = join.prefetch
+        state.counters["rejoins"] += 1
+        state.log_event("consumer_returned", consumer=join.consumer, incarnation=join.incarnation, n=join.n)
+        self._adoption.report(consumer, join)
+        if self.liveness.must_pause(consumer):
+            state.effects.incarnations[consumer.number] = consumer.row()
+            self._answer(join, TYPE_WELCOME)
+        else:
+            self.resume(consumer)
+
+    def resume(self, consumer: Consumer) -> None:
+        """It is there again: give it what it misses, and go on."""
+        self._welcome(consumer)
+        self._send_missing(consumer)
+        self.finish_leaving(consumer)
+
+    def _welcome(self, consumer: Consumer) -> None:
+        self.liveness.found(consumer)
+        self._state.effects.incarnations[consumer.number] = consumer.row()
+        self._state.notice(consumer, TYPE_WELCOME)
+        self._adoption.ask(consumer)
+        self._state.refresh_credit(consumer)
+
+    def _send_missing(self, consumer: Consumer) -> None:
+        """Send again what was lost with the former queue: same seq, to the new queue, in the former order.
+
+        A group of which the consumer waits for a number that will not come gets a new epoch and counts from
+        1. It waits for that of a copy whose original vanished; and for one of which we gave it another in a
+        moment when the first was in its queue, which shows in that it has not taken it the second time.
+        """
+        reported = consumer.reported or frozenset()
+        missing = [consumer.in_flight[seq] for seq in sorted(consumer.in_flight) if seq not in reported]
+        for message in missing:
+            group = message.group
+            if self._recovery.is_lost(message):
+                self._recovery.lost_originals.drop(message, consumer)
+            elif group is not None and (not message.group_seq or message.seq in consumer.sent_again):
+                consumer.broken.add(group)
+        consumer.sent_again.clear()
+        ready = [
+            m for m in missing
+            if m.consumer is consumer and m.tag and (m.group is None or not m.group.unresolved)
+        ]  # fmt: skip
+        consumer.sent_again.update(message.seq for message in ready)
+        self._groups.send_all_again(ready)
+
+    # -- words --
+
+    def leave(self, leave: Leave) -> None:
+        state = self._state
+        consumer = state.by_uuid.get(leave.incarnation)
+        if consumer is None or consumer.id != leave.consumer:
+            present = self._awaited_by(leave.consumer, leave.incarnation)
+            if present is not None:
+                present.waiting = None
+            return
+        if consumer.resumes_as is ConsumerState.LEAVING:
+            return
+        consumer.resumes_as = ConsumerState.LEAVING
+        if consumer.state in REACHABLE:
+            consumer.become(ConsumerState.LEAVING)
+        state.counters["leaves"] += 1
+        state.auto_rebalance.left(state.now_ms)
+        state.log_event("consumer_leaving", consumer=consumer.id, in_flight=len(consumer.in_flight))
+        state.pool.discard(consumer)
+        state.effects.incarnations[consumer.number] = consumer.row()
+        vacate(state, consumer)
+        self.finish_leaving(consumer)
+
+    def finish_leaving(self, consumer: Consumer) -> None:
+        """A leaving consumer that has settled its last message is over, and hears so."""
+        if consumer.state is ConsumerState.LEAVING and not consumer.in_flight and not self._adoption.open:
+            self._state.notice(consumer, TYPE_TAKEN)
+            self.revoke(consumer)
+
+    def finish_all_leaving(self) -> None:
+        for consumer in list(self._state.by_uuid.values()):
+            self.finish_leaving(consumer)
+
+    def heartbeat(self, beat: Heartbeat) -> None:
+        self._adoption.heard_of(beat.last)
+        consumer = self._state.by_uuid.get(beat.incarnation)
+        if consumer is None or consumer.id != beat.consumer:
+            self._stranger(beat)
+            return
+        consumer.last_heard_ms = self._state.now_ms
+        if self._adoption.open and beat.queue != consumer.queue:  # Redis forgot its latest join
+            self._say(beat, TYPE_REJOIN)
+        if consumer.state is ConsumerState.FROZEN:
+            consumer.become(ConsumerState.LIVE)
+            self._state.refresh_credit(consumer)
+
+    def _stranger(self, beat: Heartbeat) -> None:
+        """A consumer that we don't know. Its join may be on its way: only the second word is answered."""
+        if self._awaited_by(beat.consumer, beat.incarnation) is not None:
+            return  # it has its answer: wait
+        if self._adoption.open:
+            self._say(beat, TYPE_REJOIN)
+        elif beat.incarnation in self._strangers or beat.incarnation in self._retired:
+            self._say(beat, TYPE_TAKEN)
+        self._strangers[beat.incarnation] = None
+        if len(self._strangers) > RETIRED_MAX:
+            del self._strangers[next(iter(self._strangers))]
+
+    def _say(self, beat: Heartbeat, kind: str) -> None:
+        body = {"consumer": beat.consumer, "incarnation": beat.incarnation}
+        self._state.effects.actions.append(SendNotice(beat.queue, kind, body))
+
+    def ping_routed(self, queue: str) -> None:
+        consumer = self._state.by_queue.get(queue)
+        if consumer is None:
+            return
+        consumer.ping_unanswered = False
+        if consumer.state is ConsumerState.EXPECTED:
+            consumer.become(consumer.resumes_as)
+            self._state.refresh_credit(consumer)
+            self.finish_leaving(consumer)
+
+    # -- deaths --
+
+    def marker(self, marker: Marker) -> None:
+        """Every settle confirmed to this consumer has been read: take back what it still holds."""
+        consumer = self._state.by_uuid.get(marker.incarnation)
+        if consumer is None or marker.lane_epoch != self._state.lane_epoch:
+            return
+        if consumer.state is not ConsumerState.MARKED or marker.n != consumer.n:
+            return
+        if consumer.depth is None:
+            self.revoke(consumer)
+        elif not consumer.reclaiming:
+            consumer.reclaiming = True
+            self._state.effects.actions.append(ReclaimQueue(consumer.queue))
+
+    def revoke(self, consumer: Consumer) -> None:
+        """It is over, and what it still has waits again."""
+        if consumer.evicted_by is not None:
+            self._state.notice(consumer, TYPE_TAKEN)
+        self.liveness.forget(consumer)
+        self._take_backs.revoke(consumer)
+        self._retire(consumer.number, consumer.row())
+        if consumer.waiting is not None:
+            self.join(consumer.waiting)
+
+    def _retire(self, number: int, row: IncarnationRow) -> None:
+        self._retired[row.uuid] = number, row
+        if len(self._retired) > RETIRED_MAX:
+            # The highest number stays, so that none is given twice.
+            old, uuid = next((n, u) for u, (n, _) in self._retired.items() if n != self._last_number)
+            del self._retired[uuid]
+            self._state.effects.incarnations[old] = None
+
+    # -- time --
+
+    def run_timers(self) -> None:
+        for consumer in self.liveness.run_timers():
+            self.resume(consumer)
+
+    # -- notices --
+
+    def _answer(self, join: Join, kind: str) -> None:
+        self._state.answer(join.queue, kind, consumer=join.consumer, incarnation=join.incarnation, n=join.n)

@@ -1,0 +1,65 @@
+"""What RabbitMQ can't be made to take: it closes the channel or the connection over it.
+
+Which publish it was is found out by the edge, see `service/caution.py`. Its consumer never got it, nor what
+was numbered after it: RabbitMQ ignores what a closed channel still carries.
+"""
+
+from __future__ import annotations
+
+from dispatcher.core.consumers import Consumer
+from dispatcher.core.events import CopyRefused, DeadLetterRefused
+from dispatcher.core.groups import Group
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.recovery.groups import GroupRecovery
+from dispatcher.core.settlement import Settlement
+from dispatcher.core.state import LaneState
+
+
+class RefusedPublishes:
+    """Ends what can't be published, and keeps in sight what not even the dead queue takes (D-8)."""
+
+    def __init__(self, state: LaneState, settlement: Settlement, groups: GroupRecovery) -> None:
+        self._state = state
+        self._settlement = settlement
+        self._groups = groups
+
+    def copy_refused(self, event: CopyRefused) -> None:
+        """Withdraw a copy from its consumer; its followers go on under a new epoch.
+
+        Nothing happens if that copy is over, or the message was handed over anew: then it is found again.
+        """
+        copy, message = event.copy, event.copy.message
+        consumer = message.consumer
+        if consumer is None or (consumer.number, message.seq) != (copy.incarnation, copy.seq):
+            return
+        group = message.group
+        followers = _followers(consumer, message)
+        self._state.counters["unpublishable"] += 1
+        self._settlement.withdraw(consumer, message, f"unpublishable: {event.problem}")
+        if group is not None:
+            self._close_gap(group, consumer, followers, first=message.first)
+
+    def _close_gap(self, group: Group, consumer: Consumer, followers: list[Message], *, first: bool) -> None:
+        """The consumer would wait for the number that is missing: what follows gets new ones."""
+        if followers:
+            followers[0].first |= first
+            self._groups.send_with_new_numbers(group, followers)
+        elif group.owner is consumer:
+            group.epoch = 0
+            group.fresh |= first
+
+    def dead_letter_refused(self, event: DeadLetterRefused) -> None:
+        """It stays in its inbound queue, unacknowledged; the edge tries again now and then."""
+        message = event.message
+        if message.state is MessageState.ENDING:
+            self._state.undeliverable[message] = event.problem
+
+
+def _followers(consumer: Consumer, message: Message) -> list[Message]:
+    """What is out of the same group at the same consumer behind it, in order: perhaps of several epochs."""
+    if message.group is None:
+        return []
+    place = (message.epoch, message.group_seq)
+    of_group = (m for m in consumer.in_flight.values() if m.group is message.group)
+    behind = [m for m in of_group if (m.epoch, m.group_seq) > place]
+    return sorted(behind, key=lambda m: (m.epoch, m.group_seq))

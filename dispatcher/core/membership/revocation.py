@@ -1,0 +1,132 @@
+"""What becomes of an incarnation's messages and groups when it is over."""
+
+from __future__ import annotations
+
+from dispatcher.core.consumers import Consumer, ConsumerState
+from dispatcher.core.effects import IncarnationEnded
+from dispatcher.core.groups import Backlog, Group, GroupState
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.operators.pins import point_pins
+from dispatcher.core.operators.stopped_groups import stop_at, stops_at
+from dispatcher.core.optional.poison import REASON_POISON, Suspects
+from dispatcher.core.ordered import OrderedSet
+from dispatcher.core.recovery.matching import Recovery
+from dispatcher.core.state import LaneState
+
+
+class Revocation:
+    """Returns what a consumer holds to where it came from, in order."""
+
+    def __init__(self, state: LaneState, recovery: Recovery, suspects: Suspects) -> None:
+        self._state = state
+        self._recovery = recovery
+        self._suspects = suspects
+
+    def revoke(self, consumer: Consumer) -> None:
+        """End an incarnation: its word counts no more, its messages and groups go to others."""
+        state = self._state
+        consumer.become(ConsumerState.REVOKED)
+        state.pool.discard(consumer)
+        state.effects.records.append(IncarnationEnded(consumer.number))
+        state.effects.incarnations[consumer.number] = consumer.row()
+        del state.by_uuid[consumer.uuid], state.by_id[consumer.id], state.by_number[consumer.number]
+        if state.by_queue.get(consumer.queue) is consumer:
+            del state.by_queue[consumer.queue]
+        point_pins(state, consumer.id, None)
+        groups, messages = len(consumer.groups), len(consumer.in_flight)
+        state.log_event("consumer_taken_back", consumer=consumer.id, groups=groups, messages=messages)
+        poison = self._suspects.poison_of(consumer)
+        if poison is not None and stops_at(state, poison, REASON_POISON):
+            stop_at(state, poison, REASON_POISON)
+            poison = None
+        touched = self._return_messages(consumer, poison)
+        for group in list(consumer.incoming):
+            _cancel_move(state, group)
+        for group in list(consumer.groups):
+            if group.in_flight:  # another incarnation still has some: wait for it
+                state.drain(group, group.target)
+                state.disown(group)
+            else:
+                state.hand_over(group)
+        for group in touched:  # of a group that is not its own it held the last one
+            if not group.in_flight and group.state in (GroupState.DRAINING, GroupState.BATCHED):
+                state.hand_over(group)
+            else:  # it moved without a pause
+                state.list_backlogs(group)
+                state.forget_if_unused(group)
+        state.counters["consumers_taken"] += 1
+        state.auto_rebalance.left(state.now_ms)
+
+    def _return_messages(self, consumer: Consumer, poison: Message | None) -> OrderedSet[Group]:
+        """Its unsettled messages go back in front of everything newer of their groups, in queue order; poison
+        to the dead queue.
+
+        Returns the groups that it held messages of.
+        """
+        state = self._state
+        touched: OrderedSet[Group] = OrderedSet()
+        returned: dict[Backlog, list[Message]] = {}
+        ungrouped: dict[int, list[Message]] = {}
+        not_back: list[Message] = []
+        for message in consumer.in_flight.values():
+            message.consumer = None
+            message.state = MessageState.WAITING
+            group = message.group
+            if group is not None:
+                group.came_back(message)
+                touched.add(group)
+            if message.tag:
+                state.inbounds[message.inbound].in_flight -= 1
+            if message is poison:
+                self._bury(message)
+                continue
+            if not message.tag:
+                not_back.append(message)
+                continue
+            state.wait_again(message)
+            if group is None and message.attempt >= state.suspect_after:
+                state.suspects.add(message)
+            elif group is None:
+                ungrouped.setdefault(message.inbound, []).append(message)
+            else:
+                returned.setdefault(group.backlog(message.inbound), []).append(message)
+            state.counters["taken_back"] += 1
+        consumer.in_flight.clear()
+        for backlog, messages in returned.items():
+            backlog.put_back(messages)
+        for index, messages in ungrouped.items():
+            messages.sort(key=lambda message: message.tag)
+            state.inbounds[index].ungrouped.messages.extendleft(reversed(messages))
+            state.inbounds[index].enlist(state.inbounds[index].ungrouped)
+        self._recovery.taken_before_their_return(not_back)
+        return touched
+
+    def _bury(self, poison: Message) -> None:
+        if poison.tag:
+            self._state.end(poison, REASON_POISON)
+        else:
+            self._recovery.failed_before_its_return(poison, REASON_POISON)
+
+
+def vacate(state: LaneState, consumer: Consumer) -> None:
+    """It shall get nothing more: its groups go to others, each when nothing of it is in flight."""
+    for group in list(consumer.incoming):
+        _cancel_move(state, group)
+    for group in list(consumer.groups):
+        if not group.in_flight:
+            state.hand_over(group)
+        elif group.state is GroupState.OWNED:
+            state.drain(group)
+
+
+def _cancel_move(state: LaneState, group: Group) -> None:
+    """Whom the group should go to is over or leaves: it stays where it is, if that one stays."""
+    state.retarget(group, None)
+    owner = group.owner
+    if owner is None or not owner.stays or (group.flags and group.flags.pin not in (None, owner.id)):
+        return
+    if sum(message.group is group for message in owner.in_flight.values()) == group.in_flight:
+        group.become(GroupState.OWNED)
+        state.keep_owner(group)
+        state.list_backlogs(group)
+        state.idle_groups.note(group, state.now_ms)

@@ -1,0 +1,1 @@
+"""Operations on what waits of one group: purge, move, reroute."""

@@ -1,0 +1,117 @@
+"""A group's parking queues on the way of an operation (docs/architecture.md, "Operations on groups").
+
+When the last marker is back, what was received of a parked group stands in up to four places: in front of
+its parking queues, in them, on its way into one, and read back from one. Its order is that of the queues'
+numbers. So each is read through in turn, behind the last copy that was on its way there, whoever's its
+other messages are: what blocks the reading moves on to another parking queue, as always.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from dispatcher.core.groups import Group
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueue
+from dispatcher.core.state import LaneState
+
+_WAITING = (MessageState.WAITING, MessageState.RELOCATING)
+
+
+class ParkedScan:
+    """Of one operation, from the moment in which its last marker was back: `look` until that is True."""
+
+    def __init__(self, state: LaneState, group: Group) -> None:
+        self._state = state
+        self._group = group
+        #: The last that was received of each inbound queue: an arrival of an earlier leader is smaller.
+        self._last = {i.index: max(i.latest, (state.lane_epoch, 0)) for i in state.inbounds}
+        #: They finish normally: if their consumer dies they wait again, and before all that is newer.
+        self._in_flight = {
+            m for c in state.by_uuid.values() for m in c.in_flight.values() if m.group is group
+        }
+        self._queue: ParkingQueue | None = None  # that is being read through
+        self._coming: deque[Message] = deque()  # on their way into it
+        self._goal: int | None = None  # what was stored in it when the last of them was
+        self._go_to_next()
+
+    def has(self, message: Message) -> bool:
+        """Whether the operation means a message of its group that waits here."""
+        return message not in self._in_flight and message.order <= self._last[message.inbound]
+
+    def look(self) -> bool:
+        """Whether all that the operation means and nobody has in hand waits here by now, or is over."""
+        while self._queue is not None:
+            if not self._is_read(self._queue):
+                return False
+            self._queue.read_through -= 1
+            self._go_to_next()
+        return True
+
+    def end(self) -> None:
+        """The operation is over."""
+        if self._queue is not None:
+            self._queue.read_through -= 1
+            self._queue = None
+
+    def sight(self) -> tuple[object, ...]:
+        """Differs whenever something has moved."""
+        queue = self._queue
+        if queue is None:
+            return ()
+        return queue.index, queue.stored, queue.left, queue.asked_at, len(queue.here), len(self._coming)
+
+    @property
+    def place(self) -> str:
+        """The parking queue that it waits for."""
+        return self._queue.name if self._queue is not None else ""
+
+    def _go_to_next(self) -> None:
+        passed = self._queue.index if self._queue is not None else 0
+        queue = self._queue = self._state.parking.next_stop(self._group, passed)
+        self._goal = None
+        if queue is not None:
+            queue.read_through += 1
+            coming = [*queue.incoming.values(), *queue.waiting]
+            self._coming = deque(m for m in coming if is_of(self._state, m, self._group) and self.has(m))
+
+    def _is_read(self, queue: ParkingQueue) -> bool:
+        if queue.index not in self._group.route:  # it was unparked
+            return True
+        coming = self._coming
+        while coming and not _is_on_its_way(coming[0], queue):
+            coming.popleft()
+        if coming:
+            return False
+        if self._goal is None:
+            self._goal = queue.stored
+        if queue.reading or queue.early:
+            return False
+        return queue.end_at >= self._goal or self._is_passed(queue)
+
+    def _is_passed(self, queue: ParkingQueue) -> bool:
+        """What the operation doesn't mean is behind all that it means."""
+        lines = (self._group.backlogs or {}).values()
+        newest = (line.messages[-1] for line in lines if line.messages)
+        return any(m.queue == queue.index and m.order > self._last[m.inbound] for m in newest)
+
+
+def is_of(state: LaneState, message: Message, group: Group) -> bool:
+    """Whether a message, perhaps one that moves, is of this group."""
+    return message.group_id is not None and state.known_group(message.group_id) is group
+
+
+def parked_of(state: LaneState, group: Group) -> int:
+    """How many messages of the group wait in parking queues, or move there, and are in no backlog here."""
+    count = 0
+    for index in state.parking.route(group):
+        queue = state.parking[index]
+        here = (m for m in queue.here.values() if m.relocation is None and is_of(state, m, group))
+        coming = (m for m in (*queue.incoming.values(), *queue.waiting) if m.queue < FIRST_PARKING_QUEUE)
+        count += queue.members.get(group.id, 0) - sum(1 for _ in here)
+        count += len({m for m in coming if is_of(state, m, group)})
+    return max(0, count)
+
+
+def _is_on_its_way(message: Message, queue: ParkingQueue) -> bool:
+    return message.relocation is not None and message.relocation.target is queue and message.state in _WAITING

@@ -1,0 +1,211 @@
+"""What operators have set: the lane or a group is paused, a group is pinned, a consumer is drained.
+
+Flags are committed with the command that sets them, and every leader reads them: they last until somebody
+unsets them. Rows by key: `lane` {paused}, `group:<id>` {paused, pin, stopped}, `consumer:<id>` {drained}; and
+`reset` {until}, while groups are being reset.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+from dispatcher.core.consumers import Consumer
+from dispatcher.core.effects import OwnerRow
+from dispatcher.core.groups import Group, GroupFlags, GroupState
+from dispatcher.core.membership.revocation import vacate
+from dispatcher.core.operators.commands import Arguments, Commands, argument, group_argument
+from dispatcher.core.operators.flags import GROUP, keep_flags
+from dispatcher.core.operators.pins import point_pins
+from dispatcher.core.operators.rebalance import in_transition, known
+from dispatcher.core.operators.reset_owners import RESET, reset_row
+from dispatcher.core.state import LaneState
+from dispatcher.errors import CommandRefused
+from dispatcher.group_text import format_group
+
+LANE: Final = b"lane"
+CONSUMER: Final = b"consumer:"
+Row = dict[str, Any]
+
+
+class Flags:
+    """Sets and unsets flags, by command; the state holds them."""
+
+    def __init__(self, state: LaneState, rows: dict[bytes, Row], commands: Commands) -> None:
+        self._state = state
+        commands.add("groups.pause", partial(self._set_paused, paused=True), "group", "all")
+        commands.add("groups.resume", partial(self._set_paused, paused=False), "group", "all")
+        commands.add("groups.pin", self._pin, "group", "consumer", "undo")
+        commands.add("consumers.drain", self._drain, "consumer", "undo")
+        state.is_paused = bool(rows.get(LANE, {}).get("paused"))
+        state.reset_until = rows.get(RESET, {}).get("until")
+        self._loaded = {key: row for key, row in rows.items() if key.startswith(GROUP)}
+        for key in rows:
+            if key.startswith(CONSUMER):
+                state.drained_consumers.add(key.removeprefix(CONSUMER).decode(errors="replace"))
+
+    def load_groups(self) -> None:
+        """Take over the flags of groups. What Redis says of owners must have been loaded before."""
+        state = self._state
+        for key, row in self._loaded.items():
+            group_key = key.removeprefix(GROUP)
+            if state.policy.grouped and state.group_map.may_have(group_key):
+                group = state.group_of_key(group_key)
+                group.flags = flags = GroupFlags.of_row(row)
+                flags.consumer = state.by_id.get(flags.pin or "")
+                state.groups_with_flags.add(group)
+            else:  # of another group map: there is no such group in this lane
+                state.effects.flags[key] = None
+        self._loaded = {}
+
+    def rows(self) -> dict[bytes, Row | None]:
+        """What Redis should hold."""
+        state = self._state
+        rows: dict[bytes, Row | None] = {GROUP + group.id: _row(group) for group in state.groups_with_flags}
+        rows |= {CONSUMER + name.encode(): {"drained": True} for name in state.drained_consumers}
+        if state.is_paused:
+            rows[LANE] = {"paused": True}
+        if state.reset_until is not None:
+            rows[RESET] = reset_row(state)
+        return rows
+
+    # -- pauses --
+
+    def _set_paused(self, arguments: Arguments, *, paused: bool) -> Row:
+        """Nothing more of the group, or of the lane (`all`), is handed over; or it goes on."""
+        if argument(arguments, "all", bool):
+            if arguments.get("group") is not None:
+                raise CommandRefused("name a group or say all, not both")
+            return self._set_lane_paused(paused=paused)
+        group = self._group(arguments)
+        flags = group.flags or GroupFlags()
+        changed, flags.paused = flags.paused is not paused, paused
+        shown = format_group(group.id)
+        sequence_hold = self._state.sequence_hold
+        if not paused and sequence_hold is not None:
+            changed = sequence_hold.give_up(group) or changed
+        if changed:
+            keep_flags(self._state, group, flags)
+            event = "group_paused" if paused else "group_resumed"
+            self._state.log_event(event, group=shown, in_flight=group.in_flight)
+        return {"group": shown, "paused": paused, "changed": changed, "in_flight": group.in_flight}
+
+    def _set_lane_paused(self, *, paused: bool) -> Row:
+        state = self._state
+        in_flight = sum(len(consumer.in_flight) for consumer in state.by_uuid.values())
+        changed, state.is_paused = state.is_paused is not paused, paused
+        if changed:
+            state.effects.flags[LANE] = {"paused": True} if paused else None
+            state.log_event("lane_paused" if paused else "lane_resumed", in_flight=in_flight)
+        return {"group": None, "paused": paused, "changed": changed, "in_flight": in_flight}
+
+    # -- pins --
+
+    def _pin(self, arguments: Arguments) -> Row:
+        """The group goes to that consumer only; with `undo` to anybody again."""
+        name, undo = argument(arguments, "consumer", str), argument(arguments, "undo", bool)
+        if (name is None) is not bool(undo):
+            raise CommandRefused("name a consumer or say undo, one of them")
+        group = self._group(arguments)
+        flags = group.flags or GroupFlags()
+        changed = flags.pin != name
+        owner, shown = group.owner, format_group(group.id)
+        if changed:
+            consumer = self._pinnable(name) if name is not None else None
+            if consumer is not None and group.state in (GroupState.RECOVERING, GroupState.DRAINING):
+                raise in_transition(group)
+            flags.pin, flags.consumer = name, consumer
+            keep_flags(self._state, group, flags)
+            if consumer is not None:
+                self._move_to_pin(group, consumer)
+            in_flight = group.in_flight
+            if name is None:
+                self._state.log_event("group_unpinned", group=shown)
+            else:
+                self._state.log_event("group_pinned", group=shown, consumer=name, in_flight=in_flight)
+        return {
+            "group": shown, "consumer": name, "changed": changed, "in_flight": group.in_flight,
+            "owner": owner.id if owner is not None else None,
+        }  # fmt: skip
+
+    def _pinnable(self, name: str) -> Consumer:
+        """The consumer of that id. Raises CommandRefused: it is not there, or must get nothing."""
+        consumer = self._known(name)
+        if consumer.drained:
+            raise CommandRefused(
+                f"consumer {name!r} is drained; `dispatcher consumers drain --undo` ends that"
+            )
+        if not consumer.stays:
+            raise CommandRefused(
+                f"consumer {name!r} is about to end; `dispatcher consumers list` shows who stays"
+            )
+        return consumer
+
+    def _move_to_pin(self, group: Group, target: Consumer) -> None:
+        """It changes hands as with a rebalance: when nothing of it is in flight any more."""
+        state = self._state
+        if group.owner in (None, target) or group.state is not GroupState.OWNED:
+            return
+        if state.policy.keeps_owner:
+            state.drain(group, target)
+            state.effects.owners[group.id] = OwnerRow(target.number, 0)
+        else:
+            state.drain(group)
+        if not group.in_flight:
+            state.drained(group)
+
+    # -- consumers --
+
+    def _drain(self, arguments: Arguments) -> Row:
+        """The consumer gets nothing more, and its groups go to others; with `undo` it gets messages again."""
+        state = self._state
+        name, undo = argument(arguments, "consumer", str), bool(argument(arguments, "undo", bool))
+        if name is None:
+            raise CommandRefused("name a consumer")
+        was_drained = name in state.drained_consumers
+        if not was_drained:
+            self._known(name)
+        changed = was_drained is undo
+        if changed:
+            self._set_drained(name, drained=not undo)
+        consumer = state.by_id.get(name)
+        return {
+            "consumer": name, "drained": not undo, "changed": changed,
+            "in_flight": len(consumer.in_flight) if consumer is not None else 0,
+            "pinned": sum(group.flags is not None and group.flags.pin == name for group in state.groups_with_flags),
+        }  # fmt: skip
+
+    def _set_drained(self, name: str, *, drained: bool) -> None:
+        state = self._state
+        if drained:
+            state.drained_consumers.add(name)
+        else:
+            state.drained_consumers.discard(name)
+        state.effects.flags[CONSUMER + name.encode()] = {"drained": True} if drained else None
+        state.log_event("consumer_drained" if drained else "consumer_undrained", consumer=name)
+        consumer = state.by_id.get(name)
+        if consumer is not None:
+            consumer.drained = drained
+            state.refresh_credit(consumer)
+            if drained:
+                vacate(state, consumer)
+            point_pins(state, name, consumer)
+
+    def _known(self, name: str) -> Consumer:
+        consumer = self._state.by_id.get(name)
+        if consumer is None:
+            raise CommandRefused(f"no consumer {name!r}; `dispatcher consumers list` shows who is there")
+        return consumer
+
+    # -- groups --
+
+    def _group(self, arguments: Arguments) -> Group:
+        """The group that a command names. Raises CommandRefused, ValueError."""
+        state = self._state
+        if not state.policy.grouped:
+            raise CommandRefused(f"a {state.policy.name} lane has no groups")
+        return known(state, group_argument(arguments))
+
+
+def _row(group: Group) -> Row | None:
+    return group.flags.row() if group.flags is not None else None

@@ -1,0 +1,252 @@
+"""What operators do with owners: groups move, or are closed. Only those pause, until they are settled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+
+from dispatcher.core.consumers import Consumer, ConsumerState
+from dispatcher.core.effects import OwnerRow
+from dispatcher.core.groups import Group, GroupState
+from dispatcher.core.operators.commands import Arguments, Commands, argument, group_argument
+from dispatcher.core.operators.reset_owners import OwnerReset
+from dispatcher.core.state import LaneState
+from dispatcher.errors import CommandRefused
+from dispatcher.group_text import format_group, parse_group
+
+#: Moves that a result names, of perhaps a million: it is one message, and is kept for a while.
+MOVES_SHOWN: Final = 100
+
+#: What waits while groups move: those that do (until they are settled), the lane, nothing.
+PAUSES: Final = ("group", "lane", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """One group's change of hands; `target` None: whoever is next when its next message comes."""
+
+    group: Group
+    target: Consumer | None
+
+
+class Rebalance:
+    """Plans moves and starts them; closes groups."""
+
+    def __init__(self, state: LaneState, commands: Commands, *, reset_at_once: int) -> None:
+        self._state = state
+        self._resets = OwnerReset(state, reset_at_once)
+        commands.add("rebalance", self.rebalance, "group", "to", "reset", "dry_run", "pause")
+        commands.add("groups.close", self.close, "group")
+
+    # -- commands --
+
+    def rebalance(self, arguments: Arguments) -> dict[str, Any]:
+        """The command `rebalance`. Raises CommandRefused, ValueError."""
+        group, to = (argument(arguments, name, str) for name in ("group", "to"))
+        reset, dry_run = (argument(arguments, name, bool) for name in ("reset", "dry_run"))
+        group_id = parse_group(group) if group is not None else None
+        pause = self.checked_pause(arguments)
+        if reset and to is not None:
+            raise CommandRefused("to: does not go with reset: a group that is reset goes to whoever is next")
+        if reset and group_id is None and to is None:
+            return self._reset(pause, dry_run=bool(dry_run))
+        moves = self.plan(group_id=group_id, to=to)
+        described = [describe(move) for move in moves[:MOVES_SHOWN]]
+        if not dry_run:
+            self.start(moves, pause)
+        return {"groups": len(moves), "moves": described, "applied": not dry_run, "pause": pause}
+
+    def checked_pause(self, arguments: Arguments) -> str:
+        """What shall wait meanwhile. Raises CommandRefused, also while nothing may be moved."""
+        pause = argument(arguments, "pause", str) or self._state.options.rebalance_pause
+        if pause not in PAUSES:
+            raise CommandRefused(f"pause: must be {', '.join(PAUSES[:-1])} or {PAUSES[-1]}")
+        if self._state.reset_until is not None:
+            raise CommandRefused("all groups are being reset: try again when that is done")
+        return pause
+
+    def _reset(self, pause: str, *, dry_run: bool) -> dict[str, Any]:
+        self.check_policy()
+        state, count = self._state, self._resets.count()
+        described = [
+            describe(Reassignment(group, None)) for group in islice(self._resets.scope(), MOVES_SHOWN)
+        ]
+        if not dry_run:
+            state.log_event("groups_moving", groups=count, pause=pause)
+            self._resets.begin(partial(self._free, at_once=pause == "none"))
+            if pause == "lane" and count:
+                state.auto_rebalance.is_quiescing = True
+        return {"groups": count, "moves": described, "applied": not dry_run, "pause": pause}
+
+    def _free(self, group: Group, *, at_once: bool) -> None:
+        self._state.counters["groups_moved"] += 1
+        if at_once:
+            self._move_now(Reassignment(group, None))
+        else:
+            self._state.close(group)
+
+    def close(self, arguments: Arguments) -> dict[str, Any]:
+        """The command `groups.close`: what a negative sequence does, done by an operator (A7, C3).
+
+        A group that nobody owns stays unowned; under `sequenced` a batch that is out ends that way anyway.
+        Raises CommandRefused, ValueError.
+        """
+        group_id = group_argument(arguments)
+        if not self._state.policy.grouped:
+            raise CommandRefused(f"a {self._state.policy.name} lane has no groups: there is nothing to close")
+        group = known(self._state, group_id)
+        if group.state is GroupState.RECOVERING or group.target is not None or operation_on(group):
+            raise in_transition(group)
+        owner = group.owner.id if group.owner is not None else None
+        waits_for = group.in_flight
+        if group.state is GroupState.OWNED:
+            self._state.log_event(
+                "group_closed", group=format_group(group.id), owner=owner, waits_for=waits_for
+            )
+            self._state.counters["groups_closed"] += 1
+            self._state.close(group)
+        return {"group": format_group(group.id), "owner": owner, "waits_for": waits_for}
+
+    # -- moves --
+
+    def check_policy(self) -> None:
+        """Raises CommandRefused where groups have no owners that last."""
+        if not self._state.policy.keeps_owner:
+            name = self._state.policy.name
+            raise CommandRefused(
+                f"groups of a {name} lane have no lasting owner: there is nothing to rebalance"
+            )
+
+    def plan(self, *, group_id: bytes | None, to: str | None) -> list[Reassignment]:
+        """The moves that a command asks for; nothing changes. Raises CommandRefused."""
+        self.check_policy()
+        target = self._consumer(to) if to is not None else None
+        if group_id is not None:
+            return self._plan_group(group_id, target)
+        if target is not None:
+            raise CommandRefused("name the group that shall move to it: --group")
+        owned = [
+            g for g in self._state.groups.values()
+            if g.state is GroupState.OWNED and (g.flags is None or g.flags.pin is None)
+        ]  # fmt: skip
+        return self._plan_even(owned)
+
+    def run_timers(self) -> None:
+        """Go on with a reset; make the numbers of groups even when consumers have come (`on_join`, A15)."""
+        state = self._state
+        self._resets.run()
+        if state.reset_until is None and not state.is_suspended and state.auto_rebalance.is_due(state.now_ms):
+            moves = self.plan(group_id=None, to=None)
+            if moves:
+                state.counters["rebalances_on_join"] += 1
+                self.start(moves, state.options.rebalance_pause)
+
+    def _plan_group(self, group_id: bytes, target: Consumer | None) -> list[Reassignment]:
+        group = known(self._state, group_id)
+        if group.state in (GroupState.DRAINING, GroupState.RECOVERING) or operation_on(group):
+            raise in_transition(group)
+        if group.flags is not None and group.flags.pin is not None:
+            raise CommandRefused(
+                f"the group is pinned to {group.flags.pin}; `dispatcher groups pin --undo` ends that"
+            )
+        if group.owner is None or group.owner is target:
+            return []
+        return [Reassignment(group, target)]
+
+    def _consumer(self, name: str) -> Consumer:
+        consumer = self._state.by_id.get(name)
+        if consumer is not None and consumer.drained:
+            raise CommandRefused(
+                f"consumer {name!r} is drained; `dispatcher consumers drain --undo` ends that"
+            )
+        if consumer is None or consumer.state is not ConsumerState.LIVE:
+            raise CommandRefused(f"no live consumer {name!r}; `dispatcher consumers list` shows who is there")
+        return consumer
+
+    def _plan_even(self, owned: list[Group]) -> list[Reassignment]:
+        """The fewest moves after which the numbers of groups differ by at most one."""
+        live = [consumer for consumer in self._state.by_id.values() if consumer.is_open]
+        if not live:
+            return []
+        by_owner: dict[Consumer, list[Group]] = {consumer: [] for consumer in live}
+        for group in owned:
+            if group.owner in by_owner:
+                by_owner[group.owner].append(group)
+        has = {consumer: len(by_owner[consumer]) + len(consumer.incoming) for consumer in live}
+        low, extra = divmod(sum(has.values()), len(live))
+        ranked = sorted(live, key=lambda consumer: -has[consumer])
+        wanted = {consumer: low + (rank < extra) for rank, consumer in enumerate(ranked)}
+        surplus = [g for c in ranked for g in _least_busy(by_owner[c])[: max(0, has[c] - wanted[c])]]
+        places = [c for c in ranked for _ in range(max(0, wanted[c] - has[c]))]
+        # Those on their way to somebody can't be moved again: then there are fewer than places, or more.
+        return [Reassignment(group, consumer) for group, consumer in zip(surplus, places, strict=False)]
+
+    def start(self, moves: list[Reassignment], pause: str) -> None:
+        """Begin all moves. The new owner is committed now, so that a crash in between changes nothing."""
+        state = self._state
+        state.log_event("groups_moving", groups=len(moves), pause=pause)
+        for move in moves:
+            state.counters["groups_moved"] += 1
+            if pause == "none":
+                self._move_now(move)
+            elif move.target is None:
+                state.close(move.group)
+            else:
+                self._move_when_settled(move.group, move.target)
+        if pause == "lane" and moves:
+            state.auto_rebalance.is_quiescing = True
+
+    def _move_when_settled(self, group: Group, target: Consumer) -> None:
+        self._state.drain(group, target)
+        self._state.effects.owners[group.id] = OwnerRow(target.number, 0)
+        if not group.in_flight:
+            self._state.drained(group)
+
+    def _move_now(self, move: Reassignment) -> None:
+        """What is in flight stays where it is: two consumers may work on the group (A14)."""
+        group, state = move.group, self._state
+        state.release(group)
+        if move.target is not None:
+            state.groups[group.id] = group  # an empty one was forgotten a moment ago
+            state.assign(group, move.target, GroupState.OWNED)
+
+
+def _least_busy(groups: list[Group]) -> list[Group]:
+    """Those with nothing in flight first: they move without a pause."""
+    return sorted(groups, key=lambda group: group.in_flight)
+
+
+def known(state: LaneState, group_id: bytes) -> Group:
+    """The group that an operator means. Raises CommandRefused."""
+    group = state.named_group(group_id)
+    if group is None:
+        shown = format_group(group_id)
+        raise CommandRefused(f"no group {shown!r} is known here: nothing of it waits and nobody owns it")
+    return group
+
+
+def operation_on(group: Group) -> str | None:
+    """The uuid of the operation that is open on the group."""
+    return group.flags.operation if group.flags is not None else None
+
+
+def in_transition(group: Group) -> CommandRefused:
+    """The answer while the group changes hands, or an operation on it is open."""
+    uuid = operation_on(group)
+    if uuid is not None:
+        return CommandRefused(f"the group is in transition by {uuid}; try again when that is done")
+    text = f"the group is in transition ({group.state.value}); try again when it is settled"
+    return CommandRefused(text)
+
+
+def describe(move: Reassignment) -> dict[str, Any]:
+    """As a result names it."""
+    owner = move.group.owner
+    return {
+        "group": format_group(move.group.id),
+        "from": owner.id if owner is not None else None,
+        "to": move.target.id if move.target is not None else None,
+        "waits_for": move.group.in_flight,
+    }

@@ -1,0 +1,83 @@
+"""`rebalance --reset`: every group loses its owner, some in each step, so that the lane goes on meanwhile.
+
+One decision all the same: a row beside the operators' flags, committed with the command, says which owners
+(those of epochs up to this one) it still means. A leader that finds it takes them for gone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from dispatcher.core.consumers import Consumer
+from dispatcher.core.groups import Group, GroupState
+from dispatcher.core.state import LaneState
+
+RESET: Final = b"reset"
+
+
+class OwnerReset:
+    """The one that is under way, if any."""
+
+    def __init__(self, state: LaneState, at_once: int) -> None:
+        self._state = state
+        self._at_once = at_once
+        self._left: deque[tuple[Consumer, list[Group]]] = deque()  # the last ones of each list first
+        self._move: Callable[[Group], None] = state.close
+
+    def count(self) -> int:
+        """How many groups one would move now. O(groups that operators or moves hold)."""
+        state = self._state
+        held = {group for group in state.groups_with_flags if not _is_meant(group)}
+        held |= {
+            message.group
+            for consumer in state.by_uuid.values()
+            for message in consumer.in_flight.values()
+            if message.group is not None and not _is_meant(message.group)
+        }
+        owned = sum(len(consumer.groups) for consumer in state.by_uuid.values())
+        return owned - sum(group.owner is not None for group in held)
+
+    def scope(self) -> Iterator[Group]:
+        """The groups that one would move now."""
+        consumers = self._state.by_uuid.values()
+        return (group for consumer in consumers for group in consumer.groups if _is_meant(group))
+
+    def begin(self, move: Callable[[Group], None]) -> None:
+        """Move all of them in this way: the first ones now."""
+        state = self._state
+        self._left = deque((consumer, list(consumer.groups)) for consumer in state.by_uuid.values())
+        self._move = move
+        state.reset_until = state.epoch_counter
+        self.run()
+        if state.reset_until is not None:
+            state.effects.flags[RESET] = reset_row(state)
+
+    def run(self) -> None:
+        """Move some more; say so when none is left, here and in Redis."""
+        state = self._state
+        if state.reset_until is None:
+            return
+        looked_at = 0
+        while self._left and looked_at < self._at_once:
+            consumer, groups = self._left.popleft()
+            if not groups:
+                continue
+            self._left.append((consumer, groups))  # the next one of another: else new groups all went to this
+            looked_at += 1
+            group = groups.pop()
+            if group.owner is consumer and _is_meant(group):
+                self._move(group)
+        if not self._left and not state.stale_owners:
+            state.reset_until = None
+            state.effects.flags[RESET] = None
+
+
+def reset_row(state: LaneState) -> dict[str, Any] | None:
+    """What Redis should hold of it. Owners that are written again have the present epoch at most."""
+    return {"until": state.epoch_counter} if state.reset_until is not None else None
+
+
+def _is_meant(group: Group) -> bool:
+    return group.state is GroupState.OWNED and (group.flags is None or group.flags.pin is None)

@@ -1,0 +1,204 @@
+"""`retry.on_exhausted: park`: a group stops at the message that failed, until an operator decides about it.
+
+The message goes back in front of its group, its entry open and in nobody's hands, so it survives whatever a
+message that was taken back survives. That the group has stopped is one of its flags: committed with the
+failure, read by every leader. Nothing of the group is handed over beside another one of it
+(`dispatcher.core.delivery.SerialDelivery`), so what follows a failed message is always here.
+
+A release is done at once. To skip or to drop the message it must be here, which it may not be: it may wait in
+a parking queue. So the decision is kept until it stands in front, and carried out then.
+"""
+
+from __future__ import annotations
+
+import heapq
+from functools import partial
+from typing import Any, Final
+
+from dispatcher.core.effects import Discharged
+from dispatcher.core.entries import ended_entry
+from dispatcher.core.groups import Group, GroupFlags, Stop
+from dispatcher.core.inbound import any_recovering
+from dispatcher.core.model import Message
+from dispatcher.core.operators.commands import Arguments, Commands, group_argument
+from dispatcher.core.operators.flags import keep_flags
+from dispatcher.core.operators.rebalance import in_transition, known, operation_on
+from dispatcher.core.ordered import OrderedSet
+from dispatcher.core.state import LaneState
+from dispatcher.core.views.group_listing import GROUPS_PER_PAGE_MAX
+from dispatcher.errors import CommandRefused
+from dispatcher.group_text import format_group, parse_group
+from dispatcher.origin import origin_text
+from dispatcher.protocol import REASON_EXPIRED
+
+#: In the journal only: nobody gets to see it.
+REASON_DROPPED: Final = "dropped"
+_DONE: Final = {"release": "group_released", "skip": "group_skipped", "drop": "group_dropped"}
+
+
+def stops_at(state: LaneState, message: Message, reason: str) -> bool:
+    """Whether a message that can't be processed stops its group. Nobody can release one that has expired."""
+    return state.stops_failed and message.group is not None and reason != REASON_EXPIRED
+
+
+def stop_at(state: LaneState, message: Message, reason: str) -> None:
+    """Let its group stop here; call it before the message is taken out of its consumer's hands."""
+    group, consumer = message.group, message.consumer
+    assert group is not None
+    assert consumer is not None
+    flags = group.flags or GroupFlags()
+    if flags.stop is None:  # else others of it were out when it stopped: the first one is the one to decide
+        flags.stop = Stop(
+            message.inbound, message.fingerprint, message.order, reason, message.attempt, message.calls,
+            consumer.id, state.now_ms,
+        )  # fmt: skip
+    state.counters["stopped"] += 1
+    keep_flags(state, group, flags)
+    facts = {"reason": reason, "attempt": message.attempt, "calls": message.calls}
+    state.log_message(message, "group_stopped", consumer=consumer.id, **facts)
+
+
+class Stops:
+    """What operators decide about groups that have stopped."""
+
+    def __init__(self, state: LaneState, commands: Commands) -> None:
+        self._state = state
+        for verdict in _DONE:
+            commands.add(f"dead.{verdict}", partial(self._decide, verdict), "group")
+
+    def load(self) -> None:
+        """A lane whose configuration is `skip` again skips what it had stopped for."""
+        if self._state.stops_failed:
+            return
+        for group in list(self._state.groups_with_flags):
+            if group.flags is not None and group.flags.stop is not None and group.flags.stop.verdict is None:
+                self._judge(group, group.flags.stop, "skip")
+
+    def _decide(self, verdict: str, arguments: Arguments) -> dict[str, Any]:
+        state = self._state
+        name = group_argument(arguments)
+        if not state.policy.grouped:
+            raise CommandRefused(f"a {state.policy.name} lane has no groups")
+        group = known(state, name)
+        shown = format_group(group.id)
+        stop = group.flags.stop if group.flags is not None else None
+        if stop is None:
+            raise CommandRefused(f"group {shown!r} has not stopped; `dispatcher dead list` shows which have")
+        if operation_on(group) is not None:
+            raise in_transition(group)
+        if stop.verdict is not None:
+            raise CommandRefused(
+                f"group {shown!r}: {stop.verdict} was said before, and is done when its message is here"
+            )
+        behind = max(0, group.waiting() - 1)
+        self._judge(group, stop, verdict)
+        return {"group": shown, "reason": stop.reason, "verdict": verdict, "behind": behind}
+
+    def _judge(self, group: Group, stop: Stop, verdict: str) -> None:
+        assert group.flags is not None
+        if verdict == "release":
+            group.flags.stop = None
+            self._goes_on(group, group.flags, verdict)
+            return
+        stop.verdict = verdict
+        keep_flags(self._state, group, group.flags)
+        self._carry_out(group, stop)
+
+    def run(self) -> None:
+        """Carry out what was decided about messages that are in front of their groups now."""
+        awaiting_decision, self._state.awaiting_decision = self._state.awaiting_decision, OrderedSet()
+        for group in awaiting_decision:
+            stop = group.flags.stop if group.flags is not None else None
+            if stop is not None and stop.verdict is not None:
+                self._carry_out(group, stop)
+
+    def _carry_out(self, group: Group, stop: Stop) -> None:
+        assert stop.verdict is not None
+        assert group.flags is not None
+        flags = group.flags
+        heads = [backlog.head() for backlog in (group.backlogs or {}).values()]
+        message = next((head for head in heads if head is not None and is_of(stop, head)), None)
+        if message is None and self._is_to_come(group):
+            self._state.awaiting_decision.add(group)
+            return
+        group.flags.stop = None
+        if message is not None:  # else it has expired, or others deleted it
+            message.calls = stop.calls
+            if stop.verdict == "skip":
+                self._state.end(message, stop.reason)
+            else:
+                self._drop(message)
+            self._state.waits_no_more(message)
+        self._goes_on(group, flags, stop.verdict)
+
+    def _is_to_come(self, group: Group) -> bool:
+        """It may wait in a parking queue, or on its way to one, or it has not come back from where it was
+        under the former leader."""
+        parking = self._state.parking
+        queues = [parking[index] for index in parking.route(group)]
+        if any(queue.waiting or not queue.is_read for queue in queues):
+            return True
+        return bool(group.unresolved) or any_recovering(self._state.inbounds)
+
+    def _drop(self, message: Message) -> None:
+        state = self._state
+        state.revoked.discard(message)
+        state.suspects.discard(message)
+        state.effects.records += [
+            ended_entry(message, REASON_DROPPED), Discharged(message.queue, message.arrival)
+        ]  # fmt: skip
+        state.counters["dropped"] += 1
+        state.settled(message)
+
+    def _goes_on(self, group: Group, flags: GroupFlags, verdict: str) -> None:
+        self._state.log_event(_DONE[verdict], group=format_group(group.id))
+        keep_flags(self._state, group, flags)
+
+
+def ended_by_others(state: LaneState, group: Group, ended: list[Message]) -> None:
+    """An operation has ended these: if that at which the group had stopped is among them, it goes on."""
+    flags = group.flags
+    if flags is not None and flags.stop is not None and any(is_of(flags.stop, m) for m in ended):
+        flags.stop = None
+        keep_flags(state, group, flags)
+
+
+def is_of(stop: Stop, message: Message) -> bool:
+    """Whether that is the message that the group has stopped at. One that was parked after that has another
+    fingerprint, and the place in its inbound queue's order that it had; others of its group may have failed
+    and wait there, too: released, and not handed over yet."""
+    is_there = message.inbound == stop.inbound and message.order == stop.arrival
+    return message.attempt == stop.attempt and (is_there or message.fingerprint == stop.fingerprint)
+
+
+def stopped_groups(state: LaneState) -> list[tuple[Group, Stop]]:
+    """The groups that have stopped, and where."""
+    groups_with_flags = (
+        (group, group.flags.stop) for group in state.groups_with_flags if group.flags is not None
+    )
+    return [(group, stop) for group, stop in groups_with_flags if stop is not None]
+
+
+def stopped_rows(state: LaneState, after: str | None) -> list[dict[str, Any]]:
+    """A page of them for operators, by their ids, those behind `after`. Raises ValueError."""
+    first = parse_group(after) if after is not None else None
+    behind = [found for found in stopped_groups(state) if first is None or found[0].id > first]
+    page = heapq.nsmallest(GROUPS_PER_PAGE_MAX, behind, key=lambda found: found[0].id)
+    return [_row(state, group, stop) for group, stop in page]
+
+
+def _row(state: LaneState, group: Group, stop: Stop) -> dict[str, Any]:
+    inbounds = state.inbounds
+    queue = inbounds[stop.inbound].name if stop.inbound < len(inbounds) else None
+    return {
+        "group": format_group(group.id),
+        "inbound": queue,
+        "origin": origin_text(queue, stop.arrival) if queue is not None else None,
+        "reason": stop.reason,
+        "attempt": stop.attempt,
+        "calls": stop.calls,
+        "consumer": stop.consumer,
+        "since_ms": state.now_ms - stop.at_ms,
+        "behind": max(0, group.waiting() - 1),
+        "verdict": stop.verdict,
+    }

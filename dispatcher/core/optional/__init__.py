@@ -1,0 +1,1 @@
+"""Features that a lane has only where its options ask for them."""

@@ -1,0 +1,105 @@
+"""Buckets: groups by the hash of their id, so that memory does not grow with the ids (A18, C20).
+
+A bucket stands where a group does: it has the owner, the order and the state, and what waits of its ids
+waits in one line. Only what consumers see counts by id: `x-dispatch-group` is the id as it came, and
+`x-dispatch-group-seq` must be contiguous for it. So a bucket numbers each id for itself, and remembers an
+id only as long as something of it is in flight; afterwards the id begins with 1 under a new epoch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+from zlib import crc32
+
+from dispatcher.core.groups import Group, GroupState
+from dispatcher.core.model import Message
+
+#: What buckets are called, in Redis and by operators: number and how many there are. Owners of another number
+#: of buckets are strangers, so that a lane that is resized begins without owners.
+_NAME: Final = re.compile(rb"bucket:([0-9]+)/([0-9]+)")
+
+
+class IdNumbers:
+    """The numbers of one id that has something in flight."""
+
+    __slots__ = ("epoch", "in_flight", "last_seq")
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.last_seq = 0
+        self.in_flight = 0
+
+
+class Bucket(Group):
+    """All groups whose ids have one hash."""
+
+    __slots__ = ("lines",)
+
+    def __init__(self, key: bytes, state: GroupState = GroupState.FREE) -> None:
+        super().__init__(key, state)
+        self.lines: dict[bytes, IdNumbers] = {}
+
+    def number(self, message: Message, next_epoch: Callable[[], int]) -> None:
+        line = self._line(message)
+        if line.epoch < self.epoch or not line.epoch:
+            line.epoch, line.last_seq = next_epoch(), 0
+        line.last_seq += 1
+        message.group_seq, message.epoch = line.last_seq, line.epoch
+
+    def renumbered(self, message: Message) -> None:
+        line = self._line(message)
+        line.epoch, line.last_seq = message.epoch, message.group_seq
+
+    def went_out(self, message: Message) -> None:
+        self.in_flight += 1
+        line = self._line(message)
+        line.in_flight += 1
+        line.epoch, line.last_seq = max((line.epoch, line.last_seq), (message.epoch, message.group_seq))
+
+    def came_back(self, message: Message) -> None:
+        self.in_flight -= 1
+        line = self._line(message)
+        line.in_flight -= 1
+        if not line.in_flight:
+            del self.lines[message.group_id or b""]
+
+    def _line(self, message: Message) -> IdNumbers:
+        group_id = message.group_id or b""
+        line = self.lines.get(group_id)
+        if line is None:
+            line = self.lines[group_id] = IdNumbers()
+        return line
+
+
+class GroupMap:
+    """Which group the messages of an id belong to: the one of that id, or a bucket."""
+
+    def __init__(self, buckets: int | None) -> None:
+        self._buckets = buckets
+
+    def key(self, group_id: bytes) -> bytes:
+        """The key of the group; the same in every process and version."""
+        if self._buckets is None:
+            return group_id
+        return b"bucket:%d/%d" % (crc32(group_id) % self._buckets, self._buckets)
+
+    def named(self, name: bytes) -> bytes:
+        """The key of the group that an operator names: by an id, or a bucket as it is shown."""
+        return name if self.is_bucket(name) else self.key(name)
+
+    def make(self, key: bytes, state: GroupState = GroupState.FREE) -> Group:
+        return Group(key, state) if self._buckets is None else Bucket(key, state)
+
+    def may_have(self, key: bytes) -> bool:
+        """Whether a group of this key can have been made by this map, not by one of another kind or size."""
+        return _NAME.fullmatch(key) is None if self._buckets is None else self.is_bucket(key)
+
+    def is_bucket(self, key: bytes) -> bool:
+        """Whether it is the key of a bucket of this map."""
+        found = _NAME.fullmatch(key)
+        if found is None or self._buckets is None:
+            return False
+        number, count = (int(digits) for digits in found.groups())
+        return count == self._buckets > number

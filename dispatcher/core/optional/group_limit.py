@@ -1,0 +1,160 @@
+"""`max_in_flight_per_group`: ids of a `concurrent` lane share it fairly, and none has more than so much out.
+
+What waits of an inbound queue is a line for each id instead of one for all. The lines are served in turn, one
+message each, those at the limit not at all. What is out of an id is counted where consumers' messages are
+kept, so it is what they hold, however they came to it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from dispatcher.core.inbound import UngroupedSource
+from dispatcher.core.model import Message, MessageState
+
+if TYPE_CHECKING:
+    from dispatcher.core.consumers import Pool
+    from dispatcher.core.state import LaneState
+
+
+class GroupLimit:
+    """What is out of each id in a lane, and who wants to know that there may be more again."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._out: Counter[bytes] = Counter()
+        self.lines: list[FairQueue] = []
+
+    def is_full(self, group_id: bytes | None) -> bool:
+        """Nothing more of it may go; what belongs to no group has no limit."""
+        return group_id is not None and self._out.get(group_id, 0) >= self._most
+
+    def went_out(self, message: Message) -> None:
+        if message.group_id is not None:
+            self._out[message.group_id] += 1
+
+    def came_back(self, message: Message) -> None:
+        group_id = message.group_id
+        if group_id is None:
+            return
+        self._out[group_id] -= 1
+        if self._out[group_id] == self._most - 1:
+            for lines in self.lines:
+                lines.open(group_id)
+        if not self._out[group_id]:
+            del self._out[group_id]
+
+
+class CountedInFlight(dict[int, Message]):
+    """What one consumer has, by seq; counts as it changes."""
+
+    def __init__(self, limits: GroupLimit) -> None:
+        super().__init__()
+        self._limits = limits
+
+    def __setitem__(self, seq: int, message: Message) -> None:
+        if seq in self:
+            self._limits.came_back(self[seq])
+        super().__setitem__(seq, message)
+        self._limits.went_out(message)
+
+    def __delitem__(self, seq: int) -> None:
+        message = self[seq]
+        super().__delitem__(seq)
+        self._limits.came_back(message)
+
+    def pop(self, seq: int, default: Message | None = None) -> Message | None:  # type: ignore[override]
+        if seq not in self:
+            return default
+        message = self[seq]
+        del self[seq]
+        return message
+
+    def clear(self) -> None:
+        for seq in list(self):
+            del self[seq]
+
+
+class FairQueue:
+    """What waits of one inbound queue, a line for each id, in turn. To others it looks like one deque."""
+
+    def __init__(self, limits: GroupLimit, wake: Callable[[], None]) -> None:
+        self._limits = limits
+        self._wake = wake  # something may go again
+        self._turn: OrderedDict[bytes | None, deque[Message]] = OrderedDict()
+        self._full: dict[bytes | None, deque[Message]] = {}  # lines at the limit
+        limits.lines.append(self)
+
+    def __bool__(self) -> bool:
+        return bool(self._turn)
+
+    def first(self) -> Message | None:
+        """The next message that may go."""
+        turn = self._turn
+        while turn:
+            group_id, line = next(iter(turn.items()))
+            while line and line[0].state is not MessageState.WAITING:
+                line.popleft()
+            if line and not self._limits.is_full(group_id):
+                return line[0]
+            del turn[group_id]
+            if line:
+                self._full[group_id] = line
+        return None
+
+    def popleft(self) -> Message:
+        """Take out what `first` has found; its line goes behind the others."""
+        group_id, line = next(iter(self._turn.items()))
+        message = line.popleft()
+        if line:
+            self._turn.move_to_end(group_id)
+        else:
+            del self._turn[group_id]
+        return message
+
+    def append(self, message: Message) -> None:
+        self._line(message).append(message)
+
+    def extendleft(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            self._line(message).appendleft(message)
+
+    def remove(self, message: Message) -> None:
+        """Raises ValueError: it is not here."""
+        self._line(message).remove(message)
+
+    def open(self, group_id: bytes) -> None:
+        """There may be more of it again."""
+        line = self._full.pop(group_id, None)
+        if line is not None:
+            self._turn[group_id] = line
+            self._wake()
+
+    def _line(self, message: Message) -> deque[Message]:
+        full = self._full.get(message.group_id)
+        return full if full is not None else self._turn.setdefault(message.group_id, deque())
+
+
+class FairSource(UngroupedSource):
+    """A source of the delivery pass whose ids are served in turn."""
+
+    def __init__(self, pool: Pool, lines: FairQueue) -> None:
+        super().__init__(pool)
+        self.messages: FairQueue = lines  # type: ignore[assignment]
+
+    def head(self) -> Message | None:
+        return self.messages.first() if self.pool else None
+
+
+def group_limit_of(state: LaneState) -> GroupLimit | None:
+    """The lane's limits, and its inbound queues with lines; None: it has none."""
+    most = state.options.max_in_flight_per_group
+    if most is None:
+        return None
+    limits = GroupLimit(most)
+    for inbound in state.inbounds:
+        lines = FairQueue(limits, lambda inbound=inbound: inbound.enlist(inbound.ungrouped))  # type: ignore[misc]
+        inbound.ungrouped = FairSource(state.pool, lines)
+    return limits

@@ -1,0 +1,94 @@
+"""Groups at rest: owned, and nothing of them waits here or is unsettled.
+
+They lose their owner after a time, or when there are too many groups, whoever rests longest first: a group
+that has something is never forgotten, so that no order is lost (C18).
+
+Only where a lane asks for either. A group is entered when it comes to rest and not taken out when it
+wakes up: whoever looks at the one that rests longest sees whether it does. So it costs O(1) for each
+settled message.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from dispatcher.core.bounds import NEVER_MS, RELEASED_PER_STEP
+from dispatcher.core.groups import Group, GroupState
+from dispatcher.core.inbound import any_recovering
+
+if TYPE_CHECKING:
+    from dispatcher.core.state import LaneState
+
+
+class IdleGroups:
+    """The groups that came to rest, the one that did so first in front."""
+
+    def __init__(self, idle_timeout_ms: int | None, groups_max: int | None) -> None:
+        self._idle_timeout_ms = idle_timeout_ms
+        self._groups_max = groups_max
+        self._is_kept = idle_timeout_ms is not None or groups_max is not None
+        self._since_ms: OrderedDict[Group, int] = OrderedDict()
+        self._is_recovering = True
+        self._anew_ms = 0  # idle times begin here at the earliest
+
+    def note(self, group: Group, now_ms: int) -> None:
+        """Something of this group is over: it may be at rest from now on."""
+        if self._is_kept and _is_at_rest(group):
+            self._since_ms[group] = now_ms
+            self._since_ms.move_to_end(group)
+
+    def discard(self, group: Group) -> None:
+        """It has no owner any more."""
+        self._since_ms.pop(group, None)
+
+    def release(self, state: LaneState) -> None:
+        """Take those from their owners that rest for too long, or that are too many."""
+        self._look_whether_all_is_here(state)
+        for _ in range(RELEASED_PER_STEP):
+            group = self._first()
+            if group is None:
+                return
+            if self._are_too_many(state):
+                state.counters["groups_forgotten"] += 1
+            elif self._overdue_at_ms(group) <= state.now_ms:
+                state.counters["groups_idled"] += 1
+            else:
+                return
+            state.release(group)
+
+    def _look_whether_all_is_here(self, state: LaneState) -> None:
+        """Who has nothing here, as long as not everything has come back, does not rest: a queue may take
+        longer for that than groups may be idle (G-6)."""
+        if self._is_recovering:
+            self._anew_ms = state.now_ms
+            self._is_recovering = any_recovering(state.inbounds)
+
+    def next_deadline_ms(self, state: LaneState) -> int | None:
+        """When the next one will have rested for too long; at once while there are too many."""
+        group = self._first()
+        if group is None:
+            return None
+        if self._are_too_many(state):
+            return state.now_ms + 1
+        return None if self._idle_timeout_ms is None else self._overdue_at_ms(group)
+
+    def _are_too_many(self, state: LaneState) -> bool:
+        return self._groups_max is not None and len(state.groups) > self._groups_max
+
+    def _overdue_at_ms(self, group: Group) -> int:
+        return max(self._since_ms[group], self._anew_ms) + (self._idle_timeout_ms or NEVER_MS)
+
+    def _first(self) -> Group | None:
+        """The one that rests longest; forgets those in front of it that have woken up."""
+        since_ms = self._since_ms
+        while since_ms:
+            group = next(iter(since_ms))
+            if _is_at_rest(group):
+                return group
+            del since_ms[group]
+        return None
+
+
+def _is_at_rest(group: Group) -> bool:
+    return group.state is GroupState.OWNED and not (group.in_flight or group.backlogs or group.route)

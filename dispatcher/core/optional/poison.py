@@ -1,0 +1,180 @@
+"""Poison: a message that kills its consumers, told from those that were only in the same hands.
+
+A death says nothing about one of many messages. So a message that was unsettled at `max(1, attempts − 1)`
+deaths is a suspect: it goes next, with its group, to a consumer that has nothing else, and that one gets
+nothing else until it is settled. If that one dies too, and anybody has settled anything since the suspect's
+first death (else all of them may be dying of something else), it is poison. Its neighbours go on.
+
+Every hand-over ends in a settle or a death, so `attempt` counts the deaths, also after a fail-over. A message
+that failed and was released (`retry.on_exhausted: park`) is suspected as early as if it had died instead, but
+it is never poison before it was tried once more after its first death.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dispatcher.core.consumers import RECEIVING, Consumer, ConsumerState, EvictedBy
+from dispatcher.core.delivery import DeliveryPass
+from dispatcher.core.groups import GroupState
+from dispatcher.core.model import NO_DEATH, Message, MessageState
+from dispatcher.core.state import LaneState
+
+REASON_POISON: Final = "poison"
+
+
+class Suspects:
+    """Tries suspects, the longest suspected first, and judges them when their consumers die.
+
+    At most half of the live consumers (at least one) are with suspects at a time: the others' work goes on.
+    """
+
+    def __init__(self, state: LaneState, delivery: DeliveryPass) -> None:
+        self._state = state
+        self._delivery = delivery
+        self._alone: dict[Consumer, None] = {}  # those with `alone_with`
+        #: Suspects that died alone when nothing had been settled since their first death: the lane's settles
+        #: at that moment.
+        self._unproven: dict[Message, int] = {}
+
+    def load(self) -> None:
+        """Take over who was alone with a suspect when the former leader ended."""
+        for consumer in self._state.by_uuid.values():
+            messages = list(consumer.in_flight.values())
+            if len(messages) == 1 and messages[0].attempt > self._state.suspect_after:
+                self._keep_for(consumer, messages[0])
+
+    # -- deaths --
+
+    def poison_of(self, consumer: Consumer) -> Message | None:
+        """What has killed this consumer, if that is sure. Call it when the consumer is over, while its
+        messages are still in its hands."""
+        settles = self._state.settles
+        for message in consumer.in_flight.values():
+            if message.attempt == 1 or message.settles_at_death == NO_DEATH:
+                message.settles_at_death = settles
+        suspect, is_alone = consumer.alone_with, len(consumer.in_flight) == 1
+        self._let_go(consumer)
+        if suspect is None or suspect.consumer is not consumer or not is_alone:
+            return None
+        is_evicted = consumer.evicted_by not in (None, EvictedBy.ACK_TIMEOUT)
+        if is_evicted or consumer.resumes_as is ConsumerState.LEAVING:
+            return None  # it ended because it was meant to
+        if settles > suspect.settles_at_death:
+            self._unproven.pop(suspect, None)
+            self._state.counters["poisoned"] += 1
+            return suspect
+        self._unproven[suspect] = settles
+        return None
+
+    # -- trying --
+
+    def offer(self) -> None:
+        """Before the delivery pass: suspects go before everything else."""
+        if self._alone or self._state.suspects:
+            self._forget_what_is_over()
+            self._offer(hopeful=True)
+
+    def offer_unproven(self) -> None:
+        """After the delivery pass: those that died alone, and nobody has settled anything since.
+
+        Others come first, for a consumer that settles one of them proves that consumers can live.
+        """
+        if self._unproven and self._state.suspects:
+            self._offer(hopeful=False)
+
+    def _forget_what_is_over(self) -> None:
+        for consumer in list(self._alone):
+            message = consumer.alone_with
+            assert message is not None
+            is_its_own = message.state is MessageState.IN_FLIGHT and message.consumer is consumer
+            if not is_its_own and not (self._may_go(message) and self._may_have(consumer, message)):
+                self._let_go(consumer)
+                self._state.refresh_credit(consumer)
+        over = (MessageState.SETTLED, MessageState.ENDING)
+        for message in [m for m in self._unproven if m.state in over]:
+            del self._unproven[message]
+
+    def _offer(self, *, hopeful: bool) -> None:
+        state = self._state
+        if state.is_suspended:
+            return
+        for consumer in list(self._alone):
+            self._hand_over_if_empty(consumer)
+        live = sum(consumer.is_open for consumer in state.by_id.values())
+        while len(self._alone) < max(1, live // 2):
+            chosen = self._choose(hopeful=hopeful)
+            if chosen is None:
+                return
+            consumer, message = chosen
+            self._keep_for(consumer, message)
+            state.refresh_credit(consumer)
+            self._hand_over_if_empty(consumer)
+
+    def _choose(self, *, hopeful: bool) -> tuple[Consumer, Message] | None:
+        settles, suspects = self._state.settles, self._state.suspects
+        promised = {consumer.alone_with for consumer in self._alone}
+        chosen, listed_again_when_it_may = None, []
+        for message in suspects:
+            if not self._may_go(message):
+                listed_again_when_it_may.append(message)
+            elif message not in promised and hopeful is (self._unproven.get(message, -1) < settles):
+                consumer = self._best_for(message)
+                if consumer is not None and (hopeful or not consumer.in_flight):
+                    chosen = consumer, message
+                    break
+        for message in listed_again_when_it_may:
+            del suspects[message]
+        return chosen
+
+    def _best_for(self, message: Message) -> Consumer | None:
+        """Who has the least in hand, of those that may have it."""
+        free = [c for c in self._state.by_id.values() if c.alone_with is None and self._may_have(c, message)]
+        return min(free, key=lambda consumer: len(consumer.in_flight), default=None)
+
+    def _hand_over_if_empty(self, consumer: Consumer) -> None:
+        """Hand over the suspect for which this consumer is kept free; or to one that is empty before it."""
+        message = consumer.alone_with
+        assert message is not None
+        if message.state is not MessageState.WAITING:
+            return
+        if consumer.in_flight:
+            other = self._best_for(message)
+            if other is None or other.in_flight:
+                return
+            self._let_go(consumer)
+            self._state.refresh_credit(consumer)
+            self._keep_for(other, message)
+            self._state.refresh_credit(other)
+            consumer = other
+        self._state.log_message(message, "suspect_tried_alone", consumer=consumer.id, deaths=message.attempt)
+        self._delivery.dispatch_alone(message, consumer)
+
+    def _keep_for(self, consumer: Consumer, message: Message) -> None:
+        consumer.alone_with = message
+        self._alone[consumer] = None
+
+    def _let_go(self, consumer: Consumer) -> None:
+        consumer.alone_with = None
+        self._alone.pop(consumer, None)
+
+    # -- conditions --
+
+    def _may_go(self, message: Message) -> bool:
+        """It waits, it is the first of its group, and the group is not on its way between consumers."""
+        if message.state is not MessageState.WAITING or message.relocation is not None or not message.tag:
+            return False
+        backlog = self._state.backlog_of(message)
+        if backlog is None:
+            return True
+        is_at_rest = backlog.group.state in (GroupState.OWNED, GroupState.FREE)
+        may_be_served = is_at_rest and not backlog.group.is_held_by_operator
+        return may_be_served and backlog.head() is message
+
+    def _may_have(self, consumer: Consumer, message: Message) -> bool:
+        backlog = self._state.backlog_of(message)
+        if backlog is not None and backlog.group.state is GroupState.OWNED:
+            return consumer is backlog.group.owner and consumer.state in RECEIVING
+        if backlog is not None and backlog.group.taker not in (None, consumer):
+            return False  # it is pinned to another
+        return consumer.is_open

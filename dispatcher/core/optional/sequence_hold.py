@@ -1,0 +1,191 @@
+"""Messages whose predecessor has not come wait for it, for a time (`sequence_check: hold`).
+
+What waits stays in its backlog, so all that is done with backlogs is done with it. A message that comes late
+goes before those of its id that have larger numbers, and a backlog whose head has a number that is not due
+is served from nowhere. What is due follows from what was handed over (`dispatcher.core.optional.sequence_numbers`), so a head
+is asked whenever it could be served. What was handed over once is never held again, nor what was parked.
+
+So what a group has handed over need not be a prefix of its queue, and nothing may be concluded from that
+(`may_be_passed`, in recovery). Backlogs that take back what consumers had are sorted by `rank`, which follows
+the numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dispatcher.core.groups import Backlog, Group
+from dispatcher.core.model import Message
+from dispatcher.core.optional.sequence_numbers import SequenceNumbers, place_of
+from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
+from dispatcher.core.recovery.pending_redeliveries import PendingRedeliveries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dispatcher.core.state import LaneState
+
+
+@dataclass(frozen=True, slots=True)
+class NumberWait:
+    """A group id waits for a number."""
+
+    due: int
+    until_ms: int
+
+
+class SequenceHold:
+    """Which group ids wait for which number."""
+
+    def __init__(self, state: LaneState, sequences: SequenceNumbers, timeout_ms: int) -> None:
+        self._state = state
+        self._sequences = sequences
+        self._timeout_ms = timeout_ms
+        self._waits: dict[bytes, NumberWait] = {}  # by group id, the one that ends first in front
+        self._given_up: dict[bytes, int] = {}  # numbers that are waited for no more
+        #: What was handed over and comes back in nobody's hands: it goes before everything newer.
+        self.pending_redeliveries = PendingRedeliveries(lambda group_id: group_id)
+        self._is_late = False  # something may go that could not when this step's delivery ran
+
+    @classmethod
+    def of(cls, state: LaneState, sequences: SequenceNumbers | None) -> SequenceHold | None:
+        """None: nothing waits for gaps in this lane."""
+        timeout_ms = state.options.sequence_timeout_ms
+        return None if sequences is None or timeout_ms is None else cls(state, sequences, timeout_ms)
+
+    # -- what may go --
+
+    def bars(self, head: Message) -> bool:
+        """A message that could go otherwise has to wait, from now on, for one before it."""
+        group_id, number = head.group_id, place_of(head)
+        if number is None or group_id is None or head.attempt or head.queue >= FIRST_PARKING_QUEUE:
+            return False
+        due = self._sequences.due(group_id)
+        if due is None or self._given_up.get(group_id) == due:
+            return False
+        if number <= due and not self.pending_redeliveries.has_any(group_id):
+            return False
+        wait = self._waits.get(group_id)
+        if wait is None or wait.due != due:
+            self._waits.pop(group_id, None)
+            self._waits[group_id] = NumberWait(due, self._state.now_ms + self._timeout_ms)
+            self._state.counters["sequence_waits"] += 1
+        return True
+
+    def handed_over(self, message: Message, group: Group) -> None:
+        """What follows it may go, from another inbound queue too."""
+        group_id = message.group_id
+        assert group_id is not None
+        self._sequences.handed_over(message)
+        self._waits.pop(group_id, None)
+        self._given_up.pop(group_id, None)
+        if group.backlogs is not None and len(group.backlogs) > 1:
+            for backlog in group.backlogs.values():
+                self._state.list_backlog(backlog)
+
+    def insert(self, backlog: Backlog, message: Message) -> None:
+        """File what has arrived before those of its id that wait and have larger numbers."""
+        waiting, number = backlog.messages, place_of(message)
+        spot = len(waiting)
+        if number is not None and self._sequences.waits_beside(message):
+            for at in range(len(waiting) - 1, -1, -1):
+                other = waiting[at]
+                if other.group_id != message.group_id or (theirs := place_of(other)) is None:
+                    continue
+                if theirs <= number or other.attempt or other.queue >= FIRST_PARKING_QUEUE:
+                    break
+                spot = at
+        if spot == len(waiting):
+            waiting.append(message)
+            return
+        message.rank_override = _before(waiting[spot].rank, number)
+        waiting.insert(spot, message)
+        backlog.leave()
+
+    # -- what is waited for no longer --
+
+    def waited_for(self, group: Group) -> NumberWait | None:
+        """What the first message of the group waits for."""
+        for backlog in (group.backlogs or {}).values():
+            head = backlog.head()
+            wait = self._waits.get(head.group_id or b"") if head is not None else None
+            if wait is not None:
+                return wait
+        return None
+
+    def give_up(self, group: Group) -> bool:
+        """An operator says that what the group waits for will not come; False: it waits for nothing."""
+        ours = self._state.group_map.key
+        ids = [group_id for group_id in self._waits if ours(group_id) == group.id]
+        for group_id in ids:
+            self._give_up(group_id)
+        return bool(ids)
+
+    def run_timers(self) -> None:
+        """Before the delivery: let go what has waited for long enough."""
+        self._is_late = False
+        while self._waits:
+            group_id, wait = next(iter(self._waits.items()))
+            if wait.until_ms > self._state.now_ms:
+                return
+            self._give_up(group_id)
+
+    def _give_up(self, group_id: bytes) -> None:
+        self._given_up[group_id] = self._waits.pop(group_id).due
+        self._look_again(group_id)
+
+    def finish_step(self) -> None:
+        """Numbers that came to their end otherwise than by a hand-over may have been waited for."""
+        for group_id in self._sequences.take_moved():
+            wait = self._waits.get(group_id)
+            if wait is not None and wait.due != self._sequences.due(group_id):
+                del self._waits[group_id]
+                self._look_again(group_id)
+                self._is_late = True
+
+    def _look_again(self, group_id: bytes) -> None:
+        group = self._state.known_group(group_id)
+        if group is not None:
+            self._state.list_backlogs(group)
+
+    def next_deadline_ms(self) -> int | None:
+        """When something that waits may go."""
+        if self._is_late:
+            return self._state.now_ms
+        return next(iter(self._waits.values())).until_ms if self._waits else None
+
+
+def may_be_passed(state: LaneState, message: Message) -> bool:
+    """Others that came behind it in its group may have been handed over before it."""
+    repeats = state.options.dedup is not None and message.message_id is not None
+    return repeats or (state.sequence_hold is not None and message.number is not None)
+
+
+def resume_sequence_hold(
+    state: LaneState, entries: Iterable[Message], pending_redeliveries: PendingRedeliveries
+) -> None:
+    """What a former leader handed over of a group ranks as it was handed over, however it came; and what of
+    that is in nobody's hands goes first, when it has returned."""
+    if state.sequence_hold is None:
+        return
+    state.sequence_hold.pending_redeliveries = pending_redeliveries
+    following: dict[tuple[int, bytes | None], Message] = {}
+    handed = [message for message in entries if message.group_seq]
+    for message in sorted(handed, key=_handed_over, reverse=True):
+        line = message.inbound, message.group_id
+        after = following.get(line)
+        if after is not None and message.rank > after.rank:
+            message.rank_override = _before(after.rank, message.group_seq)
+        following[line] = message
+
+
+def _handed_over(message: Message) -> tuple[int, int, int]:
+    """What goes out once more does so from the front: what was out oftener is before the rest."""
+    return -message.attempt, message.epoch, message.group_seq
+
+
+def _before(rank: tuple[int, ...], number: int | None) -> tuple[int, ...]:
+    """A rank just before that one, and behind those that were put there with smaller numbers."""
+    lane_epoch, tag, *later = rank
+    return (lane_epoch, tag if later else tag - 1, number or 0)

@@ -1,0 +1,71 @@
+"""What a journal says of parking queues: their names, whose messages go there, and which copies count."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dispatcher.core.effects import DeadLetterPending, OpenEntry, Record
+from dispatcher.core.parking.orders import (
+    GroupParked,
+    ParkingQueueForgotten,
+    ParkingQueueNamed,
+    QueueUnparked,
+    Relocating,
+    TermNeeded,
+)
+
+
+class ParkingReplay:
+    """By parking queue. Part of `Replay`, which knows the entries."""
+
+    def __init__(self) -> None:
+        self.consumers: dict[int, str] = {}  # whose groups are parked there
+        self.routes: dict[int, dict[bytes, None]] = {}  # groups that go there
+        #: Originals that are there, by group id; part of a group's may be counted under the group itself.
+        self.counts: dict[int, Counter[bytes | None]] = {}
+        self.since_ms: dict[int, dict[bytes, int]] = {}  # since when groups that go there wait
+        self.terms: dict[int, dict[bytes, int]] = {}  # copies from before that term are void
+
+    def read(self, record: Record) -> None:
+        """Apply a record that is of parking only."""
+        match record:
+            case ParkingQueueNamed():
+                self.consumers[record.queue] = record.consumer
+            case ParkingQueueForgotten():
+                self.consumers.pop(record.queue, None)
+                self._clear(record.queue)
+            case GroupParked():
+                self.counts.setdefault(record.queue, Counter())[record.group] += record.count
+                if record.group is not None:
+                    self.routes.setdefault(record.queue, {})[record.group] = None
+                    if record.since_ms:
+                        known = self.since_ms.setdefault(record.queue, {})
+                        known[record.group] = min(known.get(record.group, record.since_ms), record.since_ms)
+            case QueueUnparked():
+                self._clear(record.queue)
+            case TermNeeded():
+                self.terms.setdefault(record.queue, {})[record.copy] = record.term
+
+    def _clear(self, queue: int) -> None:
+        self.routes.pop(queue, None)
+        self.counts.pop(queue, None)
+        self.since_ms.pop(queue, None)
+        self.terms.pop(queue, None)
+
+    def known(self, queue: int, fingerprint: bytes) -> None:
+        """An original of this queue has an entry: if it was parked, it has been read."""
+        self.terms.get(queue, {}).pop(fingerprint, None)
+
+    def moved(self, entry: Relocating) -> None:
+        """The copy is in its parking queue."""
+        self.counts.setdefault(entry.target, Counter())[entry.group] += 1
+        if entry.term:
+            self.terms.setdefault(entry.target, {})[entry.copy] = entry.term
+
+    def left(self, entry: OpenEntry | DeadLetterPending | Relocating) -> None:
+        """The original of this entry is over in its queue."""
+        if entry.inbound in self.counts:
+            counts = self.counts[entry.inbound]
+            counts[entry.group] -= 1
+            if entry.group is not None and not counts[entry.group]:  # what comes next is newer
+                self.since_ms.get(entry.inbound, {}).pop(entry.group, None)

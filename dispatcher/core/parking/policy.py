@@ -1,0 +1,405 @@
+"""Which backlogs move to parking queues, and when they have come back (docs/architecture.md, "Parking").
+
+The pass of parking runs behind that of deliveries: it sees what could not go. It parks, moves, reads on and
+unparks; nothing here dispatches.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from dispatcher.core.bounds import DELIVERIES_MAX
+from dispatcher.core.effects import Record
+from dispatcher.core.events import ParkingQueueDeleted, ParkingQueueOpened, ParkingQueueRead
+from dispatcher.core.groups import Backlog, Group
+from dispatcher.core.inbound import Inbound
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.parking.loading import add_queue, parking_records
+from dispatcher.core.parking.orders import (
+    DeleteParkingQueue,
+    GroupParked,
+    OpenParkingQueue,
+    ParkingQueueForgotten,
+    ParkingQueueNamed,
+    QueueUnparked,
+)
+from dispatcher.core.parking.queue import (
+    FIRST_PARKING_QUEUE,
+    ParkingQueue,
+    ParkingQueueState,
+)
+from dispatcher.core.parking.reading import ParkedReading
+from dispatcher.core.parking.relocation import Relocations
+from dispatcher.core.state import LaneState
+
+#: A look-ahead that is full of blocked messages for so long has more behind it that could go.
+BLOCKED_MS: Final = 20
+#: A parking queue that ran empty is kept a while, for groups that are blocked again at once.
+LINGER_MS: Final = 2_000
+#: When all parking queues are in use, look for a free one so often.
+BOUND_RETRY_MS: Final = 1_000
+#: What can't be parked, for its group is being recovered or sent away, is looked at again so often.
+RECOVERING_RETRY_MS: Final = 100
+#: In the place of a consumer's id: who gets what is in a parking queue. No consumer has such an id.
+ANYBODY: Final = ""
+HELD: Final = "(held)"
+
+
+class Parking:
+    """Parks and unparks the groups of one lane."""
+
+    def __init__(
+        self,
+        state: LaneState,
+        moves: Relocations,
+        reading: ParkedReading,
+        file: Callable[[Message, int], None],
+    ) -> None:
+        self._state = state
+        self._moves = moves
+        self._reading = reading
+        self._file = file  # where a message waits
+        self._names = state.options.parking_queues
+        self._idle = False  # the latest pass found nothing that could be dispatched
+        self._bound_until_ms = 0
+        self._recovering_until_ms = 0
+
+    # -- the pass --
+
+    def begin(self) -> None:
+        """The first orders of a leader."""
+        for queue in self._state.parking.values():
+            self._state.effects.actions.append(OpenParkingQueue(queue.index))
+
+    def accept(self) -> None:
+        """Decide about what was read, and could not be decided about before."""
+        for queue in self._state.parking.values():
+            if queue.early:
+                self._reading.accept(queue)
+
+    def run(self, *, idle: bool) -> bool:
+        """Everything but deliveries. `idle`: nothing that waits here could be dispatched.
+
+        Returns True when there is something to dispatch now.
+        """
+        state = self._state
+        if not self._names or state.now_ms < state.suspended_until_ms:
+            return False
+        self._idle = idle
+        if idle:
+            self._look_for_blocked()
+        self._look_for_old()
+        self._look_for_overtaken()
+        if not state.parking:
+            return False
+        woken = False
+        for queue in list(state.parking.values()):
+            woken |= self._unpark(queue)
+        if not state.publishers_blocked:
+            self._moves.run()
+        for queue in list(state.parking.values()):
+            self._look_after(queue, idle=idle)
+        return woken
+
+    def is_reading(self) -> bool:
+        """Something may come that could be dispatched."""
+        parking = self._state.parking
+        return bool(parking) and any(queue.reading for queue in parking.values())
+
+    def _look_after(self, queue: ParkingQueue, *, idle: bool) -> None:
+        state, now_ms = self._state, self._state.now_ms
+        self._reading.ask(queue, idle=idle)
+        if queue.is_wanted(state.pool) or not queue.here:
+            queue.unwanted_since_ms = now_ms
+        elif not (queue.reading or queue.early):
+            full = state.bytes_held >= state.options.held_bytes_max
+            if full or now_ms - queue.unwanted_since_ms >= state.options.park_after_ms:
+                queue.unwanted_since_ms = now_ms
+                self._reading.give_back(queue)
+        if not queue.is_empty() or not queue.at_end or queue.reading or queue.unknown:
+            queue.idle_since_ms = now_ms
+        elif queue.is_open and now_ms - queue.idle_since_ms >= LINGER_MS:
+            queue.become(ParkingQueueState.DELETING)
+            state.effects.actions.append(DeleteParkingQueue(queue.index))
+
+    # -- who is parked --
+
+    def _look_for_blocked(self) -> None:
+        state = self._state
+        over = state.bytes_held >= state.options.held_bytes_max
+        for inbound in state.inbounds:
+            full = inbound.is_full()
+            stuck = (full and bool(state.pool)) or (over and not inbound.replaceable)
+            inbound.blocked_since_ms = self._since(inbound.blocked_since_ms, stuck)
+            if self._is_due(inbound.blocked_since_ms):
+                waits = (m for m in inbound.aging if self._waits_in(inbound, m))
+                inbound.blocked_since_ms = self._park_largest(waits)
+        for queue in list(state.parking.values()):
+            full = over or len(queue.here) >= state.options.look_ahead
+            stuck = full and not queue.at_end and queue.is_wanted(state.pool)
+            queue.blocked_since_ms = self._since(queue.blocked_since_ms, stuck)
+            if self._is_due(queue.blocked_since_ms):
+                waits = (
+                    m for m in queue.here.values() if m.state is MessageState.WAITING and m.relocation is None
+                )
+                queue.blocked_since_ms = self._park_largest(waits)
+
+    def _since(self, before_ms: int | None, stuck: bool) -> int | None:
+        if not stuck:
+            return None
+        return self._state.now_ms if before_ms is None else before_ms
+
+    def _is_due(self, since_ms: int | None) -> bool:
+        return since_ms is not None and self._state.now_ms - since_ms >= BLOCKED_MS
+
+    @staticmethod
+    def _waits_in(inbound: Inbound, message: Message) -> bool:
+        held = message.state is MessageState.WAITING and message.relocation is None
+        return held and message.queue == inbound.index
+
+    def _park_largest(self, messages: Iterable[Message]) -> int | None:
+        """Park all groups of the consumer that most of these messages wait for. Returns since when what
+        waits counts as blocked: not before it can be parked, for to look at it costs time."""
+        counts: dict[str, int] = {}
+        groups: dict[str, dict[Group, None]] = {}
+        for message in messages:
+            group = self._group_of(message)
+            if group is not None and not self._reading.is_busy(group):
+                taker = _taker(group)
+                counts[taker] = counts.get(taker, 0) + 1
+                groups.setdefault(taker, {})[group] = None
+        taker = max(counts, key=lambda taker: counts[taker], default=ANYBODY)
+        parked = [self._park(group) for group in groups.get(taker, ())]
+        if any(parked):
+            return None
+        return max(self._state.now_ms + RECOVERING_RETRY_MS, self._bound_until_ms)
+
+    def _group_of(self, message: Message) -> Group | None:
+        if message.group_id is None or not self._state.policy.grouped:
+            return None
+        return message.group or self._state.known_group(message.group_id)
+
+    def _look_for_old(self) -> None:
+        """Park what has waited for too long: a broker closes the channel of who holds a message for ever.
+        And what a quorum queue has delivered often: it drops it in the end."""
+        state = self._state
+        limit_ms = state.now_ms - state.options.park_after_ms
+        for inbound in state.inbounds:
+            aging = inbound.aging
+            if not aging:
+                continue
+            for _ in range(len(aging)):
+                message = aging[0]
+                if self._waits_in(inbound, message):
+                    is_due = message.received_at_ms <= limit_ms or message.deliveries >= DELIVERIES_MAX
+                    if not is_due or state.now_ms < self._bound_until_ms:
+                        break
+                    group = self._group_of(message)
+                    is_busy = group is not None and self._reading.is_busy(group)
+                    if is_busy:
+                        self._recovering_until_ms = state.now_ms + RECOVERING_RETRY_MS
+                    if is_busy or not (self._park(group) if group else self._park_alone(message)):
+                        aging.append(message)  # looked at again when the others were
+                aging.popleft()
+            self._compact(inbound)
+
+    @staticmethod
+    def _compact(inbound: Inbound) -> None:
+        """What has gone long ago is remembered only until it would be most of what is remembered."""
+        if len(inbound.aging) > 2 * inbound.unacked + 1_000:
+            waiting = (message for message in inbound.aging if Parking._waits_in(inbound, message))
+            inbound.aging = deque(dict.fromkeys(waiting))  # what was taken back may be in it twice
+
+    def _look_for_overtaken(self) -> None:
+        """Park what came back to a parked group: in front of the rest, so with a higher number. Not before
+        there is a queue for it: until then it may be handed over, or operators decide about it."""
+        parking, now_ms = self._state.parking, self._state.now_ms
+        for group in parking.reparking.take_due(now_ms):
+            if not parking.is_reparked_first(group):
+                continue
+            target = None if self._reading.is_busy(group) else self._target_of(group, is_needed=False)
+            if target is not None and target.is_open:
+                self._park_in(group, target)
+            else:
+                parking.reparking.later(group, now_ms)
+
+    # -- parking --
+
+    def _park(self, group: Group) -> bool:
+        """Give the group a route, or a longer one, and move all that waits of it. False: no queue is free."""
+        target = self._target_of(group)
+        if target is not None:
+            self._park_in(group, target)
+        return target is not None
+
+    def _target_of(self, group: Group, *, is_needed: bool = True) -> ParkingQueue | None:
+        """Where what waits of it moves; None: no queue is free, which is told if it `is_needed`."""
+        waiting = [m for b in (group.backlogs or {}).values() for m in b.messages]
+        route = self._state.parking.route(group)
+        last = max([m.queue for m in waiting if m.queue >= FIRST_PARKING_QUEUE] + list(route), default=0)
+        if last and last not in route:  # it was read to its end, and what was read of the group waits here
+            return self._state.parking[last]
+        return self._queue_for(_taker(group), above=last, is_needed=is_needed)
+
+    def _park_in(self, group: Group, target: ParkingQueue) -> None:
+        self._state.effects.records.append(GroupParked(group.id, target.index, 0, group.waits_since_ms or 0))
+        group.route = (*group.route, target.index)
+        target.members.setdefault(group.id, 0)
+        target.stored += 1  # something comes: one that was empty is not read to its end any more
+        target.end_seen = False
+        self._state.counters["groups_parked"] += 1
+        for backlog in _stopped_first(group):
+            for message in backlog.pop_behind(target.index):
+                self._state.suspects.discard(message)
+                self._moves.wait(message, target)
+            group.forget_if_empty(backlog)
+        self._state.parking.refresh_demand(group)
+        if self._state.parking.is_reparked_first(group):
+            self._state.parking.reparking.note(group, self._state.now_ms)
+
+    def _park_alone(self, message: Message) -> bool:
+        """A message that no order binds: it goes alone."""
+        target = self._queue_for(ANYBODY, above=0)
+        if target is None:
+            return False
+        if message in self._state.suspects:
+            self._state.suspects.discard(message)
+        else:
+            self._state.inbounds[message.inbound].ungrouped.messages.remove(message)
+        self._moves.wait(message, target)
+        return True
+
+    def _queue_for(self, consumer: str, *, above: int, is_needed: bool = True) -> ParkingQueue | None:
+        """The parking queue for what waits for this consumer; its number is larger than `above`."""
+        state = self._state
+        deleting = ParkingQueueState.DELETING
+        for queue in state.parking.values():
+            usable = queue.index > above and not queue.unknown and queue.state is not deleting
+            if usable and queue.consumer == consumer:
+                return queue
+        return self._name_queue(consumer, above, is_needed=is_needed)
+
+    def _name_queue(self, consumer: str, above: int, *, is_needed: bool) -> ParkingQueue | None:
+        state = self._state
+        indexes = range(FIRST_PARKING_QUEUE, FIRST_PARKING_QUEUE + len(self._names))
+        free = next((index for index in indexes if index > above and index not in state.parking), None)
+        if free is None and not is_needed:
+            return None
+        if free is None:
+            self._bound_until_ms = state.now_ms + BOUND_RETRY_MS
+            if not state.parking.at_bound:
+                state.log_event("parking_bound_reached", queues=len(state.parking))
+            state.parking.at_bound = True
+            return None
+        state.parking.at_bound = False
+        queue = add_queue(state, free, consumer)
+        state.effects.records.append(ParkingQueueNamed(free, consumer))
+        state.effects.actions.append(OpenParkingQueue(free))
+        state.log_event("parking_begins", queue=queue.name, consumer=consumer or None)
+        return queue
+
+    # -- unparking --
+
+    def _unpark(self, queue: ParkingQueue) -> bool:
+        """When it was read to its end, and nothing of it is here but what the journal knows: its groups are
+        done with it. True when something waits that may be dispatched now."""
+        state = self._state
+        if not (queue.members or queue.unknown) or not queue.is_read:
+            return False
+        if queue.holds_undecided(state.revoked):
+            return False
+        state.effects.records.append(QueueUnparked(queue.index))
+        state.log_event("parking_ends", queue=queue.name, groups=len(queue.members))
+        queue.unknown = False
+        state.parking.default_route = _without(queue.index, state.parking.default_route)
+        if not state.parking.default_route:
+            passed, state.parking.passing = state.parking.passing, {}
+            for group in [state.groups[key] for key in passed if key in state.groups]:
+                state.forget_if_unused(group)
+        members = [state.groups[key] for key in queue.members if key is not None and key in state.groups]
+        queue.members.clear()
+        queue.since_ms.clear()
+        queue.terms_needed.clear()
+        for group in members:
+            group.route = _without(queue.index, group.route)
+            state.parking.refresh_demand(group)
+        waiting, queue.waiting = queue.waiting, deque()
+        for message in waiting:
+            if message.state is MessageState.WAITING:
+                message.relocation = None
+                state.inbounds[message.inbound].waiting -= 1
+                self._file(message, queue.index)  # what is older than its group's route is here, too
+        for group in members:
+            state.forget_if_unused(group)
+            state.idle_groups.note(group, state.now_ms)
+        return bool(waiting)
+
+    # -- what the edge says --
+
+    def opened(self, event: ParkingQueueOpened) -> None:
+        queue = self._state.parking[event.queue]
+        queue.become(ParkingQueueState.OPEN)
+        queue.idle_since_ms = self._state.now_ms
+
+    def read(self, event: ParkingQueueRead) -> None:
+        self._reading.read(event)
+
+    def deleted(self, event: ParkingQueueDeleted) -> None:
+        """It is gone; or something was in it, which must be read then."""
+        queue = self._state.parking[event.queue]
+        if not event.is_gone:
+            queue.become(ParkingQueueState.OPEN)
+            queue.stored += 1
+            return
+        self._state.effects.records.append(ParkingQueueForgotten(event.queue))
+        del self._state.parking[event.queue]
+
+    def records(self) -> list[Record]:
+        """All that is still true, for a checkpoint."""
+        return parking_records(self._state)
+
+    def next_deadline_ms(self) -> int | None:
+        """When the pass must run again even if nothing happens."""
+        state = self._state
+        if not self._names or state.now_ms < state.suspended_until_ms:
+            return None
+        after_ms = state.options.park_after_ms
+        later_ms = max(self._bound_until_ms, self._recovering_until_ms)
+        due = [max(i.aging[0].received_at_ms + after_ms, later_ms) for i in state.inbounds if i.aging]
+        if self._idle:  # else nobody looks whether it still is blocked
+            since = [inbound.blocked_since_ms for inbound in state.inbounds]
+            since += [queue.blocked_since_ms for queue in state.parking.values()]
+            due += [since_ms + BLOCKED_MS for since_ms in since if since_ms is not None]
+        if state.parking.reparking.due_ms is not None:
+            due.append(state.parking.reparking.due_ms)
+        for queue in state.parking.values():
+            if queue.waiting and queue.refused_until_ms > state.now_ms:
+                due.append(queue.refused_until_ms)
+            if queue.here:
+                if not (queue.reading or queue.early):
+                    due.append(queue.unwanted_since_ms + after_ms)
+            elif queue.is_open and queue.at_end and queue.is_empty():
+                due.append(queue.idle_since_ms + LINGER_MS)
+        return max(min(due), state.now_ms + 1) if due else None
+
+
+def _taker(group: Group) -> str:
+    """Whose parking queue its messages belong in. What operators hold gets one of its own, so that nothing
+    that could go is behind it."""
+    if group.awaits_operator:
+        return HELD
+    return group.taker.id if group.taker is not None else ANYBODY
+
+
+def _stopped_first(group: Group) -> list[Backlog]:
+    """What waits of the group, by inbound queue: that at whose head the group has stopped before the others,
+    for nothing of these can go before it."""
+    stop = group.flags.stop if group.flags is not None else None
+    backlogs = list((group.backlogs or {}).values())
+    return backlogs if stop is None else sorted(backlogs, key=lambda backlog: backlog.inbound != stop.inbound)
+
+
+def _without(queue: int, route: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(index for index in route if index != queue)

@@ -1,0 +1,294 @@
+"""One parking queue: whose messages go there, which are on their way, and what was read from it."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from enum import Enum
+from typing import Final
+
+from dispatcher.core.consumers import Consumer, Pool
+from dispatcher.core.groups import Group, GroupState
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.parking.reparking import Reparking
+from dispatcher.errors import InvalidTransition
+from dispatcher.origin import Arrival
+
+#: Indexes of parking queues begin here; those of inbound queues, and UNKNOWN_INBOUND, end before it.
+FIRST_PARKING_QUEUE: Final = 256
+#: Enough for many stuck consumers at once; each costs the broker a queue and us a channel. At this bound
+#: nothing more is parked, so a full inbound queue stands still, and says so.
+PARKING_QUEUES_MAX: Final = 64
+#: A repeated copy lies at most as far behind the first as moves can be unconfirmed or redeliveries late.
+SETTLED_KEPT_MAX: Final = 40_000
+
+
+class ParkingQueueState(Enum):
+    OPENING = "opening"  # its name is committed, the broker may not have it yet
+    OPEN = "open"
+    DELETING = "deleting"
+
+
+_S = ParkingQueueState
+PARKING_QUEUE_TRANSITIONS: Final[dict[ParkingQueueState, frozenset[ParkingQueueState]]] = {
+    _S.OPENING: frozenset({_S.OPEN}),
+    _S.OPEN: frozenset({_S.DELETING}),
+    _S.DELETING: frozenset({_S.OPEN}),  # something was in it
+}
+
+
+class Relocation:
+    """The way of one message into a parking queue."""
+
+    __slots__ = ("copy", "repeated", "resumed", "target", "term")
+
+    def __init__(self, target: ParkingQueue, copy: bytes) -> None:
+        self.target = target
+        self.copy = copy  # its fingerprint there
+        self.term = 0  # under which it was published last; 0: not by us
+        self.repeated = False  # it may have been published before that, which is void
+        self.resumed = False  # a former leader has begun it
+
+    @property
+    def term_needed(self) -> int:
+        """Copies from before that term are void."""
+        if self.repeated and self.term:
+            return self.term
+        return self.target.void_before if self.resumed else 0
+
+
+class ParkingQueue:
+    """See the module. In a parking queue a fingerprint names one original."""
+
+    __slots__ = (
+        "_state", "asked_at", "awaited", "blocked_since_ms", "confirmed", "consumer", "demand", "early",
+        "end_at", "end_seen", "here", "idle_since_ms", "incoming", "index", "left", "members", "moving",
+        "name", "originals", "read_through", "reading", "redelivering", "refused_until_ms", "settled",
+        "since_ms", "stored", "term", "terms_needed", "unknown", "unwanted_since_ms", "void_before",
+        "waiting",
+    )  # fmt: skip
+
+    def __init__(self, index: int, name: str, consumer: str, now_ms: int) -> None:
+        self.index = index
+        self.name = name
+        self.consumer = consumer  # id of the one whose groups are parked here; empty: nobody's in particular
+        self._state = ParkingQueueState.OPENING
+        #: Groups whose messages go here, with how many originals of theirs are in it (None: of no group).
+        self.members: dict[bytes | None, int] = {}
+        #: Of these, when the oldest original that was not read was first received; where that is known.
+        self.since_ms: dict[bytes | None, int] = {}
+        self.originals = 0  # in it, as far as is known, those that were read from it included
+        #: Who could take what is read from it: owners of member groups; None: whoever has free capacity.
+        self.demand: Counter[Consumer | None] = Counter()
+        self.waiting: deque[Message] = deque()  # to be moved here, in order
+        self.incoming: dict[bytes, Message] = {}  # open moves, by their fingerprint here
+        self.moving: OrderedDict[bytes, Message] = OrderedDict()  # those that were published, in order
+        self.confirmed: set[bytes] = set()  # of those
+        self.stored = 0  # changes whenever something may have come into it
+        self.term = 0
+        self.terms_needed: dict[bytes, int] = {}  # copies from before are void
+        self.void_before = 0  # in moves that were open, copies from before that term never count
+        self.refused_until_ms = 0
+        self.here: dict[bytes, Message] = {}  # read and not settled
+        self.settled: OrderedDict[bytes, Arrival] = OrderedDict()
+        self.awaited: dict[bytes, Message] = {}  # known from the journal and not read yet
+        self.early: deque[Message] = deque()  # read, and waiting for what decides about it
+        self.reading = False
+        self.redelivering = False  # consumers may tell of messages that are at its head
+        self.unknown = False  # messages of any group may be in it
+        self.asked_at = -1  # `stored` when it was last read
+        self.end_at = -1  # `stored` at the last read that found nothing more
+        self.end_seen = False  # the last read found nothing more
+        self.left = 0  # messages in it that are not here, as the last read said
+        self.read_through = 0  # operations that wait for what is in it
+        self.idle_since_ms = now_ms
+        self.unwanted_since_ms = now_ms
+        self.blocked_since_ms: int | None = None
+
+    @property
+    def state(self) -> ParkingQueueState:
+        return self._state
+
+    def become(self, state: ParkingQueueState) -> None:
+        """Move to `state`. Raises InvalidTransition for a move that the table doesn't have."""
+        if state not in PARKING_QUEUE_TRANSITIONS[self._state]:
+            raise InvalidTransition(f"{self.name} can't go from {self._state.value} to {state.value}")
+        self._state = state
+
+    @property
+    def is_open(self) -> bool:
+        return self._state is ParkingQueueState.OPEN
+
+    @property
+    def at_end(self) -> bool:
+        """Nothing is in it that was not read."""
+        return self.end_at == self.stored and not self.moving
+
+    @property
+    def is_read(self) -> bool:
+        """All that was in it is here, and the journal waits for nothing of it."""
+        if not self.at_end or self.reading:
+            return False
+        return not (self.incoming or self.early or self.awaited or self.redelivering)
+
+    def is_wanted(self, pool: Pool) -> bool:
+        """Whether somebody could take what is read from it, or an operation waits for it."""
+        if self.read_through:
+            return True
+        if (self.unknown or None in self.members) and pool:
+            return True
+        for consumer in self.demand:
+            if consumer is None:
+                if pool:
+                    return True
+            elif consumer.credit > 0 and consumer.receives:
+                return True
+        return False
+
+    def room(self, pool: Pool) -> int:
+        """How many messages those who want some could take, at least roughly."""
+        takers = [c for c in self.demand if c is not None and c.receives]
+        if pool:
+            takers.append(pool.least_loaded())
+        return sum(max(0, consumer.credit) for consumer in takers)
+
+    def holds_undecided(self, revoked: dict[Message, None]) -> bool:
+        """Something read from it waits or moves on, and the journal does not know that it is here."""
+        held, moving = MessageState.WAITING, MessageState.RELOCATING
+        return any(
+            message.state is moving or (message.state is held and message not in revoked)
+            for message in self.here.values()
+        )
+
+    def is_empty(self) -> bool:
+        """Nothing of it, or on its way to it, is known."""
+        return not (self.members or self.waiting or self.incoming or self.here or self.awaited or self.early)
+
+    def store(self, message: Message, key: bytes | None) -> None:
+        """An original of this member has come to its end."""
+        self.originals += 1
+        if not self.members.get(key):
+            self.since_ms[key] = message.waits_since_ms
+        self.members[key] = self.members.get(key, 0) + 1
+
+    def take(self, message: Message, key: bytes | None) -> None:
+        """An original was read: what is still in it of this member is newer."""
+        self.here[message.fingerprint] = message
+        self.terms_needed.pop(message.fingerprint, None)
+        if key in self.members:
+            self.since_ms[key] = message.waits_since_ms
+
+    def leave(self, message: Message, key: bytes | None) -> None:
+        """What was read goes back to its place."""
+        del self.here[message.fingerprint]
+        if key in self.members:
+            self.since_ms[key] = min(self.since_ms.get(key, message.waits_since_ms), message.waits_since_ms)
+
+    def settle(self, message: Message, key: bytes | None) -> None:
+        """An original that was read from it is over."""
+        self.here.pop(message.fingerprint, None)
+        self.remember(message.fingerprint, message.arrival)
+        self.originals -= self.originals > 0
+        if self.members.get(key, 0) > 0:
+            self.members[key] -= 1
+
+    def remember(self, fingerprint: bytes, arrival: Arrival) -> None:
+        """A repeated copy of it is no message."""
+        self.settled[fingerprint] = arrival
+        self.settled.move_to_end(fingerprint)
+        if len(self.settled) > SETTLED_KEPT_MAX:
+            self.settled.popitem(last=False)
+
+    def expect(self, message: Message) -> None:
+        """The journal says that its original is here."""
+        self.awaited[message.fingerprint] = message
+
+    def forget(self, message: Message) -> None:
+        """It is not expected any more."""
+        self.awaited.pop(message.fingerprint, None)
+
+    def settled_early(self, message: Message) -> None:
+        """An expected one is settled: its original counts no more."""
+        self.forget(message)
+        self.remember(message.fingerprint, message.arrival)
+
+    def begin_read(self) -> None:
+        self.reading = True
+        self.asked_at = self.stored
+
+    def __repr__(self) -> str:
+        return f"<ParkingQueue {self.name} {self._state.value} members={len(self.members)}>"
+
+
+#: A parking queue, and who waits for what is in it; None: whoever has free capacity.
+Demand = tuple[ParkingQueue, Consumer | None]
+
+
+class ParkingQueues(dict[int, ParkingQueue]):
+    """A lane's parking queues by index, in the order of these."""
+
+    def __init__(self, *, one_at_a_time: bool) -> None:
+        super().__init__()
+        #: Part of every group's route: queues that were found after Redis had forgotten the routes.
+        self.default_route: tuple[int, ...] = ()
+        self.one_at_a_time = one_at_a_time  # of each group one message is out at a time
+        self.unconfirmed = 0  # moves published and not answered
+        self.unconfirmed_bytes = 0
+        self.at_bound = False  # the last attempt to park found no free parking queue
+        self.reparking = Reparking()
+        self.passing: dict[bytes, None] = {}  # groups that may be known for nothing but the default route
+
+    def insert(self, queue: ParkingQueue) -> None:
+        """Add one, in its place."""
+        others = {index: other for index, other in self.items() if index > queue.index}
+        for index in others:
+            del self[index]
+        self[queue.index] = queue
+        self.update(others)
+
+    def route(self, group: Group) -> tuple[int, ...]:
+        """The parking queues that its messages pass."""
+        if not self.default_route:
+            return group.route
+        return tuple(sorted({*group.route, *self.default_route}))
+
+    def comes_back(self, message: Message, now_ms: int) -> None:
+        """A message that was handed over waits again: what was parked meanwhile may stand before it."""
+        group = message.group
+        if group is not None and self.next_stop(group, message.queue) is not None:
+            self.reparking.note(group, now_ms)
+
+    def is_reparked_first(self, group: Group) -> bool:
+        """Whether something waits here that only the journal knows to be older than what is parked of it."""
+        heads = [backlog.head() for backlog in (group.backlogs or {}).values()]
+        return any(head is not None and self.next_stop(group, head.queue) is not None for head in heads)
+
+    def parked(self, group: Group) -> int:
+        """How many originals of the group, or bucket, are in parking queues, as far as is known."""
+        return sum(self[index].members.get(group.id, 0) for index in self.route(group))
+
+    def since_ms(self, group: Group) -> int | None:
+        """When the oldest of what is parked of the group was received; None: nothing is, or not known."""
+        queues = (self[index] for index in self.route(group))
+        known = (q.since_ms.get(group.id) for q in queues if q.members.get(group.id))
+        return min((since_ms for since_ms in known if since_ms is not None), default=None)
+
+    def next_stop(self, group: Group, queue: int) -> ParkingQueue | None:
+        """Where a message of the group in this queue has to go; None: nowhere, it may be dispatched."""
+        for index in self.route(group):
+            if index > queue:
+                return self[index]
+        return None
+
+    def refresh_demand(self, group: Group) -> None:
+        """Its route or state changed: another consumer may be the one who takes what is parked of it."""
+        before, group.demand = group.demand, None
+        if before is not None:
+            queue, consumer = before
+            queue.demand[consumer] -= 1
+            if not queue.demand[consumer]:
+                del queue.demand[consumer]
+        may_go = group.state in (GroupState.OWNED, GroupState.FREE) and not group.awaits_operator
+        if group.route and may_go and not (self.one_at_a_time and group.in_flight):
+            queue = self[group.route[-1]]
+            queue.demand[group.taker] += 1
+            group.demand = queue, group.taker

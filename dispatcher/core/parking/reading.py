@@ -1,0 +1,215 @@
+"""Reading parking queues: which deliveries are originals, where they go on, and when the end was reached."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Final
+
+from dispatcher.core.events import ParkingQueueRead
+from dispatcher.core.groups import Backlog, Group
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.parking.orders import GiveBack, ReadParkingQueue
+from dispatcher.core.parking.queue import ParkingQueue
+from dispatcher.core.recovery.matching import Recovery
+from dispatcher.core.state import LaneState
+
+#: Messages fetched at a time: each is a request of its own, and what is fetched for nothing is held.
+READ_MAX: Final = 100
+#: And at least so many: who takes one at a time would wait for the broker each time.
+READ_MIN: Final = 10
+
+
+class CopyKind(Enum):
+    """What a delivery of a parking queue is."""
+
+    WAIT = auto()  # not known before a move that is under way has been decided
+    REPEATED = auto()  # another copy counts
+    KNOWN = auto()  # the journal, or a consumer, knows it: its original is back
+    ORIGINAL = auto()
+
+
+class ParkedReading:
+    """Reads on demand. `file` puts a message where it waits: on its group's route, or in its backlog."""
+
+    def __init__(self, state: LaneState, recovery: Recovery, file: Callable[[Message], None]) -> None:
+        self._state = state
+        self._recovery = recovery
+        self._file = file
+
+    def is_busy(self, group: Group) -> bool:
+        """What waits of it may be just about to go somewhere, or older or newer ones, that the journal knows,
+        are still to come from an inbound queue."""
+        return group.is_busy or self._recovery.pending_redeliveries.has_any_of(group.id)
+
+    # -- what came --
+
+    def read(self, event: ParkingQueueRead) -> None:
+        """The answer to an order to read."""
+        queue = self._state.parking[event.queue]
+        queue.reading = False
+        queue.left = event.left
+        queue.end_seen = event.is_end
+        queue.early.extend(event.messages)
+        if event.is_end:
+            queue.end_at = queue.asked_at
+        self.accept(queue)
+        if queue.redelivering:
+            full = len(queue.here) >= self._state.options.look_ahead
+            if full or event.is_end or any(not message.redelivered for message in event.messages):
+                queue.redelivering = False
+                self._recovery.parked_through()
+
+    def accept(self, queue: ParkingQueue) -> None:
+        """Decide about what was read, in its order, as far as that can be known."""
+        early = queue.early
+        while early:
+            message = early[0]
+            match self._judge(queue, message):
+                case CopyKind.WAIT:
+                    return
+                case CopyKind.REPEATED:
+                    self._state.acks.append(message)
+                    self._state.counters["repeated_copies"] += 1
+                case CopyKind.KNOWN:
+                    self._recovery.claims_parked(queue, message)
+                case CopyKind.ORIGINAL:
+                    self._take(queue, message)
+            early.popleft()
+        if queue.end_at == queue.stored and not queue.moving and queue.awaited:
+            self._recovery.parked_vanished(queue)
+
+    def _judge(self, queue: ParkingQueue, message: Message) -> CopyKind:
+        copy = message.fingerprint
+        moving = queue.incoming.get(copy)
+        if moving is not None:
+            verdict = self._judge_moving(queue, message, moving)
+            if verdict is not None:
+                return verdict
+        if copy in queue.awaited or self._recovery.is_adopted(copy):
+            return CopyKind.KNOWN
+        if self._recovery.pending_redeliveries.has_any(message.group_id):
+            return CopyKind.WAIT  # older ones of its group are still to come from an inbound queue
+        if copy in queue.here or copy in queue.settled or message.term < queue.terms_needed.get(copy, 0):
+            return CopyKind.REPEATED
+        return CopyKind.ORIGINAL
+
+    @staticmethod
+    def _judge_moving(queue: ParkingQueue, message: Message, moving: Message) -> CopyKind | None:
+        """What a copy is whose message is to be moved here. None: it may count although it is older than that
+        move, for Redis has forgotten what was moved behind it, and that counts as well."""
+        move = moving.relocation
+        assert move is not None
+        is_under_way = message.fingerprint in queue.moving
+        if is_under_way and message.term >= move.term:
+            return CopyKind.WAIT
+        if not move.repeated:  # whoever was published again was so with all that was open
+            return CopyKind.REPEATED if message.term < queue.void_before else None
+        return CopyKind.REPEATED if is_under_way or moving.tag else CopyKind.WAIT
+
+    def _take(self, queue: ParkingQueue, message: Message) -> None:
+        queue.take(message, self._state.member_key(message.group_id))
+        self._file(message)
+
+    # -- orders --
+
+    def ask(self, queue: ParkingQueue, *, idle: bool) -> None:
+        """Read on, if that is of use; `idle`: nothing that is here could go."""
+        if not queue.is_open or queue.reading or queue.early:
+            return
+        limit = self._limit(queue, idle=idle)
+        if limit > 0:
+            queue.begin_read()
+            self._state.effects.actions.append(ReadParkingQueue(queue.index, min(limit, READ_MAX)))
+
+    def _limit(self, queue: ParkingQueue, *, idle: bool) -> int:
+        state = self._state
+        if queue.moving and queue.end_at == queue.stored:
+            return 0  # it was empty, and what is on its way there counts when that is confirmed
+        if queue.awaited:
+            return READ_MAX
+        if queue.redelivering:
+            return state.options.look_ahead - len(queue.here)
+        if queue.at_end:
+            return 0
+        if not queue.members and not queue.unknown:  # only copies that count no more can be left
+            return READ_MAX
+        if state.bytes_held >= state.options.held_bytes_max or not (idle or queue.read_through):
+            return 0
+        if queue.read_through:
+            return state.options.look_ahead - len(queue.here)
+        if not queue.is_wanted(state.pool):
+            return 0
+        room = state.options.look_ahead - len(queue.here)
+        if room <= 0 and self._is_searched(queue):
+            return READ_MIN
+        return min(max(READ_MIN, queue.room(state.pool)), room)
+
+    def _is_searched(self, queue: ParkingQueue) -> bool:
+        """What operators decided about may be behind all that is here: from other inbound queues, for one."""
+        route = self._state.parking.route
+        return any(
+            group.has_decision and queue.index in route(group) for group in self._state.awaiting_decision
+        )
+
+    # -- giving back --
+
+    def give_back(self, queue: ParkingQueue) -> None:
+        """What waits here and can't go is better kept in its queue: in its place there, in front."""
+        returned: set[Message] = set()
+        tags = []
+        for message in list(queue.here.values()):
+            if message.state is not MessageState.WAITING or message.relocation is not None:
+                continue
+            if not self._returns_in_order(queue, message):
+                continue
+            returned.add(message)
+            tags.append(message.tag)
+            self._leave(queue, message)
+        if not returned:
+            return
+        self._drop(returned)
+        queue.stored += 1
+        queue.end_seen = False
+        self._state.effects.actions.append(GiveBack(queue.index, tuple(tags)))
+        self._state.counters["given_back"] += len(returned)
+
+    def _returns_in_order(self, queue: ParkingQueue, message: Message) -> bool:
+        """What is newer of its group comes out of this queue too, so none of it can be here before it. What
+        an operation takes from here stays."""
+        if message.group_id is None or not self._state.policy.grouped:
+            return True
+        group = self._state.known_group(message.group_id)
+        return (
+            group is not None
+            and not group.is_transferring
+            and self._state.parking.route(group)[-1:] == (queue.index,)
+        )
+
+    def _drop(self, messages: set[Message]) -> None:
+        """They wait here no more."""
+        state = self._state
+        backlogs: dict[Backlog, None] = {}
+        for message in messages:
+            inbound = state.inbounds[message.inbound]
+            inbound.waiting -= 1
+            backlog = state.backlog_of(message)
+            if backlog is not None:
+                backlogs[backlog] = None
+            elif message not in state.suspects:
+                inbound.ungrouped.messages.remove(message)
+            state.suspects.discard(message)
+        for backlog in backlogs:
+            backlog.messages = deque(message for message in backlog.messages if message not in messages)
+            backlog.group.forget_if_empty(backlog)
+            state.list_backlog(backlog)
+
+    def _leave(self, queue: ParkingQueue, message: Message) -> None:
+        state = self._state
+        queue.leave(message, state.member_key(message.group_id))
+        state.bytes_held -= message.footprint
+        message.tag, message.content = 0, None
+        if message in state.revoked:  # the journal has an entry of it, which it will meet again
+            state.revoked.discard(message)
+            self._recovery.expect_parked(queue, message)

@@ -1,0 +1,194 @@
+"""Moving originals into parking queues: committed, published in order, confirmed, settled where they were."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dispatcher.core.events import RelocationConfirmed, RelocationImpossible, RelocationRefused
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.parking.orders import ParkCopy, Relocated, Relocating, TermNeeded
+from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueue, Relocation
+from dispatcher.core.state import LaneState
+from dispatcher.origin import origin_fingerprint, origin_text
+
+#: Moves published and not yet confirmed: enough for the disk to be busy, and few enough that dispatches,
+#: which share the connection with them, don't wait.
+RELOCATIONS_UNCONFIRMED_MAX: Final = 256
+RELOCATIONS_UNCONFIRMED_BYTES_MAX: Final = 2 * 1024 * 1024
+#: After a refused publish everything unconfirmed in that parking queue is published again.
+RETRY_MS: Final = 1_000
+
+
+class Relocations:
+    """The moves of one lane."""
+
+    def __init__(self, state: LaneState) -> None:
+        self._state = state
+
+    def wait(self, message: Message, target: ParkingQueue) -> None:
+        """A message that waits here shall wait there; it goes behind all that were told so before."""
+        message.relocation = Relocation(target, self.fingerprint_of(message))
+        target.waiting.append(message)
+
+    def fingerprint_of(self, message: Message) -> bytes:
+        """What the message is called in any parking queue."""
+        if message.queue >= FIRST_PARKING_QUEUE:
+            return message.fingerprint
+        name = self._state.inbounds[message.queue].name
+        return origin_fingerprint(origin_text(name, message.arrival))
+
+    # -- orders --
+
+    def run(self) -> None:
+        """Publish what may be published now."""
+        for queue in self._state.parking.values():
+            if queue.waiting and queue.is_open and not self._is_held_back(queue):
+                self._publish(queue)
+
+    def _is_held_back(self, queue: ParkingQueue) -> bool:
+        """It is nearly read out, and by somebody who can take all of it: what waits may go directly soon."""
+        if self._state.now_ms < queue.refused_until_ms:
+            return True
+        if len(queue.incoming) > len(queue.moving):  # some must be moved again
+            return False
+        if not queue.end_seen or not queue.is_wanted(self._state.pool):
+            return False
+        return not queue.holds_undecided(self._state.revoked)
+
+    def _publish(self, queue: ParkingQueue) -> None:
+        state, waiting = self._state, queue.waiting
+        while (
+            waiting
+            and state.parking.unconfirmed < RELOCATIONS_UNCONFIRMED_MAX
+            and state.parking.unconfirmed_bytes < RELOCATIONS_UNCONFIRMED_BYTES_MAX
+        ):
+            message = waiting.popleft()
+            if message.state in (MessageState.WAITING, MessageState.RELOCATING):
+                self._begin(message, queue)
+
+    def _begin(self, message: Message, queue: ParkingQueue) -> None:
+        state, move = self._state, message.relocation
+        assert move is not None
+        if message.state is MessageState.WAITING:
+            state.inbounds[message.inbound].waiting -= 1
+            state.revoked.discard(message)
+            message.state = MessageState.RELOCATING
+            queue.incoming[move.copy] = message
+        if not queue.term:
+            queue.term = state.next_epoch()
+        move.term = queue.term
+        queue.moving[move.copy] = message
+        state.parking.unconfirmed += 1
+        state.parking.unconfirmed_bytes += message.size
+        state.effects.records.append(self.entry(message))
+        state.effects.actions.append(ParkCopy(message, queue.index, move.term))
+
+    @staticmethod
+    def entry(message: Message) -> Relocating:
+        """The journal entry of an open move."""
+        move = message.relocation
+        assert move is not None
+        return Relocating(
+            message.queue, message.arrival, message.fingerprint, message.group_id, message.attempt,
+            move.target.index, move.copy, move.term_needed,
+        )  # fmt: skip
+
+    # -- answers --
+
+    def confirmed(self, event: RelocationConfirmed) -> None:
+        """The broker has this copy. It counts once it has all that were published before it, too: a killed
+        broker may keep a later one and lose an earlier one."""
+        move = event.message.relocation
+        self._answered(event.message)
+        if move is None or event.term != move.term or move.copy not in move.target.moving:
+            return
+        queue = move.target
+        queue.confirmed.add(move.copy)
+        self._take_confirmed(queue)
+
+    def _take_confirmed(self, queue: ParkingQueue) -> None:
+        while queue.moving:
+            copy, message = next(iter(queue.moving.items()))
+            if copy not in queue.confirmed:
+                return
+            del queue.moving[copy]
+            queue.confirmed.discard(copy)
+            self._moved(message, queue)
+
+    def _moved(self, message: Message, queue: ParkingQueue) -> None:
+        state, move = self._state, message.relocation
+        assert move is not None
+        state.effects.records.append(Relocated(message.queue, message.arrival))
+        del queue.incoming[move.copy]
+        queue.stored += 1
+        queue.store(message, state.member_key(message.group_id))
+        if move.term_needed:
+            queue.terms_needed[move.copy] = move.term_needed
+        state.settled(message)
+        message.relocation = None
+        state.counters["parked"] += 1
+
+    def refused(self, event: RelocationRefused) -> None:
+        """The broker did not take it, and may have taken later ones: all are published again, in order."""
+        move = event.message.relocation
+        self._answered(event.message)
+        if move is None or event.term != move.term or move.copy not in move.target.moving:
+            return
+        queue = move.target
+        queue.term = self._state.next_epoch()
+        queue.refused_until_ms = self._state.now_ms + RETRY_MS
+        again = list(queue.moving.values())
+        for message in again:
+            assert message.relocation is not None
+            message.relocation.repeated = True
+        queue.moving.clear()
+        queue.confirmed.clear()
+        queue.waiting.extendleft(reversed(again))
+        self._state.log_event("parking_refused", queue=queue.name, messages=len(again))
+
+    def given_up(self, event: RelocationImpossible) -> None:
+        """It can't be parked: to the dead queue, and what was published behind it goes on."""
+        message, move = event.message, event.message.relocation
+        self._answered(message)
+        if message.state is not MessageState.RELOCATING or move is None:
+            return
+        queue = move.target
+        queue.moving.pop(move.copy, None)
+        queue.incoming.pop(move.copy, None)
+        message.relocation = None
+        self._state.counters["unpublishable"] += 1
+        self._state.end(message, f"unpublishable: {event.problem}")
+        self._take_confirmed(queue)
+
+    def _answered(self, message: Message) -> None:
+        self._state.parking.unconfirmed -= 1
+        self._state.parking.unconfirmed_bytes -= message.size
+
+
+def resume_relocation(state: LaneState, message: Message, entry: Relocating, *, is_known: bool) -> None:
+    """The journal has an open move of this message: it is done again when the original comes.
+
+    A copy that came through all the same is void then. Not unless it `is_known` which moves were open: if
+    Redis has forgotten those of later messages, their copies count, and must not pass it.
+    """
+    target = state.parking[entry.target]
+    message.state = MessageState.RELOCATING
+    message.relocation = Relocation(target, entry.copy)
+    message.relocation.repeated = is_known
+    message.relocation.resumed = True
+    target.void_before = max(target.void_before, entry.term)
+    target.incoming[entry.copy] = message
+
+
+def forget_relocation(state: LaneState, message: Message, *, is_known: bool) -> None:
+    """Its original is gone from where it was: a copy that came through all the same is none. Only if it
+    is known that the move was not done: Redis may have forgotten that."""
+    move = message.relocation
+    assert move is not None
+    queue = move.target
+    queue.incoming.pop(move.copy, None)
+    term = state.next_epoch() if is_known else move.term_needed
+    if term:
+        queue.terms_needed[move.copy] = term
+        state.effects.records.append(TermNeeded(queue.index, move.copy, term))
+    message.relocation = None

@@ -1,0 +1,1 @@
+"""Recovery: what the journal says meets what the broker delivers again."""

@@ -1,0 +1,150 @@
+"""Learning from the consumers what Redis has forgotten.
+
+A new leader that can't be sure that Redis holds everything (it is empty, was restarted, or failed over)
+asks every consumer to join again and dispatches nothing for two heartbeats. A message that a consumer
+reports in hand is an open entry, whatever the journal says (docs/architecture.md, "When Redis forgets").
+"""
+
+from __future__ import annotations
+
+from dispatcher.core.bounds import COUNTER_SHIFT, LANE_EPOCHS_AHEAD_MAX
+from dispatcher.core.consumers import PRESENT, Consumer
+from dispatcher.core.effects import UNKNOWN_INBOUND
+from dispatcher.core.entries import open_entry
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.optional.dedup import Dedup
+from dispatcher.core.recovery.groups import GroupRecovery
+from dispatcher.core.recovery.matching import Recovery
+from dispatcher.core.state import LaneState
+from dispatcher.errors import NumbersBehind
+from dispatcher.protocol import TYPE_REJOIN, InHand, Join
+
+#: How many heartbeats consumers have to answer a `dispatch.rejoin`: one may be lost with a connection.
+HEARTBEATS_TO_WAIT = 2
+
+
+class ConsumerReports:
+    """Takes over what consumers report; `open` while Redis is not trusted to know everything."""
+
+    def __init__(
+        self, state: LaneState, recovery: Recovery, groups: GroupRecovery, dedup: Dedup | None = None
+    ) -> None:
+        self._state = state
+        self._dedup = dedup
+        self._recovery = recovery
+        self._groups = groups
+        self._by_fingerprint: dict[bytes, list[Message]] = {}
+        self._asked: set[str] = set()  # consumer queues that got a `dispatch.rejoin`
+        self.open = False
+
+    def begin(self) -> None:
+        """Dispatch nothing until the consumers have had time to answer."""
+        self.open = True
+        self.wait()
+        for message in self._recovery.open_entries():
+            self.saw(message)
+
+    def wait(self) -> None:
+        """Their time begins now: nobody could be heard before."""
+        if self.open:
+            until_ms = self._state.now_ms + HEARTBEATS_TO_WAIT * self._state.options.heartbeat_ms
+            self._state.suspended_until_ms = max(self._state.suspended_until_ms, until_ms)
+
+    def ask(self, consumer: Consumer) -> None:
+        """Have it join again, once for each of its queues: a join that we read may have been written before
+        it got what it has now."""
+        if self.open and consumer.queue not in self._asked:
+            self._asked.add(consumer.queue)
+            self._state.notice(consumer, TYPE_REJOIN)
+
+    def saw(self, message: Message) -> None:
+        """An open entry, or an original that came: a consumer may report it."""
+        if self.open:
+            self._by_fingerprint.setdefault(message.fingerprint, []).append(message)
+
+    def heard_of(self, seq: int) -> None:
+        """A consumer has seen this number. Raises NumbersBehind if those that we would give are lower.
+
+        Nothing was dispatched yet, so beginning again with a higher lane epoch costs nothing.
+        """
+        lane_epoch = seq >> COUNTER_SHIFT
+        if self.open and lane_epoch >= self._state.lane_epoch and not self._is_made_up(seq):
+            raise NumbersBehind(lane_epoch + 1)
+
+    def _is_made_up(self, seq: int) -> bool:
+        """No leader can have given this number."""
+        return (seq >> COUNTER_SHIFT) > self._state.lane_epoch + LANE_EPOCHS_AHEAD_MAX
+
+    def closes_now(self) -> bool:
+        """True once: the consumers have had their time."""
+        state = self._state
+        if not self.open or state.publishers_blocked or state.now_ms < state.suspended_until_ms:
+            return False
+        self.open = False
+        self._by_fingerprint.clear()
+        return True
+
+    def report(self, consumer: Consumer, join: Join) -> None:
+        """Remember what a joining consumer has in hand, and adopt what we did not know of."""
+        consumer.reported = frozenset(item.seq for item in join.in_hand)
+        if not self.open:
+            return
+        for item in join.in_hand:
+            self.heard_of(item.seq)
+        for item in join.in_hand:
+            if self._is_made_up(item.seq):
+                self._state.ignored_settles.note(consumer.id, 1)
+            elif item.seq not in consumer.in_flight:
+                self._adopt(consumer, item)
+
+    def _adopt(self, consumer: Consumer, item: InHand) -> None:
+        self._state.counters["adopted"] += 1
+        message = self._find(item)
+        if message is None:
+            arrival = (consumer.number, item.seq)
+            message = Message(
+                UNKNOWN_INBOUND, 0, arrival, item.fingerprint, item.group, None, 0, self._state.now_ms
+            )  # fmt: skip
+            self._hand_to(consumer, message, item)
+            self._recovery.adopt(message)
+            self.saw(message)
+        else:
+            self._take_from_elsewhere(message)
+            self._hand_to(consumer, message, item)
+            if message.tag:
+                self._state.inbounds[message.inbound].in_flight += 1
+            if message.group is None and message.group_id is not None and self._state.policy.grouped:
+                message.group = self._state.group(message.group_id)
+            self._groups.reported(message)
+        self._state.effects.records.append(open_entry(message))
+
+    def _hand_to(self, consumer: Consumer, message: Message, item: InHand) -> None:
+        """It is in this consumer's hands. Its group's numbers are not known: a join doesn't name them."""
+        message.seq, message.epoch, message.group_seq, message.first = item.seq, 0, 0, False
+        message.attempt = max(message.attempt, 1)
+        self._recovery.put_in_flight(message, consumer)
+
+    def _find(self, item: InHand) -> Message | None:
+        """An original or entry with these bytes that nobody has who lives and said so."""
+        for message in self._by_fingerprint.get(item.fingerprint, ()):
+            holder = message.consumer
+            if holder is not None and holder.state in PRESENT and message.seq in (holder.reported or ()):
+                continue
+            if message.state in (MessageState.WAITING, MessageState.IN_FLIGHT):
+                return message
+        return None
+
+    def _take_from_elsewhere(self, message: Message) -> None:
+        """The journal was older than the truth: it waits here, or is in another consumer's hands."""
+        state = self._state
+        if message.consumer is not None:
+            other = message.consumer
+            del other.in_flight[message.seq]
+            other.credit += 1
+            if message.tag:
+                state.inbounds[message.inbound].in_flight -= 1
+            if message.group is not None:
+                message.group.came_back(message)
+            state.refresh_credit(other)
+        elif message.tag and not (self._dedup is not None and self._dedup.withdraw(message)):
+            state.remove_waiting(message)

@@ -1,0 +1,129 @@
+"""What one inbound queue may still deliver again after a recovery."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import Final
+
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.recovery.journal_replay import Arrival
+
+#: Everything unacked was within the largest window (60,000), and what a killed broker forgot to be acked
+#: (40,000) lies before that. Later flags mean nothing: after a kill a whole classic queue carries them.
+REDELIVERIES_MAX: Final = 100_000
+
+
+class ExpectedRedeliveries:
+    """What one inbound queue may still deliver again."""
+
+    def __init__(self) -> None:
+        self.open: dict[bytes, deque[Message]] = {}  # by fingerprint, in arrival order
+        self.by_group: dict[bytes, dict[Message, None]] = {}  # those that are a prefix of their group
+        self._settled: dict[bytes, list[Arrival]] = {}  # by fingerprint; their acks may not have arrived
+        self._proven: dict[bytes, Arrival] = {}  # theirs have; of several with these bytes only one
+        self.kept: Counter[bytes] = Counter()  # entries of either kind at the start, by fingerprint
+        self._highest_matched: dict[int, int] = {}  # by lane epoch: delivery tag of an open entry
+        self._in_order: dict[int, deque[Message]] | None = None  # by lane epoch: open ones, some are not now
+        self.proven_meanwhile = 0
+        self.seen = 0  # flagged deliveries so far
+
+    def expect(self, message: Message) -> None:
+        self.open.setdefault(message.fingerprint, deque()).append(message)
+        self.kept[message.fingerprint] += 1
+        # One that ended while it waited may stand anywhere in its group. One that only its consumer told us
+        # of (then its number is not known) may stand behind others that Redis forgot to be settled.
+        dispatched = message.group_seq and message.state is not MessageState.ENDING
+        if message.group_id is not None and (dispatched or message.state is MessageState.RELOCATING):
+            self.by_group.setdefault(message.group_id, {})[message] = None
+
+    def forget(self, message: Message) -> None:
+        """It is not expected any more: it came, or nothing of it will."""
+        waiting = self.open[message.fingerprint]
+        waiting.remove(message)
+        if not waiting:
+            del self.open[message.fingerprint]
+        if message.group_id is not None:
+            self.by_group.get(message.group_id, {}).pop(message, None)
+
+    def matched(self, message: Message) -> list[Message]:
+        """Its original has come; or, where bytes are equal, another one with as good a claim to be it. Only
+        one that can be no other says how far the queue has come: returns the open entries that it has left
+        behind. Their originals are gone, and a full look-ahead may hold nothing else that says so."""
+        if self._in_order is None:
+            self._in_order = self._by_arrival()
+        self.forget(message)
+        if self.kept[message.fingerprint] != 1:
+            return []
+        lane_epoch, tag = message.arrival
+        self._highest_matched[lane_epoch] = max(self._highest_matched.get(lane_epoch, 0), tag)
+        passed = []
+        waiting = self._in_order[lane_epoch]
+        while waiting and waiting[0].arrival[1] <= tag:
+            earlier = waiting.popleft()
+            if earlier in self.open.get(earlier.fingerprint, ()):
+                passed.append(earlier)
+        return passed
+
+    def _by_arrival(self) -> dict[int, deque[Message]]:
+        in_order: dict[int, deque[Message]] = {}
+        for message in sorted(self.all_open(), key=lambda message: message.arrival):
+            in_order.setdefault(message.arrival[0], deque()).append(message)
+        return in_order
+
+    def is_past(self, arrival: Arrival) -> bool:
+        """An original behind this one has come back already, so this one will not.
+
+        Only arrivals at the same leader say so. What a leader held and never dispatched gets a new arrival
+        from the next one, and stands in the queue before originals whose older arrival was journalled.
+        """
+        lane_epoch, tag = arrival
+        return self._highest_matched.get(lane_epoch, 0) > tag
+
+    def first_with(self, fingerprint: bytes) -> Message | None:
+        """The open entry with these bytes that arrived first."""
+        waiting = self.open.get(fingerprint)
+        return waiting[0] if waiting else None
+
+    def of_group(self, group_id: bytes | None) -> list[Message]:
+        """Open entries that stand before every other message of this group in the queue."""
+        return list(self.by_group.get(group_id, ())) if group_id is not None else []
+
+    def all_open(self) -> list[Message]:
+        return [message for waiting in self.open.values() for message in waiting]
+
+    def settled_early(self, message: Message) -> None:
+        """An expected one is settled: its original is to be acked when it comes."""
+        self.forget(message)
+        self._settled.setdefault(message.fingerprint, []).append(message.arrival)
+
+    def expect_unproven(self, entries: Mapping[Arrival, bytes]) -> None:
+        """Settled originals whose acks may not have reached the broker."""
+        self.kept.update(entries.values())
+        for arrival, fingerprint in entries.items():
+            self._settled.setdefault(fingerprint, []).append(arrival)
+
+    def expect_proven(self, entries: Mapping[Arrival, bytes], *, broker_restarted: bool) -> None:
+        """Settled originals whose acks have: they come back only from a broker that was killed. A busy queue
+        has tens of thousands of them, and a take-over waits for this."""
+        self.kept.update(entries.values())
+        if broker_restarted:
+            self._proven = {fingerprint: arrival for arrival, fingerprint in entries.items()}
+
+    def take_settled(self, fingerprint: bytes) -> Arrival | None:
+        """The settled entry with these bytes, which is then no longer expected. Only if it can be no other
+        message: no other entry of either kind has them, and nothing behind it has come back."""
+        if self.kept[fingerprint] != 1:
+            return None
+        unproven = self._settled.get(fingerprint)
+        arrival = unproven[0] if unproven else self._proven.get(fingerprint)
+        if arrival is None or self.is_past(arrival):
+            return None
+        self._settled.pop(fingerprint, None)
+        self._proven.pop(fingerprint, None)
+        return arrival
+
+    def unmatched_settled(self) -> list[tuple[Arrival, bytes]]:
+        """Settled originals that have not come back and whose acks may never have arrived."""
+        entries = ((arrival, fp) for fp, arrivals in self._settled.items() for arrival in arrivals)
+        return sorted(entries)

@@ -1,0 +1,231 @@
+"""Groups after a recovery: when one may go on, and with whom.
+
+Nothing of a group goes out before every open entry that somebody holds has met its original, or is known
+to have none; other groups don't wait. Then the group goes on at whoever holds its messages. If Redis names
+another owner, a move was under way: what is in flight is settled first, then the group goes there. Entries
+that nobody holds are not waited for: their originals come before everything newer of the group anyway, and
+the look-ahead may have no room for the last of them until the first is settled.
+"""
+
+from __future__ import annotations
+
+from dispatcher.core.consumers import REACHABLE, Consumer
+from dispatcher.core.effects import OwnerRow, SendCopy
+from dispatcher.core.entries import copy_of, open_entry
+from dispatcher.core.groups import Group, GroupState
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.ordered import OrderedSet
+from dispatcher.core.state import LaneState
+
+
+class GroupRecovery:
+    """Knows the open entries of every group that is RECOVERING."""
+
+    def __init__(self, state: LaneState, *, redis_complete: bool) -> None:
+        self._state = state
+        self.redis_complete = redis_complete
+        self._entries: dict[bytes, list[Message]] = {}
+        #: Owners of RECOVERING groups, by Redis; None: one who is over.
+        self._owners: dict[bytes, Consumer | None] = {}
+
+    # -- loading --
+
+    def load_owners(self, rows: dict[bytes, OwnerRow]) -> None:
+        """Take over the owners that Redis names. The open entries must have been loaded before."""
+        state = self._state
+        for group_id, row in rows.items():
+            state.epoch_counter = max(state.epoch_counter, row.epoch)
+            if not state.group_map.may_have(group_id):  # the lane had another map before
+                state.stale_owners.append(group_id)
+                continue
+            owner = state.by_number.get(row.incarnation)
+            usable = owner is not None and owner.stays and state.policy.keeps_owner
+            if state.reset_until is not None and row.epoch <= state.reset_until:
+                usable = False
+            if group_id in self._entries:
+                self._owners[group_id] = owner if usable else None
+            elif owner is not None and usable:
+                group = state.groups[group_id] = state.group_map.make(group_id)
+                self._hold(group, owner, GroupState.OWNED, fresh=row.epoch == 0)
+            else:
+                state.stale_owners.append(group_id)
+
+    def owners(self) -> dict[bytes, Consumer]:
+        """Whose the RECOVERING groups are, as far as anybody knows."""
+        return {group_id: owner for group_id, owner in self._owners.items() if owner is not None}
+
+    def wait_for(self, message: Message) -> None:
+        """Its group goes on only when this entry has met its original, or has none."""
+        state = self._state
+        if message.group_id is None or not state.policy.grouped:
+            return
+        key = state.group_map.key(message.group_id)
+        group = state.groups.get(key)
+        if group is None:
+            group = state.groups[key] = state.group_map.make(key, GroupState.RECOVERING)
+        elif group.state is not GroupState.RECOVERING:
+            self._interrupt(group)
+        message.group = group
+        group.unresolved += 1
+        if message.consumer is not None:
+            group.went_out(message)
+        self._entries.setdefault(key, []).append(message)
+
+    def _interrupt(self, group: Group) -> None:
+        """A group that went on already: a consumer told us of a message that we did not know of."""
+        state = self._state
+        owner = group.target if group.state is GroupState.DRAINING else group.owner
+        if owner is not None:
+            self._owners[group.id] = owner
+        if group.owner is not None:
+            group.owner.groups.discard(group)
+            state.pool.level_changed(group.owner)
+            group.owner = None
+        state.retarget(group, None)
+        group.become(GroupState.RECOVERING)
+        state.list_backlogs(group)
+        self._entries[group.id] = [
+            m for c in state.by_uuid.values() for m in c.in_flight.values() if m.group is group
+        ]
+
+    # -- going on --
+
+    def reported(self, message: Message) -> None:
+        """A consumer says that it has this message, which we took for one that waits, or for another's."""
+        state, group, holder = self._state, message.group, message.consumer
+        if group is None or holder is None:
+            return
+        group.went_out(message)
+        if group.state is GroupState.RECOVERING:
+            entries = self._entries[group.id]
+            if message not in entries:
+                entries.append(message)
+        elif group.state is GroupState.FREE:
+            self._hold(group, holder, GroupState.OWNED if state.policy.tops_up else GroupState.BATCHED)
+            state.keep_owner(group)
+        elif group.state is GroupState.OWNED and group.owner is not holder:
+            state.drain(group, group.owner if state.policy.keeps_owner else None)
+        if message.closing and group.state is GroupState.OWNED:
+            state.close(group)
+
+    def resolved(self, message: Message) -> None:
+        """One open entry less that its group waits for."""
+        group = message.group
+        if group is None or not group.unresolved:
+            return
+        group.unresolved -= 1
+        if not group.unresolved:
+            self._resolve(group)
+
+    def _resolve(self, group: Group) -> None:
+        """The group goes on where it was."""
+        entries = self._entries.pop(group.id, [])
+        out = [m for m in entries if m.state is MessageState.IN_FLIGHT]
+        out.sort(key=lambda message: (message.epoch, message.group_seq))
+        is_owned = group.id in self._owners
+        owner = self._owners.pop(group.id, None)
+        if owner is not None and not owner.stays:
+            owner = None
+        holder = out[-1].consumer if out else None
+        if holder is not None:
+            self._hold_where_it_is(group, holder, owner, out, is_owned=is_owned)
+        elif owner is not None:
+            self._hold(group, owner, GroupState.OWNED)
+        else:
+            if is_owned:
+                self._state.stale_owners.append(group.id)
+            self._state.release(group)
+        self.send_all_again(out)
+
+    def _hold_where_it_is(
+        self, group: Group, holder: Consumer, owner: Consumer | None, out: list[Message], *, is_owned: bool
+    ) -> None:
+        state, policy = self._state, self._state.policy
+        several = any(message.consumer is not holder for message in out)
+        # Under `exclusive` a row is committed with the first dispatch and goes with a reset.
+        was_reset = policy.keeps_owner and self.redis_complete and not is_owned
+        ends = was_reset or not holder.stays or any(message.closing for message in out)
+        if not policy.tops_up:
+            self._hold(group, holder, GroupState.BATCHED)
+        elif several or ends or (owner is not None and owner is not holder):
+            self._hold(group, holder, GroupState.DRAINING)
+            state.retarget(group, None if ends and owner is holder else owner)
+        else:
+            self._hold(group, holder, GroupState.OWNED)
+            if owner is None:
+                state.keep_owner(group)
+
+    def _hold(self, group: Group, owner: Consumer, state: GroupState, *, fresh: bool = False) -> None:
+        """The group belongs to this consumer already; its next dispatch begins a new epoch."""
+        group.become(state)
+        group.owner = owner
+        group.epoch = 0
+        group.fresh = fresh
+        owner.groups.add(group)
+        self._state.pool.level_changed(owner)
+        self._state.list_backlogs(group)
+        self._state.idle_groups.note(group, self._state.now_ms)
+
+    def send_all_again(self, messages: list[Message]) -> None:
+        """Publish these copies again, in this order, those of a broken group with new numbers."""
+        numbers = _NewNumbers(self._state)
+        for message in messages:
+            holder, group = message.consumer, message.group
+            if holder is None or not self._misses(holder, message):
+                continue
+            if group is not None and group in holder.broken:
+                numbers.give(message, group, holder)
+            self.send_again(message)
+        for holder, group in numbers.given:
+            holder.broken.discard(group)
+
+    def send_with_new_numbers(self, group: Group, messages: list[Message]) -> None:
+        """Publish these copies of one consumer, in this order, as the beginning of a new epoch."""
+        numbers = _NewNumbers(self._state)
+        for message in messages:
+            assert message.consumer is not None
+            numbers.give(message, group, message.consumer)
+            self.send_again(message)
+
+    def _misses(self, holder: Consumer, message: Message) -> bool:
+        """Unless it said that it has it in hand."""
+        return holder.reported is None or message.seq not in holder.reported
+
+    def send_again(self, message: Message) -> None:
+        """Publish a copy again with the numbers it has, if that can be and its consumer misses it."""
+        consumer = message.consumer
+        if consumer is None or consumer.state not in REACHABLE or not message.tag:
+            return
+        if not self._misses(consumer, message):
+            return
+        state = self._state
+        state.unconfirmed += 1
+        state.unconfirmed_bytes += message.size
+        state.effects.actions.append(SendCopy(copy_of(message, consumer)))
+        state.counters["sent_again"] += 1
+
+
+class _NewNumbers:
+    """Numbers for copies that are sent again: they count from 1 for each holder and id, under a new epoch."""
+
+    def __init__(self, state: LaneState) -> None:
+        self._state = state
+        self._last: dict[tuple[Consumer, bytes | None], tuple[int, int]] = {}  # epoch, group-seq
+        self.given: OrderedSet[tuple[Consumer, Group]] = OrderedSet()
+
+    def give(self, message: Message, group: Group, holder: Consumer) -> None:
+        """The number behind those that this holder got of this id before."""
+        line = (holder, message.group_id)
+        epoch, last_seq = self._last.get(line) or (self._new_epoch(holder, group), 0)
+        self.given.add((holder, group))
+        message.epoch, message.group_seq = self._last[line] = epoch, last_seq + 1
+        if group.owner is holder:
+            group.renumbered(message)
+        self._state.effects.records.append(open_entry(message))
+
+    def _new_epoch(self, holder: Consumer, group: Group) -> int:
+        """Of the owner's group it is that of the assignment: what is handed over next goes on with it."""
+        if group.owner is not holder or (holder, group) in self.given:
+            return self._state.next_epoch()
+        self._state.begin_epoch(group)
+        return group.epoch

@@ -1,0 +1,173 @@
+"""Reads a journal back: from records in the order in which they were committed to what is still true."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+
+from dispatcher.core.bounds import PROVEN_PER_INBOUND_MAX
+from dispatcher.core.effects import (
+    NOBODY,
+    DeadLetterPending,
+    Discharged,
+    IncarnationEnded,
+    JournalReset,
+    NumbersUsed,
+    OpenEntry,
+    ProvenAcks,
+    Record,
+    SettledEntries,
+    SettledRange,
+    Vanished,
+)
+from dispatcher.core.parking.journal_replay import ParkingReplay
+from dispatcher.core.parking.orders import Relocated, Relocating
+from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
+
+Arrival = tuple[int, int]
+
+
+class JournalReplay:
+    """What a journal says. Entries are in the order of their inbound queues' arrivals once `finish` ran."""
+
+    def __init__(self) -> None:
+        self.entries: dict[tuple[int, Arrival], OpenEntry | DeadLetterPending | Relocating] = {}
+        self.parking = ParkingReplay()
+        #: By inbound queue: settled originals by arrival, in settle order, whose acks may not have arrived …
+        self.unproven: dict[int, dict[Arrival, bytes]] = {}
+        #: … and those whose acks have; kept in case the broker is killed.
+        self.proven: dict[int, deque[tuple[Arrival, bytes]]] = {}
+        self._by_seq: dict[tuple[int, int], OpenEntry] = {}
+        self._taken: set[int] = set()
+        #: The highest seq of each incarnation that was ever used, and the highest epoch.
+        self.highest_seq: dict[int, int] = {}
+        self.highest_epoch = 0
+
+    def read(self, records: Iterable[Record]) -> JournalReplay:
+        """Apply records, oldest first; returns itself."""
+        for record in records:
+            if isinstance(record, OpenEntry):
+                self._opened(record)
+            elif isinstance(record, SettledRange):
+                self._settled(record)
+            elif isinstance(record, ProvenAcks):
+                self._prove(record)
+            else:
+                self._read_rare(record)
+        return self
+
+    def _read_rare(self, record: Record) -> None:
+        match record:
+            case JournalReset():
+                self.__init__()  # type: ignore[misc]
+            case DeadLetterPending() | Relocating():
+                self._drop((record.inbound, record.arrival))
+                self.entries[record.inbound, record.arrival] = record
+                self.parking.known(record.inbound, record.fingerprint)
+            case Discharged():
+                entry = self._drop((record.inbound, record.arrival))
+                if entry is not None:
+                    self._over(entry)
+            case Vanished():
+                self._drop((record.inbound, record.arrival))
+                self.unproven.get(record.inbound, {}).pop(record.arrival, None)
+            case NumbersUsed():
+                self._used(record.incarnation, record.highest)
+            case IncarnationEnded():
+                self._taken.add(record.incarnation)
+            case SettledEntries():
+                self._read_settled(record)
+            case Relocated():
+                self._moved(record)
+            case _:
+                self.parking.read(record)
+
+    def _moved(self, record: Relocated) -> None:
+        entry = self._drop((record.inbound, record.arrival))
+        if isinstance(entry, Relocating):
+            self._over(entry)
+            self.parking.moved(entry)
+
+    def _over(self, entry: DeadLetterPending | OpenEntry | Relocating) -> None:
+        self._keep_unproven(entry.inbound, entry.arrival, entry.fingerprint)
+        if entry.inbound >= FIRST_PARKING_QUEUE:
+            self.parking.left(entry)
+
+    def finish(self) -> list[OpenEntry | DeadLetterPending | Relocating]:
+        """All open entries in arrival order; those of incarnations that are over belong to nobody (0)."""
+        entries: list[OpenEntry | DeadLetterPending | Relocating] = [
+            entry._replace(incarnation=0)
+            if isinstance(entry, OpenEntry) and entry.incarnation in self._taken
+            else entry
+            for entry in self.entries.values()
+        ]
+        return sorted(entries, key=lambda entry: (entry.inbound, entry.arrival))
+
+    # A take-over waits for the journal to be read, and nearly all of it are entries, ranges and proofs: these
+    # three call as little as they can.
+
+    def _opened(self, entry: OpenEntry) -> None:
+        key = (entry.inbound, entry.arrival)
+        if key in self.entries:
+            self._drop(key)
+        self.entries[key] = entry
+        incarnation, seq = entry.incarnation, entry.seq
+        if incarnation:
+            self._by_seq[incarnation, seq] = entry
+            if seq > self.highest_seq.get(incarnation, 0):
+                self.highest_seq[incarnation] = seq
+        if entry.epoch > self.highest_epoch:
+            self.highest_epoch = entry.epoch
+        if entry.inbound >= FIRST_PARKING_QUEUE:
+            self.parking.known(entry.inbound, entry.fingerprint)
+
+    def _settled(self, record: SettledRange) -> None:
+        incarnation = record.incarnation
+        for seq in range(record.first, record.last + 1):
+            entry = self._by_seq.pop((incarnation, seq), None)
+            if entry is not None:
+                inbound, arrival = entry.inbound, entry.arrival
+                self.entries.pop((inbound, arrival), None)
+                self._keep_unproven(inbound, arrival, entry.fingerprint)
+                if inbound >= FIRST_PARKING_QUEUE:
+                    self.parking.left(entry)
+
+    def _prove(self, record: ProvenAcks) -> None:
+        unproven = self.unproven.get(record.inbound, {})
+        arrivals = list(islice(unproven, record.count))
+        self._kept(record.inbound).extend([(arrival, unproven.pop(arrival)) for arrival in arrivals])
+
+    def _read_settled(self, record: SettledEntries) -> None:
+        if not record.proven:
+            for arrival, fingerprint in record.entries:
+                self._keep_unproven(record.inbound, arrival, fingerprint)
+            return
+        unproven = self.unproven.get(record.inbound)
+        if unproven:
+            for arrival, _ in record.entries:
+                unproven.pop(arrival, None)
+        self._kept(record.inbound).extend(record.entries)
+
+    def _used(self, incarnation: int, highest: int) -> None:
+        if incarnation == NOBODY:
+            self.highest_epoch = max(self.highest_epoch, highest)
+        else:
+            self.highest_seq[incarnation] = max(self.highest_seq.get(incarnation, 0), highest)
+
+    def _drop(self, key: tuple[int, Arrival]) -> OpenEntry | DeadLetterPending | Relocating | None:
+        entry = self.entries.pop(key, None)
+        if isinstance(entry, OpenEntry):
+            self._by_seq.pop((entry.incarnation, entry.seq), None)
+        return entry
+
+    def _keep_unproven(self, inbound: int, arrival: Arrival, fingerprint: bytes) -> None:
+        unproven = self.unproven.setdefault(inbound, {})
+        unproven.pop(arrival, None)  # settled again: it moves to the end
+        unproven[arrival] = fingerprint
+
+    def _kept(self, inbound: int) -> deque[tuple[Arrival, bytes]]:
+        kept = self.proven.get(inbound)
+        if kept is None:
+            kept = self.proven[inbound] = deque(maxlen=PROVEN_PER_INBOUND_MAX)
+        return kept

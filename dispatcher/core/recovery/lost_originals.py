@@ -1,0 +1,51 @@
+"""Messages in flight whose original will not come back: only their consumer can still say anything."""
+
+from __future__ import annotations
+
+from dispatcher.core.consumers import Consumer
+from dispatcher.core.effects import Vanished
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.ordered import OrderedSet
+from dispatcher.core.state import LaneState
+from dispatcher.protocol import TYPE_REJOIN
+
+
+class LostOriginals:
+    """Asks for them, and ends those that nobody has."""
+
+    def __init__(self, state: LaneState) -> None:
+        self._state = state
+        self._asked: OrderedSet[Consumer] = OrderedSet()  # to join again: what they have is gone
+
+    def ask_for(self, message: Message, holder: Consumer) -> None:
+        """Its settle is awaited, if the holder has it: the copy may never have been published."""
+        if holder.depth is not None:  # nobody will say
+            self.drop(message, holder)
+        elif holder.reported is None:
+            if holder not in self._asked:
+                self._asked.add(holder)
+                self._state.notice(holder, TYPE_REJOIN)
+        elif message.seq not in holder.reported:
+            self.drop(message, holder)
+
+    def drop(self, message: Message, holder: Consumer) -> None:
+        """Neither its queue nor its consumer has it: it is gone. Its group's numbers begin again, for the
+        consumer would wait for the missing one."""
+        del holder.in_flight[message.seq]
+        holder.credit += 1
+        message.state, message.consumer = MessageState.SETTLED, None
+        self.forget(message)
+        group = message.group
+        if group is not None:
+            holder.broken.add(group)
+            if group.owner is holder:
+                group.epoch = 0
+            group.came_back(message)
+            if not group.in_flight:
+                self._state.drained(group)
+        self._state.refresh_credit(holder)
+
+    def forget(self, message: Message) -> None:
+        """It is in nobody's hands: end its entry."""
+        self._state.effects.records.append(Vanished(message.queue, message.arrival))
+        self._state.counters["vanished"] += 1

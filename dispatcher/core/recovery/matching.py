@@ -1,0 +1,400 @@
+"""Recovery: meets the originals that the broker delivers again with what the journal says of them.
+
+After a fail-over or a lost connection every unsettled original comes back with the broker's `redelivered`
+flag, in its queue's order. A flagged delivery is matched by its inbound queue and fingerprint: first to open
+entries, the first to arrive; then to a settled one, if it can be no other message. Everything else is new.
+When in doubt a message is handed over again (docs/architecture.md, "Recovery").
+
+Entries of a group are a prefix of what its queue holds for it, but for what repeats others. So the first of a
+group that matches nothing, or the end of the redeliveries, says that open entries still unmatched have no
+original any more: deleted, or expired. So does an original that arrived after it at the same leader.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from dispatcher.core.consumers import Consumer
+from dispatcher.core.effects import (
+    UNKNOWN_INBOUND,
+    DeadLetter,
+    DeadLetterPending,
+    OpenEntry,
+    ProvenAcks,
+    Record,
+    SettledEntries,
+    Vanished,
+)
+from dispatcher.core.entries import ended_entry, open_entry
+from dispatcher.core.groups import Group
+from dispatcher.core.inbound import Inbound
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.optional.dedup import Dedup
+from dispatcher.core.optional.sequence_hold import may_be_passed, resume_sequence_hold
+from dispatcher.core.ordered import OrderedSet
+from dispatcher.core.parking.orders import Relocating
+from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueue
+from dispatcher.core.parking.relocation import forget_relocation, resume_relocation
+from dispatcher.core.recovery.expected import REDELIVERIES_MAX, ExpectedRedeliveries
+from dispatcher.core.recovery.groups import GroupRecovery
+from dispatcher.core.recovery.journal_replay import Arrival, JournalReplay
+from dispatcher.core.recovery.lost_originals import LostOriginals
+from dispatcher.core.recovery.pending_redeliveries import PendingRedeliveries
+from dispatcher.core.state import LaneState
+
+
+class Recovery:
+    """Matches redeliveries with open entries and settled originals."""
+
+    def __init__(
+        self, state: LaneState, groups: GroupRecovery, dedup: Dedup | None, *, broker_restarted: bool
+    ) -> None:
+        self._state = state
+        self._dedup = dedup
+        self._groups = groups
+        self._broker_restarted = broker_restarted
+        self._awaited: OrderedSet[Message] = OrderedSet()  # open entries whose original has not come back
+        #: Messages that only their consumer told us of, settled ones too; matched in whatever queue.
+        self._adopted: dict[bytes, deque[Message]] = {}
+        self.lost_originals = LostOriginals(state)
+        self._parked_groups: set[bytes | None] = set()  # the journal knows parked messages of theirs
+        self.pending_redeliveries = PendingRedeliveries(state.group_map.key)
+
+    # -- loading --
+
+    def load(self, replay: JournalReplay) -> None:
+        """Take over what the journal says. Consumers must have been loaded before."""
+        state = self._state
+        state.epoch_counter = max(state.epoch_counter, replay.highest_epoch)
+        for number, consumer in state.by_number.items():
+            consumer.next_seq = max(consumer.next_seq, replay.highest_seq.get(number, 0) + 1)
+        for inbound in state.inbounds:
+            inbound.recovery = ExpectedRedeliveries()
+            unproven = replay.unproven.get(inbound.index, {})
+            inbound.recovery.expect_unproven(unproven)
+            inbound.proven.extend(replay.proven.get(inbound.index, ()))
+            proven = {a: fp for a, fp in inbound.proven if a not in unproven}  # else acked once more
+            inbound.recovery.expect_proven(proven, broker_restarted=self._broker_restarted)
+        for arrival, fingerprint in replay.unproven.get(UNKNOWN_INBOUND, {}).items():
+            message = self._entry(UNKNOWN_INBOUND, arrival, fingerprint, None)
+            message.state = MessageState.SETTLED
+            self._adopted.setdefault(fingerprint, deque()).append(message)
+        entries = replay.finish()
+        self._parked_groups = {e.group for e in entries if e.inbound >= FIRST_PARKING_QUEUE}
+        for entry in entries:
+            self._load_entry(entry)
+        resume_sequence_hold(state, self._awaited, self.pending_redeliveries)
+
+    def _load_entry(self, entry: OpenEntry | DeadLetterPending | Relocating) -> None:
+        message = self._entry(entry.inbound, entry.arrival, entry.fingerprint, entry.group)
+        message.attempt = entry.attempt
+        if isinstance(entry, DeadLetterPending):
+            message.state = MessageState.ENDING
+            message.calls = entry.calls
+            self._state.ending[message] = entry.reason
+        elif isinstance(entry, Relocating):
+            resume_relocation(self._state, message, entry, is_known=self._groups.redis_complete)
+        else:
+            holder = self._state.by_number.get(entry.incarnation)
+            message.seq, message.epoch, message.group_seq = entry.seq, entry.epoch, entry.group_seq
+            message.first = entry.first
+            if holder is not None:
+                self.put_in_flight(message, holder)
+            elif entry.inbound < UNKNOWN_INBOUND:
+                self.pending_redeliveries.add(message)
+            if holder is not None or entry.group in self._parked_groups:
+                self._groups.wait_for(message)
+        self._awaited.add(message)
+        if entry.inbound == UNKNOWN_INBOUND:
+            self._adopted.setdefault(entry.fingerprint, deque()).append(message)
+        else:
+            self._expecting(message).expect(message)
+
+    def _expecting(self, message: Message) -> ExpectedRedeliveries | ParkingQueue:
+        """Who waits for its original."""
+        if message.queue >= FIRST_PARKING_QUEUE:
+            return self._state.parking[message.queue]
+        recovery = self._state.inbounds[message.queue].recovery
+        assert recovery is not None
+        return recovery
+
+    def _entry(self, inbound: int, arrival: Arrival, fingerprint: bytes, group: bytes | None) -> Message:
+        return Message(inbound, 0, arrival, fingerprint, group, None, 0, self._state.now_ms)
+
+    def put_in_flight(self, message: Message, holder: Consumer) -> None:
+        """The journal, or the consumer itself, says that this message is in the consumer's hands."""
+        message.state = MessageState.IN_FLIGHT
+        message.consumer = holder
+        holder.in_flight[message.seq] = message
+        holder.credit -= 1
+        holder.next_seq = max(holder.next_seq, message.seq + 1)
+
+    def adopt(self, message: Message) -> None:
+        """A message in flight that only its consumer told us of: these bytes, delivered, are its original."""
+        if self._is_through():
+            if message.group_id is not None and self._state.policy.grouped:
+                message.group = self._state.group(message.group_id)
+                self._groups.reported(message)
+            return
+        self._adopted.setdefault(message.fingerprint, deque()).append(message)
+        self._awaited.add(message)
+        self._groups.wait_for(message)
+
+    def open_entries(self) -> list[Message]:
+        """Every open entry whose original has not come back."""
+        return list(self._awaited)
+
+    def adopted_settled(self) -> list[tuple[Arrival, bytes]]:
+        """Messages that only their consumer told us of, settled before their original came."""
+        adopted = [message for messages in self._adopted.values() for message in messages]
+        return [(m.arrival, m.fingerprint) for m in adopted if m.state is MessageState.SETTLED]
+
+    # -- originals coming back --
+
+    def claims(self, inbound: Inbound, delivered: Message) -> bool:
+        """True when the delivery is an original that the journal knows; else it is to be treated as new."""
+        recovery = inbound.recovery
+        assert recovery is not None
+        recovery.seen += 1
+        if not delivered.redelivered or recovery.seen > REDELIVERIES_MAX:
+            self.ended(inbound)
+            return False
+        fingerprint = delivered.fingerprint
+        message = recovery.first_with(fingerprint)
+        if message is not None:
+            passed = recovery.matched(message)
+            self._match(inbound, message, delivered)
+            for gone in passed:
+                self.vanish(gone)
+            return True
+        if self._adopted.get(fingerprint):
+            self._match_adopted(inbound, self._adopted[fingerprint].popleft(), delivered)
+            return True
+        arrival = recovery.take_settled(fingerprint)
+        if arrival is not None:
+            delivered.arrival = arrival
+            self._ack_again(inbound, delivered)
+            return True
+        # Settled ones, and those that wait for others, may stand before open ones.
+        if not (recovery.kept[fingerprint] or may_be_passed(self._state, delivered)):
+            for message in recovery.of_group(delivered.group_id):
+                self.vanish(message)
+        return False
+
+    # -- parking queues: there a fingerprint names one original --
+
+    def is_adopted(self, fingerprint: bytes) -> bool:
+        """A consumer told us of it, and its original has not come."""
+        return bool(self._adopted.get(fingerprint))
+
+    def claims_parked(self, queue: ParkingQueue, delivered: Message) -> None:
+        """An original that the journal or a consumer knows was read from this parking queue."""
+        inbound, fingerprint = self._state.inbounds[delivered.inbound], delivered.fingerprint
+        if fingerprint in queue.awaited:
+            self._match(inbound, queue.awaited.pop(fingerprint), delivered)
+        else:
+            self._match_adopted(inbound, self._adopted[fingerprint].popleft(), delivered)
+
+    def expect_parked(self, queue: ParkingQueue, message: Message) -> None:
+        """It was given back, and the journal has an entry of it."""
+        queue.expect(message)
+        self._awaited.add(message)
+
+    def parked_vanished(self, queue: ParkingQueue) -> None:
+        """The queue was read to its end: what is still awaited was deleted by others."""
+        for message in list(queue.awaited.values()):
+            self.vanish(message)
+
+    def parked_through(self) -> None:
+        """Nothing at the head of a parking queue is still to be told of."""
+        if self._is_through():
+            self._end_adopted()
+
+    def _is_through(self) -> bool:
+        """Nothing that was unacked before is still to come from any queue."""
+        parking, inbounds = self._state.parking.values(), self._state.inbounds
+        return not any(q.redelivering for q in parking) and all(i.recovery is None for i in inbounds)
+
+    # -- meetings --
+
+    def _ack_again(self, inbound: Inbound, delivered: Message) -> None:
+        """It was settled before: nobody gets it, it is acked once more."""
+        entry = (delivered.arrival, delivered.fingerprint)
+        self._state.effects.records.append(SettledEntries(delivered.queue, False, (entry,)))
+        if delivered.queue < FIRST_PARKING_QUEUE:
+            inbound.unacked += 1
+        self._state.bytes_held += delivered.footprint
+        self._state.settled(delivered)
+        self._state.counters["acked_again"] += 1
+
+    def _match_adopted(self, inbound: Inbound, message: Message, delivered: Message) -> None:
+        """An entry that only its consumer told us of has met its original: journal it as that."""
+        records = self._state.effects.records
+        records.append(Vanished(UNKNOWN_INBOUND, message.arrival))
+        if message.state is MessageState.SETTLED:
+            self._ack_again(inbound, delivered)
+            return
+        message.queue, message.arrival = delivered.queue, delivered.arrival
+        reason = self._state.ending.get(message)
+        records.append(open_entry(message) if reason is None else ended_entry(message, reason))
+        self._match(inbound, message, delivered)
+
+    def _match(self, inbound: Inbound, message: Message, delivered: Message) -> None:
+        """The original is back: from now on it can be acked, sent again or dead-lettered."""
+        message.tag = delivered.tag
+        message.inbound, message.origin_arrival = inbound.index, delivered.origin_arrival
+        message.content, message.size = delivered.content, delivered.size
+        message.deadline_at_ms, message.closing = delivered.deadline_at_ms, delivered.closing
+        message.received_at_ms, message.waits_since_ms = delivered.received_at_ms, delivered.waits_since_ms
+        message.cost, message.kind, message.deliveries = delivered.cost, delivered.kind, delivered.deliveries
+        if message.queue < FIRST_PARKING_QUEUE:
+            inbound.unacked += 1
+        else:
+            self._state.parking[message.queue].here[message.fingerprint] = message
+        self._state.bytes_held += message.footprint
+        del self._awaited[message]
+        self.pending_redeliveries.discard(message)
+        match message.state:
+            case MessageState.RELOCATING:
+                assert message.relocation is not None
+                message.relocation.target.waiting.append(message)
+                return
+            case MessageState.TRANSFERRING:
+                return
+            case MessageState.ENDING:
+                self._state.effects.actions.append(DeadLetter(message, self._state.ending[message]))
+                return
+            case MessageState.IN_FLIGHT:
+                inbound.in_flight += 1
+                if message.group is None:
+                    self._groups.send_again(message)
+            case MessageState.WAITING:
+                is_waited_for = message.group is not None
+                self._back_to_backlog(inbound, message)
+                if not is_waited_for:
+                    return
+        self._groups.resolved(message)
+
+    def _back_to_backlog(self, inbound: Inbound, message: Message) -> None:
+        """Its consumer is over: it waits for the next one, before everything newer of its group."""
+        is_loose = message.group_id is None or not self._state.policy.grouped
+        if message.group_id is not None and not is_loose:
+            message.group = self._state.group(message.group_id)
+        self._state.wait_again(message)
+        if is_loose and message.attempt >= self._state.suspect_after:
+            self._state.suspects.add(message)
+        elif is_loose:
+            inbound.ungrouped.messages.append(message)
+            inbound.enlist(inbound.ungrouped)
+        elif message.group is not None:
+            self._state.put_in_front(message, message.group)
+
+    # -- settles, failures and deaths that come before the original --
+
+    def settled_before_its_return(self, message: Message) -> list[Record]:
+        """A settle for an entry without its original: ack that when it comes. Returns further records."""
+        message.state = MessageState.SETTLED
+        unknown = message.queue == UNKNOWN_INBOUND
+        if message not in self._awaited:
+            if unknown:
+                return [Vanished(UNKNOWN_INBOUND, message.arrival)]
+            entry = (message.arrival, message.fingerprint)
+            if message.queue < FIRST_PARKING_QUEUE:
+                self._state.inbounds[message.queue].proven.append(entry)
+            else:
+                self._state.parking[message.queue].remember(message.fingerprint, message.arrival)
+            return [SettledEntries(message.queue, True, (entry,))]
+        del self._awaited[message]
+        self.pending_redeliveries.discard(message)
+        if not unknown:
+            self._expecting(message).settled_early(message)
+        self._groups.resolved(message)
+        return []
+
+    def failed_before_its_return(self, message: Message, reason: str) -> None:
+        """A failure for an entry without its original: it goes to the dead queue when that comes."""
+        if message not in self._awaited:
+            self.lost_originals.forget(message)
+            return
+        message.state = MessageState.ENDING
+        self._state.ending[message] = reason
+        self._state.effects.records.append(ended_entry(message, reason))
+        self._groups.resolved(message)
+        message.group = None
+
+    def taken_before_their_return(self, messages: list[Message]) -> None:
+        """Their consumer is over and their originals are not here: gone too, or they come before all that is
+        newer of their groups, which don't wait for them: the look-ahead may end before the last of them."""
+        for message in messages:
+            if message not in self._awaited:
+                self.lost_originals.forget(message)
+                continue
+            if message.queue < UNKNOWN_INBOUND:
+                self.pending_redeliveries.add(message)
+            if message.group is not None and not self._comes_in_order(message, message.group):
+                continue
+            self._groups.resolved(message)
+            message.group = None
+
+    def _comes_in_order(self, message: Message, group: Group) -> bool:
+        """Everything of the group comes out of one queue."""
+        is_parked = message.queue >= FIRST_PARKING_QUEUE or message.group_id in self._parked_groups
+        return not (is_parked or self._state.parking.route(group))
+
+    # -- the end --
+
+    def is_lost(self, message: Message) -> bool:
+        """In flight, and its original will not come back."""
+        return message.tag == 0 and message not in self._awaited
+
+    def vanish(self, message: Message) -> None:
+        """No original will come. In a living consumer's hands its settle is awaited, else it is over."""
+        del self._awaited[message]
+        if message.queue != UNKNOWN_INBOUND:
+            self._expecting(message).forget(message)
+        self.pending_redeliveries.discard(message)
+        if self._dedup is not None:
+            self._dedup.lost_sight_of(message)
+        if message.relocation is not None:
+            forget_relocation(self._state, message, is_known=self._groups.redis_complete)
+        if message.state is not MessageState.IN_FLIGHT:
+            self._state.ending.pop(message, None)
+            self.lost_originals.forget(message)
+        elif message.consumer is not None:
+            self.lost_originals.ask_for(message, message.consumer)
+        self._groups.resolved(message)
+
+    def ended(self, inbound: Inbound) -> None:
+        """Nothing that was unacked before is still to come from this queue."""
+        recovery = inbound.recovery
+        if recovery is None:
+            return
+        for message in recovery.all_open():
+            self.vanish(message)
+        if arrived := recovery.unmatched_settled():  # their acks had reached the broker
+            inbound.proven.extend(arrived)
+            self._state.effects.records.append(SettledEntries(inbound.index, True, tuple(arrived)))
+        inbound.recovery = None
+        self.proven(inbound, recovery.proven_meanwhile)
+        if self._is_through():
+            self._end_adopted()
+
+    def _end_adopted(self) -> None:
+        adopted = [message for messages in self._adopted.values() for message in messages]
+        self._adopted.clear()
+        for message in adopted:
+            if message.state is MessageState.SETTLED:
+                self._state.effects.records.append(Vanished(UNKNOWN_INBOUND, message.arrival))
+            else:
+                self.vanish(message)
+
+    def proven(self, inbound: Inbound, count: int) -> None:
+        """The broker has processed that many more acks. Counted later while old entries may still be met."""
+        if inbound.recovery is not None:
+            inbound.recovery.proven_meanwhile += count
+            return
+        count = min(count, len(inbound.unproven))
+        for _ in range(count):
+            inbound.proven.append(inbound.unproven.popleft())
+        if count:
+            self._state.effects.records.append(ProvenAcks(inbound.index, count))

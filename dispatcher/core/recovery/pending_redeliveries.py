@@ -1,0 +1,39 @@
+"""Messages in nobody's hands whose originals are still to come from inbound queues."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from dispatcher.core.model import Message
+from dispatcher.core.ordered import OrderedSet
+
+
+class PendingRedeliveries:
+    """Counts them by group: what was parked of a group is newer, and must not overtake them."""
+
+    def __init__(self, key: Callable[[bytes], bytes]) -> None:
+        self._key = key  # of the group, or bucket, of an id
+        self._messages: OrderedSet[Message] = OrderedSet()
+        self._of_group: Counter[bytes | None] = Counter()
+
+    def add(self, message: Message) -> None:
+        if message not in self._messages:
+            self._messages.add(message)
+            self._of_group[self._key_of(message.group_id)] += 1
+
+    def discard(self, message: Message) -> None:
+        if message in self._messages:
+            self._messages.discard(message)
+            self._of_group[self._key_of(message.group_id)] -= 1
+            if not self._of_group[self._key_of(message.group_id)]:
+                del self._of_group[self._key_of(message.group_id)]
+
+    def has_any(self, group_id: bytes | None) -> bool:
+        return self._key_of(group_id) in self._of_group
+
+    def has_any_of(self, key: bytes) -> bool:
+        return key in self._of_group
+
+    def _key_of(self, group_id: bytes | None) -> bytes | None:
+        return None if group_id is None else self._key(group_id)

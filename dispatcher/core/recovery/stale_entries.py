@@ -1,0 +1,36 @@
+"""Entries of what nobody has, that take the capacity of their consumers.
+
+Redis has forgotten that they were settled, and nothing says that their originals are gone before the
+redeliveries end. These do not end while the look-ahead is full of what waits for capacity. A classic queue's
+window is widened then (`dispatcher.core.prefetch_window`); a quorum queue's can't be.
+"""
+
+from __future__ import annotations
+
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.recovery.matching import Recovery
+from dispatcher.core.state import LaneState
+
+
+def drop_stale_entries(state: LaneState, recovery: Recovery) -> None:
+    """Give up such entries of a queue that stands still. Only where nothing is in anybody's hands: a settle
+    would bring the next original, and what came behind a lost copy must not be settled before it."""
+    if state.pool:
+        return
+    for inbound in state.inbounds:
+        expected = inbound.recovery
+        if expected is None or inbound.replaceable or not inbound.is_full():
+            continue
+        out = [message for consumer in state.by_uuid.values() for message in consumer.in_flight.values()]
+        if not all(map(_is_stale, out)):
+            return
+        for message in expected.all_open():
+            if message.state is MessageState.IN_FLIGHT:
+                recovery.vanish(message)
+
+
+def _is_stale(message: Message) -> bool:
+    """It has not come back, and its consumer says that it does not have it."""
+    consumer = message.consumer
+    reported = consumer.reported if consumer is not None else None
+    return message.tag == 0 and reported is not None and message.seq not in reported

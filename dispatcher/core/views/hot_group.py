@@ -1,0 +1,63 @@
+"""Which group most of what comes in belongs to: its consumer alone gets it, so no other one helps there.
+
+Counted in a table of bounded size, whatever the number of groups (the frequent items of Misra and Gries, with
+many decrements at a time): of a share at most 1/128 is overlooked.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+#: What is told is about so much time at most, and half of it at least.
+WINDOW_MS: Final = 60_000
+#: A group that has more than this part of all is never forgotten.
+_KEPT: Final = 128
+_KNOWN_MAX: Final = 4 * _KEPT
+
+
+class GroupShare(NamedTuple):
+    """A group by its key, and how much of what came in was of it, 0 to 1."""
+
+    key: bytes
+    share: float
+
+
+class HotGroup:
+    """Counts arrivals by group over the last minute."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._begun_ms = now_ms
+        self._counts: dict[bytes, int] = {}
+        self._sum = 0
+        self._before: dict[bytes, int] = {}  # of the half minute before
+        self._before_sum = 0
+
+    def count(self, key: bytes | None) -> None:
+        """One message of this group, or of none, came in."""
+        self._sum += 1
+        if key is None:
+            return
+        counts = self._counts
+        counts[key] = counts.get(key, 0) + 1
+        if len(counts) > _KNOWN_MAX:
+            less = sorted(counts.values(), reverse=True)[_KEPT]
+            self._counts = {key: count - less for key, count in counts.items() if count > less}
+
+    def pass_time(self, now_ms: int) -> None:
+        """Forget what is too long ago."""
+        passed_ms = now_ms - self._begun_ms
+        if passed_ms < WINDOW_MS // 2:
+            return
+        recent = passed_ms < WINDOW_MS
+        self._before, self._before_sum = (self._counts, self._sum) if recent else ({}, 0)
+        self._counts, self._sum = {}, 0
+        self._begun_ms = now_ms
+
+    def first(self) -> GroupShare | None:
+        """The busiest group; None: nothing with a group came in."""
+        known = self._counts.keys() | self._before.keys()
+        if not known:
+            return None
+        of_key = {key: self._counts.get(key, 0) + self._before.get(key, 0) for key in known}
+        key = max(of_key, key=lambda key: (of_key[key], key))
+        return GroupShare(key, of_key[key] / (self._sum + self._before_sum))

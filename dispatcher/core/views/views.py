@@ -1,0 +1,298 @@
+"""What operators see of a lane, as plain values: rows of groups and consumers, and why a group waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dispatcher.core.consumers import Consumer
+from dispatcher.core.groups import Group
+from dispatcher.core.inbound import Inbound
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.operators.commands import argument
+from dispatcher.core.operators.rebalance import operation_on
+from dispatcher.core.operators.stopped_groups import stopped_groups, stopped_rows
+from dispatcher.core.optional.sequence_numbers import irregularities
+from dispatcher.core.optional.start_gate import live_consumers
+from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueue
+from dispatcher.core.state import LaneState
+from dispatcher.core.views.blocked_reason import parking, undeliverable, verdict
+from dispatcher.core.views.group_listing import GroupListing, depth
+from dispatcher.errors import CommandRefused
+from dispatcher.group_text import format_group, parse_group
+
+MESSAGES_SHOWN = 50
+
+
+class Views:
+    """Reads a lane's state; changes nothing."""
+
+    def __init__(self, state: LaneState, peek: Callable[[Any], dict[str, Any]] = lambda _: {}) -> None:
+        """`peek`: what a message's content says of itself."""
+        self._state = state
+        self._peek = peek
+        self._deepest: dict[int, bytes] = {}  # by inbound queue: the deepest group, at the last look
+
+    def status(self) -> dict[str, Any]:
+        state = self._state
+        spent = sum(inbound.spent for inbound in state.inbounds)
+        return {
+            "policy": state.policy.name,
+            "paused": state.is_paused,
+            "lane_epoch": state.lane_epoch,
+            "inbound": [self._inbound_row(inbound, spent) for inbound in state.inbounds],
+            "consumers": len(state.by_uuid),
+            "consumers_drained": len(state.drained_consumers),
+            "groups": len(state.groups),
+            "groups_paused": sum(
+                group.flags.paused for group in state.groups_with_flags if group.flags is not None
+            ),
+            "groups_pinned": sum(
+                group.flags.pin is not None for group in state.groups_with_flags if group.flags is not None
+            ),
+            "groups_stopped": len(stopped_groups(state)),
+            "busiest_group": self._busiest(),
+            "oldest_in_flight_ms": max(
+                (self._oldest_in_flight_ms(c) or 0 for c in state.by_uuid.values()), default=0
+            ),
+            "held": sum(inbound.waiting for inbound in state.inbounds),
+            "in_flight": sum(len(consumer.in_flight) for consumer in state.by_uuid.values()),
+            "unconfirmed": state.unconfirmed,
+            "undeliverable": len(state.undeliverable),
+            "bytes_held": state.bytes_held,
+            "parked": sum(queue.originals for queue in state.parking.values()),
+            "parking": [self._parking_row(queue) for queue in state.parking.values()],
+            "parking_queues": len(state.parking),
+            "counters": dict(state.counters),
+        }
+
+    def _inbound_row(self, inbound: Inbound, spent: int) -> dict[str, Any]:
+        full = inbound.is_full()
+        return {
+            "queue": inbound.name,
+            "weight": inbound.weight,
+            "share": inbound.spent / spent if spent else None,
+            "held": inbound.waiting,
+            "in_flight": inbound.in_flight,
+            "dispatched": inbound.dispatched,
+            "look_ahead": self._state.options.look_ahead,
+            "window": inbound.window,
+            "full": full,
+            "full_of": self._full_of(inbound) if full else None,
+        }
+
+    def _busiest(self) -> dict[str, Any] | None:
+        """The group that most of what came in during the last minute is of."""
+        state = self._state
+        state.hot_group.pass_time(state.now_ms)
+        first = state.hot_group.first()
+        if first is None:
+            return None
+        group = state.groups.get(first.key)
+        return {
+            "group": format_group(first.key),
+            "share": first.share,
+            "owner": group.owner.id if group is not None and group.owner is not None else None,
+            "depth": depth(state, group) if group is not None else 0,
+        }
+
+    def _why_hot(self, group: Group) -> list[str]:
+        """Whether more comes in of it than is one consumer's even part."""
+        hot_group, consumers = self._busiest(), live_consumers(self._state)
+        if (
+            hot_group is None
+            or hot_group["group"] != format_group(group.id)
+            or hot_group["share"] * consumers <= 1
+        ):
+            return []
+        return [
+            f"hot: {hot_group['share']:.0%} of what came in during the last minute is of this group, and its "
+            f"owner has all of that; an even part of the {consumers} consumers would be {1 / consumers:.0%}"
+        ]
+
+    def _oldest_in_flight_ms(self, consumer: Consumer) -> int | None:
+        """For how long the message has been out that is out for longest; in flight they are in that order.
+        What is older than this leadership has its time from there, as with `ack_timeout`."""
+        first = next(iter(consumer.in_flight.values()), None)
+        if first is None:
+            return None
+        return self._state.now_ms - max(first.dispatched_at_ms, self._state.patience_from_ms)
+
+    @staticmethod
+    def _parking_row(queue: ParkingQueue) -> dict[str, Any]:
+        return {
+            "queue": queue.name,
+            "consumer": queue.consumer or None,
+            "groups": len(queue.members),
+            "parked": queue.originals,
+        }
+
+    def is_full(self) -> bool:
+        """Whether any inbound queue's look-ahead is used up."""
+        return any(inbound.is_full() for inbound in self._state.inbounds)
+
+    def _full_of(self, inbound: Inbound) -> str:
+        """What takes the room in a full look-ahead: the deepest group that the last survey saw."""
+        out = f"{inbound.in_flight} messages in flight"
+        group = self._state.groups.get(self._deepest.get(inbound.index, b""))
+        backlog = (group.backlogs or {}).get(inbound.index) if group is not None else None
+        if group is None or backlog is None:
+            return out
+        return f"{len(backlog.messages)} messages of group {format_group(group.id)}, {out}"
+
+    # -- groups --
+
+    def survey(self, arguments: dict[str, Any]) -> GroupListing:
+        """Begin to look at all groups; `listed` has what came of it. Raises CommandRefused, ValueError."""
+        return GroupListing(self._state, arguments)
+
+    def listed(self, survey: GroupListing) -> dict[str, Any]:
+        """A page of groups, as `groups.list` shows it, when the survey is through."""
+        for inbound in self._state.inbounds:
+            deepest = survey.deepest(inbound.index)
+            if deepest is not None:
+                self._deepest[inbound.index] = deepest
+        return {"total": survey.total, "groups": [self._row(group) for group in survey.page()]}
+
+    def _row(self, group: Group) -> dict[str, Any]:
+        waiting = self._waiting(group)
+        return {
+            "group": format_group(group.id),
+            "state": group.state.value,
+            "owner": group.owner.id if group.owner is not None else None,
+            "epoch": group.epoch or None,
+            "held": len(waiting),
+            "in_flight": group.in_flight,
+            "parked": self._state.parking.parked(group),
+            "paused": group.flags is not None and group.flags.paused,
+            "stopped": group.flags.stop.reason if group.flags is not None and group.flags.stop else None,
+            "pin": group.flags.pin if group.flags is not None else None,
+            "operation": operation_on(group),
+            "oldest_ms": self._oldest_ms(group, waiting),
+        }
+
+    def _oldest_ms(self, group: Group, waiting: list[Message]) -> int | None:
+        """For how long the oldest that waits here or is parked has done so."""
+        parked = self._state.parking.since_ms(group)
+        since_ms = [message.waits_since_ms for message in waiting] + ([parked] if parked is not None else [])
+        return self._state.now_ms - min(since_ms) if since_ms else None
+
+    @staticmethod
+    def _waiting(group: Group) -> list[Message]:
+        backlogs = (group.backlogs or {}).values()
+        return [m for backlog in backlogs for m in backlog.messages if m.state is MessageState.WAITING]
+
+    def _find(self, arguments: dict[str, Any]) -> Group:
+        text = arguments.get("group")
+        if not isinstance(text, str):
+            raise CommandRefused("name a group")
+        group_id = parse_group(text)
+        group = self._state.named_group(group_id)
+        if group is None and any(message.group_id == group_id for message in self._state.undeliverable):
+            group = Group(group_id)
+        if group is None:
+            raise CommandRefused(f"no group {text!r} is known here: nothing of it waits and nobody owns it")
+        return group
+
+    def group(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """One group with its first messages, those in flight before those that wait."""
+        group = self._find(arguments)
+        messages = sorted(self._out(group), key=lambda m: (m.epoch, m.group_seq)) + self._waiting(group)
+        rows = [{**self._message_row(m), **self._peek(m.content)} for m in messages[:MESSAGES_SHOWN]]
+        sequences = self._state.sequences
+        last = sequences.last(group.id) if sequences is not None else None
+        return {**self._row(group), "last_number": last, "messages": rows}
+
+    def _out(self, group: Group) -> list[Message]:
+        return [m for c in self._state.by_uuid.values() for m in c.in_flight.values() if m.group is group]
+
+    def _message_row(self, message: Message) -> dict[str, Any]:
+        state = self._state
+        known = message.inbound < len(state.inbounds)
+        return {
+            "inbound": state.inbounds[message.inbound].name if known else None,
+            "parked_in": state.parking[message.queue].name if message.queue in state.parking else None,
+            "arrival": f"{message.arrival[0]}.{message.arrival[1]}",
+            "state": message.state.value,
+            "seq": message.seq or None,
+            "group_seq": message.group_seq or None,
+            "number": message.number,
+            "attempt": message.attempt,
+            "consumer": message.consumer.id if message.consumer is not None else None,
+            "size": message.size,
+            "age_ms": state.now_ms - message.waits_since_ms,
+        }
+
+    def _out_of_sight(self, group: Group, here: list[Message]) -> int:
+        """Originals of the group that wait in parking queues, and those on their way there."""
+        state = self._state
+        read = sum(message.queue >= FIRST_PARKING_QUEUE for message in here)
+        queues = [state.parking[index] for index in state.parking.route(group)]
+        on_their_way = [m for queue in queues for m in (*queue.waiting, *queue.moving.values())]
+        count = sum(state.member_key(message.group_id) == group.id for message in on_their_way)
+        return max(0, state.parking.parked(group) - read) + count
+
+    def why(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Why a group waits: the message that blocks it, who has that since when, and what waits behind."""
+        group = self._find(arguments)
+        waiting = self._waiting(group)
+        out = sorted(self._out(group), key=lambda m: (m.epoch, m.group_seq))
+        blocking = None
+        if out:
+            first = out[0]
+            blocking = {
+                "message": self._message_row(first),
+                "consumer": first.consumer.id if first.consumer is not None else None,
+                "since_ms": self._state.now_ms - first.dispatched_at_ms if first.dispatched_at_ms else None,
+            }
+        details = [
+            f"look-ahead of {inbound.name} is full: {self._full_of(inbound)}"
+            for inbound in self._state.inbounds
+            if inbound.is_full()
+        ]
+        details += parking(self._state, group)
+        details += undeliverable(self._state, group)
+        details += irregularities(self._state, group.id)
+        details += self._why_hot(group)
+        if out and out[0].overdue:
+            details.append(
+                "the message in front is overdue: its consumer did not settle it within ack_timeout"
+            )
+        return {
+            "group": format_group(group.id),
+            "verdict": verdict(self._state, group, waiting, out),
+            "blocking": blocking,
+            "behind": len(waiting) + self._out_of_sight(group, [*waiting, *out]),
+            "details": details,
+        }
+
+    def stopped(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """A page of the groups that have stopped at a message, by their ids. Raises CommandRefused."""
+        return {"groups": stopped_rows(self._state, argument(arguments, "after", str))}
+
+    # -- consumers --
+
+    def consumers(self) -> dict[str, Any]:
+        rows = [self._consumer_row(c) for c in sorted(self._state.by_uuid.values(), key=lambda c: c.id)]
+        absent = [name for name in self._state.drained_consumers if name not in self._state.by_id]
+        unread = [named.id for named in self._state.options.handover if named.id not in self._state.by_id]
+        return {"consumers": rows, "drained_absent": sorted(absent), "unread": unread}
+
+    def _consumer_row(self, consumer: Consumer) -> dict[str, Any]:
+        return {
+            "consumer": consumer.id,
+            "incarnation": consumer.uuid,
+            "state": consumer.state.value,
+            "prefetch": consumer.prefetch,
+            "in_flight": len(consumer.in_flight),
+            "oldest_in_flight_ms": self._oldest_in_flight_ms(consumer),
+            "groups": len(consumer.groups),
+            "alone": consumer.alone_with is not None,
+            "drained": consumer.drained,
+            "overdue": consumer.overdue,
+            "evicted_by": consumer.evicted_by.value if consumer.evicted_by is not None else None,
+            "queue": consumer.queue,
+            "last_heartbeat_ms": self._state.now_ms - consumer.last_heard_ms,
+            "readers": consumer.readers if consumer.depth is not None else None,
+            "waiting_there": consumer.depth,
+        }
