@@ -16,12 +16,13 @@ from itertools import count
 from statistics import median
 from typing import Final
 
-from dispatcher.core.effects import Dispatched, Effects, Snapshot
+from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import AcksProven, CopiesConfirmed, MessagesArrived, RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
 from dispatcher.core.options import LaneOptions
-from dispatcher.core.policies import policy
+from dispatcher.core.placement import policy
+from dispatcher.core.records import Dispatched
 from dispatcher.core.views.views import Views
 from dispatcher.protocol import Join, Settle
 from dispatcher.service.surveys import GROUPS_AT_A_TIME

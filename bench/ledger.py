@@ -21,12 +21,13 @@ from typing import Any, Final, NamedTuple
 
 from dispatcher.amqp.pricing import kind_of
 from dispatcher.amqp.relay import Content
-from dispatcher.core.effects import Dispatched, Effects, Snapshot
+from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import AcksProven, CopiesConfirmed, MessagesArrived, RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
 from dispatcher.core.options import LaneOptions
-from dispatcher.core.policies import policy
+from dispatcher.core.placement import policy
+from dispatcher.core.records import Dispatched
 from dispatcher.errors import ConfigurationError
 from dispatcher.ledger.opening import open_ledger
 from dispatcher.ledger.recorder import Recorder

@@ -17,8 +17,10 @@ from contextlib import ExitStack
 import redis
 import uvloop
 
-from dispatcher.core.effects import Dispatched, Effects, OwnerRow
+from dispatcher.core.effects import Effects
 from dispatcher.core.model import Message
+from dispatcher.core.records import Dispatched
+from dispatcher.core.tables import OwnerRow
 from dispatcher.nodes.local_redis import LocalRedis
 from dispatcher.redis_store import LaneStore
 from dispatcher.redis_store.codec import decode, encode

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dispatcher.core.bounds import DELIVERIES_MAX
-from dispatcher.core.groups import Group
-from dispatcher.core.model import BarrierMark, Message, MessageState
+from dispatcher.core.model import BarrierMark, Group, Message, MessageState
 from dispatcher.core.optional.dedup import Dedup
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.core.parking.relocation import Relocations
@@ -129,7 +128,7 @@ class Arrivals:
                 backlog.messages.append(message)
             else:
                 state.sequence_hold.insert(backlog, message)
-            if backlog.source is None:
+            if backlog.listed_in is None:
                 state.list_backlog(backlog)
         if self._parks and message.queue == inbound.index:
             if message.deliveries < DELIVERIES_MAX:

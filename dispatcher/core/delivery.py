@@ -8,18 +8,11 @@ enough is on its way to the broker. Nothing else dispatches.
 from __future__ import annotations
 
 from dispatcher.core.bounds import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
-from dispatcher.core.consumers import Consumer, ConsumerSource
-from dispatcher.core.effects import Dispatched
-from dispatcher.core.groups import Backlog, Group, GroupState
-from dispatcher.core.inbound import (
-    DeficitRoundRobin,
-    Inbound,
-    MeasuredInbound,
-    UngroupedSource,
-    UnownedSource,
-)
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.drr import DeficitRoundRobin
+from dispatcher.core.inbound import Inbound, MeasuredInbound, UngroupedSource, UnownedSource
+from dispatcher.core.model import Backlog, Consumer, ConsumerSource, Group, GroupState, Message, MessageState
 from dispatcher.core.options import Cost
+from dispatcher.core.records import Dispatched
 from dispatcher.core.state import LaneState
 
 
@@ -61,13 +54,13 @@ class DeliveryPass:
             return
         self._dispatch(inbound, backlog.messages.popleft(), share.consumer, backlog.group)
         self._served(backlog)
-        if backlog.source is share:
+        if backlog.listed_in is share:
             share.backlogs.move_to_end(backlog)
 
     def _served(self, backlog: Backlog) -> None:
         """It may be empty now. What is suspected or waits for a gap is not served in its turn."""
         backlog.group.forget_if_empty(backlog)
-        if backlog.source is None:
+        if backlog.listed_in is None:
             return
         head = backlog.messages[0]
         if head.attempt >= self._state.suspect_after or (self._gaps is not None and self._gaps.bars(head)):

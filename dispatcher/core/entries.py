@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dispatcher.core.consumers import Consumer
-from dispatcher.core.effects import DeadLetterPending, Dispatched, OpenEntry
-from dispatcher.core.model import Message
+from dispatcher.core.model import Consumer, Message
+from dispatcher.core.records import DeadLetterPending, Dispatched, OpenEntry
 
 
 def copy_of(message: Message, consumer: Consumer) -> Dispatched:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dispatcher.core.effects import Dispatched, LookUp
 from dispatcher.core.forwarding.orders import ReclaimedCopy
 from dispatcher.core.model import Message
+from dispatcher.core.orders import LookUp
+from dispatcher.core.records import Dispatched
 from dispatcher.protocol import Heartbeat, Join, Leave, Marker, Settle
 
 

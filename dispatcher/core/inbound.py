@@ -12,16 +12,12 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from dispatcher.core.bounds import PROVEN_PER_INBOUND_MAX
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import Backlog, ConsumerSource, Message, MessageState
 from dispatcher.core.options import Cost, LaneOptions
-
-if TYPE_CHECKING:
-    from dispatcher.core.consumers import ConsumerSource, Pool
-    from dispatcher.core.groups import Backlog
-    from dispatcher.core.recovery.expected import ExpectedRedeliveries
+from dispatcher.core.placement import Pool
 
 
 class UnownedSource:
@@ -66,9 +62,9 @@ class Inbound:
     """One inbound queue of the lane. Sizes are in bytes."""
 
     __slots__ = (
-        "aging", "blocked_since_ms", "deficit", "dispatched", "unowned", "in_flight", "index", "latest", "ungrouped",
-        "mean_bytes", "name", "paused", "proven", "ready", "recovery", "replaceable", "surcharge", "unacked",
-        "unproven", "waiting", "weight", "window",
+        "aging", "blocked_since_ms", "deficit", "dispatched", "unowned", "in_flight", "index", "latest",
+        "ungrouped", "mean_bytes", "name", "paused", "proven", "ready", "recovery", "replaceable",
+        "surcharge", "unacked", "unproven", "waiting", "weight", "window",
     )  # fmt: skip
 
     def __init__(self, index: int, name: str, weight: int, pool: Pool, proven_max: int) -> None:
@@ -93,7 +89,7 @@ class Inbound:
         self.replaceable = True  # False: its consumer must never be replaced, and its window stays
         self.aging: deque[Message] = deque()  # what waits here, longest first, and some that no longer does
         self.blocked_since_ms: int | None = None  # full of what can't go, while somebody has free capacity
-        self.recovery: ExpectedRedeliveries | None = None
+        self.recovery: Any = None  # what it may still deliver again: recovery/expected.py has the type
         # Settled originals, in settle order: their acks are on the way …
         self.unproven: deque[tuple[tuple[int, int], bytes]] = deque()
         # … or known to be processed. A killed broker forgets up to 32,768 of those of a busy classic queue.
@@ -170,45 +166,8 @@ def make_inbounds(options: LaneOptions, pool: Pool, cost_of: Callable[[Message],
     return made
 
 
-class DeficitRoundRobin:
-    """Whose turn it is. O(1) for a decision in the number of messages, groups and consumers."""
-
-    def __init__(self, inbounds: list[Inbound]) -> None:
-        self._inbounds = inbounds
-        self._position = 0
-
-    def pick(self) -> Inbound | None:
-        """The queue to serve one message from, or None when nothing is eligible anywhere."""
-        inbounds = self._inbounds
-        current = inbounds[self._position]
-        head = own = current.head() if current.ready else None
-        if head is not None and current.deficit >= head.cost:
-            return current
-        if not current.waiting and current.deficit > 0:
-            current.deficit = 0
-        while True:
-            any_eligible = False
-            count, start = len(inbounds), self._position
-            for step in range(1, count + 1):
-                inbound = inbounds[(start + step) % count]
-                # Of the queue whose turn it was nothing has changed since it was looked at.
-                head = own if inbound is current else inbound.head() if inbound.ready else None
-                if head is None:
-                    if not inbound.waiting and inbound.deficit > 0:
-                        inbound.deficit = 0
-                    continue
-                any_eligible = True
-                inbound.deficit = min(inbound.deficit, head.cost) + inbound.weight
-                self._position = inbound.index
-                if inbound.deficit >= head.cost:
-                    return inbound
-            if not any_eligible:
-                return None
-            self._skip_hopeless_rounds()
-
-    def _skip_hopeless_rounds(self) -> None:
-        """Nobody can afford its message: add at once the rounds that could only end the same way (D13)."""
-        short = [(i, h.cost - i.deficit) for i in self._inbounds if i.ready and (h := i.head()) is not None]
-        rounds = min(-(-missing // inbound.weight) for inbound, missing in short) - 1
-        for inbound, _ in short:
-            inbound.deficit += rounds * inbound.weight
+def enlist_source(inbound: Inbound, share: ConsumerSource) -> None:
+    """Let the delivery pass look at this share again."""
+    if not share.in_ring and share.backlogs:
+        share.in_ring = True
+        inbound.ready.append(share)

@@ -14,17 +14,7 @@ from typing import Any
 from dispatcher.core.arrivals import Arrivals
 from dispatcher.core.bounds import NEVER_MS, RESET_PER_STEP
 from dispatcher.core.delivery import delivery_pass_for
-from dispatcher.core.effects import (
-    NOBODY,
-    UNKNOWN_INBOUND,
-    Effects,
-    JournalReset,
-    NumbersUsed,
-    OwnerRow,
-    Record,
-    SettledEntries,
-    Snapshot,
-)
+from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.entries import ended_entry, open_entry
 from dispatcher.core.events import (
     AcksProven,
@@ -62,11 +52,10 @@ from dispatcher.core.events import (
     TransferRefused,
 )
 from dispatcher.core.forwarding.forwarding import Forwarding
-from dispatcher.core.groups import GroupState
 from dispatcher.core.membership.evictions import Evictions
 from dispatcher.core.membership.membership import Membership
 from dispatcher.core.membership.refused_publishes import RefusedPublishes
-from dispatcher.core.model import MessageState
+from dispatcher.core.model import GroupState, MessageState
 from dispatcher.core.operations.operations import Operations
 from dispatcher.core.operations.transfer import Transfers
 from dispatcher.core.operators.commands import Commands
@@ -83,6 +72,7 @@ from dispatcher.core.parking.policy import Parking
 from dispatcher.core.parking.reading import ParkedReading
 from dispatcher.core.parking.relocation import Relocations
 from dispatcher.core.prefetch_window import adjust_windows
+from dispatcher.core.records import NOBODY, UNKNOWN_INBOUND, JournalReset, NumbersUsed, Record, SettledEntries
 from dispatcher.core.recovery.consumer_reports import ConsumerReports
 from dispatcher.core.recovery.groups import GroupRecovery
 from dispatcher.core.recovery.journal_replay import JournalReplay
@@ -90,6 +80,7 @@ from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.recovery.stale_entries import drop_stale_entries
 from dispatcher.core.settlement import Settlement
 from dispatcher.core.state import LaneState
+from dispatcher.core.tables import OwnerRow
 from dispatcher.protocol import Heartbeat, Join, Leave, Marker, Settle
 
 #: After this many journal records everything that is still true is written again and the rest trimmed:

@@ -1,17 +1,33 @@
-"""What the core knows about messages: the originals held and the copies in flight."""
+"""What the lane remembers: messages, groups, consumers, and the states that each may be in.
+
+Theory of operation. A *message* is one original that the broker has delivered and that is not acked yet. It
+waits in its group's *backlog* until the delivery pass hands it to a consumer.
+
+A *group* is FREE until the delivery pass gives it to a consumer. Under a policy that lets its owner go on it
+is then OWNED; under plain `sequenced` it is BATCHED: one batch is out, and the rest is blocked for every
+consumer. DRAINING means that the owner gets no more, and that the group changes its owner when the last
+message in flight is settled: it was moved, reset or closed, or its consumer is leaving. After a fail-over a
+group with open entries is RECOVERING until each of them has met its original again.
+
+A *consumer* is one incarnation: one life of a consuming process, from its join to its end.
+
+Slots that a capability owns (`flags`, `demand`, `relocation`) are opaque here: its module has their types.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from dispatcher.core.bounds import ORIGINAL_BYTES
+from dispatcher.core.ordered import OrderedSet
+from dispatcher.core.tables import IncarnationRow
+from dispatcher.errors import InvalidTransition
+from dispatcher.protocol import Join
 
-if TYPE_CHECKING:
-    from dispatcher.core.consumers import Consumer
-    from dispatcher.core.groups import Group
-    from dispatcher.core.parking.queue import Relocation
-
+# -- messages --
 
 #: In the place of how much a lane had settled when a message's first consumer died.
 NO_DEATH: Final = -1
@@ -41,9 +57,9 @@ class Message:
     __slots__ = (
         "arrival", "attempt", "calls", "closing", "consumer", "content", "cost", "deadline_at_ms",
         "deliveries", "dispatched_at_ms", "epoch", "fingerprint", "first", "group", "group_id", "group_seq",
-        "inbound", "kind", "message_id", "relocation", "number", "overdue", "rank_override", "queue", "received_at_ms",
-        "redelivered", "refusal", "origin_arrival", "seq", "settles_at_death", "size", "state", "tag", "term",
-        "waits_since_ms",
+        "inbound", "kind", "message_id", "relocation", "number", "overdue", "rank_override", "queue",
+        "received_at_ms", "redelivered", "refusal", "origin_arrival", "seq", "settles_at_death", "size",
+        "state", "tag", "term", "waits_since_ms",
     )  # fmt: skip
 
     def __init__(
@@ -68,7 +84,7 @@ class Message:
             None  # its arrival in the first queue that it was in, if not here
         )
         self.term = 0  # of a parked copy: in which round of publishes it was made
-        self.relocation: Relocation | None = None  # it is, or will be, on its way to a parking queue
+        self.relocation: Any = None  # its way to a parking queue: parking/queue.py has the type
         self.tag = tag
         self.arrival = arrival
         self.fingerprint = fingerprint  # 16 bytes
@@ -131,3 +147,339 @@ class BarrierMark(Message):
     __slots__ = ("command",)
 
     command: str  # uuid of the operation, perhaps of one that nobody knows any more
+
+
+# -- groups --
+
+
+class GroupState(Enum):
+    FREE = "free"
+    OWNED = "owned"
+    BATCHED = "batched"
+    DRAINING = "draining"
+    RECOVERING = "recovering"
+
+
+GROUP_TRANSITIONS: Final[dict[GroupState, frozenset[GroupState]]] = {
+    GroupState.FREE: frozenset({GroupState.OWNED, GroupState.BATCHED, GroupState.RECOVERING}),
+    GroupState.OWNED: frozenset({GroupState.FREE, GroupState.DRAINING, GroupState.RECOVERING}),
+    GroupState.BATCHED: frozenset({GroupState.FREE, GroupState.DRAINING, GroupState.RECOVERING}),
+    GroupState.DRAINING: frozenset({GroupState.FREE, GroupState.OWNED, GroupState.RECOVERING}),
+    GroupState.RECOVERING: frozenset(
+        {GroupState.FREE, GroupState.OWNED, GroupState.BATCHED, GroupState.DRAINING}
+    ),
+}
+
+
+class BacklogList(Protocol):
+    """A source of the delivery pass that serves backlogs, in turn."""
+
+    backlogs: OrderedDict[Backlog, None]
+
+
+class Backlog:
+    """The messages of one group that wait, from one inbound queue, in that queue's order.
+
+    `listed_in` is the one list of the delivery pass that holds this backlog, None while it may not be served.
+    Messages that ended meanwhile (expired) stay inside until they reach the front.
+    """
+
+    __slots__ = ("group", "inbound", "messages", "listed_in")
+
+    def __init__(self, group: Group, inbound: int) -> None:
+        self.group = group
+        self.inbound = inbound
+        self.messages: deque[Message] = deque()
+        self.listed_in: BacklogList | None = None
+
+    def head(self) -> Message | None:
+        """The first message that still waits; drops those in front of it that no longer do."""
+        messages = self.messages
+        while messages:
+            message = messages[0]
+            if message.state is MessageState.WAITING:
+                return message
+            messages.popleft()
+        return None
+
+    def put_back(self, messages: list[Message]) -> None:
+        """Messages that are older than what waits, or than some of it; their ranks say so."""
+        messages.sort(key=lambda message: message.rank)
+        waiting = self.messages
+        if waiting and waiting[0].rank < messages[-1].rank:
+            merged = sorted([*waiting, *messages], key=lambda message: message.rank)
+            waiting.clear()
+            waiting.extend(merged)
+        else:
+            waiting.extendleft(reversed(messages))
+
+    def pop_behind(self, queue: int) -> list[Message]:
+        """Take out what waits behind everything that came from this queue; all, if nothing did."""
+        messages = list(self.messages)
+        last = max((at for at, message in enumerate(messages) if message.queue == queue), default=-1)
+        self.messages = deque(messages[: last + 1])
+        return [message for message in messages[last + 1 :] if message.state is MessageState.WAITING]
+
+    def enter(self, source: BacklogList) -> None:
+        """Let it be served from this list, behind the others."""
+        source.backlogs[self] = None
+        self.listed_in = source
+
+    def leave(self) -> None:
+        """It is served from nowhere."""
+        if self.listed_in is not None:
+            del self.listed_in.backlogs[self]
+            self.listed_in = None
+
+
+class Group:
+    """One message group of the lane. `in_flight` counts its unsettled copies at all consumers."""
+
+    __slots__ = (
+        "_state", "backlogs", "demand", "epoch", "flags", "fresh", "id", "in_flight", "last_seq", "owner",
+        "pinned_to",
+        "route", "target", "unresolved",
+    )  # fmt: skip
+
+    def __init__(self, group_id: bytes, state: GroupState = GroupState.FREE) -> None:
+        self.id = group_id
+        self._state = state
+        self.owner: Consumer | None = None
+        self.epoch = 0  # of the present assignment; 0: the next dispatch begins a new epoch
+        self.last_seq = 0  # group-seq of the latest message of this epoch
+        self.fresh = False  # assigned, and nothing dispatched since
+        self.in_flight = 0
+        self.unresolved = 0  # open entries whose original has not come back yet
+        self.target: Consumer | None = None  # DRAINING: who gets it next, None: nobody in particular
+        self.backlogs: dict[int, Backlog] | None = None  # by inbound index; None: nothing waits
+        self.route: tuple[int, ...] = ()  # parking queues that its messages pass, by rising index
+        self.flags: Any = None  # what operators have set: operators/flags.py has the type
+        self.pinned_to: Consumer | None = None  # the only consumer that may become its owner
+        self.demand: Any = None  # who waits for its parked messages: parking/queue.py has the type
+
+    @property
+    def state(self) -> GroupState:
+        return self._state
+
+    def become(self, state: GroupState) -> None:
+        """Move to `state`. Raises InvalidTransition for a move that the table doesn't have."""
+        if state not in GROUP_TRANSITIONS[self._state]:
+            raise InvalidTransition(f"group {self.id!r} can't go from {self._state.value} to {state.value}")
+        self._state = state
+
+    @property
+    def taker(self) -> Consumer | None:
+        """Who gets its next message; None: the consumer with the least to do."""
+        return self.owner if self.owner is not None else self.pinned_to
+
+    @property
+    def is_unused(self) -> bool:
+        """Nothing is left of it: once it is free too, it is no group any more."""
+        return self.backlogs is None and not (self.route or self.in_flight or self.flags)
+
+    def backlog(self, inbound: int) -> Backlog:
+        """The backlog for that inbound queue, made when it is first needed."""
+        if self.backlogs is None:
+            self.backlogs = {}
+        backlog = self.backlogs.get(inbound)
+        if backlog is None:
+            backlog = self.backlogs[inbound] = Backlog(self, inbound)
+        return backlog
+
+    def forget_if_empty(self, backlog: Backlog) -> None:
+        """Give back the memory of a backlog that ran empty. A backlog that is kept has a message in front."""
+        if backlog.head() is None and self.backlogs is not None:
+            backlog.leave()
+            self.backlogs.pop(backlog.inbound, None)
+            if not self.backlogs:
+                self.backlogs = None
+
+    def number(self, message: Message, next_epoch: Callable[[], int]) -> None:
+        """Give the message the next number under the epoch of the present assignment."""
+        self.last_seq += 1
+        message.group_seq, message.epoch = self.last_seq, self.epoch
+
+    def renumbered(self, message: Message) -> None:
+        """The owner gets this message once more, with these numbers: the next ones follow them."""
+        self.last_seq = message.group_seq
+
+    def went_out(self, message: Message) -> None:
+        """A message is in a consumer's hands."""
+        self.in_flight += 1
+
+    def came_back(self, message: Message) -> None:
+        """It no longer is."""
+        self.in_flight -= 1
+
+    @property
+    def waits_since_ms(self) -> int | None:
+        """When the oldest message that waits here was first received; None: nothing waits."""
+        heads = (backlog.head() for backlog in (self.backlogs or {}).values())
+        return min((head.waits_since_ms for head in heads if head is not None), default=None)
+
+    def waiting(self) -> int:
+        """How many of its messages wait here."""
+        if self.backlogs is None:
+            return 0
+        held = MessageState.WAITING
+        return sum(m.state is held for backlog in self.backlogs.values() for m in backlog.messages)
+
+    def __repr__(self) -> str:
+        return f"<Group {self.id!r} {self._state.value} in_flight={self.in_flight}>"
+
+
+# -- consumers --
+
+
+class EvictedBy(Enum):
+    """Who ends an incarnation that would go on."""
+
+    OPERATOR = "operator"
+    ACK_TIMEOUT = "ack_timeout"
+    FORMER_LEADER = "a former dispatcher"  # for any reason
+    HANDOVER = "handover"  # the lane has, or has no more, consumers that only read their queues
+
+
+class ConsumerState(Enum):
+    EXPECTED = "expected"  # known from the journal; our ping to its queue has not been answered yet
+    LIVE = "live"
+    FROZEN = "frozen"  # heartbeats are missing: keeps what it has, gets no new group
+    REFUSING = "refusing"  # its queue is full: gets nothing until it has joined again and there is room
+    LEAVING = "leaving"  # said so: gets nothing more, settles what it holds
+    LOST = "lost"  # its queue is gone; it may come back until `lost_until_ms`
+    MARKED = "marked"  # our marker is on its way through the control queue behind its last settles
+    REVOKED = "taken"  # over
+
+
+_S = ConsumerState
+CONSUMER_TRANSITIONS: Final[dict[ConsumerState, frozenset[ConsumerState]]] = {
+    _S.EXPECTED: frozenset({_S.LIVE, _S.REFUSING, _S.LEAVING, _S.LOST, _S.MARKED, _S.REVOKED}),
+    _S.LIVE: frozenset({_S.FROZEN, _S.REFUSING, _S.LEAVING, _S.LOST, _S.MARKED, _S.REVOKED}),
+    _S.FROZEN: frozenset({_S.LIVE, _S.REFUSING, _S.LEAVING, _S.LOST, _S.MARKED, _S.REVOKED}),
+    _S.REFUSING: frozenset({_S.LIVE, _S.LEAVING, _S.LOST, _S.MARKED, _S.REVOKED}),
+    _S.LEAVING: frozenset({_S.REFUSING, _S.LOST, _S.MARKED, _S.REVOKED}),
+    _S.LOST: frozenset({_S.LIVE, _S.LEAVING, _S.MARKED, _S.REVOKED}),
+    _S.MARKED: frozenset({_S.LIVE, _S.LEAVING, _S.REVOKED}),
+    _S.REVOKED: frozenset(),
+}
+#: States in which its queue is thought to exist and gets copies.
+REACHABLE: Final = frozenset({_S.EXPECTED, _S.LIVE, _S.FROZEN, _S.LEAVING})
+#: States in which its queue is thought to exist.
+PRESENT: Final = REACHABLE | {_S.REFUSING}
+#: States in which it gets new messages of the groups that it owns.
+RECEIVING: Final = frozenset({_S.LIVE, _S.FROZEN})
+
+
+class ConsumerSource:
+    """What one consumer could receive from one inbound queue: its groups with messages there, in turn."""
+
+    __slots__ = ("backlogs", "consumer", "in_ring")
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.backlogs: OrderedDict[Backlog, None] = OrderedDict()
+        self.in_ring = False  # in its inbound queue's list of sources
+
+    def head(self) -> Message | None:
+        """The next message, or None: no credit, or nothing waits."""
+        consumer = self.consumer
+        if consumer.credit <= 0 or not consumer.receives or not self.backlogs:
+            return None
+        if consumer.alone_with is not None:
+            return None
+        return next(iter(self.backlogs)).head()
+
+
+class Consumer:
+    """One incarnation. `in_flight` is by seq, in the order of dispatch; credit = prefetch − in flight."""
+
+    __slots__ = (
+        "_state", "alone_with", "broken", "credit", "depth", "drained", "evicted_by", "groups", "id",
+        "in_flight", "incoming", "last_heard_ms", "last_sent_ms", "lost_until_ms", "n", "next_seq", "number",
+        "overdue", "ping_unanswered", "pool_level", "prefetch", "queue", "readers", "receives", "refusals",
+        "refused_n", "refused_until_ms", "reported", "resumes_as", "sent_again", "settled_at_ms", "sources",
+        "stored", "reclaiming", "uuid", "waiting", "work_ms",
+    )  # fmt: skip
+
+    def __init__(
+        self, number: int, row: IncarnationRow, *, inbounds: int, first_seq: int, now_ms: int
+    ) -> None:
+        self.number = number
+        self.id = row.consumer
+        self.uuid = row.uuid
+        self.queue = row.queue
+        self.n = row.n
+        self.prefetch = row.prefetch
+        self.credit = row.prefetch
+        self._state = ConsumerState.EXPECTED
+        #: Whether its state is one of RECEIVING: asked for every message, where hashing an enum shows.
+        self.receives = False
+        self.in_flight: dict[int, Message] = {}
+        self.next_seq = first_seq
+        self.groups: OrderedSet[Group] = OrderedSet()
+        self.incoming: OrderedSet[Group] = OrderedSet()  # groups that go to it once they are drained
+        self.sources = [ConsumerSource(self) for _ in range(inbounds)]
+        #: What it becomes when it is found again: LIVE, or LEAVING if it had said so.
+        self.resumes_as = ConsumerState.LEAVING if row.state == "leaving" else ConsumerState.LIVE
+        self.reported: frozenset[int] | None = None  # seqs in hand, as its latest join after our start said
+        self.sent_again: set[int] = set()  # seqs that its latest join did not name
+        self.broken: OrderedSet[Group] = OrderedSet()  # groups of which a copy is gone that it has not seen
+        self.waiting: Join | None = None  # another incarnation of this id that asked to join
+        self.alone_with: Message | None = None  # a suspect that it has, or for which it is kept free
+        self.evicted_by = EvictedBy.FORMER_LEADER if row.state == "evicted" else None
+        self.drained = False  # gets nothing more, by an operator's word
+        self.overdue = 0  # messages that it has had for longer than the lane's ack_timeout
+        self.last_heard_ms = now_ms
+        self.last_sent_ms = now_ms
+        self.ping_unanswered = False
+        self.lost_until_ms = 0
+        self.refused_until_ms = 0  # REFUSING: when it may get something, or is asked again to join
+        self.refused_n = 0  # its latest join when its queue was found full
+        self.refusals = 0  # since it settled something
+        self.settled_at_ms = 0  # when it last said that it had done something …
+        self.work_ms: float | None = None  # … and what a message takes it, where that is measured
+        self.pool_level = -1  # -1: not in the pool
+        #: Of a hand-over consumer: what waits in its queue, as far as is known. None: it speaks the protocol.
+        self.depth: int | None = None
+        self.readers = 0  # of that queue, when it was last looked at
+        self.stored = 0  # copies that came into that queue
+        self.reclaiming = False  # the queue is being read back
+
+    @property
+    def state(self) -> ConsumerState:
+        return self._state
+
+    def become(self, state: ConsumerState) -> None:
+        """Move to `state`. Raises InvalidTransition for a move that the table doesn't have."""
+        if state not in CONSUMER_TRANSITIONS[self._state]:
+            raise InvalidTransition(f"consumer {self.id} can't go from {self._state.value} to {state.value}")
+        self._state = state
+        self.receives = state in RECEIVING
+
+    @property
+    def is_open(self) -> bool:
+        """It is live and may be given something new."""
+        return self._state is ConsumerState.LIVE and not self.drained
+
+    @property
+    def takes_new(self) -> bool:
+        """It may get a group that nobody owns, or an ungrouped message, now."""
+        return self.credit > 0 and self.alone_with is None and self.is_open
+
+    @property
+    def stays(self) -> bool:
+        """It may own groups: it is not over and has not said that it leaves."""
+        is_over = self._state is ConsumerState.REVOKED or self.evicted_by is not None or self.drained
+        return not is_over and self.resumes_as is ConsumerState.LIVE
+
+    def row(self) -> IncarnationRow:
+        """What Redis keeps of it."""
+        stored = "leaving" if self.resumes_as is ConsumerState.LEAVING else "live"
+        if self.evicted_by is not None:
+            stored = "evicted"
+        if self._state is ConsumerState.REVOKED:
+            stored = "taken"
+        return IncarnationRow(self.id, self.uuid, self.queue, self.n, self.prefetch, stored)
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self.id} #{self.number} {self._state.value} in_flight={len(self.in_flight)}>"

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from dispatcher.core.bounds import HELD_BYTES_PART
-from dispatcher.core.policies import Policy
+from dispatcher.core.placement import Policy
 
 
 class Cost(Enum):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from dispatcher.core.bounds import STOPPED_WINDOW
-from dispatcher.core.effects import SetWindow
 from dispatcher.core.model import MessageState
+from dispatcher.core.orders import SetWindow
 
 #: How much a window grows at a time while redeliveries are awaited.
 WIDENED_BY: Final = 8

@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Final
 
-from dispatcher.core.consumers import Consumer
-from dispatcher.core.effects import Discharged, Record, SettledRange
 from dispatcher.core.entries import open_entry
-from dispatcher.core.model import NO_DEATH, Message, MessageState
+from dispatcher.core.model import NO_DEATH, Consumer, Message, MessageState
 from dispatcher.core.operators.stopped_groups import stop_at, stops_at
+from dispatcher.core.records import Discharged, Record, SettledRange
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.protocol import FailedMessage, Settle

@@ -6,15 +6,14 @@ from collections import Counter, deque
 from typing import Any
 
 from dispatcher.core.bounds import COUNTER_SHIFT, NEVER_MS, STALE_OWNERS_PER_STEP
-from dispatcher.core.consumers import Consumer, ConsumerState, Pool, enlist_source
-from dispatcher.core.effects import AckInbound, DeadLetter, Effects, LogEvent, OwnerRow, SendNotice
+from dispatcher.core.effects import Effects
 from dispatcher.core.entries import ended_entry
 from dispatcher.core.expiries import Expiries
-from dispatcher.core.groups import Backlog, Group, GroupState
-from dispatcher.core.inbound import make_inbounds
+from dispatcher.core.inbound import enlist_source, make_inbounds
 from dispatcher.core.membership.ignored_settles import IgnoredSettles
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import Backlog, Consumer, ConsumerState, Group, GroupState, Message, MessageState
 from dispatcher.core.operators.auto_rebalance import AutoRebalance
+from dispatcher.core.operators.flags import is_held_by_operator, stop_of
 from dispatcher.core.optional.buckets import GroupMap
 from dispatcher.core.optional.group_limit import group_limit_of
 from dispatcher.core.optional.idle_groups import IdleGroups
@@ -24,7 +23,10 @@ from dispatcher.core.optional.sequence_numbers import SequenceNumbers
 from dispatcher.core.optional.start_gate import StartGate
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.ordered import OrderedSet
+from dispatcher.core.orders import AckInbound, DeadLetter, LogEvent, SendNotice
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueues
+from dispatcher.core.placement import Pool
+from dispatcher.core.tables import OwnerRow
 from dispatcher.core.views.hot_group import HotGroup
 from dispatcher.group_text import format_group
 from dispatcher.protocol import TYPE_WELCOME
@@ -61,7 +63,7 @@ class LaneState:
         self.sequence_hold = SequenceHold.of(self, self.sequences)
         #: Messages that wait but have an open journal entry: they were taken back from a consumer.
         self.revoked: OrderedSet[Message] = OrderedSet()
-        #: With so many deaths behind it a message that waits is tried alone (dispatcher.core.optional.poison).
+        #: With so many deaths behind it a message that waits is tried alone (core/optional/poison.py).
         self.suspect_after = max(1, options.attempts - 1) if not options.handover else NEVER_MS
         #: Suspects that wait, first of their backlogs or without a group: the longest suspected first.
         self.suspects: OrderedSet[Message] = OrderedSet()
@@ -271,9 +273,9 @@ class LaneState:
         """Enter a backlog in the list of its group's owner, or of free groups, if it may be served."""
         head = backlog.head()
         group = backlog.group
-        if backlog.source is not None or head is None or (self.stops_failed and group.in_flight):
+        if backlog.listed_in is not None or head is None or (self.stops_failed and group.in_flight):
             return
-        if group.flags is not None and (group.is_held_by_operator or group.flags.stop is not None):
+        if group.flags is not None and (is_held_by_operator(group) or stop_of(group) is not None):
             self.awaiting_decision.add(group)
             return
         if head.attempt >= self.suspect_after:
@@ -283,7 +285,7 @@ class LaneState:
         if not is_free or (self.sequence_hold is not None and self.sequence_hold.bars(head)):
             return
         inbound = self.inbounds[backlog.inbound]
-        taker = group.owner if group.flags is None else group.taker
+        taker = group.owner if group.owner is not None else group.pinned_to
         if taker is not None:
             share = taker.sources[backlog.inbound]
             backlog.enter(share)

@@ -7,10 +7,11 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from dispatcher.core.bounds import COUNTER_SHIFT
-from dispatcher.core.effects import NOBODY, Dispatched, NumbersUsed, Snapshot
+from dispatcher.core.effects import Snapshot
 from dispatcher.core.entries import copy_of
 from dispatcher.core.lane import Lane
 from dispatcher.core.options import LaneOptions
+from dispatcher.core.records import NOBODY, Dispatched, NumbersUsed
 
 
 class InHand(NamedTuple):

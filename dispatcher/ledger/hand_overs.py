@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from dispatcher.core.effects import Dispatched
 from dispatcher.core.model import Message
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
+from dispatcher.core.records import Dispatched
 from dispatcher.group_text import format_group
 from dispatcher.ledger.rows import TYPES, Row
 from dispatcher.ledger.schema import RECORD_COLUMNS, Event, Kind

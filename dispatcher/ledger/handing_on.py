@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dispatcher.core.effects import Action, Dispatched
 from dispatcher.core.forwarding.orders import (
     AckReclaimed,
     DeadLetterReclaimed,
@@ -17,6 +16,8 @@ from dispatcher.core.forwarding.orders import (
     ReclaimedCopy,
 )
 from dispatcher.core.model import Message
+from dispatcher.core.orders import Action
+from dispatcher.core.records import Dispatched
 from dispatcher.ledger.hand_overs import CONFIRMED_US, ENDED_US, HandOver, Names
 from dispatcher.ledger.rows import Row, row
 from dispatcher.ledger.schema import Event, WaitCause

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dispatcher.core.effects import AckInbound, DeadLetter, Effects, LogEvent
+from dispatcher.core.effects import Effects
 from dispatcher.core.model import Message
 from dispatcher.core.operations.orders import SendTransfer
+from dispatcher.core.orders import AckInbound, DeadLetter, LogEvent
 from dispatcher.ledger.schema import Event
 
 #: The queue that an original is in, and its arrival there.

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from dispatcher.core.effects import (
+from dispatcher.core.operations.operation import LEAVES_BY, PURGED_BY
+from dispatcher.core.operators.stopped_groups import REASON_DROPPED
+from dispatcher.core.records import (
     UNKNOWN_INBOUND,
     DeadLetterPending,
     Discharged,
@@ -20,8 +22,6 @@ from dispatcher.core.effects import (
     SettledRange,
     Vanished,
 )
-from dispatcher.core.operations.operation import LEAVES_BY, PURGED_BY
-from dispatcher.core.operators.stopped_groups import REASON_DROPPED
 from dispatcher.ledger.hand_overs import Names
 from dispatcher.ledger.rows import PLACES, Row, detail, row
 from dispatcher.ledger.schema import Event

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dispatcher.core.effects import (
+from dispatcher.core.effects import Effects
+from dispatcher.core.model import Message, MessageState
+from dispatcher.core.orders import AckInbound, LogEvent
+from dispatcher.core.parking.orders import GroupParked, ParkCopy, Relocated
+from dispatcher.core.records import (
     UNKNOWN_INBOUND,
-    AckInbound,
     DeadLetterPending,
     Discharged,
     Dispatched,
-    Effects,
     IncarnationEnded,
-    LogEvent,
     OpenEntry,
     SettledRange,
     Vanished,
 )
-from dispatcher.core.model import Message, MessageState
-from dispatcher.core.parking.orders import GroupParked, ParkCopy, Relocated
 from dispatcher.ledger.beginning import Beginning, InHand
 from dispatcher.ledger.hand_overs import (
     CONFIRMED_US,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dispatcher.core.effects import Dispatched, LogEvent
+from dispatcher.core.orders import LogEvent
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
+from dispatcher.core.records import Dispatched
 from dispatcher.group_text import format_group
 from dispatcher.ledger.schema import WaitCause
 

@@ -13,24 +13,7 @@ from collections.abc import Iterable
 from operator import attrgetter, itemgetter
 from typing import Any, Final
 
-from dispatcher.core.effects import (
-    AckInbound,
-    Action,
-    DeadLetter,
-    DeadLetterPending,
-    Discharged,
-    Dispatched,
-    Effects,
-    IncarnationEnded,
-    IncarnationRow,
-    JournalReset,
-    LogEvent,
-    OpenEntry,
-    OwnerRow,
-    Record,
-    SettledRange,
-    Vanished,
-)
+from dispatcher.core.effects import Effects
 from dispatcher.core.forwarding.orders import (
     AckReclaimed,
     DeadLetterReclaimed,
@@ -39,7 +22,20 @@ from dispatcher.core.forwarding.orders import (
 )
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.operations.orders import SendTransfer
+from dispatcher.core.orders import AckInbound, Action, DeadLetter, LogEvent
 from dispatcher.core.parking.orders import GroupParked, ParkCopy, Relocated
+from dispatcher.core.records import (
+    DeadLetterPending,
+    Discharged,
+    Dispatched,
+    IncarnationEnded,
+    JournalReset,
+    OpenEntry,
+    Record,
+    SettledRange,
+    Vanished,
+)
+from dispatcher.core.tables import IncarnationRow, OwnerRow
 from dispatcher.ledger.beginning import InHand
 
 Place = tuple[int, tuple[int, int]]
@@ -86,7 +82,8 @@ _HANDED: Final = attrgetter(
     "queue", "tag", "seq", "group", "attempt", "fingerprint", "size", "origin", "incarnation",
 )  # fmt: skip
 _STATES: Final = {
-    "DeadLetter": MessageState.ENDING, "SendTransfer": MessageState.TRANSFERRING, "ParkCopy": MessageState.RELOCATING,
+    "DeadLetter": MessageState.ENDING, "SendTransfer": MessageState.TRANSFERRING,
+    "ParkCopy": MessageState.RELOCATING,
 }  # fmt: skip
 
 

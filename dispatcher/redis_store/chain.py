@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dispatcher.core.effects import Effects, LookUp
+from dispatcher.core.effects import Effects
+from dispatcher.core.orders import LookUp
 from dispatcher.errors import DispatcherError
 from dispatcher.redis_store import tables
 from dispatcher.redis_store.codec import encode

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
 from typing import Final
 
-from dispatcher.core.effects import (
+from dispatcher.core.records import (
     DeadLetterPending,
     Discharged,
     Dispatched,

@@ -10,7 +10,17 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from dispatcher.core.effects import (
+from dispatcher.core.parking.orders import (
+    GroupParked,
+    ParkingQueueForgotten,
+    ParkingQueueNamed,
+    QueueUnparked,
+    Relocated,
+    Relocating,
+    TermNeeded,
+)
+from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
+from dispatcher.core.records import (
     UNKNOWN_INBOUND,
     DeadLetterPending,
     Discharged,
@@ -22,16 +32,6 @@ from dispatcher.core.effects import (
     SettledRange,
     Vanished,
 )
-from dispatcher.core.parking.orders import (
-    GroupParked,
-    ParkingQueueForgotten,
-    ParkingQueueNamed,
-    QueueUnparked,
-    Relocated,
-    Relocating,
-    TermNeeded,
-)
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.errors import ConfigurationError
 
 #: What the journal has for UNKNOWN_INBOUND; the last of its 16 bits' numbers, so tables end before it.

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Final
 
-from dispatcher.core.effects import Record
 from dispatcher.core.parking.orders import (
     GroupParked,
     ParkingQueueForgotten,
@@ -28,6 +27,7 @@ from dispatcher.core.parking.orders import (
     Relocating,
     TermNeeded,
 )
+from dispatcher.core.records import Record
 from dispatcher.redis_store.fields import LENGTH, checked, group_length, read_bytes, read_group
 
 _NAMED, _FORGOTTEN, _PARKED, _UNPARKED, _MOVING, _MOVED, _TERM = range(11, 18)

@@ -7,7 +7,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from dispatcher.core.effects import Effects, IdRange, OwnerRow, WindowChange
+from dispatcher.core.effects import Effects, IdRange, WindowChange
+from dispatcher.core.tables import OwnerRow
 from dispatcher.redis_store import tables
 from dispatcher.redis_store.chain import Commit, CommitChain, Future, commit_head
 from dispatcher.redis_store.connection import RedisConnection

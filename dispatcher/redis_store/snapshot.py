@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
-from dispatcher.core.effects import Record, Snapshot
+from dispatcher.core.effects import Snapshot
+from dispatcher.core.records import Record
 from dispatcher.errors import ConfigurationError
 from dispatcher.redis_store import tables
 from dispatcher.redis_store.codec import decode

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import Any, Final, get_type_hints
 
-from dispatcher.core.effects import Effects, IdRange, IncarnationRow, OwnerRow, WindowChange
+from dispatcher.core.effects import Effects, IdRange, WindowChange
+from dispatcher.core.tables import IncarnationRow, OwnerRow
 from dispatcher.errors import ConfigurationError
 from dispatcher.redis_store.fields import of_another_version
 

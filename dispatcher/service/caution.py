@@ -14,8 +14,9 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from dispatcher.core.effects import DeadLetter, Dispatched
+from dispatcher.core.orders import DeadLetter
 from dispatcher.core.parking.orders import ParkCopy
+from dispatcher.core.records import Dispatched
 
 #: Reply codes of a channel that was closed over what was published on it: too large, or with properties that
 #: RabbitMQ can't obey. (404 and 403 say that the exchange is missing, or our rights.)

@@ -13,8 +13,8 @@ from pamqp import commands
 from dispatcher.amqp.events import Delivery
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.properties import split_table, string_property
-from dispatcher.core.effects import SendNotice
 from dispatcher.core.events import Event
+from dispatcher.core.orders import SendNotice
 from dispatcher.errors import ProtocolViolation
 from dispatcher.protocol import (
     TYPE_REFUSED,

@@ -7,7 +7,7 @@ from typing import Final
 import structlog
 
 from dispatcher.core.options import Cost, DedupOptions, ForwardingConsumer, KnownWork, LaneOptions
-from dispatcher.core.policies import policy
+from dispatcher.core.placement import policy
 from dispatcher.known_work import WorkFile
 from dispatcher.protocol import LaneNames
 from dispatcher.settings import LaneSettings

@@ -13,9 +13,9 @@ from pamqp import commands as amqp
 from pamqp import header
 
 from dispatcher.amqp.events import Delivery
-from dispatcher.core.effects import Reply
 from dispatcher.core.events import CommandReceived
 from dispatcher.core.operators.commands import Commands
+from dispatcher.core.orders import Reply
 from dispatcher.core.views.views import Views
 from dispatcher.errors import BrokerUnavailable, CommandRefused, ProtocolViolation
 from dispatcher.protocol import COMMAND_AGE_MS_MAX, Command, decode_command

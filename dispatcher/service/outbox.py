@@ -8,19 +8,6 @@ from typing import Any, Final
 import structlog
 
 from dispatcher.amqp.events import Confirmed
-from dispatcher.core.effects import (
-    AckInbound,
-    Action,
-    DeadLetter,
-    Dispatched,
-    LogEvent,
-    LookUp,
-    PublishBarrier,
-    PublishMarker,
-    SendCopy,
-    SendNotice,
-    SetWindow,
-)
 from dispatcher.core.events import (
     CopiesConfirmed,
     CopiesStored,
@@ -47,6 +34,18 @@ from dispatcher.core.forwarding.orders import (
     ReleaseQueue,
 )
 from dispatcher.core.operations.orders import CloseTarget, OpenTarget, SendTransfer, TargetAction
+from dispatcher.core.orders import (
+    AckInbound,
+    Action,
+    DeadLetter,
+    LogEvent,
+    LookUp,
+    PublishBarrier,
+    PublishMarker,
+    SendCopy,
+    SendNotice,
+    SetWindow,
+)
 from dispatcher.core.parking.orders import (
     DeleteParkingQueue,
     GiveBack,
@@ -55,6 +54,7 @@ from dispatcher.core.parking.orders import (
     ParkingAction,
     ReadParkingQueue,
 )
+from dispatcher.core.records import Dispatched
 from dispatcher.errors import ChannelRefused
 from dispatcher.group_text import format_group
 from dispatcher.ledger.recorder import Recorder

@@ -13,18 +13,12 @@ from dispatcher.amqp.link import Link
 from dispatcher.amqp.parked import park_frames
 from dispatcher.amqp.relay import copy_frames, dead_frames
 from dispatcher.amqp.wire import content_frames, publish_frame
-from dispatcher.core.effects import (
-    DeadLetter,
-    Dispatched,
-    PublishBarrier,
-    PublishMarker,
-    Reply,
-    SendNotice,
-)
 from dispatcher.core.forwarding.orders import DeadLetterReclaimed, ForwardReclaimed
 from dispatcher.core.model import Message
+from dispatcher.core.orders import DeadLetter, PublishBarrier, PublishMarker, Reply, SendNotice
 from dispatcher.core.parking.orders import ParkCopy
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
+from dispatcher.core.records import Dispatched
 from dispatcher.errors import InvalidTransition
 from dispatcher.origin import origin_text
 from dispatcher.protocol import HEADER_MARKER, KEY_CONTROL, TYPE_MARKER, LaneNames, Marker, encode

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from dispatcher.client.copies import Copy
 from dispatcher.client.sending import GROUP_HEADER
-from dispatcher.core.consumers import ConsumerState
 from dispatcher.core.lane import Lane
+from dispatcher.core.model import ConsumerState
 from dispatcher.protocol import REASON_EXPIRED, LaneNames
 from dispatcher.service.inbound_feed import ELECTION_S
 from dispatcher.settings import InboundSettings, LaneSettings, Settings

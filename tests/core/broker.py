@@ -10,7 +10,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from dispatcher.core.effects import Dispatched, SendNotice
+from dispatcher.core.orders import SendNotice
+from dispatcher.core.records import Dispatched
 
 
 @dataclass(eq=False, slots=True)

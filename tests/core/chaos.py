@@ -251,7 +251,7 @@ class Chaos:
                 member.connect()
             elif member.connected and not member.joined:
                 world.publish_control(member, member.joining())
-        if not any(m.connected and not m.transferring for m in world.members):
+        if not any(m.connected and not m.leaving for m in world.members):
             world.join(NAMES[0], 3)
 
     def _unfinished(self) -> list[Original]:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from dispatcher.core.effects import SendNotice
+from dispatcher.core.orders import SendNotice
 from dispatcher.protocol import (
     TYPE_REJOIN,
     TYPE_TAKEN,

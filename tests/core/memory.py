@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dispatcher.core.bounds import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
-from dispatcher.core.consumers import RECEIVING, Consumer, ConsumerState
-from dispatcher.core.groups import Group, GroupState
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import RECEIVING, Consumer, ConsumerState, Group, GroupState, Message, MessageState
+from dispatcher.core.operators.flags import is_held_by_operator
 from dispatcher.core.state import LaneState
 
 
@@ -140,7 +139,7 @@ def _check_nothing_eligible(state: LaneState) -> None:
                 "ungrouped wait"
             )
     for group in state.groups.values():
-        if not group.waiting() or _is_suspect(state, group) or group.is_held_by_operator:
+        if not group.waiting() or _is_suspect(state, group) or is_held_by_operator(group):
             continue
         if group.state is GroupState.FREE and group.taker is not None:
             taker = group.taker

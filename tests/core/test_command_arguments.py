@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from dispatcher.core.effects import Reply, Snapshot
+from dispatcher.core.effects import Snapshot
 from dispatcher.core.events import CommandReceived
 from dispatcher.core.lane import Lane
 from dispatcher.core.options import LaneOptions
-from dispatcher.core.policies import policy
+from dispatcher.core.orders import Reply
+from dispatcher.core.placement import policy
 
 NOW_MS = 1_700_000_000_000
 

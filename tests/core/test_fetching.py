@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.core.bounds import ORIGINAL_BYTES
-from dispatcher.core.effects import Effects, SetWindow, Snapshot
+from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import MessagesArrived, RedeliveriesEnded
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
 from dispatcher.core.options import LaneOptions
-from dispatcher.core.policies import policy
+from dispatcher.core.orders import SetWindow
+from dispatcher.core.placement import policy
 
 KIB, MIB = 1 << 10, 1 << 20
 FIRST = 16

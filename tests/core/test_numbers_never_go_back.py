@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.core.bounds import COUNTER_SHIFT, LANE_EPOCHS_AHEAD_MAX
-from dispatcher.core.effects import Dispatched, IncarnationRow, Snapshot
+from dispatcher.core.effects import Snapshot
 from dispatcher.core.events import MessagesArrived, PingRouted, RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
 from dispatcher.core.options import LaneOptions
-from dispatcher.core.policies import policy
+from dispatcher.core.placement import policy
+from dispatcher.core.records import Dispatched
+from dispatcher.core.tables import IncarnationRow
 from dispatcher.errors import NumbersBehind
 from dispatcher.protocol import SEQ_MAX, Heartbeat, InHand, Join
 

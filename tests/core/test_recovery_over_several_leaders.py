@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dispatcher.core.effects import (
-    AckInbound,
-    Dispatched,
-    IncarnationRow,
-    OpenEntry,
-    SettledEntries,
-    Snapshot,
-)
+from dispatcher.core.effects import Snapshot
 from dispatcher.core.events import MessagesArrived, PingRouted
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
 from dispatcher.core.options import LaneOptions
-from dispatcher.core.policies import policy
+from dispatcher.core.orders import AckInbound
+from dispatcher.core.placement import policy
+from dispatcher.core.records import Dispatched, OpenEntry, SettledEntries
+from dispatcher.core.tables import IncarnationRow
 
 NOW_MS = 1_700_000_000_000
 ROW = IncarnationRow("c1", "uuid", "q1", 1, 10, "live")

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dispatcher.core.effects import (
-    Dispatched,
-    Effects,
-    IncarnationRow,
-    OpenEntry,
-    PublishMarker,
-    SendCopy,
-    SetWindow,
-    Snapshot,
-)
+from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import MessagesArrived, PingRouted, QueueReturned, RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.membership.liveness import RETURN_GRACE_MS_MIN
 from dispatcher.core.model import Message
 from dispatcher.core.options import LaneOptions
-from dispatcher.core.policies import policy
+from dispatcher.core.orders import PublishMarker, SendCopy, SetWindow
+from dispatcher.core.placement import policy
+from dispatcher.core.records import Dispatched, OpenEntry
+from dispatcher.core.tables import IncarnationRow
 from dispatcher.protocol import Join, Marker, Settle
 
 NOW_MS = 1_700_000_000_000

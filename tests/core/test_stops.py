@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dispatcher.core.groups import Stop
 from dispatcher.core.model import Message
+from dispatcher.core.operators.flags import Stop
 from dispatcher.core.operators.stopped_groups import is_of
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from dispatcher.core.effects import AckInbound, Effects, IncarnationEnded, OpenEntry, Record
+from dispatcher.core.effects import Effects
 from dispatcher.core.events import Event, MessagesArrived
 from dispatcher.core.lane import Lane
+from dispatcher.core.orders import AckInbound
+from dispatcher.core.records import IncarnationEnded, OpenEntry, Record
 from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.protocol import Marker, Settle
 from tests.core.broker import Copy, Original

@@ -10,23 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from dispatcher.core.effects import (
-    AckInbound,
-    Action,
-    DeadLetter,
-    Dispatched,
-    Effects,
-    IncarnationRow,
-    OpenEntry,
-    OwnerRow,
-    PublishMarker,
-    Record,
-    Reply,
-    SendCopy,
-    SendNotice,
-    SetWindow,
-    Snapshot,
-)
+from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import (
     AcksProven,
     CommandReceived,
@@ -41,7 +25,19 @@ from dispatcher.core.events import (
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
 from dispatcher.core.options import LaneOptions
-from dispatcher.core.policies import policy
+from dispatcher.core.orders import (
+    AckInbound,
+    Action,
+    DeadLetter,
+    PublishMarker,
+    Reply,
+    SendCopy,
+    SendNotice,
+    SetWindow,
+)
+from dispatcher.core.placement import policy
+from dispatcher.core.records import Dispatched, OpenEntry, Record
+from dispatcher.core.tables import IncarnationRow, OwnerRow
 from dispatcher.protocol import TYPE_PING, Leave, Marker, Settle
 from tests.core.broker import Broker, Copy, InboundQueue, Original
 from tests.core.member import Member

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dispatcher.core.effects import (
+from dispatcher.core.operations.operation import PURGED_BY
+from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
+from dispatcher.core.records import (
     DeadLetterPending,
     Discharged,
     IncarnationEnded,
@@ -16,8 +18,6 @@ from dispatcher.core.effects import (
     SettledRange,
     Vanished,
 )
-from dispatcher.core.operations.operation import PURGED_BY
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.ledger.hand_overs import Names
 from dispatcher.ledger.rows import PLACES, Row
 from dispatcher.ledger.store import FormerFile
@@ -54,7 +54,8 @@ def commits(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 def test_hand_overs_have_the_commits_that_began_and_ended_them() -> None:
     rows, facts = told([
         (10, [JournalReset(), opened(1, 1, 1), SettledEntries(0, False, (((7, 9), PRINT),))]),
-        (11, [opened(2, 1, 2, 2)]), (12, [SettledRange(1, 1, 2), opened(3, 2, 1, 3)]), (14, [IncarnationEnded(2)]),
+        (11, [opened(2, 1, 2, 2)]), (12, [SettledRange(1, 1, 2), opened(3, 2, 1, 3)]),
+        (14, [IncarnationEnded(2)]),
         (15, [opened(3, 1, 3, 1, attempt=2)]),
     ], 10)  # fmt: skip
     assert commits(rows) == [
@@ -70,7 +71,8 @@ def test_hand_overs_have_the_commits_that_began_and_ended_them() -> None:
 
 def test_what_the_former_leader_told_is_not_told_again() -> None:
     journal: list[tuple[int, list[Record]]] = [
-        (10, [JournalReset()]), (11, [opened(1, 1, 1)]), (12, [SettledRange(1, 1, 1)]), (13, [opened(2, 1, 2, 2)]),
+        (10, [JournalReset()]), (11, [opened(1, 1, 1)]), (12, [SettledRange(1, 1, 1)]),
+        (13, [opened(2, 1, 2, 2)]),
     ]  # fmt: skip
     assert commits(told(journal, 11)[0]) == [("settled", "i1", 1, 11, 12), ("dispatched", "i1", 2, 13, None)]
     rows, facts = told(journal, 13)
@@ -101,7 +103,8 @@ def test_failures_and_what_became_of_them() -> None:
     stopped = opened(4, 0, 0)  # its group stops: in nobody's hands
     rows, _ = told([
         (10, [JournalReset(), opened(1, 1, 1), opened(2, 1, 2), opened(3, 2, 1), opened(4, 2, 2)]),
-        (11, [DeadLetterPending(0, (7, 1), PRINT, b"g", 1, "no such customer", 3), stopped]), (12, [Discharged(0, (7, 1))]),
+        (11, [DeadLetterPending(0, (7, 1), PRINT, b"g", 1, "no such customer", 3), stopped]),
+        (12, [Discharged(0, (7, 1))]),
         (13, [Vanished(0, (7, 3)), DeadLetterPending(0, (7, 8), PRINT, b"g", 0, PURGED_BY + "by-me")]),
         (14, [Discharged(0, (7, 8))]),
     ], 10)  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dispatcher.core.effects import Dispatched
+from dispatcher.core.records import Dispatched
 from dispatcher.ledger.rows import row
 from dispatcher.ledger.schema import Event
 from dispatcher.pipeline.advise.lane_options import lane_options

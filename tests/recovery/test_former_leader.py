@@ -17,7 +17,8 @@ import pytest
 import redis
 
 from dispatcher.amqp.events import ConnectionClosed
-from dispatcher.core.effects import Effects, SettledRange
+from dispatcher.core.effects import Effects
+from dispatcher.core.records import SettledRange
 from dispatcher.errors import Fenced
 from dispatcher.redis_store.scripts import LaneKeys
 from dispatcher.redis_store.store import LaneStore

@@ -6,23 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from dispatcher.core.effects import (
-    DeadLetterPending,
-    Discharged,
-    Dispatched,
-    Effects,
-    IncarnationEnded,
-    IncarnationRow,
-    JournalReset,
-    NumbersUsed,
-    OpenEntry,
-    OwnerRow,
-    ProvenAcks,
-    Record,
-    SettledEntries,
-    SettledRange,
-    Vanished,
-)
+from dispatcher.core.effects import Effects
 from dispatcher.core.model import Message
 from dispatcher.core.parking.orders import (
     GroupParked,
@@ -33,6 +17,21 @@ from dispatcher.core.parking.orders import (
     Relocating,
     TermNeeded,
 )
+from dispatcher.core.records import (
+    DeadLetterPending,
+    Discharged,
+    Dispatched,
+    IncarnationEnded,
+    JournalReset,
+    NumbersUsed,
+    OpenEntry,
+    ProvenAcks,
+    Record,
+    SettledEntries,
+    SettledRange,
+    Vanished,
+)
+from dispatcher.core.tables import IncarnationRow, OwnerRow
 
 #: The lane epoch of every arrival here.
 EPOCH = 1_700_000_000
@@ -86,7 +85,8 @@ records = st.one_of(
         _counters, _counters, _attempts, st.booleans(),
     ),
     st.builds(SettledRange, _counters, _counters, _counters),
-    st.builds(DeadLetterPending, inbound_numbers, _arrivals, _fingerprints, _groups, _attempts, _texts, _attempts),
+    st.builds(DeadLetterPending, inbound_numbers, _arrivals, _fingerprints, _groups, _attempts, _texts,
+        _attempts),
     st.builds(Discharged, inbound_numbers, _arrivals),
     st.builds(Vanished, inbound_numbers, _arrivals),
     st.builds(IncarnationEnded, _counters),

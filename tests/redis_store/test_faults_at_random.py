@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from dispatcher.core.effects import Effects, JournalReset, OpenEntry
+from dispatcher.core.effects import Effects
+from dispatcher.core.records import JournalReset, OpenEntry
 from dispatcher.errors import Fenced
 from dispatcher.nodes.local_redis import LocalRedis
 from dispatcher.redis_store import LaneStore

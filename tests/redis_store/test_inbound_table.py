@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core.effects import (
+from dispatcher.core.parking.orders import GroupParked, Relocated, Relocating, TermNeeded
+from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
+from dispatcher.core.records import (
     UNKNOWN_INBOUND,
     DeadLetterPending,
     Discharged,
@@ -17,8 +19,6 @@ from dispatcher.core.effects import (
     SettledRange,
     Vanished,
 )
-from dispatcher.core.parking.orders import GroupParked, Relocated, Relocating, TermNeeded
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.errors import ConfigurationError
 from dispatcher.redis_store.inbounds import UNKNOWN_STORED, InboundTable
 from tests.redis_store.samples import dispatched, entry

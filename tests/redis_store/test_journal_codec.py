@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dispatcher.core.effects import Dispatched, OpenEntry, Record, SettledRange
 from dispatcher.core.parking.orders import GroupParked
+from dispatcher.core.records import Dispatched, OpenEntry, Record, SettledRange
 from dispatcher.errors import ConfigurationError, InvalidTransition
 from dispatcher.redis_store.codec import VERSION, decode, encode
 from dispatcher.redis_store.tables import read_owner

@@ -9,15 +9,9 @@ import os
 import pytest
 import redis.asyncio
 
-from dispatcher.core.effects import (
-    Effects,
-    IdRange,
-    IncarnationEnded,
-    OwnerRow,
-    SettledEntries,
-    SettledRange,
-    WindowChange,
-)
+from dispatcher.core.effects import Effects, IdRange, WindowChange
+from dispatcher.core.records import IncarnationEnded, SettledEntries, SettledRange
+from dispatcher.core.tables import OwnerRow
 from dispatcher.errors import ConfigurationError, Fenced, InvalidTransition, StoreUnavailable
 from tests.redis_store.conftest import Lane, now_ms
 from tests.redis_store.samples import checkpoint, dispatched, entry, incarnation, owned, step

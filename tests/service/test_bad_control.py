@@ -7,7 +7,7 @@ import uuid
 import pytest
 import structlog
 
-from dispatcher.core.effects import SendNotice
+from dispatcher.core.orders import SendNotice
 from tests.amqp.samples import properties
 from tests.service.clients import Client
 from tests.service.harness import Bench, lane

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from dispatcher.core.effects import DeadLetter, Dispatched, SendNotice
 from dispatcher.core.model import Message
+from dispatcher.core.orders import DeadLetter, SendNotice
+from dispatcher.core.records import Dispatched
 from dispatcher.service.caution import NO_SUSPICION, Caution, Suspicion
 from dispatcher.service.kept_back import RETRY_S_MAX, RETRY_S_MIN, KeptBack
 

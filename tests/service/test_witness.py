@@ -12,7 +12,7 @@ from dispatcher.core.effects import Snapshot
 from dispatcher.core.events import RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.options import LaneOptions
-from dispatcher.core.policies import policy
+from dispatcher.core.placement import policy
 from dispatcher.protocol import LaneNames
 from dispatcher.service.topology import declare_lane
 from dispatcher.service.witness import Witness

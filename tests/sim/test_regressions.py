@@ -7,21 +7,15 @@ from typing import Any
 import pytest
 
 from dispatcher.core.bounds import COUNTER_SHIFT
-from dispatcher.core.effects import (
-    DeadLetterPending,
-    Dispatched,
-    IncarnationRow,
-    OpenEntry,
-    SendCopy,
-    SendNotice,
-    SettledEntries,
-    Snapshot,
-)
+from dispatcher.core.effects import Snapshot
 from dispatcher.core.events import MessagesArrived, PublishersBlocked, RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
 from dispatcher.core.options import LaneOptions
-from dispatcher.core.policies import policy
+from dispatcher.core.orders import SendCopy, SendNotice
+from dispatcher.core.placement import policy
+from dispatcher.core.records import DeadLetterPending, Dispatched, OpenEntry, SettledEntries
+from dispatcher.core.tables import IncarnationRow
 from dispatcher.errors import NumbersBehind
 from dispatcher.protocol import TYPE_REJOIN, Heartbeat, Join, Settle
 from dispatcher.sim.campaign import run_seed

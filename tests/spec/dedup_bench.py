@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher.core.effects import Dispatched, Effects, LookUp, WindowChange
+from dispatcher.core.effects import Effects, WindowChange
 from dispatcher.core.events import Event, IdsLookedUp
 from dispatcher.core.options import DedupOptions
+from dispatcher.core.orders import LookUp
+from dispatcher.core.records import Dispatched
 from tests.spec.move_bench import MoveBench
 
 WINDOW_MS = 10_000

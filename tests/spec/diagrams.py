@@ -8,8 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from dispatcher.core.consumers import CONSUMER_TRANSITIONS
-from dispatcher.core.groups import GROUP_TRANSITIONS
+from dispatcher.core.model import CONSUMER_TRANSITIONS, GROUP_TRANSITIONS
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "semantics.md"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher.core.effects import Effects, IncarnationRow
+from dispatcher.core.effects import Effects
 from dispatcher.core.events import (
     CopiesStored,
     QueueInspected,
@@ -22,6 +22,7 @@ from dispatcher.core.forwarding.orders import (
     ReleaseQueue,
 )
 from dispatcher.core.options import ForwardingConsumer
+from dispatcher.core.tables import IncarnationRow
 from tests.spec.lane_bench import LaneBench, names
 
 _PREFIX = "dispatch.orders.consumer."

@@ -7,19 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from dispatcher.core.effects import (
-    AckInbound,
-    DeadLetter,
-    Dispatched,
-    Effects,
-    LogEvent,
-    PublishBarrier,
-    PublishMarker,
-    Reply,
-    SendCopy,
-    SendNotice,
-    Snapshot,
-)
+from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import (
     CommandReceived,
     CopiesConfirmed,
@@ -32,7 +20,18 @@ from dispatcher.core.lane import Lane
 from dispatcher.core.membership.evictions import EVERYBODY
 from dispatcher.core.model import BarrierMark, Message
 from dispatcher.core.options import LaneOptions
-from dispatcher.core.policies import policy
+from dispatcher.core.orders import (
+    AckInbound,
+    DeadLetter,
+    LogEvent,
+    PublishBarrier,
+    PublishMarker,
+    Reply,
+    SendCopy,
+    SendNotice,
+)
+from dispatcher.core.placement import policy
+from dispatcher.core.records import Dispatched
 from dispatcher.core.views.views import Views
 from dispatcher.protocol import FailedMessage, InHand, Join, Leave, Marker, Settle
 

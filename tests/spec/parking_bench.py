@@ -7,16 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dispatcher.core.effects import (
-    AckInbound,
-    Action,
-    Dispatched,
-    Effects,
-    OpenEntry,
-    Record,
-    SendNotice,
-    Snapshot,
-)
+from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import (
     Event,
     MessagesArrived,
@@ -30,6 +21,7 @@ from dispatcher.core.events import (
 )
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
+from dispatcher.core.orders import AckInbound, Action, SendNotice
 from dispatcher.core.parking.orders import (
     DeleteParkingQueue,
     GiveBack,
@@ -39,6 +31,7 @@ from dispatcher.core.parking.orders import (
 )
 from dispatcher.core.parking.policy import BLOCKED_MS
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
+from dispatcher.core.records import Dispatched, OpenEntry, Record
 from tests.spec.lane_bench import LaneBench
 
 FIRST: Final = FIRST_PARKING_QUEUE

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from dispatcher.core.effects import IncarnationRow, LogEvent, PublishMarker, Reply, Snapshot
+from dispatcher.core.effects import Snapshot
 from dispatcher.core.events import CommandReceived, PublishersBlocked, QueueReturned
 from dispatcher.core.lane import Lane
 from dispatcher.core.membership.evictions import ARRIVALS_MAX
-from dispatcher.core.policies import policy
+from dispatcher.core.orders import LogEvent, PublishMarker, Reply
+from dispatcher.core.placement import policy
 from dispatcher.core.state import LaneOptions
+from dispatcher.core.tables import IncarnationRow
 from dispatcher.core.views.views import Views
 from dispatcher.protocol import Marker
 from tests.spec.hand_over_bench import HandOverBench, queue_of

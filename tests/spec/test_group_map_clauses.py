@@ -9,7 +9,7 @@ from zlib import crc32
 
 import pytest
 
-from dispatcher.core.policies import policy
+from dispatcher.core.placement import policy
 from tests.spec.lane_bench import LaneBench, clause, names
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core.consumers import ConsumerState
 from dispatcher.core.events import (
     MessageRejected,
     QueueInspected,
@@ -23,6 +22,7 @@ from dispatcher.core.forwarding.orders import (
     ReclaimQueue,
     ReleaseQueue,
 )
+from dispatcher.core.model import ConsumerState
 from dispatcher.core.views.views import Views
 from tests.spec.hand_over_bench import HandOverBench, handed_names, queue_of
 from tests.spec.lane_bench import clause, names

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core.effects import IncarnationRow, OpenEntry, OwnerRow
 from dispatcher.core.events import CopiesStored, QueueReclaimed, ReclaimedForwarded
 from dispatcher.core.forwarding.orders import ForwardReclaimed, ReclaimedCopy, ReclaimQueue
+from dispatcher.core.records import OpenEntry
+from dispatcher.core.tables import IncarnationRow, OwnerRow
 from tests.spec.hand_over_bench import HandOverBench, queue_of
 from tests.spec.lane_bench import clause, names
 

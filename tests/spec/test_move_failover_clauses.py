@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dispatcher.core.effects import DeadLetterPending
 from dispatcher.core.operations.operation import LEAVES_BY
+from dispatcher.core.records import DeadLetterPending
 from tests.spec.lane_bench import clause, names
 from tests.spec.move_bench import MoveBench, waiting
 

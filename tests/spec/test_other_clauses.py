@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from dispatcher.core.events import DeadLetterConfirmed, PingRouted, QueueReturned
-from dispatcher.core.groups import GroupState
+from dispatcher.core.model import GroupState
 from dispatcher.core.views.views import Views
 from dispatcher.protocol import Heartbeat, InHand, Settle
 from tests.spec import diagrams

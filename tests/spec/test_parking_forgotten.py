@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core.groups import Group
+from dispatcher.core.model import Group
 from dispatcher.core.parking.orders import Relocating
 from dispatcher.core.parking.policy import BLOCKED_MS, LINGER_MS
 from dispatcher.core.parking.reparking import OVERTAKEN_MS

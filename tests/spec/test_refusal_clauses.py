@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core.effects import DeadLetterPending, Dispatched, OpenEntry
 from dispatcher.core.events import CopyRefused, DeadLetterConfirmed, DeadLetterRefused
-from dispatcher.core.groups import GroupState
+from dispatcher.core.model import GroupState
+from dispatcher.core.records import DeadLetterPending, Dispatched, OpenEntry
 from dispatcher.core.views.views import Views
 from dispatcher.errors import CommandRefused
 from tests.spec.lane_bench import LaneBench, clause, name_of, names

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.core.bounds import STALE_OWNERS_PER_STEP
-from dispatcher.core.effects import IncarnationRow, OpenEntry, OwnerRow, Snapshot
+from dispatcher.core.effects import Snapshot
 from dispatcher.core.events import PingRouted, RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.options import LaneOptions
-from dispatcher.core.policies import policy
+from dispatcher.core.placement import policy
+from dispatcher.core.records import OpenEntry
+from dispatcher.core.tables import IncarnationRow, OwnerRow
 from dispatcher.protocol import Settle
 from tests.spec.lane_bench import START_MS, LaneBench, clause, names
 

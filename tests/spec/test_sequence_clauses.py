@@ -8,7 +8,7 @@ import pytest
 
 from dispatcher.core.optional.sequence_numbers import TELL_EVERY_MS
 from dispatcher.core.options import LaneOptions
-from dispatcher.core.policies import policy
+from dispatcher.core.placement import policy
 from dispatcher.core.views.views import Views
 from tests.spec.lane_bench import LaneBench, clause, names
 from tests.spec.number_bench import NumberBench

@@ -198,7 +198,7 @@ def test_d9_a_lane_that_skips_again_skips_it() -> None:
     (group,) = later.state.groups_with_flags
     assert group.flags is not None
     assert group.flags.stop is not None
-    assert group.flags.stop.verdict == "skip"
+    assert group.flags.stop.decision == "skip"
 
 
 def test_d9_what_is_not_stopped_is_refused() -> None:

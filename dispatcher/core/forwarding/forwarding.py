@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from dispatcher.core.consumers import Consumer, ConsumerState
-from dispatcher.core.effects import IncarnationRow, NumbersUsed
 from dispatcher.core.events import (
     CopiesStored,
     MessageRejected,
@@ -32,12 +30,13 @@ from dispatcher.core.forwarding.orders import (
     ReleaseQueue,
 )
 from dispatcher.core.forwarding.rules import receivers
-from dispatcher.core.groups import Group, GroupState
 from dispatcher.core.membership.membership import Membership
-from dispatcher.core.model import Message
+from dispatcher.core.model import Consumer, ConsumerState, Group, GroupState, Message
 from dispatcher.core.operators.commands import Arguments, Commands
+from dispatcher.core.records import NumbersUsed
 from dispatcher.core.settlement import Settlement
 from dispatcher.core.state import LaneState
+from dispatcher.core.tables import IncarnationRow
 from dispatcher.errors import CommandRefused
 from dispatcher.group_text import format_group
 from dispatcher.protocol import REASON_EXPIRED

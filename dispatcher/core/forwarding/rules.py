@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from dispatcher.core.consumers import Consumer, ConsumerState
-from dispatcher.core.effects import IncarnationRow
 from dispatcher.core.inbound import any_recovering
+from dispatcher.core.model import Consumer, ConsumerState
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.state import LaneState
+from dispatcher.core.tables import IncarnationRow
 
 #: What a consumer that speaks the protocol hears.
 NOBODY_JOINS: Final = "this lane hands over to the consumers that its configuration names: nobody can join"

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Final, NamedTuple
 
-from dispatcher.core.consumers import PRESENT, Consumer, EvictedBy
-from dispatcher.core.effects import Dispatched, PublishMarker
 from dispatcher.core.membership.liveness import Liveness
+from dispatcher.core.model import PRESENT, Consumer, EvictedBy
 from dispatcher.core.operators.commands import Arguments, Commands, argument
+from dispatcher.core.orders import PublishMarker
+from dispatcher.core.records import Dispatched
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
 from dispatcher.protocol import Marker

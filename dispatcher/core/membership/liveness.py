@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from dispatcher.core.consumers import PRESENT, REACHABLE, Consumer, ConsumerState
-from dispatcher.core.effects import PublishMarker
 from dispatcher.core.forwarding.rules import may_be_reclaimed
+from dispatcher.core.model import PRESENT, REACHABLE, Consumer, ConsumerState
+from dispatcher.core.orders import PublishMarker
 from dispatcher.core.recovery.consumer_reports import ConsumerReports
 from dispatcher.core.state import LaneState
 from dispatcher.protocol import TYPE_PING, TYPE_REJOIN

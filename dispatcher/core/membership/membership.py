@@ -7,19 +7,20 @@ its messages go to others. A join of the same incarnation in between brings it b
 
 from __future__ import annotations
 
-from dispatcher.core.consumers import PRESENT, REACHABLE, Consumer, ConsumerState, EvictedBy
-from dispatcher.core.effects import IncarnationRow, SendNotice
 from dispatcher.core.forwarding.orders import ReclaimQueue
 from dispatcher.core.forwarding.rules import NOBODY_JOINS, is_forwarding_queue, of_this_lane
 from dispatcher.core.membership.liveness import Liveness
 from dispatcher.core.membership.revocation import Revocation, vacate
-from dispatcher.core.operators.pins import point_pins
+from dispatcher.core.model import PRESENT, REACHABLE, Consumer, ConsumerState, EvictedBy
+from dispatcher.core.operators.flag_changes import point_pins
 from dispatcher.core.optional.group_limit import CountedInFlight
 from dispatcher.core.optional.poison import Suspects
+from dispatcher.core.orders import SendNotice
 from dispatcher.core.recovery.consumer_reports import ConsumerReports
 from dispatcher.core.recovery.groups import GroupRecovery
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
+from dispatcher.core.tables import IncarnationRow
 from dispatcher.protocol import (
     TYPE_REFUSED,
     TYPE_REJOIN,

@@ -6,10 +6,8 @@ was numbered after it: RabbitMQ ignores what a closed channel still carries.
 
 from __future__ import annotations
 
-from dispatcher.core.consumers import Consumer
 from dispatcher.core.events import CopyRefused, DeadLetterRefused
-from dispatcher.core.groups import Group
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import Consumer, Group, Message, MessageState
 from dispatcher.core.recovery.groups import GroupRecovery
 from dispatcher.core.settlement import Settlement
 from dispatcher.core.state import LaneState

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dispatcher.core.consumers import Consumer, ConsumerState
-from dispatcher.core.effects import IncarnationEnded
-from dispatcher.core.groups import Backlog, Group, GroupState
-from dispatcher.core.model import Message, MessageState
-from dispatcher.core.operators.pins import point_pins
+from dispatcher.core.model import Backlog, Consumer, ConsumerState, Group, GroupState, Message, MessageState
+from dispatcher.core.operators.flag_changes import point_pins
+from dispatcher.core.operators.flags import pin_of
 from dispatcher.core.operators.stopped_groups import stop_at, stops_at
 from dispatcher.core.optional.poison import REASON_POISON, Suspects
 from dispatcher.core.ordered import OrderedSet
+from dispatcher.core.records import IncarnationEnded
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 
@@ -123,7 +122,7 @@ def _cancel_move(state: LaneState, group: Group) -> None:
     """Whom the group should go to is over or leaves: it stays where it is, if that one stays."""
     state.retarget(group, None)
     owner = group.owner
-    if owner is None or not owner.stays or (group.flags and group.flags.pin not in (None, owner.id)):
+    if owner is None or not owner.stays or pin_of(group) not in (None, owner.id):
         return
     if sum(message.group is group for message in owner.in_flight.values()) == group.in_flight:
         group.become(GroupState.OWNED)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from dispatcher.core.groups import Group
-from dispatcher.core.model import Message
+from dispatcher.core.model import Group, Message
 from dispatcher.core.operations.orders import Target
 from dispatcher.core.operations.parked_scan import ParkedScan
 from dispatcher.group_text import format_group

@@ -17,18 +17,19 @@ from itertools import islice
 from typing import Any, Final
 
 from dispatcher.core.bounds import NEVER_MS
-from dispatcher.core.effects import PublishBarrier, SettledEntries, Vanished
 from dispatcher.core.events import TargetOpened, TargetRefused, TransferConfirmed, TransferRefused
-from dispatcher.core.groups import Group, GroupFlags, GroupState
-from dispatcher.core.model import BarrierMark, Message, MessageState
+from dispatcher.core.model import BarrierMark, Group, GroupState, Message, MessageState
 from dispatcher.core.operations.operation import LEAVES_BY, MOVE, OPERATION, PURGE, REROUTE, Operation, Phase
 from dispatcher.core.operations.orders import CloseTarget, OpenTarget
 from dispatcher.core.operations.parked_scan import ParkedScan, parked_of
 from dispatcher.core.operations.targets import target_argument
 from dispatcher.core.operations.transfer import Transfers
 from dispatcher.core.operators.commands import Arguments, Commands, argument, group_argument
-from dispatcher.core.operators.rebalance import in_transition, known, operation_on
+from dispatcher.core.operators.flags import GroupFlags, flags_of, operation_on
+from dispatcher.core.operators.rebalance import in_transition, known
 from dispatcher.core.operators.stopped_groups import ended_by_others
+from dispatcher.core.orders import PublishBarrier
+from dispatcher.core.records import SettledEntries, Vanished
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
 from dispatcher.group_text import format_group, parse_group
@@ -155,8 +156,8 @@ class Operations:
     def _open_it(self, operation: Operation) -> None:
         group = operation.group
         self._open[operation.uuid] = operation
-        group.flags = group.flags or GroupFlags()
-        group.flags.operation = operation.uuid
+        group.flags = flags = flags_of(group) or GroupFlags()
+        flags.operation = operation.uuid
         self._commands.under_way[operation.uuid] = lambda: self._progress(operation)
 
     def _progress(self, operation: Operation) -> dict[str, Any]:
@@ -331,8 +332,9 @@ class Operations:
 
     def _let_go(self, operation: Operation) -> None:
         """Its group goes on."""
-        if operation.group.flags is not None:
-            operation.group.flags.transferring = False
+        flags = flags_of(operation.group)
+        if flags is not None:
+            flags.transferring = False
             self._state.list_backlogs(operation.group)
 
     # -- the end --
@@ -353,9 +355,10 @@ class Operations:
         state.effects.flags[operation.key] = None
         if operation.target is not None:
             state.effects.actions.append(CloseTarget(operation.uuid))
-        if group.flags is not None:
-            group.flags.operation, group.flags.transferring = None, False
-            if not group.flags:
+        flags = flags_of(group)
+        if flags is not None:
+            flags.operation, flags.transferring = None, False
+            if not flags:
                 group.flags = None
                 state.groups_with_flags.discard(group)
         state.list_backlogs(group)

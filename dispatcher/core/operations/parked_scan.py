@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from dispatcher.core.groups import Group
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import Group, Message, MessageState
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueue
 from dispatcher.core.state import LaneState
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import Final
 
-from dispatcher.core.effects import UNKNOWN_INBOUND, Discharged
 from dispatcher.core.entries import ended_entry, open_entry
 from dispatcher.core.events import TransferConfirmed, TransferRefused
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.operations.operation import Operation, Sent
 from dispatcher.core.operations.orders import SendTransfer
+from dispatcher.core.operators.flags import flags_of
 from dispatcher.core.operators.stopped_groups import ended_by_others
+from dispatcher.core.records import UNKNOWN_INBOUND, Discharged
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 
@@ -54,7 +55,7 @@ class Transfers:
 
     def hold(self, operation: Operation) -> None:
         """Nothing of its group is handed over until the operation is over."""
-        flags = operation.group.flags
+        flags = flags_of(operation.group)
         assert flags is not None
         flags.transferring = True
         self._state.list_backlogs(operation.group)

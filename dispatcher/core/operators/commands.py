@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from dispatcher.core.effects import Reply
 from dispatcher.core.events import CommandReceived
+from dispatcher.core.orders import Reply
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
 from dispatcher.group_text import parse_group

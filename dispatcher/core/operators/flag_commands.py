@@ -10,16 +10,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from dispatcher.core.consumers import Consumer
-from dispatcher.core.effects import OwnerRow
-from dispatcher.core.groups import Group, GroupFlags, GroupState
 from dispatcher.core.membership.revocation import vacate
+from dispatcher.core.model import Consumer, Group, GroupState
 from dispatcher.core.operators.commands import Arguments, Commands, argument, group_argument
-from dispatcher.core.operators.flags import GROUP, keep_flags
-from dispatcher.core.operators.pins import point_pins
+from dispatcher.core.operators.flag_changes import keep_flags, point_pins
+from dispatcher.core.operators.flags import GROUP, GroupFlags, flags_of, pin_of
 from dispatcher.core.operators.rebalance import in_transition, known
 from dispatcher.core.operators.reset_owners import RESET, reset_row
 from dispatcher.core.state import LaneState
+from dispatcher.core.tables import OwnerRow
 from dispatcher.errors import CommandRefused
 from dispatcher.group_text import format_group
 
@@ -52,7 +51,7 @@ class Flags:
             if state.policy.grouped and state.group_map.may_have(group_key):
                 group = state.group_of_key(group_key)
                 group.flags = flags = GroupFlags.of_row(row)
-                flags.consumer = state.by_id.get(flags.pin or "")
+                group.pinned_to = state.by_id.get(flags.pin or "")
                 state.groups_with_flags.add(group)
             else:  # of another group map: there is no such group in this lane
                 state.effects.flags[key] = None
@@ -78,7 +77,7 @@ class Flags:
                 raise CommandRefused("name a group or say all, not both")
             return self._set_lane_paused(paused=paused)
         group = self._group(arguments)
-        flags = group.flags or GroupFlags()
+        flags = flags_of(group) or GroupFlags()
         changed, flags.paused = flags.paused is not paused, paused
         shown = format_group(group.id)
         sequence_hold = self._state.sequence_hold
@@ -107,14 +106,14 @@ class Flags:
         if (name is None) is not bool(undo):
             raise CommandRefused("name a consumer or say undo, one of them")
         group = self._group(arguments)
-        flags = group.flags or GroupFlags()
+        flags = flags_of(group) or GroupFlags()
         changed = flags.pin != name
         owner, shown = group.owner, format_group(group.id)
         if changed:
             consumer = self._pinnable(name) if name is not None else None
             if consumer is not None and group.state in (GroupState.RECOVERING, GroupState.DRAINING):
                 raise in_transition(group)
-            flags.pin, flags.consumer = name, consumer
+            flags.pin, group.pinned_to = name, consumer
             keep_flags(self._state, group, flags)
             if consumer is not None:
                 self._move_to_pin(group, consumer)
@@ -172,7 +171,7 @@ class Flags:
         return {
             "consumer": name, "drained": not undo, "changed": changed,
             "in_flight": len(consumer.in_flight) if consumer is not None else 0,
-            "pinned": sum(group.flags is not None and group.flags.pin == name for group in state.groups_with_flags),
+            "pinned": sum(pin_of(group) == name for group in state.groups_with_flags),
         }  # fmt: skip
 
     def _set_drained(self, name: str, *, drained: bool) -> None:
@@ -208,4 +207,5 @@ class Flags:
 
 
 def _row(group: Group) -> Row | None:
-    return group.flags.row() if group.flags is not None else None
+    flags = flags_of(group)
+    return flags.row() if flags is not None else None

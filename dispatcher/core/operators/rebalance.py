@@ -7,12 +7,12 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from dispatcher.core.consumers import Consumer, ConsumerState
-from dispatcher.core.effects import OwnerRow
-from dispatcher.core.groups import Group, GroupState
+from dispatcher.core.model import Consumer, ConsumerState, Group, GroupState
 from dispatcher.core.operators.commands import Arguments, Commands, argument, group_argument
+from dispatcher.core.operators.flags import operation_on, pin_of
 from dispatcher.core.operators.reset_owners import OwnerReset
 from dispatcher.core.state import LaneState
+from dispatcher.core.tables import OwnerRow
 from dispatcher.errors import CommandRefused
 from dispatcher.group_text import format_group, parse_group
 
@@ -129,7 +129,7 @@ class Rebalance:
             raise CommandRefused("name the group that shall move to it: --group")
         owned = [
             g for g in self._state.groups.values()
-            if g.state is GroupState.OWNED and (g.flags is None or g.flags.pin is None)
+            if g.state is GroupState.OWNED and pin_of(g) is None
         ]  # fmt: skip
         return self._plan_even(owned)
 
@@ -147,9 +147,9 @@ class Rebalance:
         group = known(self._state, group_id)
         if group.state in (GroupState.DRAINING, GroupState.RECOVERING) or operation_on(group):
             raise in_transition(group)
-        if group.flags is not None and group.flags.pin is not None:
+        if pin_of(group) is not None:
             raise CommandRefused(
-                f"the group is pinned to {group.flags.pin}; `dispatcher groups pin --undo` ends that"
+                f"the group is pinned to {pin_of(group)}; `dispatcher groups pin --undo` ends that"
             )
         if group.owner is None or group.owner is target:
             return []
@@ -225,11 +225,6 @@ def known(state: LaneState, group_id: bytes) -> Group:
         shown = format_group(group_id)
         raise CommandRefused(f"no group {shown!r} is known here: nothing of it waits and nobody owns it")
     return group
-
-
-def operation_on(group: Group) -> str | None:
-    """The uuid of the operation that is open on the group."""
-    return group.flags.operation if group.flags is not None else None
 
 
 def in_transition(group: Group) -> CommandRefused:

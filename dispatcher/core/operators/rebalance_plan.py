@@ -6,10 +6,10 @@ from collections import Counter
 from itertools import islice
 from typing import Any, Final
 
-from dispatcher.core.consumers import Consumer, ConsumerState
-from dispatcher.core.groups import Group, GroupState
+from dispatcher.core.model import Consumer, ConsumerState, Group, GroupState
 from dispatcher.core.operators.commands import Arguments, Commands, argument
-from dispatcher.core.operators.rebalance import MOVES_SHOWN, Reassignment, Rebalance, describe, operation_on
+from dispatcher.core.operators.flags import operation_on, pin_of
+from dispatcher.core.operators.rebalance import MOVES_SHOWN, Reassignment, Rebalance, describe
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
 from dispatcher.group_text import format_group, parse_group
@@ -114,7 +114,7 @@ class RebalancePlan:
 
 
 def _why_not(group: Group) -> str | None:
-    if group.flags is not None and group.flags.pin is not None:
+    if pin_of(group) is not None:
         return "is pinned"
     if operation_on(group):
         return "has an open operation"

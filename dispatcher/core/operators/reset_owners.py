@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from dispatcher.core.consumers import Consumer
-from dispatcher.core.groups import Group, GroupState
+from dispatcher.core.model import Consumer, Group, GroupState
+from dispatcher.core.operators.flags import pin_of
 from dispatcher.core.state import LaneState
 
 RESET: Final = b"reset"
@@ -80,4 +80,4 @@ def reset_row(state: LaneState) -> dict[str, Any] | None:
 
 
 def _is_meant(group: Group) -> bool:
-    return group.state is GroupState.OWNED and (group.flags is None or group.flags.pin is None)
+    return group.state is GroupState.OWNED and pin_of(group) is None

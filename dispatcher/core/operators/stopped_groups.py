@@ -15,15 +15,15 @@ import heapq
 from functools import partial
 from typing import Any, Final
 
-from dispatcher.core.effects import Discharged
 from dispatcher.core.entries import ended_entry
-from dispatcher.core.groups import Group, GroupFlags, Stop
 from dispatcher.core.inbound import any_recovering
-from dispatcher.core.model import Message
+from dispatcher.core.model import Group, Message
 from dispatcher.core.operators.commands import Arguments, Commands, group_argument
-from dispatcher.core.operators.flags import keep_flags
-from dispatcher.core.operators.rebalance import in_transition, known, operation_on
+from dispatcher.core.operators.flag_changes import keep_flags
+from dispatcher.core.operators.flags import GroupFlags, Stop, flags_of, operation_on, stop_of
+from dispatcher.core.operators.rebalance import in_transition, known
 from dispatcher.core.ordered import OrderedSet
+from dispatcher.core.records import Discharged
 from dispatcher.core.state import LaneState
 from dispatcher.core.views.group_listing import GROUPS_PER_PAGE_MAX
 from dispatcher.errors import CommandRefused
@@ -46,7 +46,7 @@ def stop_at(state: LaneState, message: Message, reason: str) -> None:
     group, consumer = message.group, message.consumer
     assert group is not None
     assert consumer is not None
-    flags = group.flags or GroupFlags()
+    flags = flags_of(group) or GroupFlags()
     if flags.stop is None:  # else others of it were out when it stopped: the first one is the one to decide
         flags.stop = Stop(
             message.inbound, message.fingerprint, message.order, reason, message.attempt, message.calls,
@@ -71,8 +71,9 @@ class Stops:
         if self._state.stops_failed:
             return
         for group in list(self._state.groups_with_flags):
-            if group.flags is not None and group.flags.stop is not None and group.flags.stop.verdict is None:
-                self._judge(group, group.flags.stop, "skip")
+            stop = stop_of(group)
+            if stop is not None and stop.decision is None:
+                self._judge(group, stop, "skip")
 
     def _decide(self, verdict: str, arguments: Arguments) -> dict[str, Any]:
         state = self._state
@@ -81,55 +82,56 @@ class Stops:
             raise CommandRefused(f"a {state.policy.name} lane has no groups")
         group = known(state, name)
         shown = format_group(group.id)
-        stop = group.flags.stop if group.flags is not None else None
+        stop = stop_of(group)
         if stop is None:
             raise CommandRefused(f"group {shown!r} has not stopped; `dispatcher dead list` shows which have")
         if operation_on(group) is not None:
             raise in_transition(group)
-        if stop.verdict is not None:
+        if stop.decision is not None:
             raise CommandRefused(
-                f"group {shown!r}: {stop.verdict} was said before, and is done when its message is here"
+                f"group {shown!r}: {stop.decision} was said before, and is done when its message is here"
             )
         behind = max(0, group.waiting() - 1)
         self._judge(group, stop, verdict)
         return {"group": shown, "reason": stop.reason, "verdict": verdict, "behind": behind}
 
     def _judge(self, group: Group, stop: Stop, verdict: str) -> None:
-        assert group.flags is not None
+        flags = flags_of(group)
+        assert flags is not None
         if verdict == "release":
-            group.flags.stop = None
-            self._goes_on(group, group.flags, verdict)
+            flags.stop = None
+            self._goes_on(group, flags, verdict)
             return
-        stop.verdict = verdict
-        keep_flags(self._state, group, group.flags)
+        stop.decision = verdict
+        keep_flags(self._state, group, flags)
         self._carry_out(group, stop)
 
     def run(self) -> None:
         """Carry out what was decided about messages that are in front of their groups now."""
         awaiting_decision, self._state.awaiting_decision = self._state.awaiting_decision, OrderedSet()
         for group in awaiting_decision:
-            stop = group.flags.stop if group.flags is not None else None
-            if stop is not None and stop.verdict is not None:
+            stop = stop_of(group)
+            if stop is not None and stop.decision is not None:
                 self._carry_out(group, stop)
 
     def _carry_out(self, group: Group, stop: Stop) -> None:
-        assert stop.verdict is not None
-        assert group.flags is not None
-        flags = group.flags
+        assert stop.decision is not None
+        flags = flags_of(group)
+        assert flags is not None
         heads = [backlog.head() for backlog in (group.backlogs or {}).values()]
         message = next((head for head in heads if head is not None and is_of(stop, head)), None)
         if message is None and self._is_to_come(group):
             self._state.awaiting_decision.add(group)
             return
-        group.flags.stop = None
+        flags.stop = None
         if message is not None:  # else it has expired, or others deleted it
             message.calls = stop.calls
-            if stop.verdict == "skip":
+            if stop.decision == "skip":
                 self._state.end(message, stop.reason)
             else:
                 self._drop(message)
             self._state.waits_no_more(message)
-        self._goes_on(group, flags, stop.verdict)
+        self._goes_on(group, flags, stop.decision)
 
     def _is_to_come(self, group: Group) -> bool:
         """It may wait in a parking queue, or on its way to one, or it has not come back from where it was
@@ -157,7 +159,7 @@ class Stops:
 
 def ended_by_others(state: LaneState, group: Group, ended: list[Message]) -> None:
     """An operation has ended these: if that at which the group had stopped is among them, it goes on."""
-    flags = group.flags
+    flags = flags_of(group)
     if flags is not None and flags.stop is not None and any(is_of(flags.stop, m) for m in ended):
         flags.stop = None
         keep_flags(state, group, flags)
@@ -173,10 +175,7 @@ def is_of(stop: Stop, message: Message) -> bool:
 
 def stopped_groups(state: LaneState) -> list[tuple[Group, Stop]]:
     """The groups that have stopped, and where."""
-    groups_with_flags = (
-        (group, group.flags.stop) for group in state.groups_with_flags if group.flags is not None
-    )
-    return [(group, stop) for group, stop in groups_with_flags if stop is not None]
+    return [(group, stop) for group in state.groups_with_flags if (stop := stop_of(group)) is not None]
 
 
 def stopped_rows(state: LaneState, after: str | None) -> list[dict[str, Any]]:
@@ -200,5 +199,5 @@ def _row(state: LaneState, group: Group, stop: Stop) -> dict[str, Any]:
         "consumer": stop.consumer,
         "since_ms": state.now_ms - stop.at_ms,
         "behind": max(0, group.waiting() - 1),
-        "verdict": stop.verdict,
+        "verdict": stop.decision,
     }

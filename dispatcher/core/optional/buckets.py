@@ -13,8 +13,7 @@ from collections.abc import Callable
 from typing import Final
 from zlib import crc32
 
-from dispatcher.core.groups import Group, GroupState
-from dispatcher.core.model import Message
+from dispatcher.core.model import Group, GroupState, Message
 
 #: What buckets are called, in Redis and by operators: number and how many there are. Owners of another number
 #: of buckets are strangers, so that a lane that is resized begins without owners.

@@ -16,11 +16,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from dispatcher.core.effects import IdRange, LookUp, SettledEntries, WindowChange
+from dispatcher.core.effects import IdRange, WindowChange
 from dispatcher.core.events import IdsLookedUp
 from dispatcher.core.model import Message
 from dispatcher.core.optional.first_entries import OriginalKey, originals_of
 from dispatcher.core.options import DedupOptions
+from dispatcher.core.orders import LookUp
+from dispatcher.core.records import SettledEntries
 from dispatcher.core.state import LaneState
 
 #: Bytes of an id as it is kept: a digest, as long as a fingerprint, so that none is taken for another.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dispatcher.core.effects import DeadLetterPending, Dispatched, OpenEntry, Record, SettledEntries
 from dispatcher.core.parking.orders import Relocating
+from dispatcher.core.records import DeadLetterPending, Dispatched, OpenEntry, Record, SettledEntries
 from dispatcher.core.recovery.journal_replay import Arrival
 
 #: A queue and an original's arrival in it.

@@ -15,7 +15,7 @@ from dispatcher.core.inbound import UngroupedSource
 from dispatcher.core.model import Message, MessageState
 
 if TYPE_CHECKING:
-    from dispatcher.core.consumers import Pool
+    from dispatcher.core.placement import Pool
     from dispatcher.core.state import LaneState
 
 

@@ -14,8 +14,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from dispatcher.core.bounds import NEVER_MS, RELEASED_PER_STEP
-from dispatcher.core.groups import Group, GroupState
 from dispatcher.core.inbound import any_recovering
+from dispatcher.core.model import Group, GroupState
 
 if TYPE_CHECKING:
     from dispatcher.core.state import LaneState

@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from math import log2
 from typing import Final
 
-from dispatcher.core.consumers import Consumer
-from dispatcher.core.model import Message
+from dispatcher.core.model import Consumer, Message
 from dispatcher.core.options import KnownWork, LaneOptions
 
 #: Weight of the latest settle: a change is followed within some ten of them.

@@ -14,10 +14,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from dispatcher.core.consumers import RECEIVING, Consumer, ConsumerState, EvictedBy
 from dispatcher.core.delivery import DeliveryPass
-from dispatcher.core.groups import GroupState
-from dispatcher.core.model import NO_DEATH, Message, MessageState
+from dispatcher.core.model import (
+    NO_DEATH,
+    RECEIVING,
+    Consumer,
+    ConsumerState,
+    EvictedBy,
+    GroupState,
+    Message,
+    MessageState,
+)
+from dispatcher.core.operators.flags import is_held_by_operator
 from dispatcher.core.state import LaneState
 
 REASON_POISON: Final = "poison"
@@ -168,7 +176,7 @@ class Suspects:
         if backlog is None:
             return True
         is_at_rest = backlog.group.state in (GroupState.OWNED, GroupState.FREE)
-        may_be_served = is_at_rest and not backlog.group.is_held_by_operator
+        may_be_served = is_at_rest and not is_held_by_operator(backlog.group)
         return may_be_served and backlog.head() is message
 
     def _may_have(self, consumer: Consumer, message: Message) -> bool:

@@ -1,9 +1,10 @@
 """Messages whose predecessor has not come wait for it, for a time (`sequence_check: hold`).
 
 What waits stays in its backlog, so all that is done with backlogs is done with it. A message that comes late
-goes before those of its id that have larger numbers, and a backlog whose head has a number that is not due
-is served from nowhere. What is due follows from what was handed over (`dispatcher.core.optional.sequence_numbers`), so a head
-is asked whenever it could be served. What was handed over once is never held again, nor what was parked.
+goes before those of its id that have larger numbers, and a backlog whose head has a number that is not due is
+served from nowhere. What is due follows from what was handed over
+(`dispatcher.core.optional.sequence_numbers`), so a head is asked whenever it could be served. What was handed
+over once is never held again, nor what was parked.
 
 So what a group has handed over need not be a prefix of its queue, and nothing may be concluded from that
 (`may_be_passed`, in recovery). Backlogs that take back what consumers had are sorted by `rank`, which follows
@@ -15,8 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dispatcher.core.groups import Backlog, Group
-from dispatcher.core.model import Message
+from dispatcher.core.model import Backlog, Group, Message
 from dispatcher.core.optional.sequence_numbers import SequenceNumbers, place_of
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.core.recovery.pending_redeliveries import PendingRedeliveries

@@ -15,10 +15,10 @@ from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from dispatcher.core.effects import Dispatched
 from dispatcher.core.model import Message
 from dispatcher.core.optional.first_entries import OriginalKey, originals_of
 from dispatcher.core.parking.orders import Relocating
+from dispatcher.core.records import Dispatched
 from dispatcher.group_text import format_group
 
 if TYPE_CHECKING:

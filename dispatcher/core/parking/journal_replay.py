@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dispatcher.core.effects import DeadLetterPending, OpenEntry, Record
 from dispatcher.core.parking.orders import (
     GroupParked,
     ParkingQueueForgotten,
@@ -13,6 +12,7 @@ from dispatcher.core.parking.orders import (
     Relocating,
     TermNeeded,
 )
+from dispatcher.core.records import DeadLetterPending, OpenEntry, Record
 
 
 class ParkingReplay:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dispatcher.core.effects import Record, SettledEntries
-from dispatcher.core.groups import Group
+from dispatcher.core.model import Group
 from dispatcher.core.parking.journal_replay import ParkingReplay
 from dispatcher.core.parking.orders import ANY_GROUP, GroupParked, ParkingQueueNamed, TermNeeded
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueue
 from dispatcher.core.parking.relocation import Relocations
+from dispatcher.core.records import Record, SettledEntries
 from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.state import LaneState
 

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from dispatcher.core.bounds import DELIVERIES_MAX
-from dispatcher.core.effects import Record
 from dispatcher.core.events import ParkingQueueDeleted, ParkingQueueOpened, ParkingQueueRead
-from dispatcher.core.groups import Backlog, Group
 from dispatcher.core.inbound import Inbound
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import Backlog, Group, Message, MessageState
+from dispatcher.core.operators.flags import awaits_operator, stop_of
 from dispatcher.core.parking.loading import add_queue, parking_records
 from dispatcher.core.parking.orders import (
     DeleteParkingQueue,
@@ -32,6 +31,7 @@ from dispatcher.core.parking.queue import (
 )
 from dispatcher.core.parking.reading import ParkedReading
 from dispatcher.core.parking.relocation import Relocations
+from dispatcher.core.records import Record
 from dispatcher.core.state import LaneState
 
 #: A look-ahead that is full of blocked messages for so long has more behind it that could go.
@@ -388,7 +388,7 @@ class Parking:
 def _taker(group: Group) -> str:
     """Whose parking queue its messages belong in. What operators hold gets one of its own, so that nothing
     that could go is behind it."""
-    if group.awaits_operator:
+    if awaits_operator(group):
         return HELD
     return group.taker.id if group.taker is not None else ANYBODY
 
@@ -396,7 +396,7 @@ def _taker(group: Group) -> str:
 def _stopped_first(group: Group) -> list[Backlog]:
     """What waits of the group, by inbound queue: that at whose head the group has stopped before the others,
     for nothing of these can go before it."""
-    stop = group.flags.stop if group.flags is not None else None
+    stop = stop_of(group)
     backlogs = list((group.backlogs or {}).values())
     return backlogs if stop is None else sorted(backlogs, key=lambda backlog: backlog.inbound != stop.inbound)
 

@@ -6,10 +6,10 @@ from collections import Counter, OrderedDict, deque
 from enum import Enum
 from typing import Final
 
-from dispatcher.core.consumers import Consumer, Pool
-from dispatcher.core.groups import Group, GroupState
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import Consumer, Group, GroupState, Message, MessageState
+from dispatcher.core.operators.flags import awaits_operator
 from dispatcher.core.parking.reparking import Reparking
+from dispatcher.core.placement import Pool
 from dispatcher.errors import InvalidTransition
 from dispatcher.origin import Arrival
 
@@ -287,7 +287,7 @@ class ParkingQueues(dict[int, ParkingQueue]):
             queue.demand[consumer] -= 1
             if not queue.demand[consumer]:
                 del queue.demand[consumer]
-        may_go = group.state in (GroupState.OWNED, GroupState.FREE) and not group.awaits_operator
+        may_go = group.state in (GroupState.OWNED, GroupState.FREE) and not awaits_operator(group)
         if group.route and may_go and not (self.one_at_a_time and group.in_flight):
             queue = self[group.route[-1]]
             queue.demand[group.taker] += 1

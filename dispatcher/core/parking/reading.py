@@ -8,8 +8,8 @@ from enum import Enum, auto
 from typing import Final
 
 from dispatcher.core.events import ParkingQueueRead
-from dispatcher.core.groups import Backlog, Group
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import Backlog, Group, Message, MessageState
+from dispatcher.core.operators.flags import has_decision, is_busy, is_transferring
 from dispatcher.core.parking.orders import GiveBack, ReadParkingQueue
 from dispatcher.core.parking.queue import ParkingQueue
 from dispatcher.core.recovery.matching import Recovery
@@ -41,7 +41,7 @@ class ParkedReading:
     def is_busy(self, group: Group) -> bool:
         """What waits of it may be just about to go somewhere, or older or newer ones, that the journal knows,
         are still to come from an inbound queue."""
-        return group.is_busy or self._recovery.pending_redeliveries.has_any_of(group.id)
+        return is_busy(group) or self._recovery.pending_redeliveries.has_any_of(group.id)
 
     # -- what came --
 
@@ -150,7 +150,7 @@ class ParkedReading:
         """What operators decided about may be behind all that is here: from other inbound queues, for one."""
         route = self._state.parking.route
         return any(
-            group.has_decision and queue.index in route(group) for group in self._state.awaiting_decision
+            has_decision(group) and queue.index in route(group) for group in self._state.awaiting_decision
         )
 
     # -- giving back --
@@ -183,7 +183,7 @@ class ParkedReading:
         group = self._state.known_group(message.group_id)
         return (
             group is not None
-            and not group.is_transferring
+            and not is_transferring(group)
             and self._state.parking.route(group)[-1:] == (queue.index,)
         )
 

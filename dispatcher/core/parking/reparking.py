@@ -12,7 +12,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
-from dispatcher.core.groups import Group
+from dispatcher.core.model import Group
+from dispatcher.core.operators.flags import awaits_operator
 
 #: What nobody has taken for so long is parked; if that can't be, it is looked at again after the same time.
 OVERTAKEN_MS: Final = 1_000
@@ -26,7 +27,7 @@ class Reparking:
 
     def note(self, group: Group, now_ms: int) -> None:
         """Due at once if it waits for operators, for that may be long."""
-        if group.awaits_operator:
+        if awaits_operator(group):
             self._due[group] = now_ms
             self._due.move_to_end(group, last=False)
         elif group not in self._due:

@@ -8,11 +8,10 @@ reports in hand is an open entry, whatever the journal says (docs/architecture.m
 from __future__ import annotations
 
 from dispatcher.core.bounds import COUNTER_SHIFT, LANE_EPOCHS_AHEAD_MAX
-from dispatcher.core.consumers import PRESENT, Consumer
-from dispatcher.core.effects import UNKNOWN_INBOUND
 from dispatcher.core.entries import open_entry
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import PRESENT, Consumer, Message, MessageState
 from dispatcher.core.optional.dedup import Dedup
+from dispatcher.core.records import UNKNOWN_INBOUND
 from dispatcher.core.recovery.groups import GroupRecovery
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState

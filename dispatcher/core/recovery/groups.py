@@ -9,13 +9,12 @@ the look-ahead may have no room for the last of them until the first is settled.
 
 from __future__ import annotations
 
-from dispatcher.core.consumers import REACHABLE, Consumer
-from dispatcher.core.effects import OwnerRow, SendCopy
 from dispatcher.core.entries import copy_of, open_entry
-from dispatcher.core.groups import Group, GroupState
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import REACHABLE, Consumer, Group, GroupState, Message, MessageState
 from dispatcher.core.ordered import OrderedSet
+from dispatcher.core.orders import SendCopy
 from dispatcher.core.state import LaneState
+from dispatcher.core.tables import OwnerRow
 
 
 class GroupRecovery:

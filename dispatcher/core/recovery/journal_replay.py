@@ -7,7 +7,10 @@ from collections.abc import Iterable
 from itertools import islice
 
 from dispatcher.core.bounds import PROVEN_PER_INBOUND_MAX
-from dispatcher.core.effects import (
+from dispatcher.core.parking.journal_replay import ParkingReplay
+from dispatcher.core.parking.orders import Relocated, Relocating
+from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
+from dispatcher.core.records import (
     NOBODY,
     DeadLetterPending,
     Discharged,
@@ -21,9 +24,6 @@ from dispatcher.core.effects import (
     SettledRange,
     Vanished,
 )
-from dispatcher.core.parking.journal_replay import ParkingReplay
-from dispatcher.core.parking.orders import Relocated, Relocating
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 
 Arrival = tuple[int, int]
 

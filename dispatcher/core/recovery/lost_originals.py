@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dispatcher.core.consumers import Consumer
-from dispatcher.core.effects import Vanished
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import Consumer, Message, MessageState
 from dispatcher.core.ordered import OrderedSet
+from dispatcher.core.records import Vanished
 from dispatcher.core.state import LaneState
 from dispatcher.protocol import TYPE_REJOIN
 

@@ -14,10 +14,18 @@ from __future__ import annotations
 
 from collections import deque
 
-from dispatcher.core.consumers import Consumer
-from dispatcher.core.effects import (
+from dispatcher.core.entries import ended_entry, open_entry
+from dispatcher.core.inbound import Inbound
+from dispatcher.core.model import Consumer, Group, Message, MessageState
+from dispatcher.core.optional.dedup import Dedup
+from dispatcher.core.optional.sequence_hold import may_be_passed, resume_sequence_hold
+from dispatcher.core.ordered import OrderedSet
+from dispatcher.core.orders import DeadLetter
+from dispatcher.core.parking.orders import Relocating
+from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueue
+from dispatcher.core.parking.relocation import forget_relocation, resume_relocation
+from dispatcher.core.records import (
     UNKNOWN_INBOUND,
-    DeadLetter,
     DeadLetterPending,
     OpenEntry,
     ProvenAcks,
@@ -25,16 +33,6 @@ from dispatcher.core.effects import (
     SettledEntries,
     Vanished,
 )
-from dispatcher.core.entries import ended_entry, open_entry
-from dispatcher.core.groups import Group
-from dispatcher.core.inbound import Inbound
-from dispatcher.core.model import Message, MessageState
-from dispatcher.core.optional.dedup import Dedup
-from dispatcher.core.optional.sequence_hold import may_be_passed, resume_sequence_hold
-from dispatcher.core.ordered import OrderedSet
-from dispatcher.core.parking.orders import Relocating
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueue
-from dispatcher.core.parking.relocation import forget_relocation, resume_relocation
 from dispatcher.core.recovery.expected import REDELIVERIES_MAX, ExpectedRedeliveries
 from dispatcher.core.recovery.groups import GroupRecovery
 from dispatcher.core.recovery.journal_replay import Arrival, JournalReplay
@@ -114,7 +112,7 @@ class Recovery:
         """Who waits for its original."""
         if message.queue >= FIRST_PARKING_QUEUE:
             return self._state.parking[message.queue]
-        recovery = self._state.inbounds[message.queue].recovery
+        recovery: ExpectedRedeliveries | None = self._state.inbounds[message.queue].recovery
         assert recovery is not None
         return recovery
 
@@ -153,7 +151,7 @@ class Recovery:
 
     def claims(self, inbound: Inbound, delivered: Message) -> bool:
         """True when the delivery is an original that the journal knows; else it is to be treated as new."""
-        recovery = inbound.recovery
+        recovery: ExpectedRedeliveries | None = inbound.recovery
         assert recovery is not None
         recovery.seen += 1
         if not delivered.redelivered or recovery.seen > REDELIVERIES_MAX:
@@ -366,7 +364,7 @@ class Recovery:
 
     def ended(self, inbound: Inbound) -> None:
         """Nothing that was unacked before is still to come from this queue."""
-        recovery = inbound.recovery
+        recovery: ExpectedRedeliveries | None = inbound.recovery
         if recovery is None:
             return
         for message in recovery.all_open():

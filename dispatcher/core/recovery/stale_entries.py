@@ -8,6 +8,7 @@ window is widened then (`dispatcher.core.prefetch_window`); a quorum queue's can
 from __future__ import annotations
 
 from dispatcher.core.model import Message, MessageState
+from dispatcher.core.recovery.expected import ExpectedRedeliveries
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 
@@ -18,7 +19,7 @@ def drop_stale_entries(state: LaneState, recovery: Recovery) -> None:
     if state.pool:
         return
     for inbound in state.inbounds:
-        expected = inbound.recovery
+        expected: ExpectedRedeliveries | None = inbound.recovery
         if expected is None or inbound.replaceable or not inbound.is_full():
             continue
         out = [message for consumer in state.by_uuid.values() for message in consumer.in_flight.values()]

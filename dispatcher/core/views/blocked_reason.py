@@ -5,9 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from dispatcher.core.consumers import RECEIVING, Consumer, ConsumerState
-from dispatcher.core.groups import Group, GroupState, Stop
-from dispatcher.core.model import Message
+from dispatcher.core.model import RECEIVING, Consumer, ConsumerState, Group, GroupState, Message
+from dispatcher.core.operators.flags import Stop, flags_of
 from dispatcher.core.optional.start_gate import live_consumers
 from dispatcher.core.state import LaneState
 
@@ -91,7 +90,7 @@ def _of_settling(state: LaneState) -> str:
 
 
 def _of_flags(state: LaneState, group: Group, waiting: list[Message]) -> str | None:
-    flags = group.flags
+    flags = flags_of(group)
     if flags is None or not (waiting or state.parking.parked(group)):
         return None
     if flags.transferring:
@@ -102,7 +101,7 @@ def _of_flags(state: LaneState, group: Group, waiting: list[Message]) -> str | N
         return "Paused by an operator, until `dispatcher groups resume`."
     if group.owner is not None or flags.pin is None:
         return None
-    consumer = flags.consumer
+    consumer = group.pinned_to
     if consumer is None:
         return f"Pinned to {flags.pin}, which is not there."
     if consumer.drained or consumer.state not in RECEIVING:
@@ -116,8 +115,8 @@ def _of_flags(state: LaneState, group: Group, waiting: list[Message]) -> str | N
 def _of_stop(stop: Stop) -> str:
     handed, calls = f"{stop.attempt} times", f"{stop.calls} calls"
     at = f"{stop.reason} (handed over {handed}, {calls} of its handler, last by {stop.consumer})"
-    if stop.verdict is not None:
-        return f"Stopped at a message that failed: {at}. To be {_DECIDED[stop.verdict]} when it is read."
+    if stop.decision is not None:
+        return f"Stopped at a message that failed: {at}. To be {_DECIDED[stop.decision]} when it is read."
     return f"Stopped at a message that failed: {at}, until `dispatcher dead release`, `skip` or `drop`."
 
 

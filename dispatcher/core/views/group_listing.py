@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dispatcher.core.bounds import NEVER_MS
-from dispatcher.core.groups import Group, GroupState
+from dispatcher.core.model import Group, GroupState
 from dispatcher.core.operators.commands import argument
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused

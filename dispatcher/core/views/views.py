@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dispatcher.core.consumers import Consumer
-from dispatcher.core.groups import Group
 from dispatcher.core.inbound import Inbound
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import Consumer, Group, Message, MessageState
 from dispatcher.core.operators.commands import argument
-from dispatcher.core.operators.rebalance import operation_on
+from dispatcher.core.operators.flags import flags_of, operation_on, pin_of
 from dispatcher.core.operators.stopped_groups import stopped_groups, stopped_rows
 from dispatcher.core.optional.sequence_numbers import irregularities
 from dispatcher.core.optional.start_gate import live_consumers
@@ -45,11 +43,9 @@ class Views:
             "consumers_drained": len(state.drained_consumers),
             "groups": len(state.groups),
             "groups_paused": sum(
-                group.flags.paused for group in state.groups_with_flags if group.flags is not None
+                flags.paused for flags in map(flags_of, state.groups_with_flags) if flags is not None
             ),
-            "groups_pinned": sum(
-                group.flags.pin is not None for group in state.groups_with_flags if group.flags is not None
-            ),
+            "groups_pinned": sum(pin_of(group) is not None for group in state.groups_with_flags),
             "groups_stopped": len(stopped_groups(state)),
             "busiest_group": self._busiest(),
             "oldest_in_flight_ms": max(
@@ -155,7 +151,7 @@ class Views:
         return {"total": survey.total, "groups": [self._row(group) for group in survey.page()]}
 
     def _row(self, group: Group) -> dict[str, Any]:
-        waiting = self._waiting(group)
+        waiting, flags = self._waiting(group), flags_of(group)
         return {
             "group": format_group(group.id),
             "state": group.state.value,
@@ -164,9 +160,9 @@ class Views:
             "held": len(waiting),
             "in_flight": group.in_flight,
             "parked": self._state.parking.parked(group),
-            "paused": group.flags is not None and group.flags.paused,
-            "stopped": group.flags.stop.reason if group.flags is not None and group.flags.stop else None,
-            "pin": group.flags.pin if group.flags is not None else None,
+            "paused": flags is not None and flags.paused,
+            "stopped": flags.stop.reason if flags is not None and flags.stop is not None else None,
+            "pin": pin_of(group),
             "operation": operation_on(group),
             "oldest_ms": self._oldest_ms(group, waiting),
         }

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from dispatcher.core.options import Cost, LaneOptions
-from dispatcher.core.policies import Policy, policy
+from dispatcher.core.placement import Policy, policy
 from dispatcher.pipeline.advise.traffic import Scenario, Traffic
 
 #: As a policy: the lane's own, with group ids that mean nothing (`group_map: none`).

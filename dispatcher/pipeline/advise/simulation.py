@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from dispatcher.core.effects import AckInbound, Dispatched, Effects, Snapshot
+from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import AcksProven, CopiesConfirmed, Event, MessagesArrived, RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
 from dispatcher.core.options import LaneOptions
+from dispatcher.core.orders import AckInbound
+from dispatcher.core.records import Dispatched
 from dispatcher.pipeline.advise.consumers import SimulatedConsumer
 from dispatcher.pipeline.advise.traffic import Traffic
 from dispatcher.protocol import Join, Settle

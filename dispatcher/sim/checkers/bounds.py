@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dispatcher.core.groups import GroupState
 from dispatcher.core.lane import Lane
+from dispatcher.core.model import GroupState
 from dispatcher.sim.checkers import Checker
 from dispatcher.sim.queues import is_parking_queue
 

@@ -8,18 +8,12 @@ That what an evicted one had goes on in order is for others to see.
 
 from __future__ import annotations
 
-from dispatcher.core.effects import (
-    Dispatched,
-    Effects,
-    IncarnationEnded,
-    IncarnationRow,
-    LogEvent,
-    PublishMarker,
-    SendCopy,
-    Snapshot,
-)
+from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import CopyRefused, Event, PublishersBlocked
 from dispatcher.core.membership.evictions import ARRIVALS_MAX, EVERYBODY
+from dispatcher.core.orders import LogEvent, PublishMarker, SendCopy
+from dispatcher.core.records import Dispatched, IncarnationEnded
+from dispatcher.core.tables import IncarnationRow
 from dispatcher.protocol import Marker, Settle
 from dispatcher.settings_parts import OverdueAct
 from dispatcher.sim.checkers import Checker, HandOver

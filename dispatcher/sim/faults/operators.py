@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from dispatcher.client import properties as amqp_properties
 from dispatcher.client.properties import Properties
-from dispatcher.core.groups import Group
 from dispatcher.core.lane import Lane
+from dispatcher.core.model import Group
 from dispatcher.core.operators.stopped_groups import stopped_groups
 from dispatcher.group_text import format_group
 from dispatcher.protocol import KEY_COMMAND

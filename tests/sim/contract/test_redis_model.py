@@ -9,18 +9,10 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from dispatcher.core.effects import (
-    Effects,
-    IdRange,
-    IncarnationRow,
-    JournalReset,
-    LookUp,
-    OpenEntry,
-    OwnerRow,
-    SettledRange,
-    Snapshot,
-    WindowChange,
-)
+from dispatcher.core.effects import Effects, IdRange, Snapshot, WindowChange
+from dispatcher.core.orders import LookUp
+from dispatcher.core.records import JournalReset, OpenEntry, SettledRange
+from dispatcher.core.tables import IncarnationRow, OwnerRow
 from dispatcher.errors import Fenced
 from dispatcher.redis_store import LaneStore
 from dispatcher.redis_store.chain import commit_head
@@ -121,7 +113,8 @@ async def lost_writes_are_a_gap_and_come_back(side: Side) -> Any:
     await eventually(lambda: bool(side.gaps))
     before = late.done()
     everything = Effects(
-        records=[JournalReset(), ENTRY], owners={b"g": OwnerRow(1, 5)}, incarnations={1: ROW}, checkpoint=True,
+        records=[JournalReset(), ENTRY], owners={b"g": OwnerRow(1, 5)}, incarnations={1: ROW},
+        checkpoint=True,
         flags={b"group:g": {"paused": True}}, sequences={b"g": 7},
     )  # fmt: skip
     await store.restore(everything)

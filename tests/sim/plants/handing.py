@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher.core.effects import Dispatched
 from dispatcher.core.events import CopiesStored, ReclaimedForwarded, TransferConfirmed
 from dispatcher.core.forwarding.orders import ForwardReclaimed
+from dispatcher.core.records import Dispatched
 from tests.sim.plants.planting import planted
 
 

@@ -8,10 +8,11 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from dispatcher.core.effects import AckInbound, Dispatched, IncarnationEnded
 from dispatcher.core.entries import copy_of
 from dispatcher.core.events import CopyRefused, MessagesArrived
-from dispatcher.core.groups import GroupState
+from dispatcher.core.model import GroupState
+from dispatcher.core.orders import AckInbound
+from dispatcher.core.records import Dispatched, IncarnationEnded
 from dispatcher.protocol import Marker
 from tests.sim.plants.planting import planted
 

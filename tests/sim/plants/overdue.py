@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from dispatcher.core.consumers import EvictedBy
-from dispatcher.core.effects import PublishMarker
 from dispatcher.core.membership.evictions import EVERYBODY
+from dispatcher.core.model import EvictedBy
+from dispatcher.core.orders import PublishMarker
 from dispatcher.protocol import Marker
 from tests.sim.plants.planting import planted
 

@@ -1,0 +1,129 @@
+"""Who gets what belongs to nobody yet: a lane's policy, and the pool of consumers with free capacity.
+
+A policy holds no state. It says how many messages of a free group go out at once, whether the owner may get
+more while it holds some, and whether it keeps the group when it holds none.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dispatcher.core.model import Consumer
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The rules of one lane, ready for the delivery pass."""
+
+    name: str
+    grouped: bool  # False: group ids are carried along, but nothing is ordered by them
+    tops_up: bool  # the owner may receive more while it holds something
+    keeps_owner: bool  # the owner keeps the group while nothing of it is out
+    by_load: bool = False  # messages without a group go to the least loaded consumer, else in turn
+
+    def first_batch(self, credit: int, waiting: int) -> int:
+        """How many messages of a free group go to the consumer that takes it (1 or more).
+
+        A policy that tops up sends one, the rest follows through the ordinary shares; one that does not
+        must send the whole batch now (Q14: N is the consumer's free share of its prefetch).
+        """
+        return 1 if self.tops_up else min(credit, waiting)
+
+
+def policy(name: str, *, top_up: bool = False, grouped: bool = True) -> Policy:
+    """The policy of that name; `top_up` matters for `sequenced` only (what brokers shipped, decision 7).
+
+    Not `grouped`: a lane that ignores groups (`group_map: none`), whatever its policy would do with them.
+    Raises ValueError for a name that is none.
+    """
+    if not grouped and name in ("exclusive", "sequenced"):
+        return Policy(name, grouped=False, tops_up=True, keeps_owner=False)
+    match name:
+        case "exclusive":
+            return Policy(name, grouped=True, tops_up=True, keeps_owner=True)
+        case "sequenced":
+            return Policy(name, grouped=True, tops_up=top_up, keeps_owner=False)
+        case "concurrent":
+            return Policy(name, grouped=False, tops_up=True, keeps_owner=False, by_load=True)
+        case _:
+            raise ValueError(f"no policy {name!r}")
+
+
+class Pool:
+    """Consumers that can take something new: LIVE and with credit.
+
+    Two orders over the same members. `least_loaded`: lowest level first (the policy says what a level
+    counts: groups owned, or messages in flight), within a level the one that has been there longest.
+    `next_in_turn`: plain rotation. Each operation is O(log levels), whatever the number of consumers.
+    """
+
+    def __init__(self, level_of: Callable[[Consumer], int]) -> None:
+        self._level_of = level_of
+        # Ordered dicts: in a plain one, finding the first key walks over all that were taken away before it.
+        self._levels: dict[int, OrderedDict[Consumer, None]] = {}
+        self._heap: list[int] = []  # every level that has members, and some that had; each once
+        self._in_heap: set[int] = set()
+        self._turn: OrderedDict[Consumer, None] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._turn)
+
+    def __len__(self) -> int:
+        return len(self._turn)
+
+    def __contains__(self, consumer: object) -> bool:
+        return consumer in self._turn
+
+    def add(self, consumer: Consumer) -> None:
+        if consumer.pool_level < 0:
+            self._turn[consumer] = None
+            self._enter(consumer, self._level_of(consumer))
+
+    def discard(self, consumer: Consumer) -> None:
+        if consumer.pool_level >= 0:
+            del self._turn[consumer]
+            self._leave(consumer)
+
+    def given(self, consumer: Consumer) -> None:
+        """It was given something: it goes behind the others in both orders."""
+        if consumer.pool_level >= 0:
+            self._turn.move_to_end(consumer)
+            self._levels[consumer.pool_level].move_to_end(consumer)
+            self.level_changed(consumer)
+
+    def level_changed(self, consumer: Consumer) -> None:
+        """What its level counts may be another number now."""
+        if consumer.pool_level >= 0:
+            level = self._level_of(consumer)
+            if level != consumer.pool_level:
+                self._leave(consumer)
+                self._enter(consumer, level)
+
+    def least_loaded(self) -> Consumer:
+        heap, levels = self._heap, self._levels
+        while heap[0] not in levels:
+            self._in_heap.discard(heapq.heappop(heap))
+        return next(iter(levels[heap[0]]))
+
+    def next_in_turn(self) -> Consumer:
+        return next(iter(self._turn))
+
+    def _enter(self, consumer: Consumer, level: int) -> None:
+        consumer.pool_level = level
+        members = self._levels.get(level)
+        if members is None:
+            members = self._levels[level] = OrderedDict()
+            if level not in self._in_heap:
+                self._in_heap.add(level)
+                heapq.heappush(self._heap, level)
+        members[consumer] = None
+
+    def _leave(self, consumer: Consumer) -> None:
+        members = self._levels[consumer.pool_level]
+        del members[consumer]
+        if not members:
+            del self._levels[consumer.pool_level]
+        consumer.pool_level = -1
