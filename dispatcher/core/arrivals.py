@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Final
 
-from dispatcher.core.bounds import DELIVERIES_MAX
-from dispatcher.core.model import BarrierMark, Group, Message, MessageState
-from dispatcher.core.optional.dedup import Dedup
+from dispatcher.core.events import MessagesArrived
+from dispatcher.core.feature import Feature, Handler
+from dispatcher.core.model import BarrierMark, Message, MessageState
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
-from dispatcher.core.parking.relocation import Relocations
-from dispatcher.core.recovery.consumer_reports import ConsumerReports
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.protocol import REASON_EXPIRED
@@ -21,87 +19,66 @@ SIZES_REMEMBERED: Final = 64
 REASON_UNGROUPED = "ungrouped"
 
 
-class Arrivals:
+class Arrivals(Feature):
     """Files every original that the broker delivers, and ends those that expire while they wait."""
 
-    def __init__(
-        self,
-        state: LaneState,
-        recovery: Recovery,
-        adoption: ConsumerReports,
-        moves: Relocations,
-        marked: Callable[[BarrierMark], None],
-        dedup: Dedup | None = None,
-    ) -> None:
+    def __init__(self, state: LaneState, recovery: Recovery) -> None:
         self._state = state
-        self._dedup = dedup
-        self._marked = marked  # an operation's marker is here
-        self._moves = moves
-        self._parks = bool(state.options.parking_queues)
+        self._signals = state.signals
         self._recovery = recovery
-        self._adoption = adoption
+        self.pending = state.expiries.heap
         ungrouped = state.options.ungrouped
         self._rejects_ungrouped = ungrouped == "reject"
         self._common_group = (
             ungrouped.removeprefix("group:").encode() if ungrouped.startswith("group:") else None
         )
 
-    def arrived(self, messages: list[Message]) -> None:
+    def events(self) -> Mapping[type, Handler]:
+        return {MessagesArrived: self.arrived}
+
+    def arrived(self, event: MessagesArrived) -> None:
         """Take in deliveries, in their queues' order."""
-        inbounds, dedup = self._state.inbounds, self._dedup
-        self._state.hot_group.pass_time(self._state.now_ms)
-        for message in messages:
-            inbound = inbounds[message.inbound]
+        state, signals = self._state, self._signals
+        for message in event.messages:
+            inbound = state.inbounds[message.inbound]
             inbound.latest = message.arrival
             if type(message) is BarrierMark:
-                if dedup is None or not dedup.holds(message):
-                    self._marked(message)
+                if not any(keeps(message) for keeps in signals.keeping):
+                    self.accept(message)
                 continue
             mean, footprint = inbound.mean_bytes, message.footprint
             inbound.mean_bytes = mean + (footprint - mean) / SIZES_REMEMBERED if mean else footprint
-            if message.group_id is None and self._common_group is not None:
-                message.group_id = self._common_group
+            if message.group_id is None:
+                self.set_common_group(message)
             if inbound.recovery is not None and self._recovery.claims(inbound, message):
-                message.state = MessageState.SETTLED  # its entry stands for it, if it is not over
-                if dedup is not None:
-                    dedup.came_back(message)
+                message.state = MessageState.SETTLED  # its entry stands for it, if that is still open
+                for claimed in signals.claimed:
+                    claimed(message)
                 continue
             inbound.unacked += 1
-            self._state.bytes_held += footprint
-            if self._adoption.open:
-                self._adoption.saw(message)
-            if dedup is None or not dedup.holds(message):
-                self._receive(message)
+            state.bytes_held += footprint
+            for delivered in signals.delivered:
+                delivered(message)
+            if not signals.keeping or not any(keeps(message) for keeps in signals.keeping):
+                self.accept(message)
+
+    def set_common_group(self, message: Message) -> None:
+        """A message without a group belongs to that of the lane's option, if there is one."""
+        if message.group_id is None and self._common_group is not None:
+            message.group_id = self._common_group
 
     def accept(self, message: Message) -> None:
-        """It has arrived, and does not repeat another one."""
+        """It has arrived, and no feature keeps it any longer."""
         if type(message) is BarrierMark:
-            self._marked(message)
-        else:
-            self._receive(message)
-
-    def _receive(self, message: Message) -> None:
-        if self._state.sequences is not None:
-            self._state.sequences.arrived(message)
+            for marked in self._signals.marked:
+                marked(message)
+            return
+        for accepted in self._signals.accepted:
+            accepted(message)
         if message.refusal is not None:
             self._state.end(message, message.refusal)
         elif message.group_id is None and self._rejects_ungrouped:
             self._state.end(message, REASON_UNGROUPED)
-        else:
-            self._state.hot_group.count(self._state.member_key(message.group_id))
-            self.file(message)
-
-    def read_back(self, message: Message) -> None:
-        """An original was read from a parking queue."""
-        if message.group_id is None and self._common_group is not None:
-            message.group_id = self._common_group
-        self._state.bytes_held += message.footprint
-        # When its consumers died is not known any more: only what is settled from now on proves anything.
-        message.settles_at_death = self._state.settles
-        if self._adoption.open:
-            self._adoption.saw(message)
-        if message.refusal is not None:
-            self._state.end(message, message.refusal)
         else:
             self.file(message)
 
@@ -121,38 +98,32 @@ class Arrivals:
                 inbound.enlist(inbound.ungrouped)
         else:
             group = state.group(message.group_id)
-            if (group.route or state.parking.default_route) and self._moves_on(group, message, passed):
-                return
+            for goes_on in self._signals.routing:
+                if goes_on(group, message, passed):
+                    return
             backlog = group.backlog(message.inbound)
-            if state.sequence_hold is None or message.queue >= FIRST_PARKING_QUEUE:
+            if state.insert is None or message.queue >= FIRST_PARKING_QUEUE:
                 backlog.messages.append(message)
             else:
-                state.sequence_hold.insert(backlog, message)
+                state.insert(backlog, message)
             if backlog.listed_in is None:
                 state.list_backlog(backlog)
-        if self._parks and message.queue == inbound.index:
-            if message.deliveries < DELIVERIES_MAX:
-                inbound.aging.append(message)
-            else:
-                inbound.aging.appendleft(message)
+        for filed in self._signals.filed:
+            filed(message)
 
-    def _moves_on(self, group: Group, message: Message, passed: int | None) -> bool:
-        """Whether its group's route goes on from where it is; then it waits to be moved there."""
-        parking = self._state.parking
-        target = parking.next_stop(group, message.queue if passed is None else passed)
-        if target is None:
-            return False
-        self._moves.wait(message, target)
-        if not group.route:
-            parking.passing[group.id] = None
-        return True
-
-    def run_timers(self) -> None:
+    def before_pass(self) -> None:
         """Dead-letter what expired while it waited. In flight only the consumer may fail it, so nothing
         expires while consumers are being asked what they have."""
-        if self._adoption.open:
+        state = self._state
+        if state.is_asking:
             return
-        for message in self._state.expiries.due(self._state.now_ms):
-            self._state.end(message, REASON_EXPIRED)
-            self._state.waits_no_more(message)
-            self._state.counters["expired"] += 1
+        for message in state.expiries.due(state.now_ms):
+            state.end(message, REASON_EXPIRED)
+            state.waits_no_more(message)
+            state.counters["expired"] += 1
+
+    def next_deadline_ms(self) -> int | None:
+        state = self._state
+        if state.is_asking or state.now_ms < state.suspended_until_ms:
+            return None
+        return state.expiries.next_ms()

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dispatcher.core.bounds import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
 from dispatcher.core.drr import DeficitRoundRobin
-from dispatcher.core.inbound import Inbound, MeasuredInbound, UngroupedSource, UnownedSource
+from dispatcher.core.inbound import Inbound, UngroupedSource, UnownedSource
 from dispatcher.core.model import Backlog, Consumer, ConsumerSource, Group, GroupState, Message, MessageState
+from dispatcher.core.optional.measured_cost import MeasuredInbound
 from dispatcher.core.options import Cost
 from dispatcher.core.records import Dispatched
 from dispatcher.core.state import LaneState
@@ -21,7 +22,7 @@ class DeliveryPass:
 
     def __init__(self, state: LaneState) -> None:
         self._state = state
-        self._gaps = state.sequence_hold
+        self._dispatched = state.signals.dispatched
         self._turns = DeficitRoundRobin(state.inbounds)
 
     def run(self) -> bool:
@@ -63,7 +64,9 @@ class DeliveryPass:
         if backlog.listed_in is None:
             return
         head = backlog.messages[0]
-        if head.attempt >= self._state.suspect_after or (self._gaps is not None and self._gaps.bars(head)):
+        if head.attempt >= self._state.suspect_after or (
+            self._state.bars is not None and self._state.bars(head)
+        ):
             backlog.leave()
             self._state.list_backlog(backlog)
 
@@ -84,7 +87,7 @@ class DeliveryPass:
             head = backlog.head()
             if head is None or head.attempt >= self._state.suspect_after:
                 break
-            if number and self._gaps is not None and self._gaps.bars(head):
+            if number and self._state.bars is not None and self._state.bars(head):
                 break
             message = backlog.messages.popleft()
             self._dispatch(inbound, message, consumer, group)
@@ -166,8 +169,8 @@ class DeliveryPass:
         )  # fmt: skip
         state.effects.records.append(copy)
         state.effects.actions.append(copy)
-        if self._gaps is not None and group is not None:
-            self._gaps.handed_over(message, group)
+        for dispatched in self._dispatched:
+            dispatched(message, group)
 
 
 class CostedPass(DeliveryPass):

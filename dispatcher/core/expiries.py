@@ -16,7 +16,7 @@ class Expiries:
     """The deadlines of one lane, earliest first."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Message]] = []  # (deadline, tie breaker, message)
+        self.heap: list[tuple[int, int, Message]] = []  # (deadline, tie breaker, message)
         self._pushed = 0
         self._kept_max = EXPIRIES_KEPT_MIN
 
@@ -24,7 +24,7 @@ class Expiries:
         """Remember its deadline, if it has one. Nothing is lost by doing so twice."""
         if message.deadline_at_ms is None:
             return
-        heap = self._heap
+        heap = self.heap
         if len(heap) >= self._kept_max:  # mostly of messages that went out long before their deadline
             heap[:] = [expiry for expiry in heap if _waits(expiry[2])]
             heapq.heapify(heap)
@@ -34,7 +34,7 @@ class Expiries:
 
     def due(self, now_ms: int) -> Iterator[Message]:
         """Messages that still wait and whose deadline has passed, each once."""
-        heap = self._heap
+        heap = self.heap
         while heap and heap[0][0] <= now_ms:
             message = heapq.heappop(heap)[2]
             if _waits(message):
@@ -42,7 +42,7 @@ class Expiries:
 
     def next_ms(self) -> int | None:
         """The earliest deadline of a message that waits."""
-        heap = self._heap
+        heap = self.heap
         while heap and not _waits(heap[0][2]):
             heapq.heappop(heap)
         return heap[0][0] if heap else None

@@ -11,12 +11,12 @@ what it overdrew is not.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from dispatcher.core.bounds import PROVEN_PER_INBOUND_MAX
 from dispatcher.core.model import Backlog, ConsumerSource, Message, MessageState
-from dispatcher.core.options import Cost, LaneOptions
+from dispatcher.core.options import LaneOptions
 from dispatcher.core.placement import Pool
 
 
@@ -67,7 +67,7 @@ class Inbound:
         "surcharge", "unacked", "unproven", "waiting", "weight", "window",
     )  # fmt: skip
 
-    def __init__(self, index: int, name: str, weight: int, pool: Pool, proven_max: int) -> None:
+    def __init__(self, index: int, name: str, weight: int, pool: Pool) -> None:
         self.index = index
         self.name = name
         self.weight = weight  # its quantum: what a turn adds to the deficit
@@ -93,7 +93,7 @@ class Inbound:
         # Settled originals, in settle order: their acks are on the way …
         self.unproven: deque[tuple[tuple[int, int], bytes]] = deque()
         # … or known to be processed. A killed broker forgets up to 32,768 of those of a busy classic queue.
-        self.proven: deque[tuple[tuple[int, int], bytes]] = deque(maxlen=proven_max)
+        self.proven: deque[tuple[tuple[int, int], bytes]] = deque(maxlen=PROVEN_PER_INBOUND_MAX)
 
     def is_full(self) -> bool:
         """Nothing more of it comes before something is settled."""
@@ -130,39 +130,16 @@ class Inbound:
         return None
 
 
-class MeasuredInbound(Inbound):
-    """One whose messages cost what `cost_of` finds now."""
-
-    __slots__ = ("cost_of",)
-
-    def __init__(
-        self, index: int, name: str, weight: int, pool: Pool, proven_max: int,
-        cost_of: Callable[[Message], int],
-    ) -> None:  # fmt: skip
-        super().__init__(index, name, weight, pool, proven_max)
-        self.cost_of = cost_of
-
-    def head(self) -> Message | None:
-        message = super().head()
-        if message is not None:
-            message.cost = self.cost_of(message)
-        return message
-
-
 def any_recovering(inbounds: Iterable[Inbound]) -> bool:
     """What was here under the former leader may still be on its way."""
     return any(inbound.recovery is not None for inbound in inbounds)
 
 
-def make_inbounds(options: LaneOptions, pool: Pool, cost_of: Callable[[Message], int]) -> list[Inbound]:
-    """The lane's inbound queues; `cost_of` says what a message costs where that is measured."""
-    made: list[Inbound] = []
-    for index, (name, weight) in enumerate(options.inbounds):
-        if options.cost is Cost.MEASURED:
-            made.append(MeasuredInbound(index, name, weight, pool, PROVEN_PER_INBOUND_MAX, cost_of))
-        else:
-            made.append(Inbound(index, name, weight, pool, PROVEN_PER_INBOUND_MAX))
-        made[-1].window = options.look_ahead
+def make_inbounds(options: LaneOptions, pool: Pool) -> list[Inbound]:
+    """The lane's inbound queues."""
+    made = [Inbound(n, name, weight, pool) for n, (name, weight) in enumerate(options.inbounds)]
+    for inbound in made:
+        inbound.window = options.look_ahead
     return made
 
 

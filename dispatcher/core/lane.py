@@ -8,80 +8,59 @@ order; steps may be pipelined as long as both happen in the order of the steps. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 from dispatcher.core.arrivals import Arrivals
 from dispatcher.core.bounds import NEVER_MS, RESET_PER_STEP
 from dispatcher.core.delivery import delivery_pass_for
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.entries import ended_entry, open_entry
-from dispatcher.core.events import (
-    AcksProven,
-    CommandReceived,
-    CopiesConfirmed,
-    CopiesStored,
-    CopyRefused,
-    DeadLetterConfirmed,
-    DeadLetterRefused,
-    Event,
-    IdsLookedUp,
-    MessageRejected,
-    MessagesArrived,
-    ParkingQueueDeleted,
-    ParkingQueueOpened,
-    ParkingQueueRead,
-    PingRouted,
-    PublishersBlocked,
-    QueueInspected,
-    QueueInUse,
-    QueueNacked,
-    QueueReclaimed,
-    QueueReleased,
-    QueueReturned,
-    ReadersChanged,
-    ReclaimedForwarded,
-    ReclaimedRefused,
-    RedeliveriesEnded,
-    RelocationConfirmed,
-    RelocationImpossible,
-    RelocationRefused,
-    TargetOpened,
-    TargetRefused,
-    TransferConfirmed,
-    TransferRefused,
-)
+from dispatcher.core.events import Event
+from dispatcher.core.feature import Feature, Handler, has
 from dispatcher.core.forwarding.forwarding import Forwarding
+from dispatcher.core.membership.ack_timeout import AckTimeout
 from dispatcher.core.membership.evictions import Evictions
 from dispatcher.core.membership.membership import Membership
 from dispatcher.core.membership.refused_publishes import RefusedPublishes
 from dispatcher.core.model import GroupState, MessageState
 from dispatcher.core.operations.operations import Operations
 from dispatcher.core.operations.transfer import Transfers
+from dispatcher.core.operators.auto_rebalance import AutoRebalance
 from dispatcher.core.operators.commands import Commands
 from dispatcher.core.operators.flag_commands import Flags
-from dispatcher.core.operators.rebalance import Rebalance
+from dispatcher.core.operators.rebalance import Quiescing, Rebalance
 from dispatcher.core.operators.rebalance_plan import RebalancePlan
 from dispatcher.core.operators.stopped_groups import Stops
 from dispatcher.core.optional.dedup import Dedup
+from dispatcher.core.optional.group_limit import GroupLimits
+from dispatcher.core.optional.idle_groups import IdleGroups
+from dispatcher.core.optional.measured_cost import MeasuredWork
 from dispatcher.core.optional.poison import Suspects
-from dispatcher.core.optional.sequence_numbers import Leftovers
+from dispatcher.core.optional.sequence_hold import SequenceHold
+from dispatcher.core.optional.sequence_numbers import Leftovers, SequenceNumbers
+from dispatcher.core.optional.start_gate import StartGate
 from dispatcher.core.options import LaneOptions
-from dispatcher.core.parking.loading import load_queues, load_routes
 from dispatcher.core.parking.policy import Parking
 from dispatcher.core.parking.reading import ParkedReading
 from dispatcher.core.parking.relocation import Relocations
-from dispatcher.core.prefetch_window import adjust_windows
-from dispatcher.core.records import NOBODY, UNKNOWN_INBOUND, JournalReset, NumbersUsed, Record, SettledEntries
+from dispatcher.core.prefetch_window import PrefetchWindows
+from dispatcher.core.records import (
+    NOBODY,
+    UNKNOWN_INBOUND,
+    JournalReset,
+    NumbersUsed,
+    Record,
+    SettledEntries,
+)
 from dispatcher.core.recovery.consumer_reports import ConsumerReports
 from dispatcher.core.recovery.groups import GroupRecovery
 from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.recovery.matching import Recovery
-from dispatcher.core.recovery.stale_entries import drop_stale_entries
+from dispatcher.core.recovery.stale_entries import StaleEntries
 from dispatcher.core.settlement import Settlement
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import OwnerRow
-from dispatcher.protocol import Heartbeat, Join, Leave, Marker, Settle
+from dispatcher.core.views.hot_group import HotGroupWatch
 
 #: After this many journal records everything that is still true is written again and the rest trimmed:
 #: large enough that the copy costs next to nothing per message, small enough to be read in well under 1 s.
@@ -94,119 +73,108 @@ class Lane:
     groups_reset_at_once = RESET_PER_STEP
 
     def __init__(self, options: LaneOptions, snapshot: Snapshot, now_ms: int) -> None:
-        self.state = LaneState(options, snapshot.lane_epoch, now_ms)
-        self._groups = GroupRecovery(self.state, redis_complete=snapshot.complete)
-        self._dedup = dedup = self._make_dedup(options, redis_complete=snapshot.complete)
-        self._recovery = Recovery(self.state, self._groups, dedup, broker_restarted=snapshot.broker_restarted)
-        self._adoption = ConsumerReports(self.state, self._recovery, self._groups, dedup)
-        self._delivery = delivery_pass_for(self.state)
-        self._suspects = Suspects(self.state, self._delivery)
-        others = self._recovery, self._groups, self._adoption, self._suspects
-        self._membership = Membership(self.state, *others)
-        self._settlement = Settlement(self.state, self._recovery)
-        self._refusals = RefusedPublishes(self.state, self._settlement, self._groups)
-        moves = Relocations(self.state)
-        self.commands = Commands(self.state, snapshot.commands)
-        self._operations = Operations(self.state, self.commands, Transfers(self.state, self._recovery))
-        self._arrivals = Arrivals(
-            self.state, self._recovery, self._adoption, moves, self._operations.marked, dedup
-        )
-        reading = ParkedReading(self.state, self._recovery, self._arrivals.read_back)
-        self._parking = Parking(self.state, moves, reading, self._arrivals.file)
-        self._evictions = Evictions(self.state, self._membership.liveness, self.commands)
-        self._rebalance = Rebalance(self.state, self.commands, reset_at_once=self.groups_reset_at_once)
-        RebalancePlan(self.state, self.commands, self._rebalance)
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            MessagesArrived: lambda e: self._arrivals.arrived(e.messages),
-            Settle: self._settle,
-            CopiesConfirmed: self._copies_confirmed,
-            Heartbeat: self._membership.heartbeat,
-            AcksProven: lambda e: self._recovery.proven(self.state.inbounds[e.inbound], e.count),
-            CopyRefused: self._refusals.copy_refused,
-            DeadLetterRefused: self._refusals.dead_letter_refused,
-            DeadLetterConfirmed: lambda e: self._settlement.buried(e.message),
-            QueueReturned: lambda e: self._membership.liveness.queue_gone(e.queue),
-            QueueNacked: lambda e: self._membership.liveness.queue_refused(e.queue),
-            PingRouted: lambda e: self._membership.ping_routed(e.queue),
-            PublishersBlocked: lambda e: self._membership.liveness.publishers_blocked(e.blocked),
-            RedeliveriesEnded: lambda e: self._recovery.ended(self.state.inbounds[e.inbound]),
-            Join: self._membership.join,
-            Leave: self._membership.leave,
-            Marker: self._marker,
-            CommandReceived: self.commands.received,
-            ParkingQueueOpened: self._parking.opened,
-            ParkingQueueRead: reading.read,
-            ParkingQueueDeleted: self._parking.deleted,
-            RelocationConfirmed: moves.confirmed,
-            RelocationRefused: moves.refused,
-            RelocationImpossible: moves.given_up,
-            TargetOpened: self._operations.opened,
-            TargetRefused: self._operations.refused,
-            TransferConfirmed: self._operations.left,
-            TransferRefused: self._operations.stays,
-        }
-        if dedup is not None:
-            self._handlers[IdsLookedUp] = dedup.looked_up
-        self._flags = Flags(self.state, snapshot.flags, self.commands)
-        self._stops = Stops(self.state, self.commands)
-        self._hand_over = self._make_hand_over()
+        self.state = state = LaneState(options, snapshot.lane_epoch, now_ms)
+        self.commands = Commands(state, snapshot.commands)
+        self._groups = GroupRecovery(state, redis_complete=snapshot.complete)
+        self._recovery = Recovery(state, self._groups, broker_restarted=snapshot.broker_restarted)
+        self._reports = ConsumerReports(state, self._recovery, self._groups)
+        self._delivery = delivery_pass_for(state)
+        self._settlement = Settlement(state, self._recovery)
+        self._features = self._make_features(snapshot)
+        state.features |= {type(feature): feature for feature in self._features}
+        self._handlers = self._merge_handlers()
         self._load(snapshot)
+        self._before = [feature for feature in self._features if has(feature, "before_pass")]
+        self._after = [feature for feature in self._features if has(feature, "after_pass")]
+        self._last = [feature for feature in self._features if has(feature, "finish_step")]
+        self._timed = [feature for feature in self._features if has(feature, "next_deadline_ms")]
         self._complete = snapshot.complete
         self._begun = False
 
-    def _make_hand_over(self) -> Forwarding:
-        hand_over = Forwarding(self.state, self._membership, self._settlement, self.commands)
-        self._handlers |= {
-            CopiesStored: hand_over.stored,
-            QueueInspected: hand_over.seen,
-            ReadersChanged: hand_over.changed,
-            QueueReclaimed: hand_over.taken,
-            QueueInUse: hand_over.kept,
-            QueueReleased: hand_over.released,
-            ReclaimedForwarded: hand_over.handed_on,
-            ReclaimedRefused: hand_over.refused,
-            MessageRejected: hand_over.rejected,
-        }
-        return hand_over
+    def _make_features(self, snapshot: Snapshot) -> list[Feature]:
+        """What this lane can do, in the order in which a step runs it.
 
-    def _make_dedup(self, options: LaneOptions, *, redis_complete: bool) -> Dedup | None:
-        if options.dedup is None:
-            return None
-        return Dedup(
-            self.state, options.dedup, lambda message: self._arrivals.accept(message),
-            redis_complete=redis_complete,
-        )  # fmt: skip
+        Who is there comes first: all that follows goes by it. What has ended (expired, read back and void)
+        is out of the way before it is counted (windows) or taken from its owner (idle groups). What operators
+        move or stop is settled before the gates and the suspects, which go before the delivery pass. Behind
+        it parking sees what could not go. What looks at a step's records comes last: it has to see all.
+        """
+        state, options, commands, recovery = self.state, self.state.options, self.commands, self._recovery
+        arrivals = Arrivals(state, recovery)
+        measured = MeasuredWork(state) if options.measures_work else None  # before GroupLimits: see there
+        limits = options.max_in_flight_per_group
+        limited = GroupLimits(state, limits) if limits is not None else None
+        suspects = Suspects(state, self._delivery)
+        self._membership = membership = Membership(state, recovery, self._groups, self._reports, suspects)
+        rebalance = Rebalance(state, commands, reset_at_once=self.groups_reset_at_once)
+        evictions = Evictions(state, membership.liveness, commands)
+        relocations = Relocations(state)
+        parked = ParkedReading(state, recovery, arrivals)
+        idle_timeout, remembered = options.group_idle_timeout_ms, options.groups_remembered
+        hold_ms = options.sequence_timeout_ms if options.checks_sequence else None
+        numbers = SequenceNumbers(state) if options.checks_sequence else None
+        features: list[Feature | None] = [
+            recovery,
+            self._settlement,
+            commands,
+            RefusedPublishes(state, self._settlement, self._groups),
+            membership,
+            Forwarding(state, membership, self._settlement, commands) if options.handover else None,
+            arrivals,
+            parked if options.parking_queues else None,
+            PrefetchWindows(state),
+            StaleEntries(state, recovery),
+            IdleGroups(state) if idle_timeout is not None or remembered is not None else None,
+            measured,
+            limited,
+            rebalance,
+            RebalancePlan(state, commands, rebalance),
+            AutoRebalance(state, rebalance) if options.rebalance_on_join else None,
+            Flags(state, snapshot.flags, commands),
+            evictions,
+            Operations(state, commands, Transfers(state, recovery)),
+            Quiescing(state),
+            StartGate(state) if options.start_consumers or options.start_wait_ms else None,
+            Dedup(state, options.dedup, arrivals.accept, redis_complete=snapshot.complete)
+            if options.dedup is not None
+            else None,
+            numbers,
+            SequenceHold(state, numbers, hold_ms) if numbers is not None and hold_ms is not None else None,
+            Leftovers(state, snapshot) if numbers is None or not snapshot.complete else None,
+            Stops(state, commands),
+            relocations if options.parking_queues else None,
+            Parking(state, relocations, parked, arrivals) if options.parking_queues else None,
+            suspects,
+            HotGroupWatch(state),
+            AckTimeout(state, evictions, options.ack_timeout_ms)
+            if options.ack_timeout_ms is not None
+            else None,
+        ]
+        return [feature for feature in features if feature is not None]
+
+    def _merge_handlers(self) -> dict[type, Handler]:
+        merged: dict[type, Handler] = {}
+        for feature in self._features:
+            for kind, handler in feature.events().items():
+                merged[kind] = _both(merged[kind], handler) if kind in merged else handler
+        return merged
 
     def _load(self, snapshot: Snapshot) -> None:
-        """Take over what the former leader has left, in the order in which one part needs another."""
-        self._membership.load(snapshot.incarnations)
-        self._hand_over.load()
-        self._leftovers = Leftovers(self.state, snapshot)
-        if self.state.sequences is not None:
-            self.state.sequences.load(snapshot)
+        """Take over what the former leader has left."""
         replay = JournalReplay().read(snapshot.records)
-        load_queues(self.state, replay, snapshot.parking_found)
-        self._recovery.load(replay)
+        for feature in self._features:
+            feature.load_first(snapshot, replay)
+        self._recovery.load_entries(replay)
         self._groups.load_owners(snapshot.owners)
-        self._flags.load_groups()
-        self._operations.load(snapshot.flags)
-        load_routes(self.state)
-        self._suspects.load()
-        if snapshot.owners or any(c.in_flight for c in self.state.by_uuid.values()):
-            self.state.start.is_over(self.state.now_ms)
+        for feature in self._features:
+            feature.load(snapshot)
 
     def start(self, now_ms: int) -> Effects:
         """The first effects of a leader: a checkpoint under its own epoch, and a probe of every consumer."""
         self.state.now_ms = now_ms
         self._begun = True
-        if not self._complete and not self.state.options.handover:  # whose consumers can't be asked
-            self._adoption.begin()
-            self._membership.ask_to_rejoin()
-        self._membership.probe_all()
-        self._parking.begin()
-        self._evictions.load()
-        self._operations.begin()
-        self._stops.load()
+        for feature in self._features:
+            feature.begin()
         begun = self.state.take_effects()
         effects = self.checkpoint()
         effects.actions, effects.flags = begun.actions, begun.flags
@@ -220,46 +188,16 @@ class Lane:
         handlers = self._handlers
         for event in events:
             handlers[type(event)](event)
-        self._membership.run_timers()
-        self._hand_over.run_timers()
-        if self._adoption.closes_now():
-            self._membership.finish_all_leaving()
-        self._arrivals.run_timers()
-        self._parking.accept()
-        adjust_windows(self.state)
-        drop_stale_entries(self.state, self._recovery)
-        if now_ms >= self.state.suspended_until_ms:
-            self.state.idle_groups.release(self.state)
-        if self.state.work.is_measured:
-            self._measure()
-        self._run_timers()
-        self._stops.run()
-        self._suspects.offer()
+        for feature in self._before:
+            if feature.pending:
+                feature.before_pass()
         idle = self._delivery.run()
-        if self._parking.run(idle=idle):
-            self._delivery.run()
-        if not self._parking.is_reading():  # else something may come that proves that consumers can live
-            self._suspects.offer_unproven()
-        if self._dedup is not None:
-            self._dedup.finish_step()
-        if self.state.sequences is not None:
-            self.state.sequences.finish_step()
-        self._leftovers.finish_step()
-        self._evictions.run_timers()
+        for feature in self._after:
+            if feature.after_pass(idle=idle):
+                self._delivery.run()
+        for feature in self._last:
+            feature.finish_step()
         return self.state.take_effects()
-
-    def _run_timers(self) -> None:
-        """What may go on now, or must not any more, before the delivery."""
-        self._rebalance.run_timers()
-        self._operations.run_timers()
-        self.state.auto_rebalance.look(self.state)
-        self.state.start.look(self.state)
-        if self.state.sequence_hold is not None:
-            self.state.sequence_hold.run_timers()
-
-    def _measure(self) -> None:
-        for consumer in self.state.work.measure(self.state.now_ms):
-            self.state.pool.level_changed(consumer)
 
     def suspend(self) -> None:
         """Dispatch nothing from now on: whoever owns this lane is about to stop."""
@@ -274,34 +212,19 @@ class Lane:
     def next_deadline_ms(self) -> int | None:
         """When `step` must run again even if nothing happens."""
         state = self.state
-        deadlines = [self._membership.liveness.next_deadline_ms(), self._evictions.next_deadline_ms()]
-        deadlines.append(self._operations.next_deadline_ms())
-        deadlines.append(self._hand_over.next_deadline_ms())
-        deadlines.append(self._leftovers.next_deadline_ms())
-        if state.sequences is not None:
-            deadlines.append(state.sequences.next_deadline_ms())
-        if state.now_ms < state.suspended_until_ms:
-            deadlines.append(state.suspended_until_ms)
-        else:
-            deadlines.append(state.start.next_deadline_ms(state.now_ms))
-            deadlines.append(state.idle_groups.next_deadline_ms(state))
-            if not self._adoption.open:  # nothing expires before: an alarm may make that last
-                deadlines.append(state.expiries.next_ms())
-            deadlines.append(self._parking.next_deadline_ms())
-            if state.sequence_hold is not None:
-                deadlines.append(state.sequence_hold.next_deadline_ms())
-        if not state.is_suspended:
-            deadlines.append(state.auto_rebalance.next_deadline_ms())
-        if state.stale_owners or state.reset_until is not None:
-            deadlines.append(state.now_ms + 1)
-        known = [deadline for deadline in deadlines if deadline is not None]
+        known = [state.suspended_until_ms] if state.now_ms < state.suspended_until_ms else []
+        for feature in self._timed:
+            if feature.pending:
+                deadline = feature.next_deadline_ms()
+                if deadline is not None:
+                    known.append(deadline)
         return min(known) if known else None
 
     # -- journal --
 
     def is_complete(self) -> bool:
         """False while consumers may still tell us of things that Redis has forgotten."""
-        return self._complete or (self._begun and not self._adoption.open)
+        return self._complete or (self._begun and not self._reports.open)
 
     def checkpoint_is_due(self) -> bool:
         return self.state.records_since_checkpoint >= RECORDS_PER_CHECKPOINT
@@ -315,11 +238,12 @@ class Lane:
         effects = Effects(checkpoint=True)
         records: list[Record] = effects.records
         records.append(JournalReset())
+        for feature in self._features:
+            records += feature.records()
         entries = [m for c in state.by_uuid.values() for m in c.in_flight.values()]
         entries += state.revoked
-        held = MessageState.WAITING
-        entries += [message for message in self._recovery.open_entries() if message.state is held]
-        records += self._parking.records()
+        waiting = MessageState.WAITING
+        entries += [message for message in self._recovery.open_entries() if message.state is waiting]
         records += [open_entry(message) for message in entries]
         records += [ended_entry(message, reason) for message, reason in state.ending.items()]
         for inbound in state.inbounds:
@@ -338,13 +262,8 @@ class Lane:
 
     def _add_tables(self, effects: Effects) -> None:
         state = self.state
-        effects.incarnations = {**self._membership.rows()}
-        effects.commands = dict(self.commands.results)
-        effects.flags = {**self._flags.rows(), **self._operations.rows()}
-        if self._dedup is not None:
-            effects.window = self._dedup.everything()
-        if state.sequences is not None:
-            effects.sequences = state.sequences.rows()
+        for feature in self._features:
+            feature.add_rows(effects)
         if not state.policy.keeps_owner:
             return
         for group in state.groups.values():
@@ -355,17 +274,10 @@ class Lane:
         for group_id, owner in self._groups.owners().items():
             effects.owners[group_id] = OwnerRow(owner.number, state.epoch_counter)
 
-    # -- events with more than one reader --
 
-    def _marker(self, marker: Marker) -> None:
-        self._membership.marker(marker)
-        self._evictions.marker(marker)
+def _both(first: Handler, second: Handler) -> Handler:
+    def handle(event: object) -> None:
+        first(event)
+        second(event)
 
-    def _settle(self, event: Settle) -> None:
-        consumer = self._settlement.settle(event)
-        if consumer is not None:
-            self._membership.finish_leaving(consumer)
-
-    def _copies_confirmed(self, event: CopiesConfirmed) -> None:
-        self.state.unconfirmed -= event.count
-        self.state.unconfirmed_bytes -= event.size
+    return handle

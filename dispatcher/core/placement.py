@@ -61,7 +61,7 @@ class Pool:
     """
 
     def __init__(self, level_of: Callable[[Consumer], int]) -> None:
-        self._level_of = level_of
+        self.level_of = level_of
         # Ordered dicts: in a plain one, finding the first key walks over all that were taken away before it.
         self._levels: dict[int, OrderedDict[Consumer, None]] = {}
         self._heap: list[int] = []  # every level that has members, and some that had; each once
@@ -80,7 +80,7 @@ class Pool:
     def add(self, consumer: Consumer) -> None:
         if consumer.pool_level < 0:
             self._turn[consumer] = None
-            self._enter(consumer, self._level_of(consumer))
+            self._enter(consumer, self.level_of(consumer))
 
     def discard(self, consumer: Consumer) -> None:
         if consumer.pool_level >= 0:
@@ -97,7 +97,7 @@ class Pool:
     def level_changed(self, consumer: Consumer) -> None:
         """What its level counts may be another number now."""
         if consumer.pool_level >= 0:
-            level = self._level_of(consumer)
+            level = self.level_of(consumer)
             if level != consumer.pool_level:
                 self._leave(consumer)
                 self._enter(consumer, level)
@@ -127,3 +127,10 @@ class Pool:
         if not members:
             del self._levels[consumer.pool_level]
         consumer.pool_level = -1
+
+
+def level_by_policy(policy: Policy) -> Callable[[Consumer], int]:
+    """What consumers are compared by: the one with the least of it gets what is new."""
+    if policy.grouped:
+        return lambda consumer: len(consumer.groups)
+    return lambda consumer: len(consumer.in_flight) + (consumer.depth or 0)

@@ -6,20 +6,29 @@ small, for nobody knows what waits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dispatcher.core.bounds import STOPPED_WINDOW
+from dispatcher.core.feature import Feature
+from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import MessageState
 from dispatcher.core.orders import SetWindow
+from dispatcher.core.state import LaneState
 
 #: How much a window grows at a time while redeliveries are awaited.
 WIDENED_BY: Final = 8
 #: No look-ahead is larger, so that whatever a former leader had is within so many.
 WINDOW_MAX: Final = 60_000
 
-if TYPE_CHECKING:
-    from dispatcher.core.inbound import Inbound
-    from dispatcher.core.state import LaneState
+
+class PrefetchWindows(Feature):
+    """Fits the windows before each delivery pass."""
+
+    def __init__(self, state: LaneState) -> None:
+        self._state = state
+
+    def before_pass(self) -> None:
+        adjust_windows(self._state)
 
 
 def adjust_windows(state: LaneState) -> None:

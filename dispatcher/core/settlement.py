@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Final
 
 from dispatcher.core.entries import open_entry
+from dispatcher.core.events import CopiesConfirmed, DeadLetterConfirmed
+from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import NO_DEATH, Consumer, Message, MessageState
-from dispatcher.core.operators.stopped_groups import stop_at, stops_at
 from dispatcher.core.records import Discharged, Record, SettledRange
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
@@ -18,27 +19,41 @@ from dispatcher.protocol import FailedMessage, Settle
 CALLS_MAX: Final = 2**31 - 1
 
 
-class Settlement:
+class Settlement(Feature):
     """Ends messages. Seqs that were never sent, or are over, are counted and ignored (an expected race)."""
 
     def __init__(self, state: LaneState, recovery: Recovery) -> None:
         self._state = state
         self._recovery = recovery
 
-    def settle(self, settle: Settle) -> Consumer | None:
-        """Apply a settle; returns its consumer, None if it is unknown, another's, or taken back."""
+    def events(self) -> Mapping[type, Handler]:
+        return {
+            Settle: self.settle,
+            CopiesConfirmed: self.confirmed,
+            DeadLetterConfirmed: lambda event: self.discharged(event.message),
+        }
+
+    def confirmed(self, event: CopiesConfirmed) -> None:
+        """The broker has answered copies: others may go out in their place."""
+        self._state.unconfirmed -= event.count
+        self._state.unconfirmed_bytes -= event.size
+
+    def settle(self, settle: Settle) -> None:
+        """Apply a settle; it counts for nothing if its consumer is unknown, another's, or has ended."""
         state = self._state
         consumer = state.by_uuid.get(settle.incarnation)
         if consumer is None or consumer.id != settle.consumer:
             named = sum(b - a + 1 for a, b in settle.acked if b >= a) + len(settle.failed)
             state.ignored_settles.note(settle.consumer, named)
-            return None
+            return
         for first, last in settle.acked:
             self._settle_range(consumer, first, last)
         for failed in settle.failed:
             self._fail(consumer, failed)
         state.refresh_credit(consumer)
-        return consumer
+        if not consumer.in_flight:
+            for drained in state.signals.consumer_drained:
+                drained(consumer)
 
     def stored(self, consumer: Consumer, seqs: Iterable[int]) -> None:
         """The queue of a hand-over consumer has these: that settles them (X-1)."""
@@ -55,8 +70,8 @@ class Settlement:
         if len(seqs) > len(in_flight):  # whoever names more than there is does not make us count it
             seqs = [seq for seq in in_flight if first <= seq <= last]
             self._state.ignored_settles.note(consumer.id, last - first + 1 - len(seqs))
-        if self._state.work.is_measured:
-            self._state.work.done(consumer, [in_flight[seq] for seq in seqs if seq in in_flight])
+        for settling in self._state.signals.settling:
+            settling(consumer, [in_flight[seq] for seq in seqs if seq in in_flight])
         run_first = run_last = 0
         moved: list[Record] = []
         for seq in seqs:
@@ -107,11 +122,11 @@ class Settlement:
             message, "message_failed", consumer=consumer.id, reason=failed.reason,
             attempt=message.attempt, calls=message.calls,
         )  # fmt: skip
-        stops = stops_at(self._state, message, failed.reason) and not self._recovery.is_lost(message)
-        if stops:
-            stop_at(self._state, message, failed.reason)
+        failing = self._state.signals.failing
+        stops = not self._recovery.is_lost(message) and any(stop(message, failed.reason) for stop in failing)
         self._over(consumer, message)
-        self._state.work.done(consumer, [message])
+        for settling in self._state.signals.settling:
+            settling(consumer, [message])
         if stops:
             self._wait_in_front(message)
         elif message.tag:
@@ -138,7 +153,7 @@ class Settlement:
         self._state.end(message, reason)
         self._state.refresh_credit(consumer)
 
-    def buried(self, message: Message) -> None:
+    def discharged(self, message: Message) -> None:
         """The broker has stored the copy in the dead queue: the original is settled."""
         if message.state is not MessageState.ENDING:
             return

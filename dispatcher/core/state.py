@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 from dispatcher.core.bounds import COUNTER_SHIFT, NEVER_MS, STALE_OWNERS_PER_STEP
 from dispatcher.core.effects import Effects
 from dispatcher.core.entries import ended_entry
 from dispatcher.core.expiries import Expiries
+from dispatcher.core.feature import Feature
 from dispatcher.core.inbound import enlist_source, make_inbounds
 from dispatcher.core.membership.ignored_settles import IgnoredSettles
 from dispatcher.core.model import Backlog, Consumer, ConsumerState, Group, GroupState, Message, MessageState
-from dispatcher.core.operators.auto_rebalance import AutoRebalance
 from dispatcher.core.operators.flags import is_held_by_operator, stop_of
 from dispatcher.core.optional.buckets import GroupMap
-from dispatcher.core.optional.group_limit import group_limit_of
-from dispatcher.core.optional.idle_groups import IdleGroups
-from dispatcher.core.optional.measured_cost import MeasuredWork, level_of
-from dispatcher.core.optional.sequence_hold import SequenceHold
-from dispatcher.core.optional.sequence_numbers import SequenceNumbers
-from dispatcher.core.optional.start_gate import StartGate
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import AckInbound, DeadLetter, LogEvent, SendNotice
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueues
-from dispatcher.core.placement import Pool
+from dispatcher.core.placement import Pool, level_by_policy
+from dispatcher.core.signals import Signals
 from dispatcher.core.tables import OwnerRow
-from dispatcher.core.views.hot_group import HotGroup
 from dispatcher.group_text import format_group
 from dispatcher.protocol import TYPE_WELCOME
+
+F = TypeVar("F", bound=Feature)
 
 
 class LaneState:
@@ -44,14 +41,10 @@ class LaneState:
         self.effects = Effects()
         self.group_map = GroupMap(options.buckets)
         self.groups: dict[bytes, Group] = {}  # by the key that the map gives them
-        self.hot_group = HotGroup(now_ms)
-        self.work = MeasuredWork(is_measured=options.measures_work, known=options.known_work)
-        self.pool = Pool(level_of(options, self.work))
-        self.inbounds = make_inbounds(options, self.pool, self.work.cost_us)
-        self.group_limit = group_limit_of(self)
-        self.idle_groups = IdleGroups(options.group_idle_timeout_ms, options.groups_remembered)
-        self.auto_rebalance = AutoRebalance(rebalances=options.rebalance_on_join)
-        self.start = StartGate(options.start_consumers, options.start_wait_ms)
+        self.signals = Signals()
+        self.features: dict[type[Feature], Feature] = {}  # what this lane can do beside the spine
+        self.pool = Pool(level_by_policy(options.policy))
+        self.inbounds = make_inbounds(options, self.pool)
         self.by_uuid: dict[str, Consumer] = {}
         self.by_id: dict[str, Consumer] = {}
         self.by_queue: dict[str, Consumer] = {}
@@ -59,8 +52,6 @@ class LaneState:
         self.first_number = self.epoch_counter = lane_epoch << COUNTER_SHIFT
         self.stale_owners: deque[bytes] = deque()  # groups whose row in Redis names one that is over
         self.unconfirmed = self.unconfirmed_bytes = self.bytes_held = self.records_since_checkpoint = 0
-        self.sequences = SequenceNumbers(self) if options.checks_sequence else None
-        self.sequence_hold = SequenceHold.of(self, self.sequences)
         #: Messages that wait but have an open journal entry: they were taken back from a consumer.
         self.revoked: OrderedSet[Message] = OrderedSet()
         #: With so many deaths behind it a message that waits is tried alone (core/optional/poison.py).
@@ -72,13 +63,19 @@ class LaneState:
         #: Those of them that the broker doesn't take for the dead queue, and what it says.
         self.undeliverable: dict[Message, str] = {}
         self.acks: list[Message] = []  # of this step
+        #: Files a message in front of those of its id that have larger numbers (`sequence_check: hold`).
+        self.insert: Callable[[Backlog, Message], None] | None = None
+        self.bars: Callable[[Message], bool] | None = None  # a head has to wait for one before it
         self.expiries = Expiries()
         self.parking = ParkingQueues(one_at_a_time=self.stops_failed)
         self.counters: Counter[str] = Counter()
         self.ignored_settles = IgnoredSettles(self.counters, self.log_event)
         self.patience_from_ms = now_ms  # since when consumers could be heard
         self.suspended_until_ms = 0  # nothing is dispatched before (Redis may have forgotten things)
+        self.is_asking = False  # consumers are asked what they have: nothing expires meanwhile
         self.is_paused = False  # by an operator
+        self.is_quiescing = False  # a rebalance waits until everything in flight is settled (A16)
+        self.begins_at_ms = 0  # a lane that waits for its first consumers hands out nothing before
         self.reclaiming: set[int] = set()  # hand-over consumers whose messages are on their way to others
         self.groups_with_flags: OrderedSet[Group] = OrderedSet()  # of which operators have said something
         self.awaiting_decision: OrderedSet[Group] = (
@@ -98,7 +95,11 @@ class LaneState:
             or self.now_ms < self.suspended_until_ms
         ):
             return True
-        return self.auto_rebalance.is_quiescing or self.start.holds(self.now_ms)
+        return self.is_quiescing or self.now_ms < self.begins_at_ms
+
+    def find(self, kind: type[F]) -> F | None:
+        """The lane's feature of this class; None: the lane's options don't ask for it."""
+        return cast("F | None", self.features.get(kind))
 
     # -- effects --
 
@@ -165,7 +166,7 @@ class LaneState:
         self.pool.given(consumer)
         self.keep_owner(group)
         self.list_backlogs(group)
-        self.idle_groups.note(group, self.now_ms)
+        self.rested(group)
 
     def begin_epoch(self, group: Group) -> None:
         """Restart the group's own numbers under an epoch larger than all before (contract section 2)."""
@@ -202,13 +203,17 @@ class LaneState:
     def release(self, group: Group) -> None:
         """The group belongs to nobody from now on; it is forgotten when nothing of it is left."""
         self.disown(group)
-        self.idle_groups.discard(group)
         self.retarget(group, None)
         group.epoch, group.fresh = 0, False
         if group.state is not GroupState.FREE:
             group.become(GroupState.FREE)
         self.list_backlogs(group)
         self.forget_if_unused(group)
+
+    def rested(self, group: Group) -> None:
+        """One of the group's messages ended, or its owner changed: it may be at rest now."""
+        for rested in self.signals.group_rested:
+            rested(group)
 
     def forget_if_unused(self, group: Group) -> None:
         """A free group of which nothing is left is no group. Nor is one that was forgotten before."""
@@ -256,7 +261,7 @@ class LaneState:
         if group.state is not GroupState.OWNED or not self.policy.keeps_owner:
             self.hand_over(group)
         else:
-            self.idle_groups.note(group, self.now_ms)
+            self.rested(group)
             if self.stops_failed:
                 self.list_backlogs(group)
 
@@ -266,8 +271,8 @@ class LaneState:
             for backlog in group.backlogs.values():
                 backlog.leave()
                 self.list_backlog(backlog)
-        if group.route or group.demand:
-            self.parking.refresh_demand(group)
+        for changed in self.signals.group_changed:
+            changed(group)
 
     def list_backlog(self, backlog: Backlog) -> None:
         """Enter a backlog in the list of its group's owner, or of free groups, if it may be served."""
@@ -282,7 +287,7 @@ class LaneState:
             self.suspects.add(head)
             return
         is_free = group.state in (GroupState.OWNED, GroupState.FREE)
-        if not is_free or (self.sequence_hold is not None and self.sequence_hold.bars(head)):
+        if not is_free or (self.bars is not None and self.bars(head)):
             return
         inbound = self.inbounds[backlog.inbound]
         taker = group.owner if group.owner is not None else group.pinned_to
@@ -366,16 +371,15 @@ class LaneState:
             backlog.group.forget_if_empty(backlog)
             self.list_backlog(backlog)
             self.forget_if_unused(backlog.group)
-            self.idle_groups.note(backlog.group, self.now_ms)
+            self.rested(backlog.group)
 
     def wait_again(self, message: Message) -> None:
         """A message that was handed over waits once more; who calls puts it back into its backlog."""
         message.state = MessageState.WAITING
         inbound = self.inbounds[message.inbound]
         inbound.waiting += 1
-        if self.options.parking_queues:
-            inbound.aging.appendleft(message)
-            self.parking.comes_back(message, self.now_ms)
+        for returned in self.signals.returned:
+            returned(message)
         self.revoked.add(message)
         self.expiries.watch(message)
 

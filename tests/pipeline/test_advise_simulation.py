@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from dispatcher.core.optional.measured_cost import MeasuredWork
 from dispatcher.pipeline.advise.lane_options import lane_options
 from dispatcher.pipeline.advise.measures import Measures, bound, measures, percentile, simulate, spread
 from dispatcher.pipeline.advise.simulation import Course, Simulation
@@ -203,7 +204,7 @@ def test_costs_are_measured_for_each_type() -> None:
     came = Traffic("orders", ("in",), mixed, 4_000_000, options={"cost": "measured"})
     simulation = Simulation(came, lane_options(came, FIFO), consumers=1, prefetch=1)
     simulation.run()
-    learnt = simulation._lane.state.work.kinds_ms
+    learnt = simulation._lane.state.features[MeasuredWork].kinds_ms
     assert learnt[0, b"odd"] == pytest.approx(2, abs=0.8)
     assert learnt[0, b"even"] == pytest.approx(3, abs=0.8)
     assert len(learnt) == 2

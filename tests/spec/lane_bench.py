@@ -17,7 +17,7 @@ from dispatcher.core.events import (
     RedeliveriesEnded,
 )
 from dispatcher.core.lane import Lane
-from dispatcher.core.membership.evictions import EVERYBODY
+from dispatcher.core.membership.ack_timeout import EVERYBODY
 from dispatcher.core.model import BarrierMark, Message
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.orders import (

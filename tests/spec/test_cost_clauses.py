@@ -8,10 +8,17 @@ from itertools import count
 
 import pytest
 
+from dispatcher.core.optional.measured_cost import MeasuredWork
 from dispatcher.core.options import Cost, KnownWork
 from tests.spec.lane_bench import LaneBench, clause
 
 QUANTA = tuple(range(4, 41, 4))  # of the article: ten queues, sum 220
+
+
+def work_of(bench: LaneBench) -> MeasuredWork:
+    work = bench.lane.state.find(MeasuredWork)
+    assert work is not None
+    return work
 
 
 class Market:
@@ -120,7 +127,7 @@ def test_f6_types_of_one_queue_have_costs_of_their_own() -> None:
     shop = Shop()
     shop.open(200, kinds=(b"slow", b"quick"))
     shop.work(200, lambda kind: {b"slow": 80, b"quick": 4}[kind[1] or b""])
-    costs = shop.bench.lane.state.work.kinds_ms
+    costs = work_of(shop.bench).kinds_ms
     assert [costs[0, b"slow"], costs[0, b"quick"]] == pytest.approx([80, 4], rel=0.1)
 
 
@@ -136,7 +143,7 @@ def test_f6_what_is_known_is_only_the_beginning() -> None:
     shop = Shop(KnownWork(0, b"", 5.0, 1_000_000), KnownWork(1, b"", 50.0, 1_000_000))
     shop.open(300)
     shop.work(100, lambda kind: {0: 50, 1: 5}[kind[0]])
-    costs = shop.bench.lane.state.work.kinds_ms
+    costs = work_of(shop.bench).kinds_ms
     assert [costs[0, b""], costs[1, b""]] == pytest.approx([50, 5], rel=0.1)
 
 
@@ -146,7 +153,7 @@ def test_f6_what_is_not_known_costs_what_all_do_on_average() -> None:
     )
     bench.join("one")
     bench.arrive("g1", kind=b"other")
-    assert bench.lane.state.work.cost_us(bench.latest("g1").message) == 3_500
+    assert work_of(bench).cost_us(bench.latest("g1").message) == 3_500
 
 
 def test_f6_types_that_are_settled_together_are_told_apart() -> None:
@@ -164,7 +171,7 @@ def test_f6_types_that_are_settled_together_are_told_apart() -> None:
     costs = {}
     for kind in (b"slow", b"quick"):
         bench.arrive("probe1", kind=kind)
-        costs[kind] = bench.lane.state.work.cost_us(bench.sent[-1].message)
+        costs[kind] = work_of(bench).cost_us(bench.sent[-1].message)
     assert costs[b"slow"] == pytest.approx(20_000, rel=0.25)
     assert costs[b"quick"] == pytest.approx(2_000, rel=0.4)
 
@@ -177,7 +184,7 @@ def test_f6_waiting_for_a_turn_is_not_work() -> None:
     bench.step(after_ms=4)
     for group in "abcdefghij":
         bench.settle_seqs("one", bench.latest(f"{group}1").seq, after_ms=5)
-    cost_us = bench.lane.state.work.cost_us(bench.sent[0].message)
+    cost_us = work_of(bench).cost_us(bench.sent[0].message)
     assert cost_us == pytest.approx(5_000, rel=0.3), "not 50 ms for the last one"
 
 
@@ -187,7 +194,7 @@ def test_f6_an_hour_in_the_debugger_counts_for_little() -> None:
     for number, busy_ms in enumerate((10, 10, 3_600_000, 10, 10, 10, 10)):
         bench.arrive(f"a{number}")
         bench.settle_seqs("one", bench.latest(f"a{number}").seq, after_ms=busy_ms)
-    assert bench.lane.state.work.cost_us(bench.sent[0].message) < 25_000
+    assert work_of(bench).cost_us(bench.sent[0].message) < 25_000
 
 
 def test_f6_a_type_that_was_mistaken_for_an_expensive_one_can_show_that_it_is_not() -> None:
@@ -197,14 +204,14 @@ def test_f6_a_type_that_was_mistaken_for_an_expensive_one_can_show_that_it_is_no
     for number in range(100):
         bench.arrive(f"a{number}", kind=b"usual" if number else b"first")
         bench.settle_seqs("one", bench.latest(f"a{number}").seq, after_ms=10 if number else 3_600_000)
-    assert bench.lane.state.work.cost_us(bench.sent[0].message) == pytest.approx(100 * 10_000, rel=0.1)
+    assert work_of(bench).cost_us(bench.sent[0].message) == pytest.approx(100 * 10_000, rel=0.1)
 
 
 def test_f6_unmeasured_types_cost_the_average() -> None:
     bench = LaneBench(cost=Cost.MEASURED, heartbeat_ms=3_600_000)
     bench.join("one")
     bench.arrive("a1", kind=b"known")
-    work = bench.lane.state.work
+    work = work_of(bench)
     assert work.cost_us(bench.sent[0].message) == 1_000, "before anything is known all are alike"
     bench.settle_seqs("one", bench.latest("a1").seq, after_ms=30)
     bench.arrive("b1", kind=b"new")
@@ -217,7 +224,7 @@ def test_f6_invented_types_are_bounded() -> None:
     for number in range(1_100):
         bench.arrive("a1", kind=b"%d" % number)
         bench.settle_seqs("one", *bench.lane.state.by_id["one"].in_flight, after_ms=1)
-    assert len(bench.lane.state.work.kinds_ms) <= 1_001
+    assert len(work_of(bench).kinds_ms) <= 1_001
 
 
 def test_o2_a_slow_consumer_gets_fewer_new_groups() -> None:

@@ -10,7 +10,7 @@ import pytest
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.events import CommandReceived, PublishersBlocked, QueueReturned
 from dispatcher.core.lane import Lane
-from dispatcher.core.membership.evictions import ARRIVALS_MAX
+from dispatcher.core.membership.ack_timeout import ARRIVALS_MAX, AckTimeout
 from dispatcher.core.orders import LogEvent, PublishMarker, Reply
 from dispatcher.core.placement import policy
 from dispatcher.core.state import LaneOptions
@@ -144,7 +144,7 @@ def test_c8_a_long_time_takes_few_looks_to_remember() -> None:
         if len(bench.sent) == 0 and bench.now_ms >= begun_ms + timeout_ms // 4:
             bench.arrive("a1")
             handed_over_ms = bench.now_ms
-    assert len(bench.lane._evictions._arrived) <= ARRIVALS_MAX
+    assert len(bench.lane.state.features[AckTimeout]._arrived) <= ARRIVALS_MAX
     while not told(bench, "message_overdue"):
         bench.step(after_ms=look_ms)
     took_ms = bench.now_ms - handed_over_ms

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from dispatcher.core.optional.group_limit import GroupLimits
 from tests.spec.lane_bench import LaneBench, clause, names
 
 
@@ -89,7 +90,6 @@ def test_f7_the_counts_of_ids_that_are_over_are_forgotten() -> None:
     bench.join("one", prefetch=100)
     bench.arrive(*(f"g{chr(97 + n)}1" for n in range(20)))
     bench.settle_seqs("one", *bench.lane.state.by_id["one"].in_flight)
-    limits = bench.lane.state.group_limit
-    assert limits is not None
+    limits = bench.lane.state.features[GroupLimits].limit  # type: ignore[attr-defined]
     assert not limits._out
     assert not any(lines._turn or lines._full for lines in limits.lines)

@@ -7,9 +7,10 @@ what was in it goes to others, in the order of its numbers, before anything else
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
+from dispatcher.core.effects import Snapshot
 from dispatcher.core.events import (
     CopiesStored,
     MessageRejected,
@@ -21,6 +22,7 @@ from dispatcher.core.events import (
     ReclaimedForwarded,
     ReclaimedRefused,
 )
+from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.forwarding.orders import (
     AckReclaimed,
     DeadLetterReclaimed,
@@ -29,11 +31,12 @@ from dispatcher.core.forwarding.orders import (
     ReclaimedCopy,
     ReleaseQueue,
 )
-from dispatcher.core.forwarding.rules import receivers
+from dispatcher.core.forwarding.rules import is_forwarding_queue, receivers
 from dispatcher.core.membership.membership import Membership
 from dispatcher.core.model import Consumer, ConsumerState, Group, GroupState, Message
 from dispatcher.core.operators.commands import Arguments, Commands
 from dispatcher.core.records import NumbersUsed
+from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.settlement import Settlement
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import IncarnationRow
@@ -64,8 +67,8 @@ class _Reclaim:
         self.pending: set[ReclaimedCopy] = set()
 
 
-class Forwarding:
-    """The hand-over consumers of a lane; in any other lane it does nothing."""
+class Forwarding(Feature):
+    """The consumers of a forwarding lane."""
 
     def __init__(
         self, state: LaneState, membership: Membership, settlement: Settlement, commands: Commands
@@ -79,13 +82,33 @@ class Forwarding:
         self._asked: dict[str, int] = {}  # queues that are looked at, and what had come into them before
         self._open: dict[str, _Reclaim] = {}
         self._crowded: set[str] = set()  # queues with several readers, which was told
-        if self._declared:
-            for name in _REFUSED:
-                commands.forbid(name, _refuse)
+        state.signals.consumer_entered.append(self._entered)
+        for name in _REFUSED:
+            commands.forbid(name, _refuse)
 
-    def load(self) -> None:
+    def events(self) -> Mapping[type, Handler]:
+        return {
+            CopiesStored: self.stored,
+            QueueInspected: self.seen,
+            ReadersChanged: self.changed,
+            QueueReclaimed: self.taken,
+            QueueInUse: self.kept,
+            QueueReleased: self.released,
+            ReclaimedForwarded: self.handed_on,
+            ReclaimedRefused: self.refused,
+            MessageRejected: self.rejected,
+        }
+
+    def _entered(self, consumer: Consumer) -> None:
+        if is_forwarding_queue(self._state.options, consumer.queue):
+            consumer.depth = 0
+
+    def load_first(self, snapshot: Snapshot, replay: JournalReplay) -> None:
         """Go on with what a former leader has left. The consumers must have been loaded."""
         state = self._state
+        for number, row in snapshot.incarnations.items():
+            if row.state == "taking" and number in state.by_number:
+                state.reclaiming.add(number)
         for consumer in state.by_uuid.values():
             if consumer.depth is None:
                 continue
@@ -121,7 +144,7 @@ class Forwarding:
         """When a queue is to be looked at."""
         return min((at for queue, at in self._due_ms.items() if queue not in self._asked), default=None)
 
-    def run_timers(self) -> None:
+    def before_pass(self) -> None:
         """Look at the queues whose time has come."""
         state = self._state
         for queue, at_ms in self._due_ms.items():

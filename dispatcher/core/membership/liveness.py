@@ -38,7 +38,7 @@ class Liveness:
         self._adoption = adoption
         self._lost: dict[Consumer, None] = {}  # LOST and MARKED
         self._refusing: dict[Consumer, None] = {}
-        self._next_round_ms = 0
+        self.wakes_at_ms = 0
         self._return_until_ms = 0
         self._grant_return()
 
@@ -145,9 +145,9 @@ class Liveness:
         if not self._state.by_uuid or self._state.publishers_blocked:
             return None
         if not self._lost and not self._refusing:
-            return self._next_round_ms
+            return self.wakes_at_ms
         lost = (c.lost_until_ms for c in self._lost if self._is_given_up(c))
-        return min([self._next_round_ms, *lost, *(c.refused_until_ms for c in self._refusing)])
+        return min([self.wakes_at_ms, *lost, *(c.refused_until_ms for c in self._refusing)])
 
     def _is_given_up(self, consumer: Consumer) -> bool:
         """Whether it is taken back when its time is over."""
@@ -162,8 +162,8 @@ class Liveness:
         for consumer in list(self._lost):
             if self._is_given_up(consumer) and consumer.lost_until_ms <= now_ms:
                 self.mark(consumer)
-        if now_ms >= self._next_round_ms:
-            self._next_round_ms = now_ms + self._state.options.liveness_interval_ms
+        if now_ms >= self.wakes_at_ms:
+            self.wakes_at_ms = now_ms + self._state.options.liveness_interval_ms
             for consumer in self._state.by_uuid.values():
                 self._look_after(consumer, now_ms)
             self._state.ignored_settles.log_event()
@@ -208,7 +208,7 @@ class Liveness:
         if due_at_ms - now_ms <= interval_ms // PINGED_TOGETHER_PART:
             self.ping(consumer)
         else:
-            self._next_round_ms = min(self._next_round_ms, due_at_ms)
+            self.wakes_at_ms = min(self.wakes_at_ms, due_at_ms)
 
     def ping(self, consumer: Consumer) -> None:
         """Ask RabbitMQ whether its queue is there."""

@@ -7,17 +7,21 @@ its messages go to others. A join of the same incarnation in between brings it b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from dispatcher.core.effects import Effects, Snapshot
+from dispatcher.core.events import PingRouted, PublishersBlocked, QueueNacked, QueueReturned
+from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.forwarding.orders import ReclaimQueue
-from dispatcher.core.forwarding.rules import NOBODY_JOINS, is_forwarding_queue, of_this_lane
+from dispatcher.core.forwarding.rules import NOBODY_JOINS, of_this_lane
 from dispatcher.core.membership.liveness import Liveness
 from dispatcher.core.membership.revocation import Revocation, vacate
 from dispatcher.core.model import PRESENT, REACHABLE, Consumer, ConsumerState, EvictedBy
-from dispatcher.core.operators.flag_changes import point_pins
-from dispatcher.core.optional.group_limit import CountedInFlight
 from dispatcher.core.optional.poison import Suspects
 from dispatcher.core.orders import SendNotice
 from dispatcher.core.recovery.consumer_reports import ConsumerReports
 from dispatcher.core.recovery.groups import GroupRecovery
+from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import IncarnationRow
@@ -37,7 +41,7 @@ from dispatcher.protocol import (
 RETIRED_MAX = 1_000
 
 
-class Membership:
+class Membership(Feature):
     """The lane's consumers and what becomes of what they hold."""
 
     def __init__(
@@ -57,12 +61,28 @@ class Membership:
         self._retired: dict[str, tuple[int, IncarnationRow]] = {}  # by uuid, oldest first
         self._strangers: dict[str, None] = {}  # unknown uuids heard of once
         self._last_number = 0
+        self._is_complete = True
+        state.signals.consumer_drained.append(self.finish_leaving)
 
     # -- start --
 
-    def load(self, rows: dict[int, IncarnationRow]) -> None:
+    def events(self) -> Mapping[type, Handler]:
+        liveness = self.liveness
+        return {
+            Join: self.join,
+            Leave: self.leave,
+            Heartbeat: self.heartbeat,
+            Marker: self.marker,
+            PingRouted: lambda event: self.ping_routed(event.queue),
+            QueueReturned: lambda event: liveness.queue_gone(event.queue),
+            QueueNacked: lambda event: liveness.queue_refused(event.queue),
+            PublishersBlocked: lambda event: liveness.publishers_blocked(event.blocked),
+        }
+
+    def load_first(self, snapshot: Snapshot, replay: JournalReplay) -> None:
         """Take over the incarnations that Redis names; their queues are probed at once."""
-        for number, row in sorted(rows.items()):
+        self._is_complete = snapshot.complete
+        for number, row in sorted(snapshot.incarnations.items()):
             self._last_number = max(self._last_number, number)
             if row.state == "taken":
                 self._retire(number, row)
@@ -72,36 +92,33 @@ class Membership:
                 if kept is not row:
                     consumer.evicted_by = EvictedBy.HANDOVER
 
-    def rows(self) -> dict[int, IncarnationRow]:
-        """What Redis should hold of all incarnations, those that are over among them."""
-        return {**dict(self._retired.values()), **{n: c.row() for n, c in self._state.by_number.items()}}
+    def add_rows(self, effects: Effects) -> None:
+        """All incarnations, those that have ended among them."""
+        effects.incarnations = dict(self._retired.values())
+        effects.incarnations |= {n: c.row() for n, c in self._state.by_number.items()}
 
-    def probe_all(self) -> None:
-        """Ask every known queue: routed means that nothing changed, returned that it has to come back."""
-        for consumer in self._state.by_uuid.values():
+    def begin(self) -> None:
+        """Ask every known queue whether it is there; and where Redis may have forgotten things, every
+        consumer what it has. Consumers of a forwarding lane can't be asked."""
+        consumers = self._state.by_uuid.values()
+        if not self._is_complete and not self._state.options.handover:
+            self._adoption.begin()
+            for consumer in consumers:
+                self._adoption.ask(consumer)
+        for consumer in consumers:
             if consumer.evicted_by is None:
                 self.liveness.ping(consumer)
-
-    def ask_to_rejoin(self) -> None:
-        """Redis may have forgotten things: every consumer shall say what it has in hand."""
-        for consumer in self._state.by_uuid.values():
-            self._adoption.ask(consumer)
 
     def _enter(self, number: int, row: IncarnationRow) -> Consumer:
         state = self._state
         consumer = Consumer(
             number, row, inbounds=len(state.inbounds), first_seq=state.first_number, now_ms=state.now_ms
         )
-        if state.group_limit is not None:
-            consumer.in_flight = CountedInFlight(state.group_limit)
         state.by_uuid[row.uuid] = state.by_id[row.consumer] = consumer
         state.by_queue[row.queue] = state.by_number[number] = consumer
-        if is_forwarding_queue(state.options, row.queue):
-            consumer.depth = 0
-            if row.state == "taking":
-                state.reclaiming.add(number)
         consumer.drained = row.consumer in state.drained_consumers
-        point_pins(state, row.consumer, consumer)
+        for entered in state.signals.consumer_entered:
+            entered(consumer)
         return consumer
 
     # -- joins --
@@ -146,7 +163,8 @@ class Membership:
         consumer = self._enter(self._last_number, IncarnationRow(name, uuid, queue, n, prefetch, "live"))
         state.effects.incarnations[consumer.number] = consumer.row()
         state.counters["joins"] += 1
-        state.auto_rebalance.joined(state.now_ms)
+        for joined in state.signals.consumer_joined:
+            joined(consumer)
         state.log_event("consumer_joined", consumer=name, incarnation=uuid)
         return consumer
 
@@ -246,7 +264,8 @@ class Membership:
         if consumer.state in REACHABLE:
             consumer.become(ConsumerState.LEAVING)
         state.counters["leaves"] += 1
-        state.auto_rebalance.left(state.now_ms)
+        for leaves in state.signals.consumer_leaves:
+            leaves(consumer)
         state.log_event("consumer_leaving", consumer=consumer.id, in_flight=len(consumer.in_flight))
         state.pool.discard(consumer)
         state.effects.incarnations[consumer.number] = consumer.row()
@@ -337,9 +356,14 @@ class Membership:
 
     # -- time --
 
-    def run_timers(self) -> None:
+    def before_pass(self) -> None:
         for consumer in self.liveness.run_timers():
             self.resume(consumer)
+        if self._adoption.open and self._adoption.closes_now():
+            self.finish_all_leaving()
+
+    def next_deadline_ms(self) -> int | None:
+        return self.liveness.next_deadline_ms()
 
     # -- notices --
 

@@ -6,20 +6,26 @@ was numbered after it: RabbitMQ ignores what a closed channel still carries.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dispatcher.core.events import CopyRefused, DeadLetterRefused
+from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import Consumer, Group, Message, MessageState
 from dispatcher.core.recovery.groups import GroupRecovery
 from dispatcher.core.settlement import Settlement
 from dispatcher.core.state import LaneState
 
 
-class RefusedPublishes:
+class RefusedPublishes(Feature):
     """Ends what can't be published, and keeps in sight what not even the dead queue takes (D-8)."""
 
     def __init__(self, state: LaneState, settlement: Settlement, groups: GroupRecovery) -> None:
         self._state = state
         self._settlement = settlement
         self._groups = groups
+
+    def events(self) -> Mapping[type, Handler]:
+        return {CopyRefused: self.copy_refused, DeadLetterRefused: self.dead_letter_refused}
 
     def copy_refused(self, event: CopyRefused) -> None:
         """Withdraw a copy from its consumer; its followers go on under a new epoch.

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.core.model import Backlog, Consumer, ConsumerState, Group, GroupState, Message, MessageState
-from dispatcher.core.operators.flag_changes import point_pins
 from dispatcher.core.operators.flags import pin_of
-from dispatcher.core.operators.stopped_groups import stop_at, stops_at
 from dispatcher.core.optional.poison import REASON_POISON, Suspects
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.records import IncarnationEnded
@@ -31,12 +29,12 @@ class Revocation:
         del state.by_uuid[consumer.uuid], state.by_id[consumer.id], state.by_number[consumer.number]
         if state.by_queue.get(consumer.queue) is consumer:
             del state.by_queue[consumer.queue]
-        point_pins(state, consumer.id, None)
+        for ended in state.signals.consumer_ended:
+            ended(consumer)
         groups, messages = len(consumer.groups), len(consumer.in_flight)
         state.log_event("consumer_taken_back", consumer=consumer.id, groups=groups, messages=messages)
         poison = self._suspects.poison_of(consumer)
-        if poison is not None and stops_at(state, poison, REASON_POISON):
-            stop_at(state, poison, REASON_POISON)
+        if poison is not None and any(stops(poison, REASON_POISON) for stops in state.signals.failing):
             poison = None
         touched = self._return_messages(consumer, poison)
         for group in list(consumer.incoming):
@@ -54,7 +52,6 @@ class Revocation:
                 state.list_backlogs(group)
                 state.forget_if_unused(group)
         state.counters["consumers_taken"] += 1
-        state.auto_rebalance.left(state.now_ms)
 
     def _return_messages(self, consumer: Consumer, poison: Message | None) -> OrderedSet[Group]:
         """Its unsettled messages go back in front of everything newer of their groups, in queue order; poison
@@ -128,4 +125,4 @@ def _cancel_move(state: LaneState, group: Group) -> None:
         group.become(GroupState.OWNED)
         state.keep_owner(group)
         state.list_backlogs(group)
-        state.idle_groups.note(group, state.now_ms)
+        state.rested(group)

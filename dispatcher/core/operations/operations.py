@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Mapping
 from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 from dispatcher.core.bounds import NEVER_MS
+from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import TargetOpened, TargetRefused, TransferConfirmed, TransferRefused
+from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import BarrierMark, Group, GroupState, Message, MessageState
 from dispatcher.core.operations.operation import LEAVES_BY, MOVE, OPERATION, PURGE, REROUTE, Operation, Phase
 from dispatcher.core.operations.orders import CloseTarget, OpenTarget
@@ -42,7 +45,7 @@ OPERATIONS_OPEN_MAX: Final = 100
 PASSAGE_LOOK_MS: Final = 20
 
 
-class Operations:
+class Operations(Feature):
     """The operations of one lane that are open, by their uuid."""
 
     def __init__(self, state: LaneState, commands: Commands, departures: Transfers) -> None:
@@ -50,6 +53,8 @@ class Operations:
         self._commands = commands
         self._departures = departures
         self._open: dict[str, Operation] = {}
+        self.pending = self._open
+        state.signals.marked.append(self.marked)
         where = {PURGE: (), MOVE: ("to",), REROUTE: ("exchange", "key")}
         for kind, names in where.items():
             order = partial(self._order, kind)
@@ -57,10 +62,18 @@ class Operations:
 
     # -- life --
 
-    def load(self, rows: dict[bytes, dict[str, Any]]) -> None:
+    def events(self) -> Mapping[type, Handler]:
+        return {
+            TargetOpened: self.opened,
+            TargetRefused: self.refused,
+            TransferConfirmed: self.left,
+            TransferRefused: self.stays,
+        }
+
+    def load(self, snapshot: Snapshot) -> None:
         """Take over what former leaders left open. The flags of groups must have been loaded before."""
         state = self._state
-        for key, row in rows.items():
+        for key, row in snapshot.flags.items():
             if not key.startswith(OPERATION):
                 continue
             uuid = key.removeprefix(OPERATION).decode()
@@ -87,20 +100,17 @@ class Operations:
             operation.phase = Phase.OPENING
             self._state.effects.actions.append(OpenTarget(operation.uuid, operation.target))
 
-    def rows(self) -> dict[bytes, dict[str, Any] | None]:
-        """What Redis should hold."""
-        return {operation.key: operation.row() for operation in self._open.values()}
+    def add_rows(self, effects: Effects) -> None:
+        effects.flags |= {operation.key: operation.row() for operation in self._open.values()}
 
     def next_deadline_ms(self) -> int | None:
         """When the first of them may fail."""
-        if not self._open:
-            return None
         if any(operation.scan is not None for operation in self._open.values()):
             return self._state.now_ms + PASSAGE_LOOK_MS
         waits = (o.moved_at_ms + BARRIER_TIMEOUT_MS for o in self._open.values() if o.awaited)
         return min(waits, default=None)
 
-    def run_timers(self) -> None:
+    def before_pass(self) -> None:
         """Look after all that is open."""
         state = self._state
         for operation in list(self._open.values()):
@@ -363,7 +373,7 @@ class Operations:
                 state.groups_with_flags.discard(group)
         state.list_backlogs(group)
         state.forget_if_unused(group)
-        state.idle_groups.note(group, state.now_ms)
+        state.rested(group)
 
 
 def _of_row(uuid: str, row: dict[str, Any]) -> Operation:

@@ -1,11 +1,13 @@
-"""Consumers come and go: when a lane shall be rebalanced by itself, and whether one holds all of it now."""
+"""Consumers come and go: when a lane is rebalanced by itself."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from dispatcher.core.state import LaneState
+from dispatcher.core.feature import Feature
+from dispatcher.core.model import Consumer
+from dispatcher.core.operators.rebalance import Rebalance
+from dispatcher.core.state import LaneState
 
 #: Who starts ten consumers, or replaces them one by one, wants one rebalance: it comes when nobody has come
 #: or gone for so long …
@@ -14,41 +16,39 @@ QUIET_MS: Final = 1_000
 DELAY_MS_MAX: Final = 10_000
 
 
-class AutoRebalance:
-    """`is_settling`: nothing is handed out until everything in flight is settled (`pause: lane`, A16)."""
+class AutoRebalance(Feature):
+    """Rebalances a lane to which consumers have come (`on_join`, A15)."""
 
-    def __init__(self, *, rebalances: bool) -> None:
-        self._rebalances = rebalances
+    def __init__(self, state: LaneState, rebalance: Rebalance) -> None:
+        self._state = state
+        self._rebalance = rebalance
         self._since_ms: int | None = None  # a consumer came, and the lane has not been rebalanced since
         self._due_at_ms = 0
-        self.is_quiescing = False
+        state.signals.consumer_joined.append(self._joined)
+        state.signals.consumer_leaves.append(self._left)
+        state.signals.consumer_ended.append(self._left)
 
-    def joined(self, now_ms: int) -> None:
-        """A new incarnation has come."""
-        if self._rebalances:
-            if self._since_ms is None:
-                self._since_ms = now_ms
-            self.left(now_ms)
+    def _joined(self, consumer: Consumer) -> None:
+        if self._since_ms is None:
+            self._since_ms = self._state.now_ms
+        self._left(consumer)
 
-    def left(self, now_ms: int) -> None:
-        """One is over, or will be: its groups find new owners by themselves, a rebalance waits for that."""
+    def _left(self, _: Consumer) -> None:
+        """Its groups find new owners by themselves, and a rebalance waits for that."""
         if self._since_ms is not None:
-            self._due_at_ms = min(now_ms + QUIET_MS, self._since_ms + DELAY_MS_MAX)
+            self._due_at_ms = min(self._state.now_ms + QUIET_MS, self._since_ms + DELAY_MS_MAX)
 
-    def is_due(self, now_ms: int) -> bool:
-        """True once for each time that a rebalance is due."""
-        if self._since_ms is None or now_ms < self._due_at_ms:
-            return False
-        self._since_ms = None
-        return True
-
-    def look(self, state: LaneState) -> None:
-        """See whether everything is settled. O(consumers), while the lane waits for that."""
-        if not self.is_quiescing or state.reset_until is not None:
+    def before_pass(self) -> None:
+        """Make the numbers of groups even."""
+        state = self._state
+        if self._since_ms is None or state.now_ms < self._due_at_ms:
             return
-        if not any(consumer.in_flight for consumer in state.by_uuid.values()):
-            self.is_quiescing = False
-            state.log_event("lane_goes_on")
+        if state.reset_until is None and not state.is_suspended:
+            self._since_ms = None
+            moves = self._rebalance.plan(group_id=None, to=None)
+            if moves:
+                state.counters["rebalances_on_join"] += 1
+                self._rebalance.start(moves, state.options.rebalance_pause)
 
     def next_deadline_ms(self) -> int | None:
-        return self._due_at_ms if self._since_ms is not None else None
+        return self._due_at_ms if self._since_ms is not None and not self._state.is_suspended else None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
+from dispatcher.core.effects import Effects
 from dispatcher.core.events import CommandReceived
+from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.orders import Reply
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
@@ -29,7 +31,7 @@ Run = Callable[[Arguments], dict[str, Any]]
 Order = Callable[[str, Arguments], dict[str, Any]]
 
 
-class Commands:
+class Commands(Feature):
     """The commands that change something, by their names on the wire, and the results of those done."""
 
     def __init__(self, state: LaneState, results: dict[str, dict[str, Any]]) -> None:
@@ -38,8 +40,15 @@ class Commands:
         self._runs: dict[str, Run] = {}
         self._orders: dict[str, Order] = {}
         self._takes: dict[str, frozenset[str]] = {}  # the arguments of each
+        self._forbidden: dict[str, Run] = {}
         #: Commands that are open, by uuid, and how far each has come; `done` ends them.
         self.under_way: dict[str, Callable[[], dict[str, Any]]] = {}
+
+    def events(self) -> Mapping[type, Handler]:
+        return {CommandReceived: self.received}
+
+    def add_rows(self, effects: Effects) -> None:
+        effects.commands = dict(self.results)
 
     def add(self, name: str, run: Run, *takes: str) -> None:
         """A command, and its arguments: one with others is refused, for they may say what it must not do."""
@@ -51,8 +60,7 @@ class Commands:
 
     def forbid(self, name: str, refuse: Run) -> None:
         """This one is refused in this lane, whatever it says."""
-        self._runs[name] = refuse
-        self._takes.pop(name, None)
+        self._forbidden[name] = refuse
 
     def __contains__(self, name: object) -> bool:
         return name in self._runs or name in self._orders
@@ -84,6 +92,8 @@ class Commands:
             return known
         if uuid in self.under_way:
             return self.under_way[uuid]()
+        if name in self._forbidden:
+            return self._forbidden[name](event.arguments)
         self._check_arguments(name, event.arguments)
         if name in self._orders:
             return self._orders[name](uuid, event.arguments)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
+from dispatcher.core.effects import Effects, Snapshot
+from dispatcher.core.feature import Feature
 from dispatcher.core.membership.revocation import vacate
 from dispatcher.core.model import Consumer, Group, GroupState
 from dispatcher.core.operators.commands import Arguments, Commands, argument, group_argument
@@ -17,6 +19,7 @@ from dispatcher.core.operators.flag_changes import keep_flags, point_pins
 from dispatcher.core.operators.flags import GROUP, GroupFlags, flags_of, pin_of
 from dispatcher.core.operators.rebalance import in_transition, known
 from dispatcher.core.operators.reset_owners import RESET, reset_row
+from dispatcher.core.optional.sequence_hold import SequenceHold
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import OwnerRow
 from dispatcher.errors import CommandRefused
@@ -27,7 +30,7 @@ CONSUMER: Final = b"consumer:"
 Row = dict[str, Any]
 
 
-class Flags:
+class Flags(Feature):
     """Sets and unsets flags, by command; the state holds them."""
 
     def __init__(self, state: LaneState, rows: dict[bytes, Row], commands: Commands) -> None:
@@ -36,6 +39,8 @@ class Flags:
         commands.add("groups.resume", partial(self._set_paused, paused=False), "group", "all")
         commands.add("groups.pin", self._pin, "group", "consumer", "undo")
         commands.add("consumers.drain", self._drain, "consumer", "undo")
+        state.signals.consumer_entered.append(lambda consumer: point_pins(state, consumer.id, consumer))
+        state.signals.consumer_ended.append(lambda consumer: point_pins(state, consumer.id, None))
         state.is_paused = bool(rows.get(LANE, {}).get("paused"))
         state.reset_until = rows.get(RESET, {}).get("until")
         self._loaded = {key: row for key, row in rows.items() if key.startswith(GROUP)}
@@ -43,7 +48,7 @@ class Flags:
             if key.startswith(CONSUMER):
                 state.drained_consumers.add(key.removeprefix(CONSUMER).decode(errors="replace"))
 
-    def load_groups(self) -> None:
+    def load(self, snapshot: Snapshot) -> None:
         """Take over the flags of groups. What Redis says of owners must have been loaded before."""
         state = self._state
         for key, row in self._loaded.items():
@@ -57,16 +62,14 @@ class Flags:
                 state.effects.flags[key] = None
         self._loaded = {}
 
-    def rows(self) -> dict[bytes, Row | None]:
-        """What Redis should hold."""
-        state = self._state
-        rows: dict[bytes, Row | None] = {GROUP + group.id: _row(group) for group in state.groups_with_flags}
-        rows |= {CONSUMER + name.encode(): {"drained": True} for name in state.drained_consumers}
+    def add_rows(self, effects: Effects) -> None:
+        state, flags = self._state, effects.flags
+        flags |= {GROUP + group.id: _row(group) for group in state.groups_with_flags}
+        flags |= {CONSUMER + name.encode(): {"drained": True} for name in state.drained_consumers}
         if state.is_paused:
-            rows[LANE] = {"paused": True}
+            flags[LANE] = {"paused": True}
         if state.reset_until is not None:
-            rows[RESET] = reset_row(state)
-        return rows
+            flags[RESET] = reset_row(state)
 
     # -- pauses --
 
@@ -80,7 +83,7 @@ class Flags:
         flags = flags_of(group) or GroupFlags()
         changed, flags.paused = flags.paused is not paused, paused
         shown = format_group(group.id)
-        sequence_hold = self._state.sequence_hold
+        sequence_hold = self._state.find(SequenceHold)
         if not paused and sequence_hold is not None:
             changed = sequence_hold.give_up(group) or changed
         if changed:

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+from dispatcher.core.feature import Feature
 from dispatcher.core.model import Consumer, ConsumerState, Group, GroupState
 from dispatcher.core.operators.commands import Arguments, Commands, argument, group_argument
 from dispatcher.core.operators.flags import operation_on, pin_of
@@ -31,7 +32,7 @@ class Reassignment:
     target: Consumer | None
 
 
-class Rebalance:
+class Rebalance(Feature):
     """Plans moves and starts them; closes groups."""
 
     def __init__(self, state: LaneState, commands: Commands, *, reset_at_once: int) -> None:
@@ -77,7 +78,7 @@ class Rebalance:
             state.log_event("groups_moving", groups=count, pause=pause)
             self._resets.begin(partial(self._free, at_once=pause == "none"))
             if pause == "lane" and count:
-                state.auto_rebalance.is_quiescing = True
+                state.is_quiescing = True
         return {"groups": count, "moves": described, "applied": not dry_run, "pause": pause}
 
     def _free(self, group: Group, *, at_once: bool) -> None:
@@ -133,15 +134,13 @@ class Rebalance:
         ]  # fmt: skip
         return self._plan_even(owned)
 
-    def run_timers(self) -> None:
-        """Go on with a reset; make the numbers of groups even when consumers have come (`on_join`, A15)."""
-        state = self._state
+    def before_pass(self) -> None:
+        """Go on with a reset."""
         self._resets.run()
-        if state.reset_until is None and not state.is_suspended and state.auto_rebalance.is_due(state.now_ms):
-            moves = self.plan(group_id=None, to=None)
-            if moves:
-                state.counters["rebalances_on_join"] += 1
-                self.start(moves, state.options.rebalance_pause)
+
+    def next_deadline_ms(self) -> int | None:
+        state = self._state
+        return state.now_ms + 1 if state.stale_owners or state.reset_until is not None else None
 
     def _plan_group(self, group_id: bytes, target: Consumer | None) -> list[Reassignment]:
         group = known(self._state, group_id)
@@ -196,7 +195,7 @@ class Rebalance:
             else:
                 self._move_when_settled(move.group, move.target)
         if pause == "lane" and moves:
-            state.auto_rebalance.is_quiescing = True
+            state.is_quiescing = True
 
     def _move_when_settled(self, group: Group, target: Consumer) -> None:
         self._state.drain(group, target)
@@ -245,3 +244,19 @@ def describe(move: Reassignment) -> dict[str, Any]:
         "to": move.target.id if move.target is not None else None,
         "waits_for": move.group.in_flight,
     }
+
+
+class Quiescing(Feature):
+    """`pause: lane`: nothing is handed out until everything in flight is settled (A16)."""
+
+    def __init__(self, state: LaneState) -> None:
+        self._state = state
+
+    def before_pass(self) -> None:
+        """See whether everything is settled. O(consumers), while the lane waits for that."""
+        state = self._state
+        if not state.is_quiescing or state.reset_until is not None:
+            return
+        if not any(consumer.in_flight for consumer in state.by_uuid.values()):
+            state.is_quiescing = False
+            state.log_event("lane_goes_on")

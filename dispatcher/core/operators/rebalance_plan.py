@@ -6,6 +6,7 @@ from collections import Counter
 from itertools import islice
 from typing import Any, Final
 
+from dispatcher.core.feature import Feature
 from dispatcher.core.model import Consumer, ConsumerState, Group, GroupState
 from dispatcher.core.operators.commands import Arguments, Commands, argument
 from dispatcher.core.operators.flags import operation_on, pin_of
@@ -25,7 +26,7 @@ ON_ITS_WAY: Final = "is on its way already"
 Planned = tuple[bytes, str | None, str]
 
 
-class RebalancePlan:
+class RebalancePlan(Feature):
     """Carries out what is still true of a plan. Done twice it does nothing more."""
 
     def __init__(self, state: LaneState, commands: Commands, rebalance: Rebalance) -> None:

@@ -16,13 +16,13 @@ from functools import partial
 from typing import Any, Final
 
 from dispatcher.core.entries import ended_entry
+from dispatcher.core.feature import Feature
 from dispatcher.core.inbound import any_recovering
 from dispatcher.core.model import Group, Message
 from dispatcher.core.operators.commands import Arguments, Commands, group_argument
 from dispatcher.core.operators.flag_changes import keep_flags
 from dispatcher.core.operators.flags import GroupFlags, Stop, flags_of, operation_on, stop_of
 from dispatcher.core.operators.rebalance import in_transition, known
-from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.records import Discharged
 from dispatcher.core.state import LaneState
 from dispatcher.core.views.group_listing import GROUPS_PER_PAGE_MAX
@@ -36,37 +36,18 @@ REASON_DROPPED: Final = "dropped"
 _DONE: Final = {"release": "group_released", "skip": "group_skipped", "drop": "group_dropped"}
 
 
-def stops_at(state: LaneState, message: Message, reason: str) -> bool:
-    """Whether a message that can't be processed stops its group. Nobody can release one that has expired."""
-    return state.stops_failed and message.group is not None and reason != REASON_EXPIRED
-
-
-def stop_at(state: LaneState, message: Message, reason: str) -> None:
-    """Let its group stop here; call it before the message is taken out of its consumer's hands."""
-    group, consumer = message.group, message.consumer
-    assert group is not None
-    assert consumer is not None
-    flags = flags_of(group) or GroupFlags()
-    if flags.stop is None:  # else others of it were out when it stopped: the first one is the one to decide
-        flags.stop = Stop(
-            message.inbound, message.fingerprint, message.order, reason, message.attempt, message.calls,
-            consumer.id, state.now_ms,
-        )  # fmt: skip
-    state.counters["stopped"] += 1
-    keep_flags(state, group, flags)
-    facts = {"reason": reason, "attempt": message.attempt, "calls": message.calls}
-    state.log_message(message, "group_stopped", consumer=consumer.id, **facts)
-
-
-class Stops:
+class Stops(Feature):
     """What operators decide about groups that have stopped."""
 
     def __init__(self, state: LaneState, commands: Commands) -> None:
         self._state = state
+        self.pending = state.awaiting_decision
+        if state.stops_failed:
+            state.signals.failing.append(self._stops_at)
         for verdict in _DONE:
             commands.add(f"dead.{verdict}", partial(self._decide, verdict), "group")
 
-    def load(self) -> None:
+    def begin(self) -> None:
         """A lane whose configuration is `skip` again skips what it had stopped for."""
         if self._state.stops_failed:
             return
@@ -74,6 +55,26 @@ class Stops:
             stop = stop_of(group)
             if stop is not None and stop.decision is None:
                 self._judge(group, stop, "skip")
+
+    def _stops_at(self, message: Message, reason: str) -> bool:
+        """Let its group stop here. Nobody can release a message that has expired."""
+        group, consumer = message.group, message.consumer
+        if group is None or reason == REASON_EXPIRED:
+            return False
+        assert consumer is not None
+        flags = flags_of(group) or GroupFlags()
+        if (
+            flags.stop is None
+        ):  # else others of it were out when it stopped: the first one is the one to decide
+            flags.stop = Stop(
+                message.inbound, message.fingerprint, message.order, reason, message.attempt, message.calls,
+                consumer.id, self._state.now_ms,
+            )  # fmt: skip
+        self._state.counters["stopped"] += 1
+        keep_flags(self._state, group, flags)
+        facts = {"reason": reason, "attempt": message.attempt, "calls": message.calls}
+        self._state.log_message(message, "group_stopped", consumer=consumer.id, **facts)
+        return True
 
     def _decide(self, verdict: str, arguments: Arguments) -> dict[str, Any]:
         state = self._state
@@ -106,10 +107,11 @@ class Stops:
         keep_flags(self._state, group, flags)
         self._carry_out(group, stop)
 
-    def run(self) -> None:
+    def before_pass(self) -> None:
         """Carry out what was decided about messages that are in front of their groups now."""
-        awaiting_decision, self._state.awaiting_decision = self._state.awaiting_decision, OrderedSet()
-        for group in awaiting_decision:
+        groups = list(self._state.awaiting_decision)
+        self._state.awaiting_decision.clear()
+        for group in groups:
             stop = stop_of(group)
             if stop is not None and stop.decision is not None:
                 self._carry_out(group, stop)

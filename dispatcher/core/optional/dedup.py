@@ -13,11 +13,12 @@ sight of, and may come all the same, is remembered in the window by its fingerpr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from dispatcher.core.effects import IdRange, WindowChange
+from dispatcher.core.effects import Effects, IdRange, WindowChange
 from dispatcher.core.events import IdsLookedUp
+from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import Message
 from dispatcher.core.optional.first_entries import OriginalKey, originals_of
 from dispatcher.core.options import DedupOptions
@@ -30,7 +31,7 @@ ID_BYTES: Final = 16
 _KNOWN: Final = ord("1")
 
 
-class Dedup:
+class Dedup(Feature):
     """Knows which ids wait for an answer or for an entry. `take_in` gets what is not a repeated one."""
 
     def __init__(
@@ -58,6 +59,13 @@ class Dedup:
         self._memory: deque[IdRange] = deque()
         self._doubts: deque[IdRange] = deque()
         self.remembered = 0  # ids in that memory
+        state.signals.keeping.append(self.holds)
+        state.signals.withdrawing.append(self.withdraw)
+        state.signals.claimed.append(self.came_back)
+        state.signals.lost.append(self.lost_sight_of)
+
+    def events(self) -> Mapping[type, Handler]:
+        return {IdsLookedUp: self.looked_up}
 
     @property
     def waiting(self) -> int:
@@ -208,8 +216,7 @@ class Dedup:
                 state.counters["ids_forgotten"] += count
         return entered
 
-    def everything(self) -> WindowChange:
-        """All that this leader knows of the window, for a Redis that has lost some."""
-        change = self._change()
+    def add_rows(self, effects: Effects) -> None:
+        """All that this leader knows of the window."""
+        effects.window = change = self._change()
         change.entered, change.doubted = list(self._memory), list(self._doubts)
-        return change

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from functools import partial
 
-from dispatcher.core.inbound import UngroupedSource
-from dispatcher.core.model import Message, MessageState
-
-if TYPE_CHECKING:
-    from dispatcher.core.placement import Pool
-    from dispatcher.core.state import LaneState
+from dispatcher.core.feature import Feature
+from dispatcher.core.inbound import Inbound, UngroupedSource
+from dispatcher.core.model import Consumer, Message, MessageState
+from dispatcher.core.placement import Pool
+from dispatcher.core.state import LaneState
 
 
 class GroupLimit:
@@ -148,13 +147,19 @@ class FairSource(UngroupedSource):
         return self.messages.first() if self.pool else None
 
 
-def group_limit_of(state: LaneState) -> GroupLimit | None:
-    """The lane's limits, and its inbound queues with lines; None: it has none."""
-    most = state.options.max_in_flight_per_group
-    if most is None:
-        return None
-    limits = GroupLimit(most)
-    for inbound in state.inbounds:
-        lines = FairQueue(limits, lambda inbound=inbound: inbound.enlist(inbound.ungrouped))  # type: ignore[misc]
-        inbound.ungrouped = FairSource(state.pool, lines)
-    return limits
+class GroupLimits(Feature):
+    """`max_in_flight_per_group` of one lane."""
+
+    def __init__(self, state: LaneState, most: int) -> None:
+        self.limit = limit = GroupLimit(most)
+        for inbound in state.inbounds:
+            queue = FairQueue(limit, partial(_wake, inbound))
+            inbound.ungrouped = FairSource(state.pool, queue)
+        state.signals.consumer_entered.append(self._count)
+
+    def _count(self, consumer: Consumer) -> None:
+        consumer.in_flight = CountedInFlight(self.limit)
+
+
+def _wake(inbound: Inbound) -> None:
+    inbound.enlist(inbound.ungrouped)

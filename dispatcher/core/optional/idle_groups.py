@@ -3,7 +3,7 @@
 They lose their owner after a time, or when there are too many groups, whoever rests longest first: a group
 that has something is never forgotten, so that no order is lost (C18).
 
-Only where a lane asks for either. A group is entered when it comes to rest and not taken out when it
+A group is entered when it comes to rest and not taken out when it
 wakes up: whoever looks at the one that rests longest sees whether it does. So it costs O(1) for each
 settled message.
 """
@@ -11,39 +11,37 @@ settled message.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
 
 from dispatcher.core.bounds import NEVER_MS, RELEASED_PER_STEP
+from dispatcher.core.feature import Feature
 from dispatcher.core.inbound import any_recovering
 from dispatcher.core.model import Group, GroupState
-
-if TYPE_CHECKING:
-    from dispatcher.core.state import LaneState
+from dispatcher.core.state import LaneState
 
 
-class IdleGroups:
+class IdleGroups(Feature):
     """The groups that came to rest, the one that did so first in front."""
 
-    def __init__(self, idle_timeout_ms: int | None, groups_max: int | None) -> None:
-        self._idle_timeout_ms = idle_timeout_ms
-        self._groups_max = groups_max
-        self._is_kept = idle_timeout_ms is not None or groups_max is not None
+    def __init__(self, state: LaneState) -> None:
+        self._state = state
+        self._idle_timeout_ms = state.options.group_idle_timeout_ms
+        self._groups_max = state.options.groups_remembered
         self._since_ms: OrderedDict[Group, int] = OrderedDict()
+        state.signals.group_rested.append(self.note)
         self._is_recovering = True
         self._anew_ms = 0  # idle times begin here at the earliest
 
-    def note(self, group: Group, now_ms: int) -> None:
-        """Something of this group is over: it may be at rest from now on."""
-        if self._is_kept and _is_at_rest(group):
-            self._since_ms[group] = now_ms
+    def note(self, group: Group) -> None:
+        """Something of this group ended: it may be at rest from now on."""
+        if _is_at_rest(group):
+            self._since_ms[group] = self._state.now_ms
             self._since_ms.move_to_end(group)
 
-    def discard(self, group: Group) -> None:
-        """It has no owner any more."""
-        self._since_ms.pop(group, None)
-
-    def release(self, state: LaneState) -> None:
+    def before_pass(self) -> None:
         """Take those from their owners that rest for too long, or that are too many."""
+        state = self._state
+        if state.now_ms < state.suspended_until_ms:
+            return
         self._look_whether_all_is_here(state)
         for _ in range(RELEASED_PER_STEP):
             group = self._first()
@@ -64,8 +62,11 @@ class IdleGroups:
             self._anew_ms = state.now_ms
             self._is_recovering = any_recovering(state.inbounds)
 
-    def next_deadline_ms(self, state: LaneState) -> int | None:
+    def next_deadline_ms(self) -> int | None:
         """When the next one will have rested for too long; at once while there are too many."""
+        state = self._state
+        if state.now_ms < state.suspended_until_ms:
+            return None
         group = self._first()
         if group is None:
             return None

@@ -10,12 +10,16 @@ of a consumer that works on several at a time: what counts is how soon it is fre
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import log2
 from typing import Final
 
+from dispatcher.core.feature import Feature
+from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Consumer, Message
-from dispatcher.core.options import KnownWork, LaneOptions
+from dispatcher.core.options import Cost
+from dispatcher.core.placement import Pool
+from dispatcher.core.state import LaneState
 
 #: Weight of the latest settle: a change is followed within some ten of them.
 RATE: Final = 0.2
@@ -34,11 +38,30 @@ LEVELS_PER_DOUBLING: Final = 16
 Kind = tuple[int, bytes | None]
 
 
-class MeasuredWork:
+class MeasuredInbound(Inbound):
+    """An inbound queue whose messages cost what `cost_of` finds now."""
+
+    __slots__ = ("cost_of",)
+
+    def __init__(
+        self, index: int, name: str, weight: int, pool: Pool, cost_of: Callable[[Message], int]
+    ) -> None:
+        super().__init__(index, name, weight, pool)
+        self.cost_of = cost_of
+
+    def head(self) -> Message | None:
+        message = super().head()
+        if message is not None:
+            message.cost = self.cost_of(message)
+        return message
+
+
+class MeasuredWork(Feature):
     """What messages of a queue and type take, and consumers for any. All in ms."""
 
-    def __init__(self, *, is_measured: bool, known: Sequence[KnownWork] = ()) -> None:
-        self.is_measured = is_measured
+    def __init__(self, state: LaneState) -> None:
+        self._state = state
+        known = state.options.known_work
         messages = sum(each.messages for each in known)
         self._mean_ms: float | None = None
         if messages:
@@ -47,21 +70,32 @@ class MeasuredWork:
             (each.inbound, each.kind): max(WORK_MS_MIN, each.mean_ms) for each in known
         }
         self._done: dict[Consumer, list[Message]] = {}  # in this step
+        self.pending = self._done
+        state.signals.settling.append(self.done)
+        if state.options.placement_is_measured:
+            state.pool.level_of = self.level
+        if state.options.cost is Cost.MEASURED:
+            for index, plain in enumerate(state.inbounds):
+                inbound = MeasuredInbound(index, plain.name, plain.weight, state.pool, self.cost_us)
+                inbound.window, inbound.ungrouped = plain.window, plain.ungrouped
+                state.inbounds[index] = inbound
 
     def done(self, consumer: Consumer, messages: list[Message]) -> None:
         """A consumer has settled these messages."""
         ours = [message for message in messages if message.dispatched_at_ms]  # not a former leader's
-        if self.is_measured and ours:
+        if ours:
             self._done.setdefault(consumer, []).extend(ours)
 
-    def measure(self, now_ms: int) -> list[Consumer]:
-        """Learn from what was settled in this step; returns by whom."""
-        done, self._done = self._done, {}
-        for consumer, messages in done.items():
+    def before_pass(self) -> None:
+        """Learn from what was settled in this step."""
+        now_ms = self._state.now_ms
+        for consumer, messages in self._done.items():
             since_ms = max(consumer.settled_at_ms, min(m.dispatched_at_ms for m in messages))
             consumer.settled_at_ms = now_ms
             self._learn(consumer, messages, max(0, now_ms - since_ms))
-        return list(done)
+        for consumer in self._done:
+            self._state.pool.level_changed(consumer)
+        self._done.clear()
 
     def cost_us(self, message: Message) -> int:
         """The expected work of a message, in µs; before anything is known all are alike."""
@@ -100,12 +134,3 @@ def _moved(average_ms: float | None, latest_ms: float) -> float:
     if average_ms is None:
         return latest_ms
     return average_ms + RATE * (min(latest_ms, SURPRISE_MAX * average_ms) - average_ms)
-
-
-def level_of(options: LaneOptions, work: MeasuredWork) -> Callable[[Consumer], int]:
-    """What consumers are compared by: who has the least of it is next to get something new."""
-    if options.placement_is_measured:
-        return work.level
-    if options.policy.grouped:
-        return lambda consumer: len(consumer.groups)
-    return lambda consumer: len(consumer.in_flight) + (consumer.depth or 0)

@@ -15,6 +15,8 @@ from __future__ import annotations
 from typing import Final
 
 from dispatcher.core.delivery import DeliveryPass
+from dispatcher.core.effects import Snapshot
+from dispatcher.core.feature import Feature
 from dispatcher.core.model import (
     NO_DEATH,
     RECEIVING,
@@ -31,7 +33,7 @@ from dispatcher.core.state import LaneState
 REASON_POISON: Final = "poison"
 
 
-class Suspects:
+class Suspects(Feature):
     """Tries suspects, the longest suspected first, and judges them when their consumers die.
 
     At most half of the live consumers (at least one) are with suspects at a time: the others' work goes on.
@@ -45,7 +47,7 @@ class Suspects:
         #: at that moment.
         self._unproven: dict[Message, int] = {}
 
-    def load(self) -> None:
+    def load(self, snapshot: Snapshot) -> None:
         """Take over who was alone with a suspect when the former leader ended."""
         for consumer in self._state.by_uuid.values():
             messages = list(consumer.in_flight.values())
@@ -77,19 +79,18 @@ class Suspects:
 
     # -- trying --
 
-    def offer(self) -> None:
-        """Before the delivery pass: suspects go before everything else."""
+    def before_pass(self) -> None:
+        """Suspects go before everything else."""
         if self._alone or self._state.suspects:
             self._forget_what_is_over()
             self._offer(hopeful=True)
 
-    def offer_unproven(self) -> None:
-        """After the delivery pass: those that died alone, and nobody has settled anything since.
-
-        Others come first, for a consumer that settles one of them proves that consumers can live.
-        """
-        if self._unproven and self._state.suspects:
+    def after_pass(self, *, idle: bool) -> bool:
+        """Try those that died alone while no consumer has settled anything since. Others come first, for a
+        consumer that settles one of them proves that consumers can live; so may what is being read."""
+        if self._unproven and self._state.suspects and not self._state.parking.is_reading():
             self._offer(hopeful=False)
+        return False
 
     def _forget_what_is_over(self) -> None:
         for consumer in list(self._alone):

@@ -13,18 +13,15 @@ the numbers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from dispatcher.core.feature import Feature
 from dispatcher.core.model import Backlog, Group, Message
 from dispatcher.core.optional.sequence_numbers import SequenceNumbers, place_of
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.core.recovery.pending_redeliveries import PendingRedeliveries
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from dispatcher.core.state import LaneState
+from dispatcher.core.state import LaneState
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +32,7 @@ class NumberWait:
     until_ms: int
 
 
-class SequenceHold:
+class SequenceHold(Feature):
     """Which group ids wait for which number."""
 
     def __init__(self, state: LaneState, sequences: SequenceNumbers, timeout_ms: int) -> None:
@@ -47,12 +44,10 @@ class SequenceHold:
         #: What was handed over and comes back in nobody's hands: it goes before everything newer.
         self.pending_redeliveries = PendingRedeliveries(lambda group_id: group_id)
         self._is_late = False  # something may go that could not when this step's delivery ran
-
-    @classmethod
-    def of(cls, state: LaneState, sequences: SequenceNumbers | None) -> SequenceHold | None:
-        """None: nothing waits for gaps in this lane."""
-        timeout_ms = state.options.sequence_timeout_ms
-        return None if sequences is None or timeout_ms is None else cls(state, sequences, timeout_ms)
+        sequences.is_watched = True
+        state.bars = self.bars
+        state.insert = self.insert
+        state.signals.dispatched.append(self.dispatched)
 
     # -- what may go --
 
@@ -73,8 +68,10 @@ class SequenceHold:
             self._state.counters["sequence_waits"] += 1
         return True
 
-    def handed_over(self, message: Message, group: Group) -> None:
+    def dispatched(self, message: Message, group: Group | None) -> None:
         """What follows it may go, from another inbound queue too."""
+        if group is None:
+            return
         group_id = message.group_id
         assert group_id is not None
         self._sequences.handed_over(message)
@@ -122,8 +119,8 @@ class SequenceHold:
             self._give_up(group_id)
         return bool(ids)
 
-    def run_timers(self) -> None:
-        """Before the delivery: let go what has waited for long enough."""
+    def before_pass(self) -> None:
+        """Let go what has waited for long enough."""
         self._is_late = False
         while self._waits:
             group_id, wait = next(iter(self._waits.items()))
@@ -151,6 +148,8 @@ class SequenceHold:
 
     def next_deadline_ms(self) -> int | None:
         """When something that waits may go."""
+        if self._state.now_ms < self._state.suspended_until_ms:
+            return None
         if self._is_late:
             return self._state.now_ms
         return next(iter(self._waits.values())).until_ms if self._waits else None
@@ -159,7 +158,7 @@ class SequenceHold:
 def may_be_passed(state: LaneState, message: Message) -> bool:
     """Others that came behind it in its group may have been handed over before it."""
     repeats = state.options.dedup is not None and message.message_id is not None
-    return repeats or (state.sequence_hold is not None and message.number is not None)
+    return repeats or (state.bars is not None and message.number is not None)
 
 
 def resume_sequence_hold(
@@ -167,9 +166,10 @@ def resume_sequence_hold(
 ) -> None:
     """What a former leader handed over of a group ranks as it was handed over, however it came; and what of
     that is in nobody's hands goes first, when it has returned."""
-    if state.sequence_hold is None:
+    hold = state.find(SequenceHold)
+    if hold is None:
         return
-    state.sequence_hold.pending_redeliveries = pending_redeliveries
+    hold.pending_redeliveries = pending_redeliveries
     following: dict[tuple[int, bytes | None], Message] = {}
     handed = [message for message in entries if message.group_seq]
     for message in sorted(handed, key=_handed_over, reverse=True):

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from dispatcher.core.effects import Effects, Snapshot
+from dispatcher.core.feature import Feature
 from dispatcher.core.model import Message
 from dispatcher.core.optional.first_entries import OriginalKey, originals_of
 from dispatcher.core.parking.orders import Relocating
 from dispatcher.core.records import Dispatched
+from dispatcher.core.recovery.journal_replay import JournalReplay
+from dispatcher.core.state import LaneState
 from dispatcher.group_text import format_group
-
-if TYPE_CHECKING:
-    from dispatcher.core.effects import Snapshot
-    from dispatcher.core.state import LaneState
 
 #: Rows of groups that are forgotten, in one commit.
 FORGOTTEN_PER_STEP: Final = 1_000
@@ -49,7 +49,7 @@ class Irregular:
     at_ms: int
 
 
-class SequenceNumbers:
+class SequenceNumbers(Feature):
     """The last number of every group, by its id."""
 
     def __init__(self, state: LaneState) -> None:
@@ -64,8 +64,11 @@ class SequenceNumbers:
         self._moved: list[bytes] = []  # group ids of which something else is due now
         self._untold: dict[str, tuple[int, Irregular]] = {}
         self._told_at_ms: dict[str, int] = {}
+        #: Whether something waits for numbers (`sequence_hold`): then `take_moved` has to be asked.
+        self.is_watched = False
+        state.signals.accepted.append(self.arrived)
 
-    def load(self, snapshot: Snapshot) -> None:
+    def load_first(self, snapshot: Snapshot, replay: JournalReplay) -> None:
         """Take over what former leaders have committed; nothing, if Redis may have lost the latest of it."""
         if snapshot.complete:
             self._last.update(snapshot.sequences)
@@ -93,9 +96,8 @@ class SequenceNumbers:
         ours = self._state.group_map.key
         return [found for group_id, found in self._irregular.items() if ours(group_id) == key]
 
-    def rows(self) -> dict[bytes, int | None]:
-        """What Redis should hold."""
-        return dict(self._last)
+    def add_rows(self, effects: Effects) -> None:
+        effects.sequences = dict(self._last)
 
     def arrived(self, message: Message) -> None:
         """An original is here for the first time: its number is looked at when its first entry is written."""
@@ -119,8 +121,6 @@ class SequenceNumbers:
                         self._entered(message, goes_on=goes_on)
         for kind in list(self._untold):
             self._tell(kind)
-        if self._state.sequence_hold is not None:
-            self._state.sequence_hold.finish_step()
 
     def next_deadline_ms(self) -> int | None:
         """When there is something to tell."""
@@ -133,7 +133,7 @@ class SequenceNumbers:
         """It has its first entry; `goes_on`: in its turn, as those do that are handed over or parked."""
         group_id = message.group_id
         assert group_id is not None
-        if self._state.sequence_hold is not None:
+        if self.is_watched:
             self._moved.append(group_id)
         self._waiting[group_id] -= 1
         if message.closing or message.number is None:
@@ -219,13 +219,12 @@ def place_of(message: Message) -> int | None:
     return None if number is None or number == _CLOSE else abs(number)
 
 
-class Leftovers:
+class Leftovers(Feature):
     """Rows that nobody goes on from: the lane checks no numbers any more, or Redis may have lost some."""
 
     def __init__(self, state: LaneState, snapshot: Snapshot) -> None:
         self._state = state
-        is_used = state.sequences is not None and snapshot.complete
-        self._groups = deque(() if is_used else snapshot.sequences)
+        self._groups = deque(snapshot.sequences)
 
     def finish_step(self) -> None:
         """Forget a few, unless this very step has said more of them."""
@@ -239,9 +238,8 @@ class Leftovers:
 
 def irregularities(state: LaneState, key: bytes) -> list[str]:
     """What was wrong last with the numbers of a group, a line for each id."""
-    if state.sequences is None:
-        return []
-    return [_line(found, state.now_ms) for found in state.sequences.irregular(key)]
+    sequences = state.find(SequenceNumbers)
+    return [] if sequences is None else [_line(found, state.now_ms) for found in sequences.irregular(key)]
 
 
 def _line(found: Irregular, now_ms: int) -> str:

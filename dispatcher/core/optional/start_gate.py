@@ -6,45 +6,48 @@ asked for once more when the last one has gone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from dispatcher.core.state import LaneState
+from dispatcher.core.bounds import NEVER_MS
+from dispatcher.core.effects import Snapshot
+from dispatcher.core.feature import Feature
+from dispatcher.core.state import LaneState
 
 #: Who wants a number of consumers and says no time waits that long for them (C14).
 WAIT_MS: Final = 1_000
 
 
-class StartGate:
-    """When the lane may begin."""
+class StartGate(Feature):
+    """Keeps the lane from beginning; the state knows until when (`begins_at_ms`)."""
 
-    def __init__(self, consumers: int, wait_ms: int) -> None:
-        self.consumers = consumers  # wanted; 0: the time alone counts
-        self._wait_ms = wait_ms or (WAIT_MS if consumers else 0)
-        self.begins_at_ms: int | None = None  # None: nobody is here
+    def __init__(self, state: LaneState) -> None:
+        self._state = state
+        self.consumers = state.options.start_consumers  # wanted; 0: the time alone counts
+        self._wait_ms = state.options.start_wait_ms or WAIT_MS
+        state.begins_at_ms = NEVER_MS  # no consumer is here
 
-    def holds(self, now_ms: int) -> bool:
-        """Whether nothing may be handed out yet."""
-        return self._wait_ms > 0 and (self.begins_at_ms is None or now_ms < self.begins_at_ms)
+    def load(self, snapshot: Snapshot) -> None:
+        """A lane that has begun before goes on under its new leader."""
+        state = self._state
+        if snapshot.owners or any(consumer.in_flight for consumer in state.by_uuid.values()):
+            state.begins_at_ms = state.now_ms
 
-    def is_over(self, now_ms: int) -> None:
-        """The lane has begun before: a new leader goes on with it."""
-        self.begins_at_ms = now_ms
-
-    def look(self, state: LaneState) -> None:
-        """See who is here. O(1), while it holds O(consumers)."""
-        if not self._wait_ms:
-            return
+    def before_pass(self) -> None:
+        """See who is here. O(1); O(consumers) while the lane waits for a number of them."""
+        state = self._state
         if not state.by_uuid:
-            self.begins_at_ms = None
+            state.begins_at_ms = NEVER_MS
             return
-        if self.begins_at_ms is None:
-            self.begins_at_ms = state.now_ms + self._wait_ms
-        if self.consumers and self.holds(state.now_ms) and live_consumers(state) >= self.consumers:
-            self.begins_at_ms = state.now_ms
+        if state.begins_at_ms == NEVER_MS:
+            state.begins_at_ms = state.now_ms + self._wait_ms
+        if self.consumers and state.now_ms < state.begins_at_ms and live_consumers(state) >= self.consumers:
+            state.begins_at_ms = state.now_ms
 
-    def next_deadline_ms(self, now_ms: int) -> int | None:
-        return self.begins_at_ms if self.holds(now_ms) else None
+    def next_deadline_ms(self) -> int | None:
+        state = self._state
+        if state.now_ms < state.suspended_until_ms or not state.now_ms < state.begins_at_ms < NEVER_MS:
+            return None
+        return state.begins_at_ms
 
 
 def live_consumers(state: LaneState) -> int:

@@ -7,15 +7,18 @@ unparks; nothing here dispatches.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
+from dispatcher.core.arrivals import Arrivals
 from dispatcher.core.bounds import DELIVERIES_MAX
-from dispatcher.core.events import ParkingQueueDeleted, ParkingQueueOpened, ParkingQueueRead
+from dispatcher.core.effects import Snapshot
+from dispatcher.core.events import ParkingQueueDeleted, ParkingQueueOpened
+from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Backlog, Group, Message, MessageState
 from dispatcher.core.operators.flags import awaits_operator, stop_of
-from dispatcher.core.parking.loading import add_queue, parking_records
+from dispatcher.core.parking.loading import add_queue, load_queues, load_routes, parking_records
 from dispatcher.core.parking.orders import (
     DeleteParkingQueue,
     GroupParked,
@@ -32,6 +35,7 @@ from dispatcher.core.parking.queue import (
 from dispatcher.core.parking.reading import ParkedReading
 from dispatcher.core.parking.relocation import Relocations
 from dispatcher.core.records import Record
+from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.state import LaneState
 
 #: A look-ahead that is full of blocked messages for so long has more behind it that could go.
@@ -47,45 +51,71 @@ ANYBODY: Final = ""
 HELD: Final = "(held)"
 
 
-class Parking:
+class Parking(Feature):
     """Parks and unparks the groups of one lane."""
 
     def __init__(
-        self,
-        state: LaneState,
-        moves: Relocations,
-        reading: ParkedReading,
-        file: Callable[[Message, int], None],
+        self, state: LaneState, relocations: Relocations, reading: ParkedReading, arrivals: Arrivals
     ) -> None:
         self._state = state
-        self._moves = moves
+        self._relocations = relocations
         self._reading = reading
-        self._file = file  # where a message waits
+        self._file = arrivals.file
         self._names = state.options.parking_queues
         self._idle = False  # the latest pass found nothing that could be dispatched
         self._bound_until_ms = 0
         self._recovering_until_ms = 0
+        state.signals.group_changed.append(self._group_changed)
+        state.signals.routing.append(self._goes_on)
+        state.signals.filed.append(self._filed)
+        state.signals.returned.append(self._returned)
+
+    def events(self) -> Mapping[type, Handler]:
+        return {ParkingQueueOpened: self.opened, ParkingQueueDeleted: self.deleted}
+
+    def load_first(self, snapshot: Snapshot, replay: JournalReplay) -> None:
+        load_queues(self._state, replay, snapshot.parking_found)
+
+    def load(self, snapshot: Snapshot) -> None:
+        load_routes(self._state)
+
+    # -- what happens elsewhere --
+
+    def _group_changed(self, group: Group) -> None:
+        if group.route or group.demand:
+            self._state.parking.refresh_demand(group)
+
+    def _goes_on(self, group: Group, message: Message, passed: int | None) -> bool:
+        """Whether its group's route goes on from where it is; then it waits to be moved there."""
+        parking = self._state.parking
+        if not (group.route or parking.default_route):
+            return False
+        target = parking.next_stop(group, message.queue if passed is None else passed)
+        if target is None:
+            return False
+        self._relocations.wait(message, target)
+        if not group.route:
+            parking.passing[group.id] = None
+        return True
+
+    def _filed(self, message: Message) -> None:
+        if message.queue == message.inbound:
+            aging = self._state.inbounds[message.inbound].aging
+            if message.deliveries < DELIVERIES_MAX:
+                aging.append(message)
+            else:
+                aging.appendleft(message)
+
+    def _returned(self, message: Message) -> None:
+        self._state.inbounds[message.inbound].aging.appendleft(message)
+        self._state.parking.comes_back(message, self._state.now_ms)
 
     # -- the pass --
 
-    def begin(self) -> None:
-        """The first orders of a leader."""
-        for queue in self._state.parking.values():
-            self._state.effects.actions.append(OpenParkingQueue(queue.index))
-
-    def accept(self) -> None:
-        """Decide about what was read, and could not be decided about before."""
-        for queue in self._state.parking.values():
-            if queue.early:
-                self._reading.accept(queue)
-
-    def run(self, *, idle: bool) -> bool:
-        """Everything but deliveries. `idle`: nothing that waits here could be dispatched.
-
-        Returns True when there is something to dispatch now.
-        """
+    def after_pass(self, *, idle: bool) -> bool:
+        """Everything but deliveries."""
         state = self._state
-        if not self._names or state.now_ms < state.suspended_until_ms:
+        if state.now_ms < state.suspended_until_ms:
             return False
         self._idle = idle
         if idle:
@@ -98,15 +128,10 @@ class Parking:
         for queue in list(state.parking.values()):
             woken |= self._unpark(queue)
         if not state.publishers_blocked:
-            self._moves.run()
+            self._relocations.run()
         for queue in list(state.parking.values()):
             self._look_after(queue, idle=idle)
         return woken
-
-    def is_reading(self) -> bool:
-        """Something may come that could be dispatched."""
-        parking = self._state.parking
-        return bool(parking) and any(queue.reading for queue in parking.values())
 
     def _look_after(self, queue: ParkingQueue, *, idle: bool) -> None:
         state, now_ms = self._state, self._state.now_ms
@@ -253,7 +278,7 @@ class Parking:
         for backlog in _stopped_first(group):
             for message in backlog.pop_behind(target.index):
                 self._state.suspects.discard(message)
-                self._moves.wait(message, target)
+                self._relocations.wait(message, target)
             group.forget_if_empty(backlog)
         self._state.parking.refresh_demand(group)
         if self._state.parking.is_reparked_first(group):
@@ -268,7 +293,7 @@ class Parking:
             self._state.suspects.discard(message)
         else:
             self._state.inbounds[message.inbound].ungrouped.messages.remove(message)
-        self._moves.wait(message, target)
+        self._relocations.wait(message, target)
         return True
 
     def _queue_for(self, consumer: str, *, above: int, is_needed: bool = True) -> ParkingQueue | None:
@@ -333,7 +358,7 @@ class Parking:
                 self._file(message, queue.index)  # what is older than its group's route is here, too
         for group in members:
             state.forget_if_unused(group)
-            state.idle_groups.note(group, state.now_ms)
+            state.rested(group)
         return bool(waiting)
 
     # -- what the edge says --
@@ -342,9 +367,6 @@ class Parking:
         queue = self._state.parking[event.queue]
         queue.become(ParkingQueueState.OPEN)
         queue.idle_since_ms = self._state.now_ms
-
-    def read(self, event: ParkingQueueRead) -> None:
-        self._reading.read(event)
 
     def deleted(self, event: ParkingQueueDeleted) -> None:
         """It is gone; or something was in it, which must be read then."""
@@ -363,7 +385,7 @@ class Parking:
     def next_deadline_ms(self) -> int | None:
         """When the pass must run again even if nothing happens."""
         state = self._state
-        if not self._names or state.now_ms < state.suspended_until_ms:
+        if state.now_ms < state.suspended_until_ms:
             return None
         after_ms = state.options.park_after_ms
         later_ms = max(self._bound_until_ms, self._recovering_until_ms)

@@ -245,6 +245,10 @@ class ParkingQueues(dict[int, ParkingQueue]):
         self[queue.index] = queue
         self.update(others)
 
+    def is_reading(self) -> bool:
+        """Something may come that could be dispatched."""
+        return any(queue.reading for queue in self.values())
+
     def route(self, group: Group) -> tuple[int, ...]:
         """The parking queues that its messages pass."""
         if not self.default_route:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final
 
+from dispatcher.core.arrivals import Arrivals
 from dispatcher.core.events import ParkingQueueRead
+from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import Backlog, Group, Message, MessageState
 from dispatcher.core.operators.flags import has_decision, is_busy, is_transferring
-from dispatcher.core.parking.orders import GiveBack, ReadParkingQueue
+from dispatcher.core.parking.orders import GiveBack, OpenParkingQueue, ReadParkingQueue
 from dispatcher.core.parking.queue import ParkingQueue
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
@@ -30,13 +32,27 @@ class CopyKind(Enum):
     ORIGINAL = auto()
 
 
-class ParkedReading:
-    """Reads on demand. `file` puts a message where it waits: on its group's route, or in its backlog."""
+class ParkedReading(Feature):
+    """Reads on demand, and files what it reads as if it had arrived."""
 
-    def __init__(self, state: LaneState, recovery: Recovery, file: Callable[[Message], None]) -> None:
+    def __init__(self, state: LaneState, recovery: Recovery, arrivals: Arrivals) -> None:
         self._state = state
         self._recovery = recovery
-        self._file = file
+        self._arrivals = arrivals
+        self.pending = state.parking
+
+    def events(self) -> Mapping[type, Handler]:
+        return {ParkingQueueRead: self.read}
+
+    def begin(self) -> None:
+        for queue in self._state.parking.values():
+            self._state.effects.actions.append(OpenParkingQueue(queue.index))
+
+    def before_pass(self) -> None:
+        """Decide about what was read, and could not be decided about before."""
+        for queue in self._state.parking.values():
+            if queue.early:
+                self.accept(queue)
 
     def is_busy(self, group: Group) -> bool:
         """What waits of it may be just about to go somewhere, or older or newer ones, that the journal knows,
@@ -109,8 +125,18 @@ class ParkedReading:
         return CopyKind.REPEATED if is_under_way or moving.tag else CopyKind.WAIT
 
     def _take(self, queue: ParkingQueue, message: Message) -> None:
-        queue.take(message, self._state.member_key(message.group_id))
-        self._file(message)
+        state = self._state
+        queue.take(message, state.member_key(message.group_id))
+        self._arrivals.set_common_group(message)
+        state.bytes_held += message.footprint
+        # When its consumers died is not known any more: only what is settled from now on proves anything.
+        message.settles_at_death = state.settles
+        for delivered in state.signals.delivered:
+            delivered(message)
+        if message.refusal is not None:
+            state.end(message, message.refusal)
+        else:
+            self._arrivals.file(message)
 
     # -- orders --
 

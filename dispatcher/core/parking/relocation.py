@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from dispatcher.core.events import RelocationConfirmed, RelocationImpossible, RelocationRefused
+from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.parking.orders import ParkCopy, Relocated, Relocating, TermNeeded
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueue, Relocation
@@ -19,11 +21,18 @@ RELOCATIONS_UNCONFIRMED_BYTES_MAX: Final = 2 * 1024 * 1024
 RETRY_MS: Final = 1_000
 
 
-class Relocations:
+class Relocations(Feature):
     """The moves of one lane."""
 
     def __init__(self, state: LaneState) -> None:
         self._state = state
+
+    def events(self) -> Mapping[type, Handler]:
+        return {
+            RelocationConfirmed: self.confirmed,
+            RelocationRefused: self.refused,
+            RelocationImpossible: self.given_up,
+        }
 
     def wait(self, message: Message, target: ParkingQueue) -> None:
         """A message that waits here shall wait there; it goes behind all that were told so before."""

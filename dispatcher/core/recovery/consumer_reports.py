@@ -10,7 +10,6 @@ from __future__ import annotations
 from dispatcher.core.bounds import COUNTER_SHIFT, LANE_EPOCHS_AHEAD_MAX
 from dispatcher.core.entries import open_entry
 from dispatcher.core.model import PRESENT, Consumer, Message, MessageState
-from dispatcher.core.optional.dedup import Dedup
 from dispatcher.core.records import UNKNOWN_INBOUND
 from dispatcher.core.recovery.groups import GroupRecovery
 from dispatcher.core.recovery.matching import Recovery
@@ -25,11 +24,8 @@ HEARTBEATS_TO_WAIT = 2
 class ConsumerReports:
     """Takes over what consumers report; `open` while Redis is not trusted to know everything."""
 
-    def __init__(
-        self, state: LaneState, recovery: Recovery, groups: GroupRecovery, dedup: Dedup | None = None
-    ) -> None:
+    def __init__(self, state: LaneState, recovery: Recovery, groups: GroupRecovery) -> None:
         self._state = state
-        self._dedup = dedup
         self._recovery = recovery
         self._groups = groups
         self._by_fingerprint: dict[bytes, list[Message]] = {}
@@ -38,7 +34,8 @@ class ConsumerReports:
 
     def begin(self) -> None:
         """Dispatch nothing until the consumers have had time to answer."""
-        self.open = True
+        self.open = self._state.is_asking = True
+        self._state.signals.delivered.append(self.saw)
         self.wait()
         for message in self._recovery.open_entries():
             self.saw(message)
@@ -79,7 +76,8 @@ class ConsumerReports:
         state = self._state
         if not self.open or state.publishers_blocked or state.now_ms < state.suspended_until_ms:
             return False
-        self.open = False
+        self.open = state.is_asking = False
+        state.signals.delivered.remove(self.saw)
         self._by_fingerprint.clear()
         return True
 
@@ -145,5 +143,5 @@ class ConsumerReports:
             if message.group is not None:
                 message.group.came_back(message)
             state.refresh_credit(other)
-        elif message.tag and not (self._dedup is not None and self._dedup.withdraw(message)):
+        elif message.tag and not any(withdraw(message) for withdraw in state.signals.withdrawing):
             state.remove_waiting(message)

@@ -163,7 +163,7 @@ class GroupRecovery:
         owner.groups.add(group)
         self._state.pool.level_changed(owner)
         self._state.list_backlogs(group)
-        self._state.idle_groups.note(group, self._state.now_ms)
+        self._state.rested(group)
 
     def send_all_again(self, messages: list[Message]) -> None:
         """Publish these copies again, in this order, those of a broken group with new numbers."""

@@ -13,11 +13,13 @@ original any more: deleted, or expired. So does an original that arrived after i
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 from dispatcher.core.entries import ended_entry, open_entry
+from dispatcher.core.events import AcksProven, RedeliveriesEnded
+from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Consumer, Group, Message, MessageState
-from dispatcher.core.optional.dedup import Dedup
 from dispatcher.core.optional.sequence_hold import may_be_passed, resume_sequence_hold
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import DeadLetter
@@ -41,26 +43,30 @@ from dispatcher.core.recovery.pending_redeliveries import PendingRedeliveries
 from dispatcher.core.state import LaneState
 
 
-class Recovery:
+class Recovery(Feature):
     """Matches redeliveries with open entries and settled originals."""
 
-    def __init__(
-        self, state: LaneState, groups: GroupRecovery, dedup: Dedup | None, *, broker_restarted: bool
-    ) -> None:
+    def __init__(self, state: LaneState, groups: GroupRecovery, *, broker_restarted: bool) -> None:
         self._state = state
-        self._dedup = dedup
         self._groups = groups
         self._broker_restarted = broker_restarted
-        self._awaited: OrderedSet[Message] = OrderedSet()  # open entries whose original has not come back
+        self.awaited: OrderedSet[Message] = OrderedSet()  # open entries whose original has not come back
         #: Messages that only their consumer told us of, settled ones too; matched in whatever queue.
         self._adopted: dict[bytes, deque[Message]] = {}
         self.lost_originals = LostOriginals(state)
         self._parked_groups: set[bytes | None] = set()  # the journal knows parked messages of theirs
         self.pending_redeliveries = PendingRedeliveries(state.group_map.key)
 
+    def events(self) -> Mapping[type, Handler]:
+        inbounds = self._state.inbounds
+        return {
+            AcksProven: lambda event: self.proven(inbounds[event.inbound], event.count),
+            RedeliveriesEnded: lambda event: self.ended(inbounds[event.inbound]),
+        }
+
     # -- loading --
 
-    def load(self, replay: JournalReplay) -> None:
+    def load_entries(self, replay: JournalReplay) -> None:
         """Take over what the journal says. Consumers must have been loaded before."""
         state = self._state
         state.epoch_counter = max(state.epoch_counter, replay.highest_epoch)
@@ -81,7 +87,7 @@ class Recovery:
         self._parked_groups = {e.group for e in entries if e.inbound >= FIRST_PARKING_QUEUE}
         for entry in entries:
             self._load_entry(entry)
-        resume_sequence_hold(state, self._awaited, self.pending_redeliveries)
+        resume_sequence_hold(state, self.awaited, self.pending_redeliveries)
 
     def _load_entry(self, entry: OpenEntry | DeadLetterPending | Relocating) -> None:
         message = self._entry(entry.inbound, entry.arrival, entry.fingerprint, entry.group)
@@ -102,7 +108,7 @@ class Recovery:
                 self.pending_redeliveries.add(message)
             if holder is not None or entry.group in self._parked_groups:
                 self._groups.wait_for(message)
-        self._awaited.add(message)
+        self.awaited.add(message)
         if entry.inbound == UNKNOWN_INBOUND:
             self._adopted.setdefault(entry.fingerprint, deque()).append(message)
         else:
@@ -135,12 +141,12 @@ class Recovery:
                 self._groups.reported(message)
             return
         self._adopted.setdefault(message.fingerprint, deque()).append(message)
-        self._awaited.add(message)
+        self.awaited.add(message)
         self._groups.wait_for(message)
 
     def open_entries(self) -> list[Message]:
         """Every open entry whose original has not come back."""
-        return list(self._awaited)
+        return list(self.awaited)
 
     def adopted_settled(self) -> list[tuple[Arrival, bytes]]:
         """Messages that only their consumer told us of, settled before their original came."""
@@ -196,7 +202,7 @@ class Recovery:
     def expect_parked(self, queue: ParkingQueue, message: Message) -> None:
         """It was given back, and the journal has an entry of it."""
         queue.expect(message)
-        self._awaited.add(message)
+        self.awaited.add(message)
 
     def parked_vanished(self, queue: ParkingQueue) -> None:
         """The queue was read to its end: what is still awaited was deleted by others."""
@@ -250,7 +256,7 @@ class Recovery:
         else:
             self._state.parking[message.queue].here[message.fingerprint] = message
         self._state.bytes_held += message.footprint
-        del self._awaited[message]
+        del self.awaited[message]
         self.pending_redeliveries.discard(message)
         match message.state:
             case MessageState.RELOCATING:
@@ -293,7 +299,7 @@ class Recovery:
         """A settle for an entry without its original: ack that when it comes. Returns further records."""
         message.state = MessageState.SETTLED
         unknown = message.queue == UNKNOWN_INBOUND
-        if message not in self._awaited:
+        if message not in self.awaited:
             if unknown:
                 return [Vanished(UNKNOWN_INBOUND, message.arrival)]
             entry = (message.arrival, message.fingerprint)
@@ -302,7 +308,7 @@ class Recovery:
             else:
                 self._state.parking[message.queue].remember(message.fingerprint, message.arrival)
             return [SettledEntries(message.queue, True, (entry,))]
-        del self._awaited[message]
+        del self.awaited[message]
         self.pending_redeliveries.discard(message)
         if not unknown:
             self._expecting(message).settled_early(message)
@@ -311,7 +317,7 @@ class Recovery:
 
     def failed_before_its_return(self, message: Message, reason: str) -> None:
         """A failure for an entry without its original: it goes to the dead queue when that comes."""
-        if message not in self._awaited:
+        if message not in self.awaited:
             self.lost_originals.forget(message)
             return
         message.state = MessageState.ENDING
@@ -324,7 +330,7 @@ class Recovery:
         """Their consumer is over and their originals are not here: gone too, or they come before all that is
         newer of their groups, which don't wait for them: the look-ahead may end before the last of them."""
         for message in messages:
-            if message not in self._awaited:
+            if message not in self.awaited:
                 self.lost_originals.forget(message)
                 continue
             if message.queue < UNKNOWN_INBOUND:
@@ -343,16 +349,16 @@ class Recovery:
 
     def is_lost(self, message: Message) -> bool:
         """In flight, and its original will not come back."""
-        return message.tag == 0 and message not in self._awaited
+        return message.tag == 0 and message not in self.awaited
 
     def vanish(self, message: Message) -> None:
         """No original will come. In a living consumer's hands its settle is awaited, else it is over."""
-        del self._awaited[message]
+        del self.awaited[message]
         if message.queue != UNKNOWN_INBOUND:
             self._expecting(message).forget(message)
         self.pending_redeliveries.discard(message)
-        if self._dedup is not None:
-            self._dedup.lost_sight_of(message)
+        for lost in self._state.signals.lost:
+            lost(message)
         if message.relocation is not None:
             forget_relocation(self._state, message, is_known=self._groups.redis_complete)
         if message.state is not MessageState.IN_FLIGHT:

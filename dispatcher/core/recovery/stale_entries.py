@@ -7,10 +7,23 @@ window is widened then (`dispatcher.core.prefetch_window`); a quorum queue's can
 
 from __future__ import annotations
 
+from dispatcher.core.feature import Feature
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.recovery.expected import ExpectedRedeliveries
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
+
+
+class StaleEntries(Feature):
+    """Looks for them while open entries await their originals."""
+
+    def __init__(self, state: LaneState, recovery: Recovery) -> None:
+        self._state = state
+        self._recovery = recovery
+        self.pending = recovery.awaited
+
+    def before_pass(self) -> None:
+        drop_stale_entries(self._state, self._recovery)
 
 
 def drop_stale_entries(state: LaneState, recovery: Recovery) -> None:

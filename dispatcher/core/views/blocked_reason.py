@@ -5,8 +5,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
+from dispatcher.core.bounds import NEVER_MS
 from dispatcher.core.model import RECEIVING, Consumer, ConsumerState, Group, GroupState, Message
 from dispatcher.core.operators.flags import Stop, flags_of
+from dispatcher.core.optional.sequence_hold import SequenceHold
 from dispatcher.core.optional.start_gate import live_consumers
 from dispatcher.core.state import LaneState
 
@@ -72,11 +74,11 @@ def _of_lane(state: LaneState) -> str | None:
     if state.now_ms < state.suspended_until_ms:
         left_ms = state.suspended_until_ms - state.now_ms
         return f"Redis may have forgotten what was out: waiting {left_ms} ms more for the consumers' word."
-    if state.auto_rebalance.is_quiescing:
+    if state.is_quiescing:
         return _of_settling(state)
-    if state.start.holds(state.now_ms) and state.start.begins_at_ms is not None:
-        left_ms = state.start.begins_at_ms - state.now_ms
-        here, wanted = live_consumers(state), state.start.consumers
+    if state.now_ms < state.begins_at_ms < NEVER_MS:
+        left_ms = state.begins_at_ms - state.now_ms
+        here, wanted = live_consumers(state), state.options.start_consumers
         of_wanted = f", {here} of {wanted} consumers are here" if wanted else ""
         return f"The lane has not begun{of_wanted}: it begins in {left_ms} ms at the latest."
     return None
@@ -121,7 +123,8 @@ def _of_stop(stop: Stop) -> str:
 
 
 def _of_gap(state: LaneState, group: Group) -> str | None:
-    wait = state.sequence_hold.waited_for(group) if state.sequence_hold is not None else None
+    hold = state.find(SequenceHold)
+    wait = hold.waited_for(group) if hold is not None else None
     if wait is None:
         return None
     left_ms = max(0, wait.until_ms - state.now_ms)

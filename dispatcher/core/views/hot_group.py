@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from dispatcher.core.feature import Feature
+from dispatcher.core.model import Message
+from dispatcher.core.state import LaneState
+
 #: What is told is about so much time at most, and half of it at least.
 WINDOW_MS: Final = 60_000
 #: A group that has more than this part of all is never forgotten.
@@ -61,3 +65,26 @@ class HotGroup:
         of_key = {key: self._counts.get(key, 0) + self._before.get(key, 0) for key in known}
         key = max(of_key, key=lambda key: (of_key[key], key))
         return GroupShare(key, of_key[key] / (self._sum + self._before_sum))
+
+
+class HotGroupWatch(Feature):
+    """Counts what arrives at a lane."""
+
+    def __init__(self, state: LaneState) -> None:
+        self._state = state
+        self._counted = HotGroup(state.now_ms)
+        self._next_ms = 0  # when time passes for the counts, at the latest
+        state.signals.accepted.append(self._count)
+
+    def _count(self, message: Message) -> None:
+        state = self._state
+        if state.now_ms >= self._next_ms:
+            self._counted.pass_time(state.now_ms)
+            self._next_ms = state.now_ms + WINDOW_MS // 64
+        if message.refusal is None:
+            self._counted.count(state.member_key(message.group_id))
+
+    def first(self) -> GroupShare | None:
+        """The busiest group of the last minute."""
+        self._counted.pass_time(self._state.now_ms)
+        return self._counted.first()

@@ -10,12 +10,13 @@ from dispatcher.core.model import Consumer, Group, Message, MessageState
 from dispatcher.core.operators.commands import argument
 from dispatcher.core.operators.flags import flags_of, operation_on, pin_of
 from dispatcher.core.operators.stopped_groups import stopped_groups, stopped_rows
-from dispatcher.core.optional.sequence_numbers import irregularities
+from dispatcher.core.optional.sequence_numbers import SequenceNumbers, irregularities
 from dispatcher.core.optional.start_gate import live_consumers
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueue
 from dispatcher.core.state import LaneState
 from dispatcher.core.views.blocked_reason import parking, undeliverable, verdict
 from dispatcher.core.views.group_listing import GroupListing, depth
+from dispatcher.core.views.hot_group import HotGroupWatch
 from dispatcher.errors import CommandRefused
 from dispatcher.group_text import format_group, parse_group
 
@@ -80,8 +81,8 @@ class Views:
     def _busiest(self) -> dict[str, Any] | None:
         """The group that most of what came in during the last minute is of."""
         state = self._state
-        state.hot_group.pass_time(state.now_ms)
-        first = state.hot_group.first()
+        hot_group = state.find(HotGroupWatch)
+        first = hot_group.first() if hot_group is not None else None
         if first is None:
             return None
         group = state.groups.get(first.key)
@@ -195,7 +196,7 @@ class Views:
         group = self._find(arguments)
         messages = sorted(self._out(group), key=lambda m: (m.epoch, m.group_seq)) + self._waiting(group)
         rows = [{**self._message_row(m), **self._peek(m.content)} for m in messages[:MESSAGES_SHOWN]]
-        sequences = self._state.sequences
+        sequences = self._state.find(SequenceNumbers)
         last = sequences.last(group.id) if sequences is not None else None
         return {**self._row(group), "last_number": last, "messages": rows}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import GroupState
+from dispatcher.core.optional.dedup import Dedup
 from dispatcher.sim.checkers import Checker
 from dispatcher.sim.queues import is_parking_queue
 
@@ -31,7 +32,8 @@ class Bounds(Checker):
             "consumers awaited": lane._membership.liveness.awaited,
             "queues that are being read back": len(state.reclaiming),
         }
-        left["messages whose ids are looked up"] = 0 if lane._dedup is None else lane._dedup.waiting
+        dedup = lane.state.find(Dedup)
+        left["messages whose ids are looked up"] = 0 if dedup is None else dedup.waiting
         left["parking queues known"] = len(state.parking)
         names, queues = self.world.names, self.world.broker.queues
         left["parking queues"] = sum(is_parking_queue(names, name) for name in queues)

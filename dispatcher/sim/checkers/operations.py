@@ -9,6 +9,7 @@ from typing import Any
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
 from dispatcher.core.operations.operation import PURGE, Operation
+from dispatcher.core.operations.operations import Operations
 from dispatcher.sim.checkers import Checker, HandOver
 from dispatcher.sim.life import Life
 from dispatcher.sim.world import World
@@ -44,7 +45,7 @@ class OperationsChecker(Checker):
         self._asked.setdefault(uuid, {life.uid for life in lives if life.confirmed and life.twins == 1})
 
     def leading(self, lane: Lane) -> None:
-        operations: Any = lane._operations
+        operations: Any = lane.state.find(Operations)
         scope_of = operations._scope
 
         def watched(operation: Operation) -> list[Message]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import CopyRefused, Event, PublishersBlocked
-from dispatcher.core.membership.evictions import ARRIVALS_MAX, EVERYBODY
+from dispatcher.core.membership.ack_timeout import ARRIVALS_MAX, EVERYBODY
 from dispatcher.core.orders import LogEvent, PublishMarker, SendCopy
 from dispatcher.core.records import Dispatched, IncarnationEnded
 from dispatcher.core.tables import IncarnationRow

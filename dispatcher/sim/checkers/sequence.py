@@ -13,7 +13,7 @@ from dispatcher.core.events import Event
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.operations.orders import SendTransfer
-from dispatcher.core.optional.sequence_numbers import Irregular
+from dispatcher.core.optional.sequence_numbers import Irregular, SequenceNumbers
 from dispatcher.settings_parts import SequenceCheck
 from dispatcher.sim.checkers import Checker, HandOver
 from dispatcher.sim.life import Life
@@ -61,7 +61,7 @@ class Sequence(Checker):
             self._may_be_forgotten.update(int(message.content.body.rstrip(b"!")) for message in sent)
 
     def leading(self, lane: Lane) -> None:
-        sequences: Any = lane.state.sequences
+        sequences: Any = lane.state.find(SequenceNumbers)
         if sequences is None or not self.world.scenario.groups:
             return
         note = sequences._note

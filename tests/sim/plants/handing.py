@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.core.events import CopiesStored, ReclaimedForwarded, TransferConfirmed
+from dispatcher.core.forwarding.forwarding import Forwarding
 from dispatcher.core.forwarding.orders import ForwardReclaimed
+from dispatcher.core.operations.operations import Operations
 from dispatcher.core.records import Dispatched
 from tests.sim.plants.planting import planted
 
@@ -13,7 +15,9 @@ from tests.sim.plants.planting import planted
 @planted("readings", seed=806)
 def read_back_backwards(lane: Any, session: Any, store: Any) -> None:
     """What comes from the queue of a consumer that is gone goes on from its end."""
-    hand_over = lane._hand_over
+    hand_over = lane.state.find(Forwarding)
+    if hand_over is None:
+        return
     hand_all_on = hand_over._hand_all_on
 
     def backwards(over: Any, messages: Any) -> None:
@@ -57,7 +61,7 @@ def settled_before_it_is_stored(lane: Any, session: Any, store: Any) -> None:
 @planted("operations", seed=176)
 def what_was_confirmed_before_is_left_out(lane: Any, session: Any, store: Any) -> None:
     """Where a lane hands over an operation does not wait for its markers."""
-    operations = lane._operations
+    operations = lane.state.features[Operations]
     if lane.state.options.handover:
         operations._raise_barrier = lambda operation: operation.awaited.clear()
 
@@ -65,7 +69,7 @@ def what_was_confirmed_before_is_left_out(lane: Any, session: Any, store: Any) -
 @planted("moves", seed=109)
 def gone_from_a_reading_lane_before_it_is_confirmed(lane: Any, session: Any, store: Any) -> None:
     """Where a lane hands over, what is sent elsewhere counts as gone when it is sent."""
-    departures = lane._operations._departures
+    departures = lane.state.features[Operations]._departures
     send = departures._send
 
     def hasty(operation: Any, message: Any) -> None:
@@ -79,7 +83,7 @@ def gone_from_a_reading_lane_before_it_is_confirmed(lane: Any, session: Any, sto
 @planted("operations", seed=232)
 def purged_and_handed_over(lane: Any, session: Any, store: Any) -> None:
     """Where a lane hands over, the first message of what is purged goes on all the same."""
-    operations = lane._operations
+    operations = lane.state.features[Operations]
     purge = operations._purge
     if lane.state.options.handover:
         operations._purge = lambda group, scope: purge(group, scope[1:])

@@ -10,10 +10,15 @@ from typing import Any
 
 from dispatcher.core.entries import copy_of
 from dispatcher.core.events import CopyRefused, MessagesArrived
+from dispatcher.core.membership.ack_timeout import AckTimeout
 from dispatcher.core.model import GroupState
+from dispatcher.core.operations.operations import Operations
+from dispatcher.core.optional.dedup import Dedup
+from dispatcher.core.optional.group_limit import GroupLimits
+from dispatcher.core.optional.poison import Suspects
 from dispatcher.core.orders import AckInbound
 from dispatcher.core.records import Dispatched, IncarnationEnded
-from dispatcher.protocol import Marker
+from dispatcher.protocol import Marker, Settle
 from tests.sim.plants.planting import planted
 
 
@@ -108,7 +113,7 @@ def numbers_go_on_from_what_redis_has(lane: Any, session: Any, store: Any) -> No
     state.epoch_counter = max(known, default=1 << 20)
     for consumer in state.by_uuid.values():
         consumer.next_seq = max(consumer.in_flight, default=1 << 20) + 1
-    lane._adoption.heard_of = lambda seq: None
+    lane._reports.heard_of = lambda seq: None
 
 
 @planted("fence", seed=50)
@@ -127,13 +132,13 @@ def lane_epoch_not_checked(lane: Any, session: Any, store: Any) -> None:
 @planted("loss", seed=131)
 def settle_of_a_stale_incarnation_obeyed(lane: Any, session: Any, store: Any) -> None:
     """A settle of an incarnation that is over counts for the id's present one."""
-    settle = lane._settlement.settle
+    settle = lane._handlers[Settle]
 
-    def for_whoever(event: Any) -> Any:
+    def for_whoever(event: Any) -> None:
         present = lane.state.by_id.get(event.consumer)
-        return settle(replace(event, incarnation=present.uuid) if present is not None else event)
+        settle(replace(event, incarnation=present.uuid) if present is not None else event)
 
-    lane._settlement.settle = for_whoever
+    lane._handlers[Settle] = for_whoever
 
 
 @planted("order", seed=9)
@@ -196,7 +201,8 @@ def marker_of_an_earlier_connection_obeyed(lane: Any, session: Any, store: Any) 
         consumer = lane.state.by_uuid.get(marker.incarnation)
         if consumer is not None and marker.lane_epoch == lane.state.lane_epoch:
             membership.revoke(consumer)
-        lane._evictions.marker(marker)
+        if (timeout := lane.state.find(AckTimeout)) is not None:
+            timeout.marker(marker)
 
     lane._handlers[Marker] = any_marker
 
@@ -252,7 +258,7 @@ def returns_not_noticed(lane: Any, session: Any, store: Any) -> None:
 @planted("poison", seed=16)
 def a_death_counted_for_every_neighbour(lane: Any, session: Any, store: Any) -> None:
     """A death counts for every message in the same hands."""
-    suspects = lane._suspects
+    suspects = lane.state.features[Suspects]
 
     def blames_all(consumer: Any) -> Any:
         guilty = [m for m in consumer.in_flight.values() if m.attempt > lane.state.suspect_after]
@@ -260,7 +266,7 @@ def a_death_counted_for_every_neighbour(lane: Any, session: Any, store: Any) -> 
         return guilty[0] if guilty else None
 
     suspects.poison_of = blames_all
-    suspects.offer = lambda: None
+    suspects.before_pass = lambda: None
     lane.state.suspect_after = 1_000_000
 
 
@@ -309,14 +315,14 @@ def flags_of_the_former_leader_ignored(lane: Any, session: Any, store: Any) -> N
 @planted("operations", seed=53)
 def operation_without_a_barrier(lane: Any, session: Any, store: Any) -> None:
     """An operation takes what is here, not what producers had confirmed before the command."""
-    operations = lane._operations
+    operations = lane.state.features[Operations]
     operations._raise_barrier = lambda operation: operation.awaited.clear()
 
 
 @planted("operations", "duplicates", seed=414)
 def purge_not_in_the_journal(lane: Any, session: Any, store: Any) -> None:
     """What is purged is acked, and the journal does not say so."""
-    operations, state = lane._operations, lane.state
+    operations, state = lane.state.features[Operations], lane.state
     purge = operations._purge
 
     def forgetful(*arguments: Any) -> None:
@@ -345,8 +351,8 @@ def released_behind_its_followers(lane: Any, session: Any, store: Any) -> None:
 @planted("limits", seed=21)
 def limit_of_an_id_not_obeyed(lane: Any, session: Any, store: Any) -> None:
     """An id of a concurrent lane has more in flight than its limit."""
-    if lane.state.limits is not None:
-        lane.state.limits.is_full = lambda group_id: False
+    if (limits := lane.state.find(GroupLimits)) is not None:
+        limits.limit.is_full = lambda group_id: False
 
 
 @planted("replies", seed=31)
@@ -365,7 +371,7 @@ def several_requests_at_a_time(lane: Any, session: Any, store: Any) -> None:
 @planted("loss", seed=23)
 def id_in_the_window_before_its_entry(lane: Any, session: Any, store: Any) -> None:
     """An id enters the window when its message is here, before its first entry."""
-    dedup = lane._dedup
+    dedup = lane.state.find(Dedup)
     if dedup is None:
         return
     take_in = dedup._take_in

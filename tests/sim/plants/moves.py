@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.core.events import TransferConfirmed
+from dispatcher.core.operations.operations import Operations
 from tests.sim.plants.planting import planted
 
 
 @planted("moves", seed=4)
 def gone_before_it_is_confirmed(lane: Any, session: Any, store: Any) -> None:
     """What is sent elsewhere counts as gone when it is sent."""
-    departures = lane._operations._departures
+    departures = lane.state.features[Operations]._departures
     send = departures._send
 
     def hasty(operation: Any, message: Any) -> None:
@@ -24,7 +25,7 @@ def gone_before_it_is_confirmed(lane: Any, session: Any, store: Any) -> None:
 @planted("moves", seed=4)
 def sent_elsewhere_backwards(lane: Any, session: Any, store: Any) -> None:
     """A group is sent elsewhere from its end."""
-    operations = lane._operations
+    operations = lane.state.features[Operations]
     scope = operations._scope
     operations._scope = lambda operation: scope(operation)[::-1]
 
@@ -32,4 +33,4 @@ def sent_elsewhere_backwards(lane: Any, session: Any, store: Any) -> None:
 @planted("duplicates", "order", "moves", seed=144)
 def group_goes_on_while_it_is_sent_elsewhere(lane: Any, session: Any, store: Any) -> None:
     """What is sent elsewhere is handed over meanwhile."""
-    lane._operations._departures.hold = lambda operation: None
+    lane.state.features[Operations]._departures.hold = lambda operation: None

@@ -5,67 +5,74 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from dispatcher.core.membership.evictions import EVERYBODY
+from dispatcher.core.membership.ack_timeout import EVERYBODY, AckTimeout
+from dispatcher.core.membership.evictions import Evictions
 from dispatcher.core.model import EvictedBy
 from dispatcher.core.orders import PublishMarker
 from dispatcher.protocol import Marker
 from tests.sim.plants.planting import planted
 
 
+def _timeout_of(lane: Any) -> Any:
+    """The watch of the lane; in a lane without it something that nothing asks."""
+    return lane.state.find(AckTimeout) or SimpleNamespace(_report=None, finish_step=None)
+
+
 @planted("overdue", seed=2)
 def overdue_a_tick_early(lane: Any, session: Any, store: Any) -> None:
     """What will be overdue at the next look is told of, and its consumer evicted, at this one."""
-    evictions, options = lane._evictions, lane.state.options
-    report = evictions._report
+    timeout, options = _timeout_of(lane), lane.state.options
+    report = timeout._report
 
     def early(consumer: Any, dispatched_before_ms: int) -> bool:
         said: bool = report(consumer, dispatched_before_ms + options.liveness_interval_ms)
         return said
 
-    evictions._report = early
+    timeout._report = early
 
 
 @planted("overdue", seed=2)
 def time_with_a_former_leader_counted(lane: Any, session: Any, store: Any) -> None:
     """What a former leader handed over is overdue as soon as a new one looks."""
     lane.state.patience_from_ms = 0
-    lane._evictions._late_up_to_ms = 0
+    _timeout_of(lane)._late_up_to_ms = 0
 
 
 @planted("overdue", seed=1)
 def late_by_what_was_heard(lane: Any, session: Any, store: Any) -> None:
     """Who is late is said by what was heard so far, whatever RabbitMQ has."""
-    evictions = lane._evictions
-    look = evictions.run_timers
+    timeout = _timeout_of(lane)
+    look = timeout.finish_step
 
     def unasked() -> None:
-        asked = evictions._asked
+        asked = timeout._asked
         look()
-        if evictions._asked > asked:
+        if timeout._asked > asked:
             lane.state.effects.actions.pop()
             epoch = lane.state.lane_epoch
-            evictions.marker(Marker(incarnation=EVERYBODY, lane_epoch=epoch, n=evictions._asked))
+            timeout.marker(Marker(incarnation=EVERYBODY, lane_epoch=epoch, n=timeout._asked))
 
-    evictions.run_timers = unasked
+    timeout.finish_step = unasked
 
 
 @planted("overdue", seed=20)
 def evicted_only_in_the_log(lane: Any, session: Any, store: Any) -> None:
     """Who does not settle in time is named, and never evicted."""
-    evict = lane._evictions.evict
+    evictions = lane.state.features[Evictions]
+    evict = evictions.evict
 
     def forgotten(consumer: Any, by: EvictedBy) -> None:
         if by is not EvictedBy.ACK_TIMEOUT:
             evict(consumer, by)
 
-    lane._evictions.evict = forgotten
+    evictions.evict = forgotten
 
 
 @planted("overdue", seed=20)
 def only_the_first_one_told_of(lane: Any, session: Any, store: Any) -> None:
     """Of what a consumer has for too long only the first message is told of."""
-    evictions = lane._evictions
-    report = evictions._report
+    timeout = _timeout_of(lane)
+    report = timeout._report
 
     def first_only(consumer: Any, dispatched_before_ms: int) -> bool:
         in_flight = consumer.in_flight
@@ -76,7 +83,7 @@ def only_the_first_one_told_of(lane: Any, session: Any, store: Any) -> None:
             consumer.in_flight = in_flight
         return said
 
-    evictions._report = first_only
+    timeout._report = first_only
 
 
 @planted("overdue", seed=94)
@@ -96,5 +103,5 @@ def evicted_when_its_marker_is_read(lane: Any, session: Any, store: Any) -> None
             lane._membership.liveness.mark(consumer)
         handle(event)
 
-    lane._evictions._liveness = SimpleNamespace(mark=order_only)
+    lane.state.features[Evictions]._liveness = SimpleNamespace(mark=order_only)
     lane._handlers[Marker] = marker

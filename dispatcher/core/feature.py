@@ -1,0 +1,72 @@
+"""The seam between a lane and what it can do: one small interface, and a list of those that a lane has.
+
+A `Feature` is one capability of a lane (parking, dedup, operations, …). The lane makes those that its options
+ask for, in an order that `lane.py` justifies, and calls them at fixed points of a step. A feature that is off
+is not in the list, so it costs nothing. The spine knows none of them: what they have to hear of it goes
+through the signals of `LaneState`, and what they keep from being served through `eligibility`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dispatcher.core.effects import Effects, Snapshot
+from dispatcher.core.records import Record
+
+if TYPE_CHECKING:
+    from dispatcher.core.recovery.journal_replay import JournalReplay
+
+#: Changes the lane's state for one kind of event; dispatches nothing.
+Handler = Callable[[Any], None]
+
+
+class Feature:
+    """One capability of a lane. Each method is optional: as it stands here it does nothing.
+
+    A step runs the handlers of its events, then `before_pass` of every feature, the delivery pass,
+    `after_pass` and `finish_step`. Nothing here dispatches; only the delivery pass does.
+    """
+
+    #: `before_pass` and `next_deadline_ms` are skipped while this is false. A feature that mostly has nothing
+    #: to do sets it to what it keeps anyway: a container that is empty then.
+    pending: object = True
+
+    def events(self) -> Mapping[type, Handler]:
+        """Its own events. An event that several features name goes to all of them, in the lane's order."""
+        return {}
+
+    def load_first(self, snapshot: Snapshot, replay: JournalReplay) -> None:
+        """Take over what a former leader left, before the journal's open entries are loaded."""
+
+    def load(self, snapshot: Snapshot) -> None:
+        """The same, once entries and owners are loaded."""
+
+    def begin(self) -> None:
+        """The first orders of a leader."""
+
+    def before_pass(self) -> None:
+        """Timers: what may go on now, or must not any more."""
+
+    def after_pass(self, *, idle: bool) -> bool:
+        """`idle`: the delivery pass found nothing eligible. True: something is now, run it once more."""
+        return False
+
+    def finish_step(self) -> None:
+        """Look at the records of this step, and add to them."""
+
+    def records(self) -> list[Record]:
+        """What is still true, for a checkpoint."""
+        return []
+
+    def add_rows(self, effects: Effects) -> None:
+        """All rows of its tables, for a Redis that has lost some."""
+
+    def next_deadline_ms(self) -> int | None:
+        """When `before_pass` must run again even if nothing happens; None: never."""
+        return None
+
+
+def has(feature: Feature, method: str) -> bool:
+    """Whether the feature does something at this point of a step."""
+    return getattr(type(feature), method) is not getattr(Feature, method)

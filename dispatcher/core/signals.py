@@ -1,0 +1,68 @@
+"""What the spine tells the features of a lane: for each kind of news a list of whoever wants to hear it.
+
+A list is empty in a lane whose features don't need it, so it costs nothing there. Listeners are called in the
+order in which they were added, which is that of the lane's features. They change their own state only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dispatcher.core.model import BarrierMark, Consumer, Group, Message
+
+MessageListener = Callable[[Message], None]
+GroupListener = Callable[[Group], None]
+ConsumerListener = Callable[[Consumer], None]
+
+
+class Signals:
+    """The listeners of one lane."""
+
+    __slots__ = (
+        "accepted", "claimed", "consumer_drained", "consumer_ended", "consumer_entered", "consumer_joined",
+        "consumer_leaves", "delivered", "dispatched", "failing", "filed", "group_changed", "group_rested",
+        "keeping", "lost", "marked", "returned", "routing", "settling", "withdrawing",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        #: An operation's marker is here, as the broker delivered it.
+        self.marked: list[Callable[[BarrierMark], None]] = []
+        #: The broker has delivered an original; recovery does not know it.
+        self.delivered: list[MessageListener] = []
+        #: The same, and the journal has an entry of it.
+        self.claimed: list[MessageListener] = []
+        #: True: this listener keeps an original, or a marker, until it knows more.
+        self.keeping: list[Callable[[Message], bool]] = []
+        #: A consumer has it already. True: this listener kept it, and does so no more.
+        self.withdrawing: list[Callable[[Message], bool]] = []
+        #: An original is new. It may still be refused for what it is.
+        self.accepted: list[MessageListener] = []
+        #: True: the group's route goes on from here, so the message waits for its relocation. The last
+        #: argument is the queue up to which the route is behind it; None: the queue that it is in.
+        self.routing: list[Callable[[Group, Message, int | None], bool]] = []
+        #: It waits in a backlog of its group, or among the ungrouped messages.
+        self.filed: list[MessageListener] = []
+        #: It was dispatched to its consumer.
+        self.dispatched: list[Callable[[Message, Group | None], None]] = []
+        #: A consumer settles these messages, which are still in its hands.
+        self.settling: list[Callable[[Consumer, list[Message]], None]] = []
+        #: A consumer could not process it, for this reason. True: its group has stopped at it.
+        self.failing: list[Callable[[Message, str], bool]] = []
+        #: It was in a consumer's hands, and waits once more.
+        self.returned: list[MessageListener] = []
+        #: It has an entry, and its original did not come back.
+        self.lost: list[MessageListener] = []
+        #: The group's owner, state, flags or waiting messages are others.
+        self.group_changed: list[GroupListener] = []
+        #: One of its messages ended: it may be at rest now.
+        self.group_rested: list[GroupListener] = []
+        #: An incarnation is known from now on: it has joined, or Redis names it.
+        self.consumer_entered: list[ConsumerListener] = []
+        #: A new incarnation has joined.
+        self.consumer_joined: list[ConsumerListener] = []
+        #: An incarnation has settled its last message.
+        self.consumer_drained: list[ConsumerListener] = []
+        #: An incarnation has said that it leaves.
+        self.consumer_leaves: list[ConsumerListener] = []
+        #: An incarnation has ended: it is in no table any more, and what it had still names it.
+        self.consumer_ended: list[ConsumerListener] = []
