@@ -34,6 +34,22 @@ EDGES = {
     "service",
 }
 CORE_MUST_NOT_IMPORT = {"asyncio", "logging", "random", "secrets", "socket", "threading", "time"}
+#: In these no module imports itself by way of others, not even for type checking only.
+WITHOUT_CIRCLES = (
+    "dispatcher.amqp",
+    "dispatcher.cli",
+    "dispatcher.client",
+    "dispatcher.demo",
+    "dispatcher.http",
+    "dispatcher.ledger",
+    "dispatcher.nodes",
+    "dispatcher.pipeline",
+    "dispatcher.redis_store",
+    "dispatcher.service",
+    "dispatcher.sim",
+)
+#: Where a function may import a part of the product: other commands begin without it (tests/test_imports.py).
+IMPORTS_LATE = ("dispatcher.cli", "dispatcher.demo")
 #: A test waits for a condition (tests/waiting.py). These sleep for another reason.
 SLEEPING_TESTS = {
     "tests/waiting.py": "it is what the others wait with",
@@ -164,6 +180,66 @@ def test_core_imports_no_clock_no_io_and_no_edge(path: Path) -> None:
         for module, line in _imports(path)
         if module.split(".")[0] in CORE_MUST_NOT_IMPORT
         or (module.startswith("dispatcher.") and module.split(".")[1] in EDGES)
+    ]
+    assert not found
+
+
+def _module(path: Path) -> str:
+    return _name(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _belongs(module: str, folders: tuple[str, ...]) -> bool:
+    return any(f"{module}.".startswith(f"{folder}.") for folder in folders)
+
+
+@cache
+def _imports_of_modules() -> dict[str, set[str]]:
+    """Which modules of the product each one imports: at its top, in functions, for type checking."""
+    modules = {_module(path): path for path in _files("dispatcher")}
+    graph: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        imported = {name for name, _ in _imports(path)}
+        for node in ast.walk(_tree(path)):
+            if isinstance(node, ast.ImportFrom):  # what is imported may be a module itself
+                imported |= {f"{node.module}.{alias.name}" for alias in node.names}
+                if all(f"{node.module}.{alias.name}" in modules for alias in node.names):
+                    imported.discard(node.module or "")
+        graph[module] = (imported & modules.keys()) - {module}
+    return graph
+
+
+def _way_back(module: str) -> list[str]:
+    """The shortest way by which it imports itself; empty: there is none."""
+    graph = _imports_of_modules()
+    ways, seen = [[module]], set[str]()
+    for way in ways:
+        for following in sorted(graph[way[-1]]):
+            if following == module:
+                return [*way, module]
+            if following not in seen:
+                seen.add(following)
+                ways.append([*way, following])
+    return []
+
+
+@pytest.mark.parametrize("folder", WITHOUT_CIRCLES)
+def test_no_module_imports_itself_by_way_of_others(folder: str) -> None:
+    modules = [module for module in _imports_of_modules() if _belongs(module, (folder,))]
+    assert modules, f"{folder} is not there any more"
+    circles = {module: " -> ".join(way) for module in modules if (way := _way_back(module))}
+    assert not circles
+
+
+def test_no_function_imports_what_its_module_could() -> None:
+    """A function's import hides who needs whom, and lets a circle live on."""
+    found = [
+        f"{_name(path)}:{node.lineno}"
+        for path in _files("dispatcher")
+        if _belongs(_module(path), WITHOUT_CIRCLES) and not _belongs(_module(path), IMPORTS_LATE)
+        for function in _functions(path)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        and re.match(r"(from|import) dispatcher\b", ast.unparse(node))
     ]
     assert not found
 

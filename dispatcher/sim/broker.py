@@ -11,10 +11,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final, Protocol
 
-from dispatcher.sim.channels import BrokerChannel
-from dispatcher.sim.connections import BrokerConnection
 from dispatcher.sim.loop import ProcessLoop, Scheduler
-from dispatcher.sim.queues import Queue, Stored, is_on_disk
+from dispatcher.sim.pipes import Pipe
+from dispatcher.sim.queues import ChannelEnd, Queue, Stored, is_on_disk
 
 #: From a start of the node until a quorum queue has a leader again.
 ELECTION_MS_MAX: Final = 1_000
@@ -22,14 +21,11 @@ ELECTION_LOOK_MS: Final = 20
 
 
 class Observer(Protocol):
-    """Who watches the broker from outside of the system under test."""
+    """Watches the broker from outside of the system under test."""
 
     def stored(self, queue: Queue, message: Stored) -> None: ...
     def confirmed(self, queue: Queue, message: Stored) -> None: ...
     def acked(self, queue: Queue, message: Stored) -> None: ...
-    def published(
-        self, connection: BrokerConnection, exchange: str, message: tuple[bytes, bytes, bytes]
-    ) -> None: ...
     def lost(self, queue: Queue, messages: list[Stored]) -> None: ...
     def recovered(self, queue: Queue) -> None: ...
     def killed(self) -> None: ...
@@ -39,49 +35,55 @@ class Observer(Protocol):
     def note(self, who: str, what: str, *details: Any) -> None: ...
 
 
+class ConnectionEnd(Protocol):
+    """The broker's side of a connection, as far as the node and its channels know it."""
+
+    broker: Broker
+    process: ProcessLoop
+    name: str
+    up: Pipe
+    down: Pipe
+    open: bool  # as the broker sees it
+
+    def unblock(self) -> None:
+        """The alarm has ended: what was sent meanwhile is read."""
+
+    def ended_by_broker(self, why: str, *, code: int = 320) -> None:
+        """The broker ends it now; the process hears of it when it reads so far."""
+
+    def reset(self, why: str, *, told: bool = True) -> None:
+        """The connection breaks on its way, or its process does."""
+
+
 class Broker:
-    """The node. Connections are made by `connect`; everything else goes through their pipes."""
+    """The node. A `BrokerConnection` enters itself; everything else goes through its pipes."""
 
     def __init__(self, scheduler: Scheduler, observer: Observer) -> None:
         self.scheduler = scheduler
         self.observer = observer
         self.up = True
-        self.alarm = False  # short of memory: whoever publishes is blocked
+        self.alarm = False  # short of memory: connections that publish are blocked
         self.queues: dict[str, Queue] = {}
         self.exchanges: dict[str, dict[str, list[Queue]]] = {}
-        self.connections: list[BrokerConnection] = []
+        self.connections: list[ConnectionEnd] = []
         self.named = 0
         self.misread: list[str] = []  # what a link took for an error of the protocol
         self.nack_next: dict[str, int] = {}  # queue → publishes to it that will be refused
         #: Called with (connection, exchange) before each publish: where a fault may strike.
-        self.before_publish: Callable[[BrokerConnection, str], None] | None = None
+        self.before_publish: Callable[[ConnectionEnd, str], None] | None = None
         #: Whether this publish (connection, exchange, routing key, body) can't be taken: "channel" or
         #: "connection" is what it costs its publisher.
-        self.refuses: Callable[[BrokerConnection, str, str, bytes], str | None] | None = None
+        self.refuses: Callable[[ConnectionEnd, str, str, bytes], str | None] | None = None
         self._elections = Random()  # apart, sown at each kill: elections change nothing else of a seed
         self._waiting_consumes: dict[Queue, list[Callable[[], None]]] = {}  # of queues that elect
-        self._unsynced: list[tuple[BrokerChannel, int, Stored, Queue]] = []
+        self._unsynced: list[tuple[ChannelEnd, int, Stored, Queue]] = []
         self._sync_due = False
         self._sync_run = 0
-
-    # -- connections --
-
-    def connect(
-        self,
-        process: ProcessLoop,
-        name: str,
-        receiver: Callable[[list[Any]], None],
-        on_lost: Callable[[str], None],
-    ) -> BrokerConnection:
-        """A connection of this process; `receiver` gets what the broker sends, `on_lost` its end."""
-        connection = BrokerConnection(self, process, name, receiver, on_lost)
-        self.connections.append(connection)
-        return connection
 
     # -- names --
 
     def declare(
-        self, name: str, *, quorum: bool = False, owner: BrokerConnection | None = None, length_max: int = 0,
+        self, name: str, *, quorum: bool = False, owner: object = None, length_max: int = 0,
         dead_letter: tuple[str, str] | None = None,
     ) -> Queue:  # fmt: skip
         if not name:
@@ -143,7 +145,7 @@ class Broker:
             while line and line[0].expires_at_ms and line[0].expires_at_ms <= now_ms:
                 self.observer.expired(queue, line.popleft())
 
-    def sync_later(self, channel: BrokerChannel, tag: int, message: Stored, queue: Queue) -> None:
+    def sync_later(self, channel: ChannelEnd, tag: int, message: Stored, queue: Queue) -> None:
         """Persistent and durable: confirmed once it is on disk."""
         self._unsynced.append((channel, tag, message, queue))
         if not self._sync_due:
@@ -155,7 +157,7 @@ class Broker:
             return
         self._sync_due = False
         unsynced, self._unsynced = self._unsynced, []
-        channels: dict[BrokerChannel, None] = {}
+        channels: dict[ChannelEnd, None] = {}
         for channel, tag, message, queue in unsynced:
             if queue.elects:  # it takes a leader to confirm
                 self._unsynced.append((channel, tag, message, queue))
@@ -174,7 +176,7 @@ class Broker:
     # -- faults --
 
     def end_alarm(self) -> None:
-        """Everybody who was blocked is read again."""
+        """All connections that were blocked are read again."""
         self.alarm = False
         for connection in list(self.connections):
             connection.unblock()

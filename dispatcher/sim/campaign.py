@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from dispatcher.sim.checkers import Violation
 from dispatcher.sim.history import EVENTS_KEPT
 from dispatcher.sim.narration import narrate
-from dispatcher.sim.scenario import Scenario, make_scenario
-from dispatcher.sim.world import World
+from dispatcher.sim.run import Run
+from dispatcher.sim.scenario import RunScenario
+from dispatcher.sim.seeds import make_scenario
+from dispatcher.sim.watcher import Violation
 
 T = TypeVar("T")
 #: Seeds that a worker takes at a time.
@@ -22,7 +23,7 @@ _CHUNK: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """How a run ended; `problem` None: every guarantee held."""
 
     seed: int
@@ -35,20 +36,22 @@ class Outcome:
     met: Counter[tuple[str, str]]  # what happened how often: see World.met
 
 
-def run_scenario(scenario: Scenario, *, plants: Sequence[object] = (), verbose: bool = False) -> Outcome:
+def run_scenario(
+    scenario: RunScenario, *, plants: Sequence[object] = (), verbose: bool = False
+) -> RunOutcome:
     """One run. The same scenario always has the same outcome."""
     collecting = gc.isenabled()
     gc.disable()  # a run is short, and all that it made goes at its end
     try:
-        return _run(World(scenario, plants=plants, verbose=verbose), verbose)
+        return _run(Run(scenario, plants=plants, verbose=verbose), verbose)
     finally:
         gc.collect(0)  # all of it is young
         if collecting:
             gc.enable()
 
 
-def _run(world: World, verbose: bool) -> Outcome:
-    failure = world.run()
+def _run(run: Run, verbose: bool) -> RunOutcome:
+    world, failure = run.world, run.carry_out()
     checker, problem = "", None
     events: tuple[str, ...] = ()
     if failure is not None:
@@ -59,19 +62,19 @@ def _run(world: World, verbose: bool) -> Outcome:
     if failure is not None or verbose:
         events = tuple(narrate(world.history, world.begun_at_ms, None if verbose else EVENTS_KEPT))
     scheduler, scenario = world.scheduler, world.scenario
-    return Outcome(
+    return RunOutcome(
         scenario.seed, checker, problem, events, len(scenario.messages),
         scheduler.now_ms - world.begun_at_ms, scheduler.steps, world.met(),
     )  # fmt: skip
 
 
-def run_seed(seed: int, messages: int | None = None) -> Outcome:
+def run_seed(seed: int, messages: int | None = None) -> RunOutcome:
     return run_scenario(make_scenario(seed, messages))
 
 
 def run_seeds(
     seeds: Sequence[int], *, messages: int | None = None, jobs: int = 1, plants: Sequence[object] = ()
-) -> Iterator[Outcome]:
+) -> Iterator[RunOutcome]:
     """The outcomes of many seeds, as they come."""
     work = [(seed, messages, plants) for seed in seeds]
     if jobs == 1:
@@ -81,7 +84,7 @@ def run_seeds(
         yield from pool.imap_unordered(_run_work, work, chunksize=_CHUNK)
 
 
-def _run_work(work: tuple[int, int | None, Sequence[object]]) -> Outcome:
+def _run_work(work: tuple[int, int | None, Sequence[object]]) -> RunOutcome:
     seed, messages, plants = work
     return run_scenario(make_scenario(seed, messages), plants=plants)
 
@@ -89,7 +92,7 @@ def _run_work(work: tuple[int, int | None, Sequence[object]]) -> Outcome:
 # --- shrinking ---
 
 
-def shrink(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
+def shrink(scenario: RunScenario, fails: Callable[[RunScenario], bool]) -> RunScenario:
     """The smallest scenario found, by leaving things out, that still fails."""
     changed = True
     while changed:
@@ -101,7 +104,7 @@ def shrink(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
     return scenario
 
 
-def _smaller(scenario: Scenario) -> Iterator[Scenario]:
+def _smaller(scenario: RunScenario) -> Iterator[RunScenario]:
     """Candidates, the boldest first."""
     for faults in _parts(scenario.faults):
         yield scenario.but(faults=faults)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from dispatcher.amqp.events import Confirmed, Delivery, Fetched, Returned
+from dispatcher.amqp.events import Confirmed, ConsumerCancelled, Delivery, Fetched, Returned
+from dispatcher.sim.broker import ConnectionEnd
 from dispatcher.sim.queues import Queue, QueueConsumer, Stored, with_death, with_delivery_count
 
-if TYPE_CHECKING:
-    from dispatcher.sim.connections import BrokerConnection
-
-#: So often a queue's answer comes a moment after what its channel says next.
+#: How often a queue's answer comes a moment after what its channel says next.
 LATE_SHARE: Final = 0.3
 
 
@@ -33,7 +31,7 @@ class Refusal(Exception):
 class BrokerChannel:
     """One channel as the broker has it."""
 
-    def __init__(self, connection: BrokerConnection, number: int) -> None:
+    def __init__(self, connection: ConnectionEnd, number: int) -> None:
         self.connection = connection
         self.number = number
         self.confirms = False
@@ -68,8 +66,8 @@ class BrokerChannel:
         )  # fmt: skip
 
     def answer_for_queue(self, answer: Answer) -> None:
-        """The queue answers a consume or a cancel, the channel everything else: whoever asks for more before
-        that comes may be answered in another order."""
+        """The queue answers a consume or a cancel, the channel everything else: a client that asks for more
+        before that answer comes may get the answers in another order."""
         scheduler = self.connection.broker.scheduler
         if self._late is None and scheduler.random.random() < LATE_SHARE:
             self._late = []
@@ -112,7 +110,7 @@ class BrokerChannel:
         return queue
 
     def reject(self, tag: int) -> None:
-        """It goes where its queue says, with that one's name and the reason, and is stored there."""
+        """basic.nack without `requeue`: the message goes to its queue's dead letter exchange and is acked."""
         if tag not in self.unacked:
             raise Refusal(406, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
         broker = self.connection.broker
@@ -147,6 +145,12 @@ class BrokerChannel:
             queues[queue] = None
         for queue in queues:
             broker.pump(queue)
+
+    def lose_queue(self, consumer: QueueConsumer) -> None:
+        """The queue of this consumer is deleted: its client is told."""
+        if self.connection.open and not self.closed:
+            self.consumers.pop(consumer.tag, None)
+            self.connection.down.send(ConsumerCancelled(self.number, consumer.tag.encode()))
 
     def requeue_all(self) -> list[Queue]:
         """The channel ends: its consumers are gone and what was unacked comes back."""
@@ -184,7 +188,6 @@ class BrokerChannel:
         queues = broker.routes(exchange, key)
         if queues is None:
             raise Refusal(404, f"NOT_FOUND - no exchange '{exchange}'")
-        broker.observer.published(self.connection, exchange, (key.encode(), properties, body))
         if not queues and mandatory:
             self.connection.down.send(
                 Returned(self.number, 312, "NO_ROUTE", exchange.encode(), key.encode(), properties, body)

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from dispatcher.sim.campaign import Outcome, run_scenario, run_seeds, shrink
-from dispatcher.sim.scenario import Scenario, make_scenario
+from dispatcher.sim.campaign import RunOutcome, run_scenario, run_seeds, shrink
+from dispatcher.sim.scenario import RunScenario
+from dispatcher.sim.seeds import make_scenario
 
 #: Failing seeds that are told in full; of the others only the number.
 FAILURES_TOLD: Final = 5
@@ -22,7 +23,7 @@ def run_many(
 ) -> int:  # fmt: skip
     """Run them all, with these plants (tests only); returns the exit code."""
     begun_s = time.monotonic()
-    failed: list[Outcome] = []
+    failed: list[RunOutcome] = []
     done = sent = virtual_ms = 0
     for outcome in run_seeds(
         seeds, messages=messages, jobs=jobs or os.cpu_count() or 1, plants=plants
@@ -65,8 +66,8 @@ def run_one(
     return 1
 
 
-def _shrink(scenario: Scenario, outcome: Outcome, plants: Sequence[object]) -> Scenario:
-    def fails(candidate: Scenario) -> bool:
+def _shrink(scenario: RunScenario, outcome: RunOutcome, plants: Sequence[object]) -> RunScenario:
+    def fails(candidate: RunScenario) -> bool:
         return run_scenario(candidate, plants=plants).checker == outcome.checker
 
     smallest = shrink(scenario, fails)
@@ -79,7 +80,7 @@ def _shrink(scenario: Scenario, outcome: Outcome, plants: Sequence[object]) -> S
     return smallest
 
 
-def _tell(outcome: Outcome, *, events: bool = True) -> None:
+def _tell(outcome: RunOutcome, *, events: bool = True) -> None:
     print(f"seed {outcome.seed} fails: {outcome.checker}: {outcome.problem}")
     if events:
         print(*outcome.events, sep="\n")

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pamqp import commands
 
-from dispatcher.amqp.events import Blocked, ChannelClosed, ConsumerCancelled, Unblocked
+from dispatcher.amqp.events import Blocked, ChannelClosed, Unblocked
+from dispatcher.sim.broker import Broker
 from dispatcher.sim.channels import Answer, BrokerChannel, Refusal
 from dispatcher.sim.loop import ProcessLoop
 from dispatcher.sim.pipes import Pipe
 from dispatcher.sim.queues import Queue, QueueConsumer
 
-if TYPE_CHECKING:
-    from dispatcher.sim.broker import Broker
-
 
 class BrokerConnection:
-    """A connection: two pipes, and what exists only as long as it does."""
+    """A connection of a process: two pipes, and what exists only as long as it does.
+
+    `receiver` gets what the broker sends, `on_lost` is called once when the connection ends.
+    """
 
     def __init__(
         self, broker: Broker, process: ProcessLoop, name: str, receiver: Callable[[list[Any]], None],
@@ -33,12 +34,13 @@ class BrokerConnection:
         self.channels: dict[int, BrokerChannel] = {}
         self.open = True  # as the broker sees it
         self.gone = False  # as its process sees it
-        self.end_code = 320  # AMQP's reply code, once it is over
+        self.end_code = 320  # AMQP's reply code, once the connection has ended
         self._receiver = receiver
         self._on_lost = on_lost
         self._blocked = False  # it published during an alarm: nothing of it is read, not even its end
         self._unread: list[Any] = []
         self._end_unread = False
+        broker.connections.append(self)
 
     # -- what its process does --
 
@@ -71,7 +73,7 @@ class BrokerConnection:
         self.down.cut(lambda: self._lost(why))
 
     def _arrived(self, batch: list[Any]) -> None:
-        if not self.gone:  # whoever has closed it reads nothing more
+        if not self.gone:  # a process that has closed it reads nothing more
             self._receiver(batch)
 
     def _lost(self, why: str) -> None:
@@ -132,7 +134,7 @@ class BrokerConnection:
             self._end()
 
     def block(self) -> None:
-        """Read nothing more of it until the alarm is over."""
+        """Read nothing more of it until the alarm ends."""
         if not self._blocked:
             self._blocked = True
             self.broker.observer.blocked()
@@ -310,11 +312,7 @@ class BrokerConnection:
             raise Refusal(406, f"PRECONDITION_FAILED - queue '{name}' in vhost is not empty")
         if queue is not None:
             for consumer in list(queue.consumers):
-                if consumer.channel.connection.open and not consumer.channel.closed:
-                    consumer.channel.consumers.pop(consumer.tag, None)
-                    consumer.channel.connection.down.send(
-                        ConsumerCancelled(consumer.channel.number, consumer.tag.encode())
-                    )
+                consumer.channel.lose_queue(consumer)
             self.broker.delete(queue)
         self.down.send(Answer(token, None))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dispatcher.amqp.events import ChannelClosed, Confirmed, ConsumerCancelled, Delivery, Returned
 from dispatcher.client import links, tap
@@ -14,11 +14,9 @@ from dispatcher.client.schedule import GroupSchedule
 from dispatcher.sim.broker import Broker
 from dispatcher.sim.channels import Answer
 from dispatcher.sim.connections import BrokerConnection
+from dispatcher.sim.environment import Environment
 from dispatcher.sim.loop import ProcessLoop
-
-if TYPE_CHECKING:
-    from dispatcher.sim.scenario import ConsumerPlan
-    from dispatcher.sim.world import World
+from dispatcher.sim.scenario import ConsumerPlan
 
 _CONNECT_MS = 3
 #: A consumer that died of its message is started again after this long.
@@ -66,7 +64,9 @@ class ConsumerLink:
             self._receiver.lost("connection refused", 0)
             return
         self._tag, self._unconfirmed, self._queue = 0, {}, ""
-        connection = self._broker.connect(self._process, self._process.name, self._receive, self._lost)
+        connection = BrokerConnection(
+            self._broker, self._process, self._process.name, self._receive, self._lost
+        )
         self.connection = connection
         connection.send(BrokerConnection.open_channel, _CHANNEL, None)
         connection.send(BrokerConnection.select_confirms, _CHANNEL, None)
@@ -162,7 +162,7 @@ def _make_queue(connection: BrokerConnection, number: int, exchange: str | None)
 class ConsumerMachine:
     """One consumer process that can be killed, frozen, asked to leave and started again."""
 
-    def __init__(self, world: World, plan: ConsumerPlan) -> None:
+    def __init__(self, world: Environment, plan: ConsumerPlan) -> None:
         self.world = world
         self.plan = plan
         self.process: ProcessLoop | None = None
@@ -216,7 +216,7 @@ class ConsumerMachine:
             self.process.call_soon(lambda: self.engine.leave())
 
     def ended(self) -> None:
-        """The engine is over: the process ends."""
+        """The engine has ended: so does the process."""
         if self.process is not None:
             self.world.history.note(self.process.name, "ended")
             self.kill()

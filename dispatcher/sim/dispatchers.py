@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from dispatcher.amqp.link import Link
 from dispatcher.core.effects import Effects, Snapshot
@@ -23,37 +23,15 @@ from dispatcher.service.intake import Clock
 from dispatcher.service.lane_runner import LaneRunner
 from dispatcher.service.session import Session
 from dispatcher.settings import LaneSettings, Settings
-from dispatcher.sim.checkers import HandOver
-from dispatcher.sim.history import Tag
+from dispatcher.sim.environment import Environment
+from dispatcher.sim.facts import DispatchFact, Facts
 from dispatcher.sim.link import SimLink
 from dispatcher.sim.loop import ProcessLoop
 from dispatcher.sim.redis import SimRedisConnection
 
-if TYPE_CHECKING:
-    from dispatcher.sim.world import World
-
 _CONNECT_S = 0.001
-#: How often a standby looks whether the lock is free: oftener is most of what happens in a quiet world.
+#: How often a standby looks whether the lock is free. Were it more often, a quiet run would do little else.
 LOCK_RETRY_S = 0.5
-
-
-class Facts:
-    """What one commit says, for those who check what happens after it."""
-
-    __slots__ = (
-        "acked", "dispatched", "dropped", "flags", "given_up", "journalled", "left", "results", "taken",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.dispatched: list[HandOver] = []
-        self.dropped: list[int] = []  # uids of what an operator deletes
-        self.left: list[tuple[int, str]] = []  # uids of what an operation has sent elsewhere, and its uuid
-        self.flags: dict[bytes, dict[str, Any] | None] = {}
-        self.results: dict[str, dict[str, Any]] = {}  # of commands
-        self.journalled: list[tuple[str, int]] = []  # (incarnation, seq)
-        self.taken: list[tuple[str, int]] = []  # (incarnation, n)
-        self.given_up: list[int] = []  # uids of what goes to the dead queue
-        self.acked: list[Tag] = []  # whose inbound ack was ordered
 
 
 class Plant(Protocol):
@@ -65,7 +43,7 @@ class Plant(Protocol):
 class SimStore(LaneStore):
     """The real store on a modelled Redis; remembers what each commit says until it is applied."""
 
-    world: World
+    world: Environment
     process: ProcessLoop
 
     async def _connect(self) -> Any:
@@ -125,7 +103,7 @@ class SimStore(LaneStore):
                     self._ids.get(record.incarnation, ""),
                 )
                 key = group.id if group is not None else None
-                facts.dispatched.append(HandOver(uid, holder, consumer, record.attempt, key, record.seq))
+                facts.dispatched.append(DispatchFact(uid, holder, consumer, record.attempt, key, record.seq))
             if type(record) is DispatchedRecord or type(record) is OpenEntry:
                 facts.journalled.append((self._uuids.get(record.incarnation, ""), record.seq))
         left = self._left(effects)
@@ -143,7 +121,7 @@ class SimStore(LaneStore):
                         facts.dropped.append(self.world.history.uid_of[tag])
 
     def _left(self, effects: Effects) -> dict[tuple[int, Arrival], str]:
-        """What has left by which operation, by what these and earlier records say."""
+        """The messages that have left, each with the operation that took it, by these and earlier records."""
         left = {}
         for record in effects.records:
             if type(record) is DeadLetterPending and record.reason.startswith((LEAVES_BY, PURGED_BY)):
@@ -162,11 +140,11 @@ def _uid(message: Message) -> int:
 
 
 class SimLane(Lane):
-    """The real core; the world sees what goes in and out, checkpoints come oftener, resets take longer."""
+    """The real core; the world sees what goes in and out, checkpoints come more often, resets take longer."""
 
     groups_reset_at_once = 2
 
-    world: World
+    world: Environment
     process_name: str
 
     def step(self, events: Iterable[Event], now_ms: int) -> Effects:
@@ -189,7 +167,9 @@ class SimLane(Lane):
 class SimRunner(LaneRunner):
     """The real runner; connections are made to the models."""
 
-    def __init__(self, world: World, process: ProcessLoop, settings: Settings, lane: LaneSettings) -> None:
+    def __init__(
+        self, world: Environment, process: ProcessLoop, settings: Settings, lane: LaneSettings
+    ) -> None:
         super().__init__(settings, lane)
         self._world = world
         self._process = process
@@ -241,7 +221,7 @@ class SimRunner(LaneRunner):
 class DispatcherMachine:
     """One dispatcher process that can be killed, frozen and started again."""
 
-    def __init__(self, world: World, name: str, way_ms: int) -> None:
+    def __init__(self, world: Environment, name: str, way_ms: int) -> None:
         self.world = world
         self.name = name
         self.way_ms = way_ms  # to Redis, and back

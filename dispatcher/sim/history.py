@@ -4,42 +4,36 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from dispatcher.client import properties as amqp_properties
 from dispatcher.client.copies import Copy
 from dispatcher.core.bounds import COUNTER_SHIFT
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import Event
+from dispatcher.core.lane import Lane
 from dispatcher.core.model import BarrierMark, Message
 from dispatcher.protocol import LaneNames
-from dispatcher.sim.checkers import Checker, Violation
-from dispatcher.sim.connections import BrokerConnection
+from dispatcher.sim.facts import Facts, Tag
 from dispatcher.sim.life import Life
 from dispatcher.sim.loop import Scheduler
 from dispatcher.sim.queues import REROUTED, TARGET, Queue, Stored, is_parking_queue, keeps_originals
+from dispatcher.sim.watcher import Violation, Watcher
 
-if TYPE_CHECKING:
-    from dispatcher.sim.dispatchers import Facts
-
-#: A delivery: who leads, index of the inbound queue, delivery tag.
-Tag = tuple[str, int, int]
 #: What a report shows: more would be made for nothing, and freed at the end of every run.
 EVENTS_KEPT: Final = 60
 CONTROL_KEPT: Final = 500
 _KNOWN: Final = ("type", "incarnation", "consumer", "protocol")
 
 
-class History:
-    """Observes the broker, the stores, the cores and the consumers; tells the checkers."""
+class RunHistory:
+    """Observes the broker, the stores, the cores and the consumers; tells the watchers."""
 
-    def __init__(
-        self, scheduler: Scheduler, names: LaneNames, checkers: list[Checker], *, verbose: bool
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, names: LaneNames, *, verbose: bool) -> None:
         self.scheduler = scheduler
         self.names = names
-        self.checkers = checkers
+        self.watchers: Sequence[Watcher] = ()
         self._hooks: dict[str, list[Callable[..., None]]] = {}
         self.lives: dict[int, Life] = {}
         self.events: deque[tuple[Any, ...]] = deque(maxlen=None if verbose else EVENTS_KEPT)
@@ -68,17 +62,17 @@ class History:
     # -- telling --
 
     def _watchers(self, hook: str) -> list[Callable[..., None]]:
-        """What those checkers do at such an event that watch for it: of most events few do."""
+        """The hooks of the watchers that have one for this event: few watch for most events."""
         found = self._hooks.get(hook)
         if found is None:
-            idle = getattr(Checker, hook)
-            watching = [checker for checker in self.checkers if getattr(type(checker), hook) is not idle]
-            found = self._hooks[hook] = [getattr(checker, hook) for checker in watching]
+            idle = getattr(Watcher, hook)
+            watching = [watcher for watcher in self.watchers if getattr(type(watcher), hook) is not idle]
+            found = self._hooks[hook] = [getattr(watcher, hook) for watcher in watching]
         return found
 
     def _tell(self, hook: str, *details: Any, **more: Any) -> None:
-        for told in self._watchers(hook):
-            told(*details, **more)
+        for call in self._watchers(hook):
+            call(*details, **more)
 
     def note(self, who: str, what: str, *details: Any) -> None:
         self.events.append((self.scheduler.now_ms, who, what, details))
@@ -87,7 +81,7 @@ class History:
         self.scheduler.failures.append((checker, Violation(checker, text)))
 
     def all_over(self) -> bool:
-        """Every message that the broker took is over."""
+        """Whether every message that the broker took is done with."""
         unsettled = self._unsettled
         while unsettled:
             uid, life = next(reversed(unsettled.items()))
@@ -142,8 +136,8 @@ class History:
     def _control(self, message: Stored) -> None:
         fields = json.loads(message.body.decode())
         kind, incarnation = fields["type"], fields["incarnation"]
-        told = {name: value for name, value in fields.items() if name not in _KNOWN}
-        self.note(incarnation, kind, told)
+        rest = {name: value for name, value in fields.items() if name not in _KNOWN}
+        self.note(incarnation, kind, rest)
         if kind == "marker":
             self._markers.setdefault((incarnation, fields["n"], fields["lane_epoch"]), message.position)
         elif kind == "settle":
@@ -175,11 +169,6 @@ class History:
     def confirmed(self, queue: Queue, message: Stored) -> None:
         if message.uid:
             self.lives[message.uid].confirmed = True
-
-    def published(
-        self, connection: BrokerConnection, exchange: str, message: tuple[bytes, bytes, bytes]
-    ) -> None:
-        """A publish arrived, wherever it goes."""
 
     def acked(self, queue: Queue, message: Stored) -> None:
         if message.uid:
@@ -221,7 +210,7 @@ class History:
                 self.lives[int(message.body.rstrip(b"!"))].buried -= 1
 
     def recovered(self, queue: Queue) -> None:
-        """What a killed broker has again: also parked copies whose acks it has forgotten."""
+        """A killed broker is back: it has parked copies again whose acks it has forgotten."""
         if keeps_originals(self.names, queue.name):
             for message in queue.ready:
                 self._of_body(message.body).parked[message] = None
@@ -254,7 +243,15 @@ class History:
             self.met["broker", "dropped what expired"] += 1
             self.note("broker", "expired", message.uid)
 
-    # -- dispatchers --
+    # -- operators and dispatchers --
+
+    def asked(self, uuid: str) -> None:
+        """An operator's command is in its queue."""
+        self._tell("asked", uuid)
+
+    def leading(self, lane: Lane) -> None:
+        """A new leader has a core."""
+        self._tell("leading", lane)
 
     def raised(self, lane_epoch: int) -> None:
         """Redis has taken a new leader."""
@@ -278,7 +275,7 @@ class History:
             self.doubt = False
 
     def redis_forgets(self) -> None:
-        """It loses writes. Of the ids in its window its leader knows only what it has entered itself."""
+        """Redis loses writes. A leader then knows only those ids of the window that it entered itself."""
         self.doubt, self.forgot_ms = True, self.scheduler.now_ms
         for life in self.lives.values():
             if life.repeated and not (life.starts and life.starts[0][1] >> COUNTER_SHIFT == self._lane_epoch):
@@ -325,7 +322,7 @@ class History:
                 self._left(self.lives[uid], uuid)
             for incarnation, n in facts.taken:
                 self._take(incarnation, n, lane_epoch)
-            self._tell_checkers(facts)
+            self._tell_facts(facts)
             self.may_be_acked.update(self.uid_of[tag] for tag in facts.acked if tag in self.uid_of)
 
     def _left(self, life: Life, uuid: str) -> None:
@@ -333,9 +330,7 @@ class History:
         self.note("redis", "left", life.uid, uuid)
         self._tell("left", life, uuid)
 
-    def _tell_checkers(self, facts: Facts) -> None:
-        if not (facts.flags or facts.dispatched or facts.results):
-            return
+    def _tell_facts(self, facts: Facts) -> None:
         for key, row in facts.flags.items():
             self._tell("flagged", key, row)
         for uuid, result in facts.results.items():  # what follows what was purged may go in the same commit
@@ -389,3 +384,16 @@ class History:
 
     def abandoned(self, incarnation: str, copy: Copy) -> None:
         self.note(incarnation, "lost", self._life(copy).uid)
+
+    # -- applications that only read a queue --
+
+    def application_begins(self, reader: str, body: bytes) -> None:
+        life = self._of_body(body)
+        self.note(reader, "reads", life.uid)
+        self._tell("application_begins", life, reader)
+
+    def application_has_done(self, reader: str, body: bytes) -> None:
+        """The application is about to ack it."""
+        life = self._of_body(body)
+        life.settled.setdefault(reader, 1)
+        life.done_by[reader] = 0

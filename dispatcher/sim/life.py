@@ -33,7 +33,7 @@ class Life:
         self.inbound = inbound
         self.group = group
         self.fails = fails
-        self.kills = kills  # whoever works on it
+        self.kills = kills  # the consumer that works on it dies
         self.expires = expires  # it may end at any time while it waits
         self.twins = twins  # messages that are equal in every byte, this one included
         self.stored = 0  # times that the broker took it (twins share one life)
@@ -74,7 +74,7 @@ class Life:
 
     @property
     def over(self) -> bool:
-        """Nobody has to do anything with it any more."""
+        """Whether the message is done with: settled, dead, lost, expired, or taken out by an operator."""
         if self.settled or self.buried > 0 or self.lost or self.expired or self.purges:
             return True
         return self.acked > 0 and bool(self.unsure)

@@ -47,7 +47,7 @@ class SimLink:
         await asyncio.sleep(_OPEN_MS / 1000)
         if not broker.up or process.scheduler.now_ms < process.cut_off_until_ms:
             raise BrokerUnavailable("RabbitMQ can't be reached: connection refused")
-        link._connection = broker.connect(process, name, link._receive, link._lost)
+        link._connection = BrokerConnection(broker, process, name, link._receive, link._lost)
         return link
 
     @property
@@ -163,7 +163,7 @@ class SimLink:
         self.connection.send(BrokerConnection.ack, channel, tag, multiple)
 
     def flush(self) -> None:
-        """What is sent is on its way at once."""
+        """Nothing to do: every send is on its way at once."""
 
     # -- the end --
 
@@ -217,8 +217,8 @@ class SimLink:
             self._misread(problem)
 
     def _out_of_turn(self, answer: Answer) -> str | None:
-        """What is wrong with it: a reply names no request, so one of another kind than what was asked first
-        breaks the protocol."""
+        """What is wrong with this answer, if anything. A reply does not name its request, so it breaks the
+        protocol if the oldest open request is of another kind."""
         first_of_all = next(iter(self._calls), None)
         if first_of_all is not None and answer.token is first_of_all:
             del self._calls[first_of_all]
@@ -242,7 +242,7 @@ class SimLink:
 
 
 class _DeclareOk:
-    """What the service reads of queue.declare-ok."""
+    """The fields of queue.declare-ok that the service reads."""
 
     __slots__ = ("consumer_count", "message_count", "queue")
 

@@ -12,12 +12,12 @@ from typing import Any
 import structlog
 
 from dispatcher.client.engine import LOG as CLIENT_LOG
-from dispatcher.sim.history import History
+from dispatcher.sim.history import RunHistory
 from dispatcher.sim.loop import ProcessLoop
 
 
 class _Sink:
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: RunHistory) -> None:
         self._history = history
 
     def __call__(self, _: Any, level: str, event: MutableMapping[str, Any]) -> Any:
@@ -34,7 +34,7 @@ class _Sink:
 
 
 @contextlib.contextmanager
-def captured(history: History) -> Iterator[None]:
+def captured(history: RunHistory) -> Iterator[None]:
     """Logs go to the history while this is open."""
     before, level = structlog.get_config(), CLIENT_LOG.level
     structlog.configure(

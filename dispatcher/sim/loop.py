@@ -68,7 +68,7 @@ class Scheduler:
 
     def run(self, until_ms: int, done: Callable[[], bool]) -> None:
         """Go on until `done` (asked whenever time moves), that time, or an unhandled failure."""
-        outer = asyncio._get_running_loop()  # of whoever runs the simulation
+        outer = asyncio._get_running_loop()  # of the program that runs the simulation
         try:
             while not self.failures:
                 self._run_ready()
@@ -153,7 +153,7 @@ class ProcessLoop:
             try:
                 self._zombie.popleft().run()
             except Exception:
-                continue  # it is dead: its last words are nobody's
+                continue  # it is dead: no other process hears its last words
         asyncio._set_running_loop(outer)
         self._zombie = None
         for coroutine in [task.get_coro() for task in asyncio.all_tasks(self.loop)]:
@@ -161,7 +161,7 @@ class ProcessLoop:
                 coroutine.close()  # its task was made a moment before the end and will never begin
 
     def wall_s(self) -> float:
-        """What its machine takes for the time, in s since 1970."""
+        """The time by its machine's clock, in s since 1970."""
         return (self.scheduler.now_ms + self.clock_offset_ms) / 1000
 
     # -- what asyncio needs --

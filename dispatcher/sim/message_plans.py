@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final
 
+from dispatcher.sim.scenario import MessagePlan
 from dispatcher.sim.themes import Theme
 
 #: Most runs are short, 1 of 100 is long: interleavings of few messages find most, long runs find the rest.
 MESSAGES_MIN: Final = 200
 MESSAGES_MAX: Final = 1_800  # and on top what twins and repetitions add
 #: What it costs to publish a copy of a message: the channel; the channel, also for its dead letter
-#: until faults are over; the connection.
+#: until faults end; the connection.
 REFUSALS: Final = ("copy", "copy", "everywhere", "connection")
 
 #: How many lanes drop messages that repeat another one.
@@ -24,25 +25,6 @@ NUMBERS_TWICE: Final = 0.03
 #: How many of these lanes hold what follows a gap; in how many of those how many numbers change places.
 HOLDING_LANES: Final = 0.5
 SWAPPED: Final = (0.0, 0.1, 0.3)
-
-
-class MessagePlan(NamedTuple):
-    """One message that a producer publishes."""
-
-    at_ms: int
-    uid: int
-    inbound: int
-    group: str | None
-    fails: bool = False
-    closes: bool = False
-    persistent: bool = True
-    expires_ms: int = 0
-    twin_of: int = 0  # equal in every byte to this one; 0: to none
-    message_id: str | None = None
-    kills: bool = False  # whoever works on it
-    repeats: bool = False  # the same message, published once more
-    number: int = 0  # its producer's in its group; 0: none
-    refused: str = ""  # RabbitMQ took it and does not take it again: one of REFUSALS
 
 
 def draw_count(random: Random) -> int:
@@ -68,7 +50,7 @@ def _messages(
     failing, closing = random.choice((0, 0, 0.02)), random.choice((0, 0, 0.05))
     loose, transient = random.choice((0, 0, 0.2)), random.choice((0, 0, 0.1))
     expiring, twins = random.choice((0, 0, 0, 0.05)), random.choice(theme.twins)
-    ids = random.choice((0, 0, 1, 20))  # 0: none, 1: unique ones, else: one for so many messages
+    ids = random.choice((0, 0, 1, 20))  # 0: none, 1: unique ones, n: one for every n messages
     plans = []
     times = sorted(int(random.random() * span_ms) for _ in range(count))
     for uid, at_ms in enumerate(times, 1):

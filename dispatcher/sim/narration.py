@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from dispatcher.core.effects import Effects
 from dispatcher.core.events import MessagesArrived, ParkingQueueRead
-from dispatcher.sim.history import History
+from dispatcher.sim.history import RunHistory
 
 _LINE_CHARACTERS_MAX: Final = 400
 
 
-def narrate(history: History, begun_at_ms: int, count: int | None) -> Iterator[str]:
+def narrate(history: RunHistory, begun_at_ms: int, count: int | None) -> Iterator[str]:
     """One line per event: ms since the beginning, who, what."""
     events = list(history.events)
     for at_ms, who, what, details in events if count is None else events[-count:]:

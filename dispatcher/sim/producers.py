@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from dispatcher.client import properties as amqp_properties
 from dispatcher.client.properties import Properties
 from dispatcher.sim.connections import BrokerConnection
+from dispatcher.sim.environment import Environment
 from dispatcher.sim.life import Life
 from dispatcher.sim.loop import ProcessLoop
-from dispatcher.sim.message_plans import MessagePlan
-
-if TYPE_CHECKING:
-    from dispatcher.sim.world import World
+from dispatcher.sim.scenario import MessagePlan
 
 _CHANNEL: Final = 1
 _RETRY_MS: Final = 100
@@ -21,9 +19,9 @@ SIGN_OF_LIFE_MS: Final = 500
 
 
 class Producer:
-    """What it could not publish it publishes later; what may have arrived it does not repeat."""
+    """It publishes later what it could not publish, and never repeats what may have arrived."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Environment) -> None:
         self._world = world
         self._process = ProcessLoop(world.scheduler, "producer")
         self._connection: BrokerConnection | None = None
@@ -74,7 +72,9 @@ class Producer:
     def _connected(self) -> BrokerConnection:
         connection = self._connection
         if connection is None or connection.gone or not connection.open:
-            connection = self._world.broker.connect(self._process, "producer", _ignore, lambda _: None)
+            connection = BrokerConnection(
+                self._world.broker, self._process, "producer", _ignore, lambda _: None
+            )
             connection.send(BrokerConnection.open_channel, _CHANNEL, None)
             connection.send(BrokerConnection.select_confirms, _CHANNEL, None)
             self._connection = connection

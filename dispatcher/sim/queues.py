@@ -6,20 +6,16 @@ from bisect import bisect_left
 from collections import deque
 from operator import attrgetter
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from dispatcher.protocol import LaneNames
 
-if TYPE_CHECKING:
-    from dispatcher.sim.channels import BrokerChannel
-    from dispatcher.sim.connections import BrokerConnection
-
 _position: Final = attrgetter("position")
-#: A killed broker forgets up to so many acks of a busy classic queue: its index journal was not flushed.
+#: How many acks of a busy classic queue a killed broker may forget: its index journal was not flushed.
 FORGOTTEN_ACKS_MAX: Final = 32_768
-#: After so long without acks the index journal is on disk.
+#: After this time without acks the index journal is on disk.
 IDLE_FLUSH_MS: Final = 300
-#: So long after its answer a declared queue is on disk.
+#: A declared queue is on disk this long after the answer to its declare.
 DEFINITIONS_FLUSH_MS: Final = 2_000
 
 
@@ -69,13 +65,31 @@ class Stored:
         self.expires_at_ms = 0
 
 
+class ChannelEnd(Protocol):
+    """The broker's side of a channel, as far as queues and the node know it."""
+
+    closed: bool
+
+    def take(self, queue: Queue, consumer: QueueConsumer, message: Stored) -> None:
+        """The queue hands a message to a consumer of this channel."""
+
+    def lose_queue(self, consumer: QueueConsumer) -> None:
+        """The queue of this consumer is deleted."""
+
+    def answer(self, tag: int) -> None:
+        """What was published with this tag is on disk."""
+
+    def send_confirms(self) -> None:
+        """Confirm to the publisher what is answered."""
+
+
 class QueueConsumer:
     """One basic.consume."""
 
     __slots__ = ("channel", "exclusive", "no_ack", "prefetch", "tag", "unacked")
 
     def __init__(
-        self, channel: BrokerChannel, tag: str, *, no_ack: bool, exclusive: bool, prefetch: int
+        self, channel: ChannelEnd, tag: str, *, no_ack: bool, exclusive: bool, prefetch: int
     ) -> None:
         self.channel = channel
         self.tag = tag
@@ -91,12 +105,10 @@ class QueueConsumer:
 class Queue:
     """A queue that delivers to its consumers in turn."""
 
-    def __init__(
-        self, name: str, *, quorum: bool, owner: BrokerConnection | None, length_max: int = 0
-    ) -> None:
+    def __init__(self, name: str, *, quorum: bool, owner: object, length_max: int = 0) -> None:
         self.name = name
         self.quorum = quorum
-        self.owner = owner  # of an exclusive queue: it ends with this connection
+        self.owner = owner  # None, or the connection with which an exclusive queue ends
         self.length_max = length_max
         self.dead_letter: tuple[str, str] | None = None  # exchange and key for what is rejected
         self.stream = False  # a log: a kill loses nothing but its end
@@ -189,7 +201,7 @@ class Queue:
     # -- a kill --
 
     def survive_kill(self, now_ms: int, random: Random) -> list[Stored]:
-        """What the disk has. Returns the messages that are lost (never those whose confirm was due)."""
+        """Keep only what is on disk. Returns the lost messages (never those whose confirm was due)."""
         kept: list[Stored] = []
         lost: list[Stored] = []
         came_back = set(self.returned)
@@ -238,7 +250,7 @@ def is_persistent(properties: bytes) -> bool:
 
 
 def with_death(properties: bytes, queue: str) -> bytes:
-    """What RabbitMQ says of a message that this queue's consumer has rejected, as far as anybody reads it."""
+    """The properties with the headers that RabbitMQ adds when this queue's consumer rejects a message."""
     name = queue.encode()
     return _with_field(
         properties,
@@ -248,7 +260,7 @@ def with_death(properties: bytes, queue: str) -> bytes:
 
 
 def with_delivery_count(properties: bytes, count: int) -> bytes:
-    """What a quorum queue adds to a message that it delivers again."""
+    """The properties with the header that a quorum queue adds when it delivers a message again."""
     return _with_field(properties, b"\x10x-delivery-countl" + count.to_bytes(8))
 
 

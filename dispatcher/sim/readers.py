@@ -4,15 +4,13 @@ after the other, and acks what it has done, or rejects what it can't do."""
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from dispatcher.amqp.events import ChannelClosed, ConsumerCancelled, Delivery
 from dispatcher.sim.connections import BrokerConnection
+from dispatcher.sim.environment import Environment
 from dispatcher.sim.loop import ProcessLoop
-
-if TYPE_CHECKING:
-    from dispatcher.sim.scenario import ConsumerPlan
-    from dispatcher.sim.world import World
+from dispatcher.sim.scenario import ConsumerPlan
 
 _CHANNEL: Final = 1
 #: Before it tries again: there is no such queue yet, or it is being read back.
@@ -22,7 +20,7 @@ _RETRY_MS: Final = 70
 class ReaderMachine:
     """One such process, which can be killed, frozen and started again."""
 
-    def __init__(self, world: World, plan: ConsumerPlan) -> None:
+    def __init__(self, world: Environment, plan: ConsumerPlan) -> None:
         self.world = world
         self.plan = plan
         self.process: ProcessLoop | None = None
@@ -50,7 +48,7 @@ class ReaderMachine:
         process.call_soon(self._connect, process)
 
     def leave(self) -> None:
-        """It ends; what it has in hand goes back to its queue."""
+        """The process ends; what it has in hand goes back to its queue."""
         self.kill()
 
     def kill(self) -> None:
@@ -73,7 +71,9 @@ class ReaderMachine:
         if not broker.up or now_ms < process.cut_off_until_ms:
             self._retry(process)
             return
-        connection = broker.connect(process, process.name, self._receive, lambda _: self._lost(process))
+        connection = BrokerConnection(
+            broker, process, process.name, self._receive, lambda _: self._lost(process)
+        )
         self._connection = connection
         connection.send(BrokerConnection.open_channel, _CHANNEL, None)
         connection.send(BrokerConnection.qos, _CHANNEL, None, self.plan.prefetch)
@@ -107,7 +107,7 @@ class ReaderMachine:
             return
         delivery = self._waiting.popleft()
         self._works = True
-        self.world.readings.reads(process.name, delivery.body)
+        self.world.history.application_begins(process.name, delivery.body)
         random = self.world.scheduler.random
         work_ms = int(random.random() * 2 * self.plan.work_ms) * self.slowness
         process.call_later(work_ms / 1000, self._finish, process, self._connection, delivery)
@@ -118,6 +118,6 @@ class ReaderMachine:
             fails = delivery.body.endswith(b"!")
             act = BrokerConnection.reject if fails else BrokerConnection.ack
             if not fails:
-                self.world.readings.has_done(process.name, delivery.body)
+                self.world.history.application_has_done(process.name, delivery.body)
             connection.send(act, _CHANNEL, delivery.tag, False)
         self._go_on()

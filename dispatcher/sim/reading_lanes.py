@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from dispatcher.settings import RetrySettings
 from dispatcher.settings_parts import PlacementName, RebalanceSettings, SequenceCheck
 from dispatcher.settings_types import Chosen
-from dispatcher.sim.faults.kinds import Fault
+from dispatcher.sim.scenario import Fault, RunScenario
 
-if TYPE_CHECKING:
-    from dispatcher.sim.scenario import Scenario
-
-#: In so many of the seeds.
+#: The share of seeds whose lane hands over.
 SHARE: Final = 0.06
 #: Where a broker is killed or refuses a copy, or Redis forgets, X-7 promises no order. Nothing may be lost.
 WITHOUT_ORDER: Final = frozenset({
@@ -29,12 +26,12 @@ _FAULTS: Final = frozenset({
     "pause_group", "pause_lane", "restart_redis", "alarm", "reload", "repeat_control", "purge_group",
     "move_group", "reroute_group", "refuse_target", "delete_target", *WITHOUT_ORDER,
 })  # fmt: skip
-#: What operators do with what waits, in so many of these seeds more often than drawn for all.
+#: What operators do with waiting messages; in half of these seeds more often than in the others.
 _OPERATIONS: Final = ("purge_group", "purge_group", "move_group", "reroute_group")
 _WITH_OPERATIONS: Final = 0.5
 #: Of those that make up for what was drawn and can't be: most of all, readers come and go.
 _INSTEAD: Final = ("kill_consumer", "cut_consumer", "kill_consumer", "kill_leader", "kill_at_publish")
-#: What a lane that hands over refuses, as it is when nothing is said.
+#: The options that a lane that hands over refuses, at their defaults.
 _UNSAID: Final[dict[str, Any]] = {
     "top_up": False, "group_idle_timeout_ms": None, "max_in_flight_per_group": None, "ack_timeout_ms": None,
     "placement": PlacementName.FEWEST, "rebalance": RebalanceSettings(), "retry": RetrySettings(),
@@ -42,7 +39,7 @@ _UNSAID: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
-def with_readers(random: Random, scenario: Scenario) -> Scenario:
+def with_readers(random: Random, scenario: RunScenario) -> RunScenario:
     """The same lane with applications for consumers, if this seed is one of those."""
     if random.random() >= SHARE:
         return scenario

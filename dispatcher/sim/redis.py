@@ -249,7 +249,7 @@ class Redis:
     # -- faults --
 
     def restart(self, lost_commands: int | None) -> None:
-        """It is up again, without the last commands (None: without anything)."""
+        """Redis starts again, without the last commands (None: without anything)."""
         self.restarts += 1
         self.up = True
         if lost_commands == 0:
@@ -267,7 +267,7 @@ class Redis:
 
 
 class SimRedisConnection:
-    """What the store needs of `RedisConnection`, on the model."""
+    """The part of `RedisConnection` that the store needs, on the model."""
 
     def __init__(
         self, redis: Redis, process: ProcessLoop, on_lost: Callable[[Any, str], None], way_ms: int = 0

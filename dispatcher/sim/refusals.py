@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from dispatcher.sim.connections import BrokerConnection
-
-if TYPE_CHECKING:
-    from dispatcher.sim.world import World
+from dispatcher.sim.broker import ConnectionEnd
+from dispatcher.sim.environment import Environment
 
 
-class Refusals:
-    """What such a publish costs its publisher."""
+class PublishRefusals:
+    """Decides what a publish of such a message costs its publisher."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Environment) -> None:
         self._world = world
         self._kinds = {plan.uid: plan.refused for plan in world.scenario.messages if plan.refused}
         self._over = False
@@ -22,7 +18,7 @@ class Refusals:
         """The dead queue takes everything from now on."""
         self._over = True
 
-    def cost(self, connection: BrokerConnection, exchange: str, key: str, body: bytes) -> str | None:
+    def cost(self, connection: ConnectionEnd, exchange: str, key: str, body: bytes) -> str | None:
         """The "channel" or the "connection"; None: it is taken."""
         names = self._world.names
         if not self._kinds or exchange != names.exchange or not body.rstrip(b"!").isdigit():

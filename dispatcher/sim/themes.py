@@ -1,4 +1,4 @@
-"""What goes wrong in a run: most runs have a theme, whose faults come oftener, in a lane that they hurt more.
+"""What goes wrong in a run: most runs have a theme, whose faults come more often in a lane that they hurt.
 
 Faults that are drawn evenly from everything meet the windows of rare bugs about once in a thousand runs. A
 theme brings together what such a window needs.
@@ -11,32 +11,32 @@ from random import Random
 from typing import Any, Final
 
 from dispatcher.sim.faults import KINDS
-from dispatcher.sim.faults.kinds import Fault
 from dispatcher.sim.faults.operators import EDITS, FLAGS, MOVES, OPERATIONS
+from dispatcher.sim.scenario import Fault
 
-#: In a run with a theme so many of the faults are the theme's.
+#: The share of faults that are the theme's, in a run that has one.
 _OF_THE_THEME: Final = 0.7
 #: Between two faults. A recovery takes 100 ms, and 5 s more when consumers died with the dispatcher.
 _APART_MS: Final = (100, 500, 1_500, 3_000)
-#: Faults strike so long after the work should be done, at most.
+#: Faults strike at most this long after the work should be done.
 _LATE_MS: Final = 1_500
 #: So many wait until somebody works: the others strike in the middle of the recovery from the one before.
 _PATIENT: Final = 0.7
-#: In so many of the runs that have faults operators set flags. Apart, so that other runs stay as they are.
+#: The share of runs with faults in which operators set flags; drawn apart: the other runs stay as they are.
 _WITH_FLAGS: Final = 1 / 5
-#: In so many of them operators operate on groups. Apart as well.
+#: The share in which operators purge groups; drawn apart as well.
 _WITH_OPERATIONS: Final = 1 / 4
-#: In so many of them the configuration is changed. Apart as well.
+#: The share in which the configuration is changed; drawn apart as well.
 _WITH_EDITS: Final = 1 / 6
-#: In so many of them they send groups elsewhere.
+#: The share in which operators send groups elsewhere.
 _WITH_MOVES: Final = 1 / 4
-#: Trouble rarely comes alone: so long after a fault another may follow it.
+#: Trouble rarely comes alone: another fault may follow within this time.
 _SOON_MS: Final = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Theme:
-    """What comes oftener than elsewhere. Each tuple of values is drawn from evenly."""
+    """What comes more often than elsewhere. Each tuple of values is drawn from evenly."""
 
     name: str
     often: int
@@ -137,7 +137,7 @@ def draw_faults(random: Random, theme: Theme, busy_ms: int) -> tuple[Fault, ...]
 
 
 def draw_flags(random: Random, busy_ms: int) -> tuple[Fault, ...]:
-    """What operators pause, pin and drain for a while, in some of the runs."""
+    """In some of the runs, the faults by which operators pause, pin and drain for a while."""
     if random.random() >= _WITH_FLAGS:
         return ()
     return tuple(
@@ -153,12 +153,12 @@ def draw_flags(random: Random, busy_ms: int) -> tuple[Fault, ...]:
 
 
 def draw_operations(random: Random, busy_ms: int) -> tuple[Fault, ...]:
-    """What operators do with groups, in some of the runs."""
+    """In some of the runs, the faults by which operators purge groups."""
     return _draw_apart(random, OPERATIONS, _WITH_OPERATIONS, busy_ms)
 
 
 def draw_edits(random: Random, busy_ms: int) -> tuple[Fault, ...]:
-    """How often the configuration is changed under the dispatchers, in some of the runs."""
+    """In some of the runs, the faults that change the configuration under the dispatchers."""
     return _draw_apart(random, EDITS, _WITH_EDITS, busy_ms)
 
 
@@ -178,7 +178,7 @@ def _draw_apart(random: Random, kinds: tuple[str, ...], share: float, busy_ms: i
 
 
 def draw_moves(random: Random, busy_ms: int) -> tuple[Fault, ...]:
-    """What operators send elsewhere, and what goes wrong there, in some of the runs: close to each other."""
+    """In some of the runs, operators send groups elsewhere, and faults strike there about then."""
     if random.random() >= _WITH_MOVES:
         return ()
     faults = []

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dispatcher.sim.campaign import run_seed
-from dispatcher.sim.checkers import Violation
-from dispatcher.sim.scenario import make_scenario
-from dispatcher.sim.world import World
+from dispatcher.sim.run import Run
+from dispatcher.sim.seeds import make_scenario
+from dispatcher.sim.watcher import Violation
 
 #: Newer messages come first in it, if nobody waits.
 SEED = 154
@@ -19,6 +19,6 @@ def test_who_does_not_wait_for_an_election_loses_the_order() -> None:
 
 
 def _run_without_waiting(seed: int) -> BaseException | None:
-    world = World(make_scenario(seed))
-    world.election_s = 0.0
-    return world.run()
+    run = Run(make_scenario(seed))
+    run.world.election_s = 0.0
+    return run.carry_out()

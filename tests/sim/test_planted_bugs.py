@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from dispatcher.sim.campaign import Outcome, run_scenario
-from dispatcher.sim.scenario import make_scenario
+from dispatcher.sim.campaign import RunOutcome, run_scenario
+from dispatcher.sim.seeds import make_scenario
 from tests.sim.plants import PLANTS, Plant
 
 SEEDS_MAX = 1_000
 
 
-def _run(seed: int, plant: Plant) -> Outcome:
+def _run(seed: int, plant: Plant) -> RunOutcome:
     outcome = run_scenario(make_scenario(seed), plants=[plant])
     assert outcome.checker != "crash", f"no checker failed, the program did: {outcome.problem}"
     return outcome

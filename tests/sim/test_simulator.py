@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from dispatcher.cli import app
 from dispatcher.sim.campaign import run_scenario, run_seed, shrink
 from dispatcher.sim.command import run_many, run_one
-from dispatcher.sim.scenario import Scenario, make_scenario
+from dispatcher.sim.scenario import RunScenario
+from dispatcher.sim.seeds import make_scenario
 from tests.sim.plants import PLANTS
 
 PLANT = PLANTS["copies_published_before_the_commit"].plant
@@ -60,12 +61,12 @@ def test_the_command_shrinks_and_writes_the_smallest_run(
     assert run_one(1, 40, trace=trace, shrinks=True, plants=[PLANT]) == 1
     assert "still fails with 1 messages, 1 consumers, 1 dispatchers" in capsys.readouterr().out
     scenario, *events = trace.read_text().splitlines()
-    assert scenario.startswith("Scenario(seed=1, ")
+    assert scenario.startswith("RunScenario(seed=1, ")
     assert any("Dispatched" in event for event in events)
 
 
 def test_a_failing_run_shrinks() -> None:
-    def fails(scenario: Scenario) -> bool:
+    def fails(scenario: RunScenario) -> bool:
         return run_scenario(scenario, plants=[PLANT]).checker == "duplicates"
 
     smallest = shrink(make_scenario(1), fails)

@@ -1,15 +1,15 @@
-"""No growth without end: once all is quiet, nothing is left of what is over."""
+"""No growth without end: once all is quiet, nothing is left of messages that are done with."""
 
 from __future__ import annotations
 
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import GroupState
 from dispatcher.core.optional.dedup import Dedup
-from dispatcher.sim.checkers import Checker
+from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.queues import is_parking_queue
 
 
-class Bounds(Checker):
+class BoundsChecker(Checker):
     name = "bounds"
 
     def at_end(self) -> None:

@@ -1,11 +1,11 @@
-"""Who holds something is taken back only behind a marker for its latest connection."""
+"""A consumer that holds messages is taken back only behind a marker for its latest connection."""
 
 from __future__ import annotations
 
-from dispatcher.sim.checkers import Checker
+from dispatcher.sim.checkers.checker import Checker
 
 
-class Deaths(Checker):
+class DeathsChecker(Checker):
     name = "deaths"
 
     def taken(self, incarnation: str, *, marked: bool) -> None:

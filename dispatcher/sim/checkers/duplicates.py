@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dispatcher.client.copies import Copy
-from dispatcher.sim.checkers import Checker
+from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.life import Life
 
 
-class Duplicates(Checker):
+class DuplicatesChecker(Checker):
     name = "duplicates"
 
     def handed(self, life: Life, incarnation: str, copy: Copy) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dispatcher.sim.checkers import Checker
+from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.world import World
 
 
-class Fence(Checker):
+class FenceChecker(Checker):
     name = "fence"
 
     def __init__(self, world: World) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dispatcher.amqp.kept import KeptMessage, read_kept
-from dispatcher.sim.checkers import Checker
+from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.life import Life
 from dispatcher.sim.queues import Queue, Stored
 from dispatcher.sim.world import World
 
 
-class Kept(Checker):
+class KeptChecker(Checker):
     name = "kept"
 
     def __init__(self, world: World) -> None:
@@ -64,7 +64,7 @@ class Kept(Checker):
 
 
 def _read(body: bytes) -> tuple[KeptMessage, int]:
-    """What is kept, and the message's number."""
+    """The kept message, and its uid."""
     kept = read_kept(body)
     assert not isinstance(kept, str), "only what came in is published to the stream"
     return kept, int(kept.content.body.rstrip(b"!"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dispatcher.sim.checkers import Checker, HandOver
+from dispatcher.sim.checkers.checker import Checker
+from dispatcher.sim.facts import DispatchFact
 from dispatcher.sim.life import Life
 from dispatcher.sim.world import World
 
@@ -17,7 +18,7 @@ class LimitsChecker(Checker):
         self._most = world.scenario.options["max_in_flight_per_group"]
         self._out: dict[bytes, list[tuple[Life, str]]] = {}
 
-    def dispatched(self, life: Life, to: HandOver) -> None:
+    def dispatched(self, life: Life, to: DispatchFact) -> None:
         history = self.world.history
         if self._most is None or life.group is None or life.twins > 1 or not history.complete:
             return

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dispatcher.core.views.views import Views
-from dispatcher.sim.checkers import Checker
+from dispatcher.sim.checkers.checker import Checker
 
 
-class Liveness(Checker):
+class LivenessChecker(Checker):
     name = "liveness"
 
     def not_done(self) -> None:
-        """The time is over and something is not done."""
         world = self.world
         history = world.history
         history.all_over()

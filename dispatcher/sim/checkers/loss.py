@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dispatcher.sim.checkers import Checker
+from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.life import Life
 
 
-class Loss(Checker):
+class LossChecker(Checker):
     name = "loss"
 
     def acked(self, life: Life) -> None:
@@ -22,7 +22,7 @@ class Loss(Checker):
             self.violate(f"acked before the commit that says so: {life}")
 
     def acked_parked(self, life: Life) -> None:
-        """Some other original must be left, or it is over."""
+        """Another original must be left, or the message must be done with."""
         if life.twins > 1 or life.over or life.unsure or _is_kept(life):
             return
         if life.acked >= life.stored:

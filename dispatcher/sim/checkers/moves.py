@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from dispatcher.core.operations.operation import MOVE, REROUTE
-from dispatcher.sim.checkers import Checker
+from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.checkers.order import may_go_before
 from dispatcher.sim.life import Life
 from dispatcher.sim.world import World

@@ -10,7 +10,8 @@ from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
 from dispatcher.core.operations.operation import PURGE, Operation
 from dispatcher.core.operations.operations import Operations
-from dispatcher.sim.checkers import Checker, HandOver
+from dispatcher.sim.checkers.checker import Checker
+from dispatcher.sim.facts import DispatchFact
 from dispatcher.sim.life import Life
 from dispatcher.sim.world import World
 
@@ -18,7 +19,7 @@ _PURGED = re.compile(r"(\d+) of its messages were purged")
 
 
 @dataclass(slots=True)
-class Decision:
+class OperationDecision:
     """What a leader decided behind a barrier."""
 
     scope: list[int] = field(default_factory=list)  # uids of what waited and is in it
@@ -35,7 +36,7 @@ class OperationsChecker(Checker):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._asked: dict[str, set[int]] = {}  # by uuid: what was confirmed before the command
-        self._decisions: dict[str, Decision] = {}
+        self._decisions: dict[str, OperationDecision] = {}
         self._gone: set[int] = set()  # uids of what a leader has decided is elsewhere
         self._purged: dict[str, int] = {}  # by uuid: how many have left, so far, by a purge in parts
         self._done: dict[str, dict[str, Any]] = {}
@@ -52,7 +53,7 @@ class OperationsChecker(Checker):
             scope: list[Message] = scope_of(operation)
             if operation.scan is None:  # the barrier was passed a moment ago
                 out = self._out(lane)
-                self._decisions[operation.uuid] = Decision(out=out, in_parts=operation.is_in_parts)
+                self._decisions[operation.uuid] = OperationDecision(out=out, in_parts=operation.is_in_parts)
             if not operation.dry_run:
                 self._decisions[operation.uuid].scope += [_uid(message) for message in scope]
             return scope
@@ -84,7 +85,7 @@ class OperationsChecker(Checker):
         }  # also what was parked
 
     def _look_for_left(self, lane: Lane, operation: Operation) -> None:
-        """What was confirmed before the command has to be in the scope, or over, or in somebody's hands."""
+        """Each message confirmed before the command has to be in the scope, done with, or with a consumer."""
         history, decision = self.world.history, self._decisions.get(operation.uuid)
         if decision is None:  # its former leader had sent all that was asked for
             return
@@ -103,8 +104,12 @@ class OperationsChecker(Checker):
     def operated(self, uuid: str, result: dict[str, Any]) -> None:
         """The result of a command is committed."""
         decision = self._decisions.get(uuid)
-        told = _PURGED.search(result.get("error", ""))
-        if told is not None and int(told[1]) != self._purged.get(uuid, 0) and not self.world.history.excused:
+        purged_text = _PURGED.search(result.get("error", ""))
+        if (
+            purged_text is not None
+            and int(purged_text[1]) != self._purged.get(uuid, 0)
+            and not self.world.history.excused
+        ):
             self.violate(f"{uuid} says {result}, and {self._purged.get(uuid, 0)} were purged")
         if "operation" not in result or decision is None:
             return
@@ -126,7 +131,7 @@ class OperationsChecker(Checker):
             life.purges += 1
             self.world.history.note("redis", "purged", uid, uuid)
 
-    def dispatched(self, life: Life, to: HandOver) -> None:
+    def dispatched(self, life: Life, to: DispatchFact) -> None:
         if life.purges and life.twins == 1 and life.uid not in self.world.history.excused:
             self.violate(f"{to} is handed over after it was purged: {life}")
 

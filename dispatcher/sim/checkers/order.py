@@ -6,7 +6,7 @@ from typing import Final
 
 from dispatcher.client.copies import Copy
 from dispatcher.core.effects import Snapshot
-from dispatcher.sim.checkers import Checker
+from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.life import Life
 from dispatcher.sim.world import World
 
@@ -21,8 +21,9 @@ def may_go_before(numbers: dict[int, int], life: Life, earlier: Life) -> bool:
     return numbers.get(earlier.uid, NONE) > numbers.get(life.uid, NONE)
 
 
-class Order(Checker):
-    """At each begin, everything before in its group and queue is over, or done by the same incarnation."""
+class OrderChecker(Checker):
+    """When a handler begins, all earlier messages of that group and queue are done with, or this incarnation
+    has done them."""
 
     name = "order"
 
@@ -86,6 +87,6 @@ class Order(Checker):
                 return
 
     def _may_be_over(self, life: Life) -> bool:
-        """Nobody but a Redis that forgot it knew that it is over, or comes again: out of its turn."""
+        """Only Redis knew that it was done with, and forgot it: it may come again, out of its turn."""
         was_over = life.over or life.given_up or bool(life.unsure) or life.uid in self._on_way
         return was_over and life.uid in self.world.history.excused

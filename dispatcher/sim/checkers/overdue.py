@@ -16,7 +16,8 @@ from dispatcher.core.records import Dispatched, IncarnationEnded
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.protocol import Marker, Settle
 from dispatcher.settings_parts import OverdueAct
-from dispatcher.sim.checkers import Checker, HandOver
+from dispatcher.sim.checkers.checker import Checker
+from dispatcher.sim.facts import DispatchFact
 from dispatcher.sim.life import Life
 from dispatcher.sim.world import World
 
@@ -82,7 +83,7 @@ class _Leader:
         self.behind.add((uuid, seq))
 
     def answers(self, event: Event) -> bool:
-        """What it asked last is back."""
+        """Whether this is the answer to what it asked last."""
         return (
             type(event) is Marker
             and self.asked is not None
@@ -115,7 +116,7 @@ class _Leader:
                     self.noticed.setdefault((uuid, seq), now_ms)
 
 
-class Overdue(Checker):
+class OverdueChecker(Checker):
     """Follows each leader's steps, what it hears and what it tells people."""
 
     name = "overdue"
@@ -135,7 +136,7 @@ class Overdue(Checker):
 
     # -- what leaders find --
 
-    def dispatched(self, life: Life, to: HandOver) -> None:
+    def dispatched(self, life: Life, to: DispatchFact) -> None:
         self._latest[life.uid] = to.incarnation, to.seq
 
     def read(self, snapshot: Snapshot) -> None:
@@ -152,7 +153,7 @@ class Overdue(Checker):
                 leader.hand(uuid, seq, now_ms)
 
     def _is_surely_open(self, life: Life, uuid: str, seq: int) -> bool:
-        """Nobody has said that it is over, and its original comes back."""
+        """Nobody has settled the message, and its original comes back."""
         history = self.world.history
         doubtful = life.twins > 1 or life.expires or life.repeated or life.was_parked
         ended = life.over or life.given_up or life.is_let_go_by(uuid) or (uuid, seq) in life.failed
@@ -210,15 +211,15 @@ class Overdue(Checker):
             elif type(record) is IncarnationEnded:
                 leader.out.pop(leader.rows[record.incarnation].uuid, None)
 
-    def _tells(self, leader: _Leader, said: LogEvent) -> None:
-        if said.event == "message_overdue":
-            self._is_overdue(leader, leader.uuids[said.fields["consumer"]], said.fields["seq"])
-        elif said.event == "consumer_evicted" and said.fields["by"] == "ack_timeout":
-            self._is_evicted(leader, said.fields["incarnation"])
-        elif said.event == "consumer_lost":
-            leader.away.add(leader.uuids[said.fields["consumer"]])
-        elif said.event == "consumer_returned":
-            self._returned(leader, said.fields["incarnation"])
+    def _tells(self, leader: _Leader, tell: LogEvent) -> None:
+        if tell.event == "message_overdue":
+            self._is_overdue(leader, leader.uuids[tell.fields["consumer"]], tell.fields["seq"])
+        elif tell.event == "consumer_evicted" and tell.fields["by"] == "ack_timeout":
+            self._is_evicted(leader, tell.fields["incarnation"])
+        elif tell.event == "consumer_lost":
+            leader.away.add(leader.uuids[tell.fields["consumer"]])
+        elif tell.event == "consumer_returned":
+            self._returned(leader, tell.fields["incarnation"])
 
     def _returned(self, leader: _Leader, uuid: str) -> None:
         now_ms = self.world.scheduler.now_ms
@@ -260,7 +261,7 @@ class Overdue(Checker):
     # -- not never --
 
     def _must_be_told_of(self, leader: _Leader, asked_at_ms: int) -> None:
-        """What has been out for so long when it asked must be told of by now."""
+        """The leader must have told by now of each message that was out for too long when it asked."""
         now_ms = self.world.scheduler.now_ms
         for uuid, seqs in leader.out.items():
             is_there = uuid not in leader.away or uuid in self._late
@@ -276,7 +277,7 @@ class Overdue(Checker):
                     self.violate(f"{uuid} has {seq} for {had_ms} ms, and is not evicted")
 
     def _must_ask(self, leader: _Leader) -> None:
-        """What it has handed over itself is out for longer than a look, and nobody asks."""
+        """A leader must ask RabbitMQ once a message that it handed over is out for longer than a look."""
         now_ms = self.world.scheduler.now_ms
         if leader.blocked or leader.asked is not None or now_ms - leader.asked_last_ms <= self._tick_ms:
             return

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dispatcher.client.copies import Copy
-from dispatcher.sim.checkers import Checker
+from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.life import Life
 from dispatcher.sim.world import World
 
 
-class Overlap(Checker):
+class OverlapChecker(Checker):
     name = "overlap"
 
     def __init__(self, world: World) -> None:

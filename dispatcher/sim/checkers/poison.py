@@ -1,14 +1,15 @@
-"""M-1, M-2: who is suspected is handed over alone, and only who killed alone is called poison."""
+"""M-1, M-2: a suspect is handed over alone; it is called poison only if it killed its consumer alone."""
 
 from __future__ import annotations
 
 from dispatcher.core.optional.poison import REASON_POISON
-from dispatcher.sim.checkers import Checker, HandOver
+from dispatcher.sim.checkers.checker import Checker
+from dispatcher.sim.facts import DispatchFact
 from dispatcher.sim.life import Life
 from dispatcher.sim.world import World
 
 
-class Poison(Checker):
+class PoisonChecker(Checker):
     """Looks at the hand-overs that were committed, in their order."""
 
     name = "poison"
@@ -20,7 +21,7 @@ class Poison(Checker):
         self._given: dict[str, list[Life]] = {}  # by incarnation
         self._holders: dict[int, list[str]] = {}  # by message
 
-    def dispatched(self, life: Life, to: HandOver) -> None:
+    def dispatched(self, life: Life, to: DispatchFact) -> None:
         incarnation, attempt = to.incarnation, to.attempt
         given = self._given.setdefault(incarnation, [])
         alone = given[-1] if given and self._is_suspect(given[-1], incarnation) else None
@@ -34,9 +35,9 @@ class Poison(Checker):
                 self.violate(f"{incarnation} gets the suspect {life} beside {others[0]}")
 
     def _is_suspect(self, life: Life, incarnation: str) -> bool:
-        """So many others had it and are over. Who forgot deaths with Redis may not know it.
+        """Enough other consumers had it and died. A leader whose Redis forgot deaths may not know that.
 
-        Who settled it did not die of it: it may come twice, when its id was forgotten with Redis.
+        A consumer that settled it did not die of it: it may come twice, when Redis forgot its id.
         """
         former = set(self._holders[life.uid]) - {incarnation} - life.settled.keys()
         return life.twins == 1 and self._is_known(life) and len(former) >= self._deaths_min

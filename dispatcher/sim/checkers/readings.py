@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 
 from dispatcher.core.effects import Snapshot
-from dispatcher.sim.checkers import Checker
+from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.life import Life
 from dispatcher.sim.reading_lanes import WITHOUT_ORDER
 from dispatcher.sim.world import World
 
 
-class Readings(Checker):
+class ReadingsChecker(Checker):
     name = "readings"
 
     def __init__(self, world: World) -> None:
@@ -36,7 +36,7 @@ class Readings(Checker):
             self.world.history.met["leads", "while a queue is read back"] += 1
 
     def _excuse(self, reader: str) -> None:
-        """It reads its queue although a dispatcher has begun to read that back, and died (X-7)."""
+        """Excuse all messages if this reader's queue was being read back by a dispatcher that died (X-7)."""
         name = reader.partition(".")[0]
         for raw in self.world.redis.keys.incarnations.values():
             row = json.loads(raw)
@@ -44,15 +44,12 @@ class Readings(Checker):
                 self.world.history.met["readings", "of what is read back"] += 1
                 self._excused.update(self.world.history.lives)
 
-    def reads(self, reader: str, body: bytes) -> None:
-        """An application begins with a message."""
+    def application_begins(self, life: Life, reader: str) -> None:
         history = self.world.history
-        life = history.lives[int(body.rstrip(b"!"))]
-        history.note(reader, "reads", life.uid)
         self._excuse(reader)
         if life.uid in self._begun:
             history.met["readings", "repeated"] += 1
-            if life.settled and not self.world.disturbed:
+            if life.settled and not self.world.scenario.faults:
                 self.violate(f"{reader} gets {life} again, and nobody was in trouble")
             return
         self._begun.add(life.uid)
@@ -76,9 +73,3 @@ class Readings(Checker):
 
     def _is_begun(self, life: Life) -> bool:
         return life.uid in self._begun or life.over or life.uid in self._excused
-
-    def has_done(self, reader: str, body: bytes) -> None:
-        """It is about to ack it."""
-        life = self.world.history.lives[int(body.rstrip(b"!"))]
-        life.settled.setdefault(reader, 1)
-        life.done_by[reader] = 0

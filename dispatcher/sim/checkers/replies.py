@@ -3,10 +3,10 @@ queue has still to answer there."""
 
 from __future__ import annotations
 
-from dispatcher.sim.checkers import Checker
+from dispatcher.sim.checkers.checker import Checker
 
 
-class Replies(Checker):
+class RepliesChecker(Checker):
     """A reply in another order costs the connection, and so the leadership."""
 
     name = "replies"

@@ -1,5 +1,6 @@
-"""What operators have said holds: what is paused, pinned or drained gets nothing that it must not get; and
-what has stopped waits for their decision, and goes on with the message at which it had stopped."""
+"""The flags of operators hold: nothing goes out in a paused lane, of a paused group or to a drained consumer,
+and a pinned group goes to its consumer only. A stopped group waits for a decision, and goes on with the
+message at which it had stopped."""
 
 from __future__ import annotations
 
@@ -8,12 +9,13 @@ from typing import Any
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.operators.flag_commands import CONSUMER, LANE
 from dispatcher.core.operators.flags import GROUP
-from dispatcher.sim.checkers import Checker, HandOver
+from dispatcher.sim.checkers.checker import Checker
+from dispatcher.sim.facts import DispatchFact
 from dispatcher.sim.life import Life
 from dispatcher.sim.world import World
 
 
-class Said(Checker):
+class SaidChecker(Checker):
     """Looks at flags and hand-overs as they are committed."""
 
     name = "said"
@@ -30,7 +32,7 @@ class Said(Checker):
         self._newest_epoch = lane_epoch
 
     def read(self, snapshot: Snapshot) -> None:
-        """Redis may have lost what was said last. What a leader read before its successor came is old."""
+        """Redis may have lost the latest flags. What a leader read before its successor came is old."""
         if snapshot.lane_epoch == self._newest_epoch:
             self._flags = dict(snapshot.flags)
         if not snapshot.complete:
@@ -53,7 +55,7 @@ class Said(Checker):
             self._goes_on_with[group] = self._stopped_at.pop(group)
             self.world.history.met["operator", "decided about a stopped group"] += 1
 
-    def dispatched(self, life: Life, to: HandOver) -> None:
+    def dispatched(self, life: Life, to: DispatchFact) -> None:
         if LANE in self._flags:
             self.violate(f"{to} is handed over while the lane is paused: {life}")
         if CONSUMER + to.consumer.encode() in self._flags:
@@ -70,7 +72,7 @@ class Said(Checker):
         if row.get("pin", to.consumer) != to.consumer:
             self.violate(f"{to} is handed over although its group is pinned to {row['pin']}: {life}")
 
-    def _in_turn(self, life: Life, to: HandOver, group: bytes) -> None:
+    def _in_turn(self, life: Life, to: DispatchFact, group: bytes) -> None:
         """One message of a group at a time, and first the one at which it had stopped."""
         due = self._goes_on_with.pop(group, life)
         if due is not life and due.inbound == life.inbound and not self._is_over(due):
@@ -84,7 +86,7 @@ class Said(Checker):
         self._latest[group] = life, to.incarnation
 
     def _is_over(self, life: Life) -> bool:
-        """Or nobody can say, as of equal messages."""
+        """Or nobody can tell, as with equal messages."""
         history = self.world.history
         unclear = life.twins > 1 or life.uid in history.excused or not history.complete
         return unclear or life.over or life.given_up or life.expires

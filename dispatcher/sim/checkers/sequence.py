@@ -15,13 +15,14 @@ from dispatcher.core.model import Message, MessageState
 from dispatcher.core.operations.orders import SendTransfer
 from dispatcher.core.optional.sequence_numbers import Irregular, SequenceNumbers
 from dispatcher.settings_parts import SequenceCheck
-from dispatcher.sim.checkers import Checker, HandOver
+from dispatcher.sim.checkers.checker import Checker
+from dispatcher.sim.facts import DispatchFact
 from dispatcher.sim.life import Life
-from dispatcher.sim.message_plans import MessagePlan
+from dispatcher.sim.scenario import MessagePlan
 from dispatcher.sim.world import World
 
 
-class Sequence(Checker):
+class SequenceChecker(Checker):
     """Compares what the leaders found with what was published."""
 
     name = "sequence"
@@ -139,7 +140,7 @@ class Sequence(Checker):
         lives = self._lives(found.group, found.number)
         return any(life.repeated or life.expires or life.uid in excused for life in lives)
 
-    def dispatched(self, life: Life, to: HandOver) -> None:
+    def dispatched(self, life: Life, to: DispatchFact) -> None:
         number = self._number.get(life.uid)
         if self._holds and number is not None and life.group is not None:
             self._went.setdefault(life.group, {}).setdefault(life.uid, number)
@@ -166,11 +167,11 @@ class Sequence(Checker):
         clear = all(self._ended_in_turn(each.uid) for each in (last, plan))
         due = last.number + 1
         # What expired before its turn is not due any more: a repeated number is behind even later ones.
-        said = any(
+        is_reported = any(
             (of, number) == (group, plan.number) and (at == due or at > due > number)
             for of, at, number in self._found
         )
-        if clear and not said:
+        if clear and not is_reported:
             self.violate(f"{plan.number} came behind {last.number} in {group!r}, and nobody reported that")
 
     def _must_be_in_order(self, group: bytes, went: dict[int, int]) -> None:
@@ -181,8 +182,8 @@ class Sequence(Checker):
             peculiar = life.repeated or life.expires or life.was_parked or uid in self._may_be_forgotten
             is_plain = len(self._uids[group, number]) == 1 and not peculiar
             if is_plain and first < number < highest and uid not in self.world.history.excused:
-                said = any(of == group and due <= number < beyond for of, due, beyond in self._found)
-                if not said:
+                is_reported = any(of == group and due <= number < beyond for of, due, beyond in self._found)
+                if not is_reported:
                     self.violate(f"{number} of {group!r} went behind {highest}, and nobody reported that")
             highest = max(highest, number)
 

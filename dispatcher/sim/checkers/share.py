@@ -6,14 +6,14 @@ from typing import Any, Final
 
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.lane import Lane
-from dispatcher.sim.checkers import Checker
+from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.world import World
 
 #: No message of a scenario is larger.
 MESSAGE_BYTES_MAX: Final = 200
 
 
-class Share(Checker):
+class ShareChecker(Checker):
     """Counts what is served in each stretch in which all queues are eligible.
 
     What a queue had overdrawn when the stretch began counts as served in it: a batch is charged at once, and
@@ -62,7 +62,8 @@ class Share(Checker):
             return
         served = [i.spent - begun for i, begun in zip(inbounds, self._begun, strict=True)]
         rounds = [count / inbound.weight for count, inbound in zip(served, inbounds, strict=True)]
-        at_once = self._cost_max * (self.world.batch_max if self._cost_max == 1 else self.world.batch_max + 1)
+        batch_max = self.world.scenario.batch_max
+        at_once = self._cost_max * (batch_max if self._cost_max == 1 else batch_max + 1)
         slack = 2 + max(at_once / inbound.weight for inbound in inbounds)
         if max(rounds) - min(rounds) > slack:
             self.violate(f"served {served} by weights {weights} while all had messages that could go")

@@ -5,9 +5,8 @@ then on, and a test sees to it that it strikes.
 """
 
 from dispatcher.sim.faults import broker, consumers, dispatchers, moments, operators, redis
-from dispatcher.sim.faults.kinds import KINDS, Fault, Kind
-from dispatcher.sim.faults.striking import Faults
+from dispatcher.sim.faults.striking import KINDS, FaultKind, Faults
 
 MODULES = (dispatchers, consumers, moments, broker, redis, operators)
 
-__all__ = ["KINDS", "MODULES", "Fault", "Faults", "Kind"]
+__all__ = ["KINDS", "MODULES", "Faults", "FaultKind"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dispatcher.sim.consumers import ConsumerMachine
-from dispatcher.sim.faults.kinds import Fault, fault
-from dispatcher.sim.faults.striking import Faults
+from dispatcher.sim.faults.striking import Faults, fault
 from dispatcher.sim.queues import REROUTED, TARGET, Stored, is_parking_queue
+from dispatcher.sim.scenario import Fault
 
 
 @fault(often=5)
@@ -52,7 +52,8 @@ def delete_target(faults: Faults, fault: Fault) -> bool:
 
 @fault(often=3)
 def alarm(faults: Faults, fault: Fault) -> bool:
-    """Short of memory for up to 8 s: whoever publishes is not read until it is over, nor is his end."""
+    """RabbitMQ is short of memory for up to 8 s: from connections that publish it reads nothing until that
+    ends, not even that they were closed."""
     broker = faults.world.broker
     if broker.up and not broker.alarm:
         broker.alarm = True

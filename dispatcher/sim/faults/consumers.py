@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from dispatcher.sim.faults.broker import repeat_words
-from dispatcher.sim.faults.kinds import Fault, fault
-from dispatcher.sim.faults.striking import Faults
+from dispatcher.sim.faults.striking import Faults, fault
+from dispatcher.sim.scenario import Fault
 
 _SLOWER: Final = 30
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from dispatcher.sim.faults.kinds import Fault, fault
-from dispatcher.sim.faults.striking import Faults, Machine
+from dispatcher.sim.faults.striking import Faults, Machine, fault
+from dispatcher.sim.scenario import Fault
 
 _JUMPS_MS: Final = (5_000, -5_000, 3_600_000, -3_600_000)
 
 
 @fault(often=10)
 def kill_leader(faults: Faults, fault: Fault) -> bool:
-    """Who leads is killed."""
+    """The leader is killed."""
     return faults.kill(faults.leader_or(fault), fault.amount % 1_500)
 
 
@@ -45,7 +45,7 @@ def cut_leader(faults: Faults, fault: Fault) -> bool:
 
 @fault(often=5)
 def freeze_leader(faults: Faults, fault: Fault) -> bool:
-    """It may wake up after its successor started."""
+    """The leader is stopped; it may wake up after its successor started."""
     return faults.freeze(faults.leader_or(fault), fault)
 
 
@@ -71,6 +71,6 @@ def late_event(faults: Faults, fault: Fault) -> bool:
 
 @fault(often=2)
 def clock_jump(faults: Faults, fault: Fault) -> bool:
-    """The wall clock of a dispatcher's machine is set; whoever starts there next starts with that."""
+    """The wall clock of a dispatcher's machine is set; the next process there starts with that clock."""
     faults.dispatcher(fault).set_clock(_JUMPS_MS[fault.amount % len(_JUMPS_MS)])
     return True

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dispatcher.sim.faults.kinds import Fault, fault
-from dispatcher.sim.faults.striking import Faults
+from dispatcher.sim.faults.striking import Faults, fault
+from dispatcher.sim.scenario import Fault
 
-#: At most so many of the same pass before the fault strikes.
+#: How many others of the same kind may pass before the fault strikes.
 _OTHERS_MAX: Final = 30
 
 

@@ -1,4 +1,4 @@
-"""What operators do in the middle of it: no faults, and to be survived like them."""
+"""What operators do meanwhile: no faults, but the lane has to survive it all the same."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dispatcher.core.model import Group
 from dispatcher.core.operators.stopped_groups import stopped_groups
 from dispatcher.group_text import format_group
 from dispatcher.protocol import KEY_COMMAND
-from dispatcher.sim.faults.kinds import Fault, fault
-from dispatcher.sim.faults.striking import Faults
+from dispatcher.sim.faults.striking import Faults, fault
 from dispatcher.sim.queues import SHOP, TARGET
+from dispatcher.sim.scenario import Fault
 
 #: Ahead of every clock that a dispatcher may have.
 _NOT_OLD_MS: Final = 24 * 3_600_000
-#: Whoever sends a group elsewhere looks so often, and so many times, for one of which something waits.
+#: An operator who sends a group elsewhere looks for one with waiting messages: how often, how many times.
 _LOOK_MS: Final = 10
 _TRIES: Final = 200
 #: What lasts until it is undone: kinds that are drawn apart from the others (sim/themes.py).
@@ -178,7 +178,7 @@ def _depth(lane: Lane, group: Group) -> int:
 
 
 def undo_everything(faults: Faults) -> None:
-    """Whatever operators have said is unsaid."""
+    """Operators take back what they have set: groups go on, pins and drains end."""
     if not any(fault.kind in FLAGS for fault in faults.world.scenario.faults):
         return
     now_ms = faults.world.scheduler.now_ms
@@ -198,8 +198,8 @@ def decide_stops(faults: Faults) -> None:
     for group, stop in stopped_groups(lane.state) if lane is not None else ():
         turn = (stop.arrival[1] + stop.attempt) % 4
         verdict = ("release", "release", "skip", "drop")[turn if stop.attempt < 4 else 2 + turn % 2]
-        said = Fault(now_ms, "decide", stop.arrival[1], stop.attempt)
-        command(faults, said, f"dead.{verdict}", {"group": format_group(group.id)}, is_old=False)
+        decision = Fault(now_ms, "decide", stop.arrival[1], stop.attempt)
+        command(faults, decision, f"dead.{verdict}", {"group": format_group(group.id)}, is_old=False)
     faults.after(500, decide_stops, faults)
 
 
@@ -217,8 +217,7 @@ def command(
         "type": "command", "uuid": identity, "name": name,
         "sent_at_ms": world.scheduler.now_ms + (0 if is_old else _NOT_OLD_MS), "arguments": arguments,
     }  # fmt: skip
-    for checker in world.checkers:
-        checker.asked(identity)
+    world.history.asked(identity)
     properties = amqp_properties.write(Properties(delivery_mode=2), {})
     for _ in range(2 if fault.amount % 4 == 0 else 1):
         message = world.broker.put(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dispatcher.sim.faults.kinds import Fault, fault
-from dispatcher.sim.faults.striking import Faults
+from dispatcher.sim.faults.striking import Faults, fault
+from dispatcher.sim.scenario import Fault
 
 
 def _stop(faults: Faults, fault: Fault, lost: int | None) -> bool:
@@ -25,19 +25,19 @@ def _start(faults: Faults, lost: int | None) -> None:
 
 @fault(often=2)
 def restart_redis(faults: Faults, fault: Fault) -> bool:
-    """It comes back with everything."""
+    """Redis restarts with everything."""
     return _stop(faults, fault, 0)
 
 
 @fault(often=3)
 def redis_loses_last(faults: Faults, fault: Fault) -> bool:
-    """It comes back without its last writes."""
+    """Redis restarts without its last writes."""
     return _stop(faults, fault, 1 + fault.target)
 
 
 @fault(often=2)
 def redis_loses_all(faults: Faults, fault: Fault) -> bool:
-    """It comes back without anything."""
+    """Redis restarts empty."""
     return _stop(faults, fault, None)
 
 

@@ -1,19 +1,17 @@
-"""Carries out a scenario's faults, and undoes all of them when they shall stop."""
+"""The kinds of faults, and who carries out a scenario's faults and undoes all of them at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 
-from dispatcher.sim.connections import BrokerConnection
+from dispatcher.sim.broker import ConnectionEnd
 from dispatcher.sim.consumers import ConsumerMachine
 from dispatcher.sim.dispatchers import DispatcherMachine
-from dispatcher.sim.faults.kinds import KINDS, Fault
 from dispatcher.sim.loop import ProcessLoop
 from dispatcher.sim.readers import ReaderMachine
-
-if TYPE_CHECKING:
-    from dispatcher.sim.world import World
+from dispatcher.sim.scenario import Fault
+from dispatcher.sim.world import World
 
 Machine = DispatcherMachine | ConsumerMachine | ReaderMachine
 
@@ -22,6 +20,29 @@ _REPAIR_MS: Final = 3_000
 #: How long a patient fault waits, and how often it looks.
 _PATIENCE_MS: Final = 2_000
 _LOOK_MS: Final = 13
+
+#: True: it has hit something. False: it did not, or it will later and counts itself then.
+Strike = Callable[["Faults", Fault], bool]
+
+
+class FaultKind(NamedTuple):
+    """A kind of fault. `often`: how often it is drawn, compared with the others; 0: apart."""
+
+    often: int
+    strike: Strike
+
+
+KINDS: Final[dict[str, FaultKind]] = {}
+
+
+def fault(*, often: int) -> Callable[[Strike], Strike]:
+    """Make this function a kind of fault of that name. It is called when the fault strikes."""
+
+    def register(strike: Strike) -> Strike:
+        KINDS[strike.__name__] = FaultKind(often, strike)
+        return strike
+
+    return register
 
 
 class Armed:
@@ -117,7 +138,7 @@ class Faults:
                 armed.act(connection)
                 return
 
-    def _before_publish(self, connection: BrokerConnection, exchange: str) -> None:
+    def _before_publish(self, connection: ConnectionEnd, exchange: str) -> None:
         if not self._armed:
             return
         if exchange == self.world.names.exchange:
@@ -133,7 +154,7 @@ class Faults:
     # -- to whom --
 
     def leader_or(self, fault: Fault) -> DispatcherMachine:
-        """Who leads; while nobody does, any dispatcher."""
+        """The leader; while there is none, any dispatcher."""
         return self.world.leader() or self.dispatcher(fault)
 
     def dispatcher(self, fault: Fault) -> DispatcherMachine:
@@ -142,7 +163,7 @@ class Faults:
     def consumer(self, fault: Fault) -> ConsumerMachine | ReaderMachine:
         return self.world.consumers[fault.target % len(self.world.consumers)]
 
-    def connections_of(self, process: ProcessLoop | None) -> list[BrokerConnection]:
+    def connections_of(self, process: ProcessLoop | None) -> list[ConnectionEnd]:
         """Its connections to the broker."""
         return [connection for connection in self.world.broker.connections if connection.process is process]
 

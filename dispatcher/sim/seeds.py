@@ -1,0 +1,192 @@
+"""What a seed means: a lane, its consumers, its messages and its faults.
+
+Each aspect of a seed is drawn from chance of its own, so what is added to one changes nothing of the others.
+To add an option of the lane, add a line to `OPTIONS`; to add a fault, see `dispatcher/sim/faults`; to aim at
+the window that a rare bug needs, add a `Theme`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any, Final
+
+from dispatcher.settings import RetrySettings
+from dispatcher.settings_parts import (
+    DedupSettings,
+    ExhaustedAct,
+    HistorySettings,
+    OverdueAct,
+    PauseName,
+    PlacementName,
+    RebalanceSettings,
+    SequenceCheck,
+    StartSettings,
+)
+from dispatcher.settings_types import Chosen
+from dispatcher.sim.message_plans import (
+    HOLDING_LANES,
+    draw_count,
+    draw_messages,
+    with_numbers,
+    with_repeated,
+    with_swapped,
+)
+from dispatcher.sim.reading_lanes import with_readers
+from dispatcher.sim.scenario import ConsumerPlan, RunScenario
+from dispatcher.sim.themes import (
+    THEMES,
+    Theme,
+    draw_edits,
+    draw_faults,
+    draw_flags,
+    draw_moves,
+    draw_operations,
+)
+
+#: About how long all messages are worked on, beside the time in which they are published …
+LOADS: Final = (0.2, 0.8, 1.2, 2.0)
+#: … which is taken for this long at least.
+SPAN_MS_MIN: Final = 1_000
+WORK_MS_MAX: Final = 300
+#: Of a lane that drops repeated messages: no run is longer, whatever the clocks of two dispatchers say
+#: (clock_jump sets them up to two hours apart).
+WINDOW_MS: Final = 10_800_000
+#: Of the lanes that keep what comes in.
+HISTORY_SHARE: Final = 0.1
+
+
+#: Options of the lane that a seed draws: a field of LaneSettings, and how, given the lane's policy.
+OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
+    "top_up": lambda random, policy: policy == "sequenced" and random.random() < 0.3,
+    "ungrouped": lambda random, policy: (
+        "balance" if policy == "concurrent"
+        else random.choices(("balance", "reject", "group:common"), (8, 1, 1))[0]
+    ),
+    "look_ahead": lambda random, _: random.choice((3, 10, 50, 10_000, 10_000)),
+    "look_ahead_bytes": lambda random, _: random.choice((256 << 20, 256 << 20, 100_000, 20_000)),
+    "reconnect_grace_ms": lambda random, _: random.choice((0, 0, 200, 2_000)),
+    "liveness_interval_ms": lambda random, _: random.choice((500, 1_000)),
+    "group_idle_timeout_ms": lambda random, policy: (
+        random.choice((None, None, 100, 1_000)) if policy == "exclusive" else None
+    ),
+    "max_in_flight_per_group": lambda random, policy: (
+        random.choice((None, 1, 3)) if policy == "concurrent" else None
+    ),
+    "placement": lambda random, _: random.choice(tuple(PlacementName)),
+    "cost": lambda random, _: Chosen(random.choice(("1", "1", "1", "bytes", "measured"))),
+    "rebalance": lambda random, policy: RebalanceSettings(
+        on_join=policy == "exclusive" and random.random() < 0.2,
+        pause=random.choice((PauseName.GROUP, PauseName.GROUP, PauseName.LANE)),
+    ),
+    "start": lambda random, _: random.choice((StartSettings(),) * 3 + (StartSettings(consumers=3),)),
+    "ack_timeout_ms": lambda random, _: random.choice((None, None, 1_000, 2_000)),
+    "on_ack_timeout": lambda random, _: random.choice(tuple(OverdueAct)),
+    "retry": lambda random, policy: RetrySettings(
+        attempts=random.choice((1, 2, 3, 3, 3)),
+        on_exhausted=(
+            ExhaustedAct.PARK if policy != "concurrent" and random.random() < 0.25 else ExhaustedAct.SKIP
+        ),
+    ),
+    "history": lambda random, _: (
+        HistorySettings(max_age=WINDOW_MS) if random.random() < HISTORY_SHARE else None
+    ),
+    "heartbeat_ms": lambda random, _: random.choice((300, 1_000, 2_000, 2_000)),
+}  # fmt: skip
+
+
+def make_scenario(seed: int, messages: int | None = None) -> RunScenario:
+    """The scenario of a seed; `messages` overrides how many there are."""
+
+    def chance(aspect: str) -> Random:
+        return Random(f"{seed} {aspect}")
+
+    random = chance("lane")
+    theme = random.choices(THEMES, [theme.often for theme in THEMES])[0]
+    policy = random.choices(("exclusive", "sequenced", "concurrent"), (5, 4, 1))[0]
+    inbounds = tuple(
+        (f"in{index}", random.choice((1, 1, 2, 3, 5)), random.random() < 0.35)
+        for index in range(random.choices((1, 2, 3), (5, 4, 1))[0])
+    )
+    options = {name: draw(chance(name), policy) for name, draw in OPTIONS.items()}
+    group_maps = _group_maps(chance("group maps"), policy)
+    if group_maps == (Chosen("none"),):
+        options |= {"group_idle_timeout_ms": None, "ungrouped": "balance", "rebalance": RebalanceSettings()}
+        options["retry"] = RetrySettings(attempts=options["retry"].attempts)
+    options |= theme.draw_options(chance("theme"))
+    parking = chance("parking")
+    parking_queues = parking.choice(theme.parking_queues)
+    if parking_queues:
+        options["look_ahead"] = parking.choice((3, 10, 20, 50, 10_000))
+    options["park_after_ms"] = parking.choice((100, 1_000, 600_000, 600_000))
+    count = messages or draw_count(chance("count"))
+    span_ms, groups = random.choice((0, 1_000, 3_000, 6_000)), random.choice((1, 3, 10, 40))
+    busy_ms = max(SPAN_MS_MIN, span_ms) * random.choice(LOADS)
+    consumers = _consumers(chance("consumers"), theme, busy_ms / count, groups)
+    plans = draw_messages(chance, count, len(inbounds), groups, span_ms, theme)
+    repeated = with_repeated(chance("dedup"), plans)
+    if repeated is not None:
+        plans, options["dedup"] = repeated, DedupSettings(window=WINDOW_MS)
+    numbered = with_numbers(chance("sequence"), plans)
+    if numbered is not None:
+        plans, options["sequence_check"] = numbered, SequenceCheck.REPORT
+        holding = chance("holding")
+        if policy != "concurrent" and group_maps != (Chosen("none"),) and holding.random() < HOLDING_LANES:
+            plans, options["sequence_check"] = with_swapped(holding, numbered), SequenceCheck.HOLD
+            options["sequence_timeout_ms"] = holding.choice((100, 500, 1_000))
+    if any(plan.kills for plan in plans):
+        # A window full of its group lets in nothing that could be settled.
+        options |= {"look_ahead": 10_000, "look_ahead_bytes": 256 << 20}
+        group_maps = tuple(Chosen("exact") if _are_few(map_) else map_ for map_ in group_maps)
+    work_ms = max(span_ms, int(busy_ms))
+    faults = draw_faults(chance("faults"), theme, work_ms)
+    if faults:
+        faults += draw_flags(chance("flags"), work_ms) + draw_operations(chance("operations"), work_ms)
+        faults += draw_edits(chance("edited file"), work_ms) + draw_moves(chance("moves"), work_ms)
+        faults = tuple(sorted(faults))
+    scenario = RunScenario(
+        seed=seed, theme=theme.name, policy=policy, inbounds=inbounds, options=options, group_maps=group_maps,
+        records_per_checkpoint=random.choice((30, 200, 100_000)),
+        parking_queues=parking_queues,
+        redis_ms=tuple(random.choice(theme.redis_ms) for _ in range(random.choice(theme.dispatchers))),
+        consumers=consumers, messages=plans,
+        faults=faults,
+    )  # fmt: skip
+    return with_readers(chance("hand over"), scenario)
+
+
+def _group_maps(random: Random, policy: str) -> tuple[Chosen, ...]:
+    """Mostly one. With two of them dispatchers take over from others that mapped otherwise."""
+    maps = [Chosen("exact"), *(Chosen("buckets", count) for count in (1, 3, 16))]
+    if policy == "exclusive":
+        maps += [Chosen("lru", count) for count in (1, 5)]
+    if policy == "concurrent" or random.random() < 0.7:
+        return (maps[0],)
+    return random.choice(((Chosen("none"),), (random.choice(maps),), tuple(random.sample(maps, 2))))
+
+
+def _are_few(group_map: Chosen) -> bool:
+    """Messages that kill their consumers may stand in front of all groups."""
+    return group_map.name == "buckets" and group_map.value < 16
+
+
+def _consumers(random: Random, theme: Theme, each_ms: float, groups: int) -> tuple[ConsumerPlan, ...]:
+    """Consumers that together need about `each_ms` for a message, if none of them waits for another."""
+    plans: list[ConsumerPlan] = []
+    for index in range(random.randint(1, 5)):
+        consumer_id = f"c{index}"
+        if index and random.random() < theme.same_id:
+            consumer_id = plans[-1].consumer_id  # another process with the same id
+        plans.append(
+            ConsumerPlan(
+                name=f"c{index}", consumer_id=consumer_id, prefetch=random.choice((1, 2, 5, 10, 50)),
+                concurrency=random.choice((1, 2, 10)), work_ms=0,
+                starts_at_ms=random.choice((0, 0, 100, 1_500)),
+            )
+        )  # fmt: skip
+    at_a_time = min(groups, sum(min(plan.concurrency, plan.prefetch) for plan in plans))
+    return tuple(
+        replace(plan, work_ms=min(WORK_MS_MAX, int(each_ms * at_a_time * random.choice((0.3, 1, 1, 2)))))
+        for plan in plans
+    )
