@@ -17,6 +17,7 @@ from dispatcher.amqp.relay import read_content
 from dispatcher.settings_types import Chosen
 from tests.amqp.samples import properties, text
 from tests.protocols.amqp1_sender import Described, Unsigned, encode
+from tests.spec.lane_bench import clause
 
 GROUPING = Grouping(("x-group-id", "property:group_id"), "property:group_sequence")
 HEADERS_ONLY = Grouping(("x-group-id",), "x-group-seq")
@@ -88,6 +89,7 @@ def test_application_properties_are_headers(value: Any, group: bytes | None) -> 
 
 
 def test_a_header_comes_before_an_application_property_of_its_name() -> None:
+    clause("O-1", "Where no header has a name that is looked for, an application property of AMQP 1.0 counts")
     raw = properties(
         text("x-amqp-1.0-app-properties", encode(Described(0x74, {"x-group-id": "second"}))),
         text("x-group-id", "first"),

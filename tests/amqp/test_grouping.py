@@ -10,6 +10,7 @@ from dispatcher.amqp.grouping import Grouping
 from dispatcher.amqp.properties import split_table
 from dispatcher.errors import ConfigurationError
 from tests.amqp.samples import EVERY_TYPE, field, long, properties, text
+from tests.spec.lane_bench import clause
 
 NAME = "x-group-id"
 SEQ = "x-group-seq"
@@ -32,6 +33,7 @@ def closes(raw: bytes, grouping: Grouping = DEFAULT) -> bool:
 )
 @pytest.mark.parametrize("kind", ["S", "x"])
 def test_strings_and_byte_arrays_are_groups_as_they_are(group: bytes, kind: str) -> None:
+    clause("O-1", "Strings and byte arrays count as they are, integers in decimal")
     assert find(properties(field(NAME, kind, long(group)))) == (group, None)
 
 

@@ -15,6 +15,7 @@ from dispatcher.core.records import Dispatched
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.errors import NumbersBehind
 from dispatcher.protocol import SEQ_MAX, Heartbeat, InHand, Join
+from tests.spec.lane_bench import clause
 
 NOW_MS = 1_700_000_000_500
 ROW = IncarnationRow("c1", "uuid", "q1", 1, 10, "live")
@@ -34,6 +35,7 @@ def _first_dispatch(lane_epoch: int) -> Dispatched:
 
 def test_a_take_over_within_the_same_second_uses_higher_numbers() -> None:
     """A consumer drops a seq that it knows: used twice, it would settle a message that it never saw."""
+    clause("R-5", "Numbers never go back")
     first, second = (_first_dispatch(NOW_MS // 1000 + leader) for leader in range(2))
     assert second.seq > first.seq
     assert second.epoch > first.epoch
@@ -63,6 +65,7 @@ def test_a_number_that_nobody_can_have_given_is_not_believed(last: int) -> None:
 
 
 def test_a_number_of_a_clock_that_ran_ahead_is_believed() -> None:
+    clause("R-5", "Numbers never go back, even if Redis forgets everything")
     ahead = (NOW_MS // 1000 + LANE_EPOCHS_AHEAD_MAX) << COUNTER_SHIFT
     with pytest.raises(NumbersBehind):
         _asking_lane().step(

@@ -11,6 +11,7 @@ from dispatcher.core.orders import AckInbound
 from dispatcher.core.placement import policy
 from dispatcher.core.records import Dispatched, OpenEntry, SettledEntries
 from dispatcher.core.tables import IncarnationRow
+from tests.spec.lane_bench import clause
 
 NOW_MS = 1_700_000_000_000
 ROW = IncarnationRow("c1", "uuid", "q1", 1, 10, "live")
@@ -24,6 +25,7 @@ def _redelivery(tag: int, fingerprint: bytes, group: bytes) -> Message:
 
 def test_a_settled_original_behind_a_younger_arrival_is_acked_and_not_handed_over_again() -> None:
     """Leader 1 dispatched the queue's second message, leader 2 its first; the second's ack got lost."""
+    clause("R-1", "acked again if it was settled")
     snapshot = Snapshot(3, complete=True, broker_restarted=False, incarnations={1: ROW})
     snapshot.records += [
         SettledEntries(0, False, (((1, 2), SETTLED),)),

@@ -13,6 +13,7 @@ from dispatcher.client.copies import Message
 from tests.amqp.samples import text
 from tests.redis_store.proxy import Proxy
 from tests.service.harness import LANE, Bench, lane
+from tests.spec.lane_bench import clause
 from tests.waiting import eventually
 
 #: As many are in flight at once in the test of open groups.
@@ -195,6 +196,7 @@ async def test_without_consumers_messages_wait_where_they_are(bench: Bench) -> N
 
 @pytest.mark.seed("A25")
 async def test_what_redis_has_not_confirmed_is_handed_to_nobody(bench: Bench) -> None:
+    clause("D-7", "Nothing is published before the commit that says so is known to have happened")
     async with Proxy(bench.vhost.redis_url) as proxy:
         redis = {"url": proxy.url, "timeout": "200ms"}
         await bench.run(changes={"redis": redis}, orders=lane())

@@ -13,12 +13,14 @@ import pytest
 from dispatcher.nodes.servers import PrivateServers
 from tests.recovery.conftest import OpenScene
 from tests.service.harness import private_vhost
+from tests.spec.lane_bench import clause
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 @pytest.mark.seed("Q10")
 async def test_stopped_and_killed(private_servers: PrivateServers, open_scene: OpenScene) -> None:
+    clause("G-6", "A restart of dispatcher, Redis or RabbitMQ, one at a time, changes no owner")
     scenes = [
         await open_scene(private_vhost(private_servers), policy) for policy in ("exclusive", "sequenced")
     ]

@@ -15,6 +15,7 @@ import pytest
 from tests.conftest import Vhost
 from tests.recovery.conftest import OpenScene
 from tests.recovery.scene import Scene
+from tests.spec.lane_bench import clause
 
 #: More for a soak: DISPATCHER_TEST_KILLS=1000.
 KILLS = int(os.environ.get("DISPATCHER_TEST_KILLS", "20"))
@@ -47,6 +48,8 @@ async def _kill_again_and_again(scene: Scene, kills: int) -> None:
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("policy", ["exclusive", "sequenced"])
 async def test_nothing_lost_doubled_or_out_of_order(vhost: Vhost, open_scene: OpenScene, policy: str) -> None:
+    clause("G-4", "hands no message over twice to a consumer that drops an `x-dispatch-seq` it knows")
+    clause("G-6", "changes no owner whose process lives")
     scene = await open_scene(vhost, policy)
     await _kill_again_and_again(scene, KILLS)
     await scene.led()

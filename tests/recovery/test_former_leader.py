@@ -28,6 +28,7 @@ from tests.conftest import Vhost
 from tests.recovery.freezable import FreezableDispatcher, freezable
 from tests.service.harness import LANE, Bench, bench_of, lane
 from tests.service.protocol_consumer import PERSISTENT, ProtocolConsumer
+from tests.spec.lane_bench import clause
 from tests.waiting import TIMEOUT_S, eventually, wait_until
 
 CLASSIC, QUORUM = "classic", "quorum"
@@ -132,6 +133,7 @@ def _lane() -> dict[str, Any]:
 
 
 async def test_nothing_that_it_does_has_an_effect(bench: Bench, vhost: Vhost) -> None:
+    clause("R-7", "all its publishes and acks need is closed, and Redis refuses its commits")
     client = await bench.client()
     await client.declare(QUORUM, x_queue_type="quorum")
     settings = bench.settings(**{LANE: _lane()})
@@ -172,6 +174,7 @@ def _in_flight(former: FreezableDispatcher) -> int:
 
 async def test_a_leader_whose_commit_redis_refuses_gives_up_and_recovers(bench: Bench) -> None:
     """D-7: what it decided meanwhile was never sent, and is decided again from what is committed."""
+    clause("D-7", "Nothing is published before the commit that says so is known to have happened")
     await bench.run(**{LANE: lane()})
     consumer = await bench.joined("c1")
     rival = await LaneStore.open(

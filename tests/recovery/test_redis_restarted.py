@@ -18,6 +18,7 @@ from tests.conftest import Vhost
 from tests.recovery.checker import Forgotten
 from tests.recovery.conftest import OpenScene
 from tests.recovery.scene import Scene
+from tests.spec.lane_bench import clause
 
 #: An ack may be on its way to the broker for this long after its settle was confirmed.
 ACK_DELAY_S = 1.5
@@ -58,6 +59,7 @@ async def _back(scene: Scene, server: LocalRedis) -> None:
 async def test_back_with_its_data_and_then_empty(
     vhost: Vhost, own_redis: LocalRedis, open_scene: OpenScene, policy: str
 ) -> None:
+    clause("G-6", "A restart of dispatcher, Redis or RabbitMQ, one at a time, changes no owner")
     scene = await open_scene(_with(vhost, own_redis), policy)
     await asyncio.to_thread(own_redis.stop)
     await scene.not_ready("Redis")

@@ -15,6 +15,7 @@ from tests.recovery.conftest import OpenScene
 from tests.recovery.pauses import longest_waits
 from tests.recovery.scene import Scene
 from tests.service.harness import DispatcherProcess
+from tests.spec.lane_bench import clause
 from tests.waiting import eventually
 
 REPLICAS = 5
@@ -48,6 +49,7 @@ async def _all_others_stand_by(scene: Scene) -> DispatcherProcess:
 
 async def test_whoever_is_left_takes_over_with_the_same_owners(vhost: Vhost, open_scene: OpenScene) -> None:
     """R-6: any number stand by; kill -9 of one leader after the other, down to the last."""
+    clause("R-6", "Any number of dispatchers may run a lane: one leads, the others stand by")
     scene = await open_scene(vhost, "exclusive", dispatchers=REPLICAS)
     await scene.assign(GROUPS)
     before = await scene.owners()
@@ -103,6 +105,7 @@ async def test_a_frozen_leader_is_replaced_and_wakes_up_as_a_standby(
     vhost: Vhost, open_scene: OpenScene, policy: str
 ) -> None:
     """R-6, R-7: SIGSTOP. RabbitMQ hears nothing of it, ends its connection, and with it the fence."""
+    clause("R-6", "when it freezes within three of `rabbitmq.heartbeat`")
     scene = await open_scene(vhost, policy, dispatchers=3, heartbeat=f"{HEARTBEAT_S}s")
     frozen = await _all_others_stand_by(scene)
     os.kill(frozen.pid, signal.SIGSTOP)

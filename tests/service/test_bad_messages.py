@@ -10,6 +10,7 @@ from dispatcher.amqp.wire import FRAME_OVERHEAD_BYTES
 from tests.amqp.samples import EVERY_TYPE, field, long, nested, properties, text
 from tests.service.harness import Bench, lane
 from tests.service.protocol_consumer import read_properties
+from tests.spec.lane_bench import clause
 
 ODD_GROUPS = [
     b"a/b", b"a.b.c", b"#", b"*", b"a*b#c", b"100%", b"%", b"%41", b" ", b"two words", b"\n\t", b"\x00",
@@ -19,6 +20,7 @@ ODD_GROUPS = [
 
 @pytest.mark.seed("C5")
 async def test_any_bytes_are_a_group(bench: Bench) -> None:
+    clause("O-1", "A group id is any non-empty byte string")
     await bench.run(orders=lane())
     client = await bench.client()
     for number in (1, 2):  # no two messages are equal in every byte: a crash may repeat those
@@ -48,6 +50,7 @@ def _body(group: bytes, number: int) -> bytes:
 
 
 async def test_integers_are_groups_by_their_decimal_text(bench: Bench) -> None:
+    clause("O-1", 'integers in decimal, so 1 and "1" are one group')
     await bench.run(orders=lane())
     client = await bench.client()
     numbers = [
@@ -79,6 +82,8 @@ async def test_integers_are_groups_by_their_decimal_text(bench: Bench) -> None:
     ],
 )
 async def test_a_group_of_another_type_goes_to_the_dead_queue(bench: Bench, kind: str, value: bytes) -> None:
+    clause("O-1", "timestamp, table or array is refused: the message goes to the dead queue")
+    clause("G-7", "What can't be delivered is dead-lettered with a reason")
     await bench.run(orders=lane())
     client = await bench.client()
     client.send_raw("in", b"odd", properties(field("x-group-id", kind, value), delivery_mode=2))
@@ -106,6 +111,7 @@ async def test_deeply_nested_headers_are_relayed(bench: Bench) -> None:
 
 @pytest.mark.seed("C5")
 async def test_an_empty_or_void_group_is_no_group(bench: Bench) -> None:
+    clause("O-1", "An empty string or a void means no group")
     await bench.run(orders=lane(ungrouped="group:rest"))
     client = await bench.client()
     client.send("in", b"1", "")

@@ -7,6 +7,7 @@ import pytest
 from tests.service.clients import Client
 from tests.service.harness import Bench, lane
 from tests.service.protocol_consumer import read_properties
+from tests.spec.lane_bench import clause
 from tests.waiting import eventually
 
 
@@ -37,6 +38,7 @@ async def test_what_expires_while_it_is_held_is_dead_lettered_as_expired(bench: 
 
 
 async def test_what_expires_without_any_consumer_is_dead_lettered_too(bench: Bench) -> None:
+    clause("G-7", "What can't be delivered is dead-lettered with a reason")
     await bench.run(orders=lane())
     client = await bench.client()
     client.send("in", b"1", "g", expiration=b"100")
@@ -116,6 +118,7 @@ async def test_a_message_failed_twice_is_dead_lettered_once(bench: Bench) -> Non
 
 
 async def test_what_was_to_be_dead_lettered_survives_a_crash(bench: Bench) -> None:
+    clause("D-5", "A crash may store it twice, with the same origin")
     await bench.run(orders=lane())
     client = await bench.client()
     consumer = await bench.joined("c1", hold=True, prefetch=200)

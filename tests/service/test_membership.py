@@ -8,6 +8,7 @@ import pytest
 
 from tests.service.clients import Client
 from tests.service.harness import Bench, lane
+from tests.spec.lane_bench import clause
 from tests.waiting import eventually
 
 
@@ -226,6 +227,7 @@ async def test_a_new_incarnation_of_a_consumer_hears_again_that_a_group_is_new(b
 
 
 async def test_a_frozen_consumer_keeps_what_it_has_and_gets_no_new_groups(bench: Bench) -> None:
+    clause("G-6", "Slowness alone moves no group")
     await bench.run(orders=lane(heartbeat="100ms"))
     client = await bench.client()
     frozen = await bench.joined("c1")

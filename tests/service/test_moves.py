@@ -16,6 +16,7 @@ from tests.service.clients import Client
 from tests.service.harness import Bench, lane
 from tests.service.operating import bodies, operator, ordered, sent
 from tests.service.protocol_consumer import ProtocolConsumer, read_properties
+from tests.spec.lane_bench import clause
 from tests.waiting import eventually
 
 MANY = 3_000
@@ -95,6 +96,9 @@ async def test_a_reroute_publishes_to_the_exchange(bench: Bench) -> None:
 
 @pytest.mark.seed("Q22")
 async def test_what_arrives_is_the_original_and_says_where_it_was(bench: Bench) -> None:
+    clause("O-29", "What the target gets has the original's properties, headers and body byte for byte")
+    clause("O-29", "it keeps `delivery_mode` and `expiration`")
+    clause("O-29", "`CC` and `BCC` headers are not obeyed again by a move")
     await bench.run(orders=lane())
     client = await bench.client()
     for queue in ("elsewhere", "audit"):
@@ -123,6 +127,26 @@ async def test_what_arrives_is_the_original_and_says_where_it_was(bench: Bench) 
     assert added == origin + WHERE_IT_WAS
     assert origin.startswith(b"\x11x-dispatch-originS")
     assert origin[len("_x-dispatch-originS____") :].startswith(b"in ")
+
+
+async def test_a_reroute_obeys_what_it_publishes(bench: Bench) -> None:
+    clause("O-29", "a reroute is a publish like any other")
+    await bench.run(orders=lane())
+    client = await bench.client()
+    for queue in ("elsewhere", "audit"):
+        await client.declare(queue)
+    bind = commands.Queue.Bind(queue="elsewhere", exchange="amq.direct", routing_key="k")
+    await client.link.call(client.channel, bind)
+    bind = commands.Queue.Bind(queue="audit", exchange="amq.direct", routing_key="audit")
+    await client.link.call(client.channel, bind)
+    await stuck(bench, client, 0)
+    client.send("in", b"1", "g", field("CC", "A", long(b"S" + long(b"audit"))))
+    await client.confirmed()
+    await client.has_ready("audit", 1)  # the producer's own
+    done = await ordered(bench, "groups.reroute", group="g", exchange="amq.direct", key="k")
+    assert done["messages"] == 1
+    assert at(await client.take("elsewhere")) == [b"1"]
+    assert at(await client.take("audit")) == [b"1", b"1"]
 
 
 async def test_a_target_that_is_full_stops_it_and_the_rest_goes_on_in_order(bench: Bench) -> None:

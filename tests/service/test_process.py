@@ -14,6 +14,7 @@ from tests.client.tcp_proxy import TcpProxy
 from tests.conftest import Vhost
 from tests.service.conftest import Starter
 from tests.service.harness import STOP_S_MAX, Bench, DispatcherProcess, lane
+from tests.spec.lane_bench import clause
 from tests.waiting import eventually, wait_until
 
 
@@ -103,6 +104,8 @@ async def test_no_body_and_no_password_is_in_the_log(dispatcher_process: Starter
 
 @pytest.mark.seed("Q11", "A27", "A30")
 async def test_a_standby_takes_over_from_a_killed_process(dispatcher_process: Starter, bench: Bench) -> None:
+    clause("R-6", "one leads, the others stand by")
+    clause("R-6", "Owners stay")
     one = dispatcher_process(orders=lane())
     one.ready()
     two = dispatcher_process("two", orders=lane())

@@ -9,9 +9,12 @@ import uuid
 from tests.amqp.samples import EVERY_TYPE, field, long, properties, table_of, text
 from tests.service.harness import Bench, lane
 from tests.service.protocol_consumer import read_properties
+from tests.spec.lane_bench import clause
 
 
 async def test_everything_is_relayed_byte_for_byte(bench: Bench) -> None:
+    clause("D-2", "A copy carries the original's properties, headers and body byte for byte")
+    clause("D-2", "a present `delivery_mode` becomes 1")
     await bench.run(orders=lane())
     consumer = await bench.joined("c1")
     client = await bench.client()
@@ -36,6 +39,7 @@ async def test_everything_is_relayed_byte_for_byte(bench: Bench) -> None:
 
 
 async def test_absent_properties_stay_absent(bench: Bench) -> None:
+    clause("D-2", "absent means the same and stays absent")
     await bench.run(orders=lane())
     consumer = await bench.joined("c1")
     client = await bench.client()
@@ -47,6 +51,7 @@ async def test_absent_properties_stay_absent(bench: Bench) -> None:
 
 
 async def test_the_added_headers_say_who_and_where(bench: Bench) -> None:
+    clause("D-2", "incoming `x-dispatch-*`, `x-delivery-count` and `x-acquired-count` are removed")
     await bench.run(orders=lane())
     consumer = await bench.joined("c1")
     client = await bench.client()
@@ -85,6 +90,7 @@ async def test_cc_is_relayed_and_not_obeyed_again(bench: Bench) -> None:
 
 
 async def test_a_user_id_becomes_a_header(bench: Bench) -> None:
+    clause("D-2", "a `user_id` becomes the header `x-dispatch-user-id`")
     await bench.run(orders=lane())
     consumer = await bench.joined("c1")
     client = await bench.client()
@@ -96,6 +102,7 @@ async def test_a_user_id_becomes_a_header(bench: Bench) -> None:
 
 
 async def test_an_expiration_becomes_a_deadline(bench: Bench) -> None:
+    clause("D-2", "`expiration` becomes `x-dispatch-deadline` (ms since 1970)")
     await bench.run(orders=lane())
     consumer = await bench.joined("c1")
     client = await bench.client()
@@ -121,6 +128,14 @@ async def test_large_bodies_arrive_whole(bench: Bench) -> None:
 
 async def test_a_refused_message_carries_its_story_to_the_dead_queue(bench: Bench) -> None:
     """Given up: the original with all that section 5 lists, persistent, with what the producer sent."""
+    clause(
+        "D-5",
+        "copy is persistent and carries `x-dispatch-reason`, `x-dispatch-attempt` (hand-overs)",
+    )
+    clause(
+        "D-5",
+        "`x-dispatch-origin` (inbound queue, arrival number), `x-dispatch-exchange` and",
+    )
     await bench.run(orders=lane())
     consumer = await bench.joined("c1", hold=True)
     client = await bench.client()

@@ -17,6 +17,7 @@ from dispatcher.service.reloading import Change, change_of, changes, refusals
 from dispatcher.settings import LaneSettings, Settings
 from tests.service.conftest import Starter
 from tests.service.harness import ROOT, Bench, DispatcherProcess, lane
+from tests.spec.lane_bench import clause
 from tests.waiting import eventually, wait_until
 
 COUNT = 3_000
@@ -48,6 +49,7 @@ def orders(**keys: Any) -> LaneSettings:
     ],
 )
 def test_how_a_key_changes(keys: dict[str, Any], change: Change) -> None:
+    clause("L-3", "For any other change the lane is led anew")
     assert change_of(orders(), orders(**keys)) is change
     assert change_of(orders(**keys), orders()) is change
 
@@ -114,6 +116,7 @@ def weighed(first: int, second: int, **keys: Any) -> dict[str, Any]:
 async def test_under_load_nothing_is_lost_doubled_or_out_of_order(
     dispatcher_process: Starter, bench: Bench
 ) -> None:
+    clause("L-3", "that is a fail-over, for which G-1 to G-7 hold")
     one = dispatcher_process(orders=weighed(1, 1))
     one.ready()
     client = await bench.client()
@@ -164,6 +167,7 @@ async def test_under_load_nothing_is_lost_doubled_or_out_of_order(
 async def test_lanes_come_and_go_and_a_bad_file_changes_nothing(
     dispatcher_process: Starter, bench: Bench
 ) -> None:
+    clause("L-1", "applies as a whole, or nothing of it does. What is refused is named, all of it")
     one = dispatcher_process(orders=weighed(1, 1), old=lane("old"))
     one.ready()
     client = await bench.client()

@@ -15,10 +15,12 @@ from dispatcher.client.copies import Message
 from tests.service.harness import LANE, Bench, lane
 from tests.service.program import program
 from tests.service.protocol_consumer import read_properties
+from tests.spec.lane_bench import clause
 
 
 @pytest.mark.seed("R7", "R10", "R20")
 async def test_a_message_is_tried_as_the_lane_says_and_every_attempt_is_told(bench: Bench) -> None:
+    clause("D-5", "`x-dispatch-calls` (of the handler in the last one, if its consumer failed it)")
     with capture_logs() as logged:
         await bench.run(orders=lane(retry={"attempts": 2, "backoff": "60ms"}))
         client = await bench.client()

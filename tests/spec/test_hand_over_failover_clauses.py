@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core.events import CopiesStored, QueueReclaimed, ReclaimedForwarded
+from dispatcher.core.events import CopiesStored, QueueReclaimed, ReclaimedForwarded, RedeliveriesEnded
 from dispatcher.core.forwarding.orders import ForwardReclaimed, ReclaimedCopy, ReclaimQueue
 from dispatcher.core.records import OpenEntry
 from dispatcher.core.tables import IncarnationRow, OwnerRow
@@ -78,6 +78,33 @@ def test_x8_who_is_named_no_more_gets_nothing_and_is_read_back() -> None:
     assert names(bench.arrive("a1", "b1")) == ["b1"]
     bench.lose("old")
     assert bench.holder("a1") == "one"
+
+
+def test_x6_what_is_sent_again_to_who_is_named_no_more_has_its_number_and_is_read_back_once() -> None:
+    clause("X-6", "what RabbitMQ had confirmed and was not committed is handed over again, with the same")
+    entry = OpenEntry(0, (6, 1), b"a1".ljust(16, b"\0"), 1, 77, b"a", 1, 5, 1)
+    rows = {1: _row("old", "live"), 2: _row("one", "live")}
+    owners = {b"a": OwnerRow(1, 5)}
+    bench = HandOverBench(
+        {"one": 10}, snapshot={"incarnations": rows, "records": [entry], "owners": owners}, redelivering=True
+    )
+    bench.seen("one")
+    bench.seen("old")
+    assert bench.arrive("a1", redelivered=True) == []
+    assert [(copy.seq, copy.queue) for copy in bench.again] == [(77, queue_of("old"))]
+    bench.step(RedeliveriesEnded(0), CopiesStored(1, [77]))
+    assert bench.arrive("a2") == [], "its group waits"
+    bench.seen("old", readers=0, ready=2)
+    bench.step(bench.marker())
+    twice = [
+        ReclaimedCopy(queue_of("old"), tag, 77, b"a", 1, b"a1".ljust(16, b"\0"), object(), 100)
+        for tag in (1, 2)
+    ]
+    bench.step(QueueReclaimed(queue_of("old"), twice))
+    assert [(order.queue, order.handed.seq) for order in bench.ordered(ForwardReclaimed)] == [
+        (queue_of("one"), 77)
+    ]
+    assert names(bench.step(ReclaimedForwarded(twice[0]))) == ["a2"]
 
 
 @pytest.mark.parametrize("hands_over", [True, False])

@@ -1,0 +1,157 @@
+"""docs/semantics.md, "Recovery": a new leader reads the journal, and RabbitMQ redelivers the originals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dispatcher.core.events import PingRouted, RedeliveriesEnded
+from dispatcher.core.records import OpenEntry, SettledEntries
+from dispatcher.core.tables import IncarnationRow, OwnerRow
+from tests.spec.lane_bench import LaneBench, clause, names
+from tests.spec.parking_bench import ParkingBench
+
+EPOCH = 5
+
+
+def _fingerprint(name: str) -> bytes:
+    return name.encode().ljust(16, b"\0")
+
+
+class Successor(LaneBench):
+    """A leader whose journal names messages of inbound queue 0 that consumer one has. RabbitMQ redelivers
+    them when the test says so; inbound queue 1 has only new messages."""
+
+    def __init__(self, *in_flight: str, settled: tuple[str, ...] = ()) -> None:
+        records: list[Any] = [
+            OpenEntry(0, (6, tag), _fingerprint(name), 1, tag, name[:1].encode(), tag, EPOCH, 1)
+            for tag, name in enumerate(in_flight, 1)
+        ]
+        rest = enumerate(settled, 1 + len(in_flight))
+        records += [SettledEntries(0, False, (((6, tag), _fingerprint(name)),)) for tag, name in rest]
+        row = IncarnationRow("one", "one-1", "one-1.1", 1, 10, "live")
+        owners = {name[:1].encode(): OwnerRow(1, EPOCH) for name in in_flight}
+        super().__init__(
+            weights=(1, 1), snapshot={"incarnations": {1: row}, "records": records, "owners": owners}
+        )
+
+    def _begin(self) -> None:
+        self._take(self.lane.start(self.now_ms))
+        self.step(RedeliveriesEnded(1))
+
+    def consumer_lives(self) -> None:
+        self.step(PingRouted("one-1.1"))
+
+    def comes_back(self, *wanted: str) -> list[str]:
+        """RabbitMQ redelivers these originals; returns the names of what was dispatched then."""
+        return names(self.arrive(*wanted, redelivered=True))
+
+    def all_came_back(self) -> list[str]:
+        return names(self.step(RedeliveriesEnded(0)))
+
+    @property
+    def vanished(self) -> int:
+        return int(self.lane.state.counters["vanished"])
+
+
+def test_r1_a_living_consumers_message_keeps_its_number_and_its_place() -> None:
+    clause("R-1", "in flight at its consumer if that lives")
+    bench = Successor("a1", "a2")
+    bench.consumer_lives()
+    assert bench.comes_back("a1", "a2", "a3") == ["a3"]
+    assert [(name, copy.seq) for name, copy in zip(names(bench.again), bench.again, strict=True)] == [
+        ("a1", 1), ("a2", 2),
+    ]  # fmt: skip
+    assert bench.latest("a3").seq > 2
+    assert bench.holder("a3") == "one"
+
+
+def test_r1_a_dead_consumers_messages_come_before_everything_newer_of_their_group() -> None:
+    clause("R-1", "before everything newer of its group if not")
+    bench = Successor("a1", "a2")
+    bench.comes_back("a1", "a2", "a3")
+    bench.join("two")
+    assert bench.sent == []
+    bench.step(bench.returned("one"))
+    bench.step(after_ms=5_000)
+    assert names(bench.step(bench.marker())) == ["a1", "a2", "a3"]
+    assert [bench.latest(name).attempt for name in ("a1", "a2", "a3")] == [2, 2, 1]
+
+
+def test_r1_a_settled_original_is_acked_again() -> None:
+    clause("R-1", "acked again if it was settled")
+    bench = Successor("a2", settled=("a1",))
+    bench.consumer_lives()
+    assert bench.comes_back("a1", "a2") == []
+    assert bench.acked == [b"a1"]
+    assert names(bench.again) == ["a2"]
+
+
+def test_r2_no_new_message_of_a_group_passes_one_that_has_not_come_back() -> None:
+    clause("R-2", "Nothing new of a group goes out before its open entries have met their originals")
+    bench = Successor("a1", "a2")
+    bench.consumer_lives()
+    assert names(bench.arrive("a3", inbound=1)) == []
+    assert bench.comes_back("a1") == [], "a2 has not come back"
+    assert bench.comes_back("a2") == ["a3"]
+
+
+def test_r2_other_groups_do_not_wait() -> None:
+    clause("R-2", "Other groups don't wait")
+    bench = Successor("a1")
+    bench.consumer_lives()
+    assert names(bench.arrive("a2", "b1", "-1", inbound=1)) == ["b1", "-1"]
+
+
+def test_r2_it_goes_on_when_the_open_entry_is_known_to_have_no_original() -> None:
+    clause("R-2", "or are known to have none")
+    bench = Successor("a1")
+    bench.consumer_lives()
+    assert names(bench.arrive("a2", inbound=1)) == []
+    assert bench.all_came_back() == ["a2"]
+
+
+def test_r3_a_living_consumers_settle_is_awaited_before_its_original_counts_as_vanished() -> None:
+    clause("R-3", "is counted as `vanished`; if its consumer lives, its settle is awaited first")
+    bench = Successor("a1")
+    bench.consumer_lives()
+    bench.all_came_back()
+    bench.step(after_ms=60_000)
+    assert bench.vanished == 0
+    bench.settle_seqs("one", 1)
+    assert bench.vanished == 0, "it was done, and acked by the former leader"
+    assert bench.lane.state.by_id["one"].in_flight == {}
+
+
+def test_r3_a_dead_consumers_message_that_others_deleted_is_counted() -> None:
+    clause("R-3", "that expired, while it was in flight is counted as `vanished`")
+    bench = Successor("a1")
+    bench.consumer_lives()
+    bench.all_came_back()
+    bench.die("one")
+    bench.step(after_ms=10_000)
+    assert bench.vanished == 1
+
+
+def test_r3_a_later_arrival_that_comes_back_says_that_it_is_gone() -> None:
+    clause("R-3", "doesn't wait for it once one comes back that arrived after it at the same leader")
+    bench = Successor("a1", "b2")
+    bench.consumer_lives()
+    assert names(bench.arrive("a3", inbound=1)) == []
+    assert bench.comes_back("b2") == ["a3"]
+
+
+def test_r5_numbers_go_on_above_what_consumers_remember_when_redis_forgets_everything() -> None:
+    clause("R-5", "Numbers never go back, even if Redis forgets everything")
+    bench = ParkingBench()
+    bench.join("one")
+    bench.arrive("a1", "b1")
+    held = bench.in_hand("a1")
+    before = bench.latest("b1")
+    bench.settle("one", "b1")
+    bench.fail_over(forget=True)
+    bench.join("one", n=2, in_hand=(held,))
+    bench.run(11_000)
+    bench.arrive("b2", "a2")
+    assert [bench.holder(name) for name in ("b2", "a2")] == ["one", "one"]
+    assert min(bench.latest(name).seq for name in ("b2", "a2")) > max(held.seq, before.seq)
+    assert min(bench.latest(name).epoch for name in ("b2", "a2")) > before.epoch
