@@ -28,8 +28,10 @@ from dispatcher.core.operations.transfer import Transfers
 from dispatcher.core.operators.auto_rebalance import AutoRebalance
 from dispatcher.core.operators.commands import Commands
 from dispatcher.core.operators.flag_commands import Flags
-from dispatcher.core.operators.rebalance import Quiescing, Rebalance
+from dispatcher.core.operators.quiescing import Quiescing
+from dispatcher.core.operators.rebalance import Rebalance
 from dispatcher.core.operators.rebalance_plan import RebalancePlan
+from dispatcher.core.operators.reset_owners import OwnerReset
 from dispatcher.core.operators.stopped_groups import Stops
 from dispatcher.core.optional.dedup import Dedup
 from dispatcher.core.optional.group_limit import GroupLimits
@@ -106,7 +108,8 @@ class Lane:
         limited = GroupLimits(state, limits) if limits is not None else None
         suspects = Suspects(state, self._delivery)
         self._membership = membership = Membership(state, recovery, self._groups, self._reports, suspects)
-        rebalance = Rebalance(state, commands, reset_at_once=self.groups_reset_at_once)
+        resets, quiescing = OwnerReset(state, self.groups_reset_at_once), Quiescing(state)
+        rebalance = Rebalance(state, commands, resets, quiescing)
         evictions = Evictions(state, membership.liveness, commands)
         relocations = Relocations(state)
         parked = ParkedReading(state, recovery, arrivals)
@@ -127,20 +130,23 @@ class Lane:
             IdleGroups(state) if idle_timeout is not None or remembered is not None else None,
             measured,
             limited,
+            resets,
             rebalance,
             RebalancePlan(state, commands, rebalance),
             AutoRebalance(state, rebalance) if options.rebalance_on_join else None,
             Flags(state, snapshot.flags, commands),
             evictions,
             Operations(state, commands, Transfers(state, recovery)),
-            Quiescing(state),
+            quiescing,
             StartGate(state) if options.start_consumers or options.start_wait_ms else None,
             Dedup(state, options.dedup, arrivals.accept, redis_complete=snapshot.complete)
             if options.dedup is not None
             else None,
             numbers,
             SequenceHold(state, numbers, hold_ms) if numbers is not None and hold_ms is not None else None,
-            Leftovers(state, snapshot) if numbers is None or not snapshot.complete else None,
+            Leftovers(state, snapshot)
+            if snapshot.sequences and (numbers is None or not snapshot.complete)
+            else None,
             Stops(state, commands),
             relocations if options.parking_queues else None,
             Parking(state, relocations, parked, arrivals) if options.parking_queues else None,
@@ -213,6 +219,8 @@ class Lane:
         """When `step` must run again even if nothing happens."""
         state = self.state
         known = [state.suspended_until_ms] if state.now_ms < state.suspended_until_ms else []
+        if state.stale_owners:
+            known.append(state.now_ms + 1)
         for feature in self._timed:
             if feature.pending:
                 deadline = feature.next_deadline_ms()

@@ -28,30 +28,27 @@ class PrefetchWindows(Feature):
         self._state = state
 
     def before_pass(self) -> None:
-        adjust_windows(self._state)
+        """Fit the windows of classic queues; at the byte budget fetch next to nothing until half of it is free.
 
-
-def adjust_windows(state: LaneState) -> None:
-    """Fit the windows of classic queues; at the byte budget fetch next to nothing until half of it is free.
-
-    A queue that is to deliver the originals of open entries again is not stopped: their groups wait for
-    them, and what those hold would never become less. Nor does it stop at the look-ahead when that is full
-    of what waits for them: a former leader with a larger one, or another group map, may have handed over
-    what is behind it; or the acks of these originals have arrived, which only the end of the redeliveries
-    says. A quorum queue's consumer must never be replaced.
-    """
-    held_max = state.options.held_bytes_max
-    for inbound in state.inbounds:
-        if inbound.recovery is not None and (inbound.recovery.open or state.awaiting_decision):
-            inbound.paused = False
-            window = _wider(state, inbound)
-        else:
-            limit = held_max // 2 + 1 if inbound.paused else held_max
-            inbound.paused = state.bytes_held >= limit
-            window = STOPPED_WINDOW if inbound.paused else _fitting(state, inbound)
-        if inbound.replaceable and window != inbound.window:
-            inbound.window = window
-            state.effects.actions.append(SetWindow(inbound.index, window))
+        A queue that is to deliver the originals of open entries again is not stopped: their groups wait for
+        them, and what those hold would never become less. Nor does it stop at the look-ahead when that is full
+        of what waits for them: a former leader with a larger one, or another group map, may have handed over
+        what is behind it; or the acks of these originals have arrived, which only the end of the redeliveries
+        says. A quorum queue's consumer must never be replaced.
+        """
+        state = self._state
+        held_max = state.options.held_bytes_max
+        for inbound in state.inbounds:
+            if inbound.recovery is not None and (inbound.recovery.open or state.awaiting_decision):
+                inbound.paused = False
+                window = _wider(state, inbound)
+            else:
+                limit = held_max // 2 + 1 if inbound.paused else held_max
+                inbound.paused = state.bytes_held >= limit
+                window = STOPPED_WINDOW if inbound.paused else _fitting(state, inbound)
+            if inbound.replaceable and window != inbound.window:
+                inbound.window = window
+                state.effects.actions.append(SetWindow(inbound.index, window))
 
 
 def _wider(state: LaneState, inbound: Inbound) -> int:

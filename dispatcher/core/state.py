@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from dispatcher.core.bounds import COUNTER_SHIFT, NEVER_MS, STALE_OWNERS_PER_STEP
+from dispatcher.core.buckets import GroupMap
 from dispatcher.core.effects import Effects
 from dispatcher.core.entries import ended_entry
 from dispatcher.core.expiries import Expiries
 from dispatcher.core.feature import Feature
+from dispatcher.core.ignored_settles import IgnoredSettles
 from dispatcher.core.inbound import enlist_source, make_inbounds
-from dispatcher.core.membership.ignored_settles import IgnoredSettles
 from dispatcher.core.model import Backlog, Consumer, ConsumerState, Group, GroupState, Message, MessageState
 from dispatcher.core.operators.flags import is_held_by_operator, stop_of
-from dispatcher.core.optional.buckets import GroupMap
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import AckInbound, DeadLetter, LogEvent, SendNotice
@@ -141,7 +141,8 @@ class LaneState:
         """The group of that key, made when it is new."""
         group = self.groups.get(key)
         if group is None:
-            group = self.groups[key] = self.group_map.make(key)
+            make = Group if self.options.buckets is None else self.group_map.make
+            group = self.groups[key] = make(key)
         return group
 
     def known_group(self, group_id: bytes) -> Group | None:
@@ -150,7 +151,9 @@ class LaneState:
 
     def member_key(self, group_id: bytes | None) -> bytes | None:
         """Under what parking queues count messages of that id; None: no order binds them."""
-        return None if group_id is None or not self.policy.grouped else self.group_map.key(group_id)
+        if group_id is None or not self.policy.grouped:
+            return None
+        return group_id if self.options.buckets is None else self.group_map.key(group_id)
 
     def named_group(self, name: bytes) -> Group | None:
         """The group that an operator means."""
@@ -162,7 +165,7 @@ class LaneState:
         group.owner = consumer
         group.fresh = True
         group.epoch = 0
-        consumer.groups.add(group)
+        consumer.groups[group] = None
         self.pool.given(consumer)
         self.keep_owner(group)
         self.list_backlogs(group)

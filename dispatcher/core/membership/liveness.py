@@ -36,8 +36,8 @@ class Liveness:
     def __init__(self, state: LaneState, adoption: ConsumerReports) -> None:
         self._state = state
         self._adoption = adoption
-        self._lost: dict[Consumer, None] = {}  # LOST and MARKED
-        self._refusing: dict[Consumer, None] = {}
+        self.lost: dict[Consumer, None] = {}  # LOST and MARKED
+        self.refusing: dict[Consumer, None] = {}
         self.wakes_at_ms = 0
         self._return_until_ms = 0
         self._grant_return()
@@ -57,18 +57,18 @@ class Liveness:
         until_ms = self._state.now_ms + grace_ms
         if consumer.state is ConsumerState.EXPECTED:  # its connection may have gone with the broker
             until_ms = max(until_ms, self._return_until_ms)
-        self._refusing.pop(consumer, None)
+        self.refusing.pop(consumer, None)
         consumer.become(ConsumerState.LOST)
         consumer.lost_until_ms = until_ms
-        self._lost[consumer] = None
+        self.lost[consumer] = None
         self._state.pool.discard(consumer)
         self._state.counters["consumers_lost"] += 1
         self._state.log_event("consumer_lost", consumer=consumer.id, in_flight=len(consumer.in_flight))
 
     def mark(self, consumer: Consumer) -> None:
         """It is to be taken back: publish the marker behind which its word counts no more."""
-        self._refusing.pop(consumer, None)
-        self._lost[consumer] = None
+        self.refusing.pop(consumer, None)
+        self.lost[consumer] = None
         self._state.pool.discard(consumer)
         if consumer.state is not ConsumerState.MARKED:
             consumer.become(ConsumerState.MARKED)
@@ -88,7 +88,7 @@ class Liveness:
         consumer.become(ConsumerState.REFUSING)
         consumer.refused_n = consumer.n
         self._pause(consumer)
-        self._refusing[consumer] = None
+        self.refusing[consumer] = None
         self._state.pool.discard(consumer)
         self._state.counters["consumers_refused"] += 1
         self._state.log_event(
@@ -113,8 +113,8 @@ class Liveness:
         self.forget(consumer)
 
     def forget(self, consumer: Consumer) -> None:
-        self._lost.pop(consumer, None)
-        self._refusing.pop(consumer, None)
+        self.lost.pop(consumer, None)
+        self.refusing.pop(consumer, None)
 
     def publishers_blocked(self, blocked: bool) -> None:
         """The broker reads nothing from those who publish: no settle, join or heartbeat of a consumer either.
@@ -130,24 +130,24 @@ class Liveness:
         state.patience_from_ms = state.now_ms
         for consumer in state.by_uuid.values():
             consumer.last_heard_ms = state.now_ms
-        for consumer in self._lost:
+        for consumer in self.lost:
             until_ms = state.now_ms + state.options.reconnect_grace_ms
             consumer.lost_until_ms = max(consumer.lost_until_ms, until_ms)
 
     @property
     def awaited(self) -> int:
         """How many consumers have to join again, or will be taken back."""
-        return len(self._lost) + len(self._refusing)
+        return len(self.lost) + len(self.refusing)
 
     # -- time --
 
     def next_deadline_ms(self) -> int | None:
         if not self._state.by_uuid or self._state.publishers_blocked:
             return None
-        if not self._lost and not self._refusing:
+        if not self.lost and not self.refusing:
             return self.wakes_at_ms
-        lost = (c.lost_until_ms for c in self._lost if self._is_given_up(c))
-        return min([self.wakes_at_ms, *lost, *(c.refused_until_ms for c in self._refusing)])
+        lost = (c.lost_until_ms for c in self.lost if self._is_given_up(c))
+        return min([self.wakes_at_ms, *lost, *(c.refused_until_ms for c in self.refusing)])
 
     def _is_given_up(self, consumer: Consumer) -> bool:
         """Whether it is taken back when its time is over."""
@@ -159,7 +159,7 @@ class Liveness:
         now_ms = self._state.now_ms
         if self._state.publishers_blocked:
             return []
-        for consumer in list(self._lost):
+        for consumer in list(self.lost):
             if self._is_given_up(consumer) and consumer.lost_until_ms <= now_ms:
                 self.mark(consumer)
         if now_ms >= self.wakes_at_ms:
@@ -167,10 +167,10 @@ class Liveness:
             for consumer in self._state.by_uuid.values():
                 self._look_after(consumer, now_ms)
             self._state.ignored_settles.log_event()
-        return self._run_pauses(now_ms) if self._refusing else []
+        return self._run_pauses(now_ms) if self.refusing else []
 
     def _run_pauses(self, now_ms: int) -> list[Consumer]:
-        over = [consumer for consumer in self._refusing if consumer.refused_until_ms <= now_ms]
+        over = [consumer for consumer in self.refusing if consumer.refused_until_ms <= now_ms]
         for consumer in over:
             if consumer.n == consumer.refused_n:
                 self._pause(consumer)

@@ -357,8 +357,10 @@ class Membership(Feature):
     # -- time --
 
     def before_pass(self) -> None:
-        for consumer in self.liveness.run_timers():
-            self.resume(consumer)
+        liveness = self.liveness
+        if liveness.lost or liveness.refusing or self._state.now_ms >= liveness.wakes_at_ms:
+            for consumer in liveness.run_timers():
+                self.resume(consumer)
         if self._adoption.open and self._adoption.closes_now():
             self.finish_all_leaving()
 

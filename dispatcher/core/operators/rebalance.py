@@ -11,6 +11,7 @@ from dispatcher.core.feature import Feature
 from dispatcher.core.model import Consumer, ConsumerState, Group, GroupState
 from dispatcher.core.operators.commands import Arguments, Commands, argument, group_argument
 from dispatcher.core.operators.flags import operation_on, pin_of
+from dispatcher.core.operators.quiescing import Quiescing
 from dispatcher.core.operators.reset_owners import OwnerReset
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import OwnerRow
@@ -35,9 +36,12 @@ class Reassignment:
 class Rebalance(Feature):
     """Plans moves and starts them; closes groups."""
 
-    def __init__(self, state: LaneState, commands: Commands, *, reset_at_once: int) -> None:
+    def __init__(
+        self, state: LaneState, commands: Commands, resets: OwnerReset, quiescing: Quiescing
+    ) -> None:
         self._state = state
-        self._resets = OwnerReset(state, reset_at_once)
+        self._resets = resets
+        self._quiescing = quiescing
         commands.add("rebalance", self.rebalance, "group", "to", "reset", "dry_run", "pause")
         commands.add("groups.close", self.close, "group")
 
@@ -76,9 +80,9 @@ class Rebalance(Feature):
         ]
         if not dry_run:
             state.log_event("groups_moving", groups=count, pause=pause)
-            self._resets.begin(partial(self._free, at_once=pause == "none"))
+            self._resets.start(partial(self._free, at_once=pause == "none"))
             if pause == "lane" and count:
-                state.is_quiescing = True
+                self._quiescing.begin_waiting()
         return {"groups": count, "moves": described, "applied": not dry_run, "pause": pause}
 
     def _free(self, group: Group, *, at_once: bool) -> None:
@@ -134,14 +138,6 @@ class Rebalance(Feature):
         ]  # fmt: skip
         return self._plan_even(owned)
 
-    def before_pass(self) -> None:
-        """Go on with a reset."""
-        self._resets.run()
-
-    def next_deadline_ms(self) -> int | None:
-        state = self._state
-        return state.now_ms + 1 if state.stale_owners or state.reset_until is not None else None
-
     def _plan_group(self, group_id: bytes, target: Consumer | None) -> list[Reassignment]:
         group = known(self._state, group_id)
         if group.state in (GroupState.DRAINING, GroupState.RECOVERING) or operation_on(group):
@@ -195,7 +191,7 @@ class Rebalance(Feature):
             else:
                 self._move_when_settled(move.group, move.target)
         if pause == "lane" and moves:
-            state.is_quiescing = True
+            self._quiescing.begin_waiting()
 
     def _move_when_settled(self, group: Group, target: Consumer) -> None:
         self._state.drain(group, target)
@@ -244,19 +240,3 @@ def describe(move: Reassignment) -> dict[str, Any]:
         "to": move.target.id if move.target is not None else None,
         "waits_for": move.group.in_flight,
     }
-
-
-class Quiescing(Feature):
-    """`pause: lane`: nothing is handed out until everything in flight is settled (A16)."""
-
-    def __init__(self, state: LaneState) -> None:
-        self._state = state
-
-    def before_pass(self) -> None:
-        """See whether everything is settled. O(consumers), while the lane waits for that."""
-        state = self._state
-        if not state.is_quiescing or state.reset_until is not None:
-            return
-        if not any(consumer.in_flight for consumer in state.by_uuid.values()):
-            state.is_quiescing = False
-            state.log_event("lane_goes_on")

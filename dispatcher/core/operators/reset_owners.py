@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from dispatcher.core.feature import Feature
 from dispatcher.core.model import Consumer, Group, GroupState
 from dispatcher.core.operators.flags import pin_of
 from dispatcher.core.state import LaneState
@@ -17,7 +18,7 @@ from dispatcher.core.state import LaneState
 RESET: Final = b"reset"
 
 
-class OwnerReset:
+class OwnerReset(Feature):
     """The one that is under way, if any."""
 
     def __init__(self, state: LaneState, at_once: int) -> None:
@@ -44,20 +45,22 @@ class OwnerReset:
         consumers = self._state.by_uuid.values()
         return (group for consumer in consumers for group in consumer.groups if _is_meant(group))
 
-    def begin(self, move: Callable[[Group], None]) -> None:
+    def start(self, move: Callable[[Group], None]) -> None:
         """Move all of them in this way: the first ones now."""
         state = self._state
         self._left = deque((consumer, list(consumer.groups)) for consumer in state.by_uuid.values())
         self._move = move
         state.reset_until = state.epoch_counter
-        self.run()
+        self.before_pass()
+        self.pending = state.reset_until is not None
         if state.reset_until is not None:
             state.effects.flags[RESET] = reset_row(state)
 
-    def run(self) -> None:
+    def before_pass(self) -> None:
         """Move some more; say so when none is left, here and in Redis."""
         state = self._state
         if state.reset_until is None:
+            self.pending = False
             return
         looked_at = 0
         while self._left and looked_at < self._at_once:
@@ -72,6 +75,9 @@ class OwnerReset:
         if not self._left and not state.stale_owners:
             state.reset_until = None
             state.effects.flags[RESET] = None
+
+    def next_deadline_ms(self) -> int | None:
+        return self._state.now_ms + 1 if self._state.reset_until is not None else None
 
 
 def reset_row(state: LaneState) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from math import ceil, sqrt
 from typing import Final, NamedTuple
 
-from dispatcher.core.optional.buckets import GroupMap
+from dispatcher.core.buckets import GroupMap
 from dispatcher.pipeline.advise.lane_options import ORDERED, lane_options
 from dispatcher.pipeline.advise.simulation import Course, Simulation
 from dispatcher.pipeline.advise.traffic import Scenario, Traffic
