@@ -144,9 +144,7 @@ class Lane:
             else None,
             numbers,
             SequenceHold(state, numbers, hold_ms) if numbers is not None and hold_ms is not None else None,
-            Leftovers(state, snapshot)
-            if snapshot.sequences and (numbers is None or not snapshot.complete)
-            else None,
+            Leftovers(state, snapshot) if Leftovers.are_in(snapshot, numbers) else None,
             Stops(state, commands),
             relocations if options.parking_queues else None,
             Parking(state, relocations, parked, arrivals) if options.parking_queues else None,

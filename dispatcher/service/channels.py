@@ -12,7 +12,8 @@ from pamqp import commands, decode
 from dispatcher.amqp.events import Delivery
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import BasicConsume, QueueDeclare
-from dispatcher.core.events import Event, QueueReturned, ReadersChanged
+from dispatcher.core.events import Event, QueueReturned
+from dispatcher.core.forwarding.events import ReadersChanged
 from dispatcher.errors import ChannelRefused, ConfigurationError, DispatcherError
 from dispatcher.protocol import LaneNames
 from dispatcher.service.topology import ACCESS_REFUSED

@@ -12,8 +12,8 @@ from dispatcher.amqp.events import Delivery
 from dispatcher.amqp.handed import read_handed, stranger
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import BasicConsume, QueueDeclare
-from dispatcher.core.events import (
-    Event,
+from dispatcher.core.events import Event
+from dispatcher.core.forwarding.events import (
     MessageRejected,
     QueueInspected,
     QueueInUse,

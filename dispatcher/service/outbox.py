@@ -10,7 +10,6 @@ import structlog
 from dispatcher.amqp.events import Confirmed
 from dispatcher.core.events import (
     CopiesConfirmed,
-    CopiesStored,
     CopyRefused,
     DeadLetterConfirmed,
     DeadLetterRefused,
@@ -18,12 +17,8 @@ from dispatcher.core.events import (
     IdsLookedUp,
     PingRouted,
     QueueNacked,
-    ReclaimedForwarded,
-    ReclaimedRefused,
-    RelocationConfirmed,
-    RelocationImpossible,
-    RelocationRefused,
 )
+from dispatcher.core.forwarding.events import CopiesStored, ReclaimedForwarded, ReclaimedRefused
 from dispatcher.core.forwarding.orders import (
     AckReclaimed,
     DeadLetterReclaimed,
@@ -46,6 +41,7 @@ from dispatcher.core.orders import (
     SendNotice,
     SetWindow,
 )
+from dispatcher.core.parking.events import RelocationConfirmed, RelocationImpossible, RelocationRefused
 from dispatcher.core.parking.orders import (
     DeleteParkingQueue,
     GiveBack,

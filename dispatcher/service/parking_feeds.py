@@ -11,12 +11,8 @@ from pamqp import commands
 from dispatcher.amqp.events import Fetched
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import QueueDeclare
-from dispatcher.core.events import (
-    Event,
-    ParkingQueueDeleted,
-    ParkingQueueOpened,
-    ParkingQueueRead,
-)
+from dispatcher.core.events import Event
+from dispatcher.core.parking.events import ParkingQueueDeleted, ParkingQueueOpened, ParkingQueueRead
 from dispatcher.core.parking.orders import (
     DeleteParkingQueue,
     GiveBack,

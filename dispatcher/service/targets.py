@@ -17,8 +17,9 @@ from pamqp import commands
 from dispatcher.amqp.events import ChannelClosed, Confirmed, Returned
 from dispatcher.amqp.leaving import leaving_frames, origin_field
 from dispatcher.amqp.methods import ExchangeDeclare, QueueBind, QueueDeclare, QueueUnbind
-from dispatcher.core.events import Event, TargetOpened, TargetRefused, TransferConfirmed, TransferRefused
+from dispatcher.core.events import Event
 from dispatcher.core.model import Message
+from dispatcher.core.operations.events import TargetOpened, TargetRefused, TransferConfirmed, TransferRefused
 from dispatcher.core.operations.orders import CloseTarget, OpenTarget, SendTransfer, Target, TargetAction
 from dispatcher.errors import BrokerUnavailable, ChannelRefused
 from dispatcher.origin import origin_text

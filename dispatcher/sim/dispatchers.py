@@ -8,12 +8,13 @@ from typing import Any, Protocol
 
 from dispatcher.amqp.link import Link
 from dispatcher.core.effects import Effects, Snapshot
-from dispatcher.core.events import Event, MessagesArrived, ParkingQueueRead
+from dispatcher.core.events import Event, MessagesArrived
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
 from dispatcher.core.operations.operation import LEAVES_BY, PURGED_BY
 from dispatcher.core.operators.stopped_groups import REASON_DROPPED
 from dispatcher.core.orders import AckInbound, DeadLetter
+from dispatcher.core.parking.events import ParkingQueueRead
 from dispatcher.core.records import DeadLetterPending, Discharged, OpenEntry
 from dispatcher.core.records import Dispatched as DispatchedRecord
 from dispatcher.core.recovery.journal_replay import Arrival

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from dispatcher.core.effects import Effects
-from dispatcher.core.events import MessagesArrived, ParkingQueueRead
+from dispatcher.core.events import MessagesArrived
+from dispatcher.core.parking.events import ParkingQueueRead
 from dispatcher.sim.history import RunHistory
 
 _LINE_CHARACTERS_MAX: Final = 400

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.core.effects import Effects
-from dispatcher.core.events import (
+from dispatcher.core.forwarding.events import (
     CopiesStored,
     QueueInspected,
     QueueReclaimed,

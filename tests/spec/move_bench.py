@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.core.effects import Effects
-from dispatcher.core.events import TargetOpened, TargetRefused, TransferConfirmed, TransferRefused
+from dispatcher.core.operations.events import TargetOpened, TargetRefused, TransferConfirmed, TransferRefused
 from dispatcher.core.operations.orders import CloseTarget, OpenTarget, SendTransfer, Target
 from dispatcher.core.records import Dispatched
 from tests.spec.parking_bench import ParkingBench

@@ -8,20 +8,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dispatcher.core.effects import Effects, Snapshot
-from dispatcher.core.events import (
-    Event,
-    MessagesArrived,
-    ParkingQueueDeleted,
-    ParkingQueueOpened,
-    ParkingQueueRead,
-    PingRouted,
-    RedeliveriesEnded,
-    RelocationConfirmed,
-    RelocationRefused,
-)
+from dispatcher.core.events import Event, MessagesArrived, PingRouted, RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message
 from dispatcher.core.orders import AckInbound, Action, SendNotice
+from dispatcher.core.parking.events import (
+    ParkingQueueDeleted,
+    ParkingQueueOpened,
+    ParkingQueueRead,
+    RelocationConfirmed,
+    RelocationRefused,
+)
 from dispatcher.core.parking.orders import (
     DeleteParkingQueue,
     GiveBack,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core.events import (
+from dispatcher.core.events import QueueNacked
+from dispatcher.core.forwarding.events import (
     MessageRejected,
     QueueInspected,
     QueueInUse,
-    QueueNacked,
     QueueReclaimed,
     ReadersChanged,
     ReclaimedForwarded,

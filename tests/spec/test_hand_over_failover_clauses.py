@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core.events import CopiesStored, QueueReclaimed, ReclaimedForwarded, RedeliveriesEnded
+from dispatcher.core.events import RedeliveriesEnded
+from dispatcher.core.forwarding.events import CopiesStored, QueueReclaimed, ReclaimedForwarded
 from dispatcher.core.forwarding.orders import ForwardReclaimed, ReclaimedCopy, ReclaimQueue
 from dispatcher.core.records import OpenEntry
 from dispatcher.core.tables import IncarnationRow, OwnerRow

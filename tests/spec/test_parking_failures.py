@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core.events import Event, RedeliveriesEnded, RelocationImpossible
+from dispatcher.core.events import Event, RedeliveriesEnded
+from dispatcher.core.parking.events import RelocationImpossible
 from dispatcher.core.parking.policy import BLOCKED_MS, LINGER_MS
 from dispatcher.core.parking.relocation import RELOCATIONS_UNCONFIRMED_MAX
 from dispatcher.core.records import Dispatched

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from dispatcher.core.effects import Snapshot
-from dispatcher.core.events import (
+from dispatcher.core.feature import Feature, Handler
+from dispatcher.core.forwarding.events import (
     CopiesStored,
     MessageRejected,
     QueueInspected,
@@ -22,7 +23,6 @@ from dispatcher.core.events import (
     ReclaimedForwarded,
     ReclaimedRefused,
 )
-from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.forwarding.orders import (
     AckReclaimed,
     DeadLetterReclaimed,

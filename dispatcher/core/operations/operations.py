@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from dispatcher.core.bounds import NEVER_MS
 from dispatcher.core.effects import Effects, Snapshot
-from dispatcher.core.events import TargetOpened, TargetRefused, TransferConfirmed, TransferRefused
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import BarrierMark, Group, GroupState, Message, MessageState
+from dispatcher.core.operations.events import TargetOpened, TargetRefused, TransferConfirmed, TransferRefused
 from dispatcher.core.operations.operation import LEAVES_BY, MOVE, OPERATION, PURGE, REROUTE, Operation, Phase
 from dispatcher.core.operations.orders import CloseTarget, OpenTarget
 from dispatcher.core.operations.parked_scan import ParkedScan, parked_of

@@ -11,8 +11,8 @@ from itertools import takewhile
 from typing import Final
 
 from dispatcher.core.entries import ended_entry, open_entry
-from dispatcher.core.events import TransferConfirmed, TransferRefused
 from dispatcher.core.model import Message, MessageState
+from dispatcher.core.operations.events import TransferConfirmed, TransferRefused
 from dispatcher.core.operations.operation import Operation, Sent
 from dispatcher.core.operations.orders import SendTransfer
 from dispatcher.core.operators.flags import flags_of

@@ -226,6 +226,11 @@ class Leftovers(Feature):
         self._state = state
         self._groups = deque(snapshot.sequences)
 
+    @staticmethod
+    def are_in(snapshot: Snapshot, numbers: SequenceNumbers | None) -> bool:
+        """Whether Redis has such rows."""
+        return bool(snapshot.sequences) and (numbers is None or not snapshot.complete)
+
     def finish_step(self) -> None:
         """Forget a few, unless this very step has said more of them."""
         sequences = self._state.effects.sequences

@@ -13,11 +13,11 @@ from typing import Final
 from dispatcher.core.arrivals import Arrivals
 from dispatcher.core.bounds import DELIVERIES_MAX
 from dispatcher.core.effects import Snapshot
-from dispatcher.core.events import ParkingQueueDeleted, ParkingQueueOpened
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Backlog, Group, Message, MessageState
 from dispatcher.core.operators.flags import awaits_operator, stop_of
+from dispatcher.core.parking.events import ParkingQueueDeleted, ParkingQueueOpened
 from dispatcher.core.parking.loading import add_queue, load_queues, load_routes, parking_records
 from dispatcher.core.parking.orders import (
     DeleteParkingQueue,

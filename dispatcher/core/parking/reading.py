@@ -8,10 +8,10 @@ from enum import Enum, auto
 from typing import Final
 
 from dispatcher.core.arrivals import Arrivals
-from dispatcher.core.events import ParkingQueueRead
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import Backlog, Group, Message, MessageState
 from dispatcher.core.operators.flags import has_decision, is_busy, is_transferring
+from dispatcher.core.parking.events import ParkingQueueRead
 from dispatcher.core.parking.orders import GiveBack, OpenParkingQueue, ReadParkingQueue
 from dispatcher.core.parking.queue import ParkingQueue
 from dispatcher.core.recovery.matching import Recovery

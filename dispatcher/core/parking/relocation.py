@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from dispatcher.core.events import RelocationConfirmed, RelocationImpossible, RelocationRefused
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import Message, MessageState
+from dispatcher.core.parking.events import RelocationConfirmed, RelocationImpossible, RelocationRefused
 from dispatcher.core.parking.orders import ParkCopy, Relocated, Relocating, TermNeeded
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueue, Relocation
 from dispatcher.core.state import LaneState

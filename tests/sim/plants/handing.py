@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher.core.events import CopiesStored, ReclaimedForwarded, TransferConfirmed
+from dispatcher.core.forwarding.events import CopiesStored, ReclaimedForwarded
 from dispatcher.core.forwarding.forwarding import Forwarding
 from dispatcher.core.forwarding.orders import ForwardReclaimed
+from dispatcher.core.operations.events import TransferConfirmed
 from dispatcher.core.operations.operations import Operations
 from dispatcher.core.records import Dispatched
 from tests.sim.plants.planting import planted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher.core.events import TransferConfirmed
+from dispatcher.core.operations.events import TransferConfirmed
 from dispatcher.core.operations.operations import Operations
 from tests.sim.plants.planting import planted
 

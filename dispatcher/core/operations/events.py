@@ -1,0 +1,43 @@
+"""What the edges report of where operations send messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dispatcher.core.model import Message
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOpened:
+    """The target of this operation is there, and messages can be sent to it."""
+
+    operation: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRefused:
+    """The target of this operation is not there, or not for us."""
+
+    operation: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransferConfirmed:
+    """The broker has stored the copy where this operation sends it."""
+
+    operation: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class TransferRefused:
+    """The broker did not take the copy that this operation sends; not known: perhaps it did."""
+
+    operation: str
+    message: Message
+    problem: str
+    is_known: bool
+
+
+OperationEvent = TargetOpened | TargetRefused | TransferConfirmed | TransferRefused
