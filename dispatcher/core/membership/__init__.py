@@ -1,1 +1,10 @@
-"""Who consumes: joins, leaves, deaths and returns of incarnations."""
+"""Who consumes: joins, leaves, deaths and returns of incarnations.
+
+- `membership`: the life of an incarnation, from its join to its end
+- `liveness`: pings, missing heartbeats, queues that are gone or full
+- `revocation`: what an ended incarnation had goes back, in order
+- `evictions`, `ack_timeout`: incarnations that are ended, by command or because they don't settle in time
+- `refused_publishes`: copies that RabbitMQ can't be made to take
+
+May touch: consumers and their states, what they have in flight, and the owners of their groups.
+"""

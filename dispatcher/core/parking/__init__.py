@@ -1,1 +1,12 @@
-"""Parking: backlogs that can't go move to queues of their own, and come back when they can."""
+"""Parking: backlogs that can't go move to queues of their own, and come back when they can.
+
+- `policy`: which groups are parked, when, and when they have come back
+- `queue`: one parking queue and what is known of it; the routes of groups
+- `relocation`: originals move into a parking queue: committed, published in order, confirmed
+- `reading`: reads parking queues, and tells originals from copies that count no more
+- `reparking`: what came back to a parked group, in front of the rest
+- `loading`, `journal_replay`: what a new leader takes over
+- `orders`, `events`: records, what is ordered of the edges, what they report
+
+May touch: the waiting messages of the groups that it parks, their routes, `Inbound.aging`, its own queues.
+"""

@@ -1,1 +1,13 @@
-"""Recovery: what the journal says meets what the broker delivers again."""
+"""Recovery: what the journal says meets what the broker delivers again.
+
+- `journal_replay`: from the journal's records to what is still true
+- `matching`: redelivered originals are matched with open and settled entries
+- `expected`: what one inbound queue may still deliver again
+- `groups`: when a group goes on after a recovery, and with whom
+- `pending_redeliveries`: messages that no consumer has, and whose originals are still to come
+- `lost_originals`: in flight, and the original will not come back
+- `stale_entries`: entries that no consumer has a copy of, and that take capacity
+- `consumer_reports`: what consumers say, where Redis may have forgotten it
+
+May touch: open entries and what they stand for (consumers' messages in flight, groups that recover).
+"""
