@@ -79,7 +79,7 @@ def test_u1_a_lane_without_dedup_asks_nothing() -> None:
 
 
 def test_u2_the_window_is_as_long_as_it_says_and_not_longer_for_repeated_ones() -> None:
-    clause("U-2", "A repeated message does not make the window longer")
+    clause("U-2b", "A repeated message does not make the window longer")
     bench = with_consumer()
     bench.publish("a1")
     bench.settle("one", "a1")
@@ -95,7 +95,7 @@ def test_u2_the_window_is_as_long_as_it_says_and_not_longer_for_repeated_ones() 
 
 @pytest.mark.parametrize("end", ["expires", "fails", "is purged", "is refused", "is moved"])
 def test_u2_it_begins_with_whatever_is_committed_of_it_first(end: str) -> None:
-    clause("U-2", "its hand-over, or that it is given up, parked, purged or sent elsewhere")
+    clause("U-2", "that message is handed over, given up, parked, purged or sent elsewhere")
     bench = DedupBench()
     if end == "fails":
         bench.join("one")

@@ -13,7 +13,7 @@ def with_consumer() -> DedupBench:
 
 
 def test_u2_a_leader_that_dies_before_the_commit_loses_nothing() -> None:
-    clause("U-2", "what dies with its dispatcher before counts as new when it comes back")
+    clause("U-2a", "a message whose dispatcher dies before that commit counts as new when it comes back")
     bench = DedupBench()
     bench.publish("a1")  # nobody is there to take it
     bench.publish("a1")
@@ -26,7 +26,7 @@ def test_u2_a_leader_that_dies_before_the_commit_loses_nothing() -> None:
 
 
 def test_u2_a_leader_that_dies_after_the_commit_meets_its_own_messages() -> None:
-    clause("U-2", "is met by recovery (R-1), which comes before the window")
+    clause("U-2a", "is met by recovery (R-1), which comes before the window")
     bench = with_consumer()
     bench.publish("a1")
     bench.publish("a2")

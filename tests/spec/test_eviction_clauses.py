@@ -31,7 +31,7 @@ def evict(bench: LaneBench, consumer: str, **more: Any) -> Reply:
 
 
 def test_c8_an_overdue_message_is_told_once() -> None:
-    clause("C-8", "the log names it once, a metric counts it, `groups why` says so")
+    clause("C-8", "the log names it once, a metric counts it, and `groups why` says so")
     bench = LaneBench(ack_timeout_ms=10_000)
     bench.join("one")
     bench.arrive("a1")
@@ -51,7 +51,7 @@ def test_c8_an_overdue_message_is_told_once() -> None:
 
 @pytest.mark.parametrize(("timeout_ms", "interval_ms"), [(1_000, 400), (1_000, 3_000)])
 def test_c8_it_is_looked_for_in_time(timeout_ms: int, interval_ms: int) -> None:
-    clause("C-8", "looked for every `liveness_interval`, or `ack_timeout` where that is shorter")
+    clause("C-8b", "every `liveness_interval`, or every `ack_timeout` if that is shorter")
     bench = LaneBench(ack_timeout_ms=timeout_ms, liveness_interval_ms=interval_ms)
     bench.join("one")
     bench.step(after_ms=300)
@@ -73,7 +73,7 @@ def test_c8_nothing_is_overdue_without_the_option() -> None:
 
 
 def test_c8_blocked_publishers_get_their_time_again() -> None:
-    clause("C-8", "when RabbitMQ takes publishes again after it had blocked them")
+    clause("C-8c", "when RabbitMQ takes publishes again after it had blocked them")
     bench = LaneBench(ack_timeout_ms=10_000)
     bench.join("one")
     bench.arrive("a1")
@@ -87,7 +87,7 @@ def test_c8_blocked_publishers_get_their_time_again() -> None:
 
 
 def test_c8_a_settle_in_time_counts_whenever_it_is_heard_of() -> None:
-    clause("C-8", "a settle that RabbitMQ confirmed in time counts, whenever the dispatcher hears of it")
+    clause("C-8a", "A settle that RabbitMQ confirmed in time counts, whenever the dispatcher hears of it")
     bench = LaneBench(ack_timeout_ms=10_000, evicts_overdue=True)
     bench.join("one")
     bench.arrive("a1", "a2")
@@ -101,7 +101,7 @@ def test_c8_a_settle_in_time_counts_whenever_it_is_heard_of() -> None:
 
 
 def test_c8_the_time_begins_when_rabbitmq_has_the_copy() -> None:
-    clause("C-8", "the time begins when its queue surely has the copy")
+    clause("C-8a", "The time of a message begins when its consumer's queue surely has the copy")
     bench = LaneBench(ack_timeout_ms=10_000, evicts_overdue=True)
     bench.join("one")
     bench.hears_at_once = False
@@ -116,7 +116,7 @@ def test_c8_the_time_begins_when_rabbitmq_has_the_copy() -> None:
 
 
 def test_c8_what_follows_the_question_in_its_millisecond_is_not_asked_for() -> None:
-    clause("C-8", "the time begins when its queue surely has the copy")
+    clause("C-8a", "The time of a message begins when its consumer's queue surely has the copy")
     bench = LaneBench(ack_timeout_ms=10_000, liveness_interval_ms=10_000)
     bench.join("one")
     bench.hears_at_once = False
@@ -134,7 +134,7 @@ def test_c8_what_follows_the_question_in_its_millisecond_is_not_asked_for() -> N
 
 
 def test_c8_a_long_time_takes_few_looks_to_remember() -> None:
-    clause("C-8", "two looks, the ways of two markers and a 64th of `ack_timeout` later at the latest")
+    clause("C-8b", "two looks, the round trips of two markers and a 64th of `ack_timeout` late")
     timeout_ms, look_ms = 640_000, 500
     bench = LaneBench(ack_timeout_ms=timeout_ms, liveness_interval_ms=look_ms, heartbeat_ms=timeout_ms)
     bench.join("one")
@@ -152,7 +152,7 @@ def test_c8_a_long_time_takes_few_looks_to_remember() -> None:
 
 
 def test_c8_who_is_late_is_evicted_and_others_get_what_it_has() -> None:
-    clause("C-8", "With `on_ack_timeout: evict` its consumer is evicted")
+    clause("C-8d", "With `on_ack_timeout: evict` the consumer of an overdue message is evicted")
     bench = LaneBench(ack_timeout_ms=10_000, evicts_overdue=True)
     bench.join("one")
     bench.arrive("a1")

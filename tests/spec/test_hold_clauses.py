@@ -243,7 +243,7 @@ def test_n10_what_is_out_again_stays_before_what_still_waits() -> None:
 
 
 def test_n11_a_full_look_ahead_is_parked_in_its_order() -> None:
-    clause("N-11", "A group that waits is parked like one that is blocked")
+    clause("N-11", "A group that waits for a number is parked like one that is blocked")
     bench = HoldBench(parking=2, look_ahead=4)
     bench.join("one", prefetch=100)
     bench.publish("a", 1)
@@ -259,7 +259,7 @@ def test_n11_a_full_look_ahead_is_parked_in_its_order() -> None:
 
 
 def test_n11_the_next_leader_begins_to_wait_anew() -> None:
-    clause("N-11", "With a new leader the wait begins anew")
+    clause("N-11a", "With a new leader the wait begins anew")
     bench = with_consumer()
     bench.publish("a", 1, 3)
     bench.settle("one", "a1")
@@ -269,3 +269,18 @@ def test_n11_the_next_leader_begins_to_wait_anew() -> None:
     assert bench.went() == [1]
     bench.run(200)
     assert bench.went() == [1, 3]
+
+
+def test_n11_what_a_consumer_had_never_waits() -> None:
+    clause("N-11b", "A message that a consumer already had when the consumer died never waits")
+    bench = with_consumer()
+    bench.publish("a", 1, 3)
+    bench.settle("one", "a1")
+    bench.run(TIMEOUT_MS + 100)
+    assert bench.went() == [1, 3]
+    bench.join("two", prefetch=100)
+    begun_ms = bench.now_ms
+    bench.die("one")
+    bench.run()
+    assert bench.went() == [1, 3, 3]
+    assert bench.now_ms < begun_ms + TIMEOUT_MS

@@ -339,7 +339,7 @@ def test_a_group_that_leaves_is_not_parked() -> None:
     ],
 )  # fmt: skip
 def test_o26_bad_targets_change_nothing(kind: str, arguments: dict[str, Any], text: str) -> None:
-    clause("O-26", "one of the dispatcher's own, an inbound queue of the lane or the queue of a consumer")
+    clause("O-26b", "one of the dispatcher's own, an inbound queue of the lane or the queue of a consumer")
     bench = waiting()
     target = {"to": "elsewhere"} if kind == "move" else {"exchange": "shop", "key": "k"}
     assert refused(bench, f"groups.{kind}", **{"group": "a", **target, **arguments}) == text

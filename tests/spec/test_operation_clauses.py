@@ -121,6 +121,7 @@ def test_o26_a_second_one_is_refused(name: str) -> None:
     said(bench, "groups.purge", group="a")
     by = "the group is in transition by uuid-0; try again when that is done"
     assert refused(bench, "groups.purge", group="a") == by
+    clause("O-26a", "While an operation is open, `groups close` and a rebalance of its group alone are refused")
     assert refused(bench, "groups.close", group="a") == by
     if name == "exclusive":
         assert refused(bench, "rebalance", group="a") == by
@@ -132,7 +133,7 @@ def test_o26_a_second_one_is_refused(name: str) -> None:
 
 
 def test_o26_a_group_that_changes_hands_is_left_alone() -> None:
-    clause("O-26", "refused while the group changes hands")
+    clause("O-26", "refused while its group changes its owner")
     bench = LaneBench()
     bench.join("one")
     bench.arrive("a1")
@@ -179,7 +180,7 @@ def test_there_may_be_so_many_at_a_time() -> None:
 
 
 def test_o26_it_fails_when_nothing_moves() -> None:
-    clause("O-26", "when nothing has moved for 60 s in an inbound queue that still holds its marker")
+    clause("O-26c", "when nothing has moved for 60 s in an inbound queue that still holds its marker")
     bench = LaneBench(weights=(1, 1))
     bench.arrive("a1")
     said(bench, "groups.purge", group="a")
@@ -203,7 +204,7 @@ def test_o26_it_fails_when_nothing_moves() -> None:
 
 
 def test_o26_a_stop_ends_it() -> None:
-    clause("O-26", "and when the dispatcher stops")
+    clause("O-26c", "and when the dispatcher stops")
     bench = LaneBench()
     bench.arrive("a1")
     said(bench, "groups.purge", group="a")
@@ -214,7 +215,7 @@ def test_o26_a_stop_ends_it() -> None:
 
 
 def test_o26_a_later_leader_goes_on() -> None:
-    clause("O-26", "every later leader goes on with it")
+    clause("O-26d", "every later leader goes on with it")
     row = {"kind": "purge", "group": "a", "first": None, "dry_run": False}
     bench = LaneBench(flags={b"operation:u1": row})
     bench.command_uuids.append("u1")

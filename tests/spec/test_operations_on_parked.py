@@ -233,7 +233,7 @@ def test_o32_a_group_that_has_stopped_is_purged_with_what_it_stopped_at() -> Non
 
 
 def test_o26_what_redis_has_forgotten_is_not_counted() -> None:
-    clause("O-26", "while Redis has forgotten what its parking queues hold")
+    clause("O-26", "while Redis has forgotten what the group's parking queues hold")
     bench = parked()
     bench.hold_reads = True
     bench.fail_over(forget=True)

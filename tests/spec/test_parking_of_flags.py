@@ -50,7 +50,7 @@ def test_a_held_group_is_parked_apart_and_comes_back_in_order(flag: str) -> None
 
 @pytest.mark.parametrize("decision", ["release", "skip", "drop"])
 def test_a_stopped_group_is_parked_apart_and_decided_about_where_it_is(decision: str) -> None:
-    clause("D-9", "when the message is here")
+    clause("D-9a", "when the message is here")
     bench = ParkingBench(look_ahead=10, stops_failed=True)
     bench.join("one", prefetch=5)
     bench.arrive("a1")
@@ -135,7 +135,7 @@ def test_what_is_held_and_fills_the_memory_moves_out_of_the_way_of_what_could_go
 @pytest.mark.parametrize("decision", ["skip", "drop"])
 def test_where_a_group_has_stopped_may_be_all_that_is_left_in_a_parking_queue(decision: str) -> None:
     """The next leader is told what to do with it before it has read it there."""
-    clause("D-9", "Both take effect when the message is here")
+    clause("D-9a", "The last two take effect when the message is here")
     bench = ParkingBench(look_ahead=4, stops_failed=True)
     bench.join("one", prefetch=5)
     bench.arrive("a1")

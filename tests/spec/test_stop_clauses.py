@@ -31,7 +31,7 @@ def stopped(name: str = "exclusive", **options: Any) -> LaneBench:
 @BOTH
 def test_d9_a_failed_message_stops_its_group_only(name: str) -> None:
     clause(
-        "D-9", "stops its group instead: it waits in front of its group, and nothing of that is handed over"
+        "D-9", "stops its group instead: it waits in front of its group, and nothing of the group is handed over"
     )
     bench = stopped(name)
     assert names(bench.arrive("a4", "b1")) == ["b1"]
@@ -45,7 +45,7 @@ def test_d9_a_failed_message_stops_its_group_only(name: str) -> None:
 @BOTH
 @pytest.mark.parametrize("cost", [Cost.ONE, Cost.SAID])
 def test_d9_of_a_group_one_message_is_out_at_a_time(name: str, cost: Cost) -> None:
-    clause("D-9", "A group has one message in flight at a time there")
+    clause("D-9b", "a group has one message in flight at a time")
     bench = stopping(name, weights=(1, 1), cost=cost)
     bench.arrive("a1", "a2", "b1", "b2")
     bench.arrive("a3", inbound=1)
@@ -58,7 +58,7 @@ def test_d9_of_a_group_one_message_is_out_at_a_time(name: str, cost: Cost) -> No
 
 @BOTH
 def test_d9_released_it_goes_first(name: str) -> None:
-    clause("D-9", "`dead release`: the group goes on, that message first")
+    clause("D-9a", "`dead release`: the group goes on, that message first")
     bench = stopped(name)
     assert said(bench, "dead.release", group="a") == {
         "group": "a", "reason": "no stock", "verdict": "release", "behind": 2,
@@ -71,7 +71,7 @@ def test_d9_released_it_goes_first(name: str) -> None:
 
 @BOTH
 def test_d9_skipped_it_goes_to_the_dead_queue(name: str) -> None:
-    clause("D-9", "`dead skip`: it goes to the dead queue")
+    clause("D-9a", "`dead skip`: it goes to the dead queue")
     bench = stopped(name)
     said(bench, "dead.skip", group="a")
     assert bench.dead == [(b"a1", "no stock")]
@@ -81,7 +81,7 @@ def test_d9_skipped_it_goes_to_the_dead_queue(name: str) -> None:
 
 @BOTH
 def test_d9_dropped_it_is_deleted(name: str) -> None:
-    clause("D-9", "`dead drop`: it is deleted; the group goes on behind it")
+    clause("D-9a", "`dead drop`: it is deleted, and the group goes on behind it")
     bench = stopped(name)
     said(bench, "dead.drop", group="a")
     assert (bench.dead, bench.acked) == ([], [b"a1"])
@@ -157,7 +157,7 @@ def test_d9_it_goes_to_another_consumer_when_its_own_is_gone() -> None:
 
 
 def test_d9_what_expires_or_has_no_group_goes_to_the_dead_queue() -> None:
-    clause("D-9", "What expires, and what can't be delivered at all, goes to the dead queue as always")
+    clause("D-9d", "expires, or that can't be delivered at all, goes to the dead queue as always")
     bench = stopping()
     bench.arrive("a1", "a2", "-1")
     bench.fail("one", "a1", "expired")
@@ -176,7 +176,7 @@ def test_d9_a_paused_group_stays_paused() -> None:
 
 
 def test_d9_it_is_committed_and_holds_under_the_next_leader() -> None:
-    clause("D-9", "committed with the failure and holds under every later leader")
+    clause("D-9c", "committed with the failure and holds under every later leader")
     bench = stopped()
     assert bench.lane.checkpoint(everything=True).flags == bench.flags, "written back to an empty Redis"
     later = LaneBench(stops_failed=True, flags=bench.flags)
@@ -188,7 +188,7 @@ def test_d9_it_is_committed_and_holds_under_the_next_leader() -> None:
 
 
 def test_d9_a_lane_that_skips_again_skips_it() -> None:
-    clause("D-9", "is `skip` again skips what had stopped its groups")
+    clause("D-9e", "is `skip` again skips the messages that had stopped its groups")
     bench = stopped()
     later = Lane(
         LaneBench().lane.state.options,
