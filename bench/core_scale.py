@@ -25,7 +25,7 @@ from dispatcher.core.placement import policy
 from dispatcher.core.records import Dispatched
 from dispatcher.core.views.views import Views
 from dispatcher.protocol import Join, Settle
-from dispatcher.service.surveys import GROUPS_AT_A_TIME
+from dispatcher.service.group_listings import GROUPS_AT_A_TIME
 
 ROUNDS: Final = 7
 MESSAGES: Final = 30_000  # measured in each round

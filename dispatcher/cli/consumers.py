@@ -7,9 +7,9 @@ from typing import Any
 import typer
 
 from dispatcher.cli import flags, options
-from dispatcher.cli.asking import ask, ask_lane
 from dispatcher.cli.check_management import usual_management_url
-from dispatcher.cli.connections import ConsumerConnections
+from dispatcher.cli.command_client import ask, ask_lane
+from dispatcher.cli.consumer_connections import ConsumerConnections
 from dispatcher.cli.output import console, counted, print_json, print_result, span, table
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.errors import BrokerUnavailable, CommandRefused

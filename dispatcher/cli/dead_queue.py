@@ -14,7 +14,7 @@ from dispatcher.amqp.link import Link
 from dispatcher.amqp.properties import string_field
 from dispatcher.amqp.relay import Content, read_content
 from dispatcher.amqp.wire import pack_u32
-from dispatcher.cli.reading import QueueReading
+from dispatcher.cli.queue_reader import QueueReader
 from dispatcher.client import properties as amqp_properties
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused
 from dispatcher.group_text import format_group
@@ -126,7 +126,7 @@ def read_dead(delivery: Delivery) -> DeadMessage:
     )  # fmt: skip
 
 
-class DeadQueue(QueueReading):
+class DeadQueue(QueueReader):
     """One reader at a time: two would each see a part. What it doesn't take out is back in its place when it
     ends.
 

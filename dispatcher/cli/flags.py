@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from dispatcher.cli import options
-from dispatcher.cli.asking import ask_lane
+from dispatcher.cli.command_client import ask_lane
 from dispatcher.cli.output import counted, print_result
 
 Group = Annotated[

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from dispatcher.cli import flags, operations, options
-from dispatcher.cli.asking import ask_lane
+from dispatcher.cli.command_client import ask_lane
 from dispatcher.cli.output import console, counted, print_json, print_result, shown, span, table
 from dispatcher.core.model import GroupState
 from dispatcher.core.views.group_listing import GROUPS_PER_PAGE_MAX

@@ -13,11 +13,11 @@ from pamqp import commands
 
 from dispatcher.amqp.events import Delivery
 from dispatcher.amqp.grouping import header_key
-from dispatcher.amqp.kept import KeptMessage, mark_frames, read_kept, replay_frames
+from dispatcher.amqp.history_message import KeptMessage, mark_frames, read_kept, replay_frames
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.properties import number_of, split_table
 from dispatcher.cli.output import counted
-from dispatcher.cli.reading import QueueReading
+from dispatcher.cli.queue_reader import QueueReader
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused
 from dispatcher.protocol import LaneNames
 
@@ -33,7 +33,7 @@ _CLOCKS_APART_MS: Final = 60_000
 _IDENTITIES_MAX: Final = 500_000
 
 
-class HistoryReader(QueueReading):
+class HistoryReader(QueueReader):
     """One reading of a lane's history; any number of them may read at a time, and nothing is taken out."""
 
     connection_name = "dispatcher replay"

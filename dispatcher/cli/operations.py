@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from dispatcher.cli import options
-from dispatcher.cli.asking import new_command, send
+from dispatcher.cli.command_client import new_command, send
 from dispatcher.cli.output import counted, print_result
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.errors import NoAnswer

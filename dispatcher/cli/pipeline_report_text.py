@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from dispatcher.cli.output import table
-from dispatcher.pipeline.page import LaneView, ReportView, wording
+from dispatcher.pipeline.page import LaneSection, ReportView, wording
 from dispatcher.pipeline.page.lane_view import STAGE_NAMES
 from dispatcher.pipeline.page.what_if_view import PlanView, Sweep
 from dispatcher.pipeline.statistics import PERCENTILES
@@ -47,7 +47,7 @@ def parts(view: ReportView) -> Iterator[RenderableType]:
     yield Text(f"Verdict: {verdict.sentence}")
 
 
-def _of_lane(lane: LaneView) -> Iterator[RenderableType]:
+def _of_lane(lane: LaneSection) -> Iterator[RenderableType]:
     verdict = "nothing to judge" if lane.verdict == "nothing" else lane.verdict
     yield Text(f"Lane {wording.clipped(lane.name)}: {verdict}", style="bold")
     yield Text("; ".join(f"{title} {value}" for title, value in lane.facts))
@@ -85,7 +85,7 @@ def _of_lane(lane: LaneView) -> Iterator[RenderableType]:
         yield from _plan(lane.plan)
 
 
-def _shares(lane: LaneView) -> Iterator[RenderableType]:
+def _shares(lane: LaneSection) -> Iterator[RenderableType]:
     rows = [
         (_name(row["inbound"]), row["weight"], wording.percent(row["got_part"]),
          wording.percent(row["entitled_part"]), wording.duration(row["contested_s"] * 1e6),
@@ -99,7 +99,7 @@ def _shares(lane: LaneView) -> Iterator[RenderableType]:
     yield from _titled(title, names, rows)
 
 
-def _consumers(lane: LaneView) -> Iterator[RenderableType]:
+def _consumers(lane: LaneSection) -> Iterator[RenderableType]:
     columns = ("hand_overs", "settled", "failed", "taken_back")
     rows = [
         (_name(row["consumer"]), *(row[each] for each in columns), wording.duration(row["busy_us"]),

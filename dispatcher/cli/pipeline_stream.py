@@ -83,12 +83,12 @@ def stream(
     from dispatcher.pipeline.live_folder import live_folder
     from dispatcher.pipeline.session import java_process, spark_session
     from dispatcher.pipeline.stream import SESSION, Stream, StreamOptions
-    from dispatcher.pipeline.stream_batch import Limits
-    from dispatcher.pipeline.stream_reading import Ledger
+    from dispatcher.pipeline.stream_batch import RetentionLimits
+    from dispatcher.pipeline.stream_reading import LedgerLocation
 
-    place = Ledger(ledger)
+    place = LedgerLocation(ledger)
     options = StreamOptions(
-        trigger_ms, until_caught_up, batch_files, Limits(forget_after_ms * 1_000, keep_ms * 1_000)
+        trigger_ms, until_caught_up, batch_files, RetentionLimits(forget_after_ms * 1_000, keep_ms * 1_000)
     )
     with live_folder(live, checkpoint, place.url) as folder, spark_session(master, SESSION) as spark:
         folder.note_java(java_process(spark))

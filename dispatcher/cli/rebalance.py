@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dispatcher.cli import options
-from dispatcher.cli.asking import ask_lane
+from dispatcher.cli.command_client import ask_lane
 from dispatcher.cli.output import console, counted, print_json, table
 from dispatcher.cli.rebalance_plan import apply_plan
 from dispatcher.cli.rebalance_plan import show as show_planned

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.cli import options
-from dispatcher.cli.asking import ask
+from dispatcher.cli.command_client import ask
 from dispatcher.cli.output import console, counted, table
 from dispatcher.cli.progress import progress
 from dispatcher.cli.rabbitmq import connected

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dispatcher.cli import options
-from dispatcher.cli.asking import ask
+from dispatcher.cli.command_client import ask
 from dispatcher.cli.output import print_json
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.errors import BrokerUnavailable, CommandRefused, ConfigurationError, DispatcherError, NoAnswer

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from dispatcher.cli import options
-from dispatcher.cli.asking import ask
+from dispatcher.cli.command_client import ask
 from dispatcher.cli.output import console, counted, print_error, print_json, shown, span, table
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.errors import BrokerUnavailable, CommandRefused, NoAnswer, ProtocolViolation

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pika.adapters.blocking_connection import BlockingConnection
 
 from dispatcher.cli import options
-from dispatcher.cli.asking import ask
+from dispatcher.cli.command_client import ask
 from dispatcher.cli.dead_queue import Selection
 from dispatcher.cli.output import counted
 from dispatcher.cli.progress import progress

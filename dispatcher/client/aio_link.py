@@ -40,7 +40,7 @@ from dispatcher.client.links import (
     Receiver,
     error_text,
 )
-from dispatcher.client.tap import Delivery, DeliveryTap
+from dispatcher.client.tap import DeliveryTap, TappedDelivery
 
 #: A heartbeat frame of the broker. aiormq ends a connection that shows no frame for a while, and the broker
 #: sends no heartbeats while it sends deliveries, which aiormq does not see.
@@ -66,7 +66,7 @@ class AioLoop:
 class _TappedReader(asyncio.StreamReader):
     """What aiormq reads: the stream without the deliveries."""
 
-    def __init__(self, tap: DeliveryTap, tapped: Callable[[list[Delivery]], None]) -> None:
+    def __init__(self, tap: DeliveryTap, tapped: Callable[[list[TappedDelivery]], None]) -> None:
         super().__init__(loop=asyncio.get_running_loop())
         self._tap = tap
         self._tapped = tapped
@@ -80,7 +80,7 @@ class _TappedReader(asyncio.StreamReader):
 
 class _TappedTransport(TransportFactory):
     def __init__(
-        self, endpoint: Endpoint, tap: DeliveryTap, tapped: Callable[[list[Delivery]], None]
+        self, endpoint: Endpoint, tap: DeliveryTap, tapped: Callable[[list[TappedDelivery]], None]
     ) -> None:
         self._endpoint = endpoint
         self._tap = tap
@@ -214,7 +214,7 @@ class AioLink:
 
     # --- what happens ---------------------------------------------------------------------------------
 
-    def _tapped(self, deliveries: list[Delivery]) -> None:
+    def _tapped(self, deliveries: list[TappedDelivery]) -> None:
         tag = self._consumer_tag.encode()
         current = [delivery for delivery in deliveries if delivery.consumer_tag == tag]
         if current:

@@ -12,9 +12,9 @@ from typing import Any, Self
 
 from dispatcher.client.io_thread import IoThread
 from dispatcher.client.links import CLOSE_TIMEOUT_S
-from dispatcher.client.outbox import Outbox, Outgoing
 from dispatcher.client.pika_link import PikaLink
 from dispatcher.client.properties import Properties
+from dispatcher.client.send_queue import Outgoing, SendQueue
 from dispatcher.client.sending import Group, ProducerBase, ProducerEngine
 from dispatcher.errors import BrokerUnavailable
 
@@ -41,7 +41,7 @@ class BlockingGroupProducer(ProducerBase):
             endpoint = self._endpoint
             io = self._io = IoThread(f"dispatcher {endpoint.connection_name}", self._crashed)
             self._engine = ProducerEngine(
-                Outbox(), io, lambda receiver: PikaLink(endpoint, receiver, io), io.end
+                SendQueue(), io, lambda receiver: PikaLink(endpoint, receiver, io), io.end
             )
             io.start()
             io.submit(self._engine.start)

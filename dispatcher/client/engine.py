@@ -1,4 +1,4 @@
-"""Runs a Membership over a link: carries out its orders and keeps its timer.
+"""Runs a LaneMembership over a link: carries out its orders and keeps its timer.
 
 Everything here happens in the link's event loop, whichever that is.
 """
@@ -17,11 +17,11 @@ from dispatcher.client import properties as amqp_properties
 from dispatcher.client.copies import Copy
 from dispatcher.client.links import NOT_TAKEN, REFUSAL_CODES, Loop, MakeLink, Publication
 from dispatcher.client.losses import Losses
-from dispatcher.client.membership import Membership
+from dispatcher.client.membership import LaneMembership
 from dispatcher.client.orders import Finish, Lose, OpenQueue, Order, Publish
 from dispatcher.client.properties import Properties
 from dispatcher.client.retries import RetryPolicy
-from dispatcher.client.tap import Delivery
+from dispatcher.client.tap import TappedDelivery
 from dispatcher.errors import ConfigurationError
 from dispatcher.protocol import KEY_HEARTBEAT, LaneNames
 
@@ -68,7 +68,7 @@ class ConsumerEngine(Generic[M]):
 
     def __init__(
         self,
-        membership: Membership[M],
+        membership: LaneMembership[M],
         names: LaneNames,
         loop: Loop,
         listener: Listener[M],
@@ -154,7 +154,7 @@ class ConsumerEngine(Generic[M]):
         self._ask_step()
 
     @_ends_the_consumer_on_a_bug
-    def delivered(self, deliveries: list[Delivery]) -> None:
+    def delivered(self, deliveries: list[TappedDelivery]) -> None:
         membership = self._membership
         if membership.over:
             return

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from dispatcher.client.copies import Copy, Numbers, Settler
 from dispatcher.client.engine import ConsumerEngine, Listener
 from dispatcher.client.links import Endpoint, Loop, MakeLink, Tls
-from dispatcher.client.membership import OFFLINE_LIMIT_MS, Membership
+from dispatcher.client.membership import OFFLINE_LIMIT_MS, LaneMembership
 from dispatcher.errors import ConfigurationError
 from dispatcher.protocol import (
     DEFAULT_PREFIX,
@@ -46,7 +46,7 @@ class ConsumerIdentity:
         make_link: MakeLink,
     ) -> ConsumerEngine[M]:
         """The engine of this consumer; its messages are settled through `settler`."""
-        membership = Membership(
+        membership = LaneMembership(
             self.consumer,
             self.prefetch,
             make_message=lambda numbers, raw, body: message_type(numbers, raw, body, settler),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from dispatcher.alarm import Timer
-from dispatcher.client.tap import Delivery
+from dispatcher.client.tap import TappedDelivery
 from dispatcher.errors import ConfigurationError
 from dispatcher.urls import BrokerAddress, parse_broker_url
 
@@ -112,7 +112,7 @@ class Receiver(Protocol):
         `code` is the kind of the loss: AMQP's reply code, one of those above, or 0 without any.
         """
 
-    def delivered(self, deliveries: list[Delivery]) -> None:
+    def delivered(self, deliveries: list[TappedDelivery]) -> None:
         """Messages that came in the newest queue."""
 
     def confirmed(self, token: int) -> None:
@@ -125,7 +125,7 @@ class Receiver(Protocol):
         """The answer to `close`, always the last report."""
 
 
-class Link(Protocol):
+class ClientLink(Protocol):
     """One connection after another, each with one channel, publisher confirms on."""
 
     def open(self, exchange: str | None) -> None:
@@ -154,4 +154,4 @@ class Loop(Protocol):
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Timer: ...
 
 
-MakeLink = Callable[[Receiver], Link]
+MakeLink = Callable[[Receiver], ClientLink]

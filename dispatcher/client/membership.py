@@ -13,7 +13,7 @@ from dispatcher.client.copies import Copy, Numbers, read_numbers
 from dispatcher.client.member import End, Member, Standing, Wish
 from dispatcher.client.orders import Finish, Lose, Order
 from dispatcher.client.retries import RetryPolicy
-from dispatcher.client.tap import Delivery
+from dispatcher.client.tap import TappedDelivery
 from dispatcher.errors import ConsumerRefused
 from dispatcher.protocol import FailedMessage, Settle
 
@@ -26,7 +26,7 @@ MakeMessage = Callable[[Numbers, bytes, bytes], M]
 OFFLINE_LIMIT_MS: Final = 30_000
 
 
-class Membership(Generic[M]):
+class LaneMembership(Generic[M]):
     """Turns deliveries into messages and keeps one incarnation after the other going.
 
     A new incarnation follows when the old one was taken back, was offline for too long, or has too much
@@ -62,7 +62,7 @@ class Membership(Generic[M]):
 
     # --- facts ----------------------------------------------------------------------------------------
 
-    def delivered(self, delivery: Delivery, now_ms: int) -> M | None:
+    def delivered(self, delivery: TappedDelivery, now_ms: int) -> M | None:
         """A message came in the consumer queue. The message to hand over, if that is what it is.
 
         Raises ValueError for one that has neither a `dispatch.*` type nor the headers of a copy.
@@ -74,7 +74,7 @@ class Membership(Generic[M]):
         message = self._make_message(numbers, delivery.properties, delivery.body)
         return message if self.member.copy_received(message, now_ms) else None
 
-    def _notice(self, delivery: Delivery, now_ms: int) -> None:
+    def _notice(self, delivery: TappedDelivery, now_ms: int) -> None:
         found, _ = amqp_properties.split(delivery.properties)
         kind = found.get("type", b"").decode(errors="replace")
         if not kind.startswith("dispatch."):

@@ -27,13 +27,13 @@ from dispatcher.client.links import (
     Receiver,
     error_text,
 )
-from dispatcher.client.tap import Delivery, DeliveryTap
+from dispatcher.client.tap import DeliveryTap, TappedDelivery
 
 
 class _TappedConnection(pika.SelectConnection):  # type: ignore[misc]  # pika publishes no types
     """Sees everything but deliveries, which go to `tapped`."""
 
-    def __init__(self, tapped: Callable[[list[Delivery]], None], *args: Any, **kwargs: Any) -> None:
+    def __init__(self, tapped: Callable[[list[TappedDelivery]], None], *args: Any, **kwargs: Any) -> None:
         self._tap = DeliveryTap()
         self._tapped = tapped
         super().__init__(*args, **kwargs)
@@ -173,7 +173,7 @@ class PikaLink:
 
     # --- what happens ---------------------------------------------------------------------------------
 
-    def _tapped(self, deliveries: list[Delivery]) -> None:
+    def _tapped(self, deliveries: list[TappedDelivery]) -> None:
         tag = self._consumer_tag.encode()
         current = [delivery for delivery in deliveries if delivery.consumer_tag == tag]
         if current:

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from dispatcher.client.aio_link import AioLink, AioLoop
-from dispatcher.client.outbox import Outbox, Outgoing
 from dispatcher.client.properties import Properties
+from dispatcher.client.send_queue import Outgoing, SendQueue
 from dispatcher.client.sending import Group, ProducerBase, ProducerEngine
 
 
@@ -45,7 +45,7 @@ class GroupProducer(ProducerBase):
             endpoint = self._endpoint
             self._ended.clear()
             self._engine = ProducerEngine(
-                Outbox(), AioLoop(), lambda receiver: AioLink(endpoint, receiver), self._ended.set
+                SendQueue(), AioLoop(), lambda receiver: AioLink(endpoint, receiver), self._ended.set
             )
             self._engine.start()
 

@@ -13,10 +13,10 @@ from typing import Any, Final
 from dispatcher.client import properties as amqp_properties
 from dispatcher.client.links import REFUSAL_CODES, Endpoint, Loop, MakeLink, Publication, Tls
 from dispatcher.client.losses import Losses
-from dispatcher.client.outbox import Failure, Outbox, Outgoing
 from dispatcher.client.pacing import Backoff
 from dispatcher.client.properties import Properties
-from dispatcher.client.tap import Delivery
+from dispatcher.client.send_queue import Failure, Outgoing, SendQueue
+from dispatcher.client.tap import TappedDelivery
 from dispatcher.errors import ConfigurationError, SendFailed
 
 LOG: Final = logging.getLogger("dispatcher.client")
@@ -121,10 +121,12 @@ class ProducerBase(ABC):
 
 
 class ProducerEngine:
-    """Runs an Outbox over a link, in the link's event loop."""
+    """Runs a SendQueue over a link, in the link's event loop."""
 
-    def __init__(self, outbox: Outbox, loop: Loop, make_link: MakeLink, ended: Callable[[], None]) -> None:
-        self._outbox = outbox
+    def __init__(
+        self, to_send: SendQueue, loop: Loop, make_link: MakeLink, ended: Callable[[], None]
+    ) -> None:
+        self._to_send = to_send
         self._loop = loop
         self._link = make_link(self)
         self._ended = ended
@@ -146,7 +148,7 @@ class ProducerEngine:
             outgoing.resolve(self._error)
             return
         try:
-            self._outbox.submit(outgoing)
+            self._to_send.submit(outgoing)
         except (SendFailed, ValueError) as error:
             outgoing.resolve(error)
         self._ask_step()
@@ -174,21 +176,21 @@ class ProducerEngine:
             return
         LOG.log(self._losses.level(code), "producer: %s", reason)
         if self._connected and code in PUBLISH_REFUSED_CODES:
-            _resolve(self._outbox.fail_in_flight(reason))
+            _resolve(self._to_send.fail_in_flight(reason))
         self._connected = False
-        self._outbox.connection_lost()
+        self._to_send.connection_lost()
         self._loop.call_later(self._backoff.next_delay_ms(), self._reopen)
 
-    def delivered(self, deliveries: list[Delivery]) -> None:
+    def delivered(self, deliveries: list[TappedDelivery]) -> None:
         """Nothing is consumed here."""
 
     def confirmed(self, token: int) -> None:
-        if outgoing := self._outbox.confirmed(token):
+        if outgoing := self._to_send.confirmed(token):
             outgoing.resolve(None)
         self._ask_step()
 
     def returned(self, token: int, reason: str) -> None:
-        _resolve(self._outbox.refused(token, reason))
+        _resolve(self._to_send.refused(token, reason))
         self._ask_step()
 
     def closed(self) -> None:
@@ -210,13 +212,13 @@ class ProducerEngine:
     def _step(self) -> None:
         self._step_asked = False
         if self._connected and self._error is None:
-            for publication in self._outbox.take():
+            for publication in self._to_send.take():
                 self._link.publish(publication)
 
     def _end(self, error: Exception) -> None:
         if self._error is None:
             self._error = error
-            _resolve(self._outbox.fail_all(error))
+            _resolve(self._to_send.fail_all(error))
             self._link.close()
 
 

@@ -21,7 +21,7 @@ _CONNECTION_CLOSE: Final = bytes([0, 10, 0, 50])
 _BODY_SIZE: Final = struct.Struct(">Q")
 
 
-class Delivery(NamedTuple):
+class TappedDelivery(NamedTuple):
     """A delivered message; `properties` are flags and property list exactly as they came."""
 
     consumer_tag: bytes
@@ -52,7 +52,7 @@ class DeliveryTap:
         #: Code and text of the broker's last word, which aiormq loses in the middle of a handshake.
         self.closed_by_broker: tuple[int, str] | None = None
 
-    def feed(self, data: bytes) -> tuple[bytes, list[Delivery]]:
+    def feed(self, data: bytes) -> tuple[bytes, list[TappedDelivery]]:
         """What the broker sent: the bytes for the library, and the deliveries that are complete now."""
         if self._deaf:
             return data, []
@@ -64,8 +64,8 @@ class DeliveryTap:
             self._partial.clear()
         return self._split(data)
 
-    def _split(self, data: bytes) -> tuple[bytes, list[Delivery]]:
-        deliveries: list[Delivery] = []
+    def _split(self, data: bytes) -> tuple[bytes, list[TappedDelivery]]:
+        deliveries: list[TappedDelivery] = []
         passed: list[bytes] = []
         end, position, taken_to = len(data), 0, 0
         self._needed = _FRAME_OVERHEAD
@@ -91,7 +91,7 @@ class DeliveryTap:
         return b"".join(passed), deliveries
 
     def _takes(
-        self, kind: int, channel: int, data: bytes, start: int, stop: int, deliveries: list[Delivery]
+        self, kind: int, channel: int, data: bytes, start: int, stop: int, deliveries: list[TappedDelivery]
     ) -> bool:
         """Whether this frame's payload is part of a delivery; a complete one is appended."""
         if kind == _METHOD:
@@ -117,5 +117,5 @@ class DeliveryTap:
             del self._open[channel]
             parts = content.parts
             body = parts[0] if len(parts) == 1 else b"".join(parts)
-            deliveries.append(Delivery(content.consumer_tag, content.properties, body))
+            deliveries.append(TappedDelivery(content.consumer_tag, content.properties, body))
         return True

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from dispatcher.demo.records import Handling
-from dispatcher.demo.table import Outcome
-from dispatcher.demo.workload import Change
+from dispatcher.demo.records import HandlingRecord
+from dispatcher.demo.table import ApplyOutcome
+from dispatcher.demo.workload import RowChange
 
 
 @dataclass(slots=True)
-class Verdict:
+class CheckResult:
     """Counts of what must not happen, and of what may; `examples` has one line for each kind found."""
 
     messages: int
@@ -40,46 +40,46 @@ class Verdict:
 
 
 def check(
-    changes: Sequence[Change],
-    handlings: Iterable[Handling],
+    changes: Sequence[RowChange],
+    handlings: Iterable[HandlingRecord],
     killed_at_ns: Mapping[str, int],
     rows: Mapping[bytes, bytes],
     expected: Mapping[bytes, bytes],
-) -> Verdict:
+) -> CheckResult:
     """Compare what was recorded with what was sent, and the table with what it must be.
 
     `killed_at_ns` says when which consumers were killed. Only what they had, and what was taken back from a
     consumer that was told so, may be handed over again.
     """
-    verdict = Verdict(len(changes))
-    by_group: dict[bytes, list[Handling]] = defaultdict(list)
+    checked = CheckResult(len(changes))
+    by_group: dict[bytes, list[HandlingRecord]] = defaultdict(list)
     done = set()
     for handling in handlings:
         by_group[changes[handling.number].group].append(handling)
         if handling.group != changes[handling.number].group:
-            verdict.count("lost", f"message {handling.number} came with the group {handling.group!r}")
+            checked.count("lost", f"message {handling.number} came with the group {handling.group!r}")
         if handling.is_done:
             done.add(handling.number)
     for number, change in enumerate(changes):
         if number not in done:
-            verdict.count("lost", f"message {number} of {change.group!r} was never handled to the end")
+            checked.count("lost", f"message {number} of {change.group!r} was never handled to the end")
     numbers: dict[bytes, list[int]] = defaultdict(list)
     for number, change in enumerate(changes):
         numbers[change.group].append(number)
     for group, found in by_group.items():
         found.sort(key=lambda handling: handling.begun_ns)
-        _check_order(verdict, group, found, numbers[group], killed_at_ns)
-        _check_overlaps(verdict, group, found, killed_at_ns)
-        verdict.groups_moved += len({handling.consumer for handling in found}) > 1
-    verdict.groups = len(by_group)
-    _check_rows(verdict, rows, expected)
-    return verdict
+        _check_order(checked, group, found, numbers[group], killed_at_ns)
+        _check_overlaps(checked, group, found, killed_at_ns)
+        checked.groups_moved += len({handling.consumer for handling in found}) > 1
+    checked.groups = len(by_group)
+    _check_rows(checked, rows, expected)
+    return checked
 
 
 def _check_order(
-    verdict: Verdict,
+    checked: CheckResult,
     group: bytes,
-    found: list[Handling],
+    found: list[HandlingRecord],
     numbers: list[int],
     killed_at_ns: Mapping[str, int],
 ) -> None:
@@ -87,43 +87,45 @@ def _check_order(
     place = {number: index for index, number in enumerate(numbers)}
     last = -1  # place of the message that was handled last
     last_done = -1  # the same, of those whose handling nobody may repeat
-    earlier: dict[int, Handling] = {}
+    earlier: dict[int, HandlingRecord] = {}
     for handling in found:
         number, here = handling.number, place[handling.number]
         before = earlier.get(number)
         if before is not None:
             if _came_again_rightly(before, handling, killed_at_ns):
-                verdict.begun_again += 1
+                checked.begun_again += 1
                 if here <= last_done:
-                    verdict.count("out_of_order", f"{group!r}: message {number} came again behind newer ones")
+                    checked.count("out_of_order", f"{group!r}: message {number} came again behind newer ones")
             else:
-                verdict.count(
+                checked.count(
                     "doubled",
                     f"message {number} of {group!r}: by {before.consumer} (attempt {before.attempt}), "
                     f"then by {handling.consumer} (attempt {handling.attempt})",
                 )
         elif here != last + 1:
-            verdict.count("out_of_order", f"{group!r}: message {number} is not the one that comes next")
-        if handling.outcome is Outcome.CONFLICT:
-            verdict.count("out_of_order", f"{group!r}: the table refused message {number}")
-        elif handling.outcome is Outcome.AGAIN and before is None:
-            verdict.count("doubled", f"message {number} of {group!r} had been applied, nobody knows by whom")
-        elif handling.outcome is Outcome.STALE:
-            verdict.count("overlaps", f"{group!r}: message {number} was written with an old epoch")
-        verdict.handed_over_again += handling.attempt > 1
+            checked.count("out_of_order", f"{group!r}: message {number} is not the one that comes next")
+        if handling.outcome is ApplyOutcome.CONFLICT:
+            checked.count("out_of_order", f"{group!r}: the table refused message {number}")
+        elif handling.outcome is ApplyOutcome.AGAIN and before is None:
+            checked.count("doubled", f"message {number} of {group!r} had been applied, nobody knows by whom")
+        elif handling.outcome is ApplyOutcome.STALE:
+            checked.count("overlaps", f"{group!r}: message {number} was written with an old epoch")
+        checked.handed_over_again += handling.attempt > 1
         earlier[number] = handling
         last = here
         if handling.is_done and handling.consumer not in killed_at_ns:
             last_done = here
 
 
-def _came_again_rightly(before: Handling, handling: Handling, killed_at_ns: Mapping[str, int]) -> bool:
-    was_taken = before.consumer in killed_at_ns or before.outcome is Outcome.LOST
+def _came_again_rightly(
+    before: HandlingRecord, handling: HandlingRecord, killed_at_ns: Mapping[str, int]
+) -> bool:
+    was_taken = before.consumer in killed_at_ns or before.outcome is ApplyOutcome.LOST
     return was_taken and handling.attempt > before.attempt
 
 
 def _check_overlaps(
-    verdict: Verdict, group: bytes, found: list[Handling], killed_at_ns: Mapping[str, int]
+    checked: CheckResult, group: bytes, found: list[HandlingRecord], killed_at_ns: Mapping[str, int]
 ) -> None:
     """No message of a group begins before the one before it has ended, and epochs never go back."""
     for before, handling in pairwise(found):
@@ -131,23 +133,23 @@ def _check_overlaps(
         if ended_ns is None:  # it ended with its consumer
             ended_ns = killed_at_ns.get(before.consumer)
         if ended_ns is None or handling.begun_ns < ended_ns:
-            verdict.count(
+            checked.count(
                 "overlaps",
                 f"{group!r}: message {handling.number} began at {handling.consumer} while "
                 f"{before.consumer} had message {before.number}",
             )
         elif handling.epoch < before.epoch:
-            verdict.count("overlaps", f"{group!r}: message {handling.number} came with an older epoch")
+            checked.count("overlaps", f"{group!r}: message {handling.number} came with an older epoch")
 
 
-def _check_rows(verdict: Verdict, rows: Mapping[bytes, bytes], expected: Mapping[bytes, bytes]) -> None:
+def _check_rows(checked: CheckResult, rows: Mapping[bytes, bytes], expected: Mapping[bytes, bytes]) -> None:
     for key in rows.keys() | expected.keys():
         there, wanted = rows.get(key, b""), expected.get(key, b"")
         if there != wanted:
-            verdict.count("differences", f"row {key!r} is {there!r}, but must be {wanted!r}")
+            checked.count("differences", f"row {key!r} is {there!r}, but must be {wanted!r}")
 
 
-def shares(handlings: Iterable[Handling], inbound_of: Sequence[int], queues: int) -> list[float] | None:
+def shares(handlings: Iterable[HandlingRecord], inbound_of: Sequence[int], queues: int) -> list[float] | None:
     """Which part of the messages came from each inbound queue while there was a choice.
 
     That is until some consumer had none left of some queue: from then on it gets only the other's. None

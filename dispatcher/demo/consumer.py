@@ -16,9 +16,9 @@ import redis.asyncio
 
 from dispatcher.client import BlockingGroupConsumer, BlockingMessage, GroupConsumer, Message
 from dispatcher.client.copies import Copy
-from dispatcher.demo.records import Recorder
-from dispatcher.demo.table import AsyncTable, Outcome, Table
-from dispatcher.demo.workload import Change, decode
+from dispatcher.demo.records import HandlingRecorder
+from dispatcher.demo.table import ApplyOutcome, AsyncTable, Table
+from dispatcher.demo.workload import RowChange, decode
 
 PREFETCH: Final = 50
 GATE_POLL_S: Final = 0.005
@@ -47,7 +47,7 @@ class ConsumerOptions:
 
 def run(options: ConsumerOptions) -> None:
     """Consume until SIGTERM; then finish what is in hand and leave."""
-    recorder = Recorder(Path(options.records))
+    recorder = HandlingRecorder(Path(options.records))
     recorder.ready()
     while not Path(options.gate).exists():
         time.sleep(GATE_POLL_S)
@@ -58,13 +58,13 @@ def run(options: ConsumerOptions) -> None:
     recorder.close()
 
 
-def _begin(recorder: Recorder, message: Copy) -> tuple[int, Change]:
+def _begin(recorder: HandlingRecorder, message: Copy) -> tuple[int, RowChange]:
     number, change = decode(message.group, message.body)
     recorder.begin(number, change.group, message.seq, message.epoch, message.attempt)
     return number, change
 
 
-async def _run_async(options: ConsumerOptions, recorder: Recorder) -> None:
+async def _run_async(options: ConsumerOptions, recorder: HandlingRecorder) -> None:
     client = redis.asyncio.Redis.from_url(options.redis_url)
     table = AsyncTable(client, options.prefix)
 
@@ -74,9 +74,9 @@ async def _run_async(options: ConsumerOptions, recorder: Recorder) -> None:
             outcome = await table.apply(change, message.epoch, number)
             await asyncio.sleep(options.work_ms / 1_000)
         except asyncio.CancelledError:  # it was taken back
-            recorder.end(message.seq, Outcome.LOST)
+            recorder.end(message.seq, ApplyOutcome.LOST)
             raise
-        recorder.end(message.seq, Outcome.LOST if message.lost else outcome)
+        recorder.end(message.seq, ApplyOutcome.LOST if message.lost else outcome)
 
     consumer = GroupConsumer(options.amqp_url, options.lane, options.name, PREFETCH, prefix=options.prefix)
     await consumer.open()
@@ -86,7 +86,7 @@ async def _run_async(options: ConsumerOptions, recorder: Recorder) -> None:
     await client.aclose()
 
 
-def _run_blocking(options: ConsumerOptions, recorder: Recorder) -> None:
+def _run_blocking(options: ConsumerOptions, recorder: HandlingRecorder) -> None:
     client = redis.Redis.from_url(options.redis_url)
     table = Table(client, options.prefix)
 
@@ -94,7 +94,7 @@ def _run_blocking(options: ConsumerOptions, recorder: Recorder) -> None:
         number, change = _begin(recorder, message)
         outcome = table.apply(change, message.epoch, number)
         time.sleep(options.work_ms / 1_000)
-        recorder.end(message.seq, Outcome.LOST if message.lost else outcome)
+        recorder.end(message.seq, ApplyOutcome.LOST if message.lost else outcome)
 
     consumer = BlockingGroupConsumer(
         options.amqp_url, options.lane, options.name, PREFETCH, prefix=options.prefix

@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 
 from dispatcher.demo.consumer import ConsumerOptions
-from dispatcher.demo.records import Handling, RecordReader
+from dispatcher.demo.records import HandlingRecord, RecordReader
 from dispatcher.nodes.process import GuardedProcess
 
 #: Finishing what is in hand takes milliseconds here.
@@ -41,7 +41,7 @@ class ConsumerProcess:
         return self._reader.has_joined
 
     @property
-    def handlings(self) -> list[Handling]:
+    def handlings(self) -> list[HandlingRecord]:
         """Everything that it began, as far as `read` has seen it."""
         return self._reader.handlings
 
@@ -53,7 +53,7 @@ class ConsumerProcess:
         """Let it join the lane."""
         self._gate.touch()
 
-    def read(self) -> list[Handling]:
+    def read(self) -> list[HandlingRecord]:
         """What it has ended since the last call."""
         ended = self._reader.read()
         self.recent_count = len(ended)

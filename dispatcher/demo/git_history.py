@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dispatcher.demo.workload import Change, Workload, repeated
+from dispatcher.demo.workload import RowChange, Workload, repeated
 from dispatcher.errors import DispatcherError
 
 #: Of the environment, what would make git look at another repository than the one that is meant.
@@ -38,12 +38,12 @@ class NoHistory(DispatcherError):
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class GitHistory:
     """Everything that happened to the files up to one commit."""
 
     commit: str
     commits: int
-    changes: list[Change]
+    changes: list[RowChange]
 
 
 def read_workload(repository: Path, minimum: int) -> Workload:
@@ -63,7 +63,7 @@ def read_workload(repository: Path, minimum: int) -> Workload:
     return Workload(title, source, changes, read_tree(repository, history.commit))
 
 
-def read_history(repository: Path) -> History:
+def read_history(repository: Path) -> GitHistory:
     """Raises NoHistory when there is none, or only a part of it (a shallow clone)."""
     if shutil.which("git") is None:
         raise NoHistory("git is not installed")
@@ -80,7 +80,7 @@ def read_history(repository: Path) -> History:
             changes.append(change)
     if not changes:
         raise NoHistory(f"the history of {repository} changes no file")
-    return History(commit, commits, changes)
+    return GitHistory(commit, commits, changes)
 
 
 def read_tree(repository: Path, commit: str) -> dict[bytes, bytes]:
@@ -94,7 +94,7 @@ def read_tree(repository: Path, commit: str) -> dict[bytes, bytes]:
     return rows
 
 
-def _changes(log: bytes) -> Iterator[Change | None]:
+def _changes(log: bytes) -> Iterator[RowChange | None]:
     """The changes in `git log --raw -z`; None at the begin of each commit.
 
     Each commit is its id; each change is a field `:modes ids status`, then a field with the path.
@@ -105,7 +105,7 @@ def _changes(log: bytes) -> Iterator[Change | None]:
         if field.startswith(b":"):
             old_mode, new_mode, old_id, new_id, _ = field[1:].split(b" ")
             path = next(fields)
-            yield Change(path, path, _row(old_mode, old_id), _row(new_mode, new_id))
+            yield RowChange(path, path, _row(old_mode, old_id), _row(new_mode, new_id))
         elif field:
             yield None
 

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Final
 
-from dispatcher.demo.workload import Change, Workload, replayed
+from dispatcher.demo.workload import RowChange, Workload, replayed
 
 SEED: Final = 20_240_229
 SYMBOLS: Final = tuple(
@@ -41,7 +41,7 @@ def read_workload(count: int) -> Workload:
     return Workload(title, "a plain replay, one after the other", changes, replayed(changes))
 
 
-def _next(source: random.Random, symbol: _Symbol) -> Change:
+def _next(source: random.Random, symbol: _Symbol) -> RowChange:
     chance = source.random()
     if not symbol.book or chance < _PLACE_PROBABILITY:
         symbol.placed += 1
@@ -57,14 +57,14 @@ def _next(source: random.Random, symbol: _Symbol) -> Change:
     return _change(symbol, number, amended)
 
 
-def _change(symbol: _Symbol, number: int, order: tuple[str, int, int] | None) -> Change:
+def _change(symbol: _Symbol, number: int, order: tuple[str, int, int] | None) -> RowChange:
     before = symbol.book.get(number)
     if order is None:
         del symbol.book[number]
     else:
         symbol.book[number] = order
     name = symbol.name.encode()
-    return Change(name, b"%s/%d" % (name, number), _row(before), _row(order))
+    return RowChange(name, b"%s/%d" % (name, number), _row(before), _row(order))
 
 
 def _row(order: tuple[str, int, int] | None) -> bytes:

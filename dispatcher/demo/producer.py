@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from dispatcher.client import GroupProducer
-from dispatcher.demo.workload import Change, encode
+from dispatcher.demo.workload import RowChange, encode
 
 #: Unconfirmed messages at a time. Those of one group follow each other's confirm, so this spans many groups.
 WINDOW: Final = 2_000
 
 
 def publish(
-    url: str, queues: list[str], messages: Iterable[tuple[int, Change]], show: Callable[[int], None]
+    url: str, queues: list[str], messages: Iterable[tuple[int, RowChange]], show: Callable[[int], None]
 ) -> None:
     """Send each change to the queue of its index and wait until the broker has all; `show` gets the count.
 
@@ -24,7 +24,7 @@ def publish(
 
 
 async def _publish(
-    url: str, queues: list[str], messages: Iterable[tuple[int, Change]], show: Callable[[int], None]
+    url: str, queues: list[str], messages: Iterable[tuple[int, RowChange]], show: Callable[[int], None]
 ) -> None:
     async with GroupProducer(url, exchange="") as producer:
         waiting: list[asyncio.Future[str]] = []

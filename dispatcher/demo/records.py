@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dispatcher.demo.table import Outcome
+from dispatcher.demo.table import ApplyOutcome
 
 _NO_GROUP: Final = "-"
 
 
 @dataclass(slots=True)
-class Handling:
+class HandlingRecord:
     """One handling of one message by one consumer."""
 
     consumer: str
@@ -32,15 +32,15 @@ class Handling:
     attempt: int
     begun_ns: int
     ended_ns: int | None = None  # None: the consumer died while it handled it
-    outcome: Outcome | None = None
+    outcome: ApplyOutcome | None = None
 
     @property
     def is_done(self) -> bool:
         """Handled to the end by somebody whose word counts."""
-        return self.outcome is not None and self.outcome is not Outcome.LOST
+        return self.outcome is not None and self.outcome is not ApplyOutcome.LOST
 
 
-class Recorder:
+class HandlingRecorder:
     """Appends to one consumer's file. Any thread may use it."""
 
     def __init__(self, path: Path) -> None:
@@ -59,7 +59,7 @@ class Recorder:
         text = group.hex() or _NO_GROUP
         self._append(f"begin {number} {text} {seq} {epoch} {attempt} {time.monotonic_ns()}\n")
 
-    def end(self, seq: int, outcome: Outcome) -> None:
+    def end(self, seq: int, outcome: ApplyOutcome) -> None:
         """To be called after it, and before the message is settled."""
         self._append(f"end {seq} {outcome} {time.monotonic_ns()}\n")
 
@@ -75,14 +75,14 @@ class RecordReader:
 
     def __init__(self, consumer: str, path: Path) -> None:
         self.consumer = consumer
-        self.handlings: list[Handling] = []
+        self.handlings: list[HandlingRecord] = []
         self.is_ready = self.has_joined = False
         self._path = path
         self._position = 0
         self._rest = b""
-        self._open: dict[int, Handling] = {}  # by seq
+        self._open: dict[int, HandlingRecord] = {}  # by seq
 
-    def read(self) -> list[Handling]:
+    def read(self) -> list[HandlingRecord]:
         """What was ended since the last call. A line that is cut off waits for its end."""
         if not self._path.exists():
             return []
@@ -94,7 +94,7 @@ class RecordReader:
         ended = [self._take(line.decode().split(" ")) for line in lines]
         return [handling for handling in ended if handling is not None]
 
-    def _take(self, fields: list[str]) -> Handling | None:
+    def _take(self, fields: list[str]) -> HandlingRecord | None:
         if fields[0] in ("ready", "joined"):
             self.is_ready = True
             self.has_joined = fields[0] == "joined"
@@ -102,16 +102,16 @@ class RecordReader:
         if fields[0] == "begin":
             number, seq, epoch, attempt, at_ns = (int(fields[n]) for n in (1, 3, 4, 5, 6))
             group = b"" if fields[2] == _NO_GROUP else bytes.fromhex(fields[2])
-            handling = Handling(self.consumer, number, group, seq, epoch, attempt, at_ns)
+            handling = HandlingRecord(self.consumer, number, group, seq, epoch, attempt, at_ns)
             self.handlings.append(handling)
             self._open[seq] = handling
             return None
         handling = self._open.pop(int(fields[1]))
-        handling.outcome, handling.ended_ns = Outcome(fields[2]), int(fields[3])
+        handling.outcome, handling.ended_ns = ApplyOutcome(fields[2]), int(fields[3])
         return handling
 
 
-def all_handlings(readers: Iterable[RecordReader]) -> Iterator[Handling]:
+def all_handlings(readers: Iterable[RecordReader]) -> Iterator[HandlingRecord]:
     """Everything that was read, of all consumers."""
     for reader in readers:
         yield from reader.handlings

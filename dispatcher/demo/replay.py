@@ -16,12 +16,12 @@ from typing import Any, Final
 import redis
 
 from dispatcher.demo import queues
-from dispatcher.demo.checker import Verdict, check, shares
+from dispatcher.demo.checker import CheckResult, check, shares
 from dispatcher.demo.consumer import CONCURRENCY, ConsumerOptions
 from dispatcher.demo.consumer_process import ConsumerProcess
 from dispatcher.demo.dispatcher_process import DispatcherProcess
 from dispatcher.demo.producer import publish
-from dispatcher.demo.records import Handling
+from dispatcher.demo.records import HandlingRecord
 from dispatcher.demo.screen import Screen
 from dispatcher.demo.table import Table
 from dispatcher.demo.workload import Workload, inbound_index
@@ -59,10 +59,10 @@ class ConsumerRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ReplayResult:
     """Everything that the report needs."""
 
-    verdict: Verdict
+    checked: CheckResult
     seconds: float
     consumers: list[ConsumerRow]
     shares: list[float] | None  # per inbound queue, while there was a choice
@@ -74,7 +74,7 @@ class Result:
     @property
     def holds(self) -> bool:
         """Whether everything is as promised."""
-        return self.verdict.holds and not any(self.left.values()) and not self.problems
+        return self.checked.holds and not any(self.left.values()) and not self.problems
 
 
 def work_ms(workload: Workload) -> float:
@@ -84,7 +84,7 @@ def work_ms(workload: Workload) -> float:
     return min(WORK_MS_MAX, WORK_S * 1_000 * handlers / len(workload.changes), WORK_S * 1_000 / longest)
 
 
-class Replay:
+class ReplayRun:
     """One run over one workload. `run` once, inside a `with` block, which takes everything down but the
     ledger that the dispatcher has written to `ledger`."""
 
@@ -115,7 +115,7 @@ class Replay:
 
     # --- before and after -----------------------------------------------------------------------------
 
-    def __enter__(self) -> Replay:
+    def __enter__(self) -> ReplayRun:
         try:
             self._open()
         except BaseException:
@@ -171,7 +171,7 @@ class Replay:
 
     # --- the run --------------------------------------------------------------------------------------
 
-    def run(self) -> Result:
+    def run(self) -> ReplayResult:
         """Raises DispatcherError when something can't be started."""
         for consumer in self._consumers:
             consumer.start()
@@ -281,8 +281,8 @@ class Replay:
 
     # --- the outcome ----------------------------------------------------------------------------------
 
-    def _result(self, seconds: float) -> Result:
-        handlings: list[Handling] = []
+    def _result(self, seconds: float) -> ReplayResult:
+        handlings: list[HandlingRecord] = []
         for consumer in self._consumers:
             handlings += consumer.handlings
         killed = {}
@@ -293,13 +293,13 @@ class Replay:
             again_ns = [h.begun_ns for h in handlings if h.attempt > 1 and h.begun_ns > killed_at_ns]
             undisturbed = [h for h in handlings if h.begun_ns <= killed_at_ns]
             handed_over_s = (min(again_ns) - killed_at_ns) / 1e9 if again_ns else None
-        verdict = check(
+        checked = check(
             self._workload.changes, handlings, killed, self._table.rows(), self._workload.expected
         )
         if self._incidents:
             self._problems.append("it was over before everything that was planned had happened")
-        return Result(
-            verdict=verdict, seconds=seconds,
+        return ReplayResult(
+            checked=checked, seconds=seconds,
             consumers=[self._row(consumer) for consumer in self._consumers],
             shares=shares(undisturbed, self._inbound_of, len(INBOUND)), handed_over_s=handed_over_s,
             left=queues.counts(self._servers.amqp_url, [*self._inbound, self._names.dead]),

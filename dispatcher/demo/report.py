@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from dispatcher.demo.replay import INBOUND, Result
+from dispatcher.demo.replay import INBOUND, ReplayResult
 from dispatcher.demo.workload import Workload
 
 _ZEROS = (
@@ -16,11 +16,11 @@ _ZEROS = (
 )
 
 
-def print_report(console: Console, workload: Workload, result: Result) -> None:
+def print_report(console: Console, workload: Workload, result: ReplayResult) -> None:
     """Everything that was counted, then one line that says whether it held."""
     console.print(_consumers(result))
     console.print(_facts(workload, result))
-    for example in result.verdict.examples.values():
+    for example in result.checked.examples.values():
         console.print(f"  for example: {example}", highlight=False, markup=False)
     for problem in result.problems:
         console.print(problem, style="red", highlight=False, markup=False)
@@ -30,7 +30,7 @@ def print_report(console: Console, workload: Workload, result: Result) -> None:
         console.print("Something did not hold.", style="red")
 
 
-def _consumers(result: Result) -> Table:
+def _consumers(result: ReplayResult) -> Table:
     table = Table()
     table.add_column("consumer")
     table.add_column("")
@@ -41,18 +41,18 @@ def _consumers(result: Result) -> Table:
     return table
 
 
-def _facts(workload: Workload, result: Result) -> Table:
-    verdict = result.verdict
+def _facts(workload: Workload, result: ReplayResult) -> Table:
+    checked = result.checked
     table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")
-    table.add_row("messages", f"{verdict.messages:,}")
-    table.add_row("messages/s", f"{verdict.messages / result.seconds:,.0f}")
+    table.add_row("messages", f"{checked.messages:,}")
+    table.add_row("messages/s", f"{checked.messages / result.seconds:,.0f}")
     table.add_row("pretended work per message", f"{result.work_ms:.1f} ms")
-    table.add_row("groups", f"{verdict.groups:,}")
-    table.add_row("groups moved", f"{verdict.groups_moved:,}")
-    table.add_row("handed over again after the kill", f"{verdict.handed_over_again:,}")
-    table.add_row("… begun before by the killed one", f"{verdict.begun_again:,}")
+    table.add_row("groups", f"{checked.groups:,}")
+    table.add_row("groups moved", f"{checked.groups_moved:,}")
+    table.add_row("handed over again after the kill", f"{checked.handed_over_again:,}")
+    table.add_row("… begun before by the killed one", f"{checked.begun_again:,}")
     if result.handed_over_s is not None:
         table.add_row("… the first of them after", f"{result.handed_over_s:.2f} s")
     weights = sum(weight for _, weight in INBOUND)
@@ -63,10 +63,10 @@ def _facts(workload: Workload, result: Result) -> Table:
         )
     table.add_section()
     for attribute, title in _ZEROS:
-        table.add_row(title, _zero(getattr(verdict, attribute)))
+        table.add_row(title, _zero(getattr(checked, attribute)))
     for queue, count in result.left.items():
         table.add_row(f"left in {queue.partition('.')[2]}", _zero(count))
-    equal = "equal" if not verdict.differences else f"[red]{verdict.differences:,} rows differ[/red]"
+    equal = "equal" if not checked.differences else f"[red]{checked.differences:,} rows differ[/red]"
     table.add_row(f"table against {workload.source}", equal)
     return table
 

@@ -16,7 +16,7 @@ import dispatcher
 from dispatcher.demo import git_history, order_book
 from dispatcher.demo.git_history import NoHistory
 from dispatcher.demo.pipeline import require_pipeline, run_pipeline, show_verdict
-from dispatcher.demo.replay import Replay
+from dispatcher.demo.replay import ReplayRun
 from dispatcher.demo.report import print_report
 from dispatcher.demo.screen import Screen
 from dispatcher.demo.workload import Workload
@@ -54,7 +54,7 @@ def run(
             workload = choose_workload(screen, git, orders, messages_min)
             screen.say(f"Input: {workload.title}.")
             ledger = folder / "ledger" if folder is not None else None
-            with open_servers(screen.say) as servers, Replay(workload, servers, screen, ledger) as replay:
+            with open_servers(screen.say) as servers, ReplayRun(workload, servers, screen, ledger) as replay:
                 with screen:
                     result = replay.run()
                 print_report(screen.console, workload, result)

@@ -9,12 +9,12 @@ from typing import Any, Final
 import redis
 import redis.asyncio
 
-from dispatcher.demo.workload import Change
+from dispatcher.demo.workload import RowChange
 
 SCRIPT: Final = files(__package__).joinpath("table.lua").read_text()
 
 
-class Outcome(StrEnum):
+class ApplyOutcome(StrEnum):
     """What became of a change."""
 
     APPLIED = "applied"
@@ -35,7 +35,7 @@ class TableKeys:
     def all(self) -> list[str]:
         return [self.rows, self.epochs, self.numbers]
 
-    def arguments(self, change: Change, epoch: int, number: int) -> list[Any]:
+    def arguments(self, change: RowChange, epoch: int, number: int) -> list[Any]:
         """Keys and arguments of the script, in its order."""
         return [*self.all(), change.group, epoch, number, change.key, change.old, change.new]
 
@@ -48,10 +48,10 @@ class Table:
         self._keys = TableKeys(prefix)
         self._script = client.register_script(SCRIPT)
 
-    def apply(self, change: Change, epoch: int, number: int) -> Outcome:
+    def apply(self, change: RowChange, epoch: int, number: int) -> ApplyOutcome:
         """Apply change `number` if its row holds the old value and nobody newer has written to its group."""
         given = self._keys.arguments(change, epoch, number)
-        return Outcome(_text(self._script(keys=given[:3], args=given[3:])))
+        return ApplyOutcome(_text(self._script(keys=given[:3], args=given[3:])))
 
     def rows(self) -> dict[bytes, bytes]:
         """Everything in it."""
@@ -70,10 +70,10 @@ class AsyncTable:
         self._keys = TableKeys(prefix)
         self._script = client.register_script(SCRIPT)
 
-    async def apply(self, change: Change, epoch: int, number: int) -> Outcome:
+    async def apply(self, change: RowChange, epoch: int, number: int) -> ApplyOutcome:
         """See Table."""
         given = self._keys.arguments(change, epoch, number)
-        return Outcome(_text(await self._script(keys=given[:3], args=given[3:])))
+        return ApplyOutcome(_text(await self._script(keys=given[:3], args=given[3:])))
 
 
 def _text(answer: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RowChange:
     """One row changes. It may only be applied when the row holds `old`; b"" stands for no row."""
 
     group: bytes
@@ -25,11 +25,11 @@ class Workload:
 
     title: str
     source: str  # what the final table is compared with, for people
-    changes: Sequence[Change]
+    changes: Sequence[RowChange]
     expected: dict[bytes, bytes]
 
 
-def replayed(changes: Sequence[Change]) -> dict[bytes, bytes]:
+def replayed(changes: Sequence[RowChange]) -> dict[bytes, bytes]:
     """The rows after a plain sequential replay. Raises ValueError when the changes contradict themselves."""
     rows: dict[bytes, bytes] = {}
     for number, change in enumerate(changes):
@@ -42,14 +42,14 @@ def replayed(changes: Sequence[Change]) -> dict[bytes, bytes]:
     return rows
 
 
-def repeated(changes: Sequence[Change], minimum: int) -> tuple[list[Change], int]:
+def repeated(changes: Sequence[RowChange], minimum: int) -> tuple[list[RowChange], int]:
     """At least `minimum` changes that lead to the same rows: between two repetitions every row is deleted.
 
     Returns them, and how often they are repeated.
     """
     rows = replayed(changes)
     groups = {change.key: change.group for change in changes}
-    clearing = [Change(groups[key], key, value, b"") for key, value in rows.items()]
+    clearing = [RowChange(groups[key], key, value, b"") for key, value in rows.items()]
     result = list(changes)
     times = 1
     while len(result) < minimum:
@@ -65,7 +65,7 @@ def repeated(changes: Sequence[Change], minimum: int) -> tuple[list[Change], int
 _LOSSLESS: Final = "surrogateescape"
 
 
-def encode(number: int, change: Change) -> bytes:
+def encode(number: int, change: RowChange) -> bytes:
     """The message body of change `number`."""
     fields: dict[str, Any] = {"number": number, "key": change.key.decode(errors=_LOSSLESS)}
     if change.old:
@@ -75,11 +75,11 @@ def encode(number: int, change: Change) -> bytes:
     return json.dumps(fields).encode()
 
 
-def decode(group: bytes | None, body: bytes) -> tuple[int, Change]:
+def decode(group: bytes | None, body: bytes) -> tuple[int, RowChange]:
     """What `encode` was given."""
     fields = json.loads(body)
     key, old, new = (fields.get(name, "").encode(errors=_LOSSLESS) for name in ("key", "old", "new"))
-    return int(fields["number"]), Change(group or b"", key, old, new)
+    return int(fields["number"]), RowChange(group or b"", key, old, new)
 
 
 def inbound_index(group: bytes, queues: int) -> int:

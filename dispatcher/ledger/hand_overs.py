@@ -16,7 +16,7 @@ from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.core.records import Dispatched
 from dispatcher.group_text import format_group
 from dispatcher.ledger.rows import TYPES, Row
-from dispatcher.ledger.schema import RECORD_COLUMNS, Event, Kind
+from dispatcher.ledger.schema import RECORD_COLUMNS, ColumnKind, Event
 
 #: A hand-over by the places of its list: the order, its times in µs, what its message waited for last,
 #: whether it has got a record as one that has not ended, and when it ended. Null times are a former leader's.
@@ -139,7 +139,7 @@ class Names:
         return [_column(known.get(name), kind, len(hands)) for name, kind in RECORD_COLUMNS], closed
 
 
-def _column(values: Any, kind: Kind, count: int) -> pa.Array:
+def _column(values: Any, kind: ColumnKind, count: int) -> pa.Array:
     if values is None:
         return pa.nulls(count, TYPES[kind])
     return values if isinstance(values, pa.Array) else pa.array(values, TYPES[kind])

@@ -14,18 +14,18 @@ from dispatcher.ledger.schema import (
     ORDINAL,
     RECORD_COLUMNS,
     SCHEMA_VERSION,
-    Kind,
+    ColumnKind,
 )
 
 #: The values of a record, in the order of RECORD_COLUMNS.
 Row = tuple[Any, ...]
 #: The columns' types in Arrow.
 TYPES: Final = {
-    Kind.INSTANT: pa.timestamp("us", tz="UTC"),
-    Kind.INTEGER: pa.int64(),
-    Kind.SMALL: pa.int32(),
-    Kind.TEXT: pa.string(),
-    Kind.BYTES: pa.binary(),
+    ColumnKind.INSTANT: pa.timestamp("us", tz="UTC"),
+    ColumnKind.INTEGER: pa.int64(),
+    ColumnKind.SMALL: pa.int32(),
+    ColumnKind.TEXT: pa.string(),
+    ColumnKind.BYTES: pa.binary(),
 }
 PLACES: Final = {column.name: place for place, column in enumerate(RECORD_COLUMNS)}
 _EMPTY: Final = (None,) * len(RECORD_COLUMNS)

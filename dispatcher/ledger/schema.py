@@ -16,7 +16,7 @@ METADATA_PREFIX: Final = "dispatcher.ledger."
 FILE_SUFFIX: Final = ".parquet"
 
 
-class Kind(StrEnum):
+class ColumnKind(StrEnum):
     """What a column holds."""
 
     INSTANT = "timestamp"  # µs since 1970, UTC
@@ -30,46 +30,46 @@ class Column(NamedTuple):
     """One column; null means that it says nothing about this record."""
 
     name: str
-    kind: Kind
+    kind: ColumnKind
 
 
 #: Columns with one value in a whole file.
 FILE_COLUMNS: Final = (
-    Column("schema_version", Kind.SMALL),
-    Column("writer", Kind.TEXT),
-    Column("lane_epoch", Kind.INTEGER),
+    Column("schema_version", ColumnKind.SMALL),
+    Column("writer", ColumnKind.TEXT),
+    Column("lane_epoch", ColumnKind.INTEGER),
 )
-ORDINAL: Final = Column("ordinal", Kind.INTEGER)
+ORDINAL: Final = Column("ordinal", ColumnKind.INTEGER)
 #: The columns of a record, in the order of the tuples that the tracker makes.
 RECORD_COLUMNS: Final = (
-    Column("time", Kind.INSTANT),
-    Column("event", Kind.TEXT),
-    Column("inbound", Kind.TEXT),
-    Column("arrival_epoch", Kind.INTEGER),
-    Column("arrival", Kind.INTEGER),
-    Column("queue", Kind.TEXT),
-    Column("group", Kind.TEXT),
-    Column("group_seq", Kind.INTEGER),
-    Column("epoch", Kind.INTEGER),
-    Column("consumer", Kind.TEXT),
-    Column("incarnation", Kind.TEXT),
-    Column("seq", Kind.INTEGER),
-    Column("attempt", Kind.SMALL),
-    Column("calls", Kind.SMALL),
-    Column("dispatch_id", Kind.BYTES),
-    Column("size", Kind.INTEGER),
-    Column("cost", Kind.INTEGER),
-    Column("received_at", Kind.INSTANT),
-    Column("dispatched_at", Kind.INSTANT),
-    Column("committed_at", Kind.INSTANT),
-    Column("confirmed_at", Kind.INSTANT),
-    Column("wait_cause", Kind.TEXT),
-    Column("reason", Kind.TEXT),
-    Column("messages", Kind.INTEGER),
-    Column("waiting", Kind.INTEGER),
-    Column("in_flight", Kind.INTEGER),
-    Column("detail", Kind.TEXT),
-    Column("type", Kind.TEXT),
+    Column("time", ColumnKind.INSTANT),
+    Column("event", ColumnKind.TEXT),
+    Column("inbound", ColumnKind.TEXT),
+    Column("arrival_epoch", ColumnKind.INTEGER),
+    Column("arrival", ColumnKind.INTEGER),
+    Column("queue", ColumnKind.TEXT),
+    Column("group", ColumnKind.TEXT),
+    Column("group_seq", ColumnKind.INTEGER),
+    Column("epoch", ColumnKind.INTEGER),
+    Column("consumer", ColumnKind.TEXT),
+    Column("incarnation", ColumnKind.TEXT),
+    Column("seq", ColumnKind.INTEGER),
+    Column("attempt", ColumnKind.SMALL),
+    Column("calls", ColumnKind.SMALL),
+    Column("dispatch_id", ColumnKind.BYTES),
+    Column("size", ColumnKind.INTEGER),
+    Column("cost", ColumnKind.INTEGER),
+    Column("received_at", ColumnKind.INSTANT),
+    Column("dispatched_at", ColumnKind.INSTANT),
+    Column("committed_at", ColumnKind.INSTANT),
+    Column("confirmed_at", ColumnKind.INSTANT),
+    Column("wait_cause", ColumnKind.TEXT),
+    Column("reason", ColumnKind.TEXT),
+    Column("messages", ColumnKind.INTEGER),
+    Column("waiting", ColumnKind.INTEGER),
+    Column("in_flight", ColumnKind.INTEGER),
+    Column("detail", ColumnKind.TEXT),
+    Column("type", ColumnKind.TEXT),
 )
 COLUMNS: Final = (*FILE_COLUMNS, ORDINAL, *RECORD_COLUMNS)
 

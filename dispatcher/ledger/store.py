@@ -17,15 +17,15 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.ledger.schema import COLUMNS, FILE_SUFFIX, METADATA_PREFIX, Kind
+from dispatcher.ledger.schema import COLUMNS, FILE_SUFFIX, METADATA_PREFIX, ColumnKind
 
 #: The distinct values of these are few, or come in runs.
-_DICTIONARY: Final = [column.name for column in COLUMNS if column.kind is Kind.TEXT]
+_DICTIONARY: Final = [column.name for column in COLUMNS if column.kind is ColumnKind.TEXT]
 #: These rise slowly.
 _DELTAS: Final = {
     column.name: "DELTA_BINARY_PACKED"
     for column in COLUMNS
-    if column.kind in (Kind.INSTANT, Kind.INTEGER) and column.name != "lane_epoch"
+    if column.kind in (ColumnKind.INSTANT, ColumnKind.INTEGER) and column.name != "lane_epoch"
 }
 #: Object stores: a name may have slashes in it, and that is all.
 _WITHOUT_FOLDERS: Final = {"s3", "gcs", "abfs"}

@@ -23,7 +23,7 @@ from dispatcher.core.records import (
     SettledRange,
     Vanished,
 )
-from dispatcher.ledger.beginning import Beginning, InHand
+from dispatcher.ledger.backfill import what_left
 from dispatcher.ledger.hand_overs import (
     CONFIRMED_US,
     DECIDED_US,
@@ -35,11 +35,11 @@ from dispatcher.ledger.hand_overs import (
     known_before,
     size_and_cost,
 )
-from dispatcher.ledger.handing_on import HandingOn
+from dispatcher.ledger.leadership_header import CopiesInHand, LeadershipHeader
+from dispatcher.ledger.reclaimed import ReclaimedMessages
 from dispatcher.ledger.rows import Row, detail, row
 from dispatcher.ledger.schema import Event
 from dispatcher.ledger.steps import Place, Step
-from dispatcher.ledger.telling_again import what_left
 from dispatcher.ledger.waits import Waits
 
 #: Told of by records that say more.
@@ -53,25 +53,25 @@ class Tracker:
     """Makes the records of one leadership. `rows` are those that nobody has taken yet, `settled` the
     hand-overs that have none yet because they are settled: their records are made many at once."""
 
-    def __init__(self, beginning: Beginning) -> None:
+    def __init__(self, header: LeadershipHeader) -> None:
         self.rows: list[Row] = []
         self.settled: list[HandOver] = []
-        inbounds = [inbound["queue"] for inbound in beginning.options["inbounds"]]
-        self.names = Names(inbounds, beginning.parking_queues)
+        inbounds = [inbound["queue"] for inbound in header.options["inbounds"]]
+        self.names = Names(inbounds, header.parking_queues)
         self._hands: dict[int, dict[int, HandOver]] = {}
         self._waiting: dict[Message, int] = {}  # what has been received, and was not handed over
         self._told: dict[Message, int] = {}  # of these, what has got its record
         self._ending: dict[Place, tuple[DeadLetterPending, Message | None]] = {}
         self._moving: dict[Place, Message] = {}
-        self._hands_over = bool(beginning.options["handover"])
-        self._handing_on = HandingOn(self.names, self._hands)
+        self._hands_over = bool(header.options["handover"])
+        self._reclaimed = ReclaimedMessages(self.names, self._hands)
         self._over_before: set[int] = set()  # incarnations whose end was told
-        self._waits = Waits(groups_first=beginning.groups_first)
+        self._waits = Waits(groups_first=header.groups_first)
         self._former_us = 0  # when the step before was decided
-        self.rows.append(_started(beginning))
-        self._know(beginning.consumers)
+        self.rows.append(_started(header))
+        self._know(header.consumers)
 
-    def _know(self, consumers: list[InHand]) -> None:
+    def _know(self, consumers: list[CopiesInHand]) -> None:
         for number, consumer, uuid, prefetch, copies in consumers:
             self._introduce(number, consumer, uuid, prefetch)
             self._hands[number] = {copy.seq: known_before(copy) for copy in copies}
@@ -113,7 +113,7 @@ class Tracker:
         if effects.actions:
             self._note_acks(decided_us, effects, step)
             if self._hands_over:
-                rows, settled = self._handing_on.decided(decided_us, committed_us, effects.actions)
+                rows, settled = self._reclaimed.decided(decided_us, committed_us, effects.actions)
                 self.rows, self.settled = self.rows + rows, self.settled + settled
         if effects.owners:
             self._note_owners(decided_us, effects)
@@ -130,7 +130,7 @@ class Tracker:
                 messages=dispatched, cost=spent, detail=detail({"full": is_full}),
             ))  # fmt: skip
 
-    def lost(self, since_us: int, until_us: int, count: int, known: list[InHand], why: str) -> None:
+    def lost(self, since_us: int, until_us: int, count: int, known: list[CopiesInHand], why: str) -> None:
         """So many messages' notes were dropped meanwhile; this is in the consumers' hands now."""
         self.rows.append(row(
             until_us, Event.RECORDS_DROPPED, messages=count, reason=why,
@@ -141,7 +141,7 @@ class Tracker:
         self._ending.clear()
         self._moving.clear()
         self._hands.clear()
-        self._handing_on.forget()
+        self._reclaimed.forget()
         self._know(known)
 
     def end(self, time_us: int, reason: str | None) -> None:
@@ -380,15 +380,15 @@ class Tracker:
         return rows
 
 
-def _started(beginning: Beginning) -> Row:
+def _started(header: LeadershipHeader) -> Row:
     """A leadership's first record."""
     facts: dict[str, Any] = {
-        "lane": beginning.lane, "host": beginning.host, "former_epoch": beginning.former_epoch,
-        "paused": beginning.is_paused, **beginning.options,
+        "lane": header.lane, "host": header.host, "former_epoch": header.former_epoch,
+        "paused": header.is_paused, **header.options,
         "consumers": [
             {"consumer": each.consumer, "incarnation": each.uuid, "prefetch": each.prefetch,
              "in_flight": len(each.copies)}
-            for each in beginning.consumers
+            for each in header.consumers
         ],
     }  # fmt: skip
-    return row(beginning.time_us, Event.LANE_STARTED, detail=detail(facts))
+    return row(header.time_us, Event.LANE_STARTED, detail=detail(facts))

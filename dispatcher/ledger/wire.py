@@ -36,7 +36,7 @@ from dispatcher.core.records import (
     Vanished,
 )
 from dispatcher.core.tables import IncarnationRow, OwnerRow
-from dispatcher.ledger.beginning import InHand
+from dispatcher.ledger.leadership_header import CopiesInHand
 
 Place = tuple[int, tuple[int, int]]
 _ARRIVAL: Final = attrgetter(
@@ -97,7 +97,7 @@ def encode_copy(copy: Dispatched) -> tuple[Any, ...]:
     return (*copy[1:], _FACTS(copy.message))
 
 
-def encode_in_hand(consumers: list[InHand]) -> list[Any]:
+def encode_in_hand(consumers: list[CopiesInHand]) -> list[Any]:
     return [(*each[:4], [encode_copy(copy) for copy in each.copies]) for each in consumers]
 
 
@@ -181,7 +181,7 @@ def _encode_action(action: Action, *, every_ack: bool) -> tuple[Any, ...] | None
             return None
 
 
-class Decoder:
+class NoteDecoder:
     """Makes the core's objects again, as far as the ledger needs them: one object for each message."""
 
     def __init__(self, lane_epoch: int) -> None:
@@ -209,9 +209,9 @@ class Decoder:
     def copy(self, encoded: tuple[Any, ...]) -> Dispatched:
         return Dispatched(self._message(encoded[-1]), *encoded[:-1])
 
-    def in_hand(self, encoded: list[Any]) -> list[InHand]:
+    def in_hand(self, encoded: list[Any]) -> list[CopiesInHand]:
         return [
-            InHand(number, consumer, uuid, prefetch, [self.copy(copy) for copy in copies])
+            CopiesInHand(number, consumer, uuid, prefetch, [self.copy(copy) for copy in copies])
             for number, consumer, uuid, prefetch, copies in encoded
         ]
 

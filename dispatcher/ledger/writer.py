@@ -16,9 +16,9 @@ from typing import Final
 import structlog
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.ledger.notes import Bookkeeper, Notes, Reached
+from dispatcher.ledger.note_queue import NoteQueue, NoteRecorder, Reached
 from dispatcher.ledger.recorder import Recorder
-from dispatcher.ledger.scribe_process import ScribeProcess
+from dispatcher.ledger.writer_handle import WriterHandle
 from dispatcher.settings_parts import LedgerSettings
 
 log = structlog.get_logger()
@@ -37,8 +37,8 @@ class Ledger:
 
     def __init__(self, settings: LedgerSettings) -> None:
         self._settings = settings
-        self._notes = Notes(settings.memory_bytes // 2)
-        self._process = ScribeProcess(settings)
+        self._notes = NoteQueue(settings.memory_bytes // 2)
+        self._process = WriterHandle(settings)
         self._stopping = threading.Event()
         self._sender = threading.Thread(target=self._send, name="ledger", daemon=True)
         self._reader = self._new_reader()
@@ -49,7 +49,7 @@ class Ledger:
         self._written: dict[str, int] = {}
         self._refused: dict[str, int] = {}
         self._lost: dict[str, int] = {}
-        self._reached: dict[int, Reached] = {}  # by the number of the leadership's book
+        self._reached: dict[int, Reached] = {}  # by the number of the leadership
 
     @property
     def pid(self) -> int:
@@ -66,7 +66,7 @@ class Ledger:
 
     def recorder(self, lane: str) -> Recorder:
         """For the next leadership of that lane."""
-        return Bookkeeper(
+        return NoteRecorder(
             lane, socket.gethostname(), self._notes, self.now_us, partial(_count, self._refused, lane),
             self._reached.get,
         )  # fmt: skip
@@ -125,7 +125,7 @@ class Ledger:
         while not self._stopping.wait(self._pause_s):
             self._pause_s = min(2 * self._pause_s, RESTART_S_MAX)
             try:
-                process = ScribeProcess(self._settings)
+                process = WriterHandle(self._settings)
             except (ConfigurationError, OSError) as problem:
                 log.error("ledger_not_started", problem=str(problem), again_in_s=self._pause_s)
                 continue
@@ -140,13 +140,13 @@ class Ledger:
     def _new_reader(self) -> threading.Thread:
         return threading.Thread(target=self._read, args=[self._process], name="ledger reports", daemon=True)
 
-    def _read(self, process: ScribeProcess) -> None:
+    def _read(self, process: WriterHandle) -> None:
         for lane, written, lost, problem, reached in process.reports():
             _count(self._written, lane, written)
             _count(self._lost, lane, lost)
             if reached is not None:
-                book, *found = reached
-                self._reached[book] = Reached(*found)
+                number, *found = reached
+                self._reached[number] = Reached(*found)
             if lost and not self._failing:
                 log.error("ledger_not_written", lane=lane, records=lost, problem=problem)
             self._failing = bool(lost)

@@ -19,7 +19,7 @@ from dispatcher.ledger.schema import Event
 from dispatcher.pipeline import order_audit
 from dispatcher.pipeline.gaps import Gap
 from dispatcher.pipeline.hand_overs import OPEN
-from dispatcher.pipeline.leaderships import Leadership
+from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.order_audit import GROUP, NUMBERS, SCREENED
 from dispatcher.pipeline.pieces import ACROSS, DATE, Pieces
 from dispatcher.pipeline.report_folder import AUDITED, HAND_OVERS, ReportFolder
@@ -32,7 +32,7 @@ class Audit:
     """Of one run. `write` writes the tables `violations` and `groups`, and what the next run needs."""
 
     def __init__(
-        self, spark: SparkSession, folder: ReportFolder, pieces: Pieces, known: list[Leadership],
+        self, spark: SparkSession, folder: ReportFolder, pieces: Pieces, known: list[RecordedLeadership],
         gaps: list[Gap],
     ) -> None:  # fmt: skip
         self._spark, self._folder, self._pieces = spark, folder, pieces

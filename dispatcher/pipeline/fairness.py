@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from dispatcher.ledger.schema import WaitCause
 from dispatcher.pipeline.gaps import END_OF_TIME_US
-from dispatcher.pipeline.leaderships import Leadership
+from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.ledger_reading import micros
 from dispatcher.pipeline.lifecycle import WAITING
 
@@ -29,7 +29,7 @@ _CHOSEN_BETWEEN: Final = (WaitCause.TURN, WaitCause.WINDOW)
 _HELD: Final = ("group_paused", "group_pinned", "group_stopped")
 
 
-def weights(spark: SparkSession, leaderships: Iterable[Leadership]) -> DataFrame:
+def weights(spark: SparkSession, leaderships: Iterable[RecordedLeadership]) -> DataFrame:
     """Weights over time: lane, turn, inbound, weight, since and until (µs)."""
     rows = []
     for leadership in leaderships:
@@ -93,7 +93,7 @@ def contested(told: DataFrame, left: DataFrame, weights: DataFrame) -> DataFrame
     )  # fmt: skip
 
 
-def _lanes(spark: SparkSession, leaderships: Iterable[Leadership]) -> DataFrame:
+def _lanes(spark: SparkSession, leaderships: Iterable[RecordedLeadership]) -> DataFrame:
     """What each leadership's options say of pools; `is_last` of its lane."""
     known = list(leaderships)
     last = {each.lane: each.turn for each in sorted(known, key=lambda each: each.turn)}
@@ -107,7 +107,9 @@ def _lanes(spark: SparkSession, leaderships: Iterable[Leadership]) -> DataFrame:
     })))  # fmt: skip
 
 
-def with_pool(spark: SparkSession, hand_overs: DataFrame, leaderships: Iterable[Leadership]) -> DataFrame:
+def with_pool(
+    spark: SparkSession, hand_overs: DataFrame, leaderships: Iterable[RecordedLeadership]
+) -> DataFrame:
     """First hand-overs with `pool`, and since and until when each could have been made (µs)."""
     known = list(leaderships)
     until = micros("dispatched_at")
@@ -147,7 +149,7 @@ def _is_alone(options: dict[str, Any]) -> bool:
 
 def left_over(
     spark: SparkSession, messages: DataFrame, hand_overs: DataFrame, records: DataFrame,
-    leaderships: Iterable[Leadership],
+    leaderships: Iterable[RecordedLeadership],
 ) -> DataFrame:  # fmt: skip
     """What still waits at the end of the ledger and could go: lane, turn, inbound, since when (`since_us`),
     and `pool`, null for every pool. Left out is what is parked, or of a group that operators may hold, and in

@@ -13,7 +13,7 @@ from itertools import groupby, pairwise
 from typing import Final, NamedTuple
 
 from dispatcher.ledger.schema import ENDED, NO_ROOM, Event
-from dispatcher.pipeline.leaderships import Leadership
+from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.ledger_files import BadFile, Found, first_end
 
 #: Later than every instant of a ledger, in µs; Spark's timestamps take it.
@@ -63,7 +63,7 @@ class Window(NamedTuple):
 
 
 def find_gaps(
-    leaderships: Iterable[Leadership],
+    leaderships: Iterable[RecordedLeadership],
     bad: Iterable[BadFile],
     missing_times: MissingTimes,
     window: Window,
@@ -83,7 +83,7 @@ def find_gaps(
     return found
 
 
-def missing_times(ledger: str, found: Found, leaderships: Iterable[Leadership]) -> MissingTimes:
+def missing_times(ledger: str, found: Found, leaderships: Iterable[RecordedLeadership]) -> MissingTimes:
     """What `find_gaps` must know of missing ordinals."""
     times: MissingTimes = {}
     for each in leaderships:
@@ -95,12 +95,14 @@ def missing_times(ledger: str, found: Found, leaderships: Iterable[Leadership]) 
     return times
 
 
-def missing_ordinals(leadership: Leadership) -> list[tuple[int, int]]:
+def missing_ordinals(leadership: RecordedLeadership) -> list[tuple[int, int]]:
     """Ranges between the first and the last ordinal that there is."""
     return [(before[1] + 1, after[0] - 1) for before, after in pairwise(leadership.ranges)]
 
 
-def _between(leadership: Leadership, former: Leadership | None, window: Window) -> Iterator[Gap]:
+def _between(
+    leadership: RecordedLeadership, former: RecordedLeadership | None, window: Window
+) -> Iterator[Gap]:
     """Whether another leadership came before this one and after the one before."""
     if former is None:
         if window.since_us is None:
@@ -124,7 +126,7 @@ def _between(leadership: Leadership, former: Leadership | None, window: Window) 
         yield _gap(leadership, GapKind.NO_LEDGER, (former.turn, 0), (leadership.turn, END_OF_TIME_US), text)
 
 
-def _beginning(leadership: Leadership, former: Leadership | None) -> Iterator[Gap]:
+def _beginning(leadership: RecordedLeadership, former: RecordedLeadership | None) -> Iterator[Gap]:
     if former is None or leadership.started is not None or not leadership.ranges:
         return
     last = leadership.ranges[0][0] - 1
@@ -135,7 +137,7 @@ def _beginning(leadership: Leadership, former: Leadership | None) -> Iterator[Ga
     )  # fmt: skip
 
 
-def _ordinals(leadership: Leadership, times: MissingTimes) -> Iterator[Gap]:
+def _ordinals(leadership: RecordedLeadership, times: MissingTimes) -> Iterator[Gap]:
     for first, last in missing_ordinals(leadership):
         since_us, until_us = times.get((leadership.lane, leadership.writer, first), (None, None))
         since_us = since_us if since_us is not None else leadership.first_us or 0
@@ -146,7 +148,7 @@ def _ordinals(leadership: Leadership, times: MissingTimes) -> Iterator[Gap]:
         )  # fmt: skip
 
 
-def _dropped(leadership: Leadership) -> Iterator[Gap]:
+def _dropped(leadership: RecordedLeadership) -> Iterator[Gap]:
     for fact in leadership.facts:
         if fact.event != Event.RECORDS_DROPPED or fact.reason not in (NO_ROOM, ENDED):
             continue
@@ -161,7 +163,7 @@ def _dropped(leadership: Leadership) -> Iterator[Gap]:
 
 
 def _ending(
-    leadership: Leadership, later: list[Leadership], bad: list[BadFile], window: Window
+    leadership: RecordedLeadership, later: list[RecordedLeadership], bad: list[BadFile], window: Window
 ) -> Iterator[Gap]:
     if leadership.ended is not None:
         return
@@ -185,7 +187,7 @@ def _ending(
 
 
 def _gap(
-    leadership: Leadership, kind: GapKind, since: tuple[int, int], until: tuple[int, int], text: str,
+    leadership: RecordedLeadership, kind: GapKind, since: tuple[int, int], until: tuple[int, int], text: str,
     first: int | None = None, last: int | None = None,
 ) -> Gap:  # fmt: skip
     return Gap(leadership.lane, kind, leadership.writer, first, last, since, until, text)

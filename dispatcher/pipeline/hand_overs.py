@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from dispatcher.ledger.schema import HAND_OVER_ENDS, Event
 from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, GapKind
-from dispatcher.pipeline.leaderships import Leadership
+from dispatcher.pipeline.leaderships import RecordedLeadership
 
 #: What names a hand-over.
 KEY: Final = ("lane", "incarnation", "seq")
@@ -45,7 +45,7 @@ def instant(turn: Column, time: Column) -> Column:
 def hand_overs(
     spark: SparkSession,
     records: DataFrame,
-    leaderships: list[Leadership],
+    leaderships: list[RecordedLeadership],
     gaps: list[Gap],
     loose: DataFrame | None = None,
     persist: Callable[[DataFrame], DataFrame] = lambda table: table,
@@ -95,7 +95,7 @@ def _first_told(opens: DataFrame) -> DataFrame:
     return opens.groupBy(*KEY).agg(first.alias("first")).select(*KEY, "first.*")
 
 
-def hand_over_lanes(leaderships: Iterable[Leadership]) -> list[str]:
+def hand_over_lanes(leaderships: Iterable[RecordedLeadership]) -> list[str]:
     """Those where a message is settled when its consumer's queue has it."""
     return sorted({each.lane for each in leaderships if each.options.get("handover")})
 

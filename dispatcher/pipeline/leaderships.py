@@ -47,7 +47,7 @@ class Extent(NamedTuple):
     epoch_max: int | None  # of the groups' epochs
 
 
-class Leadership(NamedTuple):
+class RecordedLeadership(NamedTuple):
     """One writer of a lane. Without records (`first_us` None) all its files are bad."""
 
     lane: str
@@ -66,12 +66,12 @@ class Leadership(NamedTuple):
     def options(self) -> dict[str, Any]:
         return self.started.detail if self.started is not None else {}
 
-    def follows(self, former: Leadership) -> bool:
+    def follows(self, former: RecordedLeadership) -> bool:
         """Whether that was the one before, as far as Redis knew when this one began."""
         before = self.options.get("former_epoch")
         return isinstance(before, int) and (before == former.lane_epoch or before <= former.epoch_max)
 
-    def tells_again(self, former: Leadership) -> bool:
+    def tells_again(self, former: RecordedLeadership) -> bool:
         """Whether all that the former one's files don't have was told by this one, from the journal."""
         told = [each.detail for each in self.facts if each.event == Event.TOLD_AGAIN]
         return bool(former.ranges) and any(
@@ -116,7 +116,7 @@ def extents(found: Found) -> list[Extent]:
     ]  # fmt: skip
 
 
-def leaderships(found: Found, facts: Iterable[Fact], extents: Iterable[Extent]) -> list[Leadership]:
+def leaderships(found: Found, facts: Iterable[Fact], extents: Iterable[Extent]) -> list[RecordedLeadership]:
     """All writers of all lanes, by lane and turn."""
     by_writer: dict[tuple[str, str], list[Fact]] = defaultdict(list)
     for each in sorted(facts, key=lambda fact: fact.ordinal):
@@ -128,7 +128,7 @@ def leaderships(found: Found, facts: Iterable[Fact], extents: Iterable[Extent]) 
     made = []
     for (lane, writer), turn in order_writers(found).items():
         known, extent = by_writer[lane, writer], reached.get((lane, writer))
-        made.append(Leadership(
+        made.append(RecordedLeadership(
             lane, turn, writer, int(writer.partition("-")[0]),
             extent.first_us if extent else None, extent.last_us if extent else None,
             (extent.epoch_max or 0) >> _COUNTER_SHIFT if extent else 0,

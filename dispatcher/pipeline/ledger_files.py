@@ -16,18 +16,18 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.ledger.schema import COLUMNS, FILE_SUFFIX, METADATA_PREFIX, SCHEMA_VERSION, Event, Kind
+from dispatcher.ledger.schema import COLUMNS, FILE_SUFFIX, METADATA_PREFIX, SCHEMA_VERSION, ColumnKind, Event
 
 #: Footers are read so many at a time: an object store takes tens of milliseconds for each.
 _READERS: Final = 16
 _FOLDERS: Final = re.compile(r"(?:.*/)?lane=([^/]*)/date=([0-9]{4}-[0-9]{2}-[0-9]{2})/[^/]*")
 NAME: Final = re.compile(r"(([0-9]+)-[0-9a-f]{8})-([0-9]{12,})")
 _TYPES: Final = {
-    Kind.INSTANT: pa.timestamp("us", tz="UTC"),
-    Kind.INTEGER: pa.int64(),
-    Kind.SMALL: pa.int32(),
-    Kind.TEXT: pa.string(),
-    Kind.BYTES: pa.binary(),
+    ColumnKind.INSTANT: pa.timestamp("us", tz="UTC"),
+    ColumnKind.INTEGER: pa.int64(),
+    ColumnKind.SMALL: pa.int32(),
+    ColumnKind.TEXT: pa.string(),
+    ColumnKind.BYTES: pa.binary(),
 }
 _KINDS: Final = {column.name: column.kind for column in COLUMNS}
 

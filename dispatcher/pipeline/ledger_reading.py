@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.ledger.schema import COLUMNS, Kind
+from dispatcher.ledger.schema import COLUMNS, ColumnKind
 from dispatcher.pipeline.gaps import Window
 from dispatcher.pipeline.leaderships import (
     GROUPS_MOVING,
@@ -34,12 +34,12 @@ from dispatcher.pipeline.leaderships import (
 from dispatcher.pipeline.ledger_files import Found, LedgerFile
 from dispatcher.pipeline.spark_paths import LOCAL, escaped
 
-_TYPES: Final[dict[Kind, DataType]] = {
-    Kind.INSTANT: TimestampType(),
-    Kind.INTEGER: LongType(),
-    Kind.SMALL: IntegerType(),
-    Kind.TEXT: StringType(),
-    Kind.BYTES: BinaryType(),
+_TYPES: Final[dict[ColumnKind, DataType]] = {
+    ColumnKind.INSTANT: TimestampType(),
+    ColumnKind.INTEGER: LongType(),
+    ColumnKind.SMALL: IntegerType(),
+    ColumnKind.TEXT: StringType(),
+    ColumnKind.BYTES: BinaryType(),
 }
 #: Of a file: its columns, and those that its folders name.
 SCHEMA: Final = StructType(

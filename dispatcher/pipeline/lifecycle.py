@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from dispatcher.ledger.schema import Event, WaitCause
 from dispatcher.pipeline.hand_overs import MESSAGE, OPEN
-from dispatcher.pipeline.leaderships import Leadership
+from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.ledger_reading import micros
 
 #: Records about a message that is in nobody's hands, in the order in which the last one counts.
@@ -75,7 +75,7 @@ def _spent(since: str, until: str) -> Column:
 def lifecycle(
     hand_overs: DataFrame,
     records: DataFrame,
-    leaderships: Iterable[Leadership],
+    leaderships: Iterable[RecordedLeadership],
     persist: Callable[[DataFrame], DataFrame],
 ) -> DataFrame:
     """From hand-overs, and the records about messages in nobody's hands. `persist` keeps a table that is
@@ -149,7 +149,7 @@ def _micros_between(since: str, until: str) -> Column:
     return micros(until) - micros(since)
 
 
-def _shown(leaderships: Iterable[Leadership], messages: DataFrame) -> DataFrame:
+def _shown(leaderships: Iterable[RecordedLeadership], messages: DataFrame) -> DataFrame:
     hands = F.col("hands")
     size = F.size(hands)
     first, last = hands[0], F.when(size > 0, F.element_at(hands, -1))
@@ -187,7 +187,7 @@ def _shown(leaderships: Iterable[Leadership], messages: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def _leads(leaderships: Iterable[Leadership]) -> Column:
+def _leads(leaderships: Iterable[RecordedLeadership]) -> Column:
     """Whether who received a message may still hold it."""
     last = {each.lane: each for each in sorted(leaderships, key=lambda each: each.turn)}
     leads = F.lit(False)

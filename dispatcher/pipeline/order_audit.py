@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from dispatcher.ledger.schema import Event
 from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap
 from dispatcher.pipeline.hand_overs import MESSAGE, OPEN, gap_spans, instant
-from dispatcher.pipeline.leaderships import GROUPS_MOVING, Leadership
+from dispatcher.pipeline.leaderships import GROUPS_MOVING, RecordedLeadership
 from dispatcher.pipeline.ledger_reading import micros
 
 GROUP: Final = ("lane", "group")
@@ -92,7 +92,7 @@ def stayed() -> Column:
     return F.when(F.col("outcome") != Event.TAKEN_BACK, F.col("place"))
 
 
-def violations(spark: SparkSession, found: DataFrame, leaderships: Iterable[Leadership]) -> DataFrame:
+def violations(spark: SparkSession, found: DataFrame, leaderships: Iterable[RecordedLeadership]) -> DataFrame:
     """One row for each hand-over of `judged` that broke a rule, and which rule: `order` or `overlap`.
 
     Columns: lane, group, inbound, rule, then EVIDENCE of the hand-over, and of its witness with `other_`.
@@ -180,7 +180,9 @@ def _overlaps(found: DataFrame) -> DataFrame:
     )
 
 
-def _not_permitted(spark: SparkSession, overlaps: DataFrame, leaderships: Iterable[Leadership]) -> DataFrame:
+def _not_permitted(
+    spark: SparkSession, overlaps: DataFrame, leaderships: Iterable[RecordedLeadership]
+) -> DataFrame:
     """Without those that a move with `pause: none` permits, begun between the two."""
     moves = [
         (each.lane, each.turn, fact.time_us)
@@ -217,7 +219,7 @@ def _not_permitted(spark: SparkSession, overlaps: DataFrame, leaderships: Iterab
     return overlaps
 
 
-def _next_turn(leadership: Leadership, leaderships: Iterable[Leadership]) -> int:
+def _next_turn(leadership: RecordedLeadership, leaderships: Iterable[RecordedLeadership]) -> int:
     later = [
         each.turn for each in leaderships if each.lane == leadership.lane and each.turn > leadership.turn
     ]
@@ -260,7 +262,9 @@ def hidden(spark: SparkSession, holes: DataFrame, gaps: list[Gap]) -> DataFrame 
     return found.select(*GROUP, F.col("gap_text").alias("because"))
 
 
-def with_doubts(spark: SparkSession, marked: DataFrame, leaderships: Iterable[Leadership]) -> DataFrame:
+def with_doubts(
+    spark: SparkSession, marked: DataFrame, leaderships: Iterable[RecordedLeadership]
+) -> DataFrame:
     """With `because`: why something may be missing, as the hand-over itself says; null: it does not."""
     last = {each.lane: each.turn for each in sorted(leaderships, key=lambda each: each.turn)}
     lanes = spark.createDataFrame(pa.table({

@@ -18,7 +18,7 @@ _MESSAGE: Final = ("inbound", "arrival_epoch", "arrival")
 _PINNED, _UNPINNED = "group_pinned", "group_unpinned"
 
 
-class Message(NamedTuple):
+class MessageOrigin(NamedTuple):
     """One of a group."""
 
     inbound: str | None
@@ -42,10 +42,10 @@ class Holder(NamedTuple):
     epoch: int
     turn: int
     at_us: int
-    message: Message
+    message: MessageOrigin
 
 
-class Told(NamedTuple):
+class LastOwner(NamedTuple):
     """The last that the ledger tells of a group's or bucket's owner, and when; `turn` None: nothing.
     `closed_by`: the message that closed the group the last time; `pinned_to`: the consumer that an operator
     has pinned it to."""
@@ -54,7 +54,7 @@ class Told(NamedTuple):
     owner: Owner
     turn: int | None
     at_us: int
-    closed_by: Message
+    closed_by: MessageOrigin
     pinned_to: str | None = None
 
 
@@ -78,12 +78,12 @@ def owners(records: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def read_told(owners: DataFrame) -> list[Told]:
+def read_told(owners: DataFrame) -> list[LastOwner]:
     """Of the table's rows of one lane."""
     rows = owners.withColumn("since", micros("since")).collect()
     return [
-        Told(row["group"], Owner(row["consumer"], row["incarnation"]), row["turn"], row["since"] or 0,
-             Message(*(row[f"closed_{name}"] for name in _MESSAGE)), row["pinned_to"])
+        LastOwner(row["group"], Owner(row["consumer"], row["incarnation"]), row["turn"], row["since"] or 0,
+             MessageOrigin(*(row[f"closed_{name}"] for name in _MESSAGE)), row["pinned_to"])
         for row in rows
     ]  # fmt: skip
 
@@ -100,7 +100,7 @@ def last_holders(hand_overs: DataFrame) -> list[Holder]:
     return [
         Holder(
             row["group"], row["consumer"], row["incarnation"], row["epoch"], row["turn"], row["at_us"],
-            Message(*(row[name] for name in _MESSAGE)),
+            MessageOrigin(*(row[name] for name in _MESSAGE)),
         )
         for row in found.collect()
     ]  # fmt: skip
@@ -111,7 +111,7 @@ def unit_of(group: str, buckets: int | None) -> str:
     return group if buckets is None else f"bucket:{crc32(parse_group(group)) % buckets}/{buckets}"
 
 
-def owned(holders: Iterable[Holder], told: Iterable[Told], buckets: int | None) -> dict[str, Owner]:
+def owned(holders: Iterable[Holder], told: Iterable[LastOwner], buckets: int | None) -> dict[str, Owner]:
     """By unit, whose it is, as was told last: by a record of its owner, or by a hand-over since. Groups that
     were closed by the last message that anybody got of them are none any more."""
     latest: dict[str, Holder] = {}

@@ -11,11 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dispatcher.ledger.schema import Event
-from dispatcher.pipeline.leaderships import Leadership
+from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.report_folder import INSTANT, arrow_table
 
 
-def options(leaderships: Iterable[Leadership]) -> pa.Table:
+def options(leaderships: Iterable[RecordedLeadership]) -> pa.Table:
     """Lane, turn, `since`, and the options from then on, as the JSON of `lane_started` and `lane_changed`
     (docs/ledger.md) without the consumers."""
     rows = []
@@ -28,7 +28,9 @@ def options(leaderships: Iterable[Leadership]) -> pa.Table:
     return arrow_table(rows, lane=pa.string(), turn=pa.int64(), since=INSTANT, options=pa.string())
 
 
-def incarnations(spark: SparkSession, records: DataFrame, leaderships: Iterable[Leadership]) -> DataFrame:
+def incarnations(
+    spark: SparkSession, records: DataFrame, leaderships: Iterable[RecordedLeadership]
+) -> DataFrame:
     """Lane, consumer, incarnation, its `prefetch`, `joined_at` and `ended_at`. Where the ledger has no record
     of its joining, it was there when a leader began: `joined_at` is that; `ended_at` null: it was not taken
     back so far."""
@@ -52,7 +54,7 @@ def incarnations(spark: SparkSession, records: DataFrame, leaderships: Iterable[
     )
 
 
-def _known_before(leadership: Leadership) -> list[tuple[Any, ...]]:
+def _known_before(leadership: RecordedLeadership) -> list[tuple[Any, ...]]:
     """Who was there when it began."""
     told = leadership.options.get("consumers")
     if leadership.started is None or not isinstance(told, list):

@@ -28,7 +28,7 @@ from dispatcher.pipeline.hand_overs import (
     spans,
     whole,
 )
-from dispatcher.pipeline.leaderships import Leadership, extents, fact, leaderships
+from dispatcher.pipeline.leaderships import RecordedLeadership, extents, fact, leaderships
 from dispatcher.pipeline.ledger_files import Found
 from dispatcher.pipeline.ledger_reading import fact_rows, read_records, within
 from dispatcher.pipeline.lifecycle import WAITING, block, is_about, is_undecided, lifecycle, with_durations
@@ -84,7 +84,7 @@ class Pieces:
         #: Records of the window, but for the ends of hand-overs that one record tells of.
         self.records = within(self.all_records, window)
 
-    def _leaderships(self) -> list[Leadership]:
+    def _leaderships(self) -> list[RecordedLeadership]:
         for row in fact_rows(self._read_ledger(), DATE):
             self._new[row.pop(DATE)].facts.append(row)
         pieces = [*self._memory.pieces.values(), *self._new.values()]

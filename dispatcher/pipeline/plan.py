@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.assignment import NOBODY, Task, assign, forced, lower_bound
-from dispatcher.pipeline.owners import Holder, Owner, Told, owned, unit_of
+from dispatcher.pipeline.owners import Holder, LastOwner, Owner, owned, unit_of
 from dispatcher.pipeline.plan_file import PlanFile, PlannedMove
 from dispatcher.pipeline.work import KIND, with_work, worked
 
@@ -46,7 +46,7 @@ class Cell(NamedTuple):
     messages: int
 
 
-class Lane(NamedTuple):
+class PlannedLane(NamedTuple):
     """What is known of the lane: its latest options (`policy` None: the ledger does not have them any more),
     and the incarnations that are there at the end, or are gone."""
 
@@ -111,7 +111,7 @@ def measured_cells(hand_overs: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def read_lane(name: str, options: DataFrame, incarnations: DataFrame, until: datetime | None) -> Lane:
+def read_lane(name: str, options: DataFrame, incarnations: DataFrame, until: datetime | None) -> PlannedLane:
     """What the report's tables say of the lane, as of its window's end (None: the ledger's)."""
     latest = options.where(F.col("lane") == name).orderBy(F.desc("turn"), F.desc("since")).first()
     told = json.loads(latest["options"]) if latest is not None else {}
@@ -121,7 +121,7 @@ def read_lane(name: str, options: DataFrame, incarnations: DataFrame, until: dat
         known = known.where(F.coalesce(F.col("joined_at") < until, F.lit(True)))
         is_gone &= F.col("ended_at") < until
     rows = known.select("incarnation", "consumer", (~is_gone).alias("is_present")).collect()
-    return Lane(
+    return PlannedLane(
         name, told.get("policy"), told.get("buckets"), bool(told.get("handover")),
         {row["incarnation"]: row["is_present"] for row in rows},
         {row["incarnation"]: row["consumer"] for row in rows},
@@ -132,7 +132,7 @@ def read_lane(name: str, options: DataFrame, incarnations: DataFrame, until: dat
 
 
 def plan(
-    lane: Lane, cells: list[Cell], holders: list[Holder], told: list[Told], wishes: Wishes
+    lane: PlannedLane, cells: list[Cell], holders: list[Holder], told: list[LastOwner], wishes: Wishes
 ) -> Planned:  # fmt: skip
     """Raises ConfigurationError, naming what can't be planned and why."""
     check_policy(lane)
@@ -195,7 +195,7 @@ def _bound_by(task: Task, free: list[Unit], consumers: list[str]) -> str:
     return "all of it shared out evenly"
 
 
-def check_policy(lane: Lane) -> None:
+def check_policy(lane: PlannedLane) -> None:
     """Raises ConfigurationError for a lane whose groups have no lasting owners, or don't move."""
     if lane.policy not in (None, POLICY):
         raise ConfigurationError(
@@ -207,7 +207,7 @@ def check_policy(lane: Lane) -> None:
 
 
 def _chosen(
-    lane: Lane, known: set[str], owners: Iterable[Owner], wished: Sequence[str] | None
+    lane: PlannedLane, known: set[str], owners: Iterable[Owner], wished: Sequence[str] | None
 ) -> list[str]:  # fmt: skip
     if wished is not None:
         if strange := sorted(set(wished) - known):
@@ -240,7 +240,8 @@ def _speeds(cells: list[Cell], consumers: Iterable[str], *, equal: bool) -> dict
 
 
 def _units(
-    lane: Lane, cells: list[Cell], owners: dict[str, Owner], speeds: dict[str, float], pins: dict[str, str]
+    lane: PlannedLane, cells: list[Cell], owners: dict[str, Owner], speeds: dict[str, float],
+    pins: dict[str, str],
 ) -> list[Unit]:  # fmt: skip
     costs: dict[str, float] = defaultdict(float)
     messages: dict[str, int] = defaultdict(int)
@@ -292,7 +293,7 @@ def plan_table(spark: SparkSession, lane: str, planned: Planned) -> DataFrame:
     }))  # fmt: skip
 
 
-def plan_file(lane: Lane, planned: Planned, until: datetime) -> PlanFile:
+def plan_file(lane: PlannedLane, planned: Planned, until: datetime) -> PlanFile:
     """What is to be applied, the costliest groups first."""
     rows = zip(planned.units, planned.targets, strict=True)
     moves = sorted((pair for pair in rows if pair[0].leaves_for(pair[1])), key=lambda pair: -pair[0].cost_us)

@@ -17,8 +17,8 @@ from dispatcher.pipeline.ledger_reading import micros
 from dispatcher.pipeline.owners import last_holders, read_told
 from dispatcher.pipeline.plan import (
     Cell,
-    Lane,
     Planned,
+    PlannedLane,
     Wishes,
     as_facts,
     check_policy,
@@ -35,7 +35,7 @@ from dispatcher.pipeline.run import clear_errors
 Stage = Callable[[str], AbstractContextManager[None]]
 
 
-class Outcome(NamedTuple):
+class WrittenPlan(NamedTuple):
     """A plan that is written: its lane, how its numbers are, and whether the ledger still had the lane's
     options."""
 
@@ -63,7 +63,7 @@ def look_at(report: Path, lane: str | None) -> tuple[str, int]:
 
 def make_plan(
     spark: SparkSession, report: Path, lane_name: str, wishes: Wishes, output: Path, stage: Stage
-) -> Outcome:
+) -> WrittenPlan:
     """Plan, and write the file and the report's table. Raises ConfigurationError."""
     with finished_report(report) as folder, clear_errors("the report"):
         with stage("reading costs"):
@@ -89,7 +89,7 @@ def make_plan(
             _write(spark, folder, lane, planned)
             facts = as_facts(planned)
             write_plan(output, facts, plan_file(lane, planned, _last_instant(hand_overs)))
-    return Outcome(lane.name, facts, lane.policy is not None)
+    return WrittenPlan(lane.name, facts, lane.policy is not None)
 
 
 def _summary(folder: ReportFolder) -> tuple[dict[str, int], datetime | None]:
@@ -109,7 +109,7 @@ def _last_instant(hand_overs: DataFrame) -> datetime:
     return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=row[0])
 
 
-def _write(spark: SparkSession, folder: ReportFolder, lane: Lane, planned: Planned) -> None:
+def _write(spark: SparkSession, folder: ReportFolder, lane: PlannedLane, planned: Planned) -> None:
     """Other lanes' plans stay as they are."""
     table = plan_table(spark, lane.name, planned)
     writer = table.write.partitionBy("lane").option("compression", "zstd").mode("overwrite")

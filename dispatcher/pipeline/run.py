@@ -24,7 +24,7 @@ from dispatcher.pipeline import (
 from dispatcher.pipeline.audit_state import Audit
 from dispatcher.pipeline.day_tables import write_day_tables
 from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, Window, find_gaps, missing_times
-from dispatcher.pipeline.leaderships import Leadership
+from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.ledger_files import Found, find_files
 from dispatcher.pipeline.ledger_reading import spark_prefix
 from dispatcher.pipeline.memory import Memory
@@ -243,7 +243,7 @@ def _day(time_us: int | None) -> date | None:
     return datetime.fromtimestamp(time_us / 1e6, UTC).date() if time_us is not None else None
 
 
-def _spans_us(leaderships: list[Leadership], window: Window) -> dict[str, int]:
+def _spans_us(leaderships: list[RecordedLeadership], window: Window) -> dict[str, int]:
     """By lane, from the first record to the last one within the window."""
     ends: dict[str, list[int]] = {}
     for each in leaderships:

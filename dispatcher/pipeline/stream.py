@@ -27,8 +27,8 @@ from dispatcher.pipeline.live_folder import ALERTS, LiveFolder
 from dispatcher.pipeline.session import connector_missing_in, no_room_in, without_connector
 from dispatcher.pipeline.spark_paths import written_to
 from dispatcher.pipeline.stream_alerts import as_json, as_text
-from dispatcher.pipeline.stream_batch import Batches, Limits
-from dispatcher.pipeline.stream_reading import ARRIVALS, Ledger
+from dispatcher.pipeline.stream_batch import Batches, RetentionLimits
+from dispatcher.pipeline.stream_reading import ARRIVALS, LedgerLocation
 
 _LOOKS_EVERY_S: Final = 1
 _ALERTS_PER_READ: Final = 1_000
@@ -47,7 +47,7 @@ class StreamOptions(NamedTuple):
     trigger_ms: int
     until_caught_up: bool
     batch_files: int
-    limits: Limits
+    limits: RetentionLimits
 
 
 class _Stopping(Exception):
@@ -58,7 +58,7 @@ class Stream:
     """Runs until it has caught up, or is told to stop."""
 
     def __init__(
-        self, spark: SparkSession, ledger: Ledger, folder: LiveFolder, options: StreamOptions
+        self, spark: SparkSession, ledger: LedgerLocation, folder: LiveFolder, options: StreamOptions
     ) -> None:
         self._spark, self._ledger, self._folder, self._options = spark, ledger, folder, options
         name = "spark.sql.shuffle.partitions"

@@ -19,7 +19,7 @@ from dispatcher.ledger.schema import Event
 from dispatcher.pipeline import order_audit
 from dispatcher.pipeline.gaps import Gap
 from dispatcher.pipeline.hand_overs import ENDS, KEY, MESSAGE, OPEN, hand_overs
-from dispatcher.pipeline.leaderships import Leadership
+from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.ledger_reading import SCHEMA
 from dispatcher.pipeline.order_audit import GROUP
 
@@ -43,7 +43,7 @@ def combined(
     spark: SparkSession,
     new: DataFrame | None,
     kept: DataFrame | None,
-    known: list[Leadership],
+    known: list[RecordedLeadership],
     clocks: dict[str, int],
     forget_us: int,
 ) -> DataFrame:
@@ -94,7 +94,7 @@ def without_repeated(spark: SparkSession, records: DataFrame, ended: dict[tuple[
 
 
 def found_hand_overs(
-    spark: SparkSession, records: DataFrame, known: list[Leadership], gaps: list[Gap]
+    spark: SparkSession, records: DataFrame, known: list[RecordedLeadership], gaps: list[Gap]
 ) -> DataFrame:
     """As `hand_overs`, with `is_new`: the end was not told before, and `already`: the rules that it was said
     to have broken."""
@@ -106,7 +106,7 @@ def found_hand_overs(
     return found.join(former, [*KEY], "left").withColumn("is_new", is_new).drop("was_over")
 
 
-def new_violations(spark: SparkSession, found: DataFrame, known: list[Leadership]) -> pa.Table:
+def new_violations(spark: SparkSession, found: DataFrame, known: list[RecordedLeadership]) -> pa.Table:
     """The violations among the hand-overs of `found_hand_overs` that were not said before. Most batches have
     no group that is remarkable, and so none."""
     judged = order_audit.judged(found)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, GapKind
-from dispatcher.pipeline.leaderships import Leadership
+from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.ledger_files import BadFile
 from dispatcher.pipeline.live_folder import KEPT, STATE, LiveFolder
 from dispatcher.pipeline.spark_paths import read_from, written_to
@@ -27,7 +27,7 @@ from dispatcher.pipeline.stream_audit import (
     without_repeated,
 )
 from dispatcher.pipeline.stream_minutes import LiveStatistics, added
-from dispatcher.pipeline.stream_reading import Ledger, parts_of, read_parts
+from dispatcher.pipeline.stream_reading import LedgerLocation, parts_of, read_parts
 from dispatcher.pipeline.stream_state import StreamState, add_facts
 
 _FILES: Final = pa.schema([
@@ -42,14 +42,14 @@ _GAPS: Final = pa.schema([
 ])  # fmt: skip
 
 
-class Limits(NamedTuple):
+class RetentionLimits(NamedTuple):
     """How long what is over counts."""
 
     forget_us: int  # for the audit
     keep_us: int  # in the tables
 
 
-class Told(NamedTuple):
+class BatchReport(NamedTuple):
     """What a batch did, for whoever watches."""
 
     files: int
@@ -68,7 +68,7 @@ class Batches:
     """Makes one batch after another from what the former one has left in the folder."""
 
     def __init__(
-        self, spark: SparkSession, ledger: Ledger, folder: LiveFolder, limits: Limits,
+        self, spark: SparkSession, ledger: LedgerLocation, folder: LiveFolder, limits: RetentionLimits,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:  # fmt: skip
         self.spark, self.ledger, self.folder, self.limits, self.now = spark, ledger, folder, limits, now
@@ -79,7 +79,7 @@ class Batches:
             self.state = StreamState.read(self.former / STATE)
             self.statistics = LiveStatistics.read(self.former)
 
-    def make(self, number: int, arrived: Iterable[str], tell: Callable[[pa.Table], None]) -> Told:
+    def make(self, number: int, arrived: Iterable[str], tell: Callable[[pa.Table], None]) -> BatchReport:
         """Read these files and write the batch of that number; what was written before stays as it is.
         `tell` is called with its alerts as soon as a kill does not undo them; a batch that was killed then
         tells them again."""
@@ -103,10 +103,10 @@ class Batches:
         self._write_tables(unfinished, gaps)
         self.folder.commit(number)
         self.former = self.folder.batch(number)
-        return Told(len(paths), len(alerts))
+        return BatchReport(len(paths), len(alerts))
 
     def _judge(
-        self, new: DataFrame | None, known: list[Leadership], gaps: list[Gap], has_partial_ends: bool
+        self, new: DataFrame | None, known: list[RecordedLeadership], gaps: list[Gap], has_partial_ends: bool
     ) -> _Judged | None:
         """Violations that were not said before, and what they were found in; None: there is nothing."""
         old = self._kept()

@@ -47,7 +47,7 @@ class Part(NamedTuple):
     last: int
 
 
-class Ledger:
+class LedgerLocation:
     """A ledger's place, for pyarrow and for Spark. Raises ConfigurationError when there is none."""
 
     def __init__(self, path: str) -> None:
@@ -112,7 +112,9 @@ class Ledger:
         }
 
 
-def parts_of(ledger: Ledger, state: StreamState, arrived: Iterable[str]) -> tuple[list[Part], list[BadFile]]:
+def parts_of(
+    ledger: LedgerLocation, state: StreamState, arrived: Iterable[str]
+) -> tuple[list[Part], list[BadFile]]:
     """What is new in these files (Spark's names of them), and which of them can't be read."""
     names = {ledger.name(path) for path in arrived}
     names |= ledger.empty_beside(names) - {each.path for each in state.bad}
@@ -132,7 +134,7 @@ def parts_of(ledger: Ledger, state: StreamState, arrived: Iterable[str]) -> tupl
     return parts, [each for each in judged if isinstance(each, BadFile)]
 
 
-class Read(NamedTuple):
+class ReadBatch(NamedTuple):
     """A batch's new records, and what they reach over. Partial ends lack what another leader knew."""
 
     records: DataFrame | None
@@ -141,7 +143,9 @@ class Read(NamedTuple):
     has_partial_ends: bool
 
 
-def read_parts(spark: SparkSession, ledger: Ledger, state: StreamState, parts: list[Part]) -> Read:
+def read_parts(
+    spark: SparkSession, ledger: LedgerLocation, state: StreamState, parts: list[Part]
+) -> ReadBatch:
     """Read these parts, note in the state what they reach over, and name the files that are damaged inside.
     The records are persisted."""
     for attempt in range(_TRIES):
@@ -153,15 +157,17 @@ def read_parts(spark: SparkSession, ledger: Ledger, state: StreamState, parts: l
     raise AssertionError("unreachable")
 
 
-def _existing(ledger: Ledger, parts: list[Part]) -> list[Part]:
+def _existing(ledger: LedgerLocation, parts: list[Part]) -> list[Part]:
     """Without those whose file was deleted since: they are a gap by their numbers."""
     infos = ledger.store.get_file_info([part.path for part in parts]) if parts else []
     return [part for part, info in zip(parts, infos, strict=True) if info.type is not fs.FileType.NotFound]
 
 
-def _read_parts(spark: SparkSession, ledger: Ledger, state: StreamState, parts: list[Part]) -> Read:
+def _read_parts(
+    spark: SparkSession, ledger: LedgerLocation, state: StreamState, parts: list[Part]
+) -> ReadBatch:
     if not parts:
-        return Read(None, [], [], has_partial_ends=False)
+        return ReadBatch(None, [], [], has_partial_ends=False)
     records = ledger.read(spark, parts).persist()
     is_end = ~F.col("event").isin([Event.DISPATCHED, Event.RECEIVED])
     is_partial = F.col("event").isin(ENDS) & F.col("seq").isNotNull() & F.col("dispatched_at").isNull()
@@ -191,4 +197,4 @@ def _read_parts(spark: SparkSession, ledger: Ledger, state: StreamState, parts: 
         facts += [fact(each) for each in row["facts"]]
         state.clocks[part.lane] = max(state.clocks.get(part.lane, 0), row["last_us"])
     whole = records.where(~F.col("part").isin(damaged)) if damaged else records
-    return Read(whole, bad, facts, any(row["is_partial"] for row in rows))
+    return ReadBatch(whole, bad, facts, any(row["is_partial"] for row in rows))

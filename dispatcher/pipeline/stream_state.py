@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from dispatcher.ledger.schema import Event
 from dispatcher.pipeline.gaps import Gap, MissingTimes, Window, find_gaps, missing_ordinals
-from dispatcher.pipeline.leaderships import Fact, Leadership, extents, leaderships
+from dispatcher.pipeline.leaderships import Fact, RecordedLeadership, extents, leaderships
 from dispatcher.pipeline.ledger_files import BadFile, Found, LedgerFile
 
 #: The last leaderships of each lane: what a gap is, and who came after whom.
@@ -109,13 +109,13 @@ class StreamState:
         ]  # fmt: skip
         return Found("", files, self.bad, [])
 
-    def leaderships(self) -> list[Leadership]:
+    def leaderships(self) -> list[RecordedLeadership]:
         """All that are known, by lane and turn."""
         facts = [fact for each in self.writers.values() for fact in each.facts]
         found = self.found()
         return leaderships(found, facts, extents(found))
 
-    def gaps(self, known: list[Leadership]) -> list[Gap]:
+    def gaps(self, known: list[RecordedLeadership]) -> list[Gap]:
         """All gaps and boundaries."""
         times: MissingTimes = {}
         for leadership in known:

@@ -54,7 +54,8 @@ COMMIT_SHA: Final = hashlib.sha1(COMMIT, usedforsecurity=False).hexdigest()
 
 APPLIED: Final = b"applied"
 BEGUN: Final = b"begun"
-GAP: Final = b"gap"
+#: Redis lost commits: what follows does not fit what it has.
+CHAIN_BROKEN: Final = b"gap"
 FENCED: Final = b"fenced"
 
 Argument = str | bytes | int

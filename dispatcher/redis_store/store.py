@@ -15,7 +15,7 @@ from dispatcher.errors import DispatcherError, Fenced, InvalidTransition, StoreU
 from dispatcher.redis_store.chain import Commit, CommitChain, Future, fail, resolve
 from dispatcher.redis_store.connection import RedisConnection
 from dispatcher.redis_store.restoration import Restoration
-from dispatcher.redis_store.scripts import APPLIED, COMMIT, FENCED, GAP, LaneKeys
+from dispatcher.redis_store.scripts import APPLIED, CHAIN_BROKEN, COMMIT, FENCED, LaneKeys
 from dispatcher.redis_store.snapshot import read_snapshot, take_lead
 from dispatcher.settings import RedisSettings
 
@@ -214,7 +214,7 @@ class LaneStore:
             self._applied(self._chain, None)
         elif type(reply) is list:
             self._applied(self._chain, reply[1])
-        elif reply == GAP:
+        elif reply == CHAIN_BROKEN:
             self._break()
         elif reply == FENCED:
             self._fence()
@@ -329,7 +329,7 @@ class LaneStore:
             connection.abort("the chain could not be verified")
             raise
         if self._phase is _Phase.LEADING and chain is self._chain:
-            if outcome == GAP:
+            if outcome == CHAIN_BROKEN:
                 self._break()
             elif outcome == FENCED:
                 self._fence()

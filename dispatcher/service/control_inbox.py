@@ -30,7 +30,7 @@ from dispatcher.service.ack_window import AckWindow
 from dispatcher.service.channels import CONTROL_PREFETCH, Channels
 from dispatcher.service.operators import Operators
 from dispatcher.service.outbox import Outbox
-from dispatcher.service.publications import Store
+from dispatcher.service.publications import StoreInQueue
 
 log = structlog.get_logger()
 
@@ -38,7 +38,7 @@ log = structlog.get_logger()
 EVENTS_MAX: Final = 10_000
 
 
-class Read(NamedTuple):
+class ReadUpTo(NamedTuple):
     """What has been read of the control and the command queue: delivery tags up to these; 0: nothing new."""
 
     control_tag: int
@@ -124,7 +124,7 @@ class ControlInbox:
         stored = partial(self._stored, delivery)
         if delivery.channel == self._channels.control:
             self._kept.add(delivery.tag)
-        self._outbox.perform([Store(self._names.dead, properties, delivery.body, stored)])
+        self._outbox.perform([StoreInQueue(self._names.dead, properties, delivery.body, stored)])
 
     # -- acks --
 
@@ -136,13 +136,13 @@ class ControlInbox:
                 self._acks.settle(delivery.tag)
                 self._send_acks()
 
-    def take_read(self) -> Read:
+    def take_read(self) -> ReadUpTo:
         """What was read since the last call."""
-        read = Read(self._control_tag, self._command_tag)
+        read = ReadUpTo(self._control_tag, self._command_tag)
         self._control_tag = self._command_tag = 0
         return read
 
-    def ack(self, read: Read) -> None:
+    def ack(self, read: ReadUpTo) -> None:
         """What all that came of it is committed."""
         if read.control_tag:
             for tag in range(self._committed_tag + 1, read.control_tag + 1):

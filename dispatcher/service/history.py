@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 import structlog
 
 from dispatcher.amqp.events import ChannelClosed, Confirmed, Delivery
+from dispatcher.amqp.history_message import kept_frames
 from dispatcher.amqp.identity import was_here
-from dispatcher.amqp.kept import kept_frames
 from dispatcher.amqp.relay import Content
 from dispatcher.core.model import BarrierMark, Message
 from dispatcher.errors import BrokerUnavailable, ChannelRefused
 from dispatcher.origin import origin_text
-from dispatcher.service.caution import BLAMES_A_PUBLISH
 from dispatcher.service.channels import Channels
 from dispatcher.service.confirms import PublishWindow
 from dispatcher.service.inbound_feed import InboundFeed
 from dispatcher.service.publications import Relay
+from dispatcher.service.publish_bisect import BLAMES_A_PUBLISH
 
 log = structlog.get_logger()
 

@@ -29,13 +29,13 @@ from dispatcher.errors import (
 from dispatcher.ledger.recorder import NO_LEDGER, OpensRecorders, Recorder
 from dispatcher.protocol import LaneNames
 from dispatcher.redis_store.store import LaneStore
-from dispatcher.service.caution import NO_SUSPICION
 from dispatcher.service.channels import LOCK_RETRY_S, Channels
+from dispatcher.service.clock import Clock
 from dispatcher.service.inbound_feed import ELECTION_S, InboundFeed, open_inbound
-from dispatcher.service.intake import Clock
 from dispatcher.service.lane_options import lane_options
 from dispatcher.service.operators import Reload
 from dispatcher.service.parking_feeds import find_parking_queues
+from dispatcher.service.publish_bisect import NOTHING_REJECTED
 from dispatcher.service.reloading import Change, change_of
 from dispatcher.service.session import Session
 from dispatcher.service.topology import declare_lane, parking_queues, prepare_inbound
@@ -100,7 +100,7 @@ class LaneRunner:
         self._tasks: list[asyncio.Task[None]] = []
         self.leaderships = 0
         self._lane_epoch_min = 0  # consumers have seen numbers below it
-        self._suspicion = NO_SUSPICION
+        self._bisect_state = NOTHING_REJECTED
         self._is_new = False  # its exchange was not there: no consumer can hold anything of it
         self._failed_at_ms: dict[object, int] = {}  # by the kind of failure, since this last led
 
@@ -232,7 +232,7 @@ class LaneRunner:
                 await session.ended
             finally:
                 self._recorder.ended(self._why_over(session))
-                self._suspicion = session.suspicion
+                self._bisect_state = session.bisect_state
                 session.leave()
             await link.close()
         finally:
@@ -276,7 +276,7 @@ class LaneRunner:
             store,
             self._clock,
             recorder,
-            self._suspicion,
+            self._bisect_state,
             self._reload,
         )
         witness = Witness(link, self._names)
@@ -380,7 +380,7 @@ class LaneRunner:
         """The deepest groups, as `groups.list` shows them."""
         if self._session is None or self.state is not RunnerState.LEADING:
             return {"total": 0, "groups": []}
-        return await self._session.surveys.deepest(limit)
+        return await self._session.listings.deepest(limit)
 
     def _views(self) -> Views | None:
         session = self._session

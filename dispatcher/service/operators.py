@@ -19,9 +19,9 @@ from dispatcher.core.orders import Reply
 from dispatcher.core.views.views import Views
 from dispatcher.errors import BrokerUnavailable, CommandRefused, ProtocolViolation
 from dispatcher.protocol import COMMAND_AGE_MS_MAX, Command, decode_command
-from dispatcher.service.intake import Clock
+from dispatcher.service.clock import Clock
+from dispatcher.service.group_listings import GroupListings
 from dispatcher.service.outbox import Outbox
-from dispatcher.service.surveys import Surveys
 
 #: What a command that can't be done, or can't be read, raises: its text is the answer.
 REFUSALS: Final = (CommandRefused, ProtocolViolation, ValueError, TypeError)
@@ -40,7 +40,7 @@ class Operators:
         outbox: Outbox,
         clock: Clock,
         *,
-        surveys: Surveys,
+        listings: GroupListings,
         describe: Callable[[], dict[str, Any]],
         commands: Commands,
         reload: Reload | None = None,
@@ -50,11 +50,11 @@ class Operators:
         self._clock = clock
         self._describe = describe
         self._commands = commands
-        self._surveys = surveys
+        self._listings = listings
         self._answers: set[asyncio.Task[None]] = set()
         self._reads: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
             "status": self._status,
-            "groups.list": surveys.groups,
+            "groups.list": listings.groups,
             "groups.show": self._group,
             "groups.why": self._why,
             "consumers.list": self._consumers,
@@ -73,11 +73,11 @@ class Operators:
         }
 
     async def _status(self, _: dict[str, Any]) -> dict[str, Any]:
-        await self._surveys.see_what_is_full()
+        await self._listings.see_what_is_full()
         return self.status()
 
     async def _why(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        await self._surveys.see_what_is_full()
+        await self._listings.see_what_is_full()
         return self._views.why(arguments)
 
     async def _group(self, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -55,10 +55,10 @@ from dispatcher.errors import ChannelRefused
 from dispatcher.group_text import format_group
 from dispatcher.ledger.recorder import Recorder
 from dispatcher.protocol import TYPE_PING
-from dispatcher.service.caution import Caution, Suspicion
 from dispatcher.service.confirms import PublishWindow
-from dispatcher.service.kept_back import KeptBack
-from dispatcher.service.publications import Publications, Relay, Store
+from dispatcher.service.publications import Publications, Relay, StoreInQueue
+from dispatcher.service.publish_bisect import BisectState, PublishBisector
+from dispatcher.service.refused_publish_retry import RefusedPublishRetry
 
 log = structlog.get_logger()
 
@@ -80,7 +80,7 @@ class Outbox:
         self,
         relay: Relay,
         channel: int,
-        suspicion: Suspicion,
+        bisect_state: BisectState,
         recorder: Recorder,
         *,
         ack: Callable[[int, int], None],
@@ -88,7 +88,7 @@ class Outbox:
         on_window: Callable[[int, int], None],
         on_parking: Callable[[ParkingAction], None],
         on_target: Callable[[TargetAction], None],
-        on_hand_over: Callable[[ForwardingAction], None],
+        on_forwarding: Callable[[ForwardingAction], None],
         report: Callable[[Event], None],
     ) -> None:
         self._relay = relay
@@ -100,24 +100,24 @@ class Outbox:
         self._on_window = on_window
         self._on_parking = on_parking
         self._on_target = on_target
-        self._on_hand_over = on_hand_over
+        self._on_forwarding = on_forwarding
         self._report = report
         self._window = PublishWindow()
         self._frames: list[bytes] = []
         self._orders: list[Any] = []  # those that the frames are of
         self._withdrawn: list[Dispatched] = []  # copies that nobody waits for any more: never sent
-        self._caution = Caution(suspicion)
-        self._reported: list[Dispatched] = []  # culprits of which the core may not know yet
-        self._kept_back = KeptBack(later, self._publish_with_care)
+        self._bisector = PublishBisector(bisect_state)
+        self._reported: list[Dispatched] = []  # rejected ones of which the core may not know yet
+        self._retry = RefusedPublishRetry(later, self._publish_with_care)
 
     @property
     def unanswered(self) -> int:
         """How many publishes the broker has not answered yet, those that it has not been sent included."""
-        return len(self._window) + len(self._caution)
+        return len(self._window) + len(self._bisector)
 
-    def perform(self, actions: Iterable[Action | Store]) -> None:
+    def perform(self, actions: Iterable[Action | StoreInQueue]) -> None:
         """Carry out actions in order; everything published in one write."""
-        careful = not self._channel or self._caution.is_needed or bool(self._reported)
+        careful = not self._channel or self._bisector.is_needed or bool(self._reported)
         for action in actions:
             kind = type(action)
             if kind is Dispatched:
@@ -137,7 +137,7 @@ class Outbox:
             self.flush()
         self._tell_withdrawn()
 
-    def _perform_rare(self, action: Action | Store, *, careful: bool) -> None:
+    def _perform_rare(self, action: Action | StoreInQueue, *, careful: bool) -> None:
         match action:
             case SetWindow():
                 self._on_window(action.inbound, action.originals)
@@ -146,7 +146,7 @@ class Outbox:
             case OpenTarget() | SendTransfer() | CloseTarget():
                 self._on_target(action)
             case InspectQueue() | ReclaimQueue() | ReleaseQueue() | AckReclaimed():
-                self._on_hand_over(action)
+                self._on_forwarding(action)
             case LookUp():
                 self._report(IdsLookedUp(action))
             case LogEvent():
@@ -188,7 +188,7 @@ class Outbox:
         except ChannelRefused:  # the event that says so comes a moment later
             self._channel = 0
             for order in orders:
-                self._caution.add(order)
+                self._bisector.add(order)
             return
         add = self._window.add
         for tag, order in enumerate(orders, last - len(orders) + 1):
@@ -220,7 +220,7 @@ class Outbox:
             events.append(CopiesConfirmed(copies, size))
             if self._relay.hands_over and not confirmed.nacked:
                 events += _stored(orders)
-        if self._caution.is_needed:
+        if self._bisector.is_needed:
             self._go_on()
             self._tell_withdrawn()
 
@@ -233,7 +233,7 @@ class Outbox:
                 events.append(answer(order.message, order.term))
             case (
                 DeadLetter()
-                | Store()
+                | StoreInQueue()
                 | PublishMarker()
                 | PublishBarrier()
                 | ForwardReclaimed()
@@ -242,15 +242,15 @@ class Outbox:
                 self._later(RETRY_S, lambda: self.perform([order]))
             case DeadLetter():
                 events.append(DeadLetterConfirmed(order.message))
-                self._kept_back.taken(order)
-            case Store():
+                self._retry.confirmed(order)
+            case StoreInQueue():
                 order.done()
-                self._kept_back.taken(order)
+                self._retry.confirmed(order)
             case ForwardReclaimed(handed):
                 events.append(ReclaimedForwarded(handed))
             case DeadLetterReclaimed(handed):
                 events.append(ReclaimedForwarded(handed))
-                self._kept_back.taken(order)
+                self._retry.confirmed(order)
 
     # -- when the broker closes the channel, or the connection, over one of them --
 
@@ -258,13 +258,13 @@ class Outbox:
         """The broker closed the channel over something that it did not answer, with these words."""
         self._channel = 0
         unanswered = self._window.take_all()
-        culprit = self._caution.closed(unanswered)
-        if culprit is not None:
-            self._refused(culprit, problem)
+        found = self._bisector.closed(unanswered)
+        if found is not None:
+            self._refused(found, problem)
             return
         # The broker may have refused some and taken those behind them: new terms void what it has.
         parked = [order for order in unanswered if type(order) is ParkCopy]
-        self._caution.withdraw(parked)
+        self._bisector.withdraw(parked)
         for order in parked:
             self._report(RelocationRefused(order.message, order.term))
 
@@ -274,36 +274,36 @@ class Outbox:
         self._go_on()
         self._tell_withdrawn()
 
-    def connection_closed(self, problem: str, leaving: Callable[[str], dict[bytes, str]]) -> Suspicion:
+    def connection_closed(self, problem: str, transfers: Callable[[str], dict[bytes, str]]) -> BisectState:
         """The broker ended the whole connection over something that it did not answer; what the next session
         must know."""
-        culprit = self._caution.closed(self._window.take_all())
-        if culprit is not None:
-            self._caution.condemn(culprit, problem)
-        return self._caution.suspicion()._replace(leaving=leaving(problem))
+        found = self._bisector.closed(self._window.take_all())
+        if found is not None:
+            self._bisector.reject(found, problem)
+        return self._bisector.state()._replace(transfers=transfers(problem))
 
     def _wait(self, order: Any) -> None:
-        problem = self._caution.verdict(order)
+        problem = self._bisector.rejection(order)
         if problem is not None:
             self._refused(order, problem)
         else:
-            self._caution.add(order)
+            self._bisector.add(order)
 
     def _publish_with_care(self, order: Any) -> None:
-        self._caution.suspect(order)
+        self._bisector.add_candidate(order)
         self._go_on()
 
     def _go_on(self) -> None:
-        """Publish what may go now of what waits: nothing before the core knows of a culprit, for what was
+        """Publish what may go now of what waits: nothing before the core knows of a rejected one, for what it
         decided before that has numbers with a gap."""
-        caution, window = self._caution, self._window
+        bisector, window = self._bisector, self._window
         self._reported = [copy for copy in self._reported if _is_wanted(copy)]
         if self._reported:
             return
         while self._channel:
             if not len(window):
-                caution.all_answered()
-            orders = caution.take(under_way=len(window))
+                bisector.all_answered()
+            orders = bisector.take(under_way=len(window))
             if not orders:
                 return
             for order in orders:
@@ -320,31 +320,31 @@ class Outbox:
                 self._reported.append(order)
             case ParkCopy():
                 self._report(RelocationImpossible(order.message, problem))
-                self._caution.acquit(order)
+                self._bisector.clear(order)
             case DeadLetter(message, reason):
                 group = None if message.group_id is None else format_group(message.group_id)
                 log.warning(
                     "message_undeliverable", lane=lane, group=group, size=message.size, reason=reason,
                     problem=problem,
                 )  # fmt: skip
-                self._keep_back(order)
+                self._retry_later(order)
                 self._report(DeadLetterRefused(message, problem))
             case ForwardReclaimed(handed):
                 self._report(ReclaimedRefused(handed, problem))
-                self._caution.acquit(order)
+                self._bisector.clear(order)
             case DeadLetterReclaimed(handed):
                 log.warning("message_undeliverable", lane=lane, size=handed.size, problem=problem)
-                self._keep_back(order)
-            case Store():
+                self._retry_later(order)
+            case StoreInQueue():
                 log.warning("control_message_undeliverable", lane=lane, size=len(order.body), problem=problem)
-                self._keep_back(order)
+                self._retry_later(order)
             case _:
                 log.warning("publish_refused", lane=lane, what=type(order).__name__, problem=problem)
-                self._caution.acquit(order)
+                self._bisector.clear(order)
 
-    def _keep_back(self, order: Any) -> None:
-        if self._caution.verdict(order) is None:  # else it would end the connection again
-            self._kept_back.keep(order)
+    def _retry_later(self, order: Any) -> None:
+        if self._bisector.rejection(order) is None:  # else it would end the connection again
+            self._retry.refused(order)
 
 
 def _stored(orders: list[Any]) -> list[Event]:

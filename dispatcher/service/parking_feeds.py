@@ -25,7 +25,7 @@ from dispatcher.errors import BrokerUnavailable, ChannelRefused
 from dispatcher.protocol import LaneNames
 from dispatcher.service.ack_window import AckWindow
 from dispatcher.service.channels import Channels
-from dispatcher.service.intake import Intake
+from dispatcher.service.message_reader import MessageReader
 from dispatcher.service.tasks import Tasks
 from dispatcher.service.topology import NOT_FOUND, PRECONDITION_FAILED, open_parking
 
@@ -84,7 +84,7 @@ class ParkingFeeds:
         names: tuple[str, ...],
         lane: LaneNames,
         channels: Channels,
-        intake: Intake,
+        reader: MessageReader,
         *,
         report: Callable[[Event], None],
         fail: Callable[[BaseException], None],
@@ -93,7 +93,7 @@ class ParkingFeeds:
         self._names = names
         self._lane = lane
         self._channels = channels
-        self._intake = intake
+        self._reader = reader
         self._report = report
         self._feeds: dict[int, ParkingFeed] = {}
         self._tasks = Tasks(fail)
@@ -127,7 +127,7 @@ class ParkingFeeds:
 
     async def _read(self, feed: ParkingFeed, order: ReadParkingQueue) -> None:
         fetched, is_end = await feed.fetch(order.limit)
-        messages = self._intake.parked(order.queue, fetched)
+        messages = self._reader.parked(order.queue, fetched)
         left = fetched[-1].message_count if fetched and not is_end else 0
         self._report(ParkingQueueRead(order.queue, messages, is_end, left))
 

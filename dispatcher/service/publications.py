@@ -27,7 +27,7 @@ _PERSISTENT: Final = 2
 _TRANSIENT: Final = 1
 
 
-class Store(NamedTuple):
+class StoreInQueue(NamedTuple):
     """Put something that is no message of the lane into a queue of it; `done` is called when it is there."""
 
     queue: str
@@ -76,7 +76,7 @@ class Publications:
                 return self._barrier(order, channel)
             case Reply():
                 return self._reply(order, channel)
-            case Store():
+            case StoreInQueue():
                 return self._plain(channel, self._exchange, order.queue, order.properties, order.body)
         raise InvalidTransition(f"{order!r} is nothing to publish")
 

@@ -37,22 +37,23 @@ from dispatcher.errors import BrokerUnavailable, DispatcherError, Fenced, Invali
 from dispatcher.ledger.recorder import Recorder
 from dispatcher.protocol import LaneNames
 from dispatcher.redis_store.store import LaneStore
-from dispatcher.service.caution import BLAMES_A_PUBLISH, ENDS_OVER_A_PUBLISH, NO_SUSPICION, Suspicion
 from dispatcher.service.channels import Channels
+from dispatcher.service.clock import Clock
 from dispatcher.service.control_inbox import ControlInbox
-from dispatcher.service.hand_over import HandOverQueues
+from dispatcher.service.forwarding import ForwardingQueues
+from dispatcher.service.group_listings import GroupListings
 from dispatcher.service.history import History
 from dispatcher.service.inbound_feed import InboundFeed
-from dispatcher.service.intake import Clock, Intake
+from dispatcher.service.message_preview import preview
+from dispatcher.service.message_reader import MessageReader
 from dispatcher.service.operators import Operators, Reload
-from dispatcher.service.originals import Originals
+from dispatcher.service.original_acks import OriginalAcks
 from dispatcher.service.outbox import Outbox
 from dispatcher.service.parking_feeds import ParkingFeeds
-from dispatcher.service.peeking import peek
 from dispatcher.service.publications import Relay
-from dispatcher.service.surveys import Surveys
-from dispatcher.service.targets import Targets
+from dispatcher.service.publish_bisect import BLAMES_A_PUBLISH, ENDS_OVER_A_PUBLISH, BisectState
 from dispatcher.service.ticks import Tick, Ticks
+from dispatcher.service.transfer_targets import TransferTargets
 from dispatcher.settings import LaneSettings
 
 log = structlog.get_logger()
@@ -74,7 +75,7 @@ class Session:
         store: LaneStore,
         clock: Clock,
         recorder: Recorder,
-        suspicion: Suspicion = NO_SUSPICION,
+        bisect_state: BisectState,
         reload: Reload | None = None,
     ) -> None:
         self._settings = lane
@@ -93,8 +94,7 @@ class Session:
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.since_ms = clock.now_ms()
         #: What the next session must know of publishes over which RabbitMQ ended a connection.
-        self.suspicion = suspicion._replace(suspects=frozenset())
-        self._suspicion = suspicion
+        self._bisect_before, self.bisect_state = bisect_state, bisect_state._replace(candidates=frozenset())
         self._reload = reload
 
     # -- life --
@@ -103,35 +103,35 @@ class Session:
         """Start with a core that has been loaded; what arrived meanwhile is taken in."""
         self.lane = lane
         self._known_complete = redis_complete
-        self.views = Views(lane.state, peek)
-        self.surveys = Surveys(self.views)
+        self.views = Views(lane.state, preview)
+        self.listings = GroupListings(self.views)
         self._feeds = feeds
-        self._intake = Intake(
+        self._reader = MessageReader(
             self._settings, self._recorder, lane_epoch=lane_epoch, frame_max=self._link.frame_max,
             now_ms=self._clock.now_ms,
         )  # fmt: skip
         parking = lane.state.options.parking_queues
         self._parking = ParkingFeeds(
-            self._link, parking, self._names, self._channels, self._intake, report=self.report, fail=self.end,
+            self._link, parking, self._names, self._channels, self._reader, report=self.report, fail=self.end,
         )  # fmt: skip
-        self._originals = Originals(feeds, self._parking)
+        self._originals = OriginalAcks(feeds, self._parking)
         relay = Relay(
             self._link, self._names, lane_epoch, self._settings.first_header,
             tuple(inbound.queue for inbound in self._settings.inbound), parking, self._settings.handover,
         )  # fmt: skip
-        self._hand_over = HandOverQueues(
+        self._forwarding = ForwardingQueues(
             self._link, self._names, self._channels, self._settings, report=self.report, fail=self.end
         )
-        self._targets = Targets(relay, self._suspicion.leaving, report=self.report)
+        self._targets = TransferTargets(relay, self._bisect_before.transfers, report=self.report)
         self._history = History(relay, self._channels, feeds, lane.state.counters, fail=self.end)
         self._outbox = Outbox(
-            relay, self._channels.publish, self._suspicion, self._recorder, ack=self._originals.settle,
+            relay, self._channels.publish, self._bisect_before, self._recorder, ack=self._originals.settle,
             on_window=lambda inbound, originals: feeds[inbound].set_window(originals), report=self.report,
             on_parking=self._parking.perform, on_target=self._targets.perform, later=self._later,
-            on_hand_over=self._hand_over.perform,
+            on_forwarding=self._forwarding.perform,
         )  # fmt: skip
         self._operators = Operators(
-            self.views, self._outbox, self._clock, surveys=self.surveys, describe=self._describe,
+            self.views, self._outbox, self._clock, listings=self.listings, describe=self._describe,
             commands=lane.commands, reload=self._reload,
         )  # fmt: skip
         self._control = ControlInbox(
@@ -160,7 +160,7 @@ class Session:
     def leave(self) -> None:
         """Whatever comes of the session: nothing of it goes on in the background."""
         self._parking.close()
-        self._hand_over.close()
+        self._forwarding.close()
         self._targets.close()
 
     def _later(self, delay_s: float, act: Callable[[], None]) -> None:
@@ -199,7 +199,7 @@ class Session:
                 index = inbound_by_channel.get(event.channel)
                 if index is not None:
                     deliveries.setdefault(index, []).append(event)
-                elif not self._hand_over.receive(event):
+                elif not self._forwarding.receive(event):
                     # What can't be answered came together with the end of the connection, which is next.
                     with contextlib.suppress(BrokerUnavailable):
                         self._control.receive(event, self._events)
@@ -209,7 +209,7 @@ class Session:
                 self._receive_rare(event)
         for index, arrived in deliveries.items():
             self._feeds[index].delivered(len(arrived))
-            messages = self._intake.messages(index, arrived)
+            messages = self._reader.messages(index, arrived)
             self._history.keep(arrived, messages)
             self._events.append(MessagesArrived(messages))
         self._schedule()
@@ -231,7 +231,7 @@ class Session:
             case ConnectionClosed():
                 problem = f"{event.code} {event.text}"
                 if event.code in ENDS_OVER_A_PUBLISH:
-                    self.suspicion = self._outbox.connection_closed(problem, self._targets.suspects)
+                    self.bisect_state = self._outbox.connection_closed(problem, self._targets.withheld)
                 self.end(BrokerUnavailable(f"connection lost: {problem}"))
             case Blocked():
                 log.warning("rabbitmq_blocks_publishers", lane=self._names.lane, reason=event.reason)

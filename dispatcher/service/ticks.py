@@ -16,7 +16,7 @@ from typing import Final
 from dispatcher.core.effects import Effects
 from dispatcher.ledger.recorder import Recorder
 from dispatcher.redis_store.store import LaneStore
-from dispatcher.service.control_inbox import Read
+from dispatcher.service.control_inbox import ReadUpTo
 
 #: Commits under way: more only lengthen the queue, fewer leave the core idle while Redis answers.
 COMMITS_UNDER_WAY_MAX: Final = 8
@@ -27,7 +27,7 @@ class Tick:
     """One step of the core on its way: its actions and control acks wait for its commit."""
 
     effects: Effects
-    read: Read
+    read: ReadUpTo
     decided_at_us: int
     commit: int = 0  # its number; 0: it has none
     committed: bool = False
@@ -64,7 +64,7 @@ class Ticks:
         self._room_is_awaited = len(self._ticks) >= COMMITS_UNDER_WAY_MAX
         return not self._room_is_awaited
 
-    def add(self, effects: Effects, read: Read) -> None:
+    def add(self, effects: Effects, read: ReadUpTo) -> None:
         """Commit what a step decided, and finish it after all that were added before."""
         tick = Tick(effects, read, self._recorder.now_us())
         if effects.needs_commit():
@@ -80,7 +80,7 @@ class Ticks:
 
     def confirm_complete(self) -> None:
         """The consumers have said what they hold, and that is committed: Redis may be trusted again."""
-        tick = Tick(Effects(), Read(0, 0), self._recorder.now_us())
+        tick = Tick(Effects(), ReadUpTo(0, 0), self._recorder.now_us())
         self._ticks.append(tick)
         self._store.confirm_complete().add_done_callback(partial(self._committed, tick))
 

@@ -9,7 +9,7 @@ from dispatcher.amqp.events import ChannelClosed, Confirmed, ConsumerCancelled, 
 from dispatcher.client import links, tap
 from dispatcher.client.copies import Copy
 from dispatcher.client.engine import ConsumerEngine
-from dispatcher.client.membership import OFFLINE_LIMIT_MS, Membership
+from dispatcher.client.membership import OFFLINE_LIMIT_MS, LaneMembership
 from dispatcher.client.schedule import GroupSchedule
 from dispatcher.sim.broker import Broker
 from dispatcher.sim.channels import Answer
@@ -110,7 +110,7 @@ class ConsumerLink:
             kind = type(item)
             if kind is Delivery:
                 if item.consumer_tag.decode() == self._queue:
-                    deliveries.append(tap.Delivery(item.consumer_tag, item.properties, item.body))
+                    deliveries.append(tap.TappedDelivery(item.consumer_tag, item.properties, item.body))
                 continue
             if deliveries:
                 self._receiver.delivered(deliveries)
@@ -189,7 +189,7 @@ class ConsumerMachine:
 
     def _begin(self, process: ProcessLoop) -> None:
         incarnations = count(1)
-        membership: Membership[Copy] = Membership(
+        membership: LaneMembership[Copy] = LaneMembership(
             self.plan.consumer_id, self.plan.prefetch,
             make_message=lambda numbers, raw, body: Copy(numbers, raw, body, self._settle),
             new_incarnation=lambda: f"{process.name}-{next(incarnations)}",

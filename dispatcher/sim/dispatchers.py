@@ -20,7 +20,7 @@ from dispatcher.core.records import Dispatched as DispatchedRecord
 from dispatcher.core.recovery.journal_replay import Arrival
 from dispatcher.errors import StoreUnavailable
 from dispatcher.redis_store.store import LaneStore
-from dispatcher.service.intake import Clock
+from dispatcher.service.clock import Clock
 from dispatcher.service.lane_runner import LaneRunner
 from dispatcher.service.session import Session
 from dispatcher.settings import LaneSettings, Settings

@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from dispatcher.cli.asking import new_command, send
+from dispatcher.cli.command_client import new_command, send
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.errors import BrokerUnavailable, CommandRefused, NoAnswer
 from dispatcher.protocol import Command, LaneNames

@@ -8,7 +8,7 @@ import contextlib
 import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 
-from dispatcher.amqp.kept import read_kept
+from dispatcher.amqp.history_message import read_kept
 from tests.recovery.record import Number
 
 #: Nothing more comes of a stream that has been silent for so long.

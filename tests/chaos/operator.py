@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from dispatcher.cli.asking import ask
+from dispatcher.cli.command_client import ask
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.errors import BrokerUnavailable, CommandRefused, NoAnswer
 from dispatcher.protocol import LaneNames

@@ -12,10 +12,10 @@ import pytest
 from dispatcher.client.copies import Message
 from dispatcher.client.engine import ConsumerEngine
 from dispatcher.client.links import Publication, Receiver
-from dispatcher.client.membership import Membership
-from dispatcher.client.outbox import Outbox
+from dispatcher.client.membership import LaneMembership
+from dispatcher.client.send_queue import SendQueue
 from dispatcher.client.sending import ProducerEngine
-from dispatcher.client.tap import Delivery
+from dispatcher.client.tap import TappedDelivery
 from dispatcher.errors import InvalidTransition
 from dispatcher.protocol import LaneNames
 from tests.client.copies_on_wire import copy_properties, notice_properties
@@ -92,7 +92,7 @@ class Subject:
         self.loop = ManualLoop()
         self.application = Application()
         uuids = count(1)
-        membership: Membership[Message] = Membership(
+        membership: LaneMembership[Message] = LaneMembership(
             "c1", 10, make_message=self.message, new_incarnation=lambda: f"uuid-{next(uuids)}",
             offline_limit_ms=1_000, now_ms=0,
         )  # fmt: skip
@@ -116,7 +116,7 @@ class Subject:
         return Message(*arguments, lambda *settled: self.engine.settle(*settled))
 
     def deliver(self, raw: bytes, body: bytes = b"") -> None:
-        self.engine.delivered([Delivery(b"copies-1", raw, body)])
+        self.engine.delivered([TappedDelivery(b"copies-1", raw, body)])
         self.loop.turn()
 
 
@@ -176,7 +176,7 @@ def test_a_producer_tells_a_loss_once_until_it_is_connected_again(caplog: pytest
         links.append(RecordingLink(receiver))
         return links[0]
 
-    engine = ProducerEngine(Outbox(), ManualLoop(), make_link, lambda: None)
+    engine = ProducerEngine(SendQueue(), ManualLoop(), make_link, lambda: None)
     engine.start()
     for reason in ("reset by peer", "end of file", "refused"):
         engine.lost(reason, 0)

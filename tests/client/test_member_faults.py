@@ -17,9 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dispatcher.client.copies import Message, Numbers
 from dispatcher.client.member import ONLINE
-from dispatcher.client.membership import Membership
+from dispatcher.client.membership import LaneMembership
 from dispatcher.client.orders import Lose, OpenQueue, Publish
-from dispatcher.client.tap import Delivery
+from dispatcher.client.tap import TappedDelivery
 from dispatcher.protocol import Heartbeat, Join, Leave, Settle
 from tests.client.copies_on_wire import copy_properties, notice_properties
 
@@ -91,13 +91,13 @@ class Faults(RuleBasedStateMachine):
         self.now_ms = 0
         uuids = count(1)
         self.dispatcher = ModelDispatcher()
-        self.membership: Membership[Message] = Membership(
+        self.membership: LaneMembership[Message] = LaneMembership(
             "c1", PREFETCH, make_message=self.make_message, new_incarnation=lambda: f"uuid-{next(uuids)}",
             offline_limit_ms=30_000, now_ms=0,
         )  # fmt: skip
         self.queues = count(1)
         self.originals: list[Original] = []
-        self.to_consumer: deque[tuple[str, Delivery]] = deque()  # (queue, delivery)
+        self.to_consumer: deque[tuple[str, TappedDelivery]] = deque()  # (queue, delivery)
         self.to_dispatcher: deque[Any] = deque()
         self.unconfirmed: list[tuple[int, Any]] = []
         self.in_hand: list[Message] = []
@@ -244,13 +244,13 @@ class Faults(RuleBasedStateMachine):
         epoch, group_seq = original.numbers
         raw = copy_properties(original.seq, original.group, group_seq=group_seq, epoch=epoch)
         body = str(self.originals.index(original)).encode()
-        self.send(self.dispatcher.queue, Delivery(b"", raw, body))
+        self.send(self.dispatcher.queue, TappedDelivery(b"", raw, body))
 
     def send_notice(self, kind: str, queue: str, incarnation: str, n: int) -> None:
         raw, body = notice_properties(kind, incarnation=incarnation, n=n)
-        self.send(queue, Delivery(b"", raw, body))
+        self.send(queue, TappedDelivery(b"", raw, body))
 
-    def send(self, queue: str, delivery: Delivery) -> None:
+    def send(self, queue: str, delivery: TappedDelivery) -> None:
         if queue == self.queue and self.connected:
             self.to_consumer.append((queue, delivery))
 
@@ -265,7 +265,7 @@ class Faults(RuleBasedStateMachine):
                 self.deliver(delivery)
         self.step()
 
-    def deliver(self, delivery: Delivery) -> None:
+    def deliver(self, delivery: TappedDelivery) -> None:
         before = self.membership.member.incarnation
         message = self.membership.delivered(delivery, self.now_ms)
         if message is None:

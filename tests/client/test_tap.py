@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pamqp import body, commands, frame, header, heartbeat
 
 from dispatcher.client.properties import Properties, write
-from dispatcher.client.tap import Delivery, DeliveryTap
+from dispatcher.client.tap import DeliveryTap, TappedDelivery
 
 
 class RawProperties(commands.Basic.Properties):
@@ -57,7 +57,7 @@ def test_any_stream_in_any_chunks(pieces: list[tuple[object, ...]], chunk: int) 
         match piece:
             case ("delivery", bytes(payload), int(frame_max)):
                 stream += deliver("copies-1", PROPERTIES, payload, frame_max=frame_max)
-                expected.append(Delivery(b"copies-1", PROPERTIES, payload))
+                expected.append(TappedDelivery(b"copies-1", PROPERTIES, payload))
             case (bytes(other),):
                 stream += other
                 passed += other
@@ -98,4 +98,4 @@ def test_a_large_body_over_many_frames() -> None:
     tap, got = DeliveryTap(), []
     for start in range(0, len(stream), 65_536):
         got += tap.feed(stream[start : start + 65_536])[1]
-    assert got == [Delivery(b"a", PROPERTIES, payload)]
+    assert got == [TappedDelivery(b"a", PROPERTIES, payload)]

@@ -7,44 +7,46 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.demo.checker import Verdict, check, shares
-from dispatcher.demo.records import Handling
-from dispatcher.demo.table import Outcome
-from dispatcher.demo.workload import Change, replayed
+from dispatcher.demo.checker import CheckResult, check, shares
+from dispatcher.demo.records import HandlingRecord
+from dispatcher.demo.table import ApplyOutcome
+from dispatcher.demo.workload import RowChange, replayed
 
 #: Two groups, a and b, in turns: a has the even numbers.
 CHANGES = [
-    Change(b"ab"[n % 2 : n % 2 + 1], b"%d" % (n % 2), b"%d" % n if n > 1 else b"", b"%d" % (n + 2))
+    RowChange(b"ab"[n % 2 : n % 2 + 1], b"%d" % (n % 2), b"%d" % n if n > 1 else b"", b"%d" % (n + 2))
     for n in range(8)
 ]
 EXPECTED = replayed(CHANGES)
 
 
-def _handlings() -> list[Handling]:
+def _handlings() -> list[HandlingRecord]:
     """What a flawless run records: a at consumer x, b at consumer y, one after the other."""
     return [
-        Handling("xy"[n % 2], n, change.group, n + 1, 1, 1, 10 * n, 10 * n + 5, Outcome.APPLIED)
+        HandlingRecord("xy"[n % 2], n, change.group, n + 1, 1, 1, 10 * n, 10 * n + 5, ApplyOutcome.APPLIED)
         for n, change in enumerate(CHANGES)
     ]
 
 
 def _check(
-    handlings: list[Handling], killed: Mapping[str, int] | None = None, rows: dict[bytes, bytes] | None = None
-) -> Verdict:
+    handlings: list[HandlingRecord],
+    killed: Mapping[str, int] | None = None,
+    rows: dict[bytes, bytes] | None = None,
+) -> CheckResult:
     return check(CHANGES, handlings, killed or {}, EXPECTED if rows is None else rows, EXPECTED)
 
 
-def _only(verdict: Verdict, **counts: int) -> None:
+def _only(checked: CheckResult, **counts: int) -> None:
     kinds = ("lost", "doubled", "out_of_order", "overlaps", "differences")
-    assert {kind: getattr(verdict, kind) for kind in kinds if getattr(verdict, kind)} == counts
-    assert verdict.holds == (not counts)
-    assert set(verdict.examples) == set(counts)
+    assert {kind: getattr(checked, kind) for kind in kinds if getattr(checked, kind)} == counts
+    assert checked.holds == (not counts)
+    assert set(checked.examples) == set(counts)
 
 
 def test_a_flawless_run_holds() -> None:
-    verdict = _check(_handlings())
-    _only(verdict)
-    assert (verdict.messages, verdict.groups, verdict.groups_moved) == (8, 2, 0)
+    checked = _check(_handlings())
+    _only(checked)
+    assert (checked.messages, checked.groups, checked.groups_moved) == (8, 2, 0)
 
 
 def test_the_order_in_which_records_are_read_does_not_matter() -> None:
@@ -67,7 +69,7 @@ def test_a_message_that_was_begun_and_never_ended_is_lost() -> None:
 
 def test_a_doubled_message() -> None:
     handlings = _handlings()
-    handlings.append(replace(handlings[6], seq=99, begun_ns=100, ended_ns=105, outcome=Outcome.AGAIN))
+    handlings.append(replace(handlings[6], seq=99, begun_ns=100, ended_ns=105, outcome=ApplyOutcome.AGAIN))
     _only(_check(handlings), doubled=1)
 
 
@@ -86,7 +88,7 @@ def test_messages_in_the_wrong_order() -> None:
 
 def test_a_change_that_the_table_refused() -> None:
     handlings = _handlings()
-    handlings[2].outcome = Outcome.CONFLICT
+    handlings[2].outcome = ApplyOutcome.CONFLICT
     _only(_check(handlings), out_of_order=1)
 
 
@@ -102,12 +104,12 @@ def test_overlaps_within_one_consumer_count_too() -> None:
     _only(_check(handlings), overlaps=1)
 
 
-@pytest.mark.parametrize("outcome", [Outcome.STALE, Outcome.APPLIED])
-def test_a_write_with_an_old_epoch(outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", [ApplyOutcome.STALE, ApplyOutcome.APPLIED])
+def test_a_write_with_an_old_epoch(outcome: ApplyOutcome) -> None:
     handlings = _handlings()
     handlings[2].epoch = 2
     handlings[4] = replace(handlings[4], outcome=outcome)
-    handlings[4].epoch = 2 if outcome is Outcome.STALE else 1
+    handlings[4].epoch = 2 if outcome is ApplyOutcome.STALE else 1
     handlings[6].epoch = 2
     _only(_check(handlings), overlaps=1)
 
@@ -124,16 +126,28 @@ def test_what_a_killed_consumer_had_may_be_handed_over_again() -> None:
     handlings[4] = replace(handlings[4], ended_ns=None, outcome=None)
     again = [
         replace(
-            handlings[2], consumer="z", attempt=2, epoch=2, begun_ns=50, ended_ns=51, outcome=Outcome.AGAIN
+            handlings[2],
+            consumer="z",
+            attempt=2,
+            epoch=2,
+            begun_ns=50,
+            ended_ns=51,
+            outcome=ApplyOutcome.AGAIN,
         ),
         replace(
-            handlings[4], consumer="z", attempt=2, epoch=2, begun_ns=52, ended_ns=53, outcome=Outcome.APPLIED
+            handlings[4],
+            consumer="z",
+            attempt=2,
+            epoch=2,
+            begun_ns=52,
+            ended_ns=53,
+            outcome=ApplyOutcome.APPLIED,
         ),
     ]
     handlings[6] = replace(handlings[6], consumer="z", epoch=2)
-    verdict = _check([*handlings, *again], {"x": 45})
-    _only(verdict)
-    assert (verdict.handed_over_again, verdict.begun_again, verdict.groups_moved) == (2, 2, 1)
+    checked = _check([*handlings, *again], {"x": 45})
+    _only(checked)
+    assert (checked.handed_over_again, checked.begun_again, checked.groups_moved) == (2, 2, 1)
 
 
 def test_a_message_of_the_dead_must_come_before_newer_ones() -> None:
@@ -141,7 +155,7 @@ def test_a_message_of_the_dead_must_come_before_newer_ones() -> None:
     handlings[4] = replace(handlings[4], ended_ns=None, outcome=None)
     handlings[6] = replace(handlings[6], consumer="z", epoch=2)
     late = replace(
-        handlings[4], consumer="z", attempt=2, epoch=2, begun_ns=70, ended_ns=71, outcome=Outcome.APPLIED
+        handlings[4], consumer="z", attempt=2, epoch=2, begun_ns=70, ended_ns=71, outcome=ApplyOutcome.APPLIED
     )
     _only(_check([*handlings, late], {"x": 45}), out_of_order=1)
 
@@ -150,7 +164,7 @@ def test_the_next_owner_must_not_begin_before_the_dead_has_ended() -> None:
     handlings = _handlings()
     handlings[4] = replace(handlings[4], ended_ns=None, outcome=None)
     again = replace(
-        handlings[4], consumer="z", attempt=2, epoch=2, begun_ns=44, ended_ns=46, outcome=Outcome.APPLIED
+        handlings[4], consumer="z", attempt=2, epoch=2, begun_ns=44, ended_ns=46, outcome=ApplyOutcome.APPLIED
     )
     handlings[6] = replace(handlings[6], consumer="z", epoch=2)
     _only(_check([*handlings, again], {"x": 45}), overlaps=1)
@@ -158,9 +172,9 @@ def test_the_next_owner_must_not_begin_before_the_dead_has_ended() -> None:
 
 def test_a_message_that_its_consumer_knew_to_be_taken_back_may_come_again() -> None:
     handlings = _handlings()
-    handlings[4] = replace(handlings[4], outcome=Outcome.LOST)
+    handlings[4] = replace(handlings[4], outcome=ApplyOutcome.LOST)
     again = replace(
-        handlings[4], consumer="z", attempt=2, epoch=2, begun_ns=50, ended_ns=51, outcome=Outcome.APPLIED
+        handlings[4], consumer="z", attempt=2, epoch=2, begun_ns=50, ended_ns=51, outcome=ApplyOutcome.APPLIED
     )
     handlings[6] = replace(handlings[6], consumer="z", epoch=2)
     _only(_check([*handlings, again]))
@@ -168,13 +182,13 @@ def test_a_message_that_its_consumer_knew_to_be_taken_back_may_come_again() -> N
 
 def test_an_applied_change_that_nobody_recorded() -> None:
     handlings = _handlings()
-    handlings[4].outcome = Outcome.AGAIN
+    handlings[4].outcome = ApplyOutcome.AGAIN
     _only(_check(handlings), doubled=1)
 
 
 def test_shares_end_when_a_consumer_has_no_choice_left() -> None:
     order = [0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 1, 1]  # inbound queue of each message, as handled
-    handlings = [Handling("x", n, b"g", n, 1, 1, n, n, Outcome.APPLIED) for n in range(len(order))]
+    handlings = [HandlingRecord("x", n, b"g", n, 1, 1, n, n, ApplyOutcome.APPLIED) for n in range(len(order))]
     high, low = shares(handlings, order, 2) or (0, 0)
     assert (high, low) == (6 / 7, 1 / 7)
     assert shares(handlings, [0] * len(order), 2) is None

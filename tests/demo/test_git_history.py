@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.demo.git_history import NoHistory, read_history, read_tree, read_workload
-from dispatcher.demo.workload import Change, replayed
+from dispatcher.demo.workload import RowChange, replayed
 from tests.demo.repository import Repository
 
 ODD_NAMES = (
@@ -22,7 +22,7 @@ def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path / "repository")
 
 
-def _check(repository: Repository) -> list[Change]:
+def _check(repository: Repository) -> list[RowChange]:
     """The changes, after a look whether they lead to the tree of HEAD."""
     history = read_history(repository.path)
     assert replayed(history.changes) == read_tree(repository.path, "HEAD")
@@ -102,7 +102,7 @@ def test_commits_without_a_change_and_submodules(repository: Repository) -> None
     repository.git("commit", "-q", "--allow-empty", "-m", "empty again")
     repository.git("config", "diff.ignoreSubmodules", "all")
     (change,) = _check(repository)
-    assert change == Change(b"sub", b"sub", b"", b"160000 " + b"1" * 40)
+    assert change == RowChange(b"sub", b"sub", b"", b"160000 " + b"1" * 40)
     assert read_history(repository.path).commits == 3
 
 

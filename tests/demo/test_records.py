@@ -7,20 +7,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dispatcher.demo.records import Recorder, RecordReader
-from dispatcher.demo.table import Outcome
+from dispatcher.demo.records import HandlingRecorder, RecordReader
+from dispatcher.demo.table import ApplyOutcome
 from tests.waiting import wait_until
 
 _WRITES_UNTIL_KILLED = """
 import sys
 from pathlib import Path
-from dispatcher.demo.records import Recorder
-from dispatcher.demo.table import Outcome
-recorder = Recorder(Path(sys.argv[1]))
+from dispatcher.demo.records import HandlingRecorder
+from dispatcher.demo.table import ApplyOutcome
+recorder = HandlingRecorder(Path(sys.argv[1]))
 number = 0
 while True:
     recorder.begin(number, b"group", number + 1, 1, 1)
-    recorder.end(number + 1, Outcome.APPLIED)
+    recorder.end(number + 1, ApplyOutcome.APPLIED)
     number += 1
 """
 
@@ -29,14 +29,14 @@ def test_what_was_recorded_is_read_while_the_file_grows(tmp_path: Path) -> None:
     file = tmp_path / "records"
     reader = RecordReader("c", file)
     assert reader.read() == []
-    recorder = Recorder(file)
+    recorder = HandlingRecorder(file)
     recorder.ready()
     recorder.begin(7, b"\xff a\n", 3, 2, 1)
     assert reader.read() == []
     assert reader.is_ready
     assert not reader.has_joined
     recorder.joined()
-    recorder.end(3, Outcome.APPLIED)
+    recorder.end(3, ApplyOutcome.APPLIED)
     (handling,) = reader.read()
     assert reader.has_joined
     assert (handling.number, handling.group, handling.seq, handling.epoch) == (7, b"\xff a\n", 3, 2)
@@ -48,9 +48,9 @@ def test_what_was_recorded_is_read_while_the_file_grows(tmp_path: Path) -> None:
 
 
 def test_what_was_taken_back_is_not_done(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "records")
+    recorder = HandlingRecorder(tmp_path / "records")
     recorder.begin(1, b"g", 1, 1, 1)
-    recorder.end(1, Outcome.LOST)
+    recorder.end(1, ApplyOutcome.LOST)
     recorder.close()
     reader = RecordReader("c", tmp_path / "records")
     (handling,) = reader.read()

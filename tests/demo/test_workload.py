@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.demo.workload import Change, decode, encode, inbound_index, repeated, replayed
+from dispatcher.demo.workload import RowChange, decode, encode, inbound_index, repeated, replayed
 
 raw = st.binary(max_size=40)
 
 
 @given(st.integers(min_value=0, max_value=2**53), raw, raw, raw, raw)
 def test_any_bytes_survive_the_wire(number: int, group: bytes, key: bytes, old: bytes, new: bytes) -> None:
-    change = Change(group, key, old, new)
+    change = RowChange(group, key, old, new)
     assert decode(group, encode(number, change)) == (number, change)
 
 
@@ -25,7 +25,11 @@ def test_a_group_always_goes_to_the_same_queue_and_both_are_used() -> None:
 
 
 def test_repetition_deletes_everything_in_between() -> None:
-    changes = [Change(b"g", b"a", b"", b"1"), Change(b"g", b"a", b"1", b"2"), Change(b"h", b"b", b"", b"1")]
+    changes = [
+        RowChange(b"g", b"a", b"", b"1"),
+        RowChange(b"g", b"a", b"1", b"2"),
+        RowChange(b"h", b"b", b"", b"1"),
+    ]
     longer, times = repeated(changes, 20)
     assert len(longer) >= 20
     assert times == 5
@@ -34,4 +38,4 @@ def test_repetition_deletes_everything_in_between() -> None:
 
 def test_a_contradiction_is_noticed() -> None:
     with pytest.raises(ValueError, match="does not follow"):
-        replayed([Change(b"g", b"a", b"1", b"2")])
+        replayed([RowChange(b"g", b"a", b"1", b"2")])

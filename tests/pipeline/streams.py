@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from dispatcher.pipeline.live_folder import live_folder
 from dispatcher.pipeline.stream import Stream, StreamOptions
-from dispatcher.pipeline.stream_batch import Limits
-from dispatcher.pipeline.stream_reading import Ledger
+from dispatcher.pipeline.stream_batch import RetentionLimits
+from dispatcher.pipeline.stream_reading import LedgerLocation
 
 HOUR_US = 3_600_000_000
 #: Of the planted ones: three batches.
@@ -21,8 +21,8 @@ BATCH_FILES = 30
 
 def catch_up(spark: SparkSession, ledger: Path, live: Path, batch_files: int = 500) -> None:
     """Stream what is there."""
-    place = Ledger(str(ledger))
-    options = StreamOptions(5_000, True, batch_files, Limits(72 * HOUR_US, 72 * HOUR_US))
+    place = LedgerLocation(str(ledger))
+    options = StreamOptions(5_000, True, batch_files, RetentionLimits(72 * HOUR_US, 72 * HOUR_US))
     with live_folder(live, None, place.url) as folder:
         Stream(spark, place, folder, options).run()
 

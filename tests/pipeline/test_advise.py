@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from dispatcher.cli import app
 from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.advise.advice_text import as_json, as_text, measured
-from dispatcher.pipeline.advise.run import Advised, Result, advise, look
+from dispatcher.pipeline.advise.run import AdviceResult, Advised, advise, look
 from dispatcher.pipeline.advise.sweeps import Option, Wanted
 from tests.pipeline.conftest import Everything, Report
 from tests.pipeline.planted_load import LANE, PASSED_ON, QUIET, SCENARIO, planted
@@ -60,7 +60,7 @@ def test_what_it_runs_with_is_simulated_as_the_ledger_measured_it(advised: Advis
 
 def test_the_table_has_the_curves_and_what_is_recommended(advised: Advised, report: Report) -> None:
     rows = report.rows("advise")
-    assert rows == as_json(Result([advised], []))["lanes"][LANE]["rows"]
+    assert rows == as_json(AdviceResult([advised], []))["lanes"][LANE]["rows"]
     tried = [(each["option"], each["value"], each["number"]) for each in rows]
     assert tried == [
         *(("consumers", str(n), n) for n in (2, 4, 8)),
@@ -88,7 +88,7 @@ def test_the_table_has_the_curves_and_what_is_recommended(advised: Advised, repo
 
 
 def test_people_read_a_curve_and_what_to_expect(advised: Advised) -> None:
-    text = as_text(Result([advised], [])).splitlines()
+    text = as_text(AdviceResult([advised], [])).splitlines()
     assert text[0].startswith("lane busy: all its 1,500 messages replayed, 2026-11-22 23:59:50 to ")
     assert text[1].startswith("  now: consumers=4 prefetch=2 policy=exclusive buckets=exact; waits p99 ")
     assert any("2 " in line and "grows without bound" in line for line in text)
@@ -109,7 +109,7 @@ def test_a_long_ledger_is_replayed_where_it_is_busiest(
     counted = found.advice.traffic.arrivals[sample.warm_up :]
     spans = [b.at_us - a.at_us for a, b in zip(all_messages, all_messages[199:], strict=False)]
     assert counted[-1].at_us - counted[0].at_us <= 1.02 * min(spans)
-    assert "the busiest 200 of its 1,500 messages replayed" in as_text(Result([found], []))
+    assert "the busiest 200 of its 1,500 messages replayed" in as_text(AdviceResult([found], []))
     assert everything.report.rows("advise")[0]["value"] == "4"  # in place of what was there
     assert found.advice.recommended[Option.CONSUMERS].value == "8"
 

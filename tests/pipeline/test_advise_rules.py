@@ -16,7 +16,7 @@ from dispatcher.pipeline.advise.advice_text import as_text, remarks
 from dispatcher.pipeline.advise.calibration import _in_order, _speeds
 from dispatcher.pipeline.advise.lane_options import lane_options, policy_name
 from dispatcher.pipeline.advise.measures import Measures, simulate
-from dispatcher.pipeline.advise.run import Advised, Result
+from dispatcher.pipeline.advise.run import AdviceResult, Advised
 from dispatcher.pipeline.advise.sample import Sample
 from dispatcher.pipeline.advise.spreading import pack
 from dispatcher.pipeline.advise.sweeps import (
@@ -216,11 +216,13 @@ def test_it_is_said_what_makes_advice_less_sure() -> None:
         "the ledger measured a p99 of 900.00 s from received to dispatched, the simulation "
     )
     assert full.startswith("its look-ahead was full")
-    text = as_text(Result([Advised(sample, advised(came, replace(FIFO, policy="none")))], ["lane x: no"]))
+    text = as_text(
+        AdviceResult([Advised(sample, advised(came, replace(FIFO, policy="none")))], ["lane x: no"])
+    )
     assert "left out: lane x: no" in text
     hot = traffic(2.0, 500, seed=43, groups=[b"hot"])
     hopeless = advised(hot, replace(FIFO, consumers=2, policy="exclusive"), 1_000_000)
-    said = as_text(Result([Advised(sample, hopeless)], []))
+    said = as_text(AdviceResult([Advised(sample, hopeless)], []))
     assert (
         "no number of consumers that was tried keeps up: the hottest group alone needs 2.0 × the time" in said
     )

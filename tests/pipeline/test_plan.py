@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 
 from dispatcher.cli import app
 from dispatcher.errors import ConfigurationError
-from dispatcher.pipeline.owners import Holder, Message, Owner, Told, owned
-from dispatcher.pipeline.plan import Cell, Lane, Planned, Wishes, plan, plan_file
+from dispatcher.pipeline.owners import Holder, LastOwner, MessageOrigin, Owner, owned
+from dispatcher.pipeline.plan import Cell, Planned, PlannedLane, Wishes, plan, plan_file
 from dispatcher.pipeline.plan_file import PlannedMove, read_plan
-from dispatcher.pipeline.planning import Outcome, look_at, make_plan
+from dispatcher.pipeline.planning import WrittenPlan, look_at, make_plan
 from tests.pipeline import planted_owners
 from tests.pipeline.conftest import Everything, Report
 from tests.pipeline.planted_skew import FAST, GONE, GROUPS, IDLE, LANE, SLOW, SPEEDS, cost_us
@@ -38,7 +38,7 @@ def report(everything: Everything, tmp_path: Path) -> Report:
     return Report(tmp_path / "report", everything.report.summary)
 
 
-def made(spark: SparkSession, report: Report, lane: str = LANE, **wishes: Any) -> Outcome:
+def made(spark: SparkSession, report: Report, lane: str = LANE, **wishes: Any) -> WrittenPlan:
     output = report.folder.parent / "plan.json"
     return make_plan(spark, report.folder, lane, Wishes(**wishes), output, _stage)
 
@@ -174,17 +174,19 @@ def test_the_command_shows_the_plan_and_writes_it(report: Report, tmp_path: Path
 # -- without Spark --
 
 
-def lane(**values: Any) -> Lane:
+def lane(**values: Any) -> PlannedLane:
     present = {"a-1": True, "b-1": True}
-    return Lane("orders", "exclusive", None, False, present, {"a-1": "a", "b-1": "b"})._replace(**values)
+    return PlannedLane("orders", "exclusive", None, False, present, {"a-1": "a", "b-1": "b"})._replace(
+        **values
+    )
 
 
 def planned(
-    of: Lane, groups: dict[str, int], owner: str = "a", pins: dict[str, str] | None = None
+    of: PlannedLane, groups: dict[str, int], owner: str = "a", pins: dict[str, str] | None = None
 ) -> Planned:
     """All groups are of one consumer; a message takes a second."""
     told = [
-        Told(group, Owner(None, None), None, 0, Message(None, None, None), name)
+        LastOwner(group, Owner(None, None), None, 0, MessageOrigin(None, None, None), name)
         for group, name in (pins or {}).items()
     ]
     cells = [Cell(group, owner, n * 1e6, n * 1e6, n) for group, n in groups.items()]
@@ -193,7 +195,7 @@ def planned(
 
 
 def held(group: str, owner: str, epoch: int) -> Holder:
-    return Holder(group, owner, f"{owner}-1", epoch, 14, epoch * 1_000, Message("in", 7, epoch))
+    return Holder(group, owner, f"{owner}-1", epoch, 14, epoch * 1_000, MessageOrigin("in", 7, epoch))
 
 
 def test_only_owners_that_last_can_be_planned() -> None:
@@ -234,16 +236,16 @@ def test_in_a_lane_with_buckets_buckets_move() -> None:
 
 def test_of_a_bucket_its_own_record_or_a_later_hand_over_says_whose_it_is() -> None:
     unit = f"bucket:{crc32(b'g') % 3}/3"
-    nothing, holders = Message(None, None, None), [held("g", "a", 5)]
+    nothing, holders = MessageOrigin(None, None, None), [held("g", "a", 5)]
     for told, expected in [
-        (Told(unit, Owner("b", "b-1"), 14, 5_000, nothing), Owner("b", "b-1")),
-        (Told(unit, Owner("b", "b-1"), 14, 4_999, nothing), Owner("a", "a-1")),
-        (Told(unit, Owner("b", "b-1"), 16, 1, nothing), Owner("b", "b-1")),
-        (Told("g", Owner("b", "b-1"), 16, 1, nothing), Owner("a", "a-1")),
-        (Told(unit, Owner(None, None), 14, 6_000, Message("in", 7, 5)), Owner(None, None)),
+        (LastOwner(unit, Owner("b", "b-1"), 14, 5_000, nothing), Owner("b", "b-1")),
+        (LastOwner(unit, Owner("b", "b-1"), 14, 4_999, nothing), Owner("a", "a-1")),
+        (LastOwner(unit, Owner("b", "b-1"), 16, 1, nothing), Owner("b", "b-1")),
+        (LastOwner("g", Owner("b", "b-1"), 16, 1, nothing), Owner("a", "a-1")),
+        (LastOwner(unit, Owner(None, None), 14, 6_000, MessageOrigin("in", 7, 5)), Owner(None, None)),
     ]:
         assert owned(holders, [told], 3) == {unit: expected}
-    told = Told("g", Owner(None, None), 14, 6_000, Message("in", 7, 5))
+    told = LastOwner("g", Owner(None, None), 14, 6_000, MessageOrigin("in", 7, 5))
     with pytest.raises(ConfigurationError, match=r"^lane orders: all groups of the report were closed"):
         plan(lane(), [Cell("g", "a", 1.0, 1.0, 1)], holders, [told], Wishes())
 

@@ -13,7 +13,7 @@ from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.ledger_files import Found, LedgerFile, find_files
 from dispatcher.pipeline.ledger_reading import read_records, spark_prefix
 from dispatcher.pipeline.run import clear_errors
-from dispatcher.pipeline.stream_reading import Ledger, parts_of, read_parts
+from dispatcher.pipeline.stream_reading import LedgerLocation, parts_of, read_parts
 from dispatcher.pipeline.stream_state import StreamState
 from tests.pipeline.ledgers import Leader, Numbers, in_order
 
@@ -25,8 +25,8 @@ def test_a_ledger_may_be_named_by_a_url(spark: SparkSession, tmp_path: Path) -> 
     url = (tmp_path / "a ledger").as_uri()
     assert "%20" in url
     assert read_records(spark, url, find_files(url)).where("event = 'settled'").count() == 3
-    place = Ledger(url)
-    assert place.url == Ledger(str(tmp_path / "a ledger")).url
+    place = LedgerLocation(url)
+    assert place.url == LedgerLocation(str(tmp_path / "a ledger")).url
     state = StreamState()
     (file,) = (tmp_path / "a ledger").rglob("*.parquet")
     parts, bad = parts_of(place, state, [f"file://{file}"])

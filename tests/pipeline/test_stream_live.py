@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from dispatcher.pipeline.live_folder import KEPT, live_folder
 from dispatcher.pipeline.stream import Stream, StreamOptions
-from dispatcher.pipeline.stream_batch import Limits
-from dispatcher.pipeline.stream_reading import Ledger
+from dispatcher.pipeline.stream_batch import RetentionLimits
+from dispatcher.pipeline.stream_reading import LedgerLocation
 from tests.pipeline.ledgers import MS, START_US, Leader, Numbers
 from tests.pipeline.planted_violations import hand
 from tests.pipeline.streams import HOUR_US, rows
@@ -88,8 +88,8 @@ def test_alerts_come_while_the_ledger_is_written(spark: SparkSession, tmp_path: 
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    place = Ledger(str(ledger))
-    options = StreamOptions(100, False, 500, Limits(HOUR_US, 24 * HOUR_US))
+    place = LedgerLocation(str(ledger))
+    options = StreamOptions(100, False, 500, RetentionLimits(HOUR_US, 24 * HOUR_US))
     with live_folder(live, None, place.url) as folder, ThreadPoolExecutor(1) as writers:
         stream = Stream(spark, place, folder, options)
         writing = writers.submit(write_then_stop)

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from dispatcher.cli.asking import ask
+from dispatcher.cli.command_client import ask
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.core.views.group_listing import GROUPS_PER_PAGE_MAX
 from dispatcher.protocol import LaneNames

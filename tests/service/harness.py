@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from dispatcher import config
-from dispatcher.cli.asking import ask
+from dispatcher.cli.command_client import ask
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.ledger.recorder import NO_LEDGER, OpensRecorders
 from dispatcher.nodes.management import Management, with_vhost

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dispatcher.cli.asking import new_command, send
+from dispatcher.cli.command_client import new_command, send
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.errors import NoAnswer
 from tests.service.clients import Client

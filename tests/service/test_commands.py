@@ -12,7 +12,7 @@ import pytest
 from dispatcher import protocol
 from dispatcher.errors import CommandRefused
 from dispatcher.protocol import Command
-from dispatcher.service.peeking import HEADERS_SHOWN, TEXT_SHOWN
+from dispatcher.service.message_preview import HEADERS_SHOWN, TEXT_SHOWN
 from tests.amqp.samples import properties, text
 from tests.service.clients import Client
 from tests.service.harness import Bench, lane

@@ -121,7 +121,9 @@ def test_o26_a_second_one_is_refused(name: str) -> None:
     said(bench, "groups.purge", group="a")
     by = "the group is in transition by uuid-0; try again when that is done"
     assert refused(bench, "groups.purge", group="a") == by
-    clause("O-26a", "While an operation is open, `groups close` and a rebalance of its group alone are refused")
+    clause(
+        "O-26a", "While an operation is open, `groups close` and a rebalance of its group alone are refused"
+    )
     assert refused(bench, "groups.close", group="a") == by
     if name == "exclusive":
         assert refused(bench, "rebalance", group="a") == by

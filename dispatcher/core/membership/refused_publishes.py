@@ -1,6 +1,6 @@
 """What RabbitMQ can't be made to take: it closes the channel or the connection over it.
 
-Which publish it was is found out by the edge, see `service/caution.py`. Its consumer never got it, nor what
+The edge finds out which publish it was, see `service/publish_bisect.py`. Its consumer never got it, nor what
 was numbered after it: RabbitMQ ignores what a closed channel still carries.
 """
 

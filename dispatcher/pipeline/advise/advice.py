@@ -22,7 +22,7 @@ from dispatcher.pipeline.advise.sweeps import (
 from dispatcher.pipeline.advise.traffic import Scenario, Traffic
 
 
-class Line(NamedTuple):
+class AdviceRow(NamedTuple):
     """One row of the table."""
 
     point: Point
@@ -55,11 +55,11 @@ class LaneAdvice:
         yield self._ask(self._together())
         self._verify()
 
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[AdviceRow]:
         """All that was tried, with what came of it."""
         chosen = {id(point) for point in self.recommended.values()}
         return [
-            Line(
+            AdviceRow(
                 point, self.found[point.scenario],
                 point.option is not Option.RECOMMENDED and self._is_current(point), id(point) in chosen,
             )

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Final
 
-from dispatcher.pipeline.advise.advice import LaneAdvice, Line
+from dispatcher.pipeline.advise.advice import AdviceRow, LaneAdvice
 from dispatcher.pipeline.advise.lane_options import ORDERED
 from dispatcher.pipeline.advise.measures import Measures, bound, percentile
-from dispatcher.pipeline.advise.run import Advised, Result, row
+from dispatcher.pipeline.advise.run import AdviceResult, Advised, row
 from dispatcher.pipeline.advise.sample import Sample
 from dispatcher.pipeline.advise.sweeps import CONSUMERS, EXACT, Option
 
@@ -26,12 +26,12 @@ _FAR_OFF: Final = 2.0
 _NOTICED_US: Final = 1_000
 
 
-def as_text(result: Result) -> str:
+def as_text(result: AdviceResult) -> str:
     lines = [line for each in result.lanes for line in _about_lane(each)]
     return "\n".join([*lines, *(f"left out: {reason}" for reason in result.left_out), NOT_SIMULATED])
 
 
-def as_json(result: Result) -> dict[str, Any]:
+def as_json(result: AdviceResult) -> dict[str, Any]:
     """The same for programs."""
     return {
         "lanes": {
@@ -115,7 +115,7 @@ def _window(sample: Sample) -> str:
     return f"{count}, {first} to {last} UTC"
 
 
-def _curve(option: Option, lines: list[Line]) -> Iterator[str]:
+def _curve(option: Option, lines: list[AdviceRow]) -> Iterator[str]:
     width = max(len(option), *(len(line.point.value) for line in lines)) + 2
     yield f"  {option:<{width}} {'p50':>10} {'p95':>10} {'p99':>10}  {'95 %':^21} {'busy':>6}"
     for line in lines:

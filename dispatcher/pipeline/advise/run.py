@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.pipeline.advise.advice import LaneAdvice, Line
+from dispatcher.pipeline.advise.advice import AdviceRow, LaneAdvice
 from dispatcher.pipeline.advise.calibration import current_of, traffic_of
 from dispatcher.pipeline.advise.sample import Sample, read_options, read_sample
 from dispatcher.pipeline.advise.spreading import simulate_all, workers
@@ -42,7 +42,7 @@ class Advised(NamedTuple):
     advice: LaneAdvice
 
 
-class Result(NamedTuple):
+class AdviceResult(NamedTuple):
     """Of a report."""
 
     lanes: list[Advised]
@@ -64,7 +64,7 @@ def look(report: Path, lanes: list[str]) -> int:
 def advise(
     spark: SparkSession, report: Path, lanes: Iterable[str], wanted: Wanted, target_us: int | None,
     stage: Stage, *, messages: int = MESSAGES,
-) -> Result:  # fmt: skip
+) -> AdviceResult:  # fmt: skip
     """Simulate and recommend, for these lanes of a report or for all that can be; writes the table `advise`.
 
     Raises ConfigurationError.
@@ -82,7 +82,7 @@ def advise(
         with stage("advice"):
             folder.note_writer(spark)
             _write(spark, folder, advised)
-    return Result(advised, left_out)
+    return AdviceResult(advised, left_out)
 
 
 def _samples(
@@ -123,7 +123,7 @@ def _write(spark: SparkSession, folder: ReportFolder, advised: list[Advised]) ->
     folder.write(ADVISE, spark.createDataFrame(table).coalesce(1))
 
 
-def row(lane: str, line: Line) -> dict[str, object]:
+def row(lane: str, line: AdviceRow) -> dict[str, object]:
     """As the table has it."""
     point, found = line.point, line.measures._asdict()
     queues = found.pop("queues_p99_us")

@@ -34,27 +34,27 @@ class Sample(NamedTuple):
     incarnations: list[Any]  # rows: prefetch, joined_us, ended_us
 
 
-class Told(NamedTuple):
+class OptionsSince(NamedTuple):
     """A lane's options from then on, µs since 1970."""
 
     since_us: int
     options: dict[str, Any]
 
 
-def read_options(spark: SparkSession, folder: ReportFolder) -> dict[str, list[Told]]:
+def read_options(spark: SparkSession, folder: ReportFolder) -> dict[str, list[OptionsSince]]:
     """By lane, of every lane of the report, the earliest first."""
     handed = folder.read_finished(spark, "hand_overs").select("lane").distinct().collect()
-    found: dict[str, list[Told]] = {row["lane"]: [] for row in handed}
+    found: dict[str, list[OptionsSince]] = {row["lane"]: [] for row in handed}
     table = folder.read_finished(spark, "options").select(
         "lane", micros("since").alias("since_us"), "options", "turn"
     )
     for row in table.orderBy("lane", "turn", "since_us").collect():
-        found.setdefault(row["lane"], []).append(Told(row["since_us"], json.loads(row["options"])))
+        found.setdefault(row["lane"], []).append(OptionsSince(row["since_us"], json.loads(row["options"])))
     return found
 
 
 def read_sample(
-    spark: SparkSession, folder: ReportFolder, lane: str, told: list[Told], limit: int
+    spark: SparkSession, folder: ReportFolder, lane: str, told: list[OptionsSince], limit: int
 ) -> Sample | None:
     """The busiest window of up to `limit` messages; None: nothing was handed over and settled."""
     of_lane = F.col("lane") == lane
@@ -150,7 +150,7 @@ def _worked(hands: DataFrame) -> DataFrame:
     return known.groupBy(*MESSAGE).agg(last.alias("last")).select(*MESSAGE, "last.*")
 
 
-def _held(told: list[Told], at_us: int) -> dict[str, Any]:
+def _held(told: list[OptionsSince], at_us: int) -> dict[str, Any]:
     """The options that held then; the first ones if none did."""
     held = [each for each in told if each.since_us <= at_us] or told[:1]
     return held[-1].options if held else {}

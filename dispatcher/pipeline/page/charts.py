@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dispatcher.pipeline.page.scales import Scale, Tick, duration_axis, number_axis, time_axis
+from dispatcher.pipeline.page.scales import AxisTick, Scale, duration_axis, number_axis, time_axis
 
 #: Of the picture's own units; it is drawn as wide as there is room.
 WIDTH: Final = 340
@@ -21,7 +21,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """Joined points of one kind; `kind` chooses its colour."""
 
     name: str
@@ -54,9 +54,9 @@ class Chart:
     key: str  # of this chart alone on the page
     title: str
     description: str
-    x_ticks: Sequence[Tick]
-    y_ticks: Sequence[Tick]
-    lines: Sequence[Line] = ()
+    x_ticks: Sequence[AxisTick]
+    y_ticks: Sequence[AxisTick]
+    lines: Sequence[ChartLine] = ()
     bars: Sequence[Bar] = ()
     shades: Sequence[Bar] = ()  # stretches of time of which records are missing
     marks: Sequence[Mark] = ()
@@ -79,7 +79,7 @@ class Timeline:
     missing_s: Sequence[tuple[float, float]] = ()
 
     @property
-    def scale(self) -> tuple[Scale, list[Tick]]:
+    def scale(self) -> tuple[Scale, list[AxisTick]]:
         return time_axis(self.starts_s[0], self.starts_s[-1] + self.step_s, LEFT, RIGHT)
 
     def shades(self) -> list[Bar]:
@@ -126,7 +126,7 @@ def durations_over_time(
         for name, values in series.items()
     }
     apart = _apart(timeline)
-    lines = [Line(name, name, " ".join(_path(run) for run in _runs(places, apart)))
+    lines = [ChartLine(name, name, " ".join(_path(run) for run in _runs(places, apart)))
              for name, places in points.items()]  # fmt: skip
     lowest, *_, highest = points.values()
     area = " ".join(
@@ -153,13 +153,13 @@ def durations_by_number(
     x = Scale(max(numbers[0], 0.5), max(numbers[-1], 1.0), LEFT + 8, RIGHT - 8, is_log=True)
     y, y_ticks = duration_axis(known, BOTTOM, TOP)
     every = 1 + (len(numbers) - 1) // 6
-    x_ticks = [Tick(x(number), f"{number:,.0f}") for number in numbers[::every]]
+    x_ticks = [AxisTick(x(number), f"{number:,.0f}") for number in numbers[::every]]
     places = {
         name: [(x(number), y(max(value, 1.0))) if value is not None else None
                for number, value in zip(numbers, values, strict=True)]
         for name, values in series.items()
     }  # fmt: skip
-    lines = [Line(name, name, " ".join(_path(run) for run in _runs(found, lambda place: False)))
+    lines = [ChartLine(name, name, " ".join(_path(run) for run in _runs(found, lambda place: False)))
              for name, found in places.items()]  # fmt: skip
     *_, last = places.values()
     drawn = [

@@ -40,7 +40,7 @@ class HeatMap:
 
 
 @dataclass
-class LaneView:
+class LaneSection:
     """Everything is text already, or a place in a picture."""
 
     key: str
@@ -63,10 +63,12 @@ class LaneView:
     plan: PlanView | None = None
 
 
-def lane_view(source: Source, name: str, number: int) -> LaneView:
+def lane_view(source: Source, name: str, number: int) -> LaneSection:
     """Raises ConfigurationError."""
     facts = source.summary["lanes"][name]
-    view = LaneView(f"lane-{number}", name, judged(facts), _facts(facts), _stages(facts.get("stages") or {}))
+    view = LaneSection(
+        f"lane-{number}", name, judged(facts), _facts(facts), _stages(facts.get("stages") or {})
+    )
     _add_timeline(source, view)
     of_lane = equals("lane", name)
     hot = sorted(source.rows("hot_groups", (), of_lane), key=lambda row: row["rank"])
@@ -88,7 +90,7 @@ def _costs(source: Source, lane: str) -> list[Row]:
     )
 
 
-def add_consumers(source: Source, views: list[LaneView]) -> None:
+def add_consumers(source: Source, views: list[LaneSection]) -> None:
     """All lanes' at once: the table has a row for every hour of every consumer."""
     by_name = {view.name: view for view in views}
     sums = ("hand_overs", "settled", "failed", "taken_back", "cost", "busy_us")
@@ -132,7 +134,7 @@ def _stages(stages: Row) -> list[tuple[str, str, list[str]]]:
     ]  # fmt: skip
 
 
-def _add_timeline(source: Source, view: LaneView) -> None:
+def _add_timeline(source: Source, view: LaneSection) -> None:
     rows = sorted(source.rows("timeline", (), equals("lane", view.name)), key=lambda row: row["at"])
     if not rows:
         return
@@ -213,7 +215,7 @@ def _heat_map(rows: list[Row], all_hand_overs: int) -> HeatMap | None:
     return HeatMap(shown, cells, len(by_consumer) - len(shown))
 
 
-def _add_parts(view: LaneView) -> None:
+def _add_parts(view: LaneSection) -> None:
     """Of each queue, which part of the contested cost it got, and which one its weight entitled it to."""
     all_got = sum(row["got"] or 0 for row in view.shares)
     for row in view.shares:

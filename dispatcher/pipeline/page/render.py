@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from dispatcher import __version__
 from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.page import wording
-from dispatcher.pipeline.page.lane_view import LaneView, add_consumers, lane_view
+from dispatcher.pipeline.page.lane_view import LaneSection, add_consumers, lane_view
 from dispatcher.pipeline.page.source import Source, judged
 from dispatcher.pipeline.page.verdict_view import VerdictView, verdict_view
 from dispatcher.pipeline.statistics import PERCENTILES
@@ -29,7 +29,7 @@ class ReportView:
     """`listed`: what the table of lanes has."""
 
     verdict: VerdictView
-    lanes: list[LaneView]
+    lanes: list[LaneSection]
     listed: list[dict[str, object]]
     lanes_count: int
 

@@ -18,7 +18,7 @@ _DAY_S: Final = 86_400
 
 
 @dataclass(frozen=True)
-class Tick:
+class AxisTick:
     """A place on an axis, and what stands there."""
 
     at: float
@@ -44,7 +44,7 @@ class Scale:
         return round(self.start + part * (self.end - self.start), 1)
 
 
-def time_axis(first_s: float, last_s: float, start: float, end: float) -> tuple[Scale, list[Tick]]:
+def time_axis(first_s: float, last_s: float, start: float, end: float) -> tuple[Scale, list[AxisTick]]:
     """Of seconds since 1970; labels are UTC."""
     scale = Scale(first_s, last_s, start, end)
     span_s = last_s - first_s
@@ -52,19 +52,19 @@ def time_axis(first_s: float, last_s: float, start: float, end: float) -> tuple[
     shape = "%H:%M:%S" if step_s < 60 else "%H:%M" if step_s < _DAY_S else "%d %b"
     ticks, at_s = [], math.ceil(first_s / step_s) * step_s
     while at_s <= last_s:
-        ticks.append(Tick(scale(at_s), datetime.fromtimestamp(at_s, UTC).strftime(shape)))
+        ticks.append(AxisTick(scale(at_s), datetime.fromtimestamp(at_s, UTC).strftime(shape)))
         at_s += step_s
     return scale, ticks
 
 
-def duration_axis(values: list[float], start: float, end: float) -> tuple[Scale, list[Tick]]:
+def duration_axis(values: list[float], start: float, end: float) -> tuple[Scale, list[AxisTick]]:
     """Of µs, in powers of ten; 0 is put where 1 µs is."""
     positive = [max(value, 1.0) for value in values] or [1.0]
     low = math.floor(math.log10(min(positive)))
     high = max(math.ceil(math.log10(max(positive))), low + 1)
     scale = Scale(10.0**low, 10.0**high, start, end, is_log=True)
     every = 1 + (high - low - 1) // _TICKS_MAX
-    ticks = [Tick(scale(10.0**power), _power(power)) for power in range(low, high + 1, every)]
+    ticks = [AxisTick(scale(10.0**power), _power(power)) for power in range(low, high + 1, every)]
     return scale, ticks
 
 
@@ -73,13 +73,13 @@ def _power(power: int) -> str:
     return duration(10.0**power) if power < 8 else f"{10 ** (power - 6):,} s"
 
 
-def number_axis(highest: float, start: float, end: float, unit: str = "") -> tuple[Scale, list[Tick]]:
+def number_axis(highest: float, start: float, end: float, unit: str = "") -> tuple[Scale, list[AxisTick]]:
     """From 0 to a round number that is not below `highest`."""
     step = _round_step(highest / 4) if highest > 0 else 1.0
     top = max(1, math.ceil(highest / step - 1e-9)) * step
     scale = Scale(0.0, top, start, end)
     steps = round(top / step)
-    return scale, [Tick(scale(step * place), _number(step * place) + unit) for place in range(steps + 1)]
+    return scale, [AxisTick(scale(step * place), _number(step * place) + unit) for place in range(steps + 1)]
 
 
 def _round_step(least: float) -> float:

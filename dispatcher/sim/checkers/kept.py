@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.amqp.kept import KeptMessage, read_kept
+from dispatcher.amqp.history_message import KeptMessage, read_kept
 from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.life import Life
 from dispatcher.sim.queues import Queue, Stored

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.amqp.leaving import leaving_frames, origin_field
+from dispatcher.amqp.transfer import origin_field, transfer_frames
 from tests.amqp.samples import EVERY_TYPE, FRAME_MAX, properties, read_publish, table_of, text
 from tests.amqp.test_relay import content
 
@@ -19,7 +19,7 @@ FULL: dict[str, Any] = {
 
 def sent(raw: bytes, group: bytes | None = b"g", frame_max: int = FRAME_MAX) -> bytes:
     original = content(raw)
-    frames = leaving_frames(
+    frames = transfer_frames(
         original, channel=2, exchange="shop", routing_key="k", group=group, origin=ORIGIN, frame_max=frame_max
     )
     publish, properties_, body = read_publish(frames)

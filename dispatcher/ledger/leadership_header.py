@@ -1,4 +1,4 @@
-"""What a leadership's ledger begins with: options, who is there, and what they have in hand."""
+"""The header of a leadership's records: options, who is there, and what they have in hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dispatcher.core.options import LaneOptions
 from dispatcher.core.records import NOBODY, Dispatched, NumbersUsed
 
 
-class InHand(NamedTuple):
+class CopiesInHand(NamedTuple):
     """An incarnation, and the copies that it has."""
 
     number: int
@@ -24,7 +24,7 @@ class InHand(NamedTuple):
     copies: list[Dispatched]
 
 
-class Beginning(NamedTuple):
+class LeadershipHeader(NamedTuple):
     """Taken from the core at one moment."""
 
     time_us: int
@@ -37,7 +37,7 @@ class Beginning(NamedTuple):
     options: dict[str, Any]  # as `options_shown` has them
     parking_queues: tuple[str, ...]
     groups_first: bool  # of a group only one batch, or one message, is out at a time
-    consumers: list[InHand]
+    consumers: list[CopiesInHand]
 
 
 def former_epoch(snapshot: Snapshot) -> int | None:
@@ -48,10 +48,12 @@ def former_epoch(snapshot: Snapshot) -> int | None:
     return max(used) >> COUNTER_SHIFT if used else None
 
 
-def in_hand(lane: Lane) -> list[InHand]:
+def in_hand(lane: Lane) -> list[CopiesInHand]:
     """What every incarnation has, now."""
     return [
-        InHand(c.number, c.id, c.uuid, c.prefetch, [copy_of(message, c) for message in c.in_flight.values()])
+        CopiesInHand(
+            c.number, c.id, c.uuid, c.prefetch, [copy_of(message, c) for message in c.in_flight.values()]
+        )
         for c in lane.state.by_number.values()
     ]
 

@@ -14,18 +14,20 @@ from dispatcher.ledger.frames import read_frame, write_frame
 from dispatcher.settings_parts import LedgerSettings
 
 if TYPE_CHECKING:
-    from dispatcher.ledger.books import Report  # needs pyarrow, which only the other process has to have
+    # It needs pyarrow, which only the other process has to have.
+    from dispatcher.ledger.leadership_records import Report
 
 #: As much as Linux lets everybody have: who writes has to wait less often.
 PIPE_BYTES: Final = 1 << 20
 
 
-class ScribeProcess:
+class WriterHandle:
     """One such process. Raises ConfigurationError when the ledger's place can't be written to."""
 
     def __init__(self, settings: LedgerSettings) -> None:
+        arguments = settings.model_dump_json(by_alias=False)
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "dispatcher.ledger.scribe", settings.model_dump_json(by_alias=False)],
+            [sys.executable, "-m", "dispatcher.ledger.writer_process", arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         self._notes, self._reports = self._pipe(self._popen.stdin), self._pipe(self._popen.stdout)

@@ -1,4 +1,4 @@
-"""What a leader that is gone may have told nobody, told by the next one: from what Redis kept of its commits.
+"""Backfill: the records that a former leader did not write, made by the next one from the journal in Redis.
 
 The journal has every commit since the last checkpoint. So where the former leader's files end behind that,
 nothing of what it decided is missing, but for the times.
@@ -44,7 +44,7 @@ class _End(NamedTuple):
     calls: int | None = None
 
 
-class TellingAgain:
+class Backfill:
     """What the journal of the leadership before says, commit by commit."""
 
     def __init__(self, names: Names, incarnations: dict[int, tuple[str, str]]) -> None:

@@ -13,7 +13,7 @@ from dispatcher.protocol import HEADER_EXCHANGE, HEADER_GROUP, HEADER_ORIGIN, HE
 _BEFORE_EXPIRATION: Final = ("delivery_mode", "priority", "correlation_id", "reply_to")
 
 
-def leaving_frames(
+def transfer_frames(
     content: Content,
     *,
     channel: int,

@@ -7,8 +7,8 @@ import marshal
 from pathlib import Path
 
 from bench.ledger import Traffic
-from dispatcher.ledger.books import Books, Report, now_us
-from dispatcher.ledger.notes import Bookkeeper, Notes
+from dispatcher.ledger.leadership_records import LedgerRecords, Report, now_us
+from dispatcher.ledger.note_queue import NoteQueue, NoteRecorder
 from dispatcher.ledger.store import Store
 from dispatcher.settings_parts import LedgerSettings
 from tests.ledger import reading
@@ -24,10 +24,10 @@ class Bench:
         self.folder = folder
         self.dropped: list[int] = []
         self.reports: list[Report] = []
-        self.notes = Notes(notes_bytes)
-        self.keeper = Bookkeeper("orders", "host", self.notes, now_us, self.dropped.append)
+        self.notes = NoteQueue(notes_bytes)
+        self.keeper = NoteRecorder("orders", "host", self.notes, now_us, self.dropped.append)
         keys = LedgerSettings(path=str(folder), **settings)
-        self.books = Books(Store(str(folder)), keys, self.reports.append)
+        self.books = LedgerRecords(Store(str(folder)), keys, self.reports.append)
         self.traffic = Traffic(self.keeper, BATCH)
 
     def write(self) -> None:

@@ -15,8 +15,8 @@ from typing import Any, Final
 from pamqp import commands
 
 from dispatcher.amqp.events import ChannelClosed, Confirmed, Returned
-from dispatcher.amqp.leaving import leaving_frames, origin_field
 from dispatcher.amqp.methods import ExchangeDeclare, QueueBind, QueueDeclare, QueueUnbind
+from dispatcher.amqp.transfer import origin_field, transfer_frames
 from dispatcher.core.events import Event
 from dispatcher.core.model import Message
 from dispatcher.core.operations.events import TargetOpened, TargetRefused, TransferConfirmed, TransferRefused
@@ -49,15 +49,15 @@ class OpenedTarget:
         self.problem: str | None = None  # why nothing more can be sent
 
 
-class Targets:
-    """The targets of a session's open operations. `suspects` are fingerprints of what is not sent to any:
+class TransferTargets:
+    """The targets of a session's open operations. `withheld` are fingerprints of what is sent to none:
     RabbitMQ ended a connection over one of them, with these words."""
 
     def __init__(
-        self, relay: Relay, suspects: Mapping[bytes, str], *, report: Callable[[Event], None]
+        self, relay: Relay, withheld: Mapping[bytes, str], *, report: Callable[[Event], None]
     ) -> None:
         self._relay = relay
-        self._suspects = suspects
+        self._withheld = withheld
         self._link = relay.link
         self._report = report
         self._targets: dict[str, OpenedTarget] = {}  # by operation
@@ -85,11 +85,11 @@ class Targets:
         for task in self._tasks:
             task.cancel()
 
-    def suspects(self, problem: str) -> dict[bytes, str]:
+    def withheld(self, problem: str) -> dict[bytes, str]:
         """RabbitMQ ended the connection with these words, perhaps over what it had not answered here: that,
-        and the suspects from before, by their fingerprints."""
+        and what was withheld before, by their fingerprints."""
         unanswered = (message for target in self._by_channel.values() for message in target.window.tokens())
-        return {**self._suspects, **{message.fingerprint: problem for message in unanswered}}
+        return {**self._withheld, **{message.fingerprint: problem for message in unanswered}}
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -138,12 +138,12 @@ class Targets:
         if target.problem is not None:
             self._report(TransferRefused(target.operation, message, target.problem, True))
             return
-        if message.fingerprint in self._suspects:
-            problem = f"RabbitMQ ended the connection over it: {self._suspects[message.fingerprint]}"
+        if message.fingerprint in self._withheld:
+            problem = f"RabbitMQ ended the connection over it: {self._withheld[message.fingerprint]}"
             self._report(TransferRefused(target.operation, message, problem, False))
             return
         try:
-            frames = leaving_frames(
+            frames = transfer_frames(
                 message.content, channel=target.channel, exchange=target.exchange, routing_key=target.key,
                 group=message.group_id, origin=self._origin(message), frame_max=self._link.frame_max,
             )  # fmt: skip

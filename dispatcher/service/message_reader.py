@@ -1,8 +1,7 @@
-"""Turns what the connection reports into events for the core."""
+"""Makes the core's messages from what inbound queues and parking queues deliver."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -22,20 +21,7 @@ from dispatcher.settings_parts import SequenceCheck
 ADDED_HEADERS_BYTES_MAX: Final = 512
 
 
-class Clock:
-    """Milliseconds since 1970 that never go back: the wall clock at start, then a monotonic one."""
-
-    def __init__(
-        self, wall_s: Callable[[], float] = time.time, monotonic_s: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._monotonic_s = monotonic_s
-        self._offset_s = wall_s() - monotonic_s()
-
-    def now_ms(self) -> int:
-        return int((self._monotonic_s() + self._offset_s) * 1000)
-
-
-class Intake:
+class MessageReader:
     """Makes the core's messages from deliveries of the inbound queues."""
 
     def __init__(

@@ -18,10 +18,10 @@ from dispatcher.core.records import (
     SettledRange,
     Vanished,
 )
+from dispatcher.ledger.backfill import Backfill
 from dispatcher.ledger.hand_overs import Names
 from dispatcher.ledger.rows import PLACES, Row
 from dispatcher.ledger.store import FormerFile
-from dispatcher.ledger.telling_again import TellingAgain
 from dispatcher.ledger.wire import decode_journal, encode_journal
 
 PRINT = bytes(16)
@@ -36,7 +36,7 @@ def told(
     journal: list[tuple[int, list[Record]]], commit: int, who: dict[int, tuple[str, str]] = WHO
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The records behind a commit that the former leader's files have, and what the last one says."""
-    again = TellingAgain(Names(["in"], ("park.1",)), who)
+    again = Backfill(Names(["in"], ("park.1",)), who)
     for number, records in journal:
         again.read(number, decode_journal(encode_journal(records)))
     *rows, last = again.rows(5, FormerFile("7-00000000", 30, commit))

@@ -1,4 +1,4 @@
-"""Looks at all groups of a lane for whoever asks, a few at a time, while the lane goes on."""
+"""Lists all groups of a lane, looking at a few at a time while the lane goes on."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ GROUPS_AT_A_TIME: Final = 500
 KEPT_FACTOR: Final = 10
 
 
-class Surveys:
-    """One survey after another: each has a list of all groups, and shares the event loop with the lane."""
+class GroupListings:
+    """One listing after another: each has a list of all groups, and shares the event loop with the lane."""
 
     def __init__(self, views: Views) -> None:
         self._views = views
@@ -26,10 +26,10 @@ class Surveys:
     async def groups(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The result of `groups.list`. Raises CommandRefused, ValueError."""
         async with self._turn:
-            survey = self._views.survey(arguments)
-            while not survey.look_at(GROUPS_AT_A_TIME):  # noqa: ASYNC110  # it is this loop that works
+            listing = self._views.survey(arguments)
+            while not listing.look_at(GROUPS_AT_A_TIME):  # noqa: ASYNC110  # it is this loop that works
                 await asyncio.sleep(0)
-            return self._views.listed(survey)
+            return self._views.listed(listing)
 
     async def deepest(self, limit: int) -> dict[str, Any]:
         """The deepest groups, for a page that is loaded again and again: perhaps a little old."""

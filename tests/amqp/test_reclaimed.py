@@ -8,8 +8,8 @@ import pytest
 
 from dispatcher.amqp.events import Delivery
 from dispatcher.amqp.grouping import Grouping
-from dispatcher.amqp.handed import read_handed, stranger
 from dispatcher.amqp.properties import DELIVERY_MODE, split_table
+from dispatcher.amqp.reclaimed import read_reclaimed, stranger
 from dispatcher.amqp.relay import Content, copy_frames, read_content
 from dispatcher.errors import ProtocolViolation
 from tests.amqp.samples import properties, text
@@ -47,7 +47,7 @@ def test_a_copy_is_persistent_and_comes_back_as_it_was(mode: int | None) -> None
     _, _, table_end = split_table(copy)
     assert copy[0] & DELIVERY_MODE
     assert copy[table_end] == 2
-    read = read_handed(Delivery(1, b"", 3, True, b"", b"", copy, b"body"), _PREFIX, None)
+    read = read_reclaimed(Delivery(1, b"", 3, True, b"", b"", copy, b"body"), _PREFIX, None)
     assert (read.seq, read.attempt, read.deadline_at_ms, read.reason) == (41, 2, 1_900_000_000_000, "")
     assert read.content.properties == content.properties
     assert (read.content.exchange, read.content.routing_key) == (b"exchange", b"key")
@@ -63,7 +63,7 @@ def test_what_rabbitmq_says_of_a_death_here_is_taken_out() -> None:
         text("x-death", b"a table"), text("x-last-death-reason", b"expired"),
     ]  # fmt: skip
     raw = _with_fields(_handed_over(content), *ours)
-    read = read_handed(Delivery(1, b"", 3, False, b"", b"", raw, b"body"), _PREFIX, None)
+    read = read_reclaimed(Delivery(1, b"", 3, False, b"", b"", raw, b"body"), _PREFIX, None)
     assert read.reason == "expired"
     assert read.content.properties == content.properties
 
@@ -71,14 +71,14 @@ def test_what_rabbitmq_says_of_a_death_here_is_taken_out() -> None:
 def test_the_mark_of_the_first_one_is_taken_out() -> None:
     content = _content(properties(text("x-group-id", b"g")))
     raw = _handed_over(content, first_header="x-first")
-    read = read_handed(Delivery(1, b"", 3, False, b"", b"", raw, b"body"), _PREFIX, "x-first")
+    read = read_reclaimed(Delivery(1, b"", 3, False, b"", b"", raw, b"body"), _PREFIX, "x-first")
     assert read.content.properties == content.properties
 
 
 def test_what_no_dispatcher_has_handed_over_is_told() -> None:
     delivery = Delivery(1, b"", 3, False, b"", b"q", properties(text("x-group-id", b"g")), b"foreign")
     with pytest.raises(ProtocolViolation, match="no dispatcher has handed it over"):
-        read_handed(delivery, _PREFIX, None)
+        read_reclaimed(delivery, _PREFIX, None)
     content = stranger(delivery)
     assert (content.body, content.routing_key) == (b"foreign", b"q")
     assert split_table(content.properties) == ([], 6, 6)

@@ -1,4 +1,4 @@
-"""The process that writes the ledger: `python -m dispatcher.ledger.scribe`, started by the dispatcher.
+"""The process that writes the ledger: `dispatcher.ledger.writer_process`, started by the dispatcher.
 
 Frames of notes come in on stdin, reports go out on stdout; the first one says what is wrong with the place,
 or nothing. At the end of stdin, also that of a dispatcher that was killed, everything is written.
@@ -15,8 +15,8 @@ import sys
 from typing import Any, BinaryIO, Final
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.ledger.books import Books, now_us
 from dispatcher.ledger.frames import read_frame, write_frame
+from dispatcher.ledger.leadership_records import LedgerRecords, now_us
 from dispatcher.ledger.store import Store
 from dispatcher.settings_parts import LedgerSettings
 
@@ -38,17 +38,17 @@ def serve(settings: LedgerSettings, notes: BinaryIO, reports: BinaryIO) -> None:
         except BrokenPipeError:
             return  # nobody is there any more to be told
 
-    books = Books(store, settings, report)
+    records = LedgerRecords(store, settings, report)
     while True:
         if select.select([notes], [], [], LOOK_S)[0]:
             frame = read_frame(notes)
             if frame is None:
                 break
             for note in frame:
-                books.note(*marshal.loads(note))
-        books.look(now_us())
+                records.note(*marshal.loads(note))
+        records.look(now_us())
     signal.alarm(END_S)
-    books.close()
+    records.close()
 
 
 def main() -> int:

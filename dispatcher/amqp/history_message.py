@@ -14,7 +14,6 @@ from typing import Final
 
 from dispatcher.amqp import wire
 from dispatcher.amqp.grouping import header_key
-from dispatcher.amqp.leaving import leaving_frames, origin_field
 from dispatcher.amqp.properties import (
     DELIVERY_MODE,
     HEADERS,
@@ -25,6 +24,7 @@ from dispatcher.amqp.properties import (
     string_field,
 )
 from dispatcher.amqp.relay import Content
+from dispatcher.amqp.transfer import origin_field, transfer_frames
 from dispatcher.errors import ProtocolViolation
 from dispatcher.origin import read_origin
 from dispatcher.protocol import (
@@ -143,7 +143,7 @@ def replay_frames(message: KeptMessage, *, channel: int, queue: str, frame_max: 
 
     Raises ValueError when it fits in no frame.
     """
-    return leaving_frames(
+    return transfer_frames(
         message.content, channel=channel, exchange="", routing_key=queue, group=message.group,
         origin=message.origin, mark=number_field(HEADER_REPLAY, message.kept_at_ms), frame_max=frame_max,
     )  # fmt: skip

@@ -14,7 +14,7 @@ TEXT_SHOWN: Final = 200
 _PROPERTIES: Final = ("message_id", "correlation_id", "type", "app_id", "content_type", "priority")
 
 
-def peek(content: Content | None) -> dict[str, Any]:
+def preview(content: Content | None) -> dict[str, Any]:
     """Names, headers and some properties as JSON can hold them; nothing while the original is not here.
 
     Headers that are not relayed (`x-dispatch-…`) are not shown.

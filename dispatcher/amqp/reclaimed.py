@@ -34,7 +34,7 @@ _REASON: Final = "x-first-death-reason"
 _BROKERS: Final = ("x-death", "x-first-death-", "x-last-death-", *BROKER_HEADERS)
 
 
-class HandedCopy(NamedTuple):
+class ForwardedCopy(NamedTuple):
     """A copy as a hand-over consumer would get it."""
 
     content: Content  # as its original's
@@ -44,7 +44,7 @@ class HandedCopy(NamedTuple):
     reason: str  # why RabbitMQ gave it up; empty: it did not
 
 
-def read_handed(delivery: Delivery, own_prefix: str, first_header: str | None) -> HandedCopy:
+def read_reclaimed(delivery: Delivery, own_prefix: str, first_header: str | None) -> ForwardedCopy:
     """What was read. `own_prefix` is what the names of hand-over consumers' queues begin with.
 
     Raises ProtocolViolation for a message that no dispatcher has handed over.
@@ -70,7 +70,7 @@ def read_handed(delivery: Delivery, own_prefix: str, first_header: str | None) -
         raise ProtocolViolation("no dispatcher has handed it over") from None
     content.body, content.origin = delivery.body, origin
     content.group = named[HEADER_GROUP][5:] if HEADER_GROUP in named else None
-    return HandedCopy(content, seq, attempt, deadline_at_ms, reason)
+    return ForwardedCopy(content, seq, attempt, deadline_at_ms, reason)
 
 
 def stranger(delivery: Delivery) -> Content:

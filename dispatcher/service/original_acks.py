@@ -9,7 +9,7 @@ from dispatcher.service.inbound_feed import InboundFeed
 from dispatcher.service.parking_feeds import ParkingFeeds
 
 
-class Originals:
+class OriginalAcks:
     """Their acks, by queue as the core counts queues."""
 
     def __init__(self, feeds: Sequence[InboundFeed], parking: ParkingFeeds) -> None:

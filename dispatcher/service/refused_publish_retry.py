@@ -1,4 +1,4 @@
-"""What has to get into a queue of ours and RabbitMQ does not take: kept until it does."""
+"""Publishes into the lane's own queues that RabbitMQ refused: they are tried again until it takes them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ RETRY_S_MIN: Final = 1.0
 RETRY_S_MAX: Final = 60.0
 
 
-class KeptBack:
-    """Orders that RabbitMQ refused. One at a time is tried again; once one is taken, so are all others."""
+class RefusedPublishRetry:
+    """Orders that RabbitMQ refused. One at a time is tried again; once RabbitMQ takes one, all are."""
 
     def __init__(
         self, later: Callable[[float, Callable[[], None]], None], publish: Callable[[Any], None]
@@ -28,7 +28,7 @@ class KeptBack:
     def __len__(self) -> int:
         return len(self._orders)
 
-    def keep(self, order: Any) -> None:
+    def refused(self, order: Any) -> None:
         """It was refused (again)."""
         if order is self._tried:
             self._tried = None
@@ -44,8 +44,8 @@ class KeptBack:
             self._tried = self._orders.popleft()
             self._publish(self._tried)
 
-    def taken(self, order: Any) -> None:
-        """RabbitMQ has it."""
+    def confirmed(self, order: Any) -> None:
+        """RabbitMQ has taken it."""
         if order is self._tried:
             self._tried = None
             self._retry_s = RETRY_S_MIN

@@ -6,13 +6,13 @@ import asyncio
 from functools import partial
 
 from dispatcher.core.views.views import Views
-from dispatcher.service.surveys import GROUPS_AT_A_TIME, Surveys
+from dispatcher.service.group_listings import GROUPS_AT_A_TIME, GroupListings
 from tests.service.harness import Bench, lane
 from tests.spec.lane_bench import LaneBench
 from tests.waiting import eventually
 
 
-async def test_others_run_between_the_parts_of_a_survey() -> None:
+async def test_others_run_between_the_parts_of_a_listing() -> None:
     bench = LaneBench()
     state = bench.lane.state
     for number in range(20 * GROUPS_AT_A_TIME):
@@ -26,8 +26,8 @@ async def test_others_run_between_the_parts_of_a_survey() -> None:
             await asyncio.sleep(0)
 
     worker = asyncio.create_task(work())
-    surveys = Surveys(Views(state))
-    first, second = await asyncio.gather(surveys.groups({"limit": 3}), surveys.groups({"sort": "group"}))
+    listings = GroupListings(Views(state))
+    first, second = await asyncio.gather(listings.groups({"limit": 3}), listings.groups({"sort": "group"}))
     worker.cancel()
     assert first["total"] == second["total"] == 20 * GROUPS_AT_A_TIME
     assert turns >= 2 * 19, "one after the other, each in twenty parts"
@@ -35,21 +35,21 @@ async def test_others_run_between_the_parts_of_a_survey() -> None:
 
 async def test_a_page_that_is_loaded_again_and_again_costs_a_bounded_part_of_the_time() -> None:
     bench = LaneBench()
-    surveys = Surveys(Views(bench.lane.state))
+    listings = GroupListings(Views(bench.lane.state))
     bench.lane.state.group(b"g0")
-    small = await surveys.deepest(10)
+    small = await listings.deepest(10)
     bench.lane.state.group(b"g1")
-    await eventually(partial(_sees, surveys, 2), what="a small lane as it is now")
+    await eventually(partial(_sees, listings, 2), what="a small lane as it is now")
     assert small["total"] == 1
     for number in range(400 * GROUPS_AT_A_TIME):
         bench.lane.state.group(b"h%d" % number)
-    await eventually(partial(_sees, surveys, 400 * GROUPS_AT_A_TIME + 2))
+    await eventually(partial(_sees, listings, 400 * GROUPS_AT_A_TIME + 2))
     bench.lane.state.group(b"g2")
-    assert await _sees(surveys, 400 * GROUPS_AT_A_TIME + 2), "as it was a moment ago"
+    assert await _sees(listings, 400 * GROUPS_AT_A_TIME + 2), "as it was a moment ago"
 
 
-async def _sees(surveys: Surveys, groups: int) -> bool:
-    return bool((await surveys.deepest(10))["total"] == groups)
+async def _sees(listings: GroupListings, groups: int) -> bool:
+    return bool((await listings.deepest(10))["total"] == groups)
 
 
 async def test_messages_pass_while_groups_are_listed(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""The queues of hand-over consumers on the connection: looked at, read back, released; what they reject."""
+"""Forwarding on the connection: queues of consumers that only read are inspected, reclaimed and released."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Final
 from pamqp import commands
 
 from dispatcher.amqp.events import Delivery
-from dispatcher.amqp.handed import read_handed, stranger
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import BasicConsume, QueueDeclare
+from dispatcher.amqp.reclaimed import read_reclaimed, stranger
 from dispatcher.core.events import Event
 from dispatcher.core.forwarding.events import (
     MessageRejected,
@@ -41,7 +41,7 @@ REJECTED_PREFETCH: Final = 256
 END_POLL_S: Final = 0.005
 
 
-class HandOverQueues:
+class ForwardingQueues:
     """Of one session. `report` takes what the core must know, `fail` ends the session."""
 
     def __init__(
@@ -60,10 +60,10 @@ class HandOverQueues:
         self._first_header = lane.first_header
         self._report = report
         self._look_channel = 0
-        self._taken: dict[str, int] = {}  # queues that are read back, and the channel of each
+        self._reclaimed: dict[str, int] = {}  # queues that are read back, and the channel of each
         self._read: dict[int, list[ReclaimedCopy]] = {}  # what came on it
         self._rejected = 0  # the channel on which what was rejected comes
-        self._turn = asyncio.Lock()  # of looks and releases: nobody shall see ourselves reading
+        self._turn = asyncio.Lock()  # of looks and releases: no look may count ourselves as a reader
         self._tasks = Tasks(fail)
         if lane.handover:
             self._tasks.start(self._read_rejected)
@@ -76,12 +76,12 @@ class HandOverQueues:
             case InspectQueue():
                 self._tasks.start(self._look, order.queue)
             case ReclaimQueue():
-                self._tasks.start(self._take, order.queue)
+                self._tasks.start(self._reclaim, order.queue)
             case ReleaseQueue():
                 self._tasks.start(self._release, order.queue)
             case AckReclaimed(handed):
                 is_rejected = handed.queue == self._names.rejected
-                self._link.ack(self._rejected if is_rejected else self._taken[handed.queue], handed.tag)
+                self._link.ack(self._rejected if is_rejected else self._reclaimed[handed.queue], handed.tag)
 
     def close(self) -> None:
         """The session is over: nothing is waited for any more."""
@@ -108,15 +108,15 @@ class HandOverQueues:
 
     # -- reading back --
 
-    async def _take(self, queue: str) -> None:
+    async def _reclaim(self, queue: str) -> None:
         channel = await self._link.open_channel()
         self._read[channel] = []
-        self._taken[queue] = channel
+        self._reclaimed[queue] = channel
         consume = BasicConsume(queue=queue, consumer_tag=f"taken-{channel}", exclusive=True)
         try:
             await self._link.call(channel, consume)
         except ChannelRefused as refused:
-            del self._read[channel], self._taken[queue]
+            del self._read[channel], self._reclaimed[queue]
             if refused.code == ACCESS_REFUSED:
                 self._report(QueueInUse(queue))
             elif refused.code == NOT_FOUND:  # the lane does not name its consumer any more
@@ -142,7 +142,7 @@ class HandOverQueues:
         return int(declared.message_count)
 
     async def _release(self, queue: str) -> None:
-        channel = self._taken.pop(queue, 0)
+        channel = self._reclaimed.pop(queue, 0)
         if channel:
             del self._read[channel]
             self._channels.handed.discard(channel)
@@ -166,7 +166,7 @@ class HandOverQueues:
             handed, reason = self._handed(delivery, self._names.rejected)
             self._report(MessageRejected(handed, handed.refusal or reason or "rejected"))
         elif delivery.channel in self._read:
-            queue = next((name for name, number in self._taken.items() if number == delivery.channel), "")
+            queue = next((name for name, number in self._reclaimed.items() if number == delivery.channel), "")
             handed, _ = self._handed(delivery, queue)
             self._read[delivery.channel].append(handed)
         else:
@@ -175,7 +175,7 @@ class HandOverQueues:
 
     def _handed(self, delivery: Delivery, queue: str) -> tuple[ReclaimedCopy, str]:
         try:
-            copy = read_handed(delivery, self._names.consumer(""), self._first_header)
+            copy = read_reclaimed(delivery, self._names.consumer(""), self._first_header)
         except ProtocolViolation as problem:
             content = stranger(delivery)
             content.origin = f"{queue} 0.{delivery.tag}"

@@ -39,7 +39,7 @@ class Failure(NamedTuple):
     error: Exception
 
 
-class Outbox:
+class SendQueue:
     """Decides what may be published now.
 
     The next message of a group goes out when the broker has confirmed the one before: so no later one can

@@ -1,4 +1,4 @@
-"""Records of what hand-over consumers had not read: it is read back from their queues, and goes on.
+"""Records of messages that are reclaimed from the queues of hand-over consumers, and forwarded again.
 
 Each message names its origin, so its records join those of its first hand-over. What readers reject, and what
 expires or can't be published meanwhile, comes to the dead queue over the same way.
@@ -24,33 +24,33 @@ from dispatcher.ledger.schema import Event, WaitCause
 from dispatcher.origin import read_origin
 
 #: Where a message was read, and its number there.
-Delivery = tuple[str, int]
+ReadAt = tuple[str, int]
 
 
-class Found(NamedTuple):
+class StepRecords(NamedTuple):
     """Of one step."""
 
     rows: list[Row]
     settled: list[HandOver]
 
 
-class HandingOn:
+class ReclaimedMessages:
     """Of one leadership. `hands` is what is in whose hands, by incarnation and seq."""
 
     def __init__(self, names: Names, hands: dict[int, dict[int, HandOver]]) -> None:
         self._names = names
         self._hands = hands
-        self._on_its_way: dict[Delivery, tuple[int, int]] = {}  # incarnation and seq of what goes on
-        self._buried: dict[Delivery, tuple[ReclaimedCopy, str]] = {}
+        self._on_its_way: dict[ReadAt, tuple[int, int]] = {}  # incarnation and seq of what goes on
+        self._buried: dict[ReadAt, tuple[ReclaimedCopy, str]] = {}
 
     def forget(self) -> None:
         """Records were dropped: what was on its way is not known any more."""
         self._on_its_way.clear()
         self._buried.clear()
 
-    def decided(self, decided_us: int, committed_us: int, actions: Iterable[Action]) -> Found:
+    def decided(self, decided_us: int, committed_us: int, actions: Iterable[Action]) -> StepRecords:
         """Records of what these say, by the step that was decided and committed then, and what is settled."""
-        found = Found([], [])
+        found = StepRecords([], [])
         for action in actions:
             if isinstance(action, ForwardReclaimed):
                 self._goes_on(action, decided_us, committed_us, found)
@@ -60,7 +60,9 @@ class HandingOn:
                 self._arrived(action.handed, decided_us, found)
         return found
 
-    def _goes_on(self, order: ForwardReclaimed, decided_us: int, committed_us: int, found: Found) -> None:
+    def _goes_on(
+        self, order: ForwardReclaimed, decided_us: int, committed_us: int, found: StepRecords
+    ) -> None:
         handed, number, seq = order.handed, order.incarnation, order.seq
         found.rows.extend(self._read_back(handed, decided_us))
         message = self._message(handed, decided_us)
@@ -69,7 +71,7 @@ class HandingOn:
         self._hands.setdefault(number, {})[seq] = hand
         self._on_its_way[handed.queue, handed.tag] = number, seq
 
-    def _is_buried(self, order: DeadLetterReclaimed, time_us: int, found: Found) -> None:
+    def _is_buried(self, order: DeadLetterReclaimed, time_us: int, found: StepRecords) -> None:
         handed = order.handed
         place = handed.queue, handed.tag
         if (hand := self._taken_out(place)) is not None:  # nobody can get it
@@ -78,7 +80,7 @@ class HandingOn:
             found.rows.extend(self._read_back(handed, time_us))
         self._buried[place] = handed, order.reason
 
-    def _arrived(self, handed: ReclaimedCopy, time_us: int, found: Found) -> None:
+    def _arrived(self, handed: ReclaimedCopy, time_us: int, found: StepRecords) -> None:
         """Its next queue has it, or it was read twice: nothing is known of that."""
         place = handed.queue, handed.tag
         if (hand := self._taken_out(place)) is not None:
@@ -87,7 +89,7 @@ class HandingOn:
         elif (buried := self._buried.pop(place, None)) is not None:
             found.rows.append(self._dead_lettered(*buried, time_us))
 
-    def _taken_out(self, place: Delivery) -> HandOver | None:
+    def _taken_out(self, place: ReadAt) -> HandOver | None:
         number, seq = self._on_its_way.pop(place, (0, 0))
         return self._hands.get(number, {}).pop(seq, None)
 

@@ -1,9 +1,9 @@
 """Finds out which publish makes RabbitMQ close the channel, or the whole connection.
 
-RabbitMQ doesn't say which one it was; it is one of those that it had not answered. They become suspects and
-are published again with nothing else under way, first one alone, then, as long as all goes well, twice as
+RabbitMQ doesn't say which one it was; it is one of those that it had not answered. They become candidates
+and are published again with nothing else under way, first one alone, then, as long as all goes well, twice as
 many as before at a time. If it happens again the next attempt is one alone. The one that does it alone is
-the culprit. What is to be published after a suspect waits, so the order of everything stays what it was.
+rejected. What is to be published after a candidate waits, so the order of everything stays what it was.
 A copy may go out twice by this: its consumer knows the number and drops it.
 """
 
@@ -30,29 +30,29 @@ _COPY, _DEAD, _PARKED = "copy", "dead letter", "parked copy"
 Key = tuple[str, bytes]
 
 
-class Suspicion(NamedTuple):
-    """What one session leaves to the next: fingerprints of suspects, and those found guilty of closing the
+class BisectState(NamedTuple):
+    """What one session leaves to the next: fingerprints of candidates, and the publishes that closed the
     connection, by what they were published as, with RabbitMQ's words. Lost with the process: then they are
     found again."""
 
-    suspects: frozenset[bytes] = frozenset()
-    guilty: Mapping[Key, str] = MappingProxyType({})
+    candidates: frozenset[bytes] = frozenset()
+    rejected: Mapping[Key, str] = MappingProxyType({})
     #: What was on its way to operators' targets when a connection ended so: it is not sent there again.
-    leaving: Mapping[bytes, str] = MappingProxyType({})
+    transfers: Mapping[bytes, str] = MappingProxyType({})
 
 
-NO_SUSPICION: Final = Suspicion()
+NOTHING_REJECTED: Final = BisectState()
 
 
-class Caution:
-    """What waits to be published while there are suspects. Orders are compared by identity."""
+class PublishBisector:
+    """What waits to be published while there are candidates. Orders are compared by identity."""
 
-    def __init__(self, suspicion: Suspicion) -> None:
-        self._guilty = dict(suspicion.guilty)
+    def __init__(self, state: BisectState) -> None:
+        self._rejected = dict(state.rejected)
         #: By fingerprint, which is the same for messages that are equal in every byte, or by identity.
-        self._suspects: set[bytes | int] = set(suspicion.suspects)
+        self._candidates: set[bytes | int] = set(state.candidates)
         self._line: deque[Any] = deque()
-        self._tried: list[Any] = []  # suspects that are under way
+        self._tried: list[Any] = []  # candidates that are under way
         self._together = 1
 
     def __len__(self) -> int:
@@ -62,83 +62,84 @@ class Caution:
     @property
     def is_needed(self) -> bool:
         """Whether orders must pass through here."""
-        return bool(self._line or self._suspects or self._guilty)
+        return bool(self._line or self._candidates or self._rejected)
 
     def add(self, order: Any) -> None:
         """Something is to be published, after all that waits."""
         self._line.append(order)
 
-    def suspect(self, order: Any) -> None:
+    def add_candidate(self, order: Any) -> None:
         """Publish it with care, after all that waits."""
-        self._suspects.add(_identity(order))
+        self._candidates.add(_identity(order))
         self._line.append(order)
 
     def take(self, *, under_way: int) -> list[Any]:
         """What may be published now, in order; `under_way` counts the publishes that are not answered."""
-        line, suspects = self._line, self._suspects
+        line, candidates = self._line, self._candidates
         if self._tried:
             return []
         taken = []
-        while line and _identity(line[0]) not in suspects:
+        while line and _identity(line[0]) not in candidates:
             taken.append(line.popleft())
         if taken or under_way:
             return taken
-        while line and len(self._tried) < self._together and _identity(line[0]) in suspects:
+        while line and len(self._tried) < self._together and _identity(line[0]) in candidates:
             self._tried.append(line.popleft())
         return list(self._tried)
 
     def all_answered(self) -> None:
-        """Nothing is under way any more: whatever was tried is innocent."""
+        """Nothing is under way any more: whatever was tried can be published."""
         if self._tried:
-            self._acquit(self._tried)
+            self._clear_all(self._tried)
             self._tried = []
             self._together = min(2 * self._together, TOGETHER_MAX)
 
-    def acquit(self, order: Any) -> None:
+    def clear(self, order: Any) -> None:
         """It will never be published again, or was taken."""
-        self._suspects.discard(_identity(order))
+        self._candidates.discard(_identity(order))
 
-    def _acquit(self, orders: Iterable[Any]) -> None:
+    def _clear_all(self, orders: Iterable[Any]) -> None:
         for order in orders:
-            self.acquit(order)
+            self.clear(order)
 
     def closed(self, unanswered: list[Any]) -> Any | None:
-        """RabbitMQ closed the channel while these were unanswered: the culprit, or None and they wait again.
+        """RabbitMQ closed the channel while these were unanswered: the publish that did it, or None and they
+        wait again.
 
-        A culprit stays a suspect: what it is published as next, or a twin of it, is published with care too.
+        That one stays a candidate: what it is published as next, or a twin of it, is published with care too.
         """
         tried, self._tried = self._tried, []
         self._together = 1
         if len(tried) == 1 and len(unanswered) == 1 and tried[0] is unanswered[0]:
             return tried[0]
         waiting = {id(order) for order in unanswered}
-        self._acquit(order for order in tried if id(order) not in waiting)
-        self._suspects.update(_identity(order) for order in unanswered)
+        self._clear_all(order for order in tried if id(order) not in waiting)
+        self._candidates.update(_identity(order) for order in unanswered)
         self._line.extendleft(reversed(unanswered))
         return None
 
     def withdraw(self, orders: Iterable[Any]) -> None:
-        """These need not wait: others come in their place, which are suspects as well."""
+        """These need not wait: others come in their place, which are candidates as well."""
         gone = {id(order) for order in orders}
         self._line = deque(order for order in self._line if id(order) not in gone)
 
     # -- over the end of the connection --
 
-    def condemn(self, culprit: Any, problem: str) -> None:
+    def reject(self, order: Any, problem: str) -> None:
         """It ended the whole connection: it is not published again by this process."""
-        key = _key(culprit)
+        key = _key(order)
         if key is not None:
-            self._guilty[key] = problem
+            self._rejected[key] = problem
 
-    def verdict(self, order: Any) -> str | None:
+    def rejection(self, order: Any) -> str | None:
         """Why this order must not be carried out, in RabbitMQ's words."""
-        key = _key(order) if self._guilty else None
-        return self._guilty.get(key) if key is not None else None
+        key = _key(order) if self._rejected else None
+        return self._rejected.get(key) if key is not None else None
 
-    def suspicion(self) -> Suspicion:
+    def state(self) -> BisectState:
         """What the next session must know."""
-        suspects = frozenset(name for name in self._suspects if isinstance(name, bytes))
-        return Suspicion(suspects, MappingProxyType(self._guilty))
+        candidates = frozenset(name for name in self._candidates if isinstance(name, bytes))
+        return BisectState(candidates, MappingProxyType(self._rejected))
 
 
 def _identity(order: Any) -> bytes | int:

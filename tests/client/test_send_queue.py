@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.client.links import Publication
-from dispatcher.client.outbox import UNCONFIRMED_MAX, Outbox, Outgoing
+from dispatcher.client.send_queue import UNCONFIRMED_MAX, Outgoing, SendQueue
 from dispatcher.errors import SendFailed
 
 
@@ -20,19 +20,19 @@ def outgoing(
     return Outgoing(group, publication, lambda _: None, abandoned)
 
 
-def outbox(*messages: Outgoing) -> Outbox:
-    made = Outbox()
+def send_queue(*messages: Outgoing) -> SendQueue:
+    made = SendQueue()
     for message in messages:
         made.submit(message)
     return made
 
 
-def taken(made: Outbox) -> list[int]:
+def taken(made: SendQueue) -> list[int]:
     return [publication.token for publication in made.take()]
 
 
 def test_one_message_of_a_group_at_a_time() -> None:
-    made = outbox(outgoing(1, b"a"), outgoing(2, b"a"), outgoing(3, b"b"), outgoing(4))
+    made = send_queue(outgoing(1, b"a"), outgoing(2, b"a"), outgoing(3, b"b"), outgoing(4))
     assert taken(made) == [1, 3, 4]
     assert taken(made) == []
     made.confirmed(1)
@@ -40,7 +40,7 @@ def test_one_message_of_a_group_at_a_time() -> None:
 
 
 def test_what_waits_behind_a_refused_message_fails_too() -> None:
-    made = outbox(outgoing(1, b"a"), outgoing(2, b"a"), outgoing(3, b"b"), outgoing(4, b"b"))
+    made = send_queue(outgoing(1, b"a"), outgoing(2, b"a"), outgoing(3, b"b"), outgoing(4, b"b"))
     taken(made)
     failures = made.refused(1, "NO_ROUTE")
     assert [failure.outgoing.number for failure in failures] == [1, 2]
@@ -53,7 +53,9 @@ def test_what_waits_behind_a_refused_message_fails_too() -> None:
 
 
 def test_after_a_lost_connection_everything_goes_again_in_order() -> None:
-    made = outbox(*[outgoing(token, group) for token, group in enumerate((b"a", None, b"b", b"a", None), 1)])
+    made = send_queue(
+        *[outgoing(token, group) for token, group in enumerate((b"a", None, b"b", b"a", None), 1)]
+    )
     assert taken(made) == [1, 2, 3, 5]
     made.confirmed(2)
     made.connection_lost()
@@ -63,7 +65,7 @@ def test_after_a_lost_connection_everything_goes_again_in_order() -> None:
 
 def test_an_abandoned_message_is_not_sent_unless_it_was() -> None:
     gone: set[int] = set()
-    made = outbox(*[outgoing(token, b"a", lambda token=token: token in gone) for token in (1, 2, 3)])
+    made = send_queue(*[outgoing(token, b"a", lambda token=token: token in gone) for token in (1, 2, 3)])
     assert taken(made) == [1]
     gone |= {1, 2}
     made.confirmed(1)
@@ -73,14 +75,14 @@ def test_an_abandoned_message_is_not_sent_unless_it_was() -> None:
 
 
 def test_the_number_of_unconfirmed_messages_is_bounded() -> None:
-    made = outbox(*[outgoing(token) for token in range(1, UNCONFIRMED_MAX + 3)])
+    made = send_queue(*[outgoing(token) for token in range(1, UNCONFIRMED_MAX + 3)])
     assert len(taken(made)) == UNCONFIRMED_MAX
     made.confirmed(1)
     assert taken(made) == [UNCONFIRMED_MAX + 1]
 
 
 def test_a_message_id_is_unique_among_what_is_being_sent() -> None:
-    made = outbox(outgoing(1))
+    made = send_queue(outgoing(1))
     with pytest.raises(ValueError, match="message_id 'id-1' is being sent"):
         made.submit(outgoing(1))
     taken(made)
@@ -89,7 +91,7 @@ def test_a_message_id_is_unique_among_what_is_being_sent() -> None:
 
 
 def test_a_closed_channel_fails_what_was_in_flight() -> None:
-    made = outbox(outgoing(1, b"a"), outgoing(2, b"a"), outgoing(3))
+    made = send_queue(outgoing(1, b"a"), outgoing(2, b"a"), outgoing(3))
     taken(made)
     assert sorted(failure.outgoing.number for failure in made.fail_in_flight("NOT_FOUND")) == [1, 2, 3]
     assert len(made) == 0
@@ -100,7 +102,7 @@ def test_a_closed_channel_fails_what_was_in_flight() -> None:
     st.lists(st.sampled_from(["take", "confirm", "lose", "refuse"]), max_size=30),
 )
 def test_any_course_publishes_each_group_in_order(groups: list[bytes | None], steps: list[str]) -> None:
-    made = outbox(*[outgoing(token, group) for token, group in enumerate(groups, 1)])
+    made = send_queue(*[outgoing(token, group) for token, group in enumerate(groups, 1)])
     group_of = dict(enumerate(groups, 1))
     in_flight: list[int] = []
     over: set[int] = set()
@@ -123,7 +125,7 @@ def test_any_course_publishes_each_group_in_order(groups: list[bytes | None], st
 
 
 def test_closing_fails_everything() -> None:
-    made = outbox(outgoing(1, b"a"), outgoing(2, b"a"), outgoing(3), outgoing(4))
+    made = send_queue(outgoing(1, b"a"), outgoing(2, b"a"), outgoing(3), outgoing(4))
     taken(made)
     made.submit(outgoing(5))
     failures = made.fail_all(SendFailed("closed"))

@@ -24,7 +24,7 @@ from dispatcher.settings import RabbitSettings
 from dispatcher.units import format_duration
 
 
-class QueueReading(ABC):
+class QueueReader(ABC):
     """One reading of one queue of a lane. Publishes are known by their confirm tags."""
 
     connection_name: ClassVar[str]

@@ -19,8 +19,8 @@ from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.options import LaneOptions
 from dispatcher.ledger import wire
-from dispatcher.ledger.beginning import Beginning, former_epoch, in_hand, options_shown
 from dispatcher.ledger.frames import VERSION
+from dispatcher.ledger.leadership_header import LeadershipHeader, former_epoch, in_hand, options_shown
 from dispatcher.ledger.recorder import Recorder
 
 #: Of a journal so many records are told with a step: some ms.
@@ -37,7 +37,7 @@ class Reached(NamedTuple):
     until_us: int
 
 
-class Notes:
+class NoteQueue:
     """A queue of notes, of so many bytes at most, from the event loop to a thread.
 
     A note is made into bytes at once: now its objects are in the processor's caches.
@@ -54,10 +54,10 @@ class Notes:
     def has_room(self) -> bool:
         return not self._closed and self._added - self._taken < self._bytes_max
 
-    def add(self, book: int, act: str, arguments: tuple[Any, ...], noted: int) -> None:
+    def add(self, number: int, act: str, arguments: tuple[Any, ...], noted: int) -> None:
         """What one leadership (by its number) has to say, that has noted so many messages with it. Raises
         ValueError for what isn't plain."""
-        note = marshal.dumps((book, act, arguments, noted), VERSION)
+        note = marshal.dumps((number, act, arguments, noted), VERSION)
         self._added += len(note)
         self._queue.append(note)
 
@@ -108,7 +108,7 @@ class JournalReading:
         return part
 
 
-class Bookkeeper(Recorder):
+class NoteRecorder(Recorder):
     """Writes the notes of one leadership. Belongs to the event loop."""
 
     _numbers = count(1)
@@ -118,13 +118,13 @@ class Bookkeeper(Recorder):
         self,
         lane: str,
         host: str,
-        notes: Notes,
+        notes: NoteQueue,
         now_us: Callable[[], int],
         count_dropped: Callable[[int], None],
-        reached: Callable[[int], Reached | None] = lambda book: None,
+        reached: Callable[[int], Reached | None] = lambda number: None,
     ) -> None:
         self._name, self._host, self._notes = lane, host, notes
-        self._book = next(self._numbers)
+        self._number = next(self._numbers)
         self.now_us = now_us  # type: ignore[method-assign]
         self._count_dropped = count_dropped
         self._reached = reached
@@ -143,13 +143,13 @@ class Bookkeeper(Recorder):
     def began(self, lane: Lane, snapshot: Snapshot) -> None:
         self._lane, state = lane, lane.state
         options, policy = state.options, state.policy
-        beginning = self._beginning = Beginning(
+        header = self._header = LeadershipHeader(
             self.now_us(), f"{state.lane_epoch}-{uuid.uuid4().hex[:8]}", self._name, state.lane_epoch,
             self._host, former_epoch(snapshot), state.is_paused, options_shown(options),
             options.parking_queues, state.stops_failed or not policy.keeps_owner, [],
         )  # fmt: skip
         self._process = self._notes.process
-        self._notes.add(self._book, "begin", (tuple(beginning), self._known(), None), 0)
+        self._notes.add(self._number, "begin", (tuple(header), self._known(), None), 0)
         if snapshot.complete and snapshot.commits and not options.handover:
             self._journal = JournalReading(snapshot)
 
@@ -187,7 +187,7 @@ class Bookkeeper(Recorder):
         self._go_on()
         part = journal.next(records_max)
         arguments = (self.now_us(), part, journal.is_read, journal.incarnations)
-        self._notes.add(self._book, "journal", arguments, self._noted)
+        self._notes.add(self._number, "journal", arguments, self._noted)
         if journal.is_read:
             self._journal = None
 
@@ -208,7 +208,7 @@ class Bookkeeper(Recorder):
         while self._journal is not None:
             self._read_on(JOURNAL_PER_STEP)
         self._go_on()
-        self._notes.add(self._book, "end", (self.now_us(), reason), self._noted)
+        self._notes.add(self._number, "end", (self.now_us(), reason), self._noted)
         self._ended = True
 
     def _add(self, act: str, arguments: tuple[Any, ...], messages: int) -> None:
@@ -220,7 +220,7 @@ class Bookkeeper(Recorder):
         self._go_on()
         self._noted += messages
         try:
-            self._notes.add(self._book, act, arguments, self._noted)
+            self._notes.add(self._number, act, arguments, self._noted)
         except ValueError:  # a bug of ours, over which no message may wait
             self._lose(messages)
 
@@ -240,20 +240,20 @@ class Bookkeeper(Recorder):
             self._begin_again()
         elif self._dropped:
             arguments = (self._dropped_since_us, self.now_us(), self._dropped, self._known())
-            self._notes.add(self._book, "lost", arguments, self._noted)
+            self._notes.add(self._number, "lost", arguments, self._noted)
         self._dropped = self._dropped_since_us = 0
 
     def _begin_again(self) -> None:
         """Another process writes: whatever is in no file has come to nothing."""
         self._process = self._notes.process
-        ordinal, noted, since_us = self._reached(self._book) or Reached(0, 0, self._beginning.time_us)
+        ordinal, noted, since_us = self._reached(self._number) or Reached(0, 0, self._header.time_us)
         lost = self._noted - noted
         behind, counted = self._counted_lost
         self._count_dropped(lost - (counted if behind == noted else 0))
         self._counted_lost = noted, lost
-        again = (ordinal, since_us, self.now_us(), lost + self._dropped)
-        arguments = (tuple(self._beginning), self._known(), again)
-        self._notes.add(self._book, "begin", arguments, self._noted)
+        restart = (ordinal, since_us, self.now_us(), lost + self._dropped)
+        arguments = (tuple(self._header), self._known(), restart)
+        self._notes.add(self._number, "begin", arguments, self._noted)
 
     def _sample(self, now_us: int) -> None:
         assert self._lane is not None
