@@ -97,19 +97,31 @@ class Arrivals(Feature):
                 inbound.ungrouped.messages.append(message)
                 inbound.enlist(inbound.ungrouped)
         else:
-            group = state.group(message.group_id)
-            for goes_on in self._signals.routing:
-                if goes_on(group, message, passed):
-                    return
-            backlog = group.backlog(message.inbound)
-            if state.insert is None or message.queue >= FIRST_PARKING_QUEUE:
-                backlog.messages.append(message)
-            else:
-                state.insert(backlog, message)
-            if backlog.listed_in is None:
-                state.list_backlog(backlog)
+            if not self._file_in_group(message, message.group_id, passed):
+                return
         for filed in self._signals.filed:
             filed(message)
+
+    def _file_in_group(self, message: Message, group_id: bytes, passed: int | None) -> bool:
+        """False: it waits to be moved on along its group's route."""
+        state = self._state
+        group = state.groups.get(group_id) if state.keys_are_ids else None
+        if group is None:
+            group = state.group(group_id)
+        for goes_on in self._signals.routing:
+            if goes_on(group, message, passed):
+                return False
+        backlogs = group.backlogs
+        backlog = backlogs.get(message.inbound) if backlogs is not None else None
+        if backlog is None:
+            backlog = group.backlog(message.inbound)
+        if state.insert is None or message.queue >= FIRST_PARKING_QUEUE:
+            backlog.messages.append(message)
+        else:
+            state.insert(backlog, message)
+        if backlog.listed_in is None:
+            state.list_backlog(backlog)
+        return True
 
     def before_pass(self) -> None:
         """Dead-letter what expired while it waited. In flight only the consumer may fail it, so nothing

@@ -154,7 +154,7 @@ class DeliveryPass:
         consumer.in_flight[seq] = message
         consumer.credit -= 1
         if consumer.credit:
-            state.pool.given(consumer)
+            state.pool.sent_to(consumer)
         else:
             state.pool.discard(consumer)
         inbound.deficit -= message.cost

@@ -56,7 +56,8 @@ class Message:
 
     __slots__ = (
         "arrival", "attempt", "calls", "closing", "consumer", "content", "cost", "deadline_at_ms",
-        "deliveries", "dispatched_at_ms", "epoch", "fingerprint", "first", "group", "group_id", "group_seq",
+        "deliveries", "dispatched_at_ms", "epoch", "fingerprint", "first", "footprint", "group",
+        "group_id", "group_seq",
         "inbound", "kind", "message_id", "relocation", "number", "overdue", "rank_override", "queue",
         "received_at_ms", "redelivered", "refusal", "origin_arrival", "seq", "settles_at_death", "size",
         "state", "tag", "term", "waits_since_ms",
@@ -91,6 +92,7 @@ class Message:
         self.group_id = group_id  # None: ungrouped
         self.content = content
         self.size = size  # bytes of its names, properties and body
+        self.footprint = size + ORIGINAL_BYTES  # bytes of the memory that it takes while its original is here
         self.received_at_ms = received_at_ms
         self.waits_since_ms = received_at_ms  # a parked one: received before it was parked
         self.redelivered = redelivered  # the broker's flag: says that it *may* have been delivered before
@@ -121,11 +123,6 @@ class Message:
         self.settles_at_death = (
             0  # the lane's settles at its first death; NO_DEATH: it has only failed so far
         )
-
-    @property
-    def footprint(self) -> int:
-        """Bytes that it takes of the memory while its original is here."""
-        return self.size + ORIGINAL_BYTES
 
     @property
     def order(self) -> tuple[int, int]:
@@ -236,14 +233,14 @@ class Group:
     """One message group of the lane. `in_flight` counts its unsettled copies at all consumers."""
 
     __slots__ = (
-        "_state", "backlogs", "demand", "epoch", "flags", "fresh", "id", "in_flight", "last_seq", "owner",
+        "backlogs", "demand", "epoch", "flags", "fresh", "id", "in_flight", "last_seq", "owner", "state",
         "pinned_to",
         "route", "target", "unresolved",
     )  # fmt: skip
 
     def __init__(self, group_id: bytes, state: GroupState = GroupState.FREE) -> None:
         self.id = group_id
-        self._state = state
+        self.state = state  # `become` alone changes it
         self.owner: Consumer | None = None
         self.epoch = 0  # of the present assignment; 0: the next dispatch begins a new epoch
         self.last_seq = 0  # group-seq of the latest message of this epoch
@@ -257,15 +254,11 @@ class Group:
         self.pinned_to: Consumer | None = None  # the only consumer that may become its owner
         self.demand: Any = None  # who waits for its parked messages: parking/queue.py has the type
 
-    @property
-    def state(self) -> GroupState:
-        return self._state
-
     def become(self, state: GroupState) -> None:
         """Move to `state`. Raises InvalidTransition for a move that the table doesn't have."""
-        if state not in GROUP_TRANSITIONS[self._state]:
-            raise InvalidTransition(f"group {self.id!r} can't go from {self._state.value} to {state.value}")
-        self._state = state
+        if state not in GROUP_TRANSITIONS[self.state]:
+            raise InvalidTransition(f"group {self.id!r} can't go from {self.state.value} to {state.value}")
+        self.state = state  # `become` alone changes it
 
     @property
     def taker(self) -> Consumer | None:
@@ -325,7 +318,7 @@ class Group:
         return sum(m.state is held for backlog in self.backlogs.values() for m in backlog.messages)
 
     def __repr__(self) -> str:
-        return f"<Group {self.id!r} {self._state.value} in_flight={self.in_flight}>"
+        return f"<Group {self.id!r} {self.state.value} in_flight={self.in_flight}>"
 
 
 # -- consumers --
@@ -394,7 +387,7 @@ class Consumer:
     """One incarnation. `in_flight` is by seq, in the order of dispatch; credit = prefetch − in flight."""
 
     __slots__ = (
-        "_state", "alone_with", "broken", "credit", "depth", "drained", "evicted_by", "groups", "id",
+        "state", "alone_with", "broken", "credit", "depth", "drained", "evicted_by", "groups", "id",
         "in_flight", "incoming", "last_heard_ms", "last_sent_ms", "lost_until_ms", "n", "next_seq", "number",
         "overdue", "ping_unanswered", "pool_level", "prefetch", "queue", "readers", "receives", "refusals",
         "refused_n", "refused_until_ms", "reported", "resumes_as", "sent_again", "settled_at_ms", "sources",
@@ -411,7 +404,7 @@ class Consumer:
         self.n = row.n
         self.prefetch = row.prefetch
         self.credit = row.prefetch
-        self._state = ConsumerState.EXPECTED
+        self.state = ConsumerState.EXPECTED  # `become` alone changes it
         #: Whether its state is one of RECEIVING: asked for every message, where hashing an enum shows.
         self.receives = False
         self.in_flight: dict[int, Message] = {}
@@ -445,21 +438,17 @@ class Consumer:
         self.stored = 0  # copies that came into that queue
         self.reclaiming = False  # the queue is being read back
 
-    @property
-    def state(self) -> ConsumerState:
-        return self._state
-
     def become(self, state: ConsumerState) -> None:
         """Move to `state`. Raises InvalidTransition for a move that the table doesn't have."""
-        if state not in CONSUMER_TRANSITIONS[self._state]:
-            raise InvalidTransition(f"consumer {self.id} can't go from {self._state.value} to {state.value}")
-        self._state = state
+        if state not in CONSUMER_TRANSITIONS[self.state]:
+            raise InvalidTransition(f"consumer {self.id} can't go from {self.state.value} to {state.value}")
+        self.state = state  # `become` alone changes it
         self.receives = state in RECEIVING
 
     @property
     def is_open(self) -> bool:
         """It is live and may be given something new."""
-        return self._state is ConsumerState.LIVE and not self.drained
+        return self.state is ConsumerState.LIVE and not self.drained
 
     @property
     def takes_new(self) -> bool:
@@ -469,7 +458,7 @@ class Consumer:
     @property
     def stays(self) -> bool:
         """It may own groups: it is not over and has not said that it leaves."""
-        is_over = self._state is ConsumerState.REVOKED or self.evicted_by is not None or self.drained
+        is_over = self.state is ConsumerState.REVOKED or self.evicted_by is not None or self.drained
         return not is_over and self.resumes_as is ConsumerState.LIVE
 
     def row(self) -> IncarnationRow:
@@ -477,9 +466,9 @@ class Consumer:
         stored = "leaving" if self.resumes_as is ConsumerState.LEAVING else "live"
         if self.evicted_by is not None:
             stored = "evicted"
-        if self._state is ConsumerState.REVOKED:
+        if self.state is ConsumerState.REVOKED:
             stored = "taken"
         return IncarnationRow(self.id, self.uuid, self.queue, self.n, self.prefetch, stored)
 
     def __repr__(self) -> str:
-        return f"<Consumer {self.id} #{self.number} {self._state.value} in_flight={len(self.in_flight)}>"
+        return f"<Consumer {self.id} #{self.number} {self.state.value} in_flight={len(self.in_flight)}>"

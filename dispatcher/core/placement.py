@@ -60,8 +60,9 @@ class Pool:
     `next_in_turn`: plain rotation. Each operation is O(log levels), whatever the number of consumers.
     """
 
-    def __init__(self, level_of: Callable[[Consumer], int]) -> None:
+    def __init__(self, level_of: Callable[[Consumer], int], *, counts_messages: bool) -> None:
         self.level_of = level_of
+        self.counts_messages = counts_messages  # a level is another one when a message goes out
         # Ordered dicts: in a plain one, finding the first key walks over all that were taken away before it.
         self._levels: dict[int, OrderedDict[Consumer, None]] = {}
         self._heap: list[int] = []  # every level that has members, and some that had; each once
@@ -93,6 +94,15 @@ class Pool:
             self._turn.move_to_end(consumer)
             self._levels[consumer.pool_level].move_to_end(consumer)
             self.level_changed(consumer)
+
+    def sent_to(self, consumer: Consumer) -> None:
+        """A message went out to it: the same."""
+        level = consumer.pool_level
+        if level >= 0:
+            self._turn.move_to_end(consumer)
+            self._levels[level].move_to_end(consumer)
+            if self.counts_messages:
+                self.level_changed(consumer)
 
     def level_changed(self, consumer: Consumer) -> None:
         """What its level counts may be another number now."""

@@ -65,37 +65,39 @@ class Settlement(Feature):
 
     def _settle_range(self, consumer: Consumer, first: int, last: int) -> None:
         """Settle what is in flight of first…last; journal it as runs without gaps."""
-        in_flight = consumer.in_flight
+        state, in_flight = self._state, consumer.in_flight
         seqs: range | list[int] = range(first, last + 1)
         if len(seqs) > len(in_flight):  # whoever names more than there is does not make us count it
             seqs = [seq for seq in in_flight if first <= seq <= last]
-            self._state.ignored_settles.note(consumer.id, last - first + 1 - len(seqs))
-        for settling in self._state.signals.settling:
+            state.ignored_settles.note(consumer.id, last - first + 1 - len(seqs))
+        for settling in state.signals.settling:
             settling(consumer, [in_flight[seq] for seq in seqs if seq in in_flight])
-        run_first = run_last = 0
+        run_first = run_last = count = 0
         moved: list[Record] = []
         for seq in seqs:
             message = in_flight.pop(seq, None)
             if message is None:
-                self._state.ignored_settles.note(consumer.id, 1)
+                state.ignored_settles.note(consumer.id, 1)
                 continue
             if seq != run_last + 1:
                 if run_first:
-                    self._state.effects.records.append(SettledRange(consumer.number, run_first, run_last))
+                    state.effects.records.append(SettledRange(consumer.number, run_first, run_last))
                 run_first = seq
             run_last = seq
-            self._over(consumer, message)
+            self._left(consumer, message)
             if message.tag:
-                self._state.settled(message)
+                state.settled(message)
             else:
                 moved += self._recovery.settled_before_its_return(message)
-            self._state.counters["settled"] += 1
+            count += 1
         if run_first:
-            self._state.effects.records.append(SettledRange(consumer.number, run_first, run_last))
-        self._state.effects.records += moved
+            state.counters["settled"] += count
+            state.effects.records.append(SettledRange(consumer.number, run_first, run_last))
+        state.effects.records += moved
 
-    def _over(self, consumer: Consumer, message: Message) -> None:
-        """The copy is in nobody's hands any more: free its credit, and its group if that was the last."""
+    def _left(self, consumer: Consumer, message: Message) -> None:
+        """No consumer has the copy any more: free its credit, and its group if that was the last."""
+        state = self._state
         if consumer.depth is None:
             consumer.credit += 1
         else:  # it waits in its queue now
@@ -103,12 +105,12 @@ class Settlement(Feature):
         consumer.refusals = 0
         message.consumer = None
         if message.tag:
-            self._state.inbounds[message.inbound].in_flight -= 1
+            state.inbounds[message.inbound].in_flight -= 1
         group = message.group
         if group is not None:
             group.came_back(message)
             if not group.in_flight:
-                self._state.drained(group)
+                state.drained(group)
 
     def _fail(self, consumer: Consumer, failed: FailedMessage) -> None:
         """Given up by its consumer: to the dead queue (`skip`; the followers go on), or its group stops."""
@@ -124,7 +126,7 @@ class Settlement(Feature):
         )  # fmt: skip
         failing = self._state.signals.failing
         stops = not self._recovery.is_lost(message) and any(stop(message, failed.reason) for stop in failing)
-        self._over(consumer, message)
+        self._left(consumer, message)
         for settling in self._state.signals.settling:
             settling(consumer, [message])
         if stops:
@@ -149,7 +151,7 @@ class Settlement(Feature):
     def withdraw(self, consumer: Consumer, message: Message, reason: str) -> None:
         """Take a message that never reached it out of a consumer's hands, and give it up."""
         del consumer.in_flight[message.seq]
-        self._over(consumer, message)
+        self._left(consumer, message)
         self._state.end(message, reason)
         self._state.refresh_credit(consumer)
 

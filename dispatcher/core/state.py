@@ -40,10 +40,11 @@ class LaneState:
         self.now_ms = now_ms
         self.effects = Effects()
         self.group_map = GroupMap(options.buckets)
+        self.keys_are_ids = options.buckets is None  # a group's key is the id that its messages have
         self.groups: dict[bytes, Group] = {}  # by the key that the map gives them
         self.signals = Signals()
         self.features: dict[type[Feature], Feature] = {}  # what this lane can do beside the spine
-        self.pool = Pool(level_by_policy(options.policy))
+        self.pool = Pool(level_by_policy(options.policy), counts_messages=not options.policy.grouped)
         self.inbounds = make_inbounds(options, self.pool)
         self.by_uuid: dict[str, Consumer] = {}
         self.by_id: dict[str, Consumer] = {}
@@ -134,14 +135,14 @@ class LaneState:
 
     def group(self, group_id: bytes) -> Group:
         """The group to which messages of that id belong, made when it is new."""
-        key = group_id if self.options.buckets is None else self.group_map.key(group_id)
+        key = group_id if self.keys_are_ids else self.group_map.key(group_id)
         return self.group_of_key(key)
 
     def group_of_key(self, key: bytes) -> Group:
         """The group of that key, made when it is new."""
         group = self.groups.get(key)
         if group is None:
-            make = Group if self.options.buckets is None else self.group_map.make
+            make = Group if self.keys_are_ids else self.group_map.make
             group = self.groups[key] = make(key)
         return group
 
@@ -153,7 +154,7 @@ class LaneState:
         """Under what parking queues count messages of that id; None: no order binds them."""
         if group_id is None or not self.policy.grouped:
             return None
-        return group_id if self.options.buckets is None else self.group_map.key(group_id)
+        return group_id if self.keys_are_ids else self.group_map.key(group_id)
 
     def named_group(self, name: bytes) -> Group | None:
         """The group that an operator means."""

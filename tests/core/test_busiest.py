@@ -11,14 +11,13 @@ from dispatcher.core.views.hot_group import WINDOW_MS, GroupShare, HotGroup
 
 def test_nothing_is_busy_before_anything_came() -> None:
     busiest = HotGroup(0)
-    busiest.count(None)
+    busiest.count([None])
     assert busiest.first() is None
 
 
 def test_messages_without_a_group_are_part_of_all() -> None:
     busiest = HotGroup(0)
-    for key in (b"a", None, b"a", b"b"):
-        busiest.count(key)
+    busiest.count([b"a", None, b"a", b"b"])
     assert busiest.first() == GroupShare(b"a", 0.5)
 
 
@@ -28,7 +27,7 @@ def test_among_a_hundred_thousand_groups_its_share_is_right_to_a_128th(part: flo
     for number in range(100_000):
         is_hot = chance.random() < part
         hot += is_hot
-        busiest.count(b"hot" if is_hot else b"%d" % number)
+        busiest.count([b"hot" if is_hot else b"%d" % number])
     first = busiest.first()
     assert first is not None
     assert first.key == b"hot"
@@ -38,10 +37,9 @@ def test_among_a_hundred_thousand_groups_its_share_is_right_to_a_128th(part: flo
 
 def test_what_is_long_ago_is_forgotten() -> None:
     busiest = HotGroup(0)
-    for _ in range(10):
-        busiest.count(b"old")
+    busiest.count([b"old"] * 10)
     busiest.pass_time(WINDOW_MS // 2)
-    busiest.count(b"new")
+    busiest.count([b"new"])
     assert busiest.first() == GroupShare(b"old", 10 / 11)
     busiest.pass_time(WINDOW_MS)
     assert busiest.first() == GroupShare(b"new", 1.0)

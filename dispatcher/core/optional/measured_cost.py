@@ -73,7 +73,7 @@ class MeasuredWork(Feature):
         self.pending = self._done
         state.signals.settling.append(self.done)
         if state.options.placement_is_measured:
-            state.pool.level_of = self.level
+            state.pool.level_of, state.pool.counts_messages = self.level, True
         if state.options.cost is Cost.MEASURED:
             for index, plain in enumerate(state.inbounds):
                 inbound = MeasuredInbound(index, plain.name, plain.weight, state.pool, self.cost_us)

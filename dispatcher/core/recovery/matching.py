@@ -248,6 +248,7 @@ class Recovery(Feature):
         message.tag = delivered.tag
         message.inbound, message.origin_arrival = inbound.index, delivered.origin_arrival
         message.content, message.size = delivered.content, delivered.size
+        message.footprint = delivered.footprint
         message.deadline_at_ms, message.closing = delivered.deadline_at_ms, delivered.closing
         message.received_at_ms, message.waits_since_ms = delivered.received_at_ms, delivered.waits_since_ms
         message.cost, message.kind, message.deliveries = delivered.cost, delivered.kind, delivered.deliveries

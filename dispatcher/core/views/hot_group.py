@@ -6,10 +6,12 @@ many decrements at a time): of a share at most 1/128 is overlooked.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from dispatcher.core.feature import Feature
-from dispatcher.core.model import Message
+from dispatcher.core.events import MessagesArrived
+from dispatcher.core.feature import Feature, Handler
+from dispatcher.core.model import MessageState
 from dispatcher.core.state import LaneState
 
 #: What is told is about so much time at most, and half of it at least.
@@ -36,16 +38,17 @@ class HotGroup:
         self._before: dict[bytes, int] = {}  # of the half minute before
         self._before_sum = 0
 
-    def count(self, key: bytes | None) -> None:
-        """One message of this group, or of none, came in."""
-        self._sum += 1
-        if key is None:
-            return
+    def count(self, keys: Iterable[bytes | None]) -> None:
+        """Messages of these groups, or of none, came in."""
         counts = self._counts
-        counts[key] = counts.get(key, 0) + 1
-        if len(counts) > _KNOWN_MAX:
-            less = sorted(counts.values(), reverse=True)[_KEPT]
-            self._counts = {key: count - less for key, count in counts.items() if count > less}
+        for key in keys:
+            self._sum += 1
+            if key is not None:
+                counts[key] = counts.get(key, 0) + 1
+                if len(counts) > _KNOWN_MAX:
+                    less = sorted(counts.values(), reverse=True)[_KEPT]
+                    counts = {key: count - less for key, count in counts.items() if count > less}
+                    self._counts = counts
 
     def pass_time(self, now_ms: int) -> None:
         """Forget what is too long ago."""
@@ -73,16 +76,18 @@ class HotGroupWatch(Feature):
     def __init__(self, state: LaneState) -> None:
         self._state = state
         self._counted = HotGroup(state.now_ms)
-        self._next_ms = 0  # when time passes for the counts, at the latest
-        state.signals.accepted.append(self._count)
 
-    def _count(self, message: Message) -> None:
-        state = self._state
-        if state.now_ms >= self._next_ms:
-            self._counted.pass_time(state.now_ms)
-            self._next_ms = state.now_ms + WINDOW_MS // 64
-        if message.refusal is None:
-            self._counted.count(state.member_key(message.group_id))
+    def events(self) -> Mapping[type, Handler]:
+        return {MessagesArrived: self._arrived}
+
+    def _arrived(self, event: MessagesArrived) -> None:
+        """What recovery knew came in before, and is settled here by now, as a copy of what it knows."""
+        self._counted.pass_time(self._state.now_ms)
+        new: Iterable[bytes | None]
+        new = [m.group_id for m in event.messages if m.state is not MessageState.SETTLED]
+        if not (self._state.policy.grouped and self._state.keys_are_ids):
+            new = map(self._state.member_key, new)
+        self._counted.count(new)
 
     def first(self) -> GroupShare | None:
         """The busiest group of the last minute."""

@@ -163,7 +163,7 @@ def dispatched_again_behind_newer_ones(lane: Any, session: Any, store: Any) -> N
 @planted("order", "overlap", seed=24)
 def batch_released_one_early(lane: Any, session: Any, store: Any) -> None:
     """A group is free while one message of its batch is unsettled."""
-    over = lane._settlement._over
+    over = lane._settlement._left
 
     def early(consumer: Any, message: Any) -> None:
         over(consumer, message)
@@ -171,7 +171,7 @@ def batch_released_one_early(lane: Any, session: Any, store: Any) -> None:
         if group is not None and group.in_flight == 1 and group.state is GroupState.BATCHED:
             lane.state.hand_over(group)
 
-    lane._settlement._over = early
+    lane._settlement._left = early
 
 
 @planted("share", seed=7)
