@@ -31,7 +31,7 @@ from bench.relay.meter import Meter
 from bench.relay.rounds import Stage
 from bench.relay.shapes import Shape
 from dispatcher.errors import DispatcherError
-from dispatcher.protocol import LaneNames
+from dispatcher.wire.protocol import LaneNames
 
 P99_RATIO_MAX: Final = 2.0
 #: Below this two waits differ by what else the machine does.

@@ -24,8 +24,8 @@ from dispatcher.core.options import LaneOptions
 from dispatcher.core.placement import policy
 from dispatcher.core.records import Dispatched
 from dispatcher.core.views.views import Views
-from dispatcher.protocol import Join, Settle
 from dispatcher.service.group_listings import GROUPS_AT_A_TIME
+from dispatcher.wire.protocol import Join, Settle
 
 ROUNDS: Final = 7
 MESSAGES: Final = 30_000  # measured in each round

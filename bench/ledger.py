@@ -32,9 +32,9 @@ from dispatcher.errors import ConfigurationError
 from dispatcher.ledger.opening import open_ledger
 from dispatcher.ledger.recorder import Recorder
 from dispatcher.ledger.writer import Ledger
-from dispatcher.protocol import Join, Settle
 from dispatcher.service.process import GC_THRESHOLDS
-from dispatcher.settings_parts import LedgerSettings
+from dispatcher.settings import LedgerSettings
+from dispatcher.wire.protocol import Join, Settle
 
 #: Contract of docs/architecture.md.
 COST_US_MAX: Final = 3.0

@@ -33,9 +33,9 @@ from dispatcher.amqp.link import Link
 from dispatcher.client import GroupConsumer, Message
 from dispatcher.demo.dispatcher_process import DispatcherProcess
 from dispatcher.errors import DispatcherError
-from dispatcher.protocol import LaneNames
 from dispatcher.redis_store.scripts import LaneKeys
 from dispatcher.settings import RabbitSettings
+from dispatcher.wire.protocol import LaneNames
 
 PEAK_MB_MAX: Final = 300
 GROUP_BYTES_MAX: Final = 400

@@ -14,7 +14,7 @@ from typing import Any, Final, TextIO
 import structlog
 from structlog.typing import Processor
 
-from dispatcher.urls import redact
+from dispatcher.settings.urls import redact
 
 #: Their messages below warnings tell of their own workings, not of the service's.
 _CHATTY: Final = ("aiohttp.access", "asyncio", "pamqp", "pika")

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher import config
 from dispatcher.errors import ConfigurationError
-from dispatcher.settings import InboundSettings, Settings
-from dispatcher.settings_parts import PolicyName, SequenceCheck
-from dispatcher.settings_types import Chosen
+from dispatcher.settings import Chosen, InboundSettings, PolicyName, SequenceCheck, Settings
+from dispatcher.settings import file as config
 
 CONTRACT_EXAMPLE = """
 rabbitmq: {url: "amqp://guest:guest@localhost:5672/"}

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from dispatcher.config_schema import json_schema
+from dispatcher.settings import json_schema
 from tests.test_config import CONTRACT_EXAMPLE
 
 VALIDATOR = Draft202012Validator(json.loads(json.dumps(json_schema())))

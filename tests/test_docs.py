@@ -13,10 +13,9 @@ import typer.main
 
 from dispatcher import errors
 from dispatcher.cli import app
-from dispatcher.config_schema import json_schema
 from dispatcher.errors import DispatcherError
 from dispatcher.http.metrics import registry
-from dispatcher.settings import GROUP_PROPERTIES
+from dispatcher.settings import GROUP_PROPERTIES, json_schema
 
 DOCS = Path(__file__).parents[1] / "docs"
 OPERATIONS = (DOCS / "operations.md").read_text()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dispatcher.group_text import format_group, parse_group
+from dispatcher.wire.group_text import format_group, parse_group
 
 
 @given(st.binary(max_size=64))

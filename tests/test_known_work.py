@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from dispatcher import config
 from dispatcher.errors import ConfigurationError
-from dispatcher.known_work import KINDS_MAX, KnownKind, WorkFile, read_known_work
 from dispatcher.service.lane_options import lane_options
+from dispatcher.settings import WorkFile
+from dispatcher.settings import file as config
+from dispatcher.settings.work_file import KINDS_MAX, KnownKind, read_known_work
 
 
 def band(messages: int = 100, mean_us: float = 1_000.0, **values: Any) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from dispatcher import config
 from dispatcher.core.options import LaneOptions
 from dispatcher.service.lane_options import lane_options
 from dispatcher.settings import LaneDefaults
+from dispatcher.settings import file as config
 
 #: Each key with another value than its default, and with what that needs to be allowed.
 OTHERWISE: dict[str, dict[str, Any]] = {

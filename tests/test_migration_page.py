@@ -11,10 +11,10 @@ import pytest
 import typer.main
 import yaml
 
-from dispatcher import config
 from dispatcher.cli import app
 from dispatcher.client import GroupConsumer, GroupProducer
-from dispatcher.config_schema import json_schema
+from dispatcher.settings import file as config
+from dispatcher.settings import json_schema
 from tests.features.page import rows as feature_rows
 from tests.test_docs import DOCS, codes, commands
 

@@ -9,11 +9,11 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from dispatcher import config
 from dispatcher.errors import ConfigurationError
 from dispatcher.settings import Settings
-from dispatcher.settings_types import Duration, Integer, Size
-from dispatcher.units import format_size
+from dispatcher.settings import file as config
+from dispatcher.settings.kinds import Duration, Integer, Size
+from dispatcher.settings.units import format_size
 
 Path = tuple[str, ...]
 Ranged = Integer | Duration | Size

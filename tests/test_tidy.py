@@ -27,7 +27,6 @@ EDGES = {
     "bench",
     "cli",
     "client",
-    "config",
     "demo",
     "http",
     "ledger",
@@ -50,7 +49,9 @@ WITHOUT_CIRCLES = (
     "dispatcher.pipeline",
     "dispatcher.redis_store",
     "dispatcher.service",
+    "dispatcher.settings",
     "dispatcher.sim",
+    "dispatcher.wire",
 )
 #: Where a function may import a part of the product: other commands begin without it (tests/test_imports.py).
 IMPORTS_LATE = ("dispatcher.cli", "dispatcher.demo")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.units import format_duration, format_size, parse_duration_ms, parse_size_bytes
+from dispatcher.settings.units import format_duration, format_size, parse_duration_ms, parse_size_bytes
 
 
 @given(st.integers(min_value=0, max_value=10**12))

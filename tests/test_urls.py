@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.settings import RabbitSettings, RedisSettings
-from dispatcher.urls import BrokerAddress, parse_broker_url, parse_listen, parse_store_url, redact
+from dispatcher.settings.urls import BrokerAddress, parse_broker_url, parse_listen, parse_store_url, redact
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from pamqp import commands
 from bench.relay.meter import Meter
 from dispatcher.amqp.events import Confirmed, ConnectionClosed, Delivery, Returned
 from dispatcher.amqp.link import Link
-from dispatcher.protocol import (
+from dispatcher.settings import RabbitSettings
+from dispatcher.wire.protocol import (
     HEADER_SEQ,
     KEY_CONTROL,
     KEY_HEARTBEAT,
@@ -22,7 +23,6 @@ from dispatcher.protocol import (
     Settle,
     encode,
 )
-from dispatcher.settings import RabbitSettings
 
 PREFETCH: Final = 500
 #: As the SDK does: a settle every 5 ms or half a prefetch.

@@ -19,8 +19,8 @@ from dispatcher.amqp.link import Link
 from dispatcher.demo.dispatcher_process import DispatcherProcess
 from dispatcher.nodes import Management
 from dispatcher.nodes.process import GuardedProcess
-from dispatcher.protocol import LaneNames
 from dispatcher.settings import RabbitSettings
+from dispatcher.wire.protocol import LaneNames
 
 INBOUND: Final = "inbound"
 CONSUMERS: Final = 4

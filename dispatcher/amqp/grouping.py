@@ -11,7 +11,7 @@ from dispatcher.amqp.amqp1 import GROUP_ID, GROUP_SEQUENCE, OTHER_TYPE, SECTION_
 from dispatcher.amqp.properties import string_property
 from dispatcher.amqp.wire import short_string
 from dispatcher.errors import ConfigurationError
-from dispatcher.protocol import BROKER_HEADERS, HEADER_PREFIX, HEADER_REPLAY
+from dispatcher.wire.protocol import BROKER_HEADERS, HEADER_PREFIX, HEADER_REPLAY
 
 _STRING, _BYTES, _TABLE, _ARRAY = b"SxFA"
 _INTEGERS: Final = {

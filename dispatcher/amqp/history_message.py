@@ -26,8 +26,8 @@ from dispatcher.amqp.properties import (
 from dispatcher.amqp.relay import Content
 from dispatcher.amqp.transfer import origin_field, transfer_frames
 from dispatcher.errors import ProtocolViolation
-from dispatcher.origin import read_origin
-from dispatcher.protocol import (
+from dispatcher.wire.origin import read_origin
+from dispatcher.wire.protocol import (
     HEADER_EXCHANGE,
     HEADER_GROUP,
     HEADER_ID,

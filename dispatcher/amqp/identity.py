@@ -10,7 +10,7 @@ from dispatcher.amqp.grouping import header_key
 from dispatcher.amqp.properties import MESSAGE_ID, split_table, string_property
 from dispatcher.amqp.relay import FINGERPRINT_BYTES, Content
 from dispatcher.errors import ProtocolViolation
-from dispatcher.protocol import HEADER_ORIGIN
+from dispatcher.wire.protocol import HEADER_ORIGIN
 
 _ORIGIN: Final = header_key(HEADER_ORIGIN)
 

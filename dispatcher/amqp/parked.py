@@ -14,8 +14,8 @@ from dispatcher.amqp.grouping import Grouping
 from dispatcher.amqp.properties import DELIVERY_MODE, number_field, number_of, split_table, string_field
 from dispatcher.amqp.relay import HEADER_DELIVERY_MODE, Content
 from dispatcher.errors import ProtocolViolation
-from dispatcher.origin import Arrival, origin_fingerprint, read_origin
-from dispatcher.protocol import (
+from dispatcher.wire.origin import Arrival, origin_fingerprint, read_origin
+from dispatcher.wire.protocol import (
     HEADER_ATTEMPT,
     HEADER_DEADLINE,
     HEADER_EXCHANGE,

@@ -9,7 +9,7 @@ from typing import Final
 from dispatcher.amqp.grouping import field_number, header_key, readable_fields
 from dispatcher.amqp.properties import TYPE, split_table, type_property
 from dispatcher.amqp.relay import Content
-from dispatcher.settings_types import Chosen
+from dispatcher.settings import Chosen
 
 #: A cost is a ratio between messages; one message may hold up its queue for so many of the cheapest.
 COST_MAX: Final = 1_000_000_000

@@ -12,8 +12,8 @@ from dispatcher.amqp.parked import original_of
 from dispatcher.amqp.properties import HEADERS, number_of, split_table
 from dispatcher.amqp.relay import HEADER_DELIVERY_MODE, Content
 from dispatcher.errors import ProtocolViolation
-from dispatcher.origin import read_origin
-from dispatcher.protocol import (
+from dispatcher.wire.origin import read_origin
+from dispatcher.wire.protocol import (
     BROKER_HEADERS,
     HEADER_ATTEMPT,
     HEADER_DEADLINE,

@@ -28,7 +28,7 @@ from dispatcher.amqp.properties import (
     string_field,
 )  # fmt: skip
 from dispatcher.errors import ProtocolViolation
-from dispatcher.protocol import (
+from dispatcher.wire.protocol import (
     BROKER_HEADERS,
     HEADER_ATTEMPT,
     HEADER_CALLS,

@@ -7,7 +7,7 @@ from typing import Final
 from dispatcher.amqp import wire
 from dispatcher.amqp.properties import EXPIRATION, HEADERS, spans_after_table, string_field
 from dispatcher.amqp.relay import Content
-from dispatcher.protocol import HEADER_EXCHANGE, HEADER_GROUP, HEADER_ORIGIN, HEADER_ROUTING_KEY
+from dispatcher.wire.protocol import HEADER_EXCHANGE, HEADER_GROUP, HEADER_ORIGIN, HEADER_ROUTING_KEY
 
 #: The properties between the header table and the expiration.
 _BEFORE_EXPIRATION: Final = ("delivery_mode", "priority", "correlation_id", "reply_to")

@@ -15,9 +15,8 @@ from dispatcher.errors import ConfigurationError
 from dispatcher.ledger.opening import open_ledger
 from dispatcher.redis_store import probe
 from dispatcher.redis_store.probe import WARNING
-from dispatcher.settings import RedisSettings
-from dispatcher.settings_parts import LedgerSettings
-from dispatcher.urls import redact
+from dispatcher.settings import LedgerSettings, RedisSettings
+from dispatcher.settings.urls import redact
 
 
 def check(

@@ -14,9 +14,9 @@ from dispatcher.cli.findings import Findings
 from dispatcher.cli.output import counted
 from dispatcher.cli.rabbitmq import connected, user_text
 from dispatcher.errors import BrokerUnavailable, ConfigurationError
-from dispatcher.protocol import LaneNames
 from dispatcher.service.topology import own_exchanges, own_queues
 from dispatcher.settings import InboundSettings, LaneSettings, Settings
+from dispatcher.wire.protocol import LaneNames
 
 _NOT_FOUND: Final = 404
 _PRECONDITION_FAILED: Final = 406

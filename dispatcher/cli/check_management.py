@@ -9,9 +9,9 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from dispatcher.cli.findings import Findings
 from dispatcher.errors import BrokerUnavailable
 from dispatcher.nodes.management import Management
-from dispatcher.protocol import LaneNames
 from dispatcher.settings import RabbitSettings, Settings
-from dispatcher.units import format_duration
+from dispatcher.settings.units import format_duration
+from dispatcher.wire.protocol import LaneNames
 
 MANAGEMENT_PORT: Final = 15_672
 #: A queue with one of these drops messages, settles and commands among them.

@@ -16,8 +16,8 @@ from pika.adapters.blocking_connection import BlockingChannel, BlockingConnectio
 from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
 
 from dispatcher.cli.findings import Findings
-from dispatcher.protocol import LaneNames
 from dispatcher.settings import LaneSettings
+from dispatcher.wire.protocol import LaneNames
 
 ACCESS_REFUSED: Final = 403
 #: A priority is a number: no queue is ever declared with this.

@@ -16,12 +16,12 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
 
-from dispatcher import protocol
 from dispatcher.cli import options
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused, NoAnswer, ProtocolViolation
-from dispatcher.protocol import Command, LaneNames
-from dispatcher.units import format_duration
+from dispatcher.settings.units import format_duration
+from dispatcher.wire import protocol
+from dispatcher.wire.protocol import Command, LaneNames
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 _PERSISTENT: Final = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from dispatcher.cli.output import print_json
-from dispatcher.config_schema import json_schema
+from dispatcher.settings import json_schema
 
 app = typer.Typer(help="About the configuration file.", no_args_is_help=True)
 

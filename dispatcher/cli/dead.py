@@ -15,8 +15,8 @@ from dispatcher.cli.output import console, counted, print_json, print_result, sh
 from dispatcher.cli.progress import progress
 from dispatcher.cli.stopped import COLUMNS, KEYS, StoppedGroups
 from dispatcher.errors import BrokerUnavailable, CommandRefused
-from dispatcher.group_text import parse_group
 from dispatcher.settings import Settings
+from dispatcher.wire.group_text import parse_group
 
 app = typer.Typer(help="Look at what a lane has given up, and decide about it.", no_args_is_help=True)
 

@@ -17,9 +17,9 @@ from dispatcher.amqp.wire import pack_u32
 from dispatcher.cli.queue_reader import QueueReader
 from dispatcher.client import properties as amqp_properties
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused
-from dispatcher.group_text import format_group
-from dispatcher.json_fields import is_short_string
-from dispatcher.protocol import (
+from dispatcher.wire.group_text import format_group
+from dispatcher.wire.json_fields import is_short_string
+from dispatcher.wire.protocol import (
     HEADER_ATTEMPT,
     HEADER_CALLS,
     HEADER_EXCHANGE,

@@ -19,7 +19,7 @@ from dispatcher.amqp.properties import number_of, split_table
 from dispatcher.cli.output import counted
 from dispatcher.cli.queue_reader import QueueReader
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused
-from dispatcher.protocol import LaneNames
+from dispatcher.wire.protocol import LaneNames
 
 #: Deliveries that are not acked yet, and publishes on their way.
 _PREFETCH: Final = 1_000

@@ -14,7 +14,7 @@ from dispatcher.cli.command_client import new_command, send
 from dispatcher.cli.output import counted, print_result
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.errors import NoAnswer
-from dispatcher.units import format_duration
+from dispatcher.settings.units import format_duration
 
 #: An operation waits up to 60 s for markers where nothing moves, and longer where something does.
 OPERATION_TIMEOUT_MS: Final = 120_000

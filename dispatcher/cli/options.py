@@ -8,12 +8,12 @@ from typing import Annotated, Final
 
 import typer
 
-from dispatcher import config
 from dispatcher.errors import ConfigurationError
-from dispatcher.json_fields import SHORT_STRING_BYTES_MAX, is_short_string
-from dispatcher.protocol import LaneNames
 from dispatcher.settings import Settings
-from dispatcher.units import format_duration, parse_duration_ms
+from dispatcher.settings import file as config
+from dispatcher.settings.units import format_duration, parse_duration_ms
+from dispatcher.wire.json_fields import SHORT_STRING_BYTES_MAX, is_short_string
+from dispatcher.wire.protocol import LaneNames
 
 DEFAULT_CONFIG: Final = Path("dispatcher.yaml")
 #: A dispatcher under load answers within a few milliseconds; one that is taking over needs seconds.

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dispatcher.urls import redact
+from dispatcher.settings.urls import redact
 
 #: Where nobody looks through a window, no cell is cut or folded.
 _WIDTH_IN_FILES: Final = 4_096

@@ -16,7 +16,7 @@ from dispatcher.cli.pipeline_advise import advise
 from dispatcher.cli.pipeline_plan import plan
 from dispatcher.cli.pipeline_stream import stream
 from dispatcher.cli.spark import Master, parse_folder, require_spark
-from dispatcher.units import DURATION_PATTERN, parse_duration_ms
+from dispatcher.settings.units import DURATION_PATTERN, parse_duration_ms
 
 #: 9999-01-01: up to then days can be added.
 _END_OF_TIME_US: Final = 253_370_764_800_000_000

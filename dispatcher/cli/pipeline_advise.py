@@ -11,7 +11,7 @@ import typer
 from dispatcher.cli import options
 from dispatcher.cli.output import print_json
 from dispatcher.cli.spark import Master, parse_folder, require_spark
-from dispatcher.units import parse_duration_ms
+from dispatcher.settings.units import parse_duration_ms
 
 if TYPE_CHECKING:
     from dispatcher.pipeline.advise.sweeps import Wanted

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from dispatcher.cli.spark import Master, parse_folder, require_spark
-from dispatcher.units import parse_duration_ms
+from dispatcher.settings.units import parse_duration_ms
 
 _TRIGGER_MS: Final = 2_000
 _FORGET_MS: Final = 3_600_000

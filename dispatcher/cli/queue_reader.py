@@ -19,9 +19,9 @@ from dispatcher.amqp.events import (
 )  # fmt: skip
 from dispatcher.amqp.link import Link
 from dispatcher.errors import BrokerUnavailable
-from dispatcher.protocol import LaneNames
 from dispatcher.settings import RabbitSettings
-from dispatcher.units import format_duration
+from dispatcher.settings.units import format_duration
+from dispatcher.wire.protocol import LaneNames
 
 
 class QueueReader(ABC):

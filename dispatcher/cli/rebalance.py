@@ -12,7 +12,7 @@ from dispatcher.cli.command_client import ask_lane
 from dispatcher.cli.output import console, counted, print_json, table
 from dispatcher.cli.rebalance_plan import apply_plan
 from dispatcher.cli.rebalance_plan import show as show_planned
-from dispatcher.settings_parts import PauseName
+from dispatcher.settings import PauseName
 
 _COLUMNS = ("group", "from", "to", "waits for")
 

@@ -14,10 +14,10 @@ from dispatcher.cli.history import HistoryReader
 from dispatcher.cli.output import counted, print_result
 from dispatcher.cli.progress import progress
 from dispatcher.errors import BrokerUnavailable, CommandRefused
-from dispatcher.group_text import parse_group
-from dispatcher.protocol import LaneNames
 from dispatcher.settings import Settings
-from dispatcher.units import parse_duration_ms
+from dispatcher.settings.units import parse_duration_ms
+from dispatcher.wire.group_text import parse_group
+from dispatcher.wire.protocol import LaneNames
 
 
 def parse_since(value: str) -> int:

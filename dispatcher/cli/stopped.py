@@ -15,8 +15,8 @@ from dispatcher.cli.progress import progress
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.core.views.group_listing import GROUPS_PER_PAGE_MAX
 from dispatcher.errors import CommandRefused, NoAnswer
-from dispatcher.group_text import parse_group
-from dispatcher.settings_parts import ExhaustedAct
+from dispatcher.settings import ExhaustedAct
+from dispatcher.wire.group_text import parse_group
 
 KEYS: Final = ("group", "reason", "attempt", "calls", "consumer", "behind", "since_ms")
 COLUMNS: Final = ("stopped group", "reason", "hand-overs", "calls", "by", "behind", "for")

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote_from_bytes
 
-from dispatcher import protocol
 from dispatcher.client import properties as amqp_properties
 from dispatcher.client.properties import Properties
 from dispatcher.client.tables import read_value, text_or_bytes, value_end
+from dispatcher.wire import protocol
 
 _PREFIX: Final = protocol.HEADER_PREFIX.encode()
 _REPLAY: Final = protocol.HEADER_REPLAY.encode()

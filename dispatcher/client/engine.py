@@ -11,7 +11,6 @@ from functools import wraps
 from itertools import count
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
-from dispatcher import protocol
 from dispatcher.alarm import Alarm
 from dispatcher.client import properties as amqp_properties
 from dispatcher.client.copies import Copy
@@ -23,7 +22,8 @@ from dispatcher.client.properties import Properties
 from dispatcher.client.retries import RetryPolicy
 from dispatcher.client.tap import TappedDelivery
 from dispatcher.errors import ConfigurationError
-from dispatcher.protocol import KEY_HEARTBEAT, LaneNames
+from dispatcher.wire import protocol
+from dispatcher.wire.protocol import KEY_HEARTBEAT, LaneNames
 
 LOG: Final = logging.getLogger("dispatcher.client")
 #: AMQP's reply code for an exchange that does not exist.

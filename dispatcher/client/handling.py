@@ -9,7 +9,7 @@ from typing import Final, Generic, TypeVar
 from dispatcher.client.copies import Copy
 from dispatcher.client.retries import GiveUp, RejectMessage, RetryIn, RetryLater, RetryPolicyNow
 from dispatcher.client.schedule import GroupSchedule
-from dispatcher.protocol import REASON_EXPIRED
+from dispatcher.wire.protocol import REASON_EXPIRED
 
 LOG: Final = logging.getLogger("dispatcher.client")
 M = TypeVar("M", bound=Copy)

@@ -14,7 +14,7 @@ from dispatcher.client.engine import ConsumerEngine, Listener
 from dispatcher.client.links import Endpoint, Loop, MakeLink, Tls
 from dispatcher.client.membership import OFFLINE_LIMIT_MS, LaneMembership
 from dispatcher.errors import ConfigurationError
-from dispatcher.protocol import (
+from dispatcher.wire.protocol import (
     DEFAULT_PREFIX,
     PREFETCH_MAX,
     RESERVED_SEGMENTS,

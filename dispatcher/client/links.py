@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 from dispatcher.alarm import Timer
 from dispatcher.client.tap import TappedDelivery
 from dispatcher.errors import ConfigurationError
-from dispatcher.urls import BrokerAddress, parse_broker_url
+from dispatcher.settings.urls import BrokerAddress, parse_broker_url
 
 #: A frozen peer or a dead network is noticed within two of these.
 AMQP_HEARTBEAT_S: Final = 10

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from dispatcher import protocol
 from dispatcher.client.group_order import GroupOrder
 from dispatcher.client.orders import OpenQueue, Order, Publish
 from dispatcher.client.pacing import Backoff
@@ -26,7 +25,8 @@ from dispatcher.client.ranges import SeqRanges
 from dispatcher.client.retries import RetryPolicy
 from dispatcher.client.settling import Settling
 from dispatcher.errors import InvalidTransition
-from dispatcher.protocol import FailedMessage, Heartbeat, InHand, Join, Leave, Settle
+from dispatcher.wire import protocol
+from dispatcher.wire.protocol import FailedMessage, Heartbeat, InHand, Join, Leave, Settle
 
 #: Seen numbers are kept exactly; past this many ranges (or failures) the incarnation finishes what it has
 #: and a new one, with nothing to remember, takes its place.

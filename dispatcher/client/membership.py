@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any, Final, Generic, TypeVar
 
-from dispatcher import protocol
 from dispatcher.client import properties as amqp_properties
 from dispatcher.client.copies import Copy, Numbers, read_numbers
 from dispatcher.client.member import End, Member, Standing, Wish
@@ -15,7 +14,8 @@ from dispatcher.client.orders import Finish, Lose, Order
 from dispatcher.client.retries import RetryPolicy
 from dispatcher.client.tap import TappedDelivery
 from dispatcher.errors import ConsumerRefused
-from dispatcher.protocol import FailedMessage, Settle
+from dispatcher.wire import protocol
+from dispatcher.wire.protocol import FailedMessage, Settle
 
 M = TypeVar("M", bound=Copy)
 #: Numbers, properties as they came, body.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from dispatcher.protocol import KEY_CONTROL, KEY_HEARTBEAT, ControlMessage, Heartbeat
+from dispatcher.wire.protocol import KEY_CONTROL, KEY_HEARTBEAT, ControlMessage, Heartbeat
 
 
 class OpenQueue(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from dispatcher.client.ranges import SeqRanges
-from dispatcher.protocol import FailedMessage, Settle
+from dispatcher.wire.protocol import FailedMessage, Settle
 
 #: A finished message waits at most this long for company (contract section 6, rule 3).
 COALESCE_MS: Final = 5

@@ -11,7 +11,7 @@ from dispatcher.core.model import BarrierMark, Message, MessageState
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
-from dispatcher.protocol import REASON_EXPIRED
+from dispatcher.wire.protocol import REASON_EXPIRED
 
 #: The mean size of originals is that of about so many.
 SIZES_REMEMBERED: Final = 64

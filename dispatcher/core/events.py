@@ -11,7 +11,7 @@ from dispatcher.core.operations.events import OperationEvent
 from dispatcher.core.orders import LookUp
 from dispatcher.core.parking.events import ParkingEvent
 from dispatcher.core.records import Dispatched
-from dispatcher.protocol import Heartbeat, Join, Leave, Marker, Settle
+from dispatcher.wire.protocol import Heartbeat, Join, Leave, Marker, Settle
 
 
 @dataclass(frozen=True, slots=True)

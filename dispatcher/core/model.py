@@ -25,7 +25,7 @@ from dispatcher.core.bounds import ORIGINAL_BYTES
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.errors import InvalidTransition
-from dispatcher.protocol import Join
+from dispatcher.wire.protocol import Join
 
 # -- messages --
 

@@ -13,7 +13,7 @@ from dispatcher.core.model import NO_DEATH, Consumer, Message, MessageState
 from dispatcher.core.records import Discharged, Record, SettledRange
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
-from dispatcher.protocol import FailedMessage, Settle
+from dispatcher.wire.protocol import FailedMessage, Settle
 
 #: Handler calls that a consumer may report are kept up to this; the journal and the dead queue have 32 bits.
 CALLS_MAX: Final = 2**31 - 1

@@ -23,8 +23,8 @@ from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueues
 from dispatcher.core.placement import Pool, level_by_policy
 from dispatcher.core.signals import Signals
 from dispatcher.core.tables import OwnerRow
-from dispatcher.group_text import format_group
-from dispatcher.protocol import TYPE_WELCOME
+from dispatcher.wire.group_text import format_group
+from dispatcher.wire.protocol import TYPE_WELCOME
 
 F = TypeVar("F", bound=Feature)
 

@@ -8,7 +8,7 @@ import pika
 import pika.exceptions
 
 from dispatcher.errors import BrokerUnavailable
-from dispatcher.protocol import LaneNames
+from dispatcher.wire.protocol import LaneNames
 
 
 def counts(amqp_url: str, queues: Iterable[str]) -> dict[str, int]:

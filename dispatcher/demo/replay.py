@@ -27,7 +27,7 @@ from dispatcher.demo.table import Table
 from dispatcher.demo.workload import Workload, inbound_index
 from dispatcher.errors import DispatcherError, StoreUnavailable
 from dispatcher.nodes import Servers
-from dispatcher.protocol import LaneNames
+from dispatcher.wire.protocol import LaneNames
 
 LANE: Final = "changes"
 CONSUMERS: Final = 4

@@ -14,9 +14,9 @@ import pyarrow as pa
 from dispatcher.core.model import Message
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.core.records import Dispatched
-from dispatcher.group_text import format_group
 from dispatcher.ledger.rows import TYPES, Row
 from dispatcher.ledger.schema import RECORD_COLUMNS, ColumnKind, Event
+from dispatcher.wire.group_text import format_group
 
 #: A hand-over by the places of its list: the order, its times in µs, what its message waited for last,
 #: whether it has got a record as one that has not ended, and when it ended. Null times are a former leader's.

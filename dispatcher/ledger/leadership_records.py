@@ -19,7 +19,7 @@ from dispatcher.ledger.schema import ENDED, NO_ROOM
 from dispatcher.ledger.store import FAILURES, Store, first_line
 from dispatcher.ledger.tracker import Tracker
 from dispatcher.ledger.wire import NoteDecoder, decode_journal
-from dispatcher.settings_parts import LedgerSettings
+from dispatcher.settings import LedgerSettings
 
 #: Records are made into columns so many at a time.
 ROWS_PER_BATCH: Final = 2_000

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from dispatcher.errors import ConfigurationError
 from dispatcher.ledger.writer import Ledger
-from dispatcher.settings_parts import LedgerSettings
+from dispatcher.settings import LedgerSettings
 
 
 def open_ledger(settings: LedgerSettings) -> Ledger:

@@ -21,7 +21,7 @@ from dispatcher.core.records import Dispatched
 from dispatcher.ledger.hand_overs import CONFIRMED_US, ENDED_US, HandOver, Names
 from dispatcher.ledger.rows import Row, row
 from dispatcher.ledger.schema import Event, WaitCause
-from dispatcher.origin import read_origin
+from dispatcher.wire.origin import read_origin
 
 #: Where a message was read, and its number there.
 ReadAt = tuple[str, int]

@@ -7,7 +7,7 @@ from typing import Final
 import structlog
 
 from dispatcher.ledger.store import FAILURES, Store, first_line
-from dispatcher.settings_parts import LedgerSettings
+from dispatcher.settings import LedgerSettings
 
 log = structlog.get_logger()
 

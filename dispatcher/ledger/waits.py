@@ -5,8 +5,8 @@ from __future__ import annotations
 from dispatcher.core.orders import LogEvent
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.core.records import Dispatched
-from dispatcher.group_text import format_group
 from dispatcher.ledger.schema import WaitCause
+from dispatcher.wire.group_text import format_group
 
 
 class Waits:

@@ -19,7 +19,7 @@ from dispatcher.errors import ConfigurationError
 from dispatcher.ledger.note_queue import NoteQueue, NoteRecorder, Reached
 from dispatcher.ledger.recorder import Recorder
 from dispatcher.ledger.writer_handle import WriterHandle
-from dispatcher.settings_parts import LedgerSettings
+from dispatcher.settings import LedgerSettings
 
 log = structlog.get_logger()
 

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from dispatcher.errors import ConfigurationError
 from dispatcher.ledger.frames import read_frame, write_frame
-from dispatcher.settings_parts import LedgerSettings
+from dispatcher.settings import LedgerSettings
 
 if TYPE_CHECKING:
     # It needs pyarrow, which only the other process has to have.

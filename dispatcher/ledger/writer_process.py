@@ -18,7 +18,7 @@ from dispatcher.errors import ConfigurationError
 from dispatcher.ledger.frames import read_frame, write_frame
 from dispatcher.ledger.leadership_records import LedgerRecords, now_us
 from dispatcher.ledger.store import Store
-from dispatcher.settings_parts import LedgerSettings
+from dispatcher.settings import LedgerSettings
 
 #: How often it looks whether a file is due.
 LOOK_S: Final = 0.05

@@ -8,9 +8,9 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from dispatcher.known_work import VERSION
 from dispatcher.ledger.schema import Event
 from dispatcher.pipeline.work import KIND, with_work
+from dispatcher.settings import VERSION
 
 #: A normal distribution has 95 % within so many standard errors.
 _Z_95: Final = 1.959964

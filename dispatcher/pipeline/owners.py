@@ -9,9 +9,9 @@ from zlib import crc32
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from dispatcher.group_text import parse_group
 from dispatcher.ledger.schema import Event
 from dispatcher.pipeline.ledger_reading import micros
+from dispatcher.wire.group_text import parse_group
 
 _MESSAGE: Final = ("inbound", "arrival_epoch", "arrival")
 #: What a dispatcher tells of groups that operators keep where they are.

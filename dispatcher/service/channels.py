@@ -15,8 +15,8 @@ from dispatcher.amqp.methods import BasicConsume, QueueDeclare
 from dispatcher.core.events import Event, QueueReturned
 from dispatcher.core.forwarding.events import ReadersChanged
 from dispatcher.errors import ChannelRefused, ConfigurationError, DispatcherError
-from dispatcher.protocol import LaneNames
 from dispatcher.service.topology import ACCESS_REFUSED
+from dispatcher.wire.protocol import LaneNames
 
 log = structlog.get_logger()
 

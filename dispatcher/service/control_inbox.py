@@ -16,7 +16,12 @@ from dispatcher.amqp.properties import split_table, string_property
 from dispatcher.core.events import Event
 from dispatcher.core.orders import SendNotice
 from dispatcher.errors import ProtocolViolation
-from dispatcher.protocol import (
+from dispatcher.service.ack_window import AckWindow
+from dispatcher.service.channels import CONTROL_PREFETCH, Channels
+from dispatcher.service.operators import Operators
+from dispatcher.service.outbox import Outbox
+from dispatcher.service.publications import StoreInQueue
+from dispatcher.wire.protocol import (
     TYPE_REFUSED,
     ControlMessage,
     Heartbeat,
@@ -26,11 +31,6 @@ from dispatcher.protocol import (
     decode_control,
     refusable_join,
 )
-from dispatcher.service.ack_window import AckWindow
-from dispatcher.service.channels import CONTROL_PREFETCH, Channels
-from dispatcher.service.operators import Operators
-from dispatcher.service.outbox import Outbox
-from dispatcher.service.publications import StoreInQueue
 
 log = structlog.get_logger()
 

@@ -29,11 +29,11 @@ from dispatcher.core.forwarding.orders import (
     ReleaseQueue,
 )
 from dispatcher.errors import ChannelRefused, ProtocolViolation
-from dispatcher.protocol import LaneNames
 from dispatcher.service.channels import Channels
 from dispatcher.service.tasks import Tasks
 from dispatcher.service.topology import ACCESS_REFUSED, NOT_FOUND
 from dispatcher.settings import LaneSettings
+from dispatcher.wire.protocol import LaneNames
 
 #: Rejected messages on their way to the dead queue.
 REJECTED_PREFETCH: Final = 256

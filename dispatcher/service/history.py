@@ -19,12 +19,12 @@ from dispatcher.amqp.identity import was_here
 from dispatcher.amqp.relay import Content
 from dispatcher.core.model import BarrierMark, Message
 from dispatcher.errors import BrokerUnavailable, ChannelRefused
-from dispatcher.origin import origin_text
 from dispatcher.service.channels import Channels
 from dispatcher.service.confirms import PublishWindow
 from dispatcher.service.inbound_feed import InboundFeed
 from dispatcher.service.publications import Relay
 from dispatcher.service.publish_bisect import BLAMES_A_PUBLISH
+from dispatcher.wire.origin import origin_text
 
 log = structlog.get_logger()
 

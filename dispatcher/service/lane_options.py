@@ -8,10 +8,8 @@ import structlog
 
 from dispatcher.core.options import Cost, DedupOptions, ForwardingConsumer, KnownWork, LaneOptions
 from dispatcher.core.placement import policy
-from dispatcher.known_work import WorkFile
-from dispatcher.protocol import LaneNames
-from dispatcher.settings import LaneSettings
-from dispatcher.settings_parts import ExhaustedAct, OverdueAct, PlacementName, SequenceCheck
+from dispatcher.settings import ExhaustedAct, LaneSettings, OverdueAct, PlacementName, SequenceCheck, WorkFile
+from dispatcher.wire.protocol import LaneNames
 
 log = structlog.get_logger()
 

@@ -27,7 +27,6 @@ from dispatcher.errors import (
     StoreUnavailable,
 )
 from dispatcher.ledger.recorder import NO_LEDGER, OpensRecorders, Recorder
-from dispatcher.protocol import LaneNames
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.channels import LOCK_RETRY_S, Channels
 from dispatcher.service.clock import Clock
@@ -41,6 +40,7 @@ from dispatcher.service.session import Session
 from dispatcher.service.topology import declare_lane, parking_queues, prepare_inbound
 from dispatcher.service.witness import Witness
 from dispatcher.settings import LaneSettings, Settings
+from dispatcher.wire.protocol import LaneNames
 
 log = structlog.get_logger()
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from dispatcher.amqp.relay import Content
 from dispatcher.client import properties as amqp_properties
-from dispatcher.group_text import format_group
+from dispatcher.wire.group_text import format_group
 
 #: An answer is one message, and has many of these: what is longer, or more, is left out.
 HEADERS_SHOWN: Final = 20

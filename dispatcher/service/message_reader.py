@@ -14,8 +14,7 @@ from dispatcher.amqp.relay import delivery_count, read_content
 from dispatcher.core.model import BarrierMark, Message
 from dispatcher.errors import ProtocolViolation
 from dispatcher.ledger.recorder import Recorder
-from dispatcher.settings import SHORT_STRING_BYTES_MAX, LaneSettings
-from dispatcher.settings_parts import SequenceCheck
+from dispatcher.settings import SHORT_STRING_BYTES_MAX, LaneSettings, SequenceCheck
 
 #: Room that the added headers take in a header frame, the group id apart.
 ADDED_HEADERS_BYTES_MAX: Final = 512

@@ -18,10 +18,10 @@ from dispatcher.core.operators.commands import Commands
 from dispatcher.core.orders import Reply
 from dispatcher.core.views.views import Views
 from dispatcher.errors import BrokerUnavailable, CommandRefused, ProtocolViolation
-from dispatcher.protocol import COMMAND_AGE_MS_MAX, Command, decode_command
 from dispatcher.service.clock import Clock
 from dispatcher.service.group_listings import GroupListings
 from dispatcher.service.outbox import Outbox
+from dispatcher.wire.protocol import COMMAND_AGE_MS_MAX, Command, decode_command
 
 #: What a command that can't be done, or can't be read, raises: its text is the answer.
 REFUSALS: Final = (CommandRefused, ProtocolViolation, ValueError, TypeError)

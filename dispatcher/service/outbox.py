@@ -52,13 +52,13 @@ from dispatcher.core.parking.orders import (
 )
 from dispatcher.core.records import Dispatched
 from dispatcher.errors import ChannelRefused
-from dispatcher.group_text import format_group
 from dispatcher.ledger.recorder import Recorder
-from dispatcher.protocol import TYPE_PING
 from dispatcher.service.confirms import PublishWindow
 from dispatcher.service.publications import Publications, Relay, StoreInQueue
 from dispatcher.service.publish_bisect import BisectState, PublishBisector
 from dispatcher.service.refused_publish_retry import RefusedPublishRetry
+from dispatcher.wire.group_text import format_group
+from dispatcher.wire.protocol import TYPE_PING
 
 log = structlog.get_logger()
 

@@ -22,12 +22,12 @@ from dispatcher.core.parking.orders import (
 )
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.errors import BrokerUnavailable, ChannelRefused
-from dispatcher.protocol import LaneNames
 from dispatcher.service.ack_window import AckWindow
 from dispatcher.service.channels import Channels
 from dispatcher.service.message_reader import MessageReader
 from dispatcher.service.tasks import Tasks
 from dispatcher.service.topology import NOT_FOUND, PRECONDITION_FAILED, open_parking
+from dispatcher.wire.protocol import LaneNames
 
 #: RabbitMQ answers a declare up to two seconds before the queue is on disk: one that was younger was seen to
 #: be gone after a kill -9, with everything in it that had been confirmed.

@@ -20,8 +20,8 @@ from dispatcher.core.parking.orders import ParkCopy
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.core.records import Dispatched
 from dispatcher.errors import InvalidTransition
-from dispatcher.origin import origin_text
-from dispatcher.protocol import HEADER_MARKER, KEY_CONTROL, TYPE_MARKER, LaneNames, Marker, encode
+from dispatcher.wire.origin import origin_text
+from dispatcher.wire.protocol import HEADER_MARKER, KEY_CONTROL, TYPE_MARKER, LaneNames, Marker, encode
 
 _PERSISTENT: Final = 2
 _TRANSIENT: Final = 1

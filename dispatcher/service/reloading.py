@@ -9,8 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from dispatcher.settings import LaneSettings, Settings
-from dispatcher.settings_parts import Model
+from dispatcher.settings import LaneSettings, Model, Settings
 
 #: Keys of a lane that the core reads whenever it needs them. Of `rebalance` that is `pause`, of `inbound` the
 #: weights. All others, and those that come, take a new leadership.

@@ -35,7 +35,6 @@ from dispatcher.core.options import LaneOptions
 from dispatcher.core.views.views import Views
 from dispatcher.errors import BrokerUnavailable, DispatcherError, Fenced, InvalidTransition
 from dispatcher.ledger.recorder import Recorder
-from dispatcher.protocol import LaneNames
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.channels import Channels
 from dispatcher.service.clock import Clock
@@ -55,6 +54,7 @@ from dispatcher.service.publish_bisect import BLAMES_A_PUBLISH, ENDS_OVER_A_PUBL
 from dispatcher.service.ticks import Tick, Ticks
 from dispatcher.service.transfer_targets import TransferTargets
 from dispatcher.settings import LaneSettings
+from dispatcher.wire.protocol import LaneNames
 
 log = structlog.get_logger()
 

@@ -9,8 +9,8 @@ from pamqp import commands
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import QueueDeclare
 from dispatcher.errors import ChannelRefused, ConfigurationError
-from dispatcher.protocol import KEY_COMMAND, KEY_CONTROL, KEY_HEARTBEAT, LaneNames
 from dispatcher.settings import LaneSettings
+from dispatcher.wire.protocol import KEY_COMMAND, KEY_CONTROL, KEY_HEARTBEAT, LaneNames
 
 #: A vhost may have another default queue type, under which `exclusive` means nothing.
 NOT_FOUND: Final = 404

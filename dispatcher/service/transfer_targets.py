@@ -22,10 +22,10 @@ from dispatcher.core.model import Message
 from dispatcher.core.operations.events import TargetOpened, TargetRefused, TransferConfirmed, TransferRefused
 from dispatcher.core.operations.orders import CloseTarget, OpenTarget, SendTransfer, Target, TargetAction
 from dispatcher.errors import BrokerUnavailable, ChannelRefused
-from dispatcher.origin import origin_text
 from dispatcher.service.confirms import PublishWindow
 from dispatcher.service.publications import Relay
 from dispatcher.service.topology import NOT_FOUND
+from dispatcher.wire.origin import origin_text
 
 #: Of RabbitMQ's reply codes: the queue is exclusive to somebody else's connection.
 _RESOURCE_LOCKED: Final = 405

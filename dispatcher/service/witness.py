@@ -12,7 +12,7 @@ from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import QueueDeclare
 from dispatcher.core.lane import Lane
 from dispatcher.errors import BrokerUnavailable
-from dispatcher.protocol import LaneNames
+from dispatcher.wire.protocol import LaneNames
 
 POLL_S: Final = 0.1
 _TRANSIENT: Final = 1

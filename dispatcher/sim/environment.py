@@ -8,11 +8,16 @@ from typing import Any, Final
 from dispatcher.client.copies import Copy
 from dispatcher.client.sending import GROUP_HEADER
 from dispatcher.core.lane import Lane
-from dispatcher.protocol import REASON_EXPIRED, LaneNames
 from dispatcher.service.inbound_feed import ELECTION_S
-from dispatcher.settings import InboundSettings, LaneSettings, Settings
-from dispatcher.settings_parts import HandOverConsumerSettings, PlacementName, PolicyName
-from dispatcher.settings_types import Chosen
+from dispatcher.settings import (
+    Chosen,
+    HandOverConsumerSettings,
+    InboundSettings,
+    LaneSettings,
+    PlacementName,
+    PolicyName,
+    Settings,
+)
 from dispatcher.sim.broker import Broker
 from dispatcher.sim.history import RunHistory
 from dispatcher.sim.life import Life
@@ -20,6 +25,7 @@ from dispatcher.sim.loop import ProcessLoop, Scheduler
 from dispatcher.sim.queues import REROUTED, SHOP, TARGET
 from dispatcher.sim.redis import Redis
 from dispatcher.sim.scenario import RunScenario
+from dispatcher.wire.protocol import REASON_EXPIRED, LaneNames
 
 LANE: Final = "sim"
 

@@ -14,12 +14,12 @@ from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import Event
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import BarrierMark, Message
-from dispatcher.protocol import LaneNames
 from dispatcher.sim.facts import Facts, Tag
 from dispatcher.sim.life import Life
 from dispatcher.sim.loop import Scheduler
 from dispatcher.sim.queues import REROUTED, TARGET, Queue, Stored, is_parking_queue, keeps_originals
 from dispatcher.sim.watcher import Violation, Watcher
+from dispatcher.wire.protocol import LaneNames
 
 #: What a report shows: more would be made for nothing, and freed at the end of every run.
 EVENTS_KEPT: Final = 60

@@ -8,7 +8,7 @@ from operator import attrgetter
 from random import Random
 from typing import Final, Protocol
 
-from dispatcher.protocol import LaneNames
+from dispatcher.wire.protocol import LaneNames
 
 _position: Final = attrgetter("position")
 #: How many acks of a busy classic queue a killed broker may forget: its index journal was not flushed.

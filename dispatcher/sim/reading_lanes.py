@@ -6,9 +6,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
-from dispatcher.settings import RetrySettings
-from dispatcher.settings_parts import PlacementName, RebalanceSettings, SequenceCheck
-from dispatcher.settings_types import Chosen
+from dispatcher.settings import Chosen, PlacementName, RebalanceSettings, RetrySettings, SequenceCheck
 from dispatcher.sim.scenario import Fault, RunScenario
 
 #: The share of seeds whose lane hands over.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from dispatcher.settings_parts import ExhaustedAct, SequenceCheck
-from dispatcher.settings_types import Chosen
+from dispatcher.settings import Chosen, ExhaustedAct, SequenceCheck
 
 
 class Fault(NamedTuple):

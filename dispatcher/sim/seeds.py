@@ -12,8 +12,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
-from dispatcher.settings import RetrySettings
-from dispatcher.settings_parts import (
+from dispatcher.settings import (
+    Chosen,
     DedupSettings,
     ExhaustedAct,
     HistorySettings,
@@ -21,10 +21,10 @@ from dispatcher.settings_parts import (
     PauseName,
     PlacementName,
     RebalanceSettings,
+    RetrySettings,
     SequenceCheck,
     StartSettings,
 )
-from dispatcher.settings_types import Chosen
 from dispatcher.sim.message_plans import (
     HOLDING_LANES,
     draw_count,

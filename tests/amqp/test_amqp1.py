@@ -14,7 +14,7 @@ from dispatcher.amqp.grouping import Grouping, readable_fields
 from dispatcher.amqp.pricing import pricing
 from dispatcher.amqp.properties import split_table
 from dispatcher.amqp.relay import read_content
-from dispatcher.settings_types import Chosen
+from dispatcher.settings import Chosen
 from tests.amqp.samples import properties, text
 from tests.protocols.amqp1_sender import Described, Unsigned, encode
 from tests.spec.lane_bench import clause

@@ -13,7 +13,7 @@ from dispatcher.amqp.grouping import Grouping
 from dispatcher.amqp.parked import ParkedContent, park_frames, read_parked
 from dispatcher.amqp.relay import Content
 from dispatcher.errors import ProtocolViolation
-from dispatcher.origin import origin_fingerprint
+from dispatcher.wire.origin import origin_fingerprint
 from tests.amqp.samples import EVERY_TYPE, FRAME_MAX, properties, read_publish, table_of, text
 from tests.amqp.test_relay import content, number, property_lists
 

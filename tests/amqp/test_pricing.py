@@ -10,7 +10,7 @@ from dispatcher.amqp.events import Delivery
 from dispatcher.amqp.grouping import Grouping
 from dispatcher.amqp.pricing import COST_MAX, kind_of, pricing
 from dispatcher.amqp.relay import Content, read_content
-from dispatcher.settings_types import Chosen
+from dispatcher.settings import Chosen
 from tests.amqp.samples import field, long, properties, text
 
 GROUPING = Grouping(("x-group-id",), None)

@@ -17,7 +17,7 @@ from typing import Any
 from dispatcher.cli.command_client import new_command, send
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.errors import BrokerUnavailable, CommandRefused, NoAnswer
-from dispatcher.protocol import Command, LaneNames
+from dispatcher.wire.protocol import Command, LaneNames
 from tests.chaos.decisions import (
     DROP,
     MOVE,

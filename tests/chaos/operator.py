@@ -12,7 +12,7 @@ from typing import Any
 from dispatcher.cli.command_client import ask
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.errors import BrokerUnavailable, CommandRefused, NoAnswer
-from dispatcher.protocol import LaneNames
+from dispatcher.wire.protocol import LaneNames
 from tests.chaos.lanes import LaneOnStage
 from tests.chaos.parts import Eviction
 from tests.chaos.stage import PREFIX, Stage

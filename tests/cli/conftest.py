@@ -14,9 +14,9 @@ import pika
 import pytest
 from typer.testing import CliRunner, Result
 
-from dispatcher import protocol
 from dispatcher.cli import app
-from dispatcher.protocol import Command, LaneNames
+from dispatcher.wire import protocol
+from dispatcher.wire.protocol import Command, LaneNames
 from tests.conftest import Vhost
 
 Run = Callable[..., Result]

@@ -16,7 +16,7 @@ import pytest
 from dispatcher.cli.check_management import _check_inbound
 from dispatcher.cli.findings import Findings, Level
 from dispatcher.nodes.servers import Servers
-from dispatcher.protocol import LaneNames
+from dispatcher.wire.protocol import LaneNames
 from tests.cli.conftest import Run, as_user
 from tests.conftest import Vhost
 

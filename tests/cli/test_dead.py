@@ -11,7 +11,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from dispatcher.protocol import LaneNames
+from dispatcher.wire.protocol import LaneNames
 from tests.cli.conftest import Run
 from tests.conftest import Vhost
 

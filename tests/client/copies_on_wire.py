@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dispatcher import protocol
 from dispatcher.client import properties as amqp_properties
 from dispatcher.client.properties import Properties
+from dispatcher.wire import protocol
 
 
 def string_entry(name: str, value: bytes) -> bytes:

@@ -16,8 +16,8 @@ import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 from pamqp.commands import Basic
 
-from dispatcher import protocol
-from dispatcher.protocol import Heartbeat, Join, LaneNames, Leave, Settle
+from dispatcher.wire import protocol
+from dispatcher.wire.protocol import Heartbeat, Join, LaneNames, Leave, Settle
 from tests.client.copies_on_wire import copy_properties
 from tests.waiting import eventually
 

@@ -10,8 +10,8 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import pytest
 from pamqp import commands, frame
 
-from dispatcher import protocol
 from dispatcher.errors import ConfigurationError, ConsumerRefused
+from dispatcher.wire import protocol
 from tests.client.lane_stub import LANE, LaneStub
 from tests.client.subjects import AsyncConsumer, MakeConsumer, Work
 from tests.client.tcp_proxy import TcpProxy

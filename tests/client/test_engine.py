@@ -17,7 +17,7 @@ from dispatcher.client.send_queue import SendQueue
 from dispatcher.client.sending import ProducerEngine
 from dispatcher.client.tap import TappedDelivery
 from dispatcher.errors import InvalidTransition
-from dispatcher.protocol import LaneNames
+from dispatcher.wire.protocol import LaneNames
 from tests.client.copies_on_wire import copy_properties, notice_properties
 
 

@@ -13,7 +13,7 @@ from dispatcher.client.member import (
     Standing,
 )
 from dispatcher.client.orders import OpenQueue
-from dispatcher.protocol import FailedMessage, Heartbeat, Join, Settle
+from dispatcher.wire.protocol import FailedMessage, Heartbeat, Join, Settle
 from tests.client.member_subject import Copy, Subject, ordered
 
 # --- joining ---

@@ -20,7 +20,7 @@ from dispatcher.client.member import ONLINE
 from dispatcher.client.membership import LaneMembership
 from dispatcher.client.orders import Lose, OpenQueue, Publish
 from dispatcher.client.tap import TappedDelivery
-from dispatcher.protocol import Heartbeat, Join, Leave, Settle
+from dispatcher.wire.protocol import Heartbeat, Join, Leave, Settle
 from tests.client.copies_on_wire import copy_properties, notice_properties
 
 GROUPS = [b"a", b"\xff"]

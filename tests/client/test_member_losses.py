@@ -14,7 +14,7 @@ from dispatcher.client.member import (
 )
 from dispatcher.client.orders import OpenQueue, Publish
 from dispatcher.errors import InvalidTransition
-from dispatcher.protocol import FailedMessage, Join, Leave
+from dispatcher.wire.protocol import FailedMessage, Join, Leave
 from tests.client.member_subject import OFFLINE_LIMIT_MS, Copy, Subject, ordered
 
 # --- lost connections ---

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher import protocol
 from dispatcher.client.member import REMEMBERED_MAX
 from dispatcher.client.membership import OFFLINE_LIMIT_MS
+from dispatcher.wire import protocol
 from tests.client.lane_stub import LANE, LaneStub
 from tests.client.tcp_proxy import TcpProxy
 from tests.waiting import eventually

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.client.settling import COALESCE_MS, FAILED_PER_SETTLE_MAX, Settling
-from dispatcher.protocol import FailedMessage
+from dispatcher.wire.protocol import FailedMessage
 
 
 def settling(full_count: int = 100) -> Settling:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from dispatcher.core.orders import SendNotice
-from dispatcher.protocol import (
+from dispatcher.wire.protocol import (
     TYPE_REJOIN,
     TYPE_TAKEN,
     TYPE_WELCOME,

@@ -15,7 +15,7 @@ import pytest
 
 from dispatcher.core.events import CopiesConfirmed, MessagesArrived
 from dispatcher.core.model import Message
-from dispatcher.protocol import Settle
+from dispatcher.wire.protocol import Settle
 from tests.spec.lane_bench import LaneBench
 
 CALLS = ("call", "c_call")

@@ -14,7 +14,7 @@ from dispatcher.core.placement import policy
 from dispatcher.core.records import Dispatched
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.errors import NumbersBehind
-from dispatcher.protocol import SEQ_MAX, Heartbeat, InHand, Join
+from dispatcher.wire.protocol import SEQ_MAX, Heartbeat, InHand, Join
 from tests.spec.lane_bench import clause
 
 NOW_MS = 1_700_000_000_500

@@ -14,7 +14,7 @@ from dispatcher.core.orders import PublishMarker, SendCopy, SetWindow
 from dispatcher.core.placement import policy
 from dispatcher.core.records import Dispatched, OpenEntry
 from dispatcher.core.tables import IncarnationRow
-from dispatcher.protocol import Join, Marker, Settle
+from dispatcher.wire.protocol import Join, Marker, Settle
 from tests.spec.lane_bench import clause
 
 NOW_MS = 1_700_000_000_000

@@ -11,7 +11,7 @@ from dispatcher.core.lane import Lane
 from dispatcher.core.orders import AckInbound
 from dispatcher.core.records import IncarnationEnded, OpenEntry, Record
 from dispatcher.core.recovery.journal_replay import JournalReplay
-from dispatcher.protocol import Marker, Settle
+from dispatcher.wire.protocol import Marker, Settle
 from tests.core.broker import Copy, Original
 from tests.core.memory import check_memory, messages_of
 

@@ -38,7 +38,7 @@ from dispatcher.core.orders import (
 from dispatcher.core.placement import policy
 from dispatcher.core.records import Dispatched, OpenEntry, Record
 from dispatcher.core.tables import IncarnationRow, OwnerRow
-from dispatcher.protocol import TYPE_PING, Leave, Marker, Settle
+from dispatcher.wire.protocol import TYPE_PING, Leave, Marker, Settle
 from tests.core.broker import Broker, Copy, InboundQueue, Original
 from tests.core.member import Member
 from tests.core.slow_lane import SlowlyResetting

@@ -15,8 +15,8 @@ import jsonschema
 import pytest
 import yaml
 
-from dispatcher import config
 from dispatcher.nodes import containers
+from dispatcher.settings import file as config
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.ledger.writer import Ledger
-from dispatcher.settings_parts import LedgerSettings
+from dispatcher.settings import LedgerSettings
 from tests.service.conftest import _plain_log, bench, dispatcher_process
 
 __all__ = ["_plain_log", "bench", "dispatcher_process"]

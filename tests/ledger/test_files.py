@@ -18,7 +18,7 @@ from dispatcher.ledger.files import FileWriter
 from dispatcher.ledger.retention import LEFTOVER_S, Retention
 from dispatcher.ledger.rows import columns, row
 from dispatcher.ledger.store import Store
-from dispatcher.settings_parts import LedgerSettings
+from dispatcher.settings import LedgerSettings
 from tests.ledger import reading
 
 NOW_US = 1_795_329_000_000_000

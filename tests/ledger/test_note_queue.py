@@ -10,7 +10,7 @@ from bench.ledger import Traffic
 from dispatcher.ledger.leadership_records import LedgerRecords, Report, now_us
 from dispatcher.ledger.note_queue import NoteQueue, NoteRecorder
 from dispatcher.ledger.store import Store
-from dispatcher.settings_parts import LedgerSettings
+from dispatcher.settings import LedgerSettings
 from tests.ledger import reading
 
 BATCH = 50

@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.ledger import Traffic
 from dispatcher.ledger.writer import Ledger
-from dispatcher.settings_parts import LedgerSettings
+from dispatcher.settings import LedgerSettings
 from tests.ledger import reading
 from tests.service.harness import Bench, lane
 from tests.waiting import eventually, wait_until

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher import config
 from dispatcher.errors import ConfigurationError
-from dispatcher.settings_parts import LedgerSettings
+from dispatcher.settings import LedgerSettings
+from dispatcher.settings import file as config
 
 LANES = "lanes: {a: {inbound: [{queue: q}]}}"
 

@@ -16,7 +16,7 @@ from dispatcher.pipeline.advise.measures import percentile
 from dispatcher.pipeline.advise.run import advise
 from dispatcher.pipeline.advise.sweeps import Wanted
 from dispatcher.pipeline.advise.traffic import Scenario
-from dispatcher.settings_parts import LedgerSettings
+from dispatcher.settings import LedgerSettings
 from tests.pipeline.conftest import _stage, run_pipeline
 from tests.service.conftest import _plain_log, bench
 from tests.service.harness import Bench, lane

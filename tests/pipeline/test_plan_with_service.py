@@ -15,7 +15,7 @@ from dispatcher.ledger.writer import Ledger
 from dispatcher.pipeline.plan import Wishes
 from dispatcher.pipeline.plan_file import read_plan
 from dispatcher.pipeline.planning import make_plan
-from dispatcher.settings_parts import LedgerSettings
+from dispatcher.settings import LedgerSettings
 from tests.pipeline.conftest import run_pipeline
 from tests.service.conftest import _plain_log, bench
 from tests.service.harness import Bench, document, lane

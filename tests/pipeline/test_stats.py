@@ -9,10 +9,10 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
-from dispatcher.known_work import read_known_work
 from dispatcher.pipeline.report_folder import ADDED
 from dispatcher.pipeline.statistics import POINTS_MAX, STAGES, step_ms, timeline, timeline_parts
 from dispatcher.pipeline.summary import as_text
+from dispatcher.settings.work_file import read_known_work
 from tests.pipeline.conftest import Everything, Report
 from tests.pipeline.planted_skew import GROUPS, MEAN_MS, SERVICE_MS
 from tests.pipeline.planted_skew import LANE as SKEW

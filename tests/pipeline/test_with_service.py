@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from dispatcher.ledger.writer import Ledger
-from dispatcher.settings_parts import LedgerSettings
+from dispatcher.settings import LedgerSettings
 from tests.ledger import reading
 from tests.pipeline.conftest import run_pipeline
 from tests.service.conftest import Starter, _plain_log, bench, dispatcher_process

@@ -18,8 +18,8 @@ from typing import Any
 from dispatcher.cli.command_client import ask
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.core.views.group_listing import GROUPS_PER_PAGE_MAX
-from dispatcher.protocol import LaneNames
 from dispatcher.settings import RabbitSettings
+from dispatcher.wire.protocol import LaneNames
 from tests.conftest import Vhost
 from tests.recovery.checker import Forgotten, Story, say_number, violations
 from tests.recovery.load import NumberingProducer

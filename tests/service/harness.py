@@ -19,15 +19,15 @@ from typing import Any
 
 import yaml
 
-from dispatcher import config
 from dispatcher.cli.command_client import ask
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.ledger.recorder import NO_LEDGER, OpensRecorders
 from dispatcher.nodes.management import Management, with_vhost
 from dispatcher.nodes.servers import PrivateServers
-from dispatcher.protocol import LaneNames
 from dispatcher.service.lane_runner import LaneRunner, RunnerState
 from dispatcher.settings import RabbitSettings, Settings
+from dispatcher.settings import file as config
+from dispatcher.wire.protocol import LaneNames
 from tests.conftest import Vhost
 from tests.service.clients import Client
 from tests.service.protocol_consumer import ProtocolConsumer

@@ -9,10 +9,10 @@ from collections import Counter
 
 import pytest
 
-from dispatcher import protocol
 from dispatcher.errors import CommandRefused
-from dispatcher.protocol import Command
 from dispatcher.service.message_preview import HEADERS_SHOWN, TEXT_SHOWN
+from dispatcher.wire import protocol
+from dispatcher.wire.protocol import Command
 from tests.amqp.samples import properties, text
 from tests.service.clients import Client
 from tests.service.harness import Bench, lane

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.protocol import HEADER_MARKER
+from dispatcher.wire.protocol import HEADER_MARKER
 from tests.amqp.samples import text
 from tests.service.conftest import Starter
 from tests.service.harness import Bench, lane

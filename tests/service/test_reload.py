@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from dispatcher import config
 from dispatcher.service.reloading import Change, change_of, changes, refusals
 from dispatcher.settings import LaneSettings, Settings
+from dispatcher.settings import file as config
 from tests.service.conftest import Starter
 from tests.service.harness import ROOT, Bench, DispatcherProcess, lane
 from tests.spec.lane_bench import clause

@@ -13,10 +13,10 @@ from dispatcher.core.events import RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.placement import policy
-from dispatcher.protocol import LaneNames
 from dispatcher.service.topology import declare_lane
 from dispatcher.service.witness import Witness
 from dispatcher.settings import InboundSettings, LaneSettings, RabbitSettings
+from dispatcher.wire.protocol import LaneNames
 from tests.conftest import Vhost
 from tests.waiting import eventually
 

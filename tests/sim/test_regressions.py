@@ -17,8 +17,8 @@ from dispatcher.core.placement import policy
 from dispatcher.core.records import DeadLetterPending, Dispatched, OpenEntry, SettledEntries
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.errors import NumbersBehind
-from dispatcher.protocol import TYPE_REJOIN, Heartbeat, Join, Settle
 from dispatcher.sim.campaign import run_seed
+from dispatcher.wire.protocol import TYPE_REJOIN, Heartbeat, Join, Settle
 
 NOW_MS = 1_750_000_000_000
 EPOCH = NOW_MS // 1_000

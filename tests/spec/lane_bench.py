@@ -33,7 +33,7 @@ from dispatcher.core.orders import (
 from dispatcher.core.placement import policy
 from dispatcher.core.records import Dispatched
 from dispatcher.core.views.views import Views
-from dispatcher.protocol import FailedMessage, InHand, Join, Leave, Marker, Settle
+from dispatcher.wire.protocol import FailedMessage, InHand, Join, Leave, Marker, Settle
 
 SEMANTICS: Final = " ".join((Path(__file__).parents[2] / "docs" / "semantics.md").read_text().split())
 START_MS: Final = 1_800_000_000_000

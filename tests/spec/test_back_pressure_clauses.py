@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dispatcher.core.events import PingRouted, PublishersBlocked, QueueNacked, QueueReturned
 from dispatcher.core.views.views import Views
-from dispatcher.protocol import InHand
+from dispatcher.wire.protocol import InHand
 from tests.spec.lane_bench import LaneBench, clause, names
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.core.views.views import Views
-from dispatcher.protocol import Join
+from dispatcher.wire.protocol import Join
 from tests.spec.flag_bench import BOTH, owner, said, why
 from tests.spec.lane_bench import LaneBench, clause, names
 

@@ -16,7 +16,7 @@ from dispatcher.core.placement import policy
 from dispatcher.core.state import LaneOptions
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.core.views.views import Views
-from dispatcher.protocol import Marker
+from dispatcher.wire.protocol import Marker
 from tests.spec.hand_over_bench import HandOverBench, queue_of
 from tests.spec.lane_bench import START_MS, LaneBench, clause, names
 

@@ -10,7 +10,7 @@ import pytest
 from dispatcher.core.events import DeadLetterConfirmed, PingRouted, QueueReturned
 from dispatcher.core.model import GroupState
 from dispatcher.core.views.views import Views
-from dispatcher.protocol import Heartbeat, InHand, Settle
+from dispatcher.wire.protocol import Heartbeat, InHand, Settle
 from tests.spec import diagrams
 from tests.spec.lane_bench import LaneBench, clause, names
 

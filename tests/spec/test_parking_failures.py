@@ -9,7 +9,7 @@ from dispatcher.core.parking.events import RelocationImpossible
 from dispatcher.core.parking.policy import BLOCKED_MS, LINGER_MS
 from dispatcher.core.parking.relocation import RELOCATIONS_UNCONFIRMED_MAX
 from dispatcher.core.records import Dispatched
-from dispatcher.protocol import InHand
+from dispatcher.wire.protocol import InHand
 from tests.spec.lane_bench import clause
 from tests.spec.parking_bench import FIRST, ParkingBench, blocked, numbers
 

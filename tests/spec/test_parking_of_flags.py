@@ -7,7 +7,7 @@ import pytest
 from dispatcher.core.events import DeadLetterConfirmed
 from dispatcher.core.operators.stopped_groups import stopped_rows
 from dispatcher.core.parking.policy import BLOCKED_MS, HELD
-from dispatcher.origin import origin_text
+from dispatcher.wire.origin import origin_text
 from tests.spec.flag_bench import said, why
 from tests.spec.lane_bench import clause
 from tests.spec.parking_bench import FIRST, ParkingBench

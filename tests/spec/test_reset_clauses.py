@@ -12,7 +12,7 @@ from dispatcher.core.options import LaneOptions
 from dispatcher.core.placement import policy
 from dispatcher.core.records import OpenEntry
 from dispatcher.core.tables import IncarnationRow, OwnerRow
-from dispatcher.protocol import Settle
+from dispatcher.wire.protocol import Settle
 from tests.spec.lane_bench import START_MS, LaneBench, clause, names
 
 GROUPS = "abcdefgh"

@@ -41,8 +41,8 @@ from dispatcher.core.settlement import Settlement
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.errors import CommandRefused
-from dispatcher.group_text import format_group
-from dispatcher.protocol import REASON_EXPIRED
+from dispatcher.wire.group_text import format_group
+from dispatcher.wire.protocol import REASON_EXPIRED
 
 #: A consumer that may get little more is looked at so soon again, then twice as late each time, until its
 #: queue is shorter or `liveness_interval` is reached: it should not have to wait for what it may have.

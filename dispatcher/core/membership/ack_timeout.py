@@ -17,7 +17,7 @@ from dispatcher.core.model import PRESENT, Consumer, EvictedBy
 from dispatcher.core.orders import PublishMarker
 from dispatcher.core.records import Dispatched
 from dispatcher.core.state import LaneState
-from dispatcher.protocol import Marker
+from dispatcher.wire.protocol import Marker
 
 #: What a marker has for an incarnation that is about all of them.
 EVERYBODY: Final = "*"

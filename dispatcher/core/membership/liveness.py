@@ -15,7 +15,7 @@ from dispatcher.core.model import PRESENT, REACHABLE, Consumer, ConsumerState
 from dispatcher.core.orders import PublishMarker
 from dispatcher.core.recovery.consumer_reports import ConsumerReports
 from dispatcher.core.state import LaneState
-from dispatcher.protocol import TYPE_PING, TYPE_REJOIN
+from dispatcher.wire.protocol import TYPE_PING, TYPE_REJOIN
 
 #: Who would have to be pinged within a quarter of a liveness interval is pinged at once, with the others:
 #: rounds are at least so far apart.

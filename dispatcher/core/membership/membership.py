@@ -25,7 +25,7 @@ from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import IncarnationRow
-from dispatcher.protocol import (
+from dispatcher.wire.protocol import (
     TYPE_REFUSED,
     TYPE_REJOIN,
     TYPE_TAKEN,

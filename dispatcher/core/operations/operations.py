@@ -35,7 +35,7 @@ from dispatcher.core.orders import PublishBarrier
 from dispatcher.core.records import SettledEntries, Vanished
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
-from dispatcher.group_text import format_group, parse_group
+from dispatcher.wire.group_text import format_group, parse_group
 
 #: An operation fails when nothing has moved in the queues whose markers it awaits for so long.
 BARRIER_TIMEOUT_MS: Final = 60_000

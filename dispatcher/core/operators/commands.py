@@ -11,7 +11,7 @@ from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.orders import Reply
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
-from dispatcher.group_text import parse_group
+from dispatcher.wire.group_text import parse_group
 
 #: Results that are kept, here and in Redis, the oldest forgotten first. A command is repeated within seconds
 #: (its sender waits for an answer, or RabbitMQ delivers it again), and refused when it is first read late.

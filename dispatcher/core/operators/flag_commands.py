@@ -23,7 +23,7 @@ from dispatcher.core.optional.sequence_hold import SequenceHold
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import OwnerRow
 from dispatcher.errors import CommandRefused
-from dispatcher.group_text import format_group
+from dispatcher.wire.group_text import format_group
 
 LANE: Final = b"lane"
 CONSUMER: Final = b"consumer:"

@@ -16,7 +16,7 @@ from dispatcher.core.operators.reset_owners import OwnerReset
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import OwnerRow
 from dispatcher.errors import CommandRefused
-from dispatcher.group_text import format_group, parse_group
+from dispatcher.wire.group_text import format_group, parse_group
 
 #: Moves that a result names, of perhaps a million: it is one message, and is kept for a while.
 MOVES_SHOWN: Final = 100

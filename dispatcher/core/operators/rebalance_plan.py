@@ -13,7 +13,7 @@ from dispatcher.core.operators.flags import operation_on, pin_of
 from dispatcher.core.operators.rebalance import MOVES_SHOWN, Reassignment, Rebalance, describe
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
-from dispatcher.group_text import format_group, parse_group
+from dispatcher.wire.group_text import format_group, parse_group
 
 COMMAND: Final = "rebalance.plan"
 #: Moves of one command: they are one decision, and the lane stands still meanwhile. A plan is several.

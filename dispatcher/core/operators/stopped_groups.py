@@ -27,9 +27,9 @@ from dispatcher.core.records import Discharged
 from dispatcher.core.state import LaneState
 from dispatcher.core.views.group_listing import GROUPS_PER_PAGE_MAX
 from dispatcher.errors import CommandRefused
-from dispatcher.group_text import format_group, parse_group
-from dispatcher.origin import origin_text
-from dispatcher.protocol import REASON_EXPIRED
+from dispatcher.wire.group_text import format_group, parse_group
+from dispatcher.wire.origin import origin_text
+from dispatcher.wire.protocol import REASON_EXPIRED
 
 #: In the journal only: nobody gets to see it.
 REASON_DROPPED: Final = "dropped"

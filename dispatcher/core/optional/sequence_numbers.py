@@ -23,7 +23,7 @@ from dispatcher.core.parking.orders import Relocating
 from dispatcher.core.records import Dispatched
 from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.state import LaneState
-from dispatcher.group_text import format_group
+from dispatcher.wire.group_text import format_group
 
 #: Rows of groups that are forgotten, in one commit.
 FORGOTTEN_PER_STEP: Final = 1_000

@@ -11,7 +11,7 @@ from dispatcher.core.operators.flags import awaits_operator
 from dispatcher.core.parking.reparking import Reparking
 from dispatcher.core.placement import Pool
 from dispatcher.errors import InvalidTransition
-from dispatcher.origin import Arrival
+from dispatcher.wire.origin import Arrival
 
 #: Indexes of parking queues begin here; those of inbound queues, and UNKNOWN_INBOUND, end before it.
 FIRST_PARKING_QUEUE: Final = 256

@@ -11,7 +11,7 @@ from dispatcher.core.parking.events import RelocationConfirmed, RelocationImposs
 from dispatcher.core.parking.orders import ParkCopy, Relocated, Relocating, TermNeeded
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueue, Relocation
 from dispatcher.core.state import LaneState
-from dispatcher.origin import origin_fingerprint, origin_text
+from dispatcher.wire.origin import origin_fingerprint, origin_text
 
 #: Moves published and not yet confirmed: enough for the disk to be busy, and few enough that dispatches,
 #: which share the connection with them, don't wait.

@@ -15,7 +15,7 @@ from dispatcher.core.recovery.groups import GroupRecovery
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.errors import NumbersBehind
-from dispatcher.protocol import TYPE_REJOIN, InHand, Join
+from dispatcher.wire.protocol import TYPE_REJOIN, InHand, Join
 
 #: How many heartbeats consumers have to answer a `dispatch.rejoin`: one may be lost with a connection.
 HEARTBEATS_TO_WAIT = 2

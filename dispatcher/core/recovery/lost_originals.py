@@ -6,7 +6,7 @@ from dispatcher.core.model import Consumer, Message, MessageState
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.records import Vanished
 from dispatcher.core.state import LaneState
-from dispatcher.protocol import TYPE_REJOIN
+from dispatcher.wire.protocol import TYPE_REJOIN
 
 
 class LostOriginals:

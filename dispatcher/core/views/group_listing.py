@@ -13,7 +13,7 @@ from dispatcher.core.model import Group, GroupState
 from dispatcher.core.operators.commands import argument
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
-from dispatcher.group_text import format_group, parse_group
+from dispatcher.wire.group_text import format_group, parse_group
 
 GROUPS_PER_PAGE: Final = 100
 #: The rows of one answer, which is one message, and is made in one piece.

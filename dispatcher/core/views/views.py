@@ -18,7 +18,7 @@ from dispatcher.core.views.blocked_reason import parking, undeliverable, verdict
 from dispatcher.core.views.group_listing import GroupListing, depth
 from dispatcher.core.views.hot_group import HotGroupWatch
 from dispatcher.errors import CommandRefused
-from dispatcher.group_text import format_group, parse_group
+from dispatcher.wire.group_text import format_group, parse_group
 
 MESSAGES_SHOWN = 50
 

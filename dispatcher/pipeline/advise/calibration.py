@@ -8,11 +8,11 @@ from random import Random
 from statistics import fmean, pstdev
 from typing import Any, Final
 
-from dispatcher.group_text import parse_group
 from dispatcher.pipeline.advise.lane_options import ORDERED, policy_name
 from dispatcher.pipeline.advise.sample import Sample
 from dispatcher.pipeline.advise.service_times import Handled, service_times
 from dispatcher.pipeline.advise.traffic import Arrival, Scenario, Traffic
+from dispatcher.wire.group_text import parse_group
 
 #: A consumer's speed counts where it differs from the mean by so many standard errors.
 _SURE: Final = 3

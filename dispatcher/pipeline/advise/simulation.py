@@ -23,7 +23,7 @@ from dispatcher.core.orders import AckInbound
 from dispatcher.core.records import Dispatched
 from dispatcher.pipeline.advise.consumers import SimulatedConsumer
 from dispatcher.pipeline.advise.traffic import Traffic
-from dispatcher.protocol import Join, Settle
+from dispatcher.wire.protocol import Join, Settle
 
 #: When a simulation begins, in ms since 1970, and its lane epoch.
 _START_MS: Final = 1_800_000_000_000

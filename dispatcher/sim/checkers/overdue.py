@@ -14,12 +14,12 @@ from dispatcher.core.membership.ack_timeout import ARRIVALS_MAX, EVERYBODY
 from dispatcher.core.orders import LogEvent, PublishMarker, SendCopy
 from dispatcher.core.records import Dispatched, IncarnationEnded
 from dispatcher.core.tables import IncarnationRow
-from dispatcher.protocol import Marker, Settle
-from dispatcher.settings_parts import OverdueAct
+from dispatcher.settings import OverdueAct
 from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.facts import DispatchFact
 from dispatcher.sim.life import Life
 from dispatcher.sim.world import World
+from dispatcher.wire.protocol import Marker, Settle
 
 #: A dispatcher's clock and the world's may round differently.
 _ROUNDING_MS = 1

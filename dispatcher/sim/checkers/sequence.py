@@ -14,7 +14,7 @@ from dispatcher.core.lane import Lane
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.operations.orders import SendTransfer
 from dispatcher.core.optional.sequence_numbers import Irregular, SequenceNumbers
-from dispatcher.settings_parts import SequenceCheck
+from dispatcher.settings import SequenceCheck
 from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.facts import DispatchFact
 from dispatcher.sim.life import Life

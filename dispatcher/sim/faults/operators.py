@@ -10,11 +10,11 @@ from dispatcher.client.properties import Properties
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Group
 from dispatcher.core.operators.stopped_groups import stopped_groups
-from dispatcher.group_text import format_group
-from dispatcher.protocol import KEY_COMMAND
 from dispatcher.sim.faults.striking import Faults, fault
 from dispatcher.sim.queues import SHOP, TARGET
 from dispatcher.sim.scenario import Fault
+from dispatcher.wire.group_text import format_group
+from dispatcher.wire.protocol import KEY_COMMAND
 
 #: Ahead of every clock that a dispatcher may have.
 _NOT_OLD_MS: Final = 24 * 3_600_000

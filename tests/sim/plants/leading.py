@@ -18,7 +18,7 @@ from dispatcher.core.optional.group_limit import GroupLimits
 from dispatcher.core.optional.poison import Suspects
 from dispatcher.core.orders import AckInbound
 from dispatcher.core.records import Dispatched, IncarnationEnded
-from dispatcher.protocol import Marker, Settle
+from dispatcher.wire.protocol import Marker, Settle
 from tests.sim.plants.planting import planted
 
 

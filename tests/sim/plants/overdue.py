@@ -9,7 +9,7 @@ from dispatcher.core.membership.ack_timeout import EVERYBODY, AckTimeout
 from dispatcher.core.membership.evictions import Evictions
 from dispatcher.core.model import EvictedBy
 from dispatcher.core.orders import PublishMarker
-from dispatcher.protocol import Marker
+from dispatcher.wire.protocol import Marker
 from tests.sim.plants.planting import planted
 
 

@@ -1,25 +1,18 @@
-"""The settings as the program uses them: frozen models, made by dispatcher.config from a file.
-
-Attributes carry their unit (`reconnect_grace_ms`); the file's keys don't (`reconnect_grace: 5s`) and are
-the fields' aliases. Code that makes settings by hand uses the attribute names and plain numbers.
-"""
+"""The settings of one lane, and what its keys say against each other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Final
 
 from pydantic import Field, field_validator
 
-from dispatcher.known_work import read_known_work
-from dispatcher.protocol import DEFAULT_PREFIX, HEADER_PREFIX, RESERVED_SEGMENTS, dotted_name_problem
-from dispatcher.settings_conflicts import Conflict, lane_conflicts
-from dispatcher.settings_parts import (
+from dispatcher.settings.kinds import Choice, Chosen, Duration, Flag, Integer, OneOf, Size, Switch, Text
+from dispatcher.settings.parts import (
+    Conflict,
     DedupSettings,
     ExhaustedAct,
     HandOverConsumerSettings,
     HistorySettings,
-    LedgerSettings,
     Model,
     OverdueAct,
     PlacementName,
@@ -28,14 +21,8 @@ from dispatcher.settings_parts import (
     SequenceCheck,
     StartSettings,
 )
-from dispatcher.settings_types import Choice, Chosen, Duration, Flag, Integer, OneOf, Size, Switch, Text
-from dispatcher.urls import (
-    BrokerAddress,
-    StoreAddress,
-    parse_broker_url,
-    parse_listen,
-    parse_store_url,
-)
+from dispatcher.settings.work_file import read_known_work
+from dispatcher.wire.protocol import HEADER_PREFIX
 
 #: One priority of AMQP each; more inbound queues than that is a mistake in a template.
 INBOUND_MAX: Final = 255
@@ -50,8 +37,6 @@ GROUPS_MAX: Final = 1_000_000
 SHORT_STRING_BYTES_MAX: Final = 255
 #: More attempts at one message than that keep a group waiting for hours.
 ATTEMPTS_MAX: Final = 1_000
-#: The longest word that the dispatcher puts behind a lane's name, with room for a parking queue's number.
-_NAME_TAIL_BYTES: Final = len(".heartbeat")
 #: Each of their queues is looked at every `liveness_interval`.
 HAND_OVER_CONSUMERS_MAX: Final = 256
 #: Message properties that are text, and so can name a group; `group_id` is one of AMQP 1.0.
@@ -61,7 +46,8 @@ GROUP_PROPERTIES: Final = (
 )  # fmt: skip
 
 
-def _short_string(text: str) -> str:
+def short_string(text: str) -> str:
+    """Text that fits in a short string of AMQP. Raises ValueError."""
     if not text or len(text.encode()) > SHORT_STRING_BYTES_MAX:
         raise ValueError(f"must be text of 1 to {SHORT_STRING_BYTES_MAX} bytes")
     return text
@@ -71,19 +57,19 @@ def _group_source(text: str) -> str:
     kind, colon, name = text.partition(":")
     if colon and kind == "property" and name not in GROUP_PROPERTIES:
         raise ValueError(f"property: must be followed by one of {', '.join(GROUP_PROPERTIES)}")
-    return _short_string(text)
+    return short_string(text)
 
 
 def _sequence_source(text: str) -> str:
     if text.startswith("property:") and text != "property:group_sequence":
         raise ValueError("property: must be followed by group_sequence")
-    return _short_string(text)
+    return short_string(text)
 
 
 def _own_header(text: str) -> str:
     if text.startswith(HEADER_PREFIX):
         raise ValueError(f"must not begin with {HEADER_PREFIX}, which is the dispatcher's own")
-    return _short_string(text)
+    return short_string(text)
 
 
 def _added_header(text: str) -> str:
@@ -95,7 +81,7 @@ def _added_header(text: str) -> str:
 def _ungrouped(text: str) -> str:
     kind, _, name = text.partition(":")
     if text in ("balance", "reject") or (kind == "group" and name):
-        return _short_string(text)
+        return short_string(text)
     if kind == "group":
         raise ValueError("group: needs a name, for example group:default")
     raise ValueError("must be balance, reject or group:<name>")
@@ -112,103 +98,10 @@ _COST: Final = OneOf(
 )
 
 
-def _checked(parse: Callable[[str], object]) -> Callable[[str], str]:
-    def check(text: str) -> str:
-        parse(text)
-        return text
-
-    return check
-
-
-class _Certificates(Model):
-    """Files in PEM format; only an amqps:// or rediss:// URL uses them."""
-
-    ca_file: Annotated[str, Text()] | None = Field(
-        default=None, description="Trust only certificates signed by these CAs."
-    )
-    cert_file: Annotated[str, Text()] | None = Field(default=None, description="Client certificate to show.")
-    key_file: Annotated[str, Text()] | None = Field(default=None, description="Private key of cert_file.")
-    server_name: Annotated[str, Text()] | None = Field(
-        default=None, description="Name to expect in the server's certificate, when it is not the URL's host."
-    )
-
-    def _tls_conflicts(self, tls: bool) -> list[Conflict]:
-        names = ("ca_file", "cert_file", "key_file", "server_name")
-        found = [
-            Conflict((name, "url"), "needs a URL with TLS (amqps:// or rediss://)")
-            for name in names
-            if getattr(self, name) is not None and not tls
-        ]
-        if self.key_file is not None and self.cert_file is None:
-            found.append(Conflict(("key_file", "cert_file"), "needs cert_file"))
-        return found
-
-
-class RabbitSettings(_Certificates):
-    """Where RabbitMQ is, and how to speak to it."""
-
-    url: Annotated[str, Text(_checked(parse_broker_url))] = Field(
-        default="amqp://guest:guest@localhost:5672/", description="amqp[s]://user:password@host:port/vhost"
-    )
-    heartbeat_ms: Annotated[int, Duration(1_000, 600_000)] = Field(
-        default=10_000, alias="heartbeat", description="AMQP heartbeat, in whole seconds."
-    )
-
-    @property
-    def address(self) -> BrokerAddress:
-        return parse_broker_url(self.url)
-
-    @field_validator("heartbeat_ms")
-    @classmethod
-    def _whole_seconds(cls, value: int) -> int:
-        if value % 1_000:
-            raise ValueError("must be whole seconds: AMQP can't say less")
-        return value
-
-    def conflicts(self) -> list[Conflict]:
-        """What its keys say against each other."""
-        return self._tls_conflicts(self.address.tls)
-
-
-class RedisSettings(_Certificates):
-    """Where Redis is, and how long to wait for it."""
-
-    url: Annotated[str, Text(_checked(parse_store_url))] = Field(
-        default="redis://localhost:6379/0", description="redis[s]://user:password@host:port/database"
-    )
-    timeout_ms: Annotated[int, Duration(10, 60_000)] = Field(
-        default=2_000, alias="timeout", description="After this long a commit's outcome counts as unknown."
-    )
-
-    @property
-    def address(self) -> StoreAddress:
-        return parse_store_url(self.url)
-
-    def conflicts(self) -> list[Conflict]:
-        """What its keys say against each other."""
-        return self._tls_conflicts(self.address.tls)
-
-
-class HttpSettings(Model):
-    """Where health, metrics and the page for people are served."""
-
-    listen: Annotated[str, Text(_checked(parse_listen))] = Field(
-        default="127.0.0.1:8642", description="host:port; port 0 picks a free one and logs it."
-    )
-
-    @property
-    def host(self) -> str:
-        return parse_listen(self.listen)[0]
-
-    @property
-    def port(self) -> int:
-        return parse_listen(self.listen)[1]
-
-
 class InboundSettings(Model):
     """One queue that producers publish to."""
 
-    queue: Annotated[str, Text(_short_string)] = Field(description="Name of the queue.")
+    queue: Annotated[str, Text(short_string)] = Field(description="Name of the queue.")
     weight: Annotated[int, Integer(1, WEIGHT_MAX)] = Field(
         default=1, description="Share of this queue when several have messages that can go."
     )
@@ -357,26 +250,107 @@ class LaneSettings(LaneDefaults):
     )
 
 
-class Settings(Model):
-    """Everything that the file says."""
+def lane_conflicts(lane: LaneDefaults) -> list[Conflict]:
+    """What the keys of a lane say against each other."""
+    found = _of_group_map(lane)
+    if lane.top_up and lane.policy is not PolicyName.SEQUENCED:
+        found.append(Conflict(("top_up", "policy"), "only works with policy: sequenced"))
+    if lane.rebalance.on_join and lane.policy is not PolicyName.EXCLUSIVE:
+        found.append(Conflict(("rebalance", "policy"), "on_join only works with policy: exclusive"))
+    if lane.group_idle_timeout_ms is not None and lane.policy is not PolicyName.EXCLUSIVE:
+        found.append(Conflict(("group_idle_timeout", "policy"), "only works with policy: exclusive"))
+    if lane.on_ack_timeout is OverdueAct.EVICT and lane.ack_timeout_ms is None:
+        found.append(Conflict(("on_ack_timeout", "ack_timeout"), "evict needs an ack_timeout"))
+    found += _of_concurrent(lane)
+    found += _of_handover(lane)
+    if lane.sequence_check is not SequenceCheck.OFF and lane.sequence_header is None:
+        found.append(Conflict(("sequence_check", "sequence_header"), "needs a sequence_header"))
+    if lane.sequence_check is SequenceCheck.HOLD and lane.policy is PolicyName.CONCURRENT:
+        found.append(Conflict(("sequence_check", "policy"), "hold needs a policy that has groups"))
+    if lane.sequence_header is not None and lane.sequence_header in lane.group_header:
+        found.append(Conflict(("sequence_header", "group_header"), "is a group header too"))
+    if lane.first_header is not None and lane.first_header in (*lane.group_header, lane.sequence_header):
+        keys = ("first_header", "group_header", "sequence_header")
+        found.append(Conflict(keys, "is read as group or sequence header too"))
+    return found
 
-    rabbitmq: RabbitSettings = RabbitSettings()
-    redis: RedisSettings = RedisSettings()
-    http: HttpSettings = HttpSettings()
-    prefix: Annotated[str, Text(_short_string)] = Field(
-        default=DEFAULT_PREFIX,
-        description="First word of all names that the dispatcher uses on the broker and in Redis.",
+
+def _of_concurrent(lane: LaneDefaults) -> list[Conflict]:
+    found = []
+    if lane.policy is not PolicyName.CONCURRENT:
+        if lane.max_in_flight_per_group is not None:
+            text = "only works with policy: concurrent; with the others a group has one consumer"
+            found.append(Conflict(("max_in_flight_per_group", "policy"), text))
+        return found
+    if lane.first_header is not None:
+        found.append(
+            Conflict(("first_header", "policy"), "policy concurrent has no groups, so nothing is first")
+        )
+    if lane.ungrouped != "balance":
+        found.append(
+            Conflict(("ungrouped", "policy"), "policy concurrent treats all messages alike: balance")
+        )
+    if lane.retry.on_exhausted is ExhaustedAct.PARK:
+        found.append(Conflict(("retry", "policy"), "on_exhausted: park needs a policy that has groups"))
+    return found
+
+
+def _of_group_map(lane: LaneDefaults) -> list[Conflict]:
+    kind = lane.group_map.name
+    found = []
+    if kind == "lru" and lane.policy is not PolicyName.EXCLUSIVE:
+        text = "lru only works with policy: exclusive; the others forget empty groups anyway"
+        found.append(Conflict(("group_map", "policy"), text))
+    if kind == "buckets" and lane.policy is PolicyName.CONCURRENT:
+        found.append(Conflict(("group_map", "policy"), "policy concurrent has no groups to put in buckets"))
+    if kind == "none":
+        if lane.retry.on_exhausted is ExhaustedAct.PARK:
+            found.append(Conflict(("retry", "group_map"), "group_map none has no groups to park"))
+        if lane.sequence_check is SequenceCheck.HOLD:
+            text = "group_map none has no groups to hold; report works"
+            found.append(Conflict(("sequence_check", "group_map"), text))
+        if lane.rebalance.on_join:
+            found.append(Conflict(("rebalance", "group_map"), "group_map none has no groups to move"))
+        for key in ("first_header", "group_idle_timeout_ms", "max_in_flight_per_group"):
+            if getattr(lane, key) is not None:
+                name = key.removesuffix("_ms")
+                found.append(Conflict((name, "group_map"), "group_map none has no groups"))
+        if lane.ungrouped != "balance":
+            text = "group_map none treats all messages alike: balance"
+            found.append(Conflict(("ungrouped", "group_map"), text))
+    return found
+
+
+def _of_handover(lane: LaneDefaults) -> list[Conflict]:
+    """The dispatcher hears nothing of what these consumers do: whatever needs to know it can't work."""
+    if not lane.handover:
+        return [Conflict(("consumers", "handover"), "needs handover: true")] if lane.consumers else []
+    found = []
+    if lane.policy is PolicyName.SEQUENCED:
+        text = "sequenced needs to know when a batch is settled, and with handover nobody says so"
+        found.append(Conflict(("policy", "handover"), text))
+    if not lane.consumers:
+        found.append(Conflict(("handover", "consumers"), "needs consumers: who reads, by id and prefetch"))
+    ids = [consumer.id for consumer in lane.consumers]
+    if repeated := sorted({name for name in ids if ids.count(name) > 1}):
+        found.append(Conflict(("consumers", "handover"), f"names {', '.join(repeated)} twice"))
+    found += [Conflict((key, "handover"), text) for key, text in _unknowable(lane)]
+    return found
+
+
+def _unknowable(lane: LaneDefaults) -> list[tuple[str, str]]:
+    """Keys that ask for what a lane with handover can't know or do, and why."""
+    stays = "with handover a group moves only when its consumer is gone"
+    unheard = "with handover nobody says when a message is settled"
+    checks = (
+        ("rebalance", lane.rebalance.on_join, f"on_join: {stays}"),
+        ("group_idle_timeout", lane.group_idle_timeout_ms is not None, stays),
+        ("group_map", lane.group_map.name in ("lru", "buckets"), f"{lane.group_map.name}: {stays}"),
+        ("ack_timeout", lane.ack_timeout_ms is not None, unheard),
+        ("max_in_flight_per_group", lane.max_in_flight_per_group is not None, unheard),
+        ("placement", lane.placement is PlacementName.MEASURED, f"measured: {unheard}"),
+        ("cost", lane.cost.name == "measured", f"measured: {unheard}"),
+        ("retry", "retry" in lane.model_fields_set, "with handover a rejected message is not tried again"),
+        ("heartbeat", "heartbeat_ms" in lane.model_fields_set, "with handover no consumer sends heartbeats"),
     )
-    ledger: LedgerSettings | None = Field(
-        default=None, description="Record every decision in Parquet files; null: none."
-    )
-    lanes: dict[str, LaneSettings] = Field(min_length=1, description="The lanes by name.")
-
-
-def lane_name_problem(name: str, prefix: str) -> str | None:
-    """What is wrong with a lane's name, or None."""
-    if problem := dotted_name_problem(name, reserved=RESERVED_SEGMENTS):
-        return f"the name {problem}"
-    if len(prefix) + 1 + len(name) + _NAME_TAIL_BYTES > SHORT_STRING_BYTES_MAX:
-        return f"the name is too long: queue names have at most {SHORT_STRING_BYTES_MAX} bytes"
-    return None
+    return [(key, text) for key, is_asked, text in checks if is_asked]

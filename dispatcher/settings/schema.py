@@ -1,4 +1,4 @@
-"""The configuration file as a JSON schema, for editors; what it can't say, dispatcher.config checks."""
+"""The configuration file as a JSON schema, for editors; `dispatcher.settings.file` checks what it can't say."""
 
 from __future__ import annotations
 
@@ -8,18 +8,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
-from dispatcher.settings import (
-    HttpSettings,
-    InboundSettings,
-    LaneDefaults,
-    LaneSettings,
-    RabbitSettings,
-    RedisSettings,
-    RetrySettings,
-    Settings,
-)
-from dispatcher.settings_parts import DedupSettings, LedgerSettings, RebalanceSettings, StartSettings
-from dispatcher.settings_types import Kind
+from dispatcher.settings.kinds import Kind
+from dispatcher.settings.lane import InboundSettings, LaneDefaults, LaneSettings, RetrySettings
+from dispatcher.settings.model import HttpSettings, RabbitSettings, RedisSettings, Settings
+from dispatcher.settings.parts import DedupSettings, LedgerSettings, RebalanceSettings, StartSettings
 
 _MODELS: Final[tuple[type[BaseModel], ...]] = (
     RabbitSettings, RedisSettings, HttpSettings, InboundSettings, RetrySettings, StartSettings,

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
 
-from dispatcher.units import (
+from dispatcher.settings.units import (
     DURATION_PATTERN,
     SIZE_PATTERN,
     format_duration,

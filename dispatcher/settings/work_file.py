@@ -12,7 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from dispatcher.group_text import parse_group
+from dispatcher.wire.group_text import parse_group
 
 #: Of the file's form; 1 had no types, and other means.
 VERSION: Final = 2

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dispatcher.errors import ProtocolViolation
-from dispatcher.json_fields import SHORT_STRING_BYTES_MAX, integer, is_integer, items, json_object, text
+from dispatcher.wire.json_fields import SHORT_STRING_BYTES_MAX, integer, is_integer, items, json_object, text
 
 PROTOCOL_VERSION: Final = 1
 _to_json: Final = json.JSONEncoder(separators=(",", ":")).encode

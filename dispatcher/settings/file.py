@@ -16,23 +16,19 @@ from typing import Any, Final, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from dispatcher.config_document import BROKEN, Path, Problems, read_document
 from dispatcher.errors import ConfigurationError
-from dispatcher.protocol import DEFAULT_PREFIX, LaneNames, dotted_name_problem
-from dispatcher.settings import (
+from dispatcher.settings.document import BROKEN, Path, Problems, read_document
+from dispatcher.settings.kinds import FROM_FILE
+from dispatcher.settings.lane import (
     INBOUND_MAX,
     SHORT_STRING_BYTES_MAX,
-    HttpSettings,
     InboundSettings,
     LaneDefaults,
     LaneSettings,
-    RabbitSettings,
-    RedisSettings,
-    Settings,
-    lane_name_problem,
 )
-from dispatcher.settings_parts import LedgerSettings
-from dispatcher.settings_types import FROM_FILE
+from dispatcher.settings.model import HttpSettings, RabbitSettings, RedisSettings, Settings, lane_name_problem
+from dispatcher.settings.parts import LedgerSettings
+from dispatcher.wire.protocol import DEFAULT_PREFIX, LaneNames, dotted_name_problem
 
 TOP_KEYS: Final = ("rabbitmq", "redis", "http", "ledger", "prefix", "defaults", "match", "lanes")
 #: Nobody writes more than this by hand, and YAML is slow to read.

@@ -13,7 +13,7 @@ from typing import Any, Final
 import yaml
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.settings_types import FromVariable
+from dispatcher.settings.kinds import FromVariable
 
 Path = tuple[str | int, ...]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dispatcher.protocol import PREFETCH_MAX, dotted_name_problem
-from dispatcher.settings_types import Choice, Duration, Flag, Integer, Size, Text
-from dispatcher.urls import redact
+from dispatcher.settings.kinds import Choice, Duration, Flag, Integer, Size, Text
+from dispatcher.settings.urls import redact
+from dispatcher.wire.protocol import PREFETCH_MAX, dotted_name_problem
 
 #: More than a lane is measured with.
 CONSUMERS_MAX: Final = 10_000
@@ -37,6 +37,13 @@ class Model(BaseModel):
     def __repr_args__(self) -> Any:
         for name, value in super().__repr_args__():
             yield name, redact(value) if name == "url" and isinstance(value, str) else value
+
+
+class Conflict(NamedTuple):
+    """Keys that don't go together."""
+
+    keys: tuple[str, ...]  # the first is the one to change
+    text: str
 
 
 class PolicyName(StrEnum):

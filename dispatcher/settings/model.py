@@ -1,0 +1,145 @@
+"""The settings as the program uses them: frozen models, made by dispatcher.settings.file from a file.
+
+Attributes carry their unit (`reconnect_grace_ms`); the file's keys don't (`reconnect_grace: 5s`) and are
+the fields' aliases. Code that makes settings by hand uses the attribute names and plain numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Final
+
+from pydantic import Field, field_validator
+
+from dispatcher.settings.kinds import Duration, Text
+from dispatcher.settings.lane import SHORT_STRING_BYTES_MAX, LaneSettings, short_string
+from dispatcher.settings.parts import Conflict, LedgerSettings, Model
+from dispatcher.settings.urls import (
+    BrokerAddress,
+    StoreAddress,
+    parse_broker_url,
+    parse_listen,
+    parse_store_url,
+)
+from dispatcher.wire.protocol import DEFAULT_PREFIX, RESERVED_SEGMENTS, dotted_name_problem
+
+#: The longest word that the dispatcher puts behind a lane's name, with room for a parking queue's number.
+_NAME_TAIL_BYTES: Final = len(".heartbeat")
+
+
+def _checked(parse: Callable[[str], object]) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        parse(text)
+        return text
+
+    return check
+
+
+class _Certificates(Model):
+    """Files in PEM format; only an amqps:// or rediss:// URL uses them."""
+
+    ca_file: Annotated[str, Text()] | None = Field(
+        default=None, description="Trust only certificates signed by these CAs."
+    )
+    cert_file: Annotated[str, Text()] | None = Field(default=None, description="Client certificate to show.")
+    key_file: Annotated[str, Text()] | None = Field(default=None, description="Private key of cert_file.")
+    server_name: Annotated[str, Text()] | None = Field(
+        default=None, description="Name to expect in the server's certificate, when it is not the URL's host."
+    )
+
+    def _tls_conflicts(self, tls: bool) -> list[Conflict]:
+        names = ("ca_file", "cert_file", "key_file", "server_name")
+        found = [
+            Conflict((name, "url"), "needs a URL with TLS (amqps:// or rediss://)")
+            for name in names
+            if getattr(self, name) is not None and not tls
+        ]
+        if self.key_file is not None and self.cert_file is None:
+            found.append(Conflict(("key_file", "cert_file"), "needs cert_file"))
+        return found
+
+
+class RabbitSettings(_Certificates):
+    """Where RabbitMQ is, and how to speak to it."""
+
+    url: Annotated[str, Text(_checked(parse_broker_url))] = Field(
+        default="amqp://guest:guest@localhost:5672/", description="amqp[s]://user:password@host:port/vhost"
+    )
+    heartbeat_ms: Annotated[int, Duration(1_000, 600_000)] = Field(
+        default=10_000, alias="heartbeat", description="AMQP heartbeat, in whole seconds."
+    )
+
+    @property
+    def address(self) -> BrokerAddress:
+        return parse_broker_url(self.url)
+
+    @field_validator("heartbeat_ms")
+    @classmethod
+    def _whole_seconds(cls, value: int) -> int:
+        if value % 1_000:
+            raise ValueError("must be whole seconds: AMQP can't say less")
+        return value
+
+    def conflicts(self) -> list[Conflict]:
+        """What its keys say against each other."""
+        return self._tls_conflicts(self.address.tls)
+
+
+class RedisSettings(_Certificates):
+    """Where Redis is, and how long to wait for it."""
+
+    url: Annotated[str, Text(_checked(parse_store_url))] = Field(
+        default="redis://localhost:6379/0", description="redis[s]://user:password@host:port/database"
+    )
+    timeout_ms: Annotated[int, Duration(10, 60_000)] = Field(
+        default=2_000, alias="timeout", description="After this long a commit's outcome counts as unknown."
+    )
+
+    @property
+    def address(self) -> StoreAddress:
+        return parse_store_url(self.url)
+
+    def conflicts(self) -> list[Conflict]:
+        """What its keys say against each other."""
+        return self._tls_conflicts(self.address.tls)
+
+
+class HttpSettings(Model):
+    """Where health, metrics and the page for people are served."""
+
+    listen: Annotated[str, Text(_checked(parse_listen))] = Field(
+        default="127.0.0.1:8642", description="host:port; port 0 picks a free one and logs it."
+    )
+
+    @property
+    def host(self) -> str:
+        return parse_listen(self.listen)[0]
+
+    @property
+    def port(self) -> int:
+        return parse_listen(self.listen)[1]
+
+
+class Settings(Model):
+    """Everything that the file says."""
+
+    rabbitmq: RabbitSettings = RabbitSettings()
+    redis: RedisSettings = RedisSettings()
+    http: HttpSettings = HttpSettings()
+    prefix: Annotated[str, Text(short_string)] = Field(
+        default=DEFAULT_PREFIX,
+        description="First word of all names that the dispatcher uses on the broker and in Redis.",
+    )
+    ledger: LedgerSettings | None = Field(
+        default=None, description="Record every decision in Parquet files; null: none."
+    )
+    lanes: dict[str, LaneSettings] = Field(min_length=1, description="The lanes by name.")
+
+
+def lane_name_problem(name: str, prefix: str) -> str | None:
+    """What is wrong with a lane's name, or None."""
+    if problem := dotted_name_problem(name, reserved=RESERVED_SEGMENTS):
+        return f"the name {problem}"
+    if len(prefix) + 1 + len(name) + _NAME_TAIL_BYTES > SHORT_STRING_BYTES_MAX:
+        return f"the name is too long: queue names have at most {SHORT_STRING_BYTES_MAX} bytes"
+    return None
