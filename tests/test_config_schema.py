@@ -31,7 +31,8 @@ def lane(**keys: Any) -> dict[str, Any]:
         {"reconnect_grace": "5s"},
         {"look_ahead": "${LOOK_AHEAD:-100}"},
         {"first_header": None},
-        {"retry": {"attempts": 5, "on_exhausted": "park"}},
+        {"retry": {"attempts": 5, "on_exhausted": "stop"}},
+        {"retry": {"attempts": 5, "on_exhausted": "park"}},  # its former name
         {"start": {"consumers": 3, "wait": "2s"}},
         {"rebalance": {"on_join": True, "pause": "lane"}},
         {"cost": 1},
@@ -60,7 +61,7 @@ def test_accepted(keys: dict[str, Any]) -> None:
         lane(look_ahead=0),
         lane(retry={"attempts": 0}),
         lane(retry={"tries": 3}),
-        lane(retry={"on_exhausted": "stop"}),
+        lane(retry={"on_exhausted": "wait"}),
         lane(policy="random"),
         lane(group_map="all"),
         lane(group_map={"lru": 0}),

@@ -29,7 +29,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "top_up": {"policy": "sequenced", "top_up": True},
     "retry": {"retry": {"attempts": 7}},
     "retry.backoff": {"retry": {"backoff": "7s"}},
-    "retry.on_exhausted": {"retry": {"on_exhausted": "park"}},
+    "retry.on_exhausted": {"retry": {"on_exhausted": "stop"}},
     "ack_timeout": {"ack_timeout": "7s"},
     "on_ack_timeout": {"ack_timeout": "7s", "on_ack_timeout": "evict"},
     "reconnect_grace": {"reconnect_grace": "7s"},
@@ -76,3 +76,13 @@ def test_the_same_keys_tell_the_same() -> None:
 def test_every_key_is_here() -> None:
     known = {field.alias or name for name, field in LaneDefaults.model_fields.items()}
     assert {key.partition(".")[0] for key in OTHERWISE} | OF_THE_EDGES == known
+
+
+def test_a_former_word_means_what_it_meant() -> None:
+    def options_of(word: str) -> LaneOptions:
+        lanes = {"orders": {"inbound": [{"queue": "q"}], "retry": {"on_exhausted": word}}}
+        settings = config.parse(yaml.safe_dump({"lanes": lanes}), {})
+        return lane_options(settings.lanes["orders"], "dispatch", ())
+
+    assert options_of("park") == options_of("stop")
+    assert options_of("park") != options_of("skip")

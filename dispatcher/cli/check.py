@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import typer
 
@@ -16,6 +17,7 @@ from dispatcher.ledger.opening import open_ledger
 from dispatcher.redis_store import probe
 from dispatcher.redis_store.probe import WARNING
 from dispatcher.settings import LedgerSettings, RedisSettings
+from dispatcher.settings.file import former_words
 from dispatcher.settings.urls import redact
 
 
@@ -31,6 +33,9 @@ def check(
     settings = options.load_settings(file)
     findings = Findings()
     findings.ok(f"{file}: {counted(len(settings.lanes), 'lane')}: {', '.join(settings.lanes)}")
+    renamed = former_words(file, os.environ)
+    if renamed:
+        findings.note("; ".join(renamed))
     check_broker(settings, findings)
     check_management(settings, management or usual_management_url(settings.rabbitmq), findings)
     _check_store(settings.redis, findings)

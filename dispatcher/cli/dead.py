@@ -71,7 +71,7 @@ def list_dead(
     as_json: options.AsJson = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
-    """List the groups that have stopped at a message (`retry.on_exhausted: park`), and what the dead queue
+    """List the groups that have stopped at a message (`retry.on_exhausted: stop`), and what the dead queue
     holds, the oldest first: where it came from, why it is there, how often it was tried. It stays there."""
     settings = options.load_settings(file)
     selection = _selection(group, reason)
@@ -163,7 +163,7 @@ def skip(
     stopped = StoppedGroups(file, lane, timeout_ms)
     if not stopped.may_be:
         raise CommandRefused(
-            f"lanes.{lane}.retry.on_exhausted is not park: no group stops, what fails is skipped"
+            f"lanes.{lane}.retry.on_exhausted is not stop: no group stops, what fails is skipped"
         )
     wanted = _wanted(group, reason, origin, everything=everything)
     count = stopped.decide("skip", wanted, limit, dry_run=dry_run)

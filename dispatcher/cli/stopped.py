@@ -1,4 +1,4 @@
-"""Groups that have stopped at a message that failed (`retry.on_exhausted: park`), as the dispatcher says."""
+"""Groups that have stopped at a message that failed (`retry.on_exhausted: stop`), as the dispatcher says."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StoppedGroups:
     def __init__(self, file: Path, lane: str, timeout_ms: int) -> None:
         settings = options.load_settings(file)
         self._names = options.lane_names(settings, lane)
-        self.may_be = settings.lanes[lane].retry.on_exhausted is ExhaustedAct.PARK
+        self.may_be = settings.lanes[lane].retry.on_exhausted is ExhaustedAct.STOP
         self._rabbitmq, self._timeout_ms = settings.rabbitmq, timeout_ms
 
     def rows(self, selection: Selection) -> list[dict[str, Any]]:

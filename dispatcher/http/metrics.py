@@ -55,7 +55,7 @@ COUNTERS: Final = {
     "sequences_forgotten": "Groups whose last number was forgotten because there were too many of them.",
     "settled": "Messages settled.",
     "settles_ignored": "Settles for numbers that were over or never given.",
-    "stopped": "Failures that stopped a group (`on_exhausted: park`).",
+    "stopped": "Failures that stopped a group (`on_exhausted: stop`).",
     "taken_back": "Messages taken back from a consumer that is over.",
     "unpublishable": "Messages over whose copy RabbitMQ closed the channel or the connection.",
     "vanished": "Originals that others deleted, or that expired, while they were in flight.",

@@ -36,7 +36,7 @@ def lane_options(lane: LaneSettings, prefix: str, parking_queues: tuple[str, ...
         rebalance_pause=lane.rebalance.pause.value,
         group_idle_timeout_ms=lane.group_idle_timeout_ms,
         attempts=lane.retry.attempts,
-        stops_failed=lane.retry.on_exhausted is ExhaustedAct.PARK,
+        stops_failed=lane.retry.on_exhausted is ExhaustedAct.STOP,
         backoff_ms=lane.retry.backoff_ms,
         ack_timeout_ms=lane.ack_timeout_ms,
         evicts_overdue=lane.on_ack_timeout is OverdueAct.EVICT,

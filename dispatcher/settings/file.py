@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple, TypeVar, get_args
@@ -17,14 +17,15 @@ from typing import Any, Final, NamedTuple, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.settings.document import BROKEN, Path, Problems, read_document
-from dispatcher.settings.kinds import FROM_FILE
+from dispatcher.settings.document import BROKEN, Path, Problems, path_text, read_document
+from dispatcher.settings.kinds import FROM_FILE, Choice
 from dispatcher.settings.lane import (
     INBOUND_MAX,
     SHORT_STRING_BYTES_MAX,
     InboundSettings,
     LaneDefaults,
     LaneSettings,
+    RetrySettings,
 )
 from dispatcher.settings.model import HttpSettings, RabbitSettings, RedisSettings, Settings, lane_name_problem
 from dispatcher.settings.parts import LedgerSettings
@@ -35,6 +36,38 @@ TOP_KEYS: Final = ("rabbitmq", "redis", "http", "ledger", "prefix", "defaults", 
 FILE_BYTES_MAX: Final = 4 << 20
 _PATTERN_SEGMENT = re.compile(r"#|[A-Za-z0-9_*-]+")
 _Model = TypeVar("_Model", bound=BaseModel)
+
+
+def former_words(path: str | FilePath, environ: Mapping[str, str]) -> list[str]:
+    """Values of this file that have another name by now, each with the path of its key; they work as before.
+
+    The file must be one that `load` takes.
+    """
+    with open(path, encoding="utf-8") as file:
+        document = read_document(file.read(), environ, Problems())
+    renamed: dict[tuple[str | int, Any], str] = {
+        (field.alias or name, former): present
+        for name, field in RetrySettings.model_fields.items()
+        for kind in field.metadata
+        if isinstance(kind, Choice)
+        for former, present in kind.formerly
+    }
+    return [
+        f"{path_text(place)}: {value} is called {renamed[place[-1], value]} by now; both work"
+        for place, value in _leaves(document, ())
+        if place[-2:-1] == ("retry",) and (place[-1], value) in renamed
+    ]
+
+
+def _leaves(value: Any, place: Path) -> Iterator[tuple[Path, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _leaves(inner, (*place, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _leaves(inner, (*place, index))
+    else:
+        yield place, str(value)
 
 
 class _Layer(NamedTuple):

@@ -171,8 +171,12 @@ class Choice(Kind):
     """One word of a closed list."""
 
     words: type[StrEnum]
+    formerly: tuple[tuple[str, str], ...] = ()  # former words, each with its present one: both work
 
     def read(self, value: Any, from_file: bool) -> StrEnum:
+        for former, present in self.formerly:
+            if value == former:
+                value = present
         try:
             return self.words(value)
         except ValueError:
@@ -180,7 +184,8 @@ class Choice(Kind):
             raise ValueError(f"must be {', '.join(most)} or {last}") from None
 
     def schema(self) -> dict[str, Any]:
-        return {"type": "string", "enum": [word.value for word in self.words]}
+        former = [former for former, _ in self.formerly]
+        return {"type": "string", "enum": [*(word.value for word in self.words), *former]}
 
     def show(self, value: Any) -> Any:
         return value.value

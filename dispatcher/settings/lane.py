@@ -122,9 +122,9 @@ class RetrySettings(Model):
         alias="backoff",
         description="Pause before the second call; it doubles, up to a minute.",
     )
-    on_exhausted: Annotated[ExhaustedAct, Choice(ExhaustedAct)] = Field(
+    on_exhausted: Annotated[ExhaustedAct, Choice(ExhaustedAct, formerly=(("park", "stop"),))] = Field(
         default=ExhaustedAct.SKIP,
-        description="Then: skip it (to the dead queue; the next ones go on), or park: its group stops.",
+        description="Then: skip it (to the dead queue; the next ones go on), or stop its group.",
     )
 
 
@@ -290,8 +290,8 @@ def _of_concurrent(lane: LaneDefaults) -> list[Conflict]:
         found.append(
             Conflict(("ungrouped", "policy"), "policy concurrent treats all messages alike: balance")
         )
-    if lane.retry.on_exhausted is ExhaustedAct.PARK:
-        found.append(Conflict(("retry", "policy"), "on_exhausted: park needs a policy that has groups"))
+    if lane.retry.on_exhausted is ExhaustedAct.STOP:
+        found.append(Conflict(("retry", "policy"), "on_exhausted: stop needs a policy that has groups"))
     return found
 
 
@@ -304,8 +304,8 @@ def _of_group_map(lane: LaneDefaults) -> list[Conflict]:
     if kind == "buckets" and lane.policy is PolicyName.CONCURRENT:
         found.append(Conflict(("group_map", "policy"), "policy concurrent has no groups to put in buckets"))
     if kind == "none":
-        if lane.retry.on_exhausted is ExhaustedAct.PARK:
-            found.append(Conflict(("retry", "group_map"), "group_map none has no groups to park"))
+        if lane.retry.on_exhausted is ExhaustedAct.STOP:
+            found.append(Conflict(("retry", "group_map"), "group_map none has no groups to stop"))
         if lane.sequence_check is SequenceCheck.HOLD:
             text = "group_map none has no groups to hold; report works"
             found.append(Conflict(("sequence_check", "group_map"), text))

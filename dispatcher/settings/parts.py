@@ -65,7 +65,7 @@ class ExhaustedAct(StrEnum):
     """What becomes of a group when a message of it can't be processed."""
 
     SKIP = "skip"
-    PARK = "park"
+    STOP = "stop"
 
 
 class PauseName(StrEnum):

@@ -1,4 +1,4 @@
-"""The configuration file as a JSON schema, for editors; `dispatcher.settings.file` checks what it can't say."""
+"""The configuration file as a JSON schema, for editors; `file` checks what a schema can't say."""
 
 from __future__ import annotations
 

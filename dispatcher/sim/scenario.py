@@ -85,7 +85,7 @@ class RunScenario:
     @property
     def stops_failed(self) -> bool:
         """Whether a failure stops its group."""
-        return self.options["retry"].on_exhausted is ExhaustedAct.PARK
+        return self.options["retry"].on_exhausted is ExhaustedAct.STOP
 
     def held_numbers(self) -> dict[int, int]:
         """By uid, where what follows a gap waits for it; nothing elsewhere."""

@@ -86,7 +86,7 @@ OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
     "retry": lambda random, policy: RetrySettings(
         attempts=random.choice((1, 2, 3, 3, 3)),
         on_exhausted=(
-            ExhaustedAct.PARK if policy != "concurrent" and random.random() < 0.25 else ExhaustedAct.SKIP
+            ExhaustedAct.STOP if policy != "concurrent" and random.random() < 0.25 else ExhaustedAct.SKIP
         ),
     ),
     "history": lambda random, _: (

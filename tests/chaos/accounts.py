@@ -48,7 +48,7 @@ class Books(NamedTuple):
     dead: frozenset[Number]
     arrived: list[Arrived]
     take_overs: list[float]  # when a leadership ended or began
-    stops: bool  # `on_exhausted: park`
+    stops: bool  # `on_exhausted: stop`
 
 
 class Balance(NamedTuple):

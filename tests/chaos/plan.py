@@ -178,7 +178,7 @@ class Settings:
         }  # fmt: skip
 
     def _retry(self, policy: str) -> dict[str, Any]:
-        act = "park" if policy in self.stopping else "skip"
+        act = "stop" if policy in self.stopping else "skip"
         return {"attempts": self.retry_attempts, "backoff": BACKOFF, "on_exhausted": act}
 
     def _evicts(self, policy: str) -> dict[str, Any]:

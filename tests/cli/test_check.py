@@ -65,6 +65,18 @@ def test_all_is_well(run: Run, vhost: Vhost) -> None:
     assert names_on(vhost) == before
 
 
+@pytest.mark.usefixtures("inbound")
+def test_a_former_word_is_mentioned_once(run: Run, config_file: Path) -> None:
+    text = config_file.read_text()
+    assert not any("park" in note for note in levels(run)["note"])
+    config_file.write_text(text + "defaults: {retry: {on_exhausted: park}}\n")
+    found = levels(run)
+    assert found["problem"] == []
+    assert [note for note in found["note"] if "park" in note] == [
+        "defaults.retry.on_exhausted: park is called stop by now; both work"
+    ]
+
+
 def test_a_missing_inbound_queue_is_a_problem(run: Run) -> None:
     assert levels(run)["problem"] == [
         "lanes.orders.inbound[0].queue: there is no queue 'orders.high'; declare it, or set `declare: true`"

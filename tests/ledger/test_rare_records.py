@@ -17,7 +17,7 @@ def told(found: list[dict[str, Any]], event: str, *names: str) -> list[tuple[Any
 
 async def test_what_operators_and_producers_end_is_told(bench: Bench, ledger: Ledger, tmp_path: Path) -> None:
     bench.ledger = ledger
-    await bench.run(orders=lane(dedup={"window": "5m"}, retry={"attempts": 1, "on_exhausted": "park"}))
+    await bench.run(orders=lane(dedup={"window": "5m"}, retry={"attempts": 1, "on_exhausted": "stop"}))
     client = await bench.client()
     await client.declare("elsewhere")
     await bench.ask("groups.pause", all=True)

@@ -1,4 +1,4 @@
-"""`retry.on_exhausted: park`: a failed message stops its group until somebody decides (semantics, D-9)."""
+"""`retry.on_exhausted: stop`: a failed message stops its group until somebody decides (semantics, D-9)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.service.program import program
 from tests.service.protocol_consumer import ProtocolConsumer, read_properties
 from tests.waiting import eventually
 
-PARK: Final[dict[str, Any]] = {"retry": {"attempts": 2, "backoff": "20ms", "on_exhausted": "park"}}
+STOP: Final[dict[str, Any]] = {"retry": {"attempts": 2, "backoff": "20ms", "on_exhausted": "stop"}}
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def own_redis() -> Iterator[LocalRedis]:
 
 async def operator(bench: Bench, *arguments: str) -> str:
     """What the program prints for a command that is done."""
-    result = await program(bench.vhost, *arguments, **PARK)
+    result = await program(bench.vhost, *arguments, **STOP)
     assert (result.returncode, result.stderr) == (0, "")
     return result.stdout
 
@@ -69,13 +69,13 @@ async def went_on(consumer: ProtocolConsumer, *bodies: bytes) -> None:
 async def test_a_group_waits_for_an_operator_also_when_the_leader_is_killed(
     bench: Bench, dispatcher_process: Starter
 ) -> None:
-    one = dispatcher_process("one", orders=lane(**PARK))
+    one = dispatcher_process("one", orders=lane(**STOP))
     await asyncio.to_thread(one.ready)
     consumer = await bench.joined("c1", hold=True)
     await stop_g(bench, consumer)
     consumer.settle(list(consumer.in_hand))
     one.kill9()
-    two = dispatcher_process("two", orders=lane(**PARK))
+    two = dispatcher_process("two", orders=lane(**STOP))
     await asyncio.to_thread(two.ready)
     await stopped(bench)
     assert "Stopped at a message that failed: no stock" in await operator(
@@ -97,12 +97,12 @@ async def test_a_group_waits_for_an_operator_also_when_the_leader_is_killed(
 
 @pytest.mark.parametrize("policy", ["exclusive", "sequenced"])
 async def test_skipped_it_is_in_the_dead_queue_and_dropped_it_is_gone(bench: Bench, policy: str) -> None:
-    await bench.run(orders=lane(policy=policy, **PARK))
+    await bench.run(orders=lane(policy=policy, **STOP))
     client = await bench.client()
     consumer = await bench.joined("c1", hold=True)
     await stop_g(bench, consumer)
     consumer.settle(list(consumer.in_hand))
-    nothing = await program(bench.vhost, "dead", "skip", "orders", "--group", "h", **PARK)
+    nothing = await program(bench.vhost, "dead", "skip", "orders", "--group", "h", **STOP)
     assert (nothing.returncode, nothing.stderr.count("\n")) == (1, 1)
     assert "there is nothing of group 'h'" in nothing.stderr
     assert await operator(bench, "dead", "skip", "orders", "--all") == (
@@ -123,7 +123,7 @@ async def test_skipped_it_is_in_the_dead_queue_and_dropped_it_is_gone(bench: Ben
 
 
 async def test_a_stopped_groups_followers_wait_in_a_parking_queue(bench: Bench) -> None:
-    await bench.run(orders=lane(look_ahead=20, **PARK))
+    await bench.run(orders=lane(look_ahead=20, **STOP))
     client = await bench.client()
     consumer = await bench.joined("c1", hold=True)
     for number in range(60):
@@ -147,7 +147,7 @@ async def test_a_stopped_groups_followers_wait_in_a_parking_queue(bench: Bench) 
 
 @pytest.mark.seed("R16")
 async def test_the_sdk_calls_no_handler_behind_a_failed_message(bench: Bench) -> None:
-    await bench.run(orders=lane(**PARK))
+    await bench.run(orders=lane(**STOP))
     client = await bench.client()
     calls: list[bytes] = []
     mended = False
@@ -177,7 +177,7 @@ async def test_the_sdk_calls_no_handler_behind_a_failed_message(bench: Bench) ->
 async def test_that_it_has_stopped_is_written_back_to_an_empty_redis(
     bench: Bench, own_redis: LocalRedis
 ) -> None:
-    await bench.run(redis_url=own_redis.url, orders=lane(**PARK))
+    await bench.run(redis_url=own_redis.url, orders=lane(**STOP))
     consumer = await bench.joined("c1", hold=True)
     await stop_g(bench, consumer)
     key = LaneKeys.of(bench.vhost.redis_prefix, LANE).flags
@@ -186,7 +186,7 @@ async def test_that_it_has_stopped_is_written_back_to_an_empty_redis(
         consumer.settle(list(consumer.in_hand))  # a commit, by which the leader sees it
         await eventually(lambda: store.hkeys(key) == [b"group:g"], what="the flag to be written back")
     await bench.crash()
-    await bench.run(redis_url=own_redis.url, orders=lane(**PARK))
+    await bench.run(redis_url=own_redis.url, orders=lane(**STOP))
     await stopped(bench)
     await bench.ask("dead.release", group="g")
     await went_on(consumer, b"1", b"2", b"3")
@@ -194,7 +194,7 @@ async def test_that_it_has_stopped_is_written_back_to_an_empty_redis(
 
 async def test_a_restart_of_rabbitmq_changes_nothing(private_servers: PrivateServers) -> None:
     async with bench_of(private_vhost(private_servers)) as bench:
-        await bench.run(orders=lane(**PARK))
+        await bench.run(orders=lane(**STOP))
         await stop_g(bench, await bench.joined("c1", hold=True))
         await asyncio.to_thread(private_servers.rabbitmq.sync_definitions)
         await asyncio.to_thread(private_servers.rabbitmq.kill9)
@@ -211,4 +211,4 @@ async def test_a_lane_that_skips_has_nothing_to_skip(bench: Bench) -> None:
     await bench.run(orders=lane())
     result = await program(bench.vhost, "dead", "skip", "orders", "--all")
     assert (result.returncode, result.stdout) == (1, "")
-    assert "lanes.orders.retry.on_exhausted is not park" in result.stderr
+    assert "lanes.orders.retry.on_exhausted is not stop" in result.stderr

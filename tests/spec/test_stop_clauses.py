@@ -1,4 +1,4 @@
-"""docs/semantics.md, D-9: groups that stop at a message that failed (`retry.on_exhausted: park`)."""
+"""docs/semantics.md, D-9: groups that stop at a message that failed (`retry.on_exhausted: stop`)."""
 
 from __future__ import annotations
 

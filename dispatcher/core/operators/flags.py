@@ -16,7 +16,7 @@ GROUP: Final = b"group:"
 
 @dataclass(slots=True)
 class Stop:
-    """The message at which a group has stopped (`retry.on_exhausted: park`)."""
+    """The message at which a group has stopped (`retry.on_exhausted: stop`)."""
 
     inbound: int
     fingerprint: bytes

@@ -1,4 +1,4 @@
-"""`retry.on_exhausted: park`: a group stops at the message that failed, until an operator decides about it.
+"""`retry.on_exhausted: stop`: a group stops at the message that failed, until an operator decides about it.
 
 The message goes back in front of its group, its entry open and in nobody's hands, so it survives whatever a
 message that was taken back survives. That the group has stopped is one of its flags: committed with the

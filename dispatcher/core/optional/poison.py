@@ -6,7 +6,7 @@ nothing else until it is settled. If that one dies too, and anybody has settled 
 first death (else all of them may be dying of something else), it is poison. Its neighbours go on.
 
 Every hand-over ends in a settle or a death, so `attempt` counts the deaths, also after a fail-over. A message
-that failed and was released (`retry.on_exhausted: park`) is suspected as early as if it had died instead, but
+that failed and was released (`retry.on_exhausted: stop`) is suspected as early as if it had died instead, but
 it is never poison before it was tried once more after its first death.
 """
 
