@@ -27,6 +27,7 @@ app.command()(operations.reroute)
 _ROW_KEYS = ("group", "state", "owner", "epoch", "held", "in_flight", "parked")
 _FLAGS = "flags"
 _COLUMNS = ("group", "state", "owner", "epoch", "held", "in flight", "parked", "oldest")
+_REASON = "reason"
 _MESSAGE_KEYS = ("inbound", "arrival", "state", "seq", "group_seq", "attempt", "consumer", "size")
 _MESSAGE_COLUMNS = (
     "inbound queue",
@@ -85,8 +86,10 @@ def list_groups(
         return
     groups = result.get("groups", [])
     out = console()
-    rows = [(*_cells(row, _ROW_KEYS), span(row.get("oldest_ms")), _flags(row)) for row in groups]
-    out.print(table((*_COLUMNS, _FLAGS), rows, numbers=_COLUMNS[3:]))
+    rows = [
+        (*_cells(row, _ROW_KEYS), span(row.get("oldest_ms")), row.get(_REASON), _flags(row)) for row in groups
+    ]
+    out.print(table((*_COLUMNS, _REASON, _FLAGS), rows, numbers=_COLUMNS[3:]))
     out.print(f"{shown(len(groups))} of {counted(result.get('total'), 'group')}")
 
 
@@ -153,7 +156,8 @@ def close_group(
 
 
 def _print_why(out: Console, result: dict[str, Any]) -> None:
-    out.print(f"{result.get('group')}: {result.get('verdict')}")
+    reason = result.get(_REASON)
+    out.print(f"{result.get('group')}: {result.get('verdict')}" + (f" ({reason})" if reason else ""))
     blocking = result.get("blocking")
     if isinstance(blocking, dict):
         message = blocking.get("message")

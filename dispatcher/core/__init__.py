@@ -20,6 +20,7 @@ Read in this order. It is all there is in a lane without options:
 3. `placement`    who gets what nobody owns yet: the lane's policy, and the pool of consumers with free
                   capacity.
 4. `eligibility`  whether a group may go on now, and if not, why. The only place where that is decided.
+   `holds`        all causes by their codes, and the value that names one of them with its facts.
 5. `delivery`     the one pass that dispatches, at the end of each step. Nothing else does.
 6. `arrivals`     originals come in, and wait in their group's backlog.
    `settlement`   consumers settle or fail what they got; the original is acked, or goes to the dead queue.

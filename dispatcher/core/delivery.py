@@ -7,8 +7,8 @@ enough is on its way to the broker. Nothing else dispatches.
 
 from __future__ import annotations
 
-from dispatcher.core.bounds import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
 from dispatcher.core.drr import DeficitRoundRobin
+from dispatcher.core.holds import HoldKind
 from dispatcher.core.inbound import Inbound, UngroupedSource, UnownedSource
 from dispatcher.core.model import Backlog, Consumer, ConsumerSource, Group, GroupState, Message, MessageState
 from dispatcher.core.optional.measured_cost import MeasuredInbound
@@ -23,6 +23,7 @@ class DeliveryPass:
     def __init__(self, state: LaneState) -> None:
         self._state = state
         self._dispatched = state.signals.dispatched
+        self._head_held_by = state.eligibility.head_held_by
         self._turns = DeficitRoundRobin(state.inbounds)
 
     def run(self) -> bool:
@@ -33,7 +34,7 @@ class DeliveryPass:
         state = self._state
         if state.is_suspended:
             return False
-        while state.unconfirmed < UNCONFIRMED_MAX and state.unconfirmed_bytes < UNCONFIRMED_BYTES_MAX:
+        while not state.window_is_full:
             inbound = self._turns.pick()
             if inbound is None:
                 return True
@@ -59,14 +60,11 @@ class DeliveryPass:
             share.backlogs.move_to_end(backlog)
 
     def _served(self, backlog: Backlog) -> None:
-        """It may be empty now. What is suspected or waits for a gap is not served in its turn."""
+        """It may be empty now, or what is in front now may not go in its turn."""
         backlog.group.forget_if_empty(backlog)
         if backlog.listed_in is None:
             return
-        head = backlog.messages[0]
-        if head.attempt >= self._state.suspect_after or (
-            self._state.bars is not None and self._state.bars(head)
-        ):
+        if self._head_held_by(backlog.messages[0]) is not None:
             backlog.leave()
             self._state.list_backlog(backlog)
 
@@ -85,15 +83,20 @@ class DeliveryPass:
         group = backlog.group
         for number in range(size):
             head = backlog.head()
-            if head is None or head.attempt >= self._state.suspect_after:
-                break
-            if number and self._state.bars is not None and self._state.bars(head):
+            if head is None or (number and self._breaks_off(group, head)):
                 break
             message = backlog.messages.popleft()
             self._dispatch(inbound, message, consumer, group)
             if message.closing:
                 break
         self._served(backlog)
+
+    def _breaks_off(self, group: Group, head: Message) -> bool:
+        """The batch ends before this message."""
+        kind = self._head_held_by(head)
+        if kind is HoldKind.NUMBER_MISSING:  # its wait begins now, although nothing is listed before a settle
+            self._state.held_back(kind, group, head)
+        return kind is not None
 
     def dispatch_alone(self, message: Message, consumer: Consumer) -> None:
         """Give a suspect to a consumer that has nothing else (see dispatcher.core.optional.poison).
@@ -191,11 +194,8 @@ class SerialPass(DeliveryPass):
 
     def _dispatch(self, inbound: Inbound, message: Message, consumer: Consumer, group: Group | None) -> None:
         super()._dispatch(inbound, message, consumer, group)
-        if group is not None and group.backlogs is not None:
-            for backlog in group.backlogs.values():
-                backlog.leave()
-        if group is not None and group.route:
-            self._state.parking.refresh_demand(group)
+        if group is not None:
+            self._state.list_backlogs(group)
 
 
 class CostedSerialPass(CostedPass, SerialPass):

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dispatcher.core.arrivals import Arrivals
-from dispatcher.core.bounds import NEVER_MS, RESET_PER_STEP
+from dispatcher.core.bounds import RESET_PER_STEP
 from dispatcher.core.delivery import delivery_pass_for
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.entries import ended_entry, open_entry
 from dispatcher.core.events import Event
 from dispatcher.core.feature import Feature, Handler, has
 from dispatcher.core.forwarding.forwarding import Forwarding
+from dispatcher.core.holds import HoldKind
 from dispatcher.core.membership.ack_timeout import AckTimeout
 from dispatcher.core.membership.evictions import Evictions
 from dispatcher.core.membership.membership import Membership
@@ -205,7 +206,7 @@ class Lane:
 
     def suspend(self) -> None:
         """Dispatch nothing from now on: whoever owns this lane is about to stop."""
-        self.state.suspended_until_ms = NEVER_MS
+        self.state.lane_holds.put(HoldKind.STOPPING)
 
     def reconfigure(self, options: LaneOptions) -> None:
         """Go on with these options (L-2). Only weights and what is looked up when it is needed may differ."""

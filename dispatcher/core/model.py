@@ -374,11 +374,8 @@ class ConsumerSource:
         self.in_ring = False  # in its inbound queue's list of sources
 
     def head(self) -> Message | None:
-        """The next message, or None: no credit, or nothing waits."""
-        consumer = self.consumer
-        if consumer.credit <= 0 or not consumer.receives or not self.backlogs:
-            return None
-        if consumer.alone_with is not None:
+        """The next message, or None: its consumer may not receive now, or nothing waits."""
+        if not self.backlogs or not self.consumer.may_receive:
             return None
         return next(iter(self.backlogs)).head()
 
@@ -451,9 +448,14 @@ class Consumer:
         return self.state is ConsumerState.LIVE and not self.drained
 
     @property
+    def may_receive(self) -> bool:
+        """It may get the next message of a group that it owns, or that is pinned to it, now."""
+        return self.credit > 0 and self.receives and self.alone_with is None
+
+    @property
     def takes_new(self) -> bool:
         """It may get a group that nobody owns, or an ungrouped message, now."""
-        return self.credit > 0 and self.alone_with is None and self.is_open
+        return self.may_receive and self.is_open
 
     @property
     def stays(self) -> bool:

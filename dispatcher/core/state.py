@@ -6,16 +6,23 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from dispatcher.core.bounds import COUNTER_SHIFT, NEVER_MS, STALE_OWNERS_PER_STEP
+from dispatcher.core.bounds import (
+    COUNTER_SHIFT,
+    NEVER_MS,
+    STALE_OWNERS_PER_STEP,
+    UNCONFIRMED_BYTES_MAX,
+    UNCONFIRMED_MAX,
+)
 from dispatcher.core.buckets import GroupMap
 from dispatcher.core.effects import Effects
+from dispatcher.core.eligibility import Eligibility
 from dispatcher.core.entries import ended_entry
 from dispatcher.core.expiries import Expiries
 from dispatcher.core.feature import Feature
+from dispatcher.core.holds import HoldKind
 from dispatcher.core.ignored_settles import IgnoredSettles
 from dispatcher.core.inbound import enlist_source, make_inbounds
 from dispatcher.core.model import Backlog, Consumer, ConsumerState, Group, GroupState, Message, MessageState
-from dispatcher.core.operators.flags import is_held_by_operator, stop_of
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import AckInbound, DeadLetter, LogEvent, SendNotice
@@ -45,18 +52,25 @@ class LaneState:
         self.signals = Signals()
         self.features: dict[type[Feature], Feature] = {}  # what this lane can do beside the spine
         self.pool = Pool(level_by_policy(options.policy), counts_messages=not options.policy.grouped)
-        self.inbounds = make_inbounds(options, self.pool)
         self.by_uuid: dict[str, Consumer] = {}
+        self.unconfirmed = self.unconfirmed_bytes = 0  # copies on their way to the broker
+        #: With so many deaths behind it a message that waits is tried alone (core/optional/poison.py).
+        self.suspect_after = max(1, options.attempts - 1) if not options.handover else NEVER_MS
+        self.eligibility = Eligibility(
+            self, one_at_a_time=self.stops_failed, suspect_after=self.suspect_after
+        )
+        self.lane_holds = self.eligibility.lane_holds
+        #: Who wants to know that a backlog, by its first message, is not listed for a certain cause.
+        self.on_hold: dict[HoldKind, Callable[[Group, Message], None]] = {}
+        self.inbounds = make_inbounds(options, self.pool)
         self.by_id: dict[str, Consumer] = {}
         self.by_queue: dict[str, Consumer] = {}
         self.by_number: dict[int, Consumer] = {}
         self.first_number = self.epoch_counter = lane_epoch << COUNTER_SHIFT
         self.stale_owners: deque[bytes] = deque()  # groups whose row in Redis names one that is over
-        self.unconfirmed = self.unconfirmed_bytes = self.bytes_held = self.records_since_checkpoint = 0
+        self.bytes_held = self.records_since_checkpoint = 0
         #: Messages that wait but have an open journal entry: they were taken back from a consumer.
         self.revoked: OrderedSet[Message] = OrderedSet()
-        #: With so many deaths behind it a message that waits is tried alone (core/optional/poison.py).
-        self.suspect_after = max(1, options.attempts - 1) if not options.handover else NEVER_MS
         #: Suspects that wait, first of their backlogs or without a group: the longest suspected first.
         self.suspects: OrderedSet[Message] = OrderedSet()
         #: Why they end, for messages whose copy in the dead queue is not confirmed yet.
@@ -66,17 +80,13 @@ class LaneState:
         self.acks: list[Message] = []  # of this step
         #: Files a message in front of those of its id that have larger numbers (`sequence_check: hold`).
         self.insert: Callable[[Backlog, Message], None] | None = None
-        self.bars: Callable[[Message], bool] | None = None  # a head has to wait for one before it
         self.expiries = Expiries()
         self.parking = ParkingQueues(one_at_a_time=self.stops_failed)
+        self.eligibility.elsewhere.append(self.parking.hold_on)
         self.counters: Counter[str] = Counter()
         self.ignored_settles = IgnoredSettles(self.counters, self.log_event)
         self.patience_from_ms = now_ms  # since when consumers could be heard
-        self.suspended_until_ms = 0  # nothing is dispatched before (Redis may have forgotten things)
         self.is_asking = False  # consumers are asked what they have: nothing expires meanwhile
-        self.is_paused = False  # by an operator
-        self.is_quiescing = False  # a rebalance waits until everything in flight is settled (A16)
-        self.begins_at_ms = 0  # a lane that waits for its first consumers hands out nothing before
         self.reclaiming: set[int] = set()  # hand-over consumers whose messages are on their way to others
         self.groups_with_flags: OrderedSet[Group] = OrderedSet()  # of which operators have said something
         self.awaiting_decision: OrderedSet[Group] = (
@@ -84,19 +94,37 @@ class LaneState:
         )  # of which what stopped them may be looked at
         self.drained_consumers: OrderedSet[str] = OrderedSet()  # ids that get nothing
         self.reset_until: int | None = None  # owners of epochs up to this one are about to go
-        self.publishers_blocked = False  # the broker reads nothing: no copy would leave, nobody can be heard
+
+    # -- what holds the whole lane --
 
     @property
     def is_suspended(self) -> bool:
         """Nothing may be dispatched now."""
-        if (
-            self.publishers_blocked
-            or self.is_paused
-            or self.reclaiming
-            or self.now_ms < self.suspended_until_ms
-        ):
-            return True
-        return self.is_quiescing or self.now_ms < self.begins_at_ms
+        return self.eligibility.is_suspended
+
+    @property
+    def window_is_full(self) -> bool:
+        """So much is on its way to the broker that nothing more goes before it has confirmed some."""
+        return self.unconfirmed >= UNCONFIRMED_MAX or self.unconfirmed_bytes >= UNCONFIRMED_BYTES_MAX
+
+    @property
+    def publishers_blocked(self) -> bool:
+        """The broker reads nothing: no copy would leave, and nobody can be heard."""
+        return HoldKind.PUBLISHERS_BLOCKED in self.lane_holds
+
+    @property
+    def is_paused(self) -> bool:
+        """An operator has paused the whole lane."""
+        return HoldKind.LANE_PAUSED in self.lane_holds
+
+    @property
+    def suspended_until_ms(self) -> int:
+        """Before this nobody knows enough to decide anything: Redis may have forgotten things, or this
+        dispatcher is about to stop."""
+        holds = self.lane_holds
+        if not holds:
+            return 0
+        return max(holds.until_ms(HoldKind.CONSUMERS_ASKED), holds.until_ms(HoldKind.STOPPING))
 
     def find(self, kind: type[F]) -> F | None:
         """The lane's feature of this class; None: the lane's options don't ask for it."""
@@ -281,17 +309,12 @@ class LaneState:
     def list_backlog(self, backlog: Backlog) -> None:
         """Enter a backlog in the list of its group's owner, or of free groups, if it may be served."""
         head = backlog.head()
-        group = backlog.group
-        if backlog.listed_in is not None or head is None or (self.stops_failed and group.in_flight):
+        if backlog.listed_in is not None or head is None:
             return
-        if group.flags is not None and (is_held_by_operator(group) or stop_of(group) is not None):
-            self.awaiting_decision.add(group)
-            return
-        if head.attempt >= self.suspect_after:
-            self.suspects.add(head)
-            return
-        is_free = group.state in (GroupState.OWNED, GroupState.FREE)
-        if not is_free or (self.bars is not None and self.bars(head)):
+        group, eligibility = backlog.group, self.eligibility
+        kind = eligibility.group_held_by(group) or eligibility.head_held_by(head)
+        if kind is not None:
+            self.held_back(kind, group, head)
             return
         inbound = self.inbounds[backlog.inbound]
         taker = group.owner if group.owner is not None else group.pinned_to
@@ -302,6 +325,12 @@ class LaneState:
         else:
             backlog.enter(inbound.unowned)
             inbound.enlist(inbound.unowned)
+
+    def held_back(self, kind: HoldKind, group: Group, head: Message) -> None:
+        """This message does not go in its turn: tell whoever waits for such ones."""
+        tell = self.on_hold.get(kind)
+        if tell is not None:
+            tell(group, head)
 
     # -- consumers --
 

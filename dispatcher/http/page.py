@@ -30,7 +30,18 @@ td { overflow-wrap: anywhere; } .n { text-align: right; }
 
 _INBOUND: Final = ("queue", "weight", "share", "dispatched", "held", "in_flight", "look_ahead", "full_of")
 _CONSUMERS: Final = ("consumer", "state", "drained", "prefetch", "in_flight", "groups", "last_heartbeat_ms")
-_GROUPS: Final = ("group", "state", "owner", "paused", "stopped", "pin", "held", "in_flight", "oldest_ms")
+_GROUPS: Final = (
+    "group",
+    "state",
+    "owner",
+    "paused",
+    "stopped",
+    "pin",
+    "held",
+    "in_flight",
+    "oldest_ms",
+    "reason",
+)
 _TITLES: Final = {"last_heartbeat_ms": "last heard, ms ago", "oldest_ms": "oldest, ms", "full_of": "full of"}
 
 

@@ -43,7 +43,7 @@ READER = {
 }
 MOVES = {"groups": 1, "moves": [{"group": "g", "from": "c-1", "to": "c-2", "waits_for": 4}], "applied": True}
 WHY = {
-    "group": "g", "verdict": "Sequenced: waits.",
+    "group": "g", "verdict": "Sequenced: waits.", "reason": "batch_out", "facts": {"in_flight": 2},
     "blocking": {"message": MESSAGE, "consumer": "c-1", "since_ms": 61_000},
     "behind": 1_234, "details": ["look-ahead of orders.high is full"],
 }  # fmt: skip
@@ -88,7 +88,7 @@ WHY = {
         ),
         (
             ["groups", "why", "orders", "g"], "groups.why", {"group": "g"}, WHY,
-            ["g: Sequenced: waits.",
+            ["g: Sequenced: waits. (batch_out)",
              "message 12.34 of orders.high (seq 99, attempt 2), at consumer c-1 for 1 m 1 s",
              "Behind it: 1,234 messages", "- look-ahead of orders.high is full"],
         ),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dispatcher.core.bounds import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import RECEIVING, Consumer, ConsumerState, Group, GroupState, Message, MessageState
-from dispatcher.core.operators.flags import is_held_by_operator
+from dispatcher.core.operators.flags import awaits_operator
 from dispatcher.core.state import LaneState
 
 
@@ -139,7 +139,8 @@ def _check_nothing_eligible(state: LaneState) -> None:
                 "ungrouped wait"
             )
     for group in state.groups.values():
-        if not group.waiting() or _is_suspect(state, group) or is_held_by_operator(group):
+        assert not group.waiting() or state.eligibility.why(group), f"{group} waits, and nothing holds it"
+        if not group.waiting() or _is_suspect(state, group) or awaits_operator(group):
             continue
         if group.state is GroupState.FREE and group.taker is not None:
             taker = group.taker

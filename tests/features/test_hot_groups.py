@@ -67,7 +67,7 @@ async def test_an_unfinished_batch_is_explained_and_measured(bench: Bench) -> No
     await bench.joined("c2")
     await eventually(lambda: bench.status()["in_flight"] == 1)
     why = await bench.ask("groups.why", group="g")
-    assert why["verdict"] == "Sequenced: waits until c1 has settled the 1 messages of its batch."
+    assert (why["reason"], why["facts"]["in_flight"]) == ("batch_out", 1)
     await eventually(lambda: _metrics(bench)["dispatcher_oldest_in_flight_seconds"] > 0.3)
     (row,) = [row for row in (await bench.ask("consumers.list"))["consumers"] if row["in_flight"]]
     assert (row["consumer"], row["oldest_in_flight_ms"] > 300) == ("c1", True)

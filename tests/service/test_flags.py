@@ -118,7 +118,7 @@ async def test_a_pinned_group_waits_for_its_consumer(bench: Bench) -> None:
     client.send("in", b"3", "g")
     await eventually(lambda: bench.counter("consumers_taken") == 1)
     why = await bench.ask("groups.why", group="g")
-    assert why["verdict"] == "Pinned to c2, which is not there."
+    assert (why["reason"], why["facts"]["pin"]) == ("pinned_absent", "c2")
     listed = json.loads(await operator(bench, "groups", "list", "orders", "--json"))
     assert [(row["group"], row["pin"], row["held"]) for row in listed["groups"]] == [("g", "c2", 1)]
     again = await bench.joined("c2")

@@ -25,7 +25,7 @@ async def test_a_lane_waits_for_its_consumers_and_spreads_the_groups(bench: Benc
     await _fill(bench)
     consumers = [await bench.joined(f"c{number}") for number in range(2)]
     why = await bench.ask("groups.why", group="a")
-    assert why["verdict"].startswith("The lane has not begun, 2 of 3 consumers are here")
+    assert (why["reason"], why["facts"]["consumers"]) == ("lane_not_begun", 2)
     assert not any(consumer.received for consumer in consumers)
     consumers.append(await bench.joined("c3"))
     for consumer in consumers:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dispatcher.core.holds import HoldKind
 from dispatcher.core.views.views import Views
 from tests.spec.lane_bench import LaneBench
 
@@ -27,8 +28,16 @@ def refused(bench: LaneBench, command: str, **arguments: Any) -> str:
     return bench.replies[-1].error or "done"
 
 
-def why(bench: LaneBench, group: str) -> str:
-    return str(Views(bench.lane.state).why({"group": group})["verdict"])
+def why(bench: LaneBench, group: str) -> HoldKind | None:
+    """The reason that `groups why` names; None: it names none."""
+    reason = Views(bench.lane.state).why({"group": group})["reason"]
+    return HoldKind(reason) if reason is not None else None
+
+
+def facts(bench: LaneBench, group: str) -> dict[str, Any]:
+    """What `groups why` says about that reason."""
+    told: dict[str, Any] = Views(bench.lane.state).why({"group": group})["facts"]
+    return told
 
 
 def row(bench: LaneBench, group: str) -> dict[str, Any]:

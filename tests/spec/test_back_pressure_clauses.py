@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dispatcher.core.events import PingRouted, PublishersBlocked, QueueNacked, QueueReturned
-from dispatcher.core.views.views import Views
+from dispatcher.core.holds import HoldKind
 from dispatcher.wire.protocol import InHand
+from tests.spec.flag_bench import why
 from tests.spec.lane_bench import LaneBench, clause, names
 
 
@@ -14,7 +15,7 @@ def test_c6_nothing_is_dispatched_while_publishers_are_blocked() -> None:
     bench.join("one")
     bench.step(PublishersBlocked(True))
     assert not bench.arrive("a1", "a2")
-    assert "RabbitMQ blocks publishers" in Views(bench.lane.state).why({"group": "a"})["verdict"]
+    assert why(bench, "a") is HoldKind.PUBLISHERS_BLOCKED
     assert names(bench.step(PublishersBlocked(False))) == ["a1", "a2"]
 
 
@@ -84,7 +85,7 @@ def test_c7_a_full_queue_is_no_death() -> None:
     assert not bench.step(after_ms=600_000)
     assert bench.holder("a3") == "one"
     assert not bench.markers
-    assert "takes no more messages" in Views(bench.lane.state).why({"group": "a"})["verdict"]
+    assert why(bench, "a") is HoldKind.QUEUE_FULL
 
 
 def test_c7_it_is_asked_to_join_again_at_growing_intervals() -> None:

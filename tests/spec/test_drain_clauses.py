@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dispatcher.core.holds import HoldKind
 from dispatcher.core.views.views import Views
 from dispatcher.wire.protocol import Join
-from tests.spec.flag_bench import BOTH, owner, said, why
+from tests.spec.flag_bench import BOTH, facts, owner, said, why
 from tests.spec.lane_bench import LaneBench, clause, names
 
 
@@ -62,7 +63,8 @@ def test_o23_with_all_drained_everything_waits_and_says_so() -> None:
     bench.join("one")
     said(bench, "consumers.drain", consumer="one")
     assert bench.arrive("a1", "-1") == []
-    assert why(bench, "a") == "No consumer has free capacity (1 of 1 are drained)."
+    assert why(bench, "a") is HoldKind.NO_CAPACITY
+    assert facts(bench, "a") == {"consumers": 1, "drained": 1}
     said(bench, "consumers.drain", consumer="one", undo=True)
     assert sorted(names(bench.sent)) == ["-1", "a1"]
 

@@ -9,6 +9,7 @@ import pytest
 
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.events import CommandReceived, PublishersBlocked, QueueReturned
+from dispatcher.core.holds import HoldKind
 from dispatcher.core.lane import Lane
 from dispatcher.core.membership.ack_timeout import ARRIVALS_MAX, AckTimeout
 from dispatcher.core.orders import LogEvent, PublishMarker, Reply
@@ -17,6 +18,7 @@ from dispatcher.core.state import LaneOptions
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.core.views.views import Views
 from dispatcher.wire.protocol import Marker
+from tests.spec.flag_bench import why
 from tests.spec.hand_over_bench import HandOverBench, queue_of
 from tests.spec.lane_bench import START_MS, LaneBench, clause, names
 
@@ -204,8 +206,7 @@ def test_c9_it_gets_nothing_more() -> None:
     bench.arrive("a1")
     evict(bench, "one")
     assert bench.arrive("a2", "b1", "-1") == []
-    verdict = Views(bench.lane.state).why({"group": "a"})["verdict"]
-    assert verdict == "Its owner one is being evicted: waits until its last settles have been read."
+    assert why(bench, "a") is HoldKind.EVICTED
 
 
 def test_c9_a_new_leader_goes_on_with_it() -> None:

@@ -22,8 +22,10 @@ from dispatcher.core.forwarding.orders import (
     ReclaimQueue,
     ReleaseQueue,
 )
+from dispatcher.core.holds import HoldKind
 from dispatcher.core.model import ConsumerState
 from dispatcher.core.views.views import Views
+from tests.spec.flag_bench import facts, why
 from tests.spec.hand_over_bench import HandOverBench, handed_names, queue_of
 from tests.spec.lane_bench import clause, names
 
@@ -367,15 +369,26 @@ def test_operators_see_what_a_group_waits_for() -> None:
     bench.store("a1")
     bench.seen("one", readers=0, ready=1)
     bench.arrive("a2")
-    verdict = Views(bench.lane.state).why({"group": "a"})["verdict"]
-    assert verdict.startswith(f"Its owner one does not read {queue_of('one')}: waits for it, or for another")
+    assert why(bench, "a") is HoldKind.QUEUE_UNREAD
+    assert (facts(bench, "a")["queue"], facts(bench, "a")["read_back"]) == (queue_of("one"), False)
     bench.seen("two")
     bench.step(bench.marker())
-    verdict = Views(bench.lane.state).why({"group": "a"})["verdict"]
-    assert verdict == f"Nobody reads {queue_of('one')}: what is in it goes to others first."
+    assert why(bench, "a") is HoldKind.QUEUE_UNREAD
+    assert facts(bench, "a")["read_back"]
     bench.step(QueueReclaimed(queue_of("one"), [bench.handed("a1", "one")]))
-    verdict = Views(bench.lane.state).why({"group": "a"})["verdict"]
-    assert verdict == "What was in the queue of a hand-over consumer that is gone goes to others first."
+    assert why(bench, "a") is HoldKind.READING_BACK
+
+
+def test_what_waits_in_a_queue_counts_as_its_consumers_prefetch() -> None:
+    bench = HandOverBench({"one": 2})
+    bench.seen("one")
+    bench.arrive("a1", "a2", "a3")
+    bench.store("a1")
+    assert (facts(bench, "a")["queued"], facts(bench, "a")["in_flight"]) == (1, 1)
+    bench.store("a2")
+    assert why(bench, "a") is HoldKind.PREFETCH_FULL
+    told = facts(bench, "a")
+    assert (told["consumer"], told["queued"], told["in_flight"]) == ("one", 2, 0)
 
 
 def test_nobody_is_asked_what_redis_has_forgotten() -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from dispatcher.core.holds import HoldKind
 from dispatcher.core.parking.policy import BLOCKED_MS
-from dispatcher.core.views.views import Views
+from tests.spec.flag_bench import facts, why
 from tests.spec.lane_bench import clause
 from tests.spec.number_bench import NumberBench
 
@@ -39,10 +40,6 @@ class HoldBench(NumberBench):
                 return
             self.settle_seqs(consumer, *seqs)
             self.run()
-
-    def verdict(self, group: str = "a") -> str:
-        text: str = Views(self.lane.state).why({"group": group})["verdict"]
-        return text
 
 
 def with_consumer(name: str = "exclusive", *, prefetch: int = 100, **options: Any) -> HoldBench:
@@ -148,10 +145,8 @@ def test_n9_operators_see_it_and_end_it() -> None:
     bench = with_consumer()
     bench.publish("a", 1, 3)
     bench.step(after_ms=1_000)
-    assert bench.verdict() == (
-        f"Its number 2 has not come: waits for it {TIMEOUT_MS - 1_000} ms more at most, "
-        "or until `dispatcher groups resume`."
-    )
+    assert why(bench, "a") is HoldKind.NUMBER_MISSING
+    assert facts(bench, "a") == {"number": 2, "left_ms": TIMEOUT_MS - 1_000}
     resumed = bench.command("groups.resume", group="a")
     bench.run()
     assert bench.went() == [1, 3], resumed

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from dispatcher.core.events import PublishersBlocked
+from dispatcher.core.holds import HoldKind
 from dispatcher.core.operations.operations import BARRIER_TIMEOUT_MS
 from dispatcher.core.operations.orders import Target
 from dispatcher.core.operations.transfer import TRANSFERS_UNCONFIRMED_BYTES_MAX, TRANSFERS_UNCONFIRMED_MAX
-from tests.spec.flag_bench import BOTH, refused, row, said, why
+from tests.spec.flag_bench import BOTH, facts, refused, row, said, why
 from tests.spec.lane_bench import clause, names
 from tests.spec.move_bench import MoveBench, waiting
 
@@ -65,7 +66,8 @@ def test_o28_meanwhile_nothing_of_the_group_goes_to_anybody() -> None:
     assert bench.sending() == ["a2"]
     assert names(bench.settle("one", "a1")) == ["b1"]
     bench.arrive("a4")
-    assert why(bench, "a") == "The operation uuid-0 sends it away: what stays waits until that is done."
+    assert why(bench, "a") is HoldKind.TRANSFERRING
+    assert facts(bench, "a")["operation"] == "uuid-0"
     assert bench.settle("one", "b1") == []
     bench.takes()
     assert names(bench.takes_all()) == ["a4"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dispatcher.core.holds import HoldKind
 from dispatcher.core.views.views import Views
 from tests.spec.flag_bench import BOTH, owner, refused, row, said, why
 from tests.spec.lane_bench import START_MS, LaneBench, clause, names
@@ -19,7 +20,7 @@ def test_o21_a_paused_group_waits_and_others_go_on(name: str) -> None:
     assert names(bench.arrive("a2", "b1", "a3")) == ["b1"]
     assert bench.settle("one", "a1") == []
     assert bench.acked == [b"a1"]
-    assert why(bench, "a") == "Paused by an operator, until `dispatcher groups resume`."
+    assert why(bench, "a") is HoldKind.PAUSED
     assert (row(bench, "a")["paused"], row(bench, "b")["paused"]) == (True, False)
     assert said(bench, "groups.resume", group="a")["changed"]
     assert names(bench.sent[-2:]) == ["a2", "a3"]
@@ -84,7 +85,7 @@ def test_o21_the_whole_lane(name: str) -> None:
     assert said(bench, "groups.pause", all=True)["in_flight"] == 2
     assert bench.arrive("a2", "b2", "c1", "-1") == []
     assert bench.settle("one", "a1", "b1") == []
-    assert why(bench, "c") == "The lane is paused by an operator, until `dispatcher groups resume --all`."
+    assert why(bench, "c") is HoldKind.LANE_PAUSED
     assert Views(bench.lane.state).status()["paused"]
     assert (bench.lane.next_deadline_ms() or START_MS * 2) > bench.now_ms
     said(bench, "groups.resume", all=True)

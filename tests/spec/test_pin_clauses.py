@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.spec.flag_bench import BOTH, owner, refused, row, said, why
+from dispatcher.core.holds import HoldKind
+from tests.spec.flag_bench import BOTH, facts, owner, refused, row, said, why
 from tests.spec.lane_bench import LaneBench, clause, names
 
 
@@ -39,7 +40,8 @@ def test_o22_it_waits_for_its_consumer(name: str) -> None:
     said(bench, "groups.pin", group="a", consumer="one")
     assert bench.die("one") == []
     assert names(bench.arrive("a2", "b1")) == ["b1"]
-    assert why(bench, "a") == "Pinned to one, which is not there."
+    assert why(bench, "a") is HoldKind.PIN_ABSENT
+    assert (facts(bench, "a")["pin"], facts(bench, "a")["is_there"]) == ("one", False)
     assert names(bench.join("one", uuid="one-2")) == ["a1", "a2"]
     assert bench.holder("a2") == "one"
 
@@ -54,7 +56,8 @@ def test_o22_it_waits_while_its_consumer_leaves_or_is_drained(name: str) -> None
     assert said(bench, "consumers.drain", consumer="one")["pinned"] == 1
     bench.settle("one", "a1")
     assert bench.arrive("a2") == []
-    assert why(bench, "a") == "Pinned to one, which is drained."
+    assert why(bench, "a") is HoldKind.PIN_ABSENT
+    assert facts(bench, "a")["is_there"], "it is drained"
     said(bench, "consumers.drain", consumer="one", undo=True)
     assert bench.holder("a2") == "one"
     bench.leave("one")
@@ -72,7 +75,8 @@ def test_o22_a_full_consumer_is_named() -> None:
     bench.arrive("b1")
     bench.settle("one", "a1")
     bench.arrive("a2")
-    assert why(bench, "a") == "Its owner two has 1 unsettled messages, its whole prefetch."
+    assert why(bench, "a") is HoldKind.PREFETCH_FULL
+    assert (facts(bench, "a")["consumer"], facts(bench, "a")["in_flight"]) == ("two", 1)
     bench.die("two")
     bench.join("two", prefetch=1, uuid="two-2")
     assert bench.holder("a2") == "two"

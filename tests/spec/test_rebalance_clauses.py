@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from dispatcher.core.views.views import Views
+from dispatcher.core.holds import HoldKind
+from tests.spec.flag_bench import facts, why
 from tests.spec.lane_bench import LaneBench, clause, names
 
 
@@ -31,8 +32,9 @@ def test_o19_the_lane_waits_until_all_is_settled() -> None:
     loose = bench.holder("-1")
     bench.command(pause="lane")
     assert bench.arrive("a2", "b2", "c2", "d2", "z1", "-2") == [], "also what doesn't move, new and ungrouped"
-    why = Views(bench.lane.state).why({"group": "z"})["verdict"]
-    assert why.startswith("A rebalance holds the lane until 5 in flight are settled: one has ")
+    assert why(bench, "z") is HoldKind.QUIESCING
+    assert facts(bench, "z")["in_flight"] == 5
+    assert "one" in facts(bench, "z")["consumers"]
     assert bench.settle(loose, "-1") == []
     assert bench.settle("one", "a1", "b1", "c1") == []
     assert sorted(names(bench.settle("one", "d1"))) == ["-2", "a2", "b2", "c2", "d2", "z1"]

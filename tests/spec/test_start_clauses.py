@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from dispatcher.core.views.views import Views
+from dispatcher.core.holds import HoldKind
 from tests.core.world import world
+from tests.spec.flag_bench import facts, why
 from tests.spec.lane_bench import LaneBench, clause, names
 
 
@@ -90,8 +91,14 @@ def test_o18_why_says_so() -> None:
     bench = waiting(start_consumers=3, start_wait_ms=2_000)
     bench.join("one")
     bench.step(after_ms=500)
-    verdict = Views(bench.lane.state).why({"group": "a"})["verdict"]
-    assert verdict == "The lane has not begun, 1 of 3 consumers are here: it begins in 1500 ms at the latest."
+    assert why(bench, "a") is HoldKind.NOT_BEGUN
+    assert facts(bench, "a") == {"consumers": 1, "wanted": 3, "left_ms": 1_500}
+
+
+def test_o18_before_anybody_came_no_time_runs() -> None:
+    bench = waiting(start_consumers=3, start_wait_ms=2_000)
+    assert why(bench, "a") is HoldKind.NOT_BEGUN
+    assert facts(bench, "a") == {"consumers": 0, "wanted": 3}
 
 
 @pytest.mark.parametrize(

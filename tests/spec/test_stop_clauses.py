@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from dispatcher.core.effects import Snapshot
+from dispatcher.core.holds import HoldKind
 from dispatcher.core.lane import Lane
 from dispatcher.core.options import Cost
 from dispatcher.core.views.views import Views
-from tests.spec.flag_bench import BOTH, refused, row, said, why
+from tests.spec.flag_bench import BOTH, facts, refused, row, said, why
 from tests.spec.lane_bench import LaneBench, clause, names
 
 
@@ -38,7 +39,9 @@ def test_d9_a_failed_message_stops_its_group_only(name: str) -> None:
     assert names(bench.arrive("a4", "b1")) == ["b1"]
     assert (bench.dead, bench.acked) == ([], [])
     assert row(bench, "a")["stopped"] == "no stock"
-    assert "no stock (handed over 1 times, 1 calls of its handler, last by one)" in why(bench, "a")
+    assert why(bench, "a") is HoldKind.STOPPED
+    told = facts(bench, "a")
+    assert (told["failure"], told["attempt"], told["calls"], told["consumer"]) == ("no stock", 1, 1, "one")
     assert bench.told[-1][0] == "group_stopped"
     assert bench.status()["groups_stopped"] == 1
 
@@ -51,6 +54,8 @@ def test_d9_of_a_group_one_message_is_out_at_a_time(name: str, cost: Cost) -> No
     bench.arrive("a1", "a2", "b1", "b2")
     bench.arrive("a3", inbound=1)
     assert names(bench.sent) == ["a1", "b1"]
+    assert why(bench, "a") is HoldKind.ONE_AT_A_TIME
+    assert facts(bench, "a")["in_flight"] == 1
     assert names(bench.settle("one", "b1")) == ["b2"]
     assert names(bench.settle("one", "a1")) in (["a2"], ["a3"])
     rest = {"a2", "a3"} - {names(bench.sent)[-1]}

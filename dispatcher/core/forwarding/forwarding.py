@@ -31,7 +31,12 @@ from dispatcher.core.forwarding.orders import (
     ReclaimedCopy,
     ReleaseQueue,
 )
-from dispatcher.core.forwarding.rules import is_forwarding_queue, receivers
+from dispatcher.core.forwarding.rules import (
+    begin_reclaiming,
+    end_reclaiming,
+    is_forwarding_queue,
+    receivers,
+)
 from dispatcher.core.membership.membership import Membership
 from dispatcher.core.model import Consumer, ConsumerState, Group, GroupState, Message
 from dispatcher.core.operators.commands import Arguments, Commands
@@ -108,7 +113,7 @@ class Forwarding(Feature):
         state = self._state
         for number, row in snapshot.incarnations.items():
             if row.state == "taking" and number in state.by_number:
-                state.reclaiming.add(number)
+                begin_reclaiming(state, number)
         for consumer in state.by_uuid.values():
             if consumer.depth is None:
                 continue
@@ -213,7 +218,7 @@ class Forwarding(Feature):
 
     def _goes_on(self, consumer: Consumer) -> None:
         consumer.n += 1  # a marker that is on its way says nothing any more
-        self._state.reclaiming.discard(consumer.number)
+        end_reclaiming(self._state, consumer.number)
         self._state.log_event(
             "consumer_returned", consumer=consumer.id, incarnation=consumer.uuid, n=consumer.n
         )
@@ -253,7 +258,7 @@ class Forwarding(Feature):
         self._settlement.stored(consumer, [handed.seq for handed in event.messages])
         over = self._open[queue] = _Reclaim(consumer.number, consumer.row()._replace(state="taking"))
         self._membership.revoke(consumer)
-        state.reclaiming.add(over.number)
+        begin_reclaiming(state, over.number)
         state.effects.incarnations[over.number] = over.row
         self._hand_all_on(over, event.messages)
         if not over.pending:
@@ -351,7 +356,7 @@ class Forwarding(Feature):
         over = self._open.pop(queue, None)
         if over is None:
             return
-        state.reclaiming.discard(over.number)
+        end_reclaiming(state, over.number)
         state.effects.incarnations[over.number] = over.row._replace(state="taken")
         if queue in self._due_ms:
             self._due_ms[queue] = state.now_ms

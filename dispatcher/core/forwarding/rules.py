@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dispatcher.core.holds import HoldKind
 from dispatcher.core.inbound import any_recovering
 from dispatcher.core.model import Consumer, ConsumerState
 from dispatcher.core.options import LaneOptions
@@ -30,6 +31,19 @@ def receivers(state: LaneState, gone: Consumer | None = None) -> list[Consumer]:
     live = ConsumerState.LIVE
     here = [c for c in state.by_uuid.values() if c.state is live and c.prefetch]
     return [c for c in here if c is not gone and not c.reclaiming]
+
+
+def begin_reclaiming(state: LaneState, number: int) -> None:
+    """What was in the queue of this consumer goes to others before anything else of the lane."""
+    state.reclaiming.add(number)
+    state.lane_holds.put(HoldKind.READING_BACK, lambda: {"queues": len(state.reclaiming)})
+
+
+def end_reclaiming(state: LaneState, number: int) -> None:
+    """Nothing of that is left, or its consumer reads it itself; also if it never began."""
+    state.reclaiming.discard(number)
+    if not state.reclaiming:
+        state.lane_holds.lift(HoldKind.READING_BACK)
 
 
 def may_be_reclaimed(state: LaneState, consumer: Consumer) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from dispatcher.core.forwarding.rules import may_be_reclaimed
+from dispatcher.core.holds import HoldKind
 from dispatcher.core.model import PRESENT, REACHABLE, Consumer, ConsumerState
 from dispatcher.core.orders import PublishMarker
 from dispatcher.core.recovery.consumer_reports import ConsumerReports
@@ -122,7 +123,7 @@ class Liveness:
         Meanwhile nobody's silence counts, and all that they are given time for begins again afterwards.
         """
         state = self._state
-        state.publishers_blocked = blocked
+        state.lane_holds.set(HoldKind.PUBLISHERS_BLOCKED, stands=blocked)
         if blocked:
             return
         self._adoption.wait()

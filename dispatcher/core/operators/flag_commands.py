@@ -12,11 +12,12 @@ from typing import Any, Final
 
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.feature import Feature
+from dispatcher.core.holds import HoldKind
 from dispatcher.core.membership.revocation import vacate
 from dispatcher.core.model import Consumer, Group, GroupState
 from dispatcher.core.operators.commands import Arguments, Commands, argument, group_argument
 from dispatcher.core.operators.flag_changes import keep_flags, point_pins
-from dispatcher.core.operators.flags import GROUP, GroupFlags, flags_of, pin_of
+from dispatcher.core.operators.flags import FLAG_HOLDS, GROUP, GroupFlags, facts_of, flags_of, held_by, pin_of
 from dispatcher.core.operators.rebalance import in_transition, known
 from dispatcher.core.operators.reset_owners import RESET, reset_row
 from dispatcher.core.optional.sequence_hold import SequenceHold
@@ -35,13 +36,16 @@ class Flags(Feature):
 
     def __init__(self, state: LaneState, rows: dict[bytes, Row], commands: Commands) -> None:
         self._state = state
+        state.eligibility.flag_checks.append(held_by)
+        state.eligibility.facts |= dict.fromkeys(FLAG_HOLDS, facts_of)
         commands.add("groups.pause", partial(self._set_paused, paused=True), "group", "all")
         commands.add("groups.resume", partial(self._set_paused, paused=False), "group", "all")
         commands.add("groups.pin", self._pin, "group", "consumer", "undo")
         commands.add("consumers.drain", self._drain, "consumer", "undo")
         state.signals.consumer_entered.append(lambda consumer: point_pins(state, consumer.id, consumer))
         state.signals.consumer_ended.append(lambda consumer: point_pins(state, consumer.id, None))
-        state.is_paused = bool(rows.get(LANE, {}).get("paused"))
+        if rows.get(LANE, {}).get("paused"):
+            state.lane_holds.put(HoldKind.LANE_PAUSED)
         state.reset_until = rows.get(RESET, {}).get("until")
         self._loaded = {key: row for key, row in rows.items() if key.startswith(GROUP)}
         for key in rows:
@@ -95,8 +99,9 @@ class Flags(Feature):
     def _set_lane_paused(self, *, paused: bool) -> Row:
         state = self._state
         in_flight = sum(len(consumer.in_flight) for consumer in state.by_uuid.values())
-        changed, state.is_paused = state.is_paused is not paused, paused
+        changed = state.is_paused is not paused
         if changed:
+            state.lane_holds.set(HoldKind.LANE_PAUSED, stands=paused)
             state.effects.flags[LANE] = {"paused": True} if paused else None
             state.log_event("lane_paused" if paused else "lane_resumed", in_flight=in_flight)
         return {"group": None, "paused": paused, "changed": changed, "in_flight": in_flight}

@@ -8,10 +8,17 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from dispatcher.core.model import Group, GroupState
+from dispatcher.core.holds import Facts, HoldKind
+from dispatcher.core.model import Group, GroupState, Message
 
 #: Before a group's id: the key of its row.
 GROUP: Final = b"group:"
+
+
+#: How groups with flags are held.
+FLAG_HOLDS: Final = (
+    HoldKind.TRANSFERRING, HoldKind.STOPPED, HoldKind.PAUSED, HoldKind.PIN_ABSENT, HoldKind.DECIDED
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -33,6 +40,13 @@ class Stop:
         row = {**asdict(self), "fingerprint": self.fingerprint.hex()}
         row["verdict"] = row.pop("decision")
         return row
+
+    def facts(self) -> Facts:
+        """What `groups why` tells of it."""
+        return {
+            "failure": self.reason, "attempt": self.attempt, "calls": self.calls, "consumer": self.consumer,
+            "decision": self.decision,
+        }  # fmt: skip
 
     @classmethod
     def of_row(cls, row: dict[str, Any]) -> Stop:
@@ -99,13 +113,28 @@ def operation_on(group: Group) -> str | None:
     return flags.operation if flags is not None else None
 
 
-def is_held_by_operator(group: Group) -> bool:
-    """What operators have set keeps the group from every consumer."""
+def held_by(group: Group) -> HoldKind | None:
+    """What keeps a group with flags from being served in its turn."""
     flags = flags_of(group)
     if flags is None:
-        return False
-    stopped = flags.stop is not None and flags.stop.decision is None
-    return flags.paused or flags.transferring or stopped or (group.owner is None and lacks_consumer(group))
+        return None
+    if flags.transferring:
+        return HoldKind.TRANSFERRING
+    if flags.stop is not None and flags.stop.decision is None:
+        return HoldKind.STOPPED
+    if flags.paused:
+        return HoldKind.PAUSED
+    if group.owner is None and lacks_consumer(group):
+        return HoldKind.PIN_ABSENT
+    return HoldKind.DECIDED if flags.stop is not None else None
+
+
+def facts_of(group: Group, _: Message | None) -> Facts:
+    """What more is to be said of such a group, whatever holds it."""
+    flags = flags_of(group)
+    assert flags is not None
+    stop = flags.stop.facts() if flags.stop is not None else {}
+    return {"operation": flags.operation, "pin": flags.pin, "is_there": group.pinned_to is not None, **stop}
 
 
 def lacks_consumer(group: Group) -> bool:
@@ -126,9 +155,8 @@ def has_decision(group: Group) -> bool:
 
 
 def awaits_operator(group: Group) -> bool:
-    """It is held, or has stopped and no operator has decided yet: none of its messages need to be here."""
-    stop = stop_of(group)
-    return is_held_by_operator(group) or (stop is not None and stop.decision is None)
+    """Nothing of it goes before an operator acts, or its consumer comes: its messages need not be here."""
+    return held_by(group) not in (None, HoldKind.DECIDED)
 
 
 def is_busy(group: Group) -> bool:

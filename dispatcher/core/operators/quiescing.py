@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from dispatcher.core.feature import Feature
+from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.state import LaneState
+
+#: Of the consumers that the lane waits for.
+HOLDERS_SHOWN: Final = 5
 
 
 class Quiescing(Feature):
@@ -15,12 +21,21 @@ class Quiescing(Feature):
 
     def begin_waiting(self) -> None:
         """Nothing is handed out until everything is settled."""
-        self.pending = self._state.is_quiescing = True
+        self.pending = True
+        self._state.lane_holds.put(HoldKind.QUIESCING, self._facts)
 
     def before_pass(self) -> None:
         """See whether everything is settled. O(consumers), while the lane waits for that."""
         state = self._state
         if state.reset_until is not None or any(c.in_flight for c in state.by_uuid.values()):
             return
-        self.pending = state.is_quiescing = False
+        self.pending = False
+        state.lane_holds.lift(HoldKind.QUIESCING)
         state.log_event("lane_goes_on")
+
+    def _facts(self) -> Facts:
+        holders = [consumer for consumer in self._state.by_uuid.values() if consumer.in_flight]
+        return {
+            "in_flight": sum(len(consumer.in_flight) for consumer in holders),
+            "consumers": {consumer.id: len(consumer.in_flight) for consumer in holders[:HOLDERS_SHOWN]},
+        }

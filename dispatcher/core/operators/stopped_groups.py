@@ -21,7 +21,7 @@ from dispatcher.core.inbound import any_recovering
 from dispatcher.core.model import Group, Message
 from dispatcher.core.operators.commands import Arguments, Commands, group_argument
 from dispatcher.core.operators.flag_changes import keep_flags
-from dispatcher.core.operators.flags import GroupFlags, Stop, flags_of, operation_on, stop_of
+from dispatcher.core.operators.flags import FLAG_HOLDS, GroupFlags, Stop, flags_of, operation_on, stop_of
 from dispatcher.core.operators.rebalance import in_transition, known
 from dispatcher.core.records import Discharged
 from dispatcher.core.state import LaneState
@@ -44,6 +44,7 @@ class Stops(Feature):
         self.pending = state.awaiting_decision
         if state.stops_failed:
             state.signals.failing.append(self._stops_at)
+        state.on_hold |= dict.fromkeys(FLAG_HOLDS, self._look_at)
         for verdict in _DONE:
             commands.add(f"dead.{verdict}", partial(self._decide, verdict), "group")
 
@@ -106,6 +107,10 @@ class Stops(Feature):
         stop.decision = verdict
         keep_flags(self._state, group, flags)
         self._carry_out(group, stop)
+
+    def _look_at(self, group: Group, _: Message) -> None:
+        """Something of a group with flags is in front: perhaps that about which somebody has decided."""
+        self._state.awaiting_decision.add(group)
 
     def before_pass(self) -> None:
         """Carry out what was decided about messages that are in front of their groups now."""

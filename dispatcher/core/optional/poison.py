@@ -17,17 +17,17 @@ from typing import Final
 from dispatcher.core.delivery import DeliveryPass
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.feature import Feature
+from dispatcher.core.holds import HoldKind
 from dispatcher.core.model import (
     NO_DEATH,
-    RECEIVING,
     Consumer,
     ConsumerState,
     EvictedBy,
+    Group,
     GroupState,
     Message,
     MessageState,
 )
-from dispatcher.core.operators.flags import is_held_by_operator
 from dispatcher.core.state import LaneState
 
 REASON_POISON: Final = "poison"
@@ -46,6 +46,8 @@ class Suspects(Feature):
         #: Suspects that died alone when nothing had been settled since their first death: the lane's settles
         #: at that moment.
         self._unproven: dict[Message, int] = {}
+        for kind in (HoldKind.SUSPECT, HoldKind.RECOVERING, HoldKind.DRAINING, HoldKind.BATCHED):
+            state.on_hold[kind] = self._note
 
     def load(self, snapshot: Snapshot) -> None:
         """Take over who was alone with a suspect when the former leader ended."""
@@ -78,6 +80,11 @@ class Suspects(Feature):
         return None
 
     # -- trying --
+
+    def _note(self, _: Group, head: Message) -> None:
+        """Keep a suspect's place among the others, also while its group is on its way between consumers."""
+        if head.attempt >= self._state.suspect_after:
+            self._state.suspects.add(head)
 
     def before_pass(self) -> None:
         """Suspects go before everything else."""
@@ -170,20 +177,19 @@ class Suspects(Feature):
     # -- conditions --
 
     def _may_go(self, message: Message) -> bool:
-        """It waits, it is the first of its group, and the group is not on its way between consumers."""
+        """It waits, it is the first of its group, and nothing holds that but the suspicion."""
         if message.state is not MessageState.WAITING or message.relocation is not None or not message.tag:
             return False
         backlog = self._state.backlog_of(message)
         if backlog is None:
             return True
-        is_at_rest = backlog.group.state in (GroupState.OWNED, GroupState.FREE)
-        may_be_served = is_at_rest and not is_held_by_operator(backlog.group)
-        return may_be_served and backlog.head() is message
+        held_by = self._state.eligibility.group_held_by(backlog.group)
+        return held_by is None and backlog.head() is message
 
     def _may_have(self, consumer: Consumer, message: Message) -> bool:
         backlog = self._state.backlog_of(message)
         if backlog is not None and backlog.group.state is GroupState.OWNED:
-            return consumer is backlog.group.owner and consumer.state in RECEIVING
+            return consumer is backlog.group.owner and consumer.receives
         if backlog is not None and backlog.group.taker not in (None, consumer):
             return False  # it is pinned to another
         return consumer.is_open

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dispatcher.core.feature import Feature
+from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.model import Backlog, Group, Message
 from dispatcher.core.optional.sequence_numbers import SequenceNumbers, place_of
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
@@ -45,28 +46,43 @@ class SequenceHold(Feature):
         self.pending_redeliveries = PendingRedeliveries(lambda group_id: group_id)
         self._is_late = False  # something may go that could not when this step's delivery ran
         sequences.is_watched = True
-        state.bars = self.bars
         state.insert = self.insert
         state.signals.dispatched.append(self.dispatched)
+        state.eligibility.head_checks.append(self._held_by)
+        state.eligibility.facts[HoldKind.NUMBER_MISSING] = self._facts
+        state.on_hold[HoldKind.NUMBER_MISSING] = self._begin_wait
 
     # -- what may go --
 
     def bars(self, head: Message) -> bool:
-        """A message that could go otherwise has to wait, from now on, for one before it."""
+        """A message that could go otherwise has to wait for one before it."""
         group_id, number = head.group_id, place_of(head)
         if number is None or group_id is None or head.attempt or head.queue >= FIRST_PARKING_QUEUE:
             return False
         due = self._sequences.due(group_id)
         if due is None or self._given_up.get(group_id) == due:
             return False
-        if number <= due and not self.pending_redeliveries.has_any(group_id):
-            return False
-        wait = self._waits.get(group_id)
+        return number > due or self.pending_redeliveries.has_any(group_id)
+
+    def _held_by(self, head: Message) -> HoldKind | None:
+        return HoldKind.NUMBER_MISSING if self.bars(head) else None
+
+    def _begin_wait(self, _: Group, head: Message) -> None:
+        """The time begins in which what is due may still come, unless it has begun."""
+        assert head.group_id is not None
+        due = self._sequences.due(head.group_id)
+        assert due is not None
+        wait = self._waits.get(head.group_id)
         if wait is None or wait.due != due:
-            self._waits.pop(group_id, None)
-            self._waits[group_id] = NumberWait(due, self._state.now_ms + self._timeout_ms)
+            self._waits.pop(head.group_id, None)
+            self._waits[head.group_id] = NumberWait(due, self._state.now_ms + self._timeout_ms)
             self._state.counters["sequence_waits"] += 1
-        return True
+
+    def _facts(self, _: Group, head: Message | None) -> Facts:
+        assert head is not None
+        wait = self._waits.get(head.group_id or b"")
+        until_ms = wait.until_ms if wait is not None else self._state.now_ms
+        return {"number": self._sequences.due(head.group_id or b""), "left_ms": until_ms - self._state.now_ms}
 
     def dispatched(self, message: Message, group: Group | None) -> None:
         """What follows it may go, from another inbound queue too."""
@@ -101,15 +117,6 @@ class SequenceHold(Feature):
         backlog.leave()
 
     # -- what is waited for no longer --
-
-    def waited_for(self, group: Group) -> NumberWait | None:
-        """What the first message of the group waits for."""
-        for backlog in (group.backlogs or {}).values():
-            head = backlog.head()
-            wait = self._waits.get(head.group_id or b"") if head is not None else None
-            if wait is not None:
-                return wait
-        return None
 
     def give_up(self, group: Group) -> bool:
         """An operator says that what the group waits for will not come; False: it waits for nothing."""
@@ -158,7 +165,7 @@ class SequenceHold(Feature):
 def may_be_passed(state: LaneState, message: Message) -> bool:
     """Others that came behind it in its group may have been handed over before it."""
     repeats = state.options.dedup is not None and message.message_id is not None
-    return repeats or (state.bars is not None and message.number is not None)
+    return repeats or (state.insert is not None and message.number is not None)
 
 
 def resume_sequence_hold(

@@ -11,6 +11,7 @@ from typing import Final
 from dispatcher.core.bounds import NEVER_MS
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.feature import Feature
+from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.state import LaneState
 
 #: Who wants a number of consumers and says no time waits that long for them (C14).
@@ -18,36 +19,45 @@ WAIT_MS: Final = 1_000
 
 
 class StartGate(Feature):
-    """Keeps the lane from beginning; the state knows until when (`begins_at_ms`)."""
+    """Holds a lane that has not begun."""
 
     def __init__(self, state: LaneState) -> None:
         self._state = state
-        self.consumers = state.options.start_consumers  # wanted; 0: the time alone counts
+        self._consumers = state.options.start_consumers  # wanted; 0: the time alone counts
         self._wait_ms = state.options.start_wait_ms or WAIT_MS
-        state.begins_at_ms = NEVER_MS  # no consumer is here
+        self._begin_at(NEVER_MS)  # no consumer is here
 
     def load(self, snapshot: Snapshot) -> None:
         """A lane that has begun before goes on under its new leader."""
         state = self._state
         if snapshot.owners or any(consumer.in_flight for consumer in state.by_uuid.values()):
-            state.begins_at_ms = state.now_ms
+            self._begin_at(state.now_ms)
 
     def before_pass(self) -> None:
         """See who is here. O(1); O(consumers) while the lane waits for a number of them."""
         state = self._state
         if not state.by_uuid:
-            state.begins_at_ms = NEVER_MS
+            self._begin_at(NEVER_MS)
             return
-        if state.begins_at_ms == NEVER_MS:
-            state.begins_at_ms = state.now_ms + self._wait_ms
-        if self.consumers and state.now_ms < state.begins_at_ms and live_consumers(state) >= self.consumers:
-            state.begins_at_ms = state.now_ms
+        if self._begins_at_ms == NEVER_MS:
+            self._begin_at(state.now_ms + self._wait_ms)
+        if state.now_ms >= self._begins_at_ms:
+            state.lane_holds.lift(HoldKind.NOT_BEGUN)
+        elif self._consumers and live_consumers(state) >= self._consumers:
+            self._begin_at(state.now_ms)
+
+    def _begin_at(self, at_ms: int) -> None:
+        self._begins_at_ms = at_ms
+        self._state.lane_holds.put(HoldKind.NOT_BEGUN, self._facts, until_ms=at_ms)
+
+    def _facts(self) -> Facts:
+        return {"consumers": live_consumers(self._state), "wanted": self._consumers}
 
     def next_deadline_ms(self) -> int | None:
         state = self._state
-        if state.now_ms < state.suspended_until_ms or not state.now_ms < state.begins_at_ms < NEVER_MS:
+        if state.now_ms < state.suspended_until_ms or not state.now_ms < self._begins_at_ms < NEVER_MS:
             return None
-        return state.begins_at_ms
+        return self._begins_at_ms
 
 
 def live_consumers(state: LaneState) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from enum import Enum
+from functools import partial
 from typing import Final
 
+from dispatcher.core.holds import Facts, Hold, HoldKind
 from dispatcher.core.model import Consumer, Group, GroupState, Message, MessageState
 from dispatcher.core.operators.flags import awaits_operator
 from dispatcher.core.parking.reparking import Reparking
@@ -269,6 +271,13 @@ class ParkingQueues(dict[int, ParkingQueue]):
     def parked(self, group: Group) -> int:
         """How many originals of the group, or bucket, are in parking queues, as far as is known."""
         return sum(self[index].members.get(group.id, 0) for index in self.route(group))
+
+    def hold_on(self, group: Group) -> Hold | None:
+        """Why what is parked of the group does not go: it has to be read first. None: nothing is parked."""
+        return Hold(HoldKind.PARKED, partial(self._parked_in, group)) if self.parked(group) else None
+
+    def _parked_in(self, group: Group) -> Facts:
+        return {"queues": [self[index].name for index in self.route(group)]}
 
     def since_ms(self, group: Group) -> int | None:
         """When the oldest of what is parked of the group was received; None: nothing is, or not known."""

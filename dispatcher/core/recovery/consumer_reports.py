@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dispatcher.core.bounds import COUNTER_SHIFT, LANE_EPOCHS_AHEAD_MAX
 from dispatcher.core.entries import open_entry
+from dispatcher.core.holds import HoldKind
 from dispatcher.core.model import PRESENT, Consumer, Message, MessageState
 from dispatcher.core.records import UNKNOWN_INBOUND
 from dispatcher.core.recovery.groups import GroupRecovery
@@ -44,7 +45,8 @@ class ConsumerReports:
         """Their time begins now: nobody could be heard before."""
         if self.open:
             until_ms = self._state.now_ms + HEARTBEATS_TO_WAIT * self._state.options.heartbeat_ms
-            self._state.suspended_until_ms = max(self._state.suspended_until_ms, until_ms)
+            until_ms = max(until_ms, self._state.lane_holds.until_ms(HoldKind.CONSUMERS_ASKED))
+            self._state.lane_holds.put(HoldKind.CONSUMERS_ASKED, until_ms=until_ms)
 
     def ask(self, consumer: Consumer) -> None:
         """Have it join again, once for each of its queues: a join that we read may have been written before
@@ -78,6 +80,7 @@ class ConsumerReports:
             return False
         self.open = state.is_asking = False
         state.signals.delivered.remove(self.saw)
+        state.lane_holds.lift(HoldKind.CONSUMERS_ASKED)
         self._by_fingerprint.clear()
         return True
 

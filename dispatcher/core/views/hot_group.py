@@ -60,14 +60,18 @@ class HotGroup:
         self._counts, self._sum = {}, 0
         self._begun_ms = now_ms
 
-    def first(self) -> GroupShare | None:
-        """The busiest group; None: nothing with a group came in."""
-        known = self._counts.keys() | self._before.keys()
+    def first(self, now_ms: int) -> GroupShare | None:
+        """The busiest group as of now; None: nothing with a group came in. Changes nothing."""
+        passed_ms = now_ms - self._begun_ms
+        if passed_ms >= WINDOW_MS:
+            return None
+        before, before_sum = (self._before, self._before_sum) if passed_ms < WINDOW_MS // 2 else ({}, 0)
+        known = self._counts.keys() | before.keys()
         if not known:
             return None
-        of_key = {key: self._counts.get(key, 0) + self._before.get(key, 0) for key in known}
+        of_key = {key: self._counts.get(key, 0) + before.get(key, 0) for key in known}
         key = max(of_key, key=lambda key: (of_key[key], key))
-        return GroupShare(key, of_key[key] / (self._sum + self._before_sum))
+        return GroupShare(key, of_key[key] / (self._sum + before_sum))
 
 
 class HotGroupWatch(Feature):
@@ -91,5 +95,4 @@ class HotGroupWatch(Feature):
 
     def first(self) -> GroupShare | None:
         """The busiest group of the last minute."""
-        self._counted.pass_time(self._state.now_ms)
-        return self._counted.first()
+        return self._counted.first(self._state.now_ms)

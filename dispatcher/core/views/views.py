@@ -14,7 +14,7 @@ from dispatcher.core.optional.sequence_numbers import SequenceNumbers, irregular
 from dispatcher.core.optional.start_gate import live_consumers
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueue
 from dispatcher.core.state import LaneState
-from dispatcher.core.views.blocked_reason import parking, undeliverable, verdict
+from dispatcher.core.views.blocked_reason import parking, text, undeliverable, unheld
 from dispatcher.core.views.group_listing import GroupListing, depth
 from dispatcher.core.views.hot_group import HotGroupWatch
 from dispatcher.errors import CommandRefused
@@ -153,6 +153,7 @@ class Views:
 
     def _row(self, group: Group) -> dict[str, Any]:
         waiting, flags = self._waiting(group), flags_of(group)
+        hold = self._state.eligibility.why(group)
         return {
             "group": format_group(group.id),
             "state": group.state.value,
@@ -166,6 +167,7 @@ class Views:
             "pin": pin_of(group),
             "operation": operation_on(group),
             "oldest_ms": self._oldest_ms(group, waiting),
+            "reason": hold.kind.value if hold is not None else None,
         }
 
     def _oldest_ms(self, group: Group, waiting: list[Message]) -> int | None:
@@ -230,10 +232,12 @@ class Views:
         return max(0, state.parking.parked(group) - read) + count
 
     def why(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Why a group waits: the message that blocks it, who has that since when, and what waits behind."""
+        """Why a group waits: a code (`reason`) with its facts, and a sentence (`verdict`); the message in
+        front, who has that since when, and what waits behind."""
         group = self._find(arguments)
         waiting = self._waiting(group)
         out = sorted(self._out(group), key=lambda m: (m.epoch, m.group_seq))
+        hold = self._state.eligibility.why(group)
         blocking = None
         if out:
             first = out[0]
@@ -257,7 +261,9 @@ class Views:
             )
         return {
             "group": format_group(group.id),
-            "verdict": verdict(self._state, group, waiting, out),
+            "reason": hold.kind.value if hold is not None else None,
+            "facts": dict(hold.facts) if hold is not None else {},
+            "verdict": text(hold) if hold is not None else unheld(self._state, group, waiting, out),
             "blocking": blocking,
             "behind": len(waiting) + self._out_of_sight(group, [*waiting, *out]),
             "details": details,
