@@ -7,7 +7,8 @@ from typing import Final
 
 from dispatcher.core.events import MessagesArrived
 from dispatcher.core.feature import Feature, Handler
-from dispatcher.core.model import BarrierMark, Message, MessageState
+from dispatcher.core.inbound import Inbound
+from dispatcher.core.model import Backlog, BarrierMark, Message, MessageState
 from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
@@ -50,17 +51,29 @@ class Arrivals(Feature):
             inbound.mean_bytes = mean + (footprint - mean) / SIZES_REMEMBERED if mean else footprint
             if message.group_id is None:
                 self.set_common_group(message)
-            if inbound.recovery is not None and self._recovery.claims(inbound, message):
-                message.state = MessageState.SETTLED  # its entry stands for it, if that is still open
-                for claimed in signals.claimed:
-                    claimed(message)
+            if inbound.recovery is not None and self._is_known(inbound, message):
                 continue
             inbound.unacked += 1
             state.bytes_held += footprint
             for delivered in signals.delivered:
                 delivered(message)
-            if not signals.keeping or not any(keeps(message) for keeps in signals.keeping):
-                self.accept(message)
+            if signals.keeping and any(keeps(message) for keeps in signals.keeping):
+                continue
+            for accepted in signals.accepted:
+                accepted(message)
+            if message.refusal is None and (message.group_id is not None or not self._rejects_ungrouped):
+                self.file(message)
+            else:
+                state.end(message, message.refusal or REASON_UNGROUPED)
+
+    def _is_known(self, inbound: Inbound, message: Message) -> bool:
+        """Recovery knows it: its entry stands for it from now on, if that is still open."""
+        if not self._recovery.claims(inbound, message):
+            return False
+        message.state = MessageState.SETTLED
+        for claimed in self._signals.claimed:
+            claimed(message)
+        return True
 
     def set_common_group(self, message: Message) -> None:
         """A message without a group belongs to that of the lane's option, if there is one."""
@@ -75,12 +88,10 @@ class Arrivals(Feature):
             return
         for accepted in self._signals.accepted:
             accepted(message)
-        if message.refusal is not None:
-            self._state.end(message, message.refusal)
-        elif message.group_id is None and self._rejects_ungrouped:
-            self._state.end(message, REASON_UNGROUPED)
-        else:
+        if message.refusal is None and (message.group_id is not None or not self._rejects_ungrouped):
             self.file(message)
+        else:
+            self._state.end(message, message.refusal or REASON_UNGROUPED)
 
     def file(self, message: Message, passed: int | None = None) -> None:
         """It waits: to be moved on along its group's route, or in its backlog. The route's stops up to
@@ -112,9 +123,11 @@ class Arrivals(Feature):
             if goes_on(group, message, passed):
                 return False
         backlogs = group.backlogs
-        backlog = backlogs.get(message.inbound) if backlogs is not None else None
+        if backlogs is None:
+            backlogs = group.backlogs = {}
+        backlog = backlogs.get(message.inbound)
         if backlog is None:
-            backlog = group.backlog(message.inbound)
+            backlog = backlogs[message.inbound] = Backlog(group, message.inbound)
         if state.insert is None or message.queue >= FIRST_PARKING_QUEUE:
             backlog.messages.append(message)
         else:

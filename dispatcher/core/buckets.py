@@ -47,6 +47,10 @@ class Bucket(Group):
         line.last_seq += 1
         message.group_seq, message.epoch = line.last_seq, line.epoch
 
+    def hand_out(self, message: Message, next_epoch: Callable[[], int]) -> None:
+        self.number(message, next_epoch)
+        self.went_out(message)
+
     def renumbered(self, message: Message) -> None:
         line = self._line(message)
         line.epoch, line.last_seq = message.epoch, message.group_seq

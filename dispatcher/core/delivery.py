@@ -7,12 +7,11 @@ enough is on its way to the broker. Nothing else dispatches.
 
 from __future__ import annotations
 
+from dispatcher.core.bounds import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
 from dispatcher.core.drr import DeficitRoundRobin
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.inbound import Inbound, UngroupedSource, UnownedSource
 from dispatcher.core.model import Backlog, Consumer, ConsumerSource, Group, GroupState, Message, MessageState
-from dispatcher.core.optional.measured_cost import MeasuredInbound
-from dispatcher.core.options import Cost
 from dispatcher.core.records import Dispatched
 from dispatcher.core.state import LaneState
 
@@ -22,8 +21,8 @@ class DeliveryPass:
 
     def __init__(self, state: LaneState) -> None:
         self._state = state
-        self._dispatched = state.signals.dispatched
-        self._head_held_by = state.eligibility.head_held_by
+        self._dispatching, self._dispatched = state.signals.dispatching, state.signals.dispatched
+        self._eligibility = state.eligibility
         self._turns = DeficitRoundRobin(state.inbounds)
 
     def run(self) -> bool:
@@ -31,51 +30,52 @@ class DeliveryPass:
 
         The window may be overshot by one batch, which is bounded by its consumer's prefetch.
         """
-        state = self._state
+        state, pick = self._state, self._turns.pick
         if state.is_suspended:
             return False
-        while not state.window_is_full:
-            inbound = self._turns.pick()
+        while state.unconfirmed < UNCONFIRMED_MAX and state.unconfirmed_bytes < UNCONFIRMED_BYTES_MAX:
+            inbound = pick()
             if inbound is None:
                 return True
-            source = inbound.ready[0]
-            if len(inbound.ready) > 1:
-                inbound.ready.rotate(-1)
+            ready = inbound.ready
+            source = ready[0]
+            if len(ready) > 1:
+                ready.rotate(-1)
             if type(source) is ConsumerSource:
-                self._serve_share(inbound, source)
+                self._serve_consumer(inbound, source)
             elif type(source) is UnownedSource:
-                self._serve_free(inbound, source)
+                self._serve_unowned(inbound, source)
             elif isinstance(source, UngroupedSource):
-                self._serve_loose(inbound, source)
+                self._serve_ungrouped(inbound, source)
         return False
 
-    def _serve_share(self, inbound: Inbound, share: ConsumerSource) -> None:
-        backlog = next(iter(share.backlogs))
+    def _serve_consumer(self, inbound: Inbound, source: ConsumerSource) -> None:
+        backlog = next(iter(source.backlogs))
         if backlog.group.owner is None:  # it is pinned to this consumer
-            self._begin(inbound, backlog, share.consumer)
+            self._begin(inbound, backlog, source.consumer)
             return
-        self._dispatch(inbound, backlog.messages.popleft(), share.consumer, backlog.group)
+        self._dispatch(inbound, backlog.messages.popleft(), source.consumer, backlog.group)
         self._served(backlog)
-        if backlog.listed_in is share:
-            share.backlogs.move_to_end(backlog)
+        if backlog.listed_in is source:
+            source.backlogs.move_to_end(backlog)
 
     def _served(self, backlog: Backlog) -> None:
         """It may be empty now, or what is in front now may not go in its turn."""
-        backlog.group.forget_if_empty(backlog)
-        if backlog.listed_in is None:
-            return
-        if self._head_held_by(backlog.messages[0]) is not None:
+        head = backlog.head() if backlog.messages else None
+        if head is None:
+            backlog.group.forget_empty(backlog)
+        elif backlog.listed_in is not None and self._eligibility.head_held_by(head) is not None:
             backlog.leave()
             self._state.list_backlog(backlog)
 
-    def _serve_free(self, inbound: Inbound, free: UnownedSource) -> None:
+    def _serve_unowned(self, inbound: Inbound, source: UnownedSource) -> None:
         """The next free group goes to the consumer with the least to do."""
-        self._begin(inbound, next(iter(free.backlogs)), self._state.pool.least_loaded())
+        self._begin(inbound, next(iter(source.backlogs)), self._state.pool.least_loaded())
 
     def _begin(self, inbound: Inbound, backlog: Backlog, consumer: Consumer) -> None:
         """Give a free group to a consumer, with its first batch."""
         state, group = self._state, backlog.group
-        size = state.policy.first_batch(consumer.credit, len(backlog.messages))
+        size = 1 if state.stops_failed else state.policy.first_batch(consumer.credit, len(backlog.messages))
         state.assign(group, consumer, GroupState.OWNED if state.policy.tops_up else GroupState.BATCHED)
         self._dispatch_batch(inbound, backlog, consumer, size)
 
@@ -93,7 +93,7 @@ class DeliveryPass:
 
     def _breaks_off(self, group: Group, head: Message) -> bool:
         """The batch ends before this message."""
-        kind = self._head_held_by(head)
+        kind = self._eligibility.head_held_by(head)
         if kind is HoldKind.NUMBER_MISSING:  # its wait begins now, although nothing is listed before a settle
             self._state.held_back(kind, group, head)
         return kind is not None
@@ -123,14 +123,16 @@ class DeliveryPass:
         group.forget_if_empty(backlog)
         state.list_backlog(backlog)
 
-    def _serve_loose(self, inbound: Inbound, ungrouped: UngroupedSource) -> None:
+    def _serve_ungrouped(self, inbound: Inbound, source: UngroupedSource) -> None:
         pool = self._state.pool
         consumer = pool.least_loaded() if self._state.policy.by_load else pool.next_in_turn()
-        self._dispatch(inbound, ungrouped.messages.popleft(), consumer, None)
+        self._dispatch(inbound, source.messages.popleft(), consumer, None)
 
     def _dispatch(self, inbound: Inbound, message: Message, consumer: Consumer, group: Group | None) -> None:
         """Hand one message to a consumer that has credit for it: numbers, journal record, order to send."""
         state = self._state
+        for dispatching in self._dispatching:
+            dispatching(message)
         seq = consumer.next_seq
         consumer.next_seq = seq + 1
         message.first = False
@@ -138,8 +140,7 @@ class DeliveryPass:
             message.first, group.fresh = group.fresh, False
             if group.epoch == 0:
                 state.begin_epoch(group)
-            group.number(message, state.next_epoch)
-            group.went_out(message)
+            group.hand_out(message, state.next_epoch)
             message.group = group
             if message.closing and group.state is GroupState.OWNED:
                 state.close(group)
@@ -152,7 +153,6 @@ class DeliveryPass:
         message.state = MessageState.IN_FLIGHT
         message.consumer = consumer
         message.seq = seq
-        message.overdue = False
         message.dispatched_at_ms = consumer.last_sent_ms = state.now_ms
         consumer.in_flight[seq] = message
         consumer.credit -= 1
@@ -161,49 +161,18 @@ class DeliveryPass:
         else:
             state.pool.discard(consumer)
         inbound.deficit -= message.cost
+        inbound.spent += message.cost
         inbound.waiting -= 1
         inbound.in_flight += 1
         inbound.dispatched += 1
         state.unconfirmed += 1
         state.unconfirmed_bytes += message.size
-        copy = Dispatched(
+        # Past the constructor of the class, which is a Python function: this is done for every message.
+        copy = tuple.__new__(Dispatched, (
             message, consumer.number, consumer.queue, seq, message.group_seq, message.epoch,
             message.attempt, message.first,
-        )  # fmt: skip
+        ))  # fmt: skip
         state.effects.records.append(copy)
         state.effects.actions.append(copy)
         for dispatched in self._dispatched:
             dispatched(message, group)
-
-
-class CostedPass(DeliveryPass):
-    """Where messages don't all cost 1."""
-
-    def _dispatch(self, inbound: Inbound, message: Message, consumer: Consumer, group: Group | None) -> None:
-        if isinstance(inbound, MeasuredInbound):  # it need not have been its queue's head
-            message.cost = inbound.cost_of(message)
-        super()._dispatch(inbound, message, consumer, group)
-        inbound.surcharge += message.cost - 1
-
-
-class SerialPass(DeliveryPass):
-    """Where of each group one message is out at a time: it comes back when that is settled."""
-
-    def _dispatch_batch(self, inbound: Inbound, backlog: Backlog, consumer: Consumer, size: int) -> None:
-        super()._dispatch_batch(inbound, backlog, consumer, min(size, 1))
-
-    def _dispatch(self, inbound: Inbound, message: Message, consumer: Consumer, group: Group | None) -> None:
-        super()._dispatch(inbound, message, consumer, group)
-        if group is not None:
-            self._state.list_backlogs(group)
-
-
-class CostedSerialPass(CostedPass, SerialPass):
-    """Both."""
-
-
-def delivery_pass_for(state: LaneState) -> DeliveryPass:
-    """The pass of this lane. Who asks for nothing special pays nothing for it."""
-    if state.stops_failed:
-        return SerialPass(state) if state.options.cost is Cost.ONE else CostedSerialPass(state)
-    return DeliveryPass(state) if state.options.cost is Cost.ONE else CostedPass(state)

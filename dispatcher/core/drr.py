@@ -11,6 +11,7 @@ what it overdrew is not.
 from __future__ import annotations
 
 from dispatcher.core.inbound import Inbound
+from dispatcher.core.model import Message
 
 
 class DeficitRoundRobin:
@@ -22,13 +23,24 @@ class DeficitRoundRobin:
 
     def pick(self) -> Inbound | None:
         """The queue to serve one message from, or None when nothing is eligible anywhere."""
-        inbounds = self._inbounds
-        current = inbounds[self._position]
-        head = own = current.head() if current.ready else None
+        current = self._inbounds[self._position]
+        head = current.head() if current.ready else None
         if head is not None and current.deficit >= head.cost:
             return current
         if not current.waiting and current.deficit > 0:
             current.deficit = 0
+        if len(self._inbounds) > 1:
+            return self._next_turn(current, head)
+        while head is not None:  # its turn comes back at once
+            current.deficit = min(current.deficit, head.cost) + current.weight
+            if current.deficit >= head.cost:
+                return current
+            self._skip_hopeless_rounds()
+        return None
+
+    def _next_turn(self, current: Inbound, own: Message | None) -> Inbound | None:
+        """The turn goes on from this queue, whose next eligible message is `own`."""
+        inbounds = self._inbounds
         while True:
             any_eligible = False
             count, start = len(inbounds), self._position

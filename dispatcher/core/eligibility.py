@@ -79,6 +79,16 @@ class Eligibility:
         """Nothing of the lane may go now."""
         return bool(self.lane_holds) and self.lane_holds.first(self._lane.now_ms) is not None
 
+    def held_by(self, group: Group, head: Message) -> HoldKind | None:
+        """What keeps the first message of one of the group's backlogs from going in its turn."""
+        is_plain = group.flags is None and not self._one_at_a_time  # then its state alone decides
+        state = group.state
+        if not is_plain or not (state is GroupState.OWNED or state is GroupState.FREE):
+            kind = self.group_held_by(group)
+            if kind is not None:
+                return kind
+        return self.head_held_by(head) if head.attempt or self.head_checks else None
+
     def group_held_by(self, group: Group) -> HoldKind | None:
         """What keeps all of the group from every consumer."""
         if self._one_at_a_time and group.in_flight:

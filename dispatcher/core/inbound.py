@@ -64,7 +64,7 @@ class Inbound:
     __slots__ = (
         "aging", "blocked_since_ms", "deficit", "dispatched", "unowned", "in_flight", "index", "latest",
         "ungrouped", "mean_bytes", "name", "paused", "proven", "ready", "recovery", "replaceable",
-        "surcharge", "unacked", "unproven", "waiting", "weight", "window",
+        "spent", "unacked", "unproven", "waiting", "weight", "window",
     )  # fmt: skip
 
     def __init__(self, index: int, name: str, weight: int, pool: Pool) -> None:
@@ -81,7 +81,7 @@ class Inbound:
         self.waiting = 0
         self.in_flight = 0
         self.dispatched = 0  # since start
-        self.surcharge = 0  # what that cost beyond 1 for each message
+        self.spent = 0  # what that cost
         self.window = 1  # originals that may be here at a time, beside what a former window let in
         self.latest = (0, 0)  # arrival of what was delivered last
         self.mean_bytes = 0.0  # that the latest originals took; 0: none came
@@ -111,11 +111,6 @@ class Inbound:
             self.enlist(self.unowned)
         if self.ungrouped.messages:
             self.enlist(self.ungrouped)
-
-    @property
-    def spent(self) -> int:
-        """What was dispatched cost."""
-        return self.dispatched + self.surcharge
 
     def head(self) -> Message | None:
         """The next eligible message. Sources without one leave the list until something changes for them."""

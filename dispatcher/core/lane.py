@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from dispatcher.core.arrivals import Arrivals
 from dispatcher.core.bounds import RESET_PER_STEP
-from dispatcher.core.delivery import delivery_pass_for
+from dispatcher.core.delivery import DeliveryPass
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.entries import ended_entry, open_entry
 from dispatcher.core.events import Event
@@ -81,7 +81,7 @@ class Lane:
         self._groups = GroupRecovery(state, redis_complete=snapshot.complete)
         self._recovery = Recovery(state, self._groups, broker_restarted=snapshot.broker_restarted)
         self._reports = ConsumerReports(state, self._recovery, self._groups)
-        self._delivery = delivery_pass_for(state)
+        self._delivery = DeliveryPass(state)
         self._settlement = Settlement(state, self._recovery)
         self._features = self._make_features(snapshot)
         state.features |= {type(feature): feature for feature in self._features}

@@ -281,14 +281,27 @@ class Group:
 
     def forget_if_empty(self, backlog: Backlog) -> None:
         """Give back the memory of a backlog that ran empty. A backlog that is kept has a message in front."""
-        if backlog.head() is None and self.backlogs is not None:
-            backlog.leave()
+        if backlog.head() is None:
+            self.forget_empty(backlog)
+
+    def forget_empty(self, backlog: Backlog) -> None:
+        """The same, for a backlog that is known to be empty."""
+        if self.backlogs is not None:
+            if backlog.listed_in is not None:
+                del backlog.listed_in.backlogs[backlog]
+                backlog.listed_in = None
             self.backlogs.pop(backlog.inbound, None)
             if not self.backlogs:
                 self.backlogs = None
 
+    def hand_out(self, message: Message, next_epoch: Callable[[], int]) -> None:
+        """The message goes to a consumer, with the next number under the epoch of the present assignment."""
+        self.last_seq += 1
+        self.in_flight += 1
+        message.group_seq, message.epoch = self.last_seq, self.epoch
+
     def number(self, message: Message, next_epoch: Callable[[], int]) -> None:
-        """Give the message the next number under the epoch of the present assignment."""
+        """Give it that number, and do not count it."""
         self.last_seq += 1
         message.group_seq, message.epoch = self.last_seq, self.epoch
 

@@ -19,9 +19,10 @@ class Signals:
     """The listeners of one lane."""
 
     __slots__ = (
-        "accepted", "claimed", "consumer_drained", "consumer_ended", "consumer_entered", "consumer_joined",
-        "consumer_leaves", "delivered", "dispatched", "failing", "filed", "group_changed", "group_rested",
-        "keeping", "lost", "marked", "returned", "routing", "settling", "withdrawing",
+        "accepted", "claimed", "consumer_drained", "consumer_ended", "consumer_entered",
+        "consumer_joined", "consumer_leaves", "delivered", "dispatched", "dispatching", "failing",
+        "filed", "group_changed", "group_rested", "keeping", "lost", "marked", "returned", "routing",
+        "settling", "withdrawing",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -42,6 +43,8 @@ class Signals:
         self.routing: list[Callable[[Group, Message, int | None], bool]] = []
         #: It waits in a backlog of its group, or among the ungrouped messages.
         self.filed: list[MessageListener] = []
+        #: A message is about to be dispatched.
+        self.dispatching: list[MessageListener] = []
         #: It was dispatched to its consumer.
         self.dispatched: list[Callable[[Message, Group | None], None]] = []
         #: A consumer settles these messages, which are still in its hands.

@@ -293,7 +293,8 @@ class LaneState:
         if group.state is not GroupState.OWNED or not self.policy.keeps_owner:
             self.hand_over(group)
         else:
-            self.rested(group)
+            for rested in self.signals.group_rested:
+                rested(group)
             if self.stops_failed:
                 self.list_backlogs(group)
 
@@ -308,20 +309,22 @@ class LaneState:
 
     def list_backlog(self, backlog: Backlog) -> None:
         """Enter a backlog in the list of its group's owner, or of free groups, if it may be served."""
-        head = backlog.head()
-        if backlog.listed_in is not None or head is None:
+        if backlog.listed_in is not None or (head := backlog.head()) is None:
             return
-        group, eligibility = backlog.group, self.eligibility
-        kind = eligibility.group_held_by(group) or eligibility.head_held_by(head)
+        group = backlog.group
+        kind = self.eligibility.held_by(group, head)
         if kind is not None:
             self.held_back(kind, group, head)
             return
         inbound = self.inbounds[backlog.inbound]
         taker = group.owner if group.owner is not None else group.pinned_to
         if taker is not None:
-            share = taker.sources[backlog.inbound]
-            backlog.enter(share)
-            enlist_source(inbound, share)
+            source = taker.sources[backlog.inbound]
+            source.backlogs[backlog] = None
+            backlog.listed_in = source
+            if not source.in_ring:
+                source.in_ring = True
+                inbound.ready.append(source)
         else:
             backlog.enter(inbound.unowned)
             inbound.enlist(inbound.unowned)
@@ -409,6 +412,7 @@ class LaneState:
     def wait_again(self, message: Message) -> None:
         """A message that was handed over waits once more; who calls puts it back into its backlog."""
         message.state = MessageState.WAITING
+        message.overdue = False
         inbound = self.inbounds[message.inbound]
         inbound.waiting += 1
         for returned in self.signals.returned:

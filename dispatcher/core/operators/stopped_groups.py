@@ -44,6 +44,7 @@ class Stops(Feature):
         self.pending = state.awaiting_decision
         if state.stops_failed:
             state.signals.failing.append(self._stops_at)
+            state.signals.dispatched.append(self._one_is_out)
         state.on_hold |= dict.fromkeys(FLAG_HOLDS, self._look_at)
         for verdict in _DONE:
             commands.add(f"dead.{verdict}", partial(self._decide, verdict), "group")
@@ -56,6 +57,11 @@ class Stops(Feature):
             stop = stop_of(group)
             if stop is not None and stop.decision is None:
                 self._judge(group, stop, "skip")
+
+    def _one_is_out(self, _: Message, group: Group | None) -> None:
+        """Nothing else of the group goes before that is settled: what follows it must be here if it fails."""
+        if group is not None:
+            self._state.list_backlogs(group)
 
     def _stops_at(self, message: Message, reason: str) -> bool:
         """Let its group stop here. Nobody can release a message that has expired."""

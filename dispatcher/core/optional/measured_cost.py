@@ -75,10 +75,15 @@ class MeasuredWork(Feature):
         if state.options.placement_is_measured:
             state.pool.level_of, state.pool.counts_messages = self.level, True
         if state.options.cost is Cost.MEASURED:
+            state.signals.dispatching.append(self._set_cost)
             for index, plain in enumerate(state.inbounds):
                 inbound = MeasuredInbound(index, plain.name, plain.weight, state.pool, self.cost_us)
                 inbound.window, inbound.ungrouped = plain.window, plain.ungrouped
                 state.inbounds[index] = inbound
+
+    def _set_cost(self, message: Message) -> None:
+        """A message of a batch need not have been its queue's head."""
+        message.cost = self.cost_us(message)
 
     def done(self, consumer: Consumer, messages: list[Message]) -> None:
         """A consumer has settled these messages."""
