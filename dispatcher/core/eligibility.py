@@ -41,7 +41,7 @@ _OF_CONSUMER_STATE: Final = {
 _UP_TO_CONSUMER: Final = (HoldKind.ONE_AT_A_TIME, HoldKind.DRAINING, HoldKind.BATCHED, HoldKind.SUSPECT)
 
 
-class Lane(Protocol):
+class LaneFacts(Protocol):
     """What decisions need to know of a lane; LaneState is one."""
 
     now_ms: int
@@ -55,9 +55,11 @@ class Lane(Protocol):
 class Eligibility:
     """The decisions of one lane."""
 
-    def __init__(self, lane: Lane, *, one_at_a_time: bool, suspect_after: int) -> None:
+    def __init__(self, lane: LaneFacts, *, one_at_a_time: bool, suspect_after: int) -> None:
         self._lane = lane
         self._one_at_a_time = one_at_a_time  # of each group one message is out at a time
+        #: What keeps all of a group from every consumer now.
+        self.group_held_by: GroupCheck = self._held_while_out if one_at_a_time else self.kept_back_by
         self.suspect_after = suspect_after  # with so many hand-overs behind it a message is tried alone
         self.lane_holds = LaneHolds()
         self.flag_checks: list[GroupCheck] = []  # asked of groups with flags only
@@ -89,10 +91,8 @@ class Eligibility:
                 return kind
         return self.head_held_by(head) if head.attempt or self.head_checks else None
 
-    def group_held_by(self, group: Group) -> HoldKind | None:
-        """What keeps all of the group from every consumer."""
-        if self._one_at_a_time and group.in_flight:
-            return HoldKind.ONE_AT_A_TIME
+    def kept_back_by(self, group: Group) -> HoldKind | None:
+        """What keeps the group from every consumer, whatever is out of it."""
         if group.flags is not None:
             for flag_check in self.flag_checks:
                 kind = flag_check(group)
@@ -102,6 +102,9 @@ class Eligibility:
         if state is GroupState.OWNED or state is GroupState.FREE:
             return None
         return _OF_GROUP_STATE[state]
+
+    def _held_while_out(self, group: Group) -> HoldKind | None:
+        return HoldKind.ONE_AT_A_TIME if group.in_flight else self.kept_back_by(group)
 
     def head_held_by(self, head: Message) -> HoldKind | None:
         """What keeps the first message of a backlog from going in its turn."""
@@ -208,10 +211,10 @@ def _consumer(consumer: Consumer, *, is_owner: bool) -> Facts:
     }  # fmt: skip
 
 
-def _nobody(lane: Lane) -> HoldKind:
+def _nobody(lane: LaneFacts) -> HoldKind:
     return HoldKind.NO_CAPACITY if lane.by_uuid else HoldKind.NO_CONSUMER
 
 
-def _capacity(lane: Lane) -> Facts:
+def _capacity(lane: LaneFacts) -> Facts:
     drained = sum(consumer.drained for consumer in lane.by_uuid.values())
     return {"consumers": len(lane.by_uuid), "drained": drained}

@@ -177,13 +177,13 @@ class Suspects(Feature):
     # -- conditions --
 
     def _may_go(self, message: Message) -> bool:
-        """It waits, it is the first of its group, and nothing holds that but the suspicion."""
+        """It waits, it is the first of its group, and nothing keeps that back."""
         if message.state is not MessageState.WAITING or message.relocation is not None or not message.tag:
             return False
         backlog = self._state.backlog_of(message)
         if backlog is None:
             return True
-        held_by = self._state.eligibility.group_held_by(backlog.group)
+        held_by = self._state.eligibility.kept_back_by(backlog.group)
         return held_by is None and backlog.head() is message
 
     def _may_have(self, consumer: Consumer, message: Message) -> bool:

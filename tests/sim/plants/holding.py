@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from dispatcher.core.optional.sequence_hold import SequenceHold
 from tests.sim.plants.planting import planted
 
 
 @planted("sequence", seed=15)
 def gap_not_waited_for(lane: Any, session: Any, store: Any) -> None:
     """What follows a gap goes at once although the lane is to wait."""
-    gaps = lane.state.gaps
-    if gaps is not None:
-        gaps.bars = lambda head: False
+    hold = lane.state.find(SequenceHold)
+    if hold is not None:
+        hold.bars = lambda head: False
 
 
 @planted("sequence", seed=889)
 def late_number_at_the_end(lane: Any, session: Any, store: Any) -> None:
     """What comes late of a lane that waits for gaps is filed behind larger numbers."""
-    gaps = lane.state.gaps
-    if gaps is not None:
-        gaps.insert = lambda backlog, message: backlog.messages.append(message)
+    if lane.state.insert is not None:
+        lane.state.insert = lambda backlog, message: backlog.messages.append(message)

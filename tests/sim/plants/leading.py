@@ -10,6 +10,7 @@ from typing import Any
 
 from dispatcher.core.entries import copy_of
 from dispatcher.core.events import CopyRefused, MessagesArrived
+from dispatcher.core.holds import HoldKind
 from dispatcher.core.membership.ack_timeout import AckTimeout
 from dispatcher.core.model import GroupState
 from dispatcher.core.operations.operations import Operations
@@ -301,7 +302,7 @@ def broker_restart_not_noticed(lane: Any, session: Any, store: Any) -> None:
 def flags_of_the_former_leader_ignored(lane: Any, session: Any, store: Any) -> None:
     """A new leader does not obey what operators have paused, pinned and drained before."""
     state = lane.state
-    state.is_paused = False
+    state.lane_holds.lift(HoldKind.LANE_PAUSED)
     state.drained_consumers.clear()
     for consumer in state.by_uuid.values():
         consumer.drained = False
