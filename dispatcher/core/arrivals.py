@@ -9,7 +9,6 @@ from dispatcher.core.events import MessagesArrived
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Backlog, BarrierMark, Message, MessageState
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.wire.protocol import REASON_EXPIRED
@@ -70,7 +69,8 @@ class Arrivals(Feature):
         """Recovery knows it: its entry stands for it from now on, if that is still open."""
         if not self._recovery.claims(inbound, message):
             return False
-        message.state = MessageState.SETTLED
+        if message.state is not MessageState.SETTLED:  # it was acked again
+            message.become(MessageState.SETTLED)
         for claimed in self._signals.claimed:
             claimed(message)
         return True
@@ -128,7 +128,7 @@ class Arrivals(Feature):
         backlog = backlogs.get(message.inbound)
         if backlog is None:
             backlog = backlogs[message.inbound] = Backlog(group, message.inbound)
-        if state.insert is None or message.queue >= FIRST_PARKING_QUEUE:
+        if state.insert is None or message.is_parked:
             backlog.messages.append(message)
         else:
             state.insert(backlog, message)

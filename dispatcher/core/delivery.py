@@ -150,7 +150,7 @@ class DeliveryPass:
             state.revoked.discard(message)
             state.suspects.discard(message)
         message.attempt += 1
-        message.state = MessageState.IN_FLIGHT
+        message.state = MessageState.IN_FLIGHT  # from WAITING: not asked, as this is done for each message
         message.consumer = consumer
         message.seq = seq
         message.dispatched_at_ms = consumer.last_sent_ms = state.now_ms

@@ -47,9 +47,9 @@ from dispatcher.core.parking.policy import Parking
 from dispatcher.core.parking.reading import ParkedReading
 from dispatcher.core.parking.relocation import Relocations
 from dispatcher.core.prefetch_window import PrefetchWindows
+from dispatcher.core.queue_ids import UNKNOWN_INBOUND
 from dispatcher.core.records import (
     NOBODY,
-    UNKNOWN_INBOUND,
     JournalReset,
     NumbersUsed,
     Record,

@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol
 
 from dispatcher.core.bounds import ORIGINAL_BYTES
 from dispatcher.core.ordered import OrderedSet
+from dispatcher.core.queue_ids import is_parking
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.errors import InvalidTransition
 from dispatcher.wire.protocol import Join
@@ -42,6 +43,24 @@ class MessageState(Enum):
     ENDING = "ending"  # on its way to the dead queue, waiting for the broker's confirm
     TRANSFERRING = "leaving"  # on its way to where an operator sends it, waiting for the broker's confirm
     SETTLED = "settled"  # over; its inbound ack may still be on the way
+
+
+MESSAGE_TRANSITIONS: Final[dict[MessageState, frozenset[MessageState]]] = {
+    MessageState.WAITING: frozenset(
+        {MessageState.IN_FLIGHT, MessageState.RELOCATING, MessageState.ENDING, MessageState.TRANSFERRING,
+         MessageState.SETTLED}
+    ),
+    # To itself: another consumer has it than the journal says.
+    MessageState.IN_FLIGHT: frozenset(
+        {MessageState.WAITING, MessageState.IN_FLIGHT, MessageState.ENDING, MessageState.SETTLED}
+    ),
+    MessageState.RELOCATING: frozenset({MessageState.ENDING, MessageState.SETTLED}),
+    MessageState.ENDING: frozenset(
+        {MessageState.TRANSFERRING, MessageState.WAITING, MessageState.SETTLED}
+    ),
+    MessageState.TRANSFERRING: frozenset({MessageState.WAITING, MessageState.SETTLED}),
+    MessageState.SETTLED: frozenset(),
+}  # fmt: skip
 
 
 class Message:
@@ -123,6 +142,17 @@ class Message:
         self.settles_at_death = (
             0  # the lane's settles at its first death; NO_DEATH: it has only failed so far
         )
+
+    def become(self, state: MessageState) -> None:
+        """Move to `state`. Raises InvalidTransition for a move that the table doesn't have."""
+        if state not in MESSAGE_TRANSITIONS[self.state]:
+            raise InvalidTransition(f"{self} can't go from {self.state.value} to {state.value}")
+        self.state = state
+
+    @property
+    def is_parked(self) -> bool:
+        """Its original is in a parking queue."""
+        return is_parking(self.queue)
 
     @property
     def order(self) -> tuple[int, int]:

@@ -112,6 +112,5 @@ Record = (
     JournalReset | Dispatched | OpenEntry | SettledRange | DeadLetterPending
     | Discharged | Vanished | IncarnationEnded | SettledEntries | ProvenAcks | NumbersUsed | ParkingRecord
 )  # fmt: skip
-UNKNOWN_INBOUND = 255
 #: In place of an incarnation's number: a message is in nobody's hands.
 NOBODY = 0

@@ -144,7 +144,7 @@ class Settlement(Feature):
             self._state.wait_again(message)
             self._state.put_in_front(message, message.group)
         else:
-            message.state = MessageState.WAITING
+            message.become(MessageState.WAITING)
             self._recovery.taken_before_their_return([message])
         self._state.effects.records.append(open_entry(message))
 

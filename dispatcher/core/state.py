@@ -26,7 +26,7 @@ from dispatcher.core.model import Backlog, Consumer, ConsumerState, Group, Group
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import AckInbound, DeadLetter, LogEvent, SendNotice
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueues
+from dispatcher.core.parking.queue import ParkingQueues
 from dispatcher.core.placement import Pool, level_by_policy
 from dispatcher.core.signals import Signals
 from dispatcher.core.tables import OwnerRow
@@ -371,7 +371,7 @@ class LaneState:
 
     def end(self, message: Message, reason: str) -> None:
         """Send a message that is in no consumer's hands to the dead queue (G-7)."""
-        message.state = MessageState.ENDING
+        message.become(MessageState.ENDING)
         self.revoked.discard(message)
         self.suspects.discard(message)
         self.ending[message] = reason
@@ -411,7 +411,8 @@ class LaneState:
 
     def wait_again(self, message: Message) -> None:
         """A message that was handed over waits once more; who calls puts it back into its backlog."""
-        message.state = MessageState.WAITING
+        if message.state is not MessageState.WAITING:
+            message.become(MessageState.WAITING)
         message.overdue = False
         inbound = self.inbounds[message.inbound]
         inbound.waiting += 1
@@ -438,8 +439,8 @@ class LaneState:
 
     def settled(self, message: Message) -> None:
         """The original is over: remember it until its ack is proven, and ack it."""
-        message.state = MessageState.SETTLED
-        if message.queue < FIRST_PARKING_QUEUE:
+        message.state = MessageState.SETTLED  # every state may: not asked, as this is done for each message
+        if not message.is_parked:
             inbound = self.inbounds[message.queue]
             inbound.unproven.append((message.arrival, message.fingerprint))
             inbound.unacked -= 1

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from dispatcher.core.operations.operation import LEAVES_BY, PURGED_BY
 from dispatcher.core.operators.stopped_groups import REASON_DROPPED
+from dispatcher.core.queue_ids import UNKNOWN_INBOUND
 from dispatcher.core.records import (
-    UNKNOWN_INBOUND,
     DeadLetterPending,
     Discharged,
     IncarnationEnded,

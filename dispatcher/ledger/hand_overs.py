@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from dispatcher.core.model import Message
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
+from dispatcher.core.queue_ids import is_parking, parking_id
 from dispatcher.core.records import Dispatched
 from dispatcher.ledger.rows import TYPES, Row
 from dispatcher.ledger.schema import RECORD_COLUMNS, ColumnKind, Event
@@ -64,7 +64,7 @@ class Names:
 
     def __init__(self, inbounds: list[str], parking_queues: tuple[str, ...]) -> None:
         self.inbounds = dict(enumerate(inbounds))
-        self.queues = dict(enumerate(parking_queues, FIRST_PARKING_QUEUE))
+        self.queues: dict[int, str] = {parking_id(place): name for place, name in enumerate(parking_queues)}
         self.groups = GroupNames()
         self.incarnations: dict[int, tuple[str | None, str | None]] = {}  # consumer and uuid by number
         self._uuids: dict[str, str] = {}  # of the latest incarnation of a consumer
@@ -133,7 +133,7 @@ class Names:
             known["type"] = [self.groups[kind] for kind in kinds]
         if any(causes):
             known["wait_cause"] = causes
-        if max(queues) >= FIRST_PARKING_QUEUE:
+        if is_parking(max(queues)):
             known["queue"] = _looked_up(queues, self.queues)
         closed = [m for m, closes in zip(messages, closing, strict=True) if closes] if any(closing) else []
         return [_column(known.get(name), kind, len(hands)) for name, kind in RECORD_COLUMNS], closed

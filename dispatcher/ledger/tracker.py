@@ -13,8 +13,8 @@ from dispatcher.core.effects import Effects
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.orders import AckInbound, LogEvent
 from dispatcher.core.parking.orders import GroupParked, ParkCopy, Relocated
+from dispatcher.core.queue_ids import UNKNOWN_INBOUND
 from dispatcher.core.records import (
-    UNKNOWN_INBOUND,
     DeadLetterPending,
     Discharged,
     Dispatched,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dispatcher.core.orders import LogEvent
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.core.records import Dispatched
 from dispatcher.ledger.schema import WaitCause
 from dispatcher.wire.group_text import format_group
@@ -46,7 +45,7 @@ class Waits:
         message = order.message
         if order.attempt > 1:
             return WaitCause.RETRY
-        if message.queue >= FIRST_PARKING_QUEUE:
+        if message.is_parked:
             return WaitCause.PARKED
         if self._lane_resumed or (self._resumed and format_group(message.group_id or b"") in self._resumed):
             return WaitCause.PAUSED

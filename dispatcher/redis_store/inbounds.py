@@ -19,9 +19,8 @@ from dispatcher.core.parking.orders import (
     Relocating,
     TermNeeded,
 )
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
+from dispatcher.core.queue_ids import UNKNOWN_INBOUND, is_parking, parking_id
 from dispatcher.core.records import (
-    UNKNOWN_INBOUND,
     DeadLetterPending,
     Discharged,
     JournalReset,
@@ -60,8 +59,11 @@ class InboundTable:
         number_of = {name: number for number, name in enumerate(stored_names)}
         self.stored_names = list(stored_names)
         #: Stored number by configured position, for `codec.encode`.
-        self.to_stored = [UNKNOWN_STORED] * (FIRST_PARKING_QUEUE + len(parking))
-        positions = [*enumerate(configured), *enumerate(parking, FIRST_PARKING_QUEUE)]
+        self.to_stored = [UNKNOWN_STORED] * parking_id(len(parking))
+        positions = [
+            *enumerate(configured),
+            *((parking_id(place), name) for place, name in enumerate(parking)),
+        ]
         for position, name in positions:
             self.to_stored[position] = number_of[name]
         self._to_configured = {number_of[name]: position for position, name in positions}
@@ -108,7 +110,7 @@ class InboundTable:
     def _parking_position(self, number: int, origin: str) -> int:
         self._check_known(number, origin)
         position = self._to_configured.get(number)
-        if position is None or position < FIRST_PARKING_QUEUE:
+        if position is None or not is_parking(position):
             raise ConfigurationError(
                 f"{origin}: names {self.stored_names[number]!r} as a parking queue, which it is not; "
                 "something else wrote it, delete the lane's keys"

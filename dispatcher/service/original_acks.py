@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
+from dispatcher.core.queue_ids import is_parking
 from dispatcher.service.inbound_feed import InboundFeed
 from dispatcher.service.parking_feeds import ParkingFeeds
 
@@ -18,7 +18,7 @@ class OriginalAcks:
 
     def settle(self, queue: int, tag: int) -> None:
         """This one is over: its ack goes with the next flush."""
-        if queue < FIRST_PARKING_QUEUE:
+        if not is_parking(queue):
             self._feeds[queue].settle(tag)
         else:
             self._parking.settle(queue, tag)

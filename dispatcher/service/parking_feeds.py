@@ -20,7 +20,7 @@ from dispatcher.core.parking.orders import (
     ParkingAction,
     ReadParkingQueue,
 )
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
+from dispatcher.core.queue_ids import parking_id, parking_place
 from dispatcher.errors import BrokerUnavailable, ChannelRefused
 from dispatcher.service.ack_window import AckWindow
 from dispatcher.service.channels import Channels
@@ -117,7 +117,7 @@ class ParkingFeeds:
         self._tasks.close()
 
     async def _open(self, queue: int) -> None:
-        name = self._names[queue - FIRST_PARKING_QUEUE]
+        name = self._names[parking_place(queue)]
         channel, was_there = await open_parking(self._link, self._lane, name)
         self._channels.parking.add(channel)
         if not was_there:
@@ -150,7 +150,7 @@ class ParkingFeeds:
         if gone:
             self._report(ParkingQueueDeleted(queue, True))
             return
-        name = self._names[queue - FIRST_PARKING_QUEUE]
+        name = self._names[parking_place(queue)]
         channel = await self._link.open_channel()
         self._channels.parking.add(channel)
         self._feeds[queue] = ParkingFeed(self._link, name, channel)
@@ -189,4 +189,4 @@ async def find_parking_queues(link: Link, names: tuple[str, ...]) -> tuple[int, 
         return True
 
     found = await asyncio.gather(*(exists(name) for name in names))
-    return tuple(index for index, is_there in enumerate(found, FIRST_PARKING_QUEUE) if is_there)
+    return tuple(parking_id(place) for place, is_there in enumerate(found) if is_there)

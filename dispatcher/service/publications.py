@@ -17,7 +17,7 @@ from dispatcher.core.forwarding.orders import DeadLetterReclaimed, ForwardReclai
 from dispatcher.core.model import Message
 from dispatcher.core.orders import DeadLetter, PublishBarrier, PublishMarker, Reply, SendNotice
 from dispatcher.core.parking.orders import ParkCopy
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
+from dispatcher.core.queue_ids import parking_place
 from dispatcher.core.records import Dispatched
 from dispatcher.errors import InvalidTransition
 from dispatcher.wire.origin import origin_text
@@ -135,13 +135,13 @@ class Publications:
 
     def _origin(self, message: Message) -> str:
         """Where it was first."""
-        if message.queue < FIRST_PARKING_QUEUE:
+        if not message.is_parked:
             return origin_text(self._relay.inbound_queues[message.queue], message.arrival)
         origin: str | None = message.content.origin
         return origin or origin_text(self._parking_queue(message.queue), message.arrival)
 
     def _parking_queue(self, index: int) -> str:
-        return self._relay.parking_queues[index - FIRST_PARKING_QUEUE]
+        return self._relay.parking_queues[parking_place(index)]
 
     def _notice(self, notice: SendNotice, channel: int) -> bytes:
         body = json.dumps({"lane": self._relay.names.lane, **notice.body}).encode()

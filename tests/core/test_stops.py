@@ -5,7 +5,7 @@ from __future__ import annotations
 from dispatcher.core.model import Message
 from dispatcher.core.operators.flags import Stop
 from dispatcher.core.operators.stopped_groups import is_of
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
+from dispatcher.core.queue_ids import parking_id
 
 STOP = Stop(1, b"f" * 16, (7, 5), "no stock", 1, 1, "one", 0)
 
@@ -19,7 +19,7 @@ def _message(inbound: int, arrival: tuple[int, int], fingerprint: bytes = b"f" *
 def _parked(inbound: int, root: tuple[int, int], fingerprint: bytes = b"p" * 16) -> Message:
     """What comes back from a parking queue: another arrival, another fingerprint."""
     message = _message(inbound, (9, 1), fingerprint)
-    message.queue, message.origin_arrival = FIRST_PARKING_QUEUE, root
+    message.queue, message.origin_arrival = parking_id(0), root
     return message
 
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from dispatcher.core.operations.operation import PURGED_BY
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
+from dispatcher.core.queue_ids import parking_id
 from dispatcher.core.records import (
     DeadLetterPending,
     Discharged,
@@ -118,7 +118,7 @@ def test_failures_and_what_became_of_them() -> None:
 
 
 def test_a_parked_original_is_known_by_its_parking_queue_alone() -> None:
-    parked = opened(1, 1, 1)._replace(inbound=FIRST_PARKING_QUEUE)
+    parked = opened(1, 1, 1)._replace(inbound=parking_id(0))
     (row,), _ = told([(10, [JournalReset()]), (11, [parked, SettledRange(1, 1, 1)])], 10)
     assert row["queue"] == "park.1"
     assert "inbound" not in row

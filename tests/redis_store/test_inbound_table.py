@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.core.parking.orders import GroupParked, Relocated, Relocating, TermNeeded
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
+from dispatcher.core.queue_ids import UNKNOWN_INBOUND, parking_id
 from dispatcher.core.records import (
-    UNKNOWN_INBOUND,
     DeadLetterPending,
     Discharged,
     IncarnationEnded,
@@ -57,7 +56,7 @@ def test_positions_follow_the_configuration() -> None:
 
 def test_parking_queues_have_indexes_of_their_own() -> None:
     table = InboundTable([*STORED, "park.1", "park.2"], ["low"], ["park.1", "park.2"])
-    first, second = FIRST_PARKING_QUEUE, FIRST_PARKING_QUEUE + 1
+    first, second = parking_id(0), parking_id(1)
     assert [table.to_stored[index] for index in (0, first, second)] == [1, 3, 4]
     moving = Relocating(1, arrival(1), bytes(16), b"g", 1, 4, bytes(16), 0)
     records: list[Record] = [

@@ -27,11 +27,11 @@ from dispatcher.core.parking.orders import (
     ReadParkingQueue,
 )
 from dispatcher.core.parking.policy import BLOCKED_MS
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
+from dispatcher.core.queue_ids import parking_id
 from dispatcher.core.records import Dispatched, OpenEntry, Record
 from tests.spec.lane_bench import LaneBench
 
-FIRST: Final = FIRST_PARKING_QUEUE
+FIRST: Final = parking_id(0)
 
 
 @dataclass(eq=False)

@@ -66,7 +66,7 @@ class Revocation:
         not_back: list[Message] = []
         for message in consumer.in_flight.values():
             message.consumer = None
-            message.state = MessageState.WAITING
+            message.become(MessageState.WAITING)
             group = message.group
             if group is not None:
                 group.came_back(message)

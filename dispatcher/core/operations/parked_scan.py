@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 
 from dispatcher.core.model import Group, Message, MessageState
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueue
+from dispatcher.core.parking.queue import ParkingQueue
 from dispatcher.core.state import LaneState
 
 _WAITING = (MessageState.WAITING, MessageState.RELOCATING)
@@ -106,7 +106,7 @@ def parked_of(state: LaneState, group: Group) -> int:
     for index in state.parking.route(group):
         queue = state.parking[index]
         here = (m for m in queue.here.values() if m.relocation is None and is_of(state, m, group))
-        coming = (m for m in (*queue.incoming.values(), *queue.waiting) if m.queue < FIRST_PARKING_QUEUE)
+        coming = (m for m in (*queue.incoming.values(), *queue.waiting) if not m.is_parked)
         count += queue.members.get(group.id, 0) - sum(1 for _ in here)
         count += len({m for m in coming if is_of(state, m, group)})
     return max(0, count)

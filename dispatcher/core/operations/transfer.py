@@ -17,7 +17,8 @@ from dispatcher.core.operations.operation import Operation, Sent
 from dispatcher.core.operations.orders import SendTransfer
 from dispatcher.core.operators.flags import flags_of
 from dispatcher.core.operators.stopped_groups import ended_by_others
-from dispatcher.core.records import UNKNOWN_INBOUND, Discharged
+from dispatcher.core.queue_ids import is_known_inbound
+from dispatcher.core.records import Discharged
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 
@@ -41,16 +42,16 @@ class Transfers:
         for message, reason in list(self._state.ending.items()):
             operation = operations.get(reason)
             if operation is not None:
-                message.state = MessageState.TRANSFERRING
+                message.become(MessageState.TRANSFERRING)
                 operation.out[message] = Sent.BEFORE
                 self.hold(operation)
 
     def forsake(self, message: Message) -> None:
         """Its original has not come back yet: when it does, it waits as one that was taken back."""
-        message.state = MessageState.WAITING
+        message.become(MessageState.WAITING)
         del self._state.ending[message]
         self._state.effects.records.append(open_entry(message))
-        if message.queue < UNKNOWN_INBOUND:
+        if is_known_inbound(message.queue):
             self._recovery.pending_redeliveries.add(message)
 
     def hold(self, operation: Operation) -> None:
@@ -112,7 +113,7 @@ class Transfers:
         state.inbounds[message.inbound].waiting -= 1
         state.revoked.discard(message)
         state.suspects.discard(message)
-        message.state = MessageState.TRANSFERRING
+        message.become(MessageState.TRANSFERRING)
         state.ending[message] = operation.leaves_by
         state.effects.records.append(ended_entry(message, operation.leaves_by))
 

@@ -20,7 +20,6 @@ from dispatcher.core.feature import Feature
 from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.model import Backlog, Group, Message
 from dispatcher.core.optional.sequence_numbers import SequenceNumbers, place_of
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
 from dispatcher.core.recovery.pending_redeliveries import PendingRedeliveries
 from dispatcher.core.state import LaneState
 
@@ -57,7 +56,7 @@ class SequenceHold(Feature):
     def bars(self, head: Message) -> bool:
         """A message that could go otherwise has to wait for one before it."""
         group_id, number = head.group_id, place_of(head)
-        if number is None or group_id is None or head.attempt or head.queue >= FIRST_PARKING_QUEUE:
+        if number is None or group_id is None or head.attempt or head.is_parked:
             return False
         due = self._sequences.due(group_id)
         if due is None or self._given_up.get(group_id) == due:
@@ -106,7 +105,7 @@ class SequenceHold(Feature):
                 other = waiting[at]
                 if other.group_id != message.group_id or (theirs := place_of(other)) is None:
                     continue
-                if theirs <= number or other.attempt or other.queue >= FIRST_PARKING_QUEUE:
+                if theirs <= number or other.attempt or other.is_parked:
                     break
                 spot = at
         if spot == len(waiting):

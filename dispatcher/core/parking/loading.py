@@ -5,8 +5,9 @@ from __future__ import annotations
 from dispatcher.core.model import Group
 from dispatcher.core.parking.journal_replay import ParkingReplay
 from dispatcher.core.parking.orders import ANY_GROUP, GroupParked, ParkingQueueNamed, TermNeeded
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueue
+from dispatcher.core.parking.queue import ParkingQueue
 from dispatcher.core.parking.relocation import Relocations
+from dispatcher.core.queue_ids import parking_place
 from dispatcher.core.records import Record, SettledEntries
 from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.state import LaneState
@@ -14,7 +15,7 @@ from dispatcher.core.state import LaneState
 
 def add_queue(state: LaneState, index: int, consumer: str) -> ParkingQueue:
     """A parking queue that the lane did not know of."""
-    name = state.options.parking_queues[index - FIRST_PARKING_QUEUE]
+    name = state.options.parking_queues[parking_place(index)]
     queue = ParkingQueue(index, name, consumer, state.now_ms)
     state.parking.insert(queue)
     return queue

@@ -28,12 +28,12 @@ from dispatcher.core.parking.orders import (
     QueueUnparked,
 )
 from dispatcher.core.parking.queue import (
-    FIRST_PARKING_QUEUE,
     ParkingQueue,
     ParkingQueueState,
 )
 from dispatcher.core.parking.reading import ParkedReading
 from dispatcher.core.parking.relocation import Relocations
+from dispatcher.core.queue_ids import parking_id
 from dispatcher.core.records import Record
 from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.state import LaneState
@@ -263,7 +263,7 @@ class Parking(Feature):
         """Where what waits of it moves; None: no queue is free, which is told if it `is_needed`."""
         waiting = [m for b in (group.backlogs or {}).values() for m in b.messages]
         route = self._state.parking.route(group)
-        last = max([m.queue for m in waiting if m.queue >= FIRST_PARKING_QUEUE] + list(route), default=0)
+        last = max([m.queue for m in waiting if m.is_parked] + list(route), default=0)
         if last and last not in route:  # it was read to its end, and what was read of the group waits here
             return self._state.parking[last]
         return self._queue_for(_taker(group), above=last, is_needed=is_needed)
@@ -308,7 +308,7 @@ class Parking(Feature):
 
     def _name_queue(self, consumer: str, above: int, *, is_needed: bool) -> ParkingQueue | None:
         state = self._state
-        indexes = range(FIRST_PARKING_QUEUE, FIRST_PARKING_QUEUE + len(self._names))
+        indexes = map(parking_id, range(len(self._names)))
         free = next((index for index in indexes if index > above and index not in state.parking), None)
         if free is None and not is_needed:
             return None

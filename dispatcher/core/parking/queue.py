@@ -15,8 +15,6 @@ from dispatcher.core.placement import Pool
 from dispatcher.errors import InvalidTransition
 from dispatcher.wire.origin import Arrival
 
-#: Indexes of parking queues begin here; those of inbound queues, and UNKNOWN_INBOUND, end before it.
-FIRST_PARKING_QUEUE: Final = 256
 #: Enough for many stuck consumers at once; each costs the broker a queue and us a channel. At this bound
 #: nothing more is parked, so a full inbound queue stands still, and says so.
 PARKING_QUEUES_MAX: Final = 64

@@ -9,7 +9,7 @@ from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import Message, MessageState
 from dispatcher.core.parking.events import RelocationConfirmed, RelocationImpossible, RelocationRefused
 from dispatcher.core.parking.orders import ParkCopy, Relocated, Relocating, TermNeeded
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueue, Relocation
+from dispatcher.core.parking.queue import ParkingQueue, Relocation
 from dispatcher.core.state import LaneState
 from dispatcher.wire.origin import origin_fingerprint, origin_text
 
@@ -41,7 +41,7 @@ class Relocations(Feature):
 
     def fingerprint_of(self, message: Message) -> bytes:
         """What the message is called in any parking queue."""
-        if message.queue >= FIRST_PARKING_QUEUE:
+        if message.is_parked:
             return message.fingerprint
         name = self._state.inbounds[message.queue].name
         return origin_fingerprint(origin_text(name, message.arrival))
@@ -81,7 +81,7 @@ class Relocations(Feature):
         if message.state is MessageState.WAITING:
             state.inbounds[message.inbound].waiting -= 1
             state.revoked.discard(message)
-            message.state = MessageState.RELOCATING
+            message.become(MessageState.RELOCATING)
             queue.incoming[move.copy] = message
         if not queue.term:
             queue.term = state.next_epoch()
@@ -181,7 +181,7 @@ def resume_relocation(state: LaneState, message: Message, entry: Relocating, *, 
     Redis has forgotten those of later messages, their copies count, and must not pass it.
     """
     target = state.parking[entry.target]
-    message.state = MessageState.RELOCATING
+    message.become(MessageState.RELOCATING)
     message.relocation = Relocation(target, entry.copy)
     message.relocation.repeated = is_known
     message.relocation.resumed = True

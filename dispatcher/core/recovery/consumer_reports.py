@@ -11,7 +11,7 @@ from dispatcher.core.bounds import COUNTER_SHIFT, LANE_EPOCHS_AHEAD_MAX
 from dispatcher.core.entries import open_entry
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.model import PRESENT, Consumer, Message, MessageState
-from dispatcher.core.records import UNKNOWN_INBOUND
+from dispatcher.core.queue_ids import UNKNOWN_INBOUND
 from dispatcher.core.recovery.groups import GroupRecovery
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState

@@ -9,7 +9,7 @@ from itertools import islice
 from dispatcher.core.bounds import PROVEN_PER_INBOUND_MAX
 from dispatcher.core.parking.journal_replay import ParkingReplay
 from dispatcher.core.parking.orders import Relocated, Relocating
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE
+from dispatcher.core.queue_ids import is_parking
 from dispatcher.core.records import (
     NOBODY,
     DeadLetterPending,
@@ -91,7 +91,7 @@ class JournalReplay:
 
     def _over(self, entry: DeadLetterPending | OpenEntry | Relocating) -> None:
         self._keep_unproven(entry.inbound, entry.arrival, entry.fingerprint)
-        if entry.inbound >= FIRST_PARKING_QUEUE:
+        if is_parking(entry.inbound):
             self.parking.left(entry)
 
     def finish(self) -> list[OpenEntry | DeadLetterPending | Relocating]:
@@ -119,7 +119,7 @@ class JournalReplay:
                 self.highest_seq[incarnation] = seq
         if entry.epoch > self.highest_epoch:
             self.highest_epoch = entry.epoch
-        if entry.inbound >= FIRST_PARKING_QUEUE:
+        if is_parking(entry.inbound):
             self.parking.known(entry.inbound, entry.fingerprint)
 
     def _settled(self, record: SettledRange) -> None:
@@ -130,7 +130,7 @@ class JournalReplay:
                 inbound, arrival = entry.inbound, entry.arrival
                 self.entries.pop((inbound, arrival), None)
                 self._keep_unproven(inbound, arrival, entry.fingerprint)
-                if inbound >= FIRST_PARKING_QUEUE:
+                if is_parking(inbound):
                     self.parking.left(entry)
 
     def _prove(self, record: ProvenAcks) -> None:

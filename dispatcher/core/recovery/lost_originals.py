@@ -32,7 +32,8 @@ class LostOriginals:
         consumer would wait for the missing one."""
         del holder.in_flight[message.seq]
         holder.credit += 1
-        message.state, message.consumer = MessageState.SETTLED, None
+        message.become(MessageState.SETTLED)
+        message.consumer = None
         self.forget(message)
         group = message.group
         if group is not None:

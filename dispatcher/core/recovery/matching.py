@@ -24,10 +24,10 @@ from dispatcher.core.optional.sequence_hold import may_be_passed, resume_sequenc
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import DeadLetter
 from dispatcher.core.parking.orders import Relocating
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueue
+from dispatcher.core.parking.queue import ParkingQueue
 from dispatcher.core.parking.relocation import forget_relocation, resume_relocation
+from dispatcher.core.queue_ids import UNKNOWN_INBOUND, is_known_inbound, is_parking
 from dispatcher.core.records import (
-    UNKNOWN_INBOUND,
     DeadLetterPending,
     OpenEntry,
     ProvenAcks,
@@ -81,10 +81,10 @@ class Recovery(Feature):
             inbound.recovery.expect_proven(proven, broker_restarted=self._broker_restarted)
         for arrival, fingerprint in replay.unproven.get(UNKNOWN_INBOUND, {}).items():
             message = self._entry(UNKNOWN_INBOUND, arrival, fingerprint, None)
-            message.state = MessageState.SETTLED
+            message.become(MessageState.SETTLED)
             self._adopted.setdefault(fingerprint, deque()).append(message)
         entries = replay.finish()
-        self._parked_groups = {e.group for e in entries if e.inbound >= FIRST_PARKING_QUEUE}
+        self._parked_groups = {e.group for e in entries if is_parking(e.inbound)}
         for entry in entries:
             self._load_entry(entry)
         resume_sequence_hold(state, self.awaited, self.pending_redeliveries)
@@ -93,7 +93,7 @@ class Recovery(Feature):
         message = self._entry(entry.inbound, entry.arrival, entry.fingerprint, entry.group)
         message.attempt = entry.attempt
         if isinstance(entry, DeadLetterPending):
-            message.state = MessageState.ENDING
+            message.become(MessageState.ENDING)
             message.calls = entry.calls
             self._state.ending[message] = entry.reason
         elif isinstance(entry, Relocating):
@@ -104,7 +104,7 @@ class Recovery(Feature):
             message.first = entry.first
             if holder is not None:
                 self.put_in_flight(message, holder)
-            elif entry.inbound < UNKNOWN_INBOUND:
+            elif is_known_inbound(entry.inbound):
                 self.pending_redeliveries.add(message)
             if holder is not None or entry.group in self._parked_groups:
                 self._groups.wait_for(message)
@@ -116,7 +116,7 @@ class Recovery(Feature):
 
     def _expecting(self, message: Message) -> ExpectedRedeliveries | ParkingQueue:
         """Who waits for its original."""
-        if message.queue >= FIRST_PARKING_QUEUE:
+        if message.is_parked:
             return self._state.parking[message.queue]
         recovery: ExpectedRedeliveries | None = self._state.inbounds[message.queue].recovery
         assert recovery is not None
@@ -127,7 +127,7 @@ class Recovery(Feature):
 
     def put_in_flight(self, message: Message, holder: Consumer) -> None:
         """The journal, or the consumer itself, says that this message is in the consumer's hands."""
-        message.state = MessageState.IN_FLIGHT
+        message.become(MessageState.IN_FLIGHT)
         message.consumer = holder
         holder.in_flight[message.seq] = message
         holder.credit -= 1
@@ -225,7 +225,7 @@ class Recovery(Feature):
         """It was settled before: nobody gets it, it is acked once more."""
         entry = (delivered.arrival, delivered.fingerprint)
         self._state.effects.records.append(SettledEntries(delivered.queue, False, (entry,)))
-        if delivered.queue < FIRST_PARKING_QUEUE:
+        if not delivered.is_parked:
             inbound.unacked += 1
         self._state.bytes_held += delivered.footprint
         self._state.settled(delivered)
@@ -252,7 +252,7 @@ class Recovery(Feature):
         message.deadline_at_ms, message.closing = delivered.deadline_at_ms, delivered.closing
         message.received_at_ms, message.waits_since_ms = delivered.received_at_ms, delivered.waits_since_ms
         message.cost, message.kind, message.deliveries = delivered.cost, delivered.kind, delivered.deliveries
-        if message.queue < FIRST_PARKING_QUEUE:
+        if not message.is_parked:
             inbound.unacked += 1
         else:
             self._state.parking[message.queue].here[message.fingerprint] = message
@@ -298,13 +298,13 @@ class Recovery(Feature):
 
     def settled_before_its_return(self, message: Message) -> list[Record]:
         """A settle for an entry without its original: ack that when it comes. Returns further records."""
-        message.state = MessageState.SETTLED
+        message.become(MessageState.SETTLED)
         unknown = message.queue == UNKNOWN_INBOUND
         if message not in self.awaited:
             if unknown:
                 return [Vanished(UNKNOWN_INBOUND, message.arrival)]
             entry = (message.arrival, message.fingerprint)
-            if message.queue < FIRST_PARKING_QUEUE:
+            if not message.is_parked:
                 self._state.inbounds[message.queue].proven.append(entry)
             else:
                 self._state.parking[message.queue].remember(message.fingerprint, message.arrival)
@@ -321,7 +321,7 @@ class Recovery(Feature):
         if message not in self.awaited:
             self.lost_originals.forget(message)
             return
-        message.state = MessageState.ENDING
+        message.become(MessageState.ENDING)
         self._state.ending[message] = reason
         self._state.effects.records.append(ended_entry(message, reason))
         self._groups.resolved(message)
@@ -334,7 +334,7 @@ class Recovery(Feature):
             if message not in self.awaited:
                 self.lost_originals.forget(message)
                 continue
-            if message.queue < UNKNOWN_INBOUND:
+            if is_known_inbound(message.queue):
                 self.pending_redeliveries.add(message)
             if message.group is not None and not self._comes_in_order(message, message.group):
                 continue
@@ -343,7 +343,7 @@ class Recovery(Feature):
 
     def _comes_in_order(self, message: Message, group: Group) -> bool:
         """Everything of the group comes out of one queue."""
-        is_parked = message.queue >= FIRST_PARKING_QUEUE or message.group_id in self._parked_groups
+        is_parked = message.is_parked or message.group_id in self._parked_groups
         return not (is_parked or self._state.parking.route(group))
 
     # -- the end --

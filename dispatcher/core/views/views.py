@@ -12,7 +12,7 @@ from dispatcher.core.operators.flags import flags_of, operation_on, pin_of
 from dispatcher.core.operators.stopped_groups import stopped_groups, stopped_rows
 from dispatcher.core.optional.sequence_numbers import SequenceNumbers, irregularities
 from dispatcher.core.optional.start_gate import live_consumers
-from dispatcher.core.parking.queue import FIRST_PARKING_QUEUE, ParkingQueue
+from dispatcher.core.parking.queue import ParkingQueue
 from dispatcher.core.state import LaneState
 from dispatcher.core.views.blocked_reason import parking, text, undeliverable, unheld
 from dispatcher.core.views.group_listing import GroupListing, depth
@@ -225,7 +225,7 @@ class Views:
     def _out_of_sight(self, group: Group, here: list[Message]) -> int:
         """Originals of the group that wait in parking queues, and those on their way there."""
         state = self._state
-        read = sum(message.queue >= FIRST_PARKING_QUEUE for message in here)
+        read = sum(message.is_parked for message in here)
         queues = [state.parking[index] for index in state.parking.route(group)]
         on_their_way = [m for queue in queues for m in (*queue.waiting, *queue.moving.values())]
         count = sum(state.member_key(message.group_id) == group.id for message in on_their_way)
