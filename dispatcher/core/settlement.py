@@ -73,7 +73,7 @@ class Settlement(Feature):
         for settling in state.signals.settling:
             settling(consumer, [in_flight[seq] for seq in seqs if seq in in_flight])
         run_first = run_last = count = 0
-        moved: list[Record] = []
+        records, moved = state.effects.records, list[Record]()
         for seq in seqs:
             message = in_flight.pop(seq, None)
             if message is None:
@@ -81,36 +81,31 @@ class Settlement(Feature):
                 continue
             if seq != run_last + 1:
                 if run_first:
-                    state.effects.records.append(SettledRange(consumer.number, run_first, run_last))
+                    records.append(SettledRange(consumer.number, run_first, run_last))
                 run_first = seq
             run_last = seq
-            self._left(consumer, message)
+            count += 1
+            self._left(message)
             if message.tag:
                 state.settled(message)
             else:
                 moved += self._recovery.settled_before_its_return(message)
-            count += 1
         if run_first:
+            _free(consumer, count)
             state.counters["settled"] += count
-            state.effects.records.append(SettledRange(consumer.number, run_first, run_last))
-        state.effects.records += moved
+            records.append(SettledRange(consumer.number, run_first, run_last))
+        records += moved
 
-    def _left(self, consumer: Consumer, message: Message) -> None:
-        """No consumer has the copy any more: free its credit, and its group if that was the last."""
-        state = self._state
-        if consumer.depth is None:
-            consumer.credit += 1
-        else:  # it waits in its queue now
-            consumer.depth += 1
-        consumer.refusals = 0
+    def _left(self, message: Message) -> None:
+        """No consumer has the copy any more: its group may change its owner, if that was the last."""
         message.consumer = None
         if message.tag:
-            state.inbounds[message.inbound].in_flight -= 1
+            self._state.inbounds[message.inbound].in_flight -= 1
         group = message.group
         if group is not None:
             group.came_back(message)
             if not group.in_flight:
-                state.drained(group)
+                self._state.drained(group)
 
     def _fail(self, consumer: Consumer, failed: FailedMessage) -> None:
         """Given up by its consumer: to the dead queue (`skip`; the followers go on), or its group stops."""
@@ -126,7 +121,8 @@ class Settlement(Feature):
         )  # fmt: skip
         failing = self._state.signals.failing
         stops = not self._recovery.is_lost(message) and any(stop(message, failed.reason) for stop in failing)
-        self._left(consumer, message)
+        _free(consumer, 1)
+        self._left(message)
         for settling in self._state.signals.settling:
             settling(consumer, [message])
         if stops:
@@ -151,7 +147,8 @@ class Settlement(Feature):
     def withdraw(self, consumer: Consumer, message: Message, reason: str) -> None:
         """Take a message that never reached it out of a consumer's hands, and give it up."""
         del consumer.in_flight[message.seq]
-        self._left(consumer, message)
+        _free(consumer, 1)
+        self._left(message)
         self._state.end(message, reason)
         self._state.refresh_credit(consumer)
 
@@ -164,3 +161,12 @@ class Settlement(Feature):
         state.undeliverable.pop(message, None)
         state.effects.records.append(Discharged(message.queue, message.arrival))
         state.settled(message)
+
+
+def _free(consumer: Consumer, count: int) -> None:
+    """It has so many copies less."""
+    if consumer.depth is None:
+        consumer.credit += count
+    else:  # they wait in its queue now
+        consumer.depth += count
+    consumer.refusals = 0

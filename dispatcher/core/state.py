@@ -278,7 +278,7 @@ class LaneState:
         if target is not None:
             target.incoming.add(group)
 
-    def hand_over(self, group: Group) -> None:
+    def change_owner(self, group: Group) -> None:
         """Nothing of it is in flight: it changes hands, or becomes free."""
         target = group.target
         self.release(group)
@@ -291,7 +291,7 @@ class LaneState:
         if group.state is GroupState.RECOVERING or group.unresolved:
             return
         if group.state is not GroupState.OWNED or not self.policy.keeps_owner:
-            self.hand_over(group)
+            self.change_owner(group)
         else:
             for rested in self.signals.group_rested:
                 rested(group)

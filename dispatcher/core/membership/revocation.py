@@ -44,10 +44,10 @@ class Revocation:
                 state.drain(group, group.target)
                 state.disown(group)
             else:
-                state.hand_over(group)
+                state.change_owner(group)
         for group in touched:  # of a group that is not its own it held the last one
             if not group.in_flight and group.state in (GroupState.DRAINING, GroupState.BATCHED):
-                state.hand_over(group)
+                state.change_owner(group)
             else:  # it moved without a pause
                 state.list_backlogs(group)
                 state.forget_if_unused(group)
@@ -110,7 +110,7 @@ def vacate(state: LaneState, consumer: Consumer) -> None:
         _cancel_move(state, group)
     for group in list(consumer.groups):
         if not group.in_flight:
-            state.hand_over(group)
+            state.change_owner(group)
         elif group.state is GroupState.OWNED:
             state.drain(group)
 

@@ -164,13 +164,13 @@ def dispatched_again_behind_newer_ones(lane: Any, session: Any, store: Any) -> N
 @planted("order", "overlap", seed=24)
 def batch_released_one_early(lane: Any, session: Any, store: Any) -> None:
     """A group is free while one message of its batch is unsettled."""
-    over = lane._settlement._left
+    left = lane._settlement._left
 
-    def early(consumer: Any, message: Any) -> None:
-        over(consumer, message)
+    def early(message: Any) -> None:
+        left(message)
         group = message.group
         if group is not None and group.in_flight == 1 and group.state is GroupState.BATCHED:
-            lane.state.hand_over(group)
+            lane.state.change_owner(group)
 
     lane._settlement._left = early
 
