@@ -54,11 +54,8 @@ class LaneState:
         self.pool = Pool(level_by_policy(options.policy), counts_messages=not options.policy.grouped)
         self.by_uuid: dict[str, Consumer] = {}
         self.unconfirmed = self.unconfirmed_bytes = 0  # copies on their way to the broker
-        #: With so many deaths behind it a message that waits is tried alone (core/optional/poison.py).
-        self.suspect_after = max(1, options.attempts - 1) if not options.handover else NEVER_MS
-        self.eligibility = Eligibility(
-            self, one_at_a_time=self.stops_failed, suspect_after=self.suspect_after
-        )
+        suspect_after = max(1, options.attempts - 1) if not options.handover else NEVER_MS
+        self.eligibility = Eligibility(self, one_at_a_time=self.stops_failed, suspect_after=suspect_after)
         self.lane_holds = self.eligibility.lane_holds
         #: Who wants to know that a backlog, by its first message, is not listed for a certain cause.
         self.on_hold: dict[HoldKind, Callable[[Group, Message], None]] = {}
@@ -125,6 +122,11 @@ class LaneState:
         if not holds:
             return 0
         return max(holds.until_ms(HoldKind.CONSUMERS_ASKED), holds.until_ms(HoldKind.STOPPING))
+
+    @property
+    def suspect_after(self) -> int:
+        """With so many deaths behind it a message that waits is tried alone (core/optional/poison.py)."""
+        return self.eligibility.suspect_after
 
     def find(self, kind: type[F]) -> F | None:
         """The lane's feature of this class; None: the lane's options don't ask for it."""

@@ -268,7 +268,7 @@ def a_death_counted_for_every_neighbour(lane: Any, session: Any, store: Any) -> 
 
     suspects.poison_of = blames_all
     suspects.before_pass = lambda: None
-    lane.state.suspect_after = 1_000_000
+    lane.state.eligibility.suspect_after = 1_000_000
 
 
 @planted("duplicates", seed=1)
