@@ -24,6 +24,7 @@ from dispatcher.sim.checkers.replies import RepliesChecker
 from dispatcher.sim.checkers.said import SaidChecker
 from dispatcher.sim.checkers.sequence import SequenceChecker
 from dispatcher.sim.checkers.share import ShareChecker
+from dispatcher.sim.checkers.why import WhyChecker
 from dispatcher.sim.world import World
 
 #: In the order in which they are told what happens.
@@ -45,6 +46,7 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     SequenceChecker,
     KeptChecker,
     OverdueChecker,
+    WhyChecker,
     LivenessChecker,
 )
 #: Where applications only read a queue: what is promised there, and nobody says when a message is settled.
@@ -57,6 +59,7 @@ OF_READERS: Final[tuple[type[Checker], ...]] = (
     MovesChecker,
     KeptChecker,
     ReadingsChecker,
+    WhyChecker,
     LivenessChecker,
 )
 

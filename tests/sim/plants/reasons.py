@@ -1,0 +1,99 @@
+"""Bugs in what may go, and in what is said of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dispatcher.core.holds import HoldKind
+from dispatcher.core.model import GroupState
+from tests.sim.plants.planting import planted
+
+
+@planted("why", seed=2)
+def not_listed_when_it_is_free_again(lane: Any, session: Any, store: Any) -> None:
+    """A group that loses its owner is not listed for others before something arrives."""
+    state = lane.state
+    list_backlogs = state.list_backlogs
+
+    def forgetful(group: Any) -> None:
+        list_backlogs(group)
+        if group.state is GroupState.FREE:
+            for backlog in (group.backlogs or {}).values():
+                backlog.leave()
+
+    state.list_backlogs = forgetful
+
+
+@planted("why", seed=2)
+def room_not_offered(lane: Any, session: Any, store: Any) -> None:
+    """A consumer that has settled something is not offered to the groups that it owns."""
+    state = lane.state
+
+    def refresh_credit(consumer: Any) -> None:
+        if consumer.takes_new:
+            if consumer.pool_level < 0:
+                state.pool.add(consumer)
+                for inbound in state.inbounds:
+                    inbound.wake_common_sources()
+            else:
+                state.pool.level_changed(consumer)
+        else:
+            state.pool.discard(consumer)
+
+    state.refresh_credit = refresh_credit
+
+
+@planted("why", seed=117)
+def lane_never_goes_on_after_a_rebalance(lane: Any, session: Any, store: Any) -> None:
+    """What a rebalance holds is held for good."""
+    holds = lane.state.lane_holds
+    lift = holds.lift
+
+    def keep(kind: HoldKind) -> None:
+        if kind is not HoldKind.QUIESCING:
+            lift(kind)
+
+    holds.lift = keep
+
+
+@planted("why", seed=39)
+def stopped_is_called_paused(lane: Any, session: Any, store: Any) -> None:
+    """Of a group that has stopped at a message it is said that an operator has paused it."""
+    checks = lane.state.eligibility.flag_checks
+    held_by = checks[0]
+
+    def wrong(group: Any) -> Any:
+        kind = held_by(group)
+        return HoldKind.PAUSED if kind is HoldKind.STOPPED else kind
+
+    checks[0] = wrong
+
+
+@planted("why", seed=33)
+def one_at_a_time_not_said(lane: Any, session: Any, store: Any) -> None:
+    """Where one message of a group is out at a time, nothing is said to hold the others."""
+    eligibility = lane.state.eligibility
+    why, decide = eligibility.why, eligibility.group_held_by
+
+    def blind(group: Any) -> Any:
+        eligibility.group_held_by = eligibility.kept_back_by
+        try:
+            return why(group)
+        finally:
+            eligibility.group_held_by = decide
+
+    eligibility.why = blind
+
+
+@planted("why", seed=4)
+def prefetch_counted_wrong(lane: Any, session: Any, store: Any) -> None:
+    """A consumer that has joined again is given one message less than it may have."""
+    state = lane.state
+    refresh_credit = state.refresh_credit
+
+    def less(consumer: Any) -> None:
+        if not consumer.in_flight and consumer.depth is None and consumer.n > 1 and consumer.prefetch > 1:
+            consumer.credit = 0
+        refresh_credit(consumer)
+
+    state.refresh_credit = less
