@@ -18,6 +18,7 @@ from dispatcher.http.metrics import registry
 from dispatcher.settings import GROUP_PROPERTIES, json_schema
 
 DOCS = Path(__file__).parents[1] / "docs"
+PAGES = [*sorted(DOCS.glob("*.md")), DOCS.parent / "README.md", DOCS.parent / "CHANGELOG.md"]
 OPERATIONS = (DOCS / "operations.md").read_text()
 
 
@@ -167,3 +168,20 @@ def test_the_glossary_is_sorted_and_has_each_word_once() -> None:
         if line.startswith("|") and not line.startswith(("| word", "|---"))
     ]
     assert words == sorted(set(words))
+
+
+def _prose_lines(page: Path) -> Iterator[tuple[int, str]]:
+    """Lines that can be wrapped: not of code, not of tables."""
+    is_code = False
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            is_code = not is_code
+        elif not is_code and not line.lstrip().startswith("|"):
+            yield number, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_lines_of_documents_fit_on_a_screen(page: Path) -> None:
+    """Code spans and addresses are not wrapped, and may make a line longer."""
+    long = [number for number, line in _prose_lines(page) if len(re.sub(r"`[^`]*`|\(\S+\)", "", line)) > 120]
+    assert not long, f"{page}: wrap these lines at 120 characters"
