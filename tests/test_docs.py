@@ -10,12 +10,21 @@ from typing import Any
 
 import pytest
 import typer.main
+from pydantic import BaseModel
 
 from dispatcher import errors
 from dispatcher.cli import app
 from dispatcher.errors import DispatcherError
 from dispatcher.http.metrics import registry
-from dispatcher.settings import GROUP_PROPERTIES, json_schema
+from dispatcher.settings import (
+    GROUP_PROPERTIES,
+    InboundSettings,
+    LaneSettings,
+    RebalanceSettings,
+    Reload,
+    Settings,
+    json_schema,
+)
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = [*sorted(DOCS.glob("*.md")), DOCS.parent / "README.md", DOCS.parent / "CHANGELOG.md"]
@@ -185,3 +194,21 @@ def test_lines_of_documents_fit_on_a_screen(page: Path) -> None:
     """Code spans and addresses are not wrapped, and may make a line longer."""
     long = [number for number, line in _prose_lines(page) if len(re.sub(r"`[^`]*`|\(\S+\)", "", line)) > 120]
     assert not long, f"{page}: wrap these lines at 120 characters"
+
+
+def _marked(model: type[BaseModel], how: Reload) -> set[str]:
+    return {
+        field.alias or name for name, field in model.model_fields.items() if how in field.metadata
+    }  # fmt: skip
+
+
+def test_what_a_reload_changes_is_what_the_settings_say() -> None:
+    """operations.md has the keys that change at once, and those that need a restart."""
+    changing = OPERATIONS.partition("### Changing the configuration")[2].partition("\n### ")[0]
+    (at_once,) = [line for line in changing.splitlines() if line.startswith("| `changed` |")]
+    live = _marked(LaneSettings, Reload.AT_ONCE)
+    live |= {f"rebalance.{key}" for key in _marked(RebalanceSettings, Reload.AT_ONCE)}
+    live |= {f"inbound[].{key}" for key in _marked(InboundSettings, Reload.AT_ONCE)}
+    assert set(codes(at_once)) - {"changed"} == live
+    restart = changing[: changing.index("can't change so")].rpartition("\n\n")[2]
+    assert set(codes(restart)) == _marked(Settings, Reload.RESTART) | _marked(LaneSettings, Reload.RESTART)

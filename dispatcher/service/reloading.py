@@ -1,22 +1,18 @@
-"""What a changed configuration file does to lanes that run: the one place that says so.
+"""What a changed configuration file does to lanes that run.
 
 A key of a lane is taken over at once, or the lane is led anew with it (as after a fail-over: nothing is lost,
-doubled or out of order, and owners stay), or it can't change while the process runs.
+doubled or out of order, and owners stay), or it can't change while the process runs. The settings themselves
+say which (`Reload` in the metadata of their fields).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
-from typing import Final
 
-from dispatcher.settings import LaneSettings, Model, Settings
+from pydantic.fields import FieldInfo
 
-#: Keys of a lane that the core reads whenever it needs them. Of `rebalance` that is `pause`, of `inbound` the
-#: weights. All others, and those that come, take a new leadership.
-AT_ONCE: Final = frozenset({"inbound", "liveness_interval_ms", "rebalance", "reconnect_grace_ms"})
-#: Consumers hear of it only when they join: they would seem frozen.
-_FIXED_KEYS: Final = ("heartbeat_ms",)
-_FIXED_PARTS: Final = ("rabbitmq", "redis", "http")
+from dispatcher.settings import LaneSettings, Model, Reload, Settings
 
 
 class Change(Enum):
@@ -31,19 +27,9 @@ class Change(Enum):
 
 def refusals(old: Settings, new: Settings) -> list[str]:
     """Every change that needs a restart, by the path of its key."""
-    paths = [
-        f"{part}.{key}" for part in _FIXED_PARTS for key in _changed(getattr(old, part), getattr(new, part))
-    ]
-    if (old.ledger is None) is not (new.ledger is None):
-        paths.append("ledger")
-    elif old.ledger is not None and new.ledger is not None:
-        paths += [f"ledger.{key}" for key in _changed(old.ledger, new.ledger)]
-    if old.prefix != new.prefix:
-        paths.append("prefix")
+    paths = [*_fixed(old, new)]
     for name in _in_both(old, new):
-        was, is_now = old.lanes[name], new.lanes[name]
-        changed = _changed(was, is_now, only=_FIXED_KEYS)
-        paths += [f"lanes.{name}.{key}" for key in changed]
+        paths += [f"lanes.{name}.{key}" for key in _fixed(old.lanes[name], new.lanes[name])]
     return [f"{path}: can't change while the dispatcher runs: restart it" for path in paths]
 
 
@@ -58,18 +44,43 @@ def change_of(old: LaneSettings, new: LaneSettings) -> Change:
     """How a lane that runs with the old settings comes to the new ones."""
     if old == new:
         return Change.UNCHANGED
-    differ = {key for key in type(new).model_fields if getattr(old, key) != getattr(new, key)}
-    pause_alone = old.rebalance.on_join == new.rebalance.on_join
-    weights_alone = [each.queue for each in old.inbound] == [each.queue for each in new.inbound]
-    return Change.AT_ONCE if differ <= AT_ONCE and pause_alone and weights_alone else Change.ANEW
+    is_live = all(Reload.AT_ONCE in field.metadata for field in _differing(old, new))
+    return Change.AT_ONCE if is_live else Change.ANEW
 
 
 def _in_both(old: Settings, new: Settings) -> list[str]:
     return [name for name in new.lanes if name in old.lanes]
 
 
-def _changed(old: Model, new: Model, only: tuple[str, ...] = ()) -> list[str]:
-    """The keys that differ, as the file has them."""
+def _fixed(old: Model, new: Model) -> Iterator[str]:
+    """The keys that differ and need a restart, as the file has them."""
+    for name, field in type(new).model_fields.items():
+        was, is_now = getattr(old, name), getattr(new, name)
+        if was == is_now or Reload.RESTART not in field.metadata:
+            continue
+        key = field.alias or name
+        if isinstance(was, Model) and isinstance(is_now, Model):
+            yield from (f"{key}.{inner}" for inner in _changed(was, is_now))
+        else:
+            yield key
+
+
+def _changed(old: Model, new: Model) -> list[str]:
     fields = type(new).model_fields
-    names = [name for name in only or fields if getattr(old, name) != getattr(new, name)]
-    return [fields[name].alias or name for name in names]
+    return [field.alias or name for name, field in fields.items() if getattr(old, name) != getattr(new, name)]
+
+
+def _differing(old: Model, new: Model) -> Iterator[FieldInfo]:
+    """The fields whose values differ, those within smaller models and lists of these by themselves."""
+    for name, field in type(new).model_fields.items():
+        was, is_now = getattr(old, name), getattr(new, name)
+        if was == is_now:
+            continue
+        pairs = [(was, is_now)]
+        if isinstance(was, tuple) and isinstance(is_now, tuple) and len(was) == len(is_now):
+            pairs = list(zip(was, is_now, strict=True))
+        if all(isinstance(one, Model) and isinstance(other, Model) for one, other in pairs):
+            for one, other in pairs:
+                yield from _differing(one, other)
+        else:
+            yield field

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         PlacementName,
         PolicyName,
         RebalanceSettings,
+        Reload,
         SequenceCheck,
         StartSettings,
     )
@@ -64,6 +65,7 @@ _MODULES: Final = {
     "RabbitSettings": "model",
     "RebalanceSettings": "parts",
     "RedisSettings": "model",
+    "Reload": "parts",
     "RetrySettings": "lane",
     "SHORT_STRING_BYTES_MAX": "lane",
     "SequenceCheck": "parts",
@@ -96,6 +98,7 @@ __all__ = [
     "RabbitSettings",
     "RebalanceSettings",
     "RedisSettings",
+    "Reload",
     "RetrySettings",
     "SHORT_STRING_BYTES_MAX",
     "SequenceCheck",

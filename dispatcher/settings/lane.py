@@ -18,6 +18,7 @@ from dispatcher.settings.parts import (
     PlacementName,
     PolicyName,
     RebalanceSettings,
+    Reload,
     SequenceCheck,
     StartSettings,
 )
@@ -102,10 +103,10 @@ class InboundSettings(Model):
     """One queue that producers publish to."""
 
     queue: Annotated[str, Text(short_string)] = Field(description="Name of the queue.")
-    weight: Annotated[int, Integer(1, WEIGHT_MAX)] = Field(
+    weight: Annotated[int, Integer(1, WEIGHT_MAX), Reload.AT_ONCE] = Field(
         default=1, description="Share of this queue when several have messages that can go."
     )
-    declare: Annotated[bool, Flag()] = Field(
+    declare: Annotated[bool, Flag(), Reload.AT_ONCE] = Field(
         default=False,
         description="Declare it (durable, classic) when it is missing; otherwise that is an error.",
     )
@@ -182,14 +183,15 @@ class LaneDefaults(Model):
     on_ack_timeout: Annotated[OverdueAct, Choice(OverdueAct)] = Field(
         default=OverdueAct.REPORT, description="What becomes of a consumer that has something overdue."
     )
-    reconnect_grace_ms: Annotated[int, Duration(0, 3_600_000)] = Field(
+    reconnect_grace_ms: Annotated[int, Duration(0, 3_600_000), Reload.AT_ONCE] = Field(
         default=0, alias="reconnect_grace",
         description="How long a consumer whose connection was lost keeps its groups; 0: not at all.",
     )  # fmt: skip
-    liveness_interval_ms: Annotated[int, Duration(10, 60_000)] = Field(
+    liveness_interval_ms: Annotated[int, Duration(10, 60_000), Reload.AT_ONCE] = Field(
         default=500, alias="liveness_interval", description="How often a silent consumer's queue is probed."
     )
-    heartbeat_ms: Annotated[int, Duration(100, 600_000)] = Field(
+    # Consumers hear of it only when they join: they would seem frozen.
+    heartbeat_ms: Annotated[int, Duration(100, 600_000), Reload.RESTART] = Field(
         default=5_000, alias="heartbeat", description="How often consumers report; 3 missing: no new groups."
     )
     max_in_flight_per_group: Annotated[int, Integer(1, LOOK_AHEAD_MAX)] | None = Field(

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 
 from dispatcher.settings.kinds import Duration, Text
 from dispatcher.settings.lane import SHORT_STRING_BYTES_MAX, LaneSettings, short_string
-from dispatcher.settings.parts import Conflict, LedgerSettings, Model
+from dispatcher.settings.parts import Conflict, LedgerSettings, Model, Reload
 from dispatcher.settings.urls import (
     BrokerAddress,
     StoreAddress,
@@ -123,15 +123,15 @@ class HttpSettings(Model):
 class Settings(Model):
     """Everything that the file says."""
 
-    rabbitmq: RabbitSettings = RabbitSettings()
-    redis: RedisSettings = RedisSettings()
-    http: HttpSettings = HttpSettings()
-    prefix: Annotated[str, Text(short_string)] = Field(
+    rabbitmq: Annotated[RabbitSettings, Reload.RESTART] = RabbitSettings()
+    redis: Annotated[RedisSettings, Reload.RESTART] = RedisSettings()
+    http: Annotated[HttpSettings, Reload.RESTART] = HttpSettings()
+    ledger: Annotated[LedgerSettings | None, Reload.RESTART] = Field(
+        default=None, description="Record every decision in Parquet files; null: none."
+    )
+    prefix: Annotated[str, Text(short_string), Reload.RESTART] = Field(
         default=DEFAULT_PREFIX,
         description="First word of all names that the dispatcher uses on the broker and in Redis.",
-    )
-    ledger: LedgerSettings | None = Field(
-        default=None, description="Record every decision in Parquet files; null: none."
     )
     lanes: dict[str, LaneSettings] = Field(min_length=1, description="The lanes by name.")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -44,6 +44,14 @@ class Conflict(NamedTuple):
 
     keys: tuple[str, ...]  # the first is the one to change
     text: str
+
+
+class Reload(Enum):
+    """What a changed value of a key means for a dispatcher that runs, as metadata of the field. Where a key
+    of a lane says nothing, the lane is led anew, as after a fail-over."""
+
+    AT_ONCE = "at once"  # the core reads the value whenever it needs it
+    RESTART = "restart"  # it can't change while the process runs
 
 
 class PolicyName(StrEnum):
@@ -97,7 +105,7 @@ class RebalanceSettings(Model):
     on_join: Annotated[bool, Flag()] = Field(
         default=False, description="Even out the consumers' numbers of groups when one has joined."
     )
-    pause: Annotated[PauseName, Choice(PauseName)] = Field(
+    pause: Annotated[PauseName, Choice(PauseName), Reload.AT_ONCE] = Field(
         default=PauseName.GROUP,
         description="What waits until it is settled: each group that moves, the lane, or none (overlaps).",
     )
