@@ -51,7 +51,7 @@ class Stage:
     async def says_blocked(self, dispatcher: DispatcherProcess, *command: str) -> None:
         """The command fails with the reason."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "dispatcher", *command, "-c", str(dispatcher.settings.file),
+            sys.executable, "-m", "dispatcher", *command, "-c", str(dispatcher.config),
             cwd=ROOT, env={**os.environ, MANAGEMENT_VARIABLE: self._servers.management_url},
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
