@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from dispatcher.core.events import MessagesArrived
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.inbound import Inbound
-from dispatcher.core.model import Backlog, BarrierMark, Message, MessageState
+from dispatcher.core.model import SETTLED, BarrierMark, Message, MessageState
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.wire.protocol import REASON_EXPIRED
-
-#: The mean size of originals is that of about so many.
-SIZES_REMEMBERED: Final = 64
 
 REASON_UNGROUPED = "ungrouped"
 
@@ -27,6 +23,7 @@ class Arrivals(Feature):
         self._signals = state.signals
         self._recovery = recovery
         self.pending = state.expiries.heap
+        self._grouped = state.policy.grouped
         ungrouped = state.options.ungrouped
         self._rejects_ungrouped = ungrouped == "reject"
         self._common_group = (
@@ -41,19 +38,17 @@ class Arrivals(Feature):
         state, signals = self._state, self._signals
         for message in event.messages:
             inbound = state.inbounds[message.inbound]
-            inbound.latest = message.arrival
             if type(message) is BarrierMark:
+                inbound.latest = message.arrival
                 if not any(keeps(message) for keeps in signals.keeping):
                     self.accept(message)
                 continue
-            mean, footprint = inbound.mean_bytes, message.footprint
-            inbound.mean_bytes = mean + (footprint - mean) / SIZES_REMEMBERED if mean else footprint
+            inbound.take_in(message)
+            state.bytes_held += message.footprint
             if message.group_id is None:
                 self.set_common_group(message)
             if inbound.recovery is not None and self._is_known(inbound, message):
                 continue
-            inbound.unacked += 1
-            state.bytes_held += footprint
             for delivered in signals.delivered:
                 delivered(message)
             if signals.keeping and any(keeps(message) for keeps in signals.keeping):
@@ -69,7 +64,7 @@ class Arrivals(Feature):
         """Recovery knows it: its entry stands for it from now on, if that is still open."""
         if not self._recovery.claims(inbound, message):
             return False
-        if message.state is not MessageState.SETTLED:  # it was acked again
+        if message.state is not SETTLED:  # it was acked again
             message.become(MessageState.SETTLED)
         for claimed in self._signals.claimed:
             claimed(message)
@@ -96,45 +91,33 @@ class Arrivals(Feature):
     def file(self, message: Message, passed: int | None = None) -> None:
         """It waits: to be moved on along its group's route, or in its backlog. The route's stops up to
         `passed` are behind it; the queue that it is in, if that is not given."""
-        state = self._state
+        state, group_id = self._state, message.group_id
         inbound = state.inbounds[message.inbound]
-        inbound.waiting += 1
         if message.deadline_at_ms is not None:
             state.expiries.watch(message)
-        if message.group_id is None or not state.policy.grouped:
-            if message.attempt >= state.suspect_after:  # it was parked after its consumer had died
-                state.suspects.add(message)
-            else:
-                inbound.ungrouped.messages.append(message)
-                inbound.enlist(inbound.ungrouped)
+        if group_id is None or not self._grouped:
+            self._file_ungrouped(inbound, message)
         else:
-            if not self._file_in_group(message, message.group_id, passed):
-                return
+            group = state.groups.get(group_id) if state.keys_are_ids else None
+            if group is None:
+                group = state.group(group_id)
+            for goes_on in self._signals.routing:
+                if goes_on(group, message, passed):
+                    inbound.begin_to_wait()
+                    return
+            backlog = inbound.file(group, message, state.insert)
+            if backlog.listed_in is None:
+                state.list_backlog(backlog)
         for filed in self._signals.filed:
             filed(message)
 
-    def _file_in_group(self, message: Message, group_id: bytes, passed: int | None) -> bool:
-        """False: it waits to be moved on along its group's route."""
-        state = self._state
-        group = state.groups.get(group_id) if state.keys_are_ids else None
-        if group is None:
-            group = state.group(group_id)
-        for goes_on in self._signals.routing:
-            if goes_on(group, message, passed):
-                return False
-        backlogs = group.backlogs
-        if backlogs is None:
-            backlogs = group.backlogs = {}
-        backlog = backlogs.get(message.inbound)
-        if backlog is None:
-            backlog = backlogs[message.inbound] = Backlog(group, message.inbound)
-        if state.insert is None or message.is_parked:
-            backlog.messages.append(message)
+    def _file_ungrouped(self, inbound: Inbound, message: Message) -> None:
+        inbound.begin_to_wait()
+        if message.attempt >= self._state.suspect_after:  # it was parked after its consumer had died
+            self._state.suspects.add(message)
         else:
-            state.insert(backlog, message)
-        if backlog.listed_in is None:
-            state.list_backlog(backlog)
-        return True
+            inbound.ungrouped.messages.append(message)
+            inbound.enlist(inbound.ungrouped)
 
     def before_pass(self) -> None:
         """Dead-letter what expired while it waited. In flight only the consumer may fail it, so nothing

@@ -11,7 +11,17 @@ from dispatcher.core.bounds import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
 from dispatcher.core.drr import DeficitRoundRobin
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.inbound import Inbound, UngroupedSource, UnownedSource
-from dispatcher.core.model import Backlog, Consumer, ConsumerSource, Group, GroupState, Message, MessageState
+from dispatcher.core.model import (
+    FREE,
+    IN_FLIGHT,
+    OWNED,
+    Backlog,
+    Consumer,
+    ConsumerSource,
+    Group,
+    GroupState,
+    Message,
+)
 from dispatcher.core.records import Dispatched
 from dispatcher.core.state import LaneState
 
@@ -55,15 +65,18 @@ class DeliveryPass:
             self._begin(inbound, backlog, source.consumer)
             return
         self._dispatch(inbound, backlog.messages.popleft(), source.consumer, backlog.group)
-        self._served(backlog)
-        if backlog.listed_in is source:
-            source.backlogs.move_to_end(backlog)
+        if backlog.messages:
+            self._served(inbound, backlog)
+            if backlog.listed_in is source:
+                source.backlogs.move_to_end(backlog)
+        else:
+            inbound.forget_empty(backlog)
 
-    def _served(self, backlog: Backlog) -> None:
+    def _served(self, inbound: Inbound, backlog: Backlog) -> None:
         """It may be empty now, or what is in front now may not go in its turn."""
         head = backlog.head() if backlog.messages else None
         if head is None:
-            backlog.group.forget_empty(backlog)
+            inbound.forget_empty(backlog)
         elif backlog.listed_in is not None and self._eligibility.head_held_by(head) is not None:
             backlog.leave()
             self._state.list_backlog(backlog)
@@ -76,7 +89,7 @@ class DeliveryPass:
         """Give a free group to a consumer, with its first batch."""
         state, group = self._state, backlog.group
         size = 1 if state.stops_failed else state.policy.first_batch(consumer.credit, len(backlog.messages))
-        state.assign(group, consumer, GroupState.OWNED if state.policy.tops_up else GroupState.BATCHED)
+        state.assign(group, consumer, OWNED if state.policy.tops_up else GroupState.BATCHED)
         self._dispatch_batch(inbound, backlog, consumer, size)
 
     def _dispatch_batch(self, inbound: Inbound, backlog: Backlog, consumer: Consumer, size: int) -> None:
@@ -89,7 +102,7 @@ class DeliveryPass:
             self._dispatch(inbound, message, consumer, group)
             if message.closing:
                 break
-        self._served(backlog)
+        self._served(inbound, backlog)
 
     def _breaks_off(self, group: Group, head: Message) -> bool:
         """The batch ends before this message."""
@@ -116,8 +129,8 @@ class DeliveryPass:
         self, inbound: Inbound, backlog: Backlog, message: Message, consumer: Consumer
     ) -> None:
         state, group = self._state, backlog.group
-        if group.state is GroupState.FREE:
-            state.assign(group, consumer, GroupState.OWNED if state.policy.tops_up else GroupState.BATCHED)
+        if group.state is FREE:
+            state.assign(group, consumer, OWNED if state.policy.tops_up else GroupState.BATCHED)
         backlog.messages.popleft()
         self._dispatch(inbound, message, consumer, group)
         group.forget_if_empty(backlog)
@@ -142,7 +155,7 @@ class DeliveryPass:
                 state.begin_epoch(group)
             group.hand_out(message, state.next_epoch)
             message.group = group
-            if message.closing and group.state is GroupState.OWNED:
+            if message.closing and group.state is OWNED:
                 state.close(group)
         else:
             message.group_seq, message.epoch = 0, state.epoch_counter
@@ -150,7 +163,7 @@ class DeliveryPass:
             state.revoked.discard(message)
             state.suspects.discard(message)
         message.attempt += 1
-        message.state = MessageState.IN_FLIGHT  # from WAITING: not asked, as this is done for each message
+        message.state = IN_FLIGHT  # from WAITING: not asked, as this is done for each message
         message.consumer = consumer
         message.seq = seq
         message.dispatched_at_ms = consumer.last_sent_ms = state.now_ms
@@ -160,11 +173,7 @@ class DeliveryPass:
             state.pool.sent_to(consumer)
         else:
             state.pool.discard(consumer)
-        inbound.deficit -= message.cost
-        inbound.spent += message.cost
-        inbound.waiting -= 1
-        inbound.in_flight += 1
-        inbound.dispatched += 1
+        inbound.dispatch(message.cost)
         state.unconfirmed += 1
         state.unconfirmed_bytes += message.size
         # Past the constructor of the class, which is a Python function: this is done for every message.

@@ -18,7 +18,17 @@ from functools import partial
 from typing import Final, Protocol
 
 from dispatcher.core.holds import Facts, Hold, HoldKind, LaneHolds
-from dispatcher.core.model import Backlog, Consumer, ConsumerState, Group, GroupState, Message, MessageState
+from dispatcher.core.model import (
+    FREE,
+    OWNED,
+    WAITING,
+    Backlog,
+    Consumer,
+    ConsumerState,
+    Group,
+    GroupState,
+    Message,
+)
 from dispatcher.core.placement import Pool
 
 GroupCheck = Callable[[Group], HoldKind | None]
@@ -85,7 +95,7 @@ class Eligibility:
         """What keeps the first message of one of the group's backlogs from going in its turn."""
         is_plain = group.flags is None and not self._one_at_a_time  # then its state alone decides
         state = group.state
-        if not is_plain or not (state is GroupState.OWNED or state is GroupState.FREE):
+        if not is_plain or not (state is OWNED or state is FREE):
             kind = self.group_held_by(group)
             if kind is not None:
                 return kind
@@ -99,7 +109,7 @@ class Eligibility:
                 if kind is not None:
                     return kind
         state = group.state
-        if state is GroupState.OWNED or state is GroupState.FREE:
+        if state is OWNED or state is FREE:
             return None
         return _OF_GROUP_STATE[state]
 
@@ -190,7 +200,7 @@ def waiting_heads(group: Group) -> Iterator[tuple[Backlog, Message]]:
     """The first message that waits in each backlog of the group. Changes nothing, as `Backlog.head` does."""
     for backlog in (group.backlogs or {}).values():
         for message in backlog.messages:
-            if message.state is MessageState.WAITING:
+            if message.state is WAITING:
                 yield backlog, message
                 break
 

@@ -11,13 +11,22 @@ what it overdrew is not.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from dispatcher.core.bounds import PROVEN_PER_INBOUND_MAX
-from dispatcher.core.model import Backlog, ConsumerSource, Message, MessageState
+from dispatcher.core.model import IN_FLIGHT, WAITING, Backlog, ConsumerSource, Group, Message
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.placement import Pool
+
+#: The mean size of originals is that of about so many.
+SIZES_REMEMBERED: Final = 64
+#: Empty backlogs that are kept for the next groups, about 1 kB each: enough for the arrivals of a step.
+SPARE_BACKLOGS: Final = 256
+
+
+#: Files a message in a backlog that is not in the order of arrival.
+Insert = Callable[[Backlog, Message], None]
 
 
 class UnownedSource:
@@ -52,7 +61,7 @@ class UngroupedSource:
             return None
         messages = self.messages
         while messages:
-            if messages[0].state is MessageState.WAITING:
+            if messages[0].state is WAITING:
                 return messages[0]
             messages.popleft()
         return None
@@ -64,7 +73,7 @@ class Inbound:
     __slots__ = (
         "aging", "blocked_since_ms", "deficit", "dispatched", "unowned", "in_flight", "index", "latest",
         "ungrouped", "mean_bytes", "name", "paused", "proven", "ready", "recovery", "replaceable",
-        "spent", "unacked", "unproven", "waiting", "weight", "window",
+        "spent", "_spare", "unacked", "unproven", "waiting", "weight", "window",
     )  # fmt: skip
 
     def __init__(self, index: int, name: str, weight: int, pool: Pool) -> None:
@@ -85,6 +94,8 @@ class Inbound:
         self.window = 1  # originals that may be here at a time, beside what a former window let in
         self.latest = (0, 0)  # arrival of what was delivered last
         self.mean_bytes = 0.0  # that the latest originals took; 0: none came
+        #: Of groups whose only message went out: a group that has one at a time would make them each time.
+        self._spare: list[dict[int, Backlog]] = []
         self.paused = False  # not fetched from because of the byte budget
         self.replaceable = True  # False: its consumer must never be replaced, and its window stays
         self.aging: deque[Message] = deque()  # what waits here, longest first, and some that no longer does
@@ -95,9 +106,102 @@ class Inbound:
         # … or known to be processed. A killed broker forgets up to 32,768 of those of a busy classic queue.
         self.proven: deque[tuple[tuple[int, int], bytes]] = deque(maxlen=PROVEN_PER_INBOUND_MAX)
 
+    # -- its backlogs --
+
+    def file(self, group: Group, message: Message, insert: Insert | None) -> Backlog:
+        """It waits in its group's backlog, which is returned: last, or where `insert` puts it."""
+        self.waiting += 1
+        backlogs, index = group.backlogs, self.index
+        if backlogs is None:
+            if self._spare:
+                backlogs = self._spare.pop()
+                backlogs[index].group = group
+            else:
+                backlogs = {}
+            group.backlogs = backlogs
+        backlog = backlogs.get(index)
+        if backlog is None:
+            backlog = backlogs[index] = Backlog(group, index)
+        if insert is None or message.is_parked:
+            backlog.messages.append(message)
+        else:
+            insert(backlog, message)
+        return backlog
+
+    def forget_empty(self, backlog: Backlog) -> None:
+        """It ran empty, and is its group's no more. Nobody may keep it: another group will get it."""
+        source, group = backlog.listed_in, backlog.group
+        if source is not None:
+            del source.backlogs[backlog]
+            backlog.listed_in = None
+        backlogs = group.backlogs
+        if backlogs is None:
+            return
+        if len(backlogs) > 1:
+            del backlogs[self.index]
+            return
+        group.backlogs = None
+        if len(self._spare) < SPARE_BACKLOGS:
+            self._spare.append(backlogs)
+
     def is_full(self) -> bool:
         """Nothing more of it comes before something is settled."""
         return self.paused or self.unacked >= self.window
+
+    # -- its numbers: nothing else changes them --
+
+    def take_in(self, message: Message) -> None:
+        """An original is here, and counts until it is settled."""
+        self.latest = message.arrival
+        self.unacked += 1
+        mean, footprint = self.mean_bytes, message.footprint
+        self.mean_bytes = mean + (footprint - mean) / SIZES_REMEMBERED if mean else footprint
+
+    def take_in_marker(self) -> None:
+        """The same for a marker, which says nothing of sizes."""
+        self.unacked += 1
+
+    def settle(self, message: Message) -> None:
+        """An original that is here ended, and its ack is on the way."""
+        if message.state is IN_FLIGHT:
+            self.in_flight -= 1
+        self.unproven.append((message.arrival, message.fingerprint))
+        self.unacked -= 1
+
+    def prove(self, count: int) -> int:
+        """The broker has processed so many more acks; returns how many of them were not known to be."""
+        unproven = self.unproven
+        if count < len(unproven):
+            self.proven.extend(unproven.popleft() for _ in range(count))
+            return count
+        proven = len(unproven)
+        self.proven.extend(unproven)
+        unproven.clear()
+        return proven
+
+    def begin_to_wait(self) -> None:
+        """One of its messages waits."""
+        self.waiting += 1
+
+    def end_to_wait(self) -> None:
+        """One that waited does so no more, and was not dispatched."""
+        self.waiting -= 1
+
+    def dispatch(self, cost: int) -> None:
+        """One that waited goes to a consumer, and the queue pays for it."""
+        self.deficit -= cost
+        self.spent += cost
+        self.waiting -= 1
+        self.in_flight += 1
+        self.dispatched += 1
+
+    def is_out(self) -> None:
+        """One is in a consumer's hands that was not dispatched by this leader."""
+        self.in_flight += 1
+
+    def came_back(self) -> None:
+        """One is in no consumer's hands any more."""
+        self.in_flight -= 1
 
     def enlist(self, source: UnownedSource | UngroupedSource) -> None:
         """Let the delivery pass look at this source again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -57,50 +57,46 @@ class Settlement(Feature):
 
     def stored(self, consumer: Consumer, seqs: Iterable[int]) -> None:
         """The queue of a hand-over consumer has these: that settles them (X-1)."""
-        known = sorted(seq for seq in seqs if seq in consumer.in_flight)
-        for _, run in groupby(enumerate(known), lambda item: item[1] - item[0]):
-            numbers = [seq for _, seq in run]
-            self._settle_range(consumer, numbers[0], numbers[-1])
+        for first, last in _runs(sorted(seq for seq in seqs if seq in consumer.in_flight)):
+            self._settle_range(consumer, first, last)
         self._state.refresh_credit(consumer)
 
     def _settle_range(self, consumer: Consumer, first: int, last: int) -> None:
         """Settle what is in flight of first…last; journal it as runs without gaps."""
         state, in_flight = self._state, consumer.in_flight
-        seqs: range | list[int] = range(first, last + 1)
-        if len(seqs) > len(in_flight):  # whoever names more than there is does not make us count it
-            seqs = [seq for seq in in_flight if first <= seq <= last]
+        seqs: Sequence[int] = range(first, last + 1)
+        if len(seqs) > len(in_flight) or not in_flight.keys() >= set(seqs):
+            # Whoever names more than there is does not make us count it.
+            seqs = sorted(seq for seq in in_flight if first <= seq <= last)
             state.ignored_settles.note(consumer.id, last - first + 1 - len(seqs))
+            if not seqs:
+                return
         for settling in state.signals.settling:
-            settling(consumer, [in_flight[seq] for seq in seqs if seq in in_flight])
-        run_first = run_last = count = 0
-        records, moved = state.effects.records, list[Record]()
+            settling(consumer, [in_flight[seq] for seq in seqs])
+        moved = list[Record]()
         for seq in seqs:
-            message = in_flight.pop(seq, None)
-            if message is None:
-                state.ignored_settles.note(consumer.id, 1)
-                continue
-            if seq != run_last + 1:
-                if run_first:
-                    records.append(SettledRange(consumer.number, run_first, run_last))
-                run_first = seq
-            run_last = seq
-            count += 1
-            self._left(message)
+            message = in_flight.pop(seq)
+            message.consumer = None
+            group = message.group
+            if group is not None:
+                group.came_back(message)
+                if not group.in_flight:
+                    state.drained(group)
             if message.tag:
                 state.settled(message)
             else:
                 moved += self._recovery.settled_before_its_return(message)
-        if run_first:
-            _free(consumer, count)
-            state.counters["settled"] += count
-            records.append(SettledRange(consumer.number, run_first, run_last))
+        _free(consumer, len(seqs))
+        state.counters["settled"] += len(seqs)
+        records = state.effects.records
+        records += [SettledRange(consumer.number, *run) for run in _runs(seqs)]
         records += moved
 
     def _left(self, message: Message) -> None:
         """No consumer has the copy any more: its group may change its owner, if that was the last."""
         message.consumer = None
         if message.tag:
-            self._state.inbounds[message.inbound].in_flight -= 1
+            self._state.inbounds[message.inbound].came_back()
         group = message.group
         if group is not None:
             group.came_back(message)
@@ -161,6 +157,14 @@ class Settlement(Feature):
         state.undeliverable.pop(message, None)
         state.effects.records.append(Discharged(message.queue, message.arrival))
         state.settled(message)
+
+
+def _runs(seqs: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last of each run without gaps; the numbers rise."""
+    if seqs and seqs[-1] - seqs[0] == len(seqs) - 1:  # nearly always
+        return [(seqs[0], seqs[-1])]
+    runs = [[seq for _, seq in run] for _, run in groupby(enumerate(seqs), lambda item: item[1] - item[0])]
+    return [(run[0], run[-1]) for run in runs]
 
 
 def _free(consumer: Consumer, count: int) -> None:

@@ -21,8 +21,21 @@ from dispatcher.core.expiries import Expiries
 from dispatcher.core.feature import Feature
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.ignored_settles import IgnoredSettles
-from dispatcher.core.inbound import enlist_source, make_inbounds
-from dispatcher.core.model import Backlog, Consumer, ConsumerState, Group, GroupState, Message, MessageState
+from dispatcher.core.inbound import Insert, enlist_source, make_inbounds
+from dispatcher.core.model import (
+    FREE,
+    IN_FLIGHT,
+    OWNED,
+    SETTLED,
+    WAITING,
+    Backlog,
+    Consumer,
+    ConsumerState,
+    Group,
+    GroupState,
+    Message,
+    MessageState,
+)
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import AckInbound, DeadLetter, LogEvent, SendNotice
@@ -76,7 +89,7 @@ class LaneState:
         self.undeliverable: dict[Message, str] = {}
         self.acks: list[Message] = []  # of this step
         #: Files a message in front of those of its id that have larger numbers (`sequence_check: hold`).
-        self.insert: Callable[[Backlog, Message], None] | None = None
+        self.insert: Insert | None = None
         self.expiries = Expiries()
         self.parking = ParkingQueues(one_at_a_time=self.stops_failed)
         self.eligibility.elsewhere.append(self.parking.hold_on)
@@ -239,8 +252,8 @@ class LaneState:
         self.disown(group)
         self.retarget(group, None)
         group.epoch, group.fresh = 0, False
-        if group.state is not GroupState.FREE:
-            group.become(GroupState.FREE)
+        if group.state is not FREE:
+            group.become(FREE)
         self.list_backlogs(group)
         self.forget_if_unused(group)
 
@@ -251,7 +264,7 @@ class LaneState:
 
     def forget_if_unused(self, group: Group) -> None:
         """A free group of which nothing is left is no group. Nor is one that was forgotten before."""
-        if group.state is GroupState.FREE and group.is_unused and self.groups.get(group.id) is group:
+        if group.state is FREE and group.is_unused and self.groups.get(group.id) is group:
             del self.groups[group.id]
 
     def drain(self, group: Group, target: Consumer | None = None) -> None:
@@ -286,13 +299,13 @@ class LaneState:
         self.release(group)
         if target is not None and target.stays:
             self.groups[group.id] = group  # an empty group was forgotten a moment ago
-            self.assign(group, target, GroupState.OWNED)
+            self.assign(group, target, OWNED)
 
     def drained(self, group: Group) -> None:
         """The last message in flight of the group is settled."""
         if group.state is GroupState.RECOVERING or group.unresolved:
             return
-        if group.state is not GroupState.OWNED or not self.policy.keeps_owner:
+        if group.state is not OWNED or not self.policy.keeps_owner:
             self.change_owner(group)
         else:
             for rested in self.signals.group_rested:
@@ -393,7 +406,7 @@ class LaneState:
             backlog.messages.remove(message)
         elif message not in self.suspects:
             self.inbounds[message.inbound].ungrouped.messages.remove(message)
-        self.inbounds[message.inbound].waiting -= 1
+        self.inbounds[message.inbound].end_to_wait()
         self.revoked.discard(message)
         self.suspects.discard(message)
         if backlog is not None:
@@ -402,7 +415,7 @@ class LaneState:
 
     def waits_no_more(self, message: Message) -> None:
         """A message ended while it waited: its group is forgotten if nothing else is left of that."""
-        self.inbounds[message.inbound].waiting -= 1
+        self.inbounds[message.inbound].end_to_wait()
         backlog = self.backlog_of(message) if message.relocation is None else None
         message.relocation = None
         if backlog is not None:
@@ -413,11 +426,11 @@ class LaneState:
 
     def wait_again(self, message: Message) -> None:
         """A message that was handed over waits once more; who calls puts it back into its backlog."""
-        if message.state is not MessageState.WAITING:
-            message.become(MessageState.WAITING)
+        if message.state is not WAITING:
+            message.become(WAITING)
         message.overdue = False
         inbound = self.inbounds[message.inbound]
-        inbound.waiting += 1
+        inbound.begin_to_wait()
         for returned in self.signals.returned:
             returned(message)
         self.revoked.add(message)
@@ -441,13 +454,13 @@ class LaneState:
 
     def settled(self, message: Message) -> None:
         """The original is over: remember it until its ack is proven, and ack it."""
-        message.state = MessageState.SETTLED  # every state may: not asked, as this is done for each message
-        if not message.is_parked:
-            inbound = self.inbounds[message.queue]
-            inbound.unproven.append((message.arrival, message.fingerprint))
-            inbound.unacked -= 1
-        else:
+        if self.parking and message.is_parked:
+            if message.state is IN_FLIGHT:
+                self.inbounds[message.inbound].came_back()
             self.parking[message.queue].settle(message, self.member_key(message.group_id))
+        else:
+            self.inbounds[message.queue].settle(message)
+        message.state = SETTLED  # every state may: not asked, as this is done for each message
         self.bytes_held -= message.footprint
         self.acks.append(message)
         message.content = None

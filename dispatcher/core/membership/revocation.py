@@ -72,7 +72,7 @@ class Revocation:
                 group.came_back(message)
                 touched.add(group)
             if message.tag:
-                state.inbounds[message.inbound].in_flight -= 1
+                state.inbounds[message.inbound].came_back()
             if message is poison:
                 self._bury(message)
                 continue

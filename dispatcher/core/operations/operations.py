@@ -193,7 +193,7 @@ class Operations(Feature):
     def marked(self, mark: BarrierMark) -> None:
         """A marker is here. It is over with that; obeyed only if its operation is open."""
         operation, state = self._open.get(mark.command), self._state
-        state.inbounds[mark.inbound].unacked += 1
+        state.inbounds[mark.inbound].take_in_marker()
         state.bytes_held += mark.footprint
         entry = (mark.arrival, mark.fingerprint)
         state.effects.records.append(SettledEntries(mark.queue, False, (entry,)))
@@ -276,7 +276,7 @@ class Operations(Feature):
             entries = tuple((message.arrival, message.fingerprint) for message in messages)
             records.append(SettledEntries(queue, False, entries))
             for message in messages:
-                state.inbounds[message.inbound].waiting -= 1
+                state.inbounds[message.inbound].end_to_wait()
                 state.revoked.discard(message)
                 state.suspects.discard(message)
                 state.settled(message)

@@ -110,7 +110,7 @@ class Transfers:
         assert backlog is not None
         backlog.messages.remove(message)  # it stands in front, or nearly
         group.forget_if_empty(backlog)
-        state.inbounds[message.inbound].waiting -= 1
+        state.inbounds[message.inbound].end_to_wait()
         state.revoked.discard(message)
         state.suspects.discard(message)
         message.become(MessageState.TRANSFERRING)

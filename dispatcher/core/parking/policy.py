@@ -354,7 +354,7 @@ class Parking(Feature):
         for message in waiting:
             if message.state is MessageState.WAITING:
                 message.relocation = None
-                state.inbounds[message.inbound].waiting -= 1
+                state.inbounds[message.inbound].end_to_wait()
                 self._file(message, queue.index)  # what is older than its group's route is here, too
         for group in members:
             state.forget_if_unused(group)

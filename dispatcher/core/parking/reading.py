@@ -219,7 +219,7 @@ class ParkedReading(Feature):
         backlogs: dict[Backlog, None] = {}
         for message in messages:
             inbound = state.inbounds[message.inbound]
-            inbound.waiting -= 1
+            inbound.end_to_wait()
             backlog = state.backlog_of(message)
             if backlog is not None:
                 backlogs[backlog] = None

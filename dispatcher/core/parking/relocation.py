@@ -79,7 +79,7 @@ class Relocations(Feature):
         state, move = self._state, message.relocation
         assert move is not None
         if message.state is MessageState.WAITING:
-            state.inbounds[message.inbound].waiting -= 1
+            state.inbounds[message.inbound].end_to_wait()
             state.revoked.discard(message)
             message.become(MessageState.RELOCATING)
             queue.incoming[move.copy] = message

@@ -112,7 +112,7 @@ class ConsumerReports:
             self._take_from_elsewhere(message)
             self._hand_to(consumer, message, item)
             if message.tag:
-                self._state.inbounds[message.inbound].in_flight += 1
+                self._state.inbounds[message.inbound].is_out()
             if message.group is None and message.group_id is not None and self._state.policy.grouped:
                 message.group = self._state.group(message.group_id)
             self._groups.reported(message)
@@ -142,7 +142,7 @@ class ConsumerReports:
             del other.in_flight[message.seq]
             other.credit += 1
             if message.tag:
-                state.inbounds[message.inbound].in_flight -= 1
+                state.inbounds[message.inbound].came_back()
             if message.group is not None:
                 message.group.came_back(message)
             state.refresh_credit(other)

@@ -194,6 +194,7 @@ class Recovery(Feature):
     def claims_parked(self, queue: ParkingQueue, delivered: Message) -> None:
         """An original that the journal or a consumer knows was read from this parking queue."""
         inbound, fingerprint = self._state.inbounds[delivered.inbound], delivered.fingerprint
+        self._state.bytes_held += delivered.footprint
         if fingerprint in queue.awaited:
             self._match(inbound, queue.awaited.pop(fingerprint), delivered)
         else:
@@ -225,9 +226,6 @@ class Recovery(Feature):
         """It was settled before: nobody gets it, it is acked once more."""
         entry = (delivered.arrival, delivered.fingerprint)
         self._state.effects.records.append(SettledEntries(delivered.queue, False, (entry,)))
-        if not delivered.is_parked:
-            inbound.unacked += 1
-        self._state.bytes_held += delivered.footprint
         self._state.settled(delivered)
         self._state.counters["acked_again"] += 1
 
@@ -252,11 +250,8 @@ class Recovery(Feature):
         message.deadline_at_ms, message.closing = delivered.deadline_at_ms, delivered.closing
         message.received_at_ms, message.waits_since_ms = delivered.received_at_ms, delivered.waits_since_ms
         message.cost, message.kind, message.deliveries = delivered.cost, delivered.kind, delivered.deliveries
-        if not message.is_parked:
-            inbound.unacked += 1
-        else:
+        if message.is_parked:
             self._state.parking[message.queue].here[message.fingerprint] = message
-        self._state.bytes_held += message.footprint
         del self.awaited[message]
         self.pending_redeliveries.discard(message)
         match message.state:
@@ -270,7 +265,7 @@ class Recovery(Feature):
                 self._state.effects.actions.append(DeadLetter(message, self._state.ending[message]))
                 return
             case MessageState.IN_FLIGHT:
-                inbound.in_flight += 1
+                inbound.is_out()
                 if message.group is None:
                     self._groups.send_again(message)
             case MessageState.WAITING:
@@ -398,8 +393,6 @@ class Recovery(Feature):
         if inbound.recovery is not None:
             inbound.recovery.proven_meanwhile += count
             return
-        count = min(count, len(inbound.unproven))
-        for _ in range(count):
-            inbound.proven.append(inbound.unproven.popleft())
+        count = inbound.prove(count)
         if count:
             self._state.effects.records.append(ProvenAcks(inbound.index, count))
