@@ -22,7 +22,7 @@ class Arrivals(Feature):
         self._state = state
         self._signals = state.signals
         self._recovery = recovery
-        self.pending = state.expiries.heap
+        self.pending = (state.expiries.heap,)
         self._grouped = state.policy.grouped
         ungrouped = state.options.ungrouped
         self._rejects_ungrouped = ungrouped == "reject"

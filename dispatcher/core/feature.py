@@ -28,9 +28,9 @@ class Feature:
     `after_pass` and `finish_step`. Nothing here dispatches; only the delivery pass does.
     """
 
-    #: `before_pass` and `next_deadline_ms` are skipped while this is false. A feature that mostly has nothing
-    #: to do sets it to what it keeps anyway: a container that is empty then.
-    pending: object = True
+    #: `before_pass`, `after_pass` and `next_deadline_ms` are skipped while all of these are empty or false. A
+    #: feature that mostly has nothing to do names the containers that it keeps anyway.
+    pending: tuple[object, ...] = (True,)
 
     def events(self) -> Mapping[type, Handler]:
         """Its own events. An event that several features name goes to all of them, in the lane's order."""

@@ -194,11 +194,11 @@ class Lane:
         for event in events:
             handlers[type(event)](event)
         for feature in self._before:
-            if feature.pending:
+            if any(feature.pending):
                 feature.before_pass()
         idle = self._delivery.run()
         for feature in self._after:
-            if feature.after_pass(idle=idle):
+            if any(feature.pending) and feature.after_pass(idle=idle):
                 self._delivery.run()
         for feature in self._last:
             feature.finish_step()
@@ -221,7 +221,7 @@ class Lane:
         if state.stale_owners:
             known.append(state.now_ms + 1)
         for feature in self._timed:
-            if feature.pending:
+            if any(feature.pending):
                 deadline = feature.next_deadline_ms()
                 if deadline is not None:
                     known.append(deadline)

@@ -53,7 +53,7 @@ class Operations(Feature):
         self._commands = commands
         self._departures = departures
         self._open: dict[str, Operation] = {}
-        self.pending = self._open
+        self.pending = (self._open,)
         state.signals.marked.append(self.marked)
         where = {PURGE: (), MOVE: ("to",), REROUTE: ("exchange", "key")}
         for kind, names in where.items():

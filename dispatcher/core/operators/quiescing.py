@@ -17,11 +17,11 @@ class Quiescing(Feature):
 
     def __init__(self, state: LaneState) -> None:
         self._state = state
-        self.pending = False
+        self.pending = (False,)
 
     def begin_waiting(self) -> None:
         """Nothing is handed out until everything is settled."""
-        self.pending = True
+        self.pending = (True,)
         self._state.lane_holds.put(HoldKind.QUIESCING, self._facts)
 
     def before_pass(self) -> None:
@@ -29,7 +29,7 @@ class Quiescing(Feature):
         state = self._state
         if state.reset_until is not None or any(c.in_flight for c in state.by_uuid.values()):
             return
-        self.pending = False
+        self.pending = (False,)
         state.lane_holds.lift(HoldKind.QUIESCING)
         state.log_event("lane_goes_on")
 

@@ -52,7 +52,7 @@ class OwnerReset(Feature):
         self._move = move
         state.reset_until = state.epoch_counter
         self.before_pass()
-        self.pending = state.reset_until is not None
+        self.pending = (state.reset_until is not None,)
         if state.reset_until is not None:
             state.effects.flags[RESET] = reset_row(state)
 
@@ -60,7 +60,7 @@ class OwnerReset(Feature):
         """Move some more; say so when none is left, here and in Redis."""
         state = self._state
         if state.reset_until is None:
-            self.pending = False
+            self.pending = (False,)
             return
         looked_at = 0
         while self._left and looked_at < self._at_once:

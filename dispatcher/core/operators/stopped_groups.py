@@ -41,7 +41,7 @@ class Stops(Feature):
 
     def __init__(self, state: LaneState, commands: Commands) -> None:
         self._state = state
-        self.pending = state.awaiting_decision
+        self.pending = (state.awaiting_decision,)
         if state.stops_failed:
             state.signals.failing.append(self._stops_at)
             state.signals.dispatched.append(self._one_is_out)

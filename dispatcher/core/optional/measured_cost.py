@@ -70,7 +70,7 @@ class MeasuredWork(Feature):
             (each.inbound, each.kind): max(WORK_MS_MIN, each.mean_ms) for each in known
         }
         self._done: dict[Consumer, list[Message]] = {}  # in this step
-        self.pending = self._done
+        self.pending = (self._done,)
         state.signals.settling.append(self.done)
         if state.options.placement_is_measured:
             state.pool.level_of, state.pool.counts_messages = self.level, True

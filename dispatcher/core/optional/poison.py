@@ -46,6 +46,7 @@ class Suspects(Feature):
         #: Suspects that died alone when nothing had been settled since their first death: the lane's settles
         #: at that moment.
         self._unproven: dict[Message, int] = {}
+        self.pending = (self._alone, state.suspects)
         for kind in (HoldKind.SUSPECT, HoldKind.RECOVERING, HoldKind.DRAINING, HoldKind.BATCHED):
             state.on_hold[kind] = self._note
 
@@ -88,9 +89,8 @@ class Suspects(Feature):
 
     def before_pass(self) -> None:
         """Suspects go before everything else."""
-        if self._alone or self._state.suspects:
-            self._forget_what_is_over()
-            self._offer(hopeful=True)
+        self._forget_what_is_over()
+        self._offer(hopeful=True)
 
     def after_pass(self, *, idle: bool) -> bool:
         """Try those that died alone while no consumer has settled anything since. Others come first, for a

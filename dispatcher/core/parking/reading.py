@@ -39,7 +39,7 @@ class ParkedReading(Feature):
         self._state = state
         self._recovery = recovery
         self._arrivals = arrivals
-        self.pending = state.parking
+        self.pending = (state.parking,)
 
     def events(self) -> Mapping[type, Handler]:
         return {ParkingQueueRead: self.read}

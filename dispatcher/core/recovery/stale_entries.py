@@ -20,7 +20,7 @@ class StaleEntries(Feature):
     def __init__(self, state: LaneState, recovery: Recovery) -> None:
         self._state = state
         self._recovery = recovery
-        self.pending = recovery.awaited
+        self.pending = (recovery.awaited,)
 
     def before_pass(self) -> None:
         drop_stale_entries(self._state, self._recovery)
