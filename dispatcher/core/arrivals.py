@@ -10,19 +10,17 @@ from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import SETTLED, BarrierMark, Message, MessageState
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
-from dispatcher.wire.protocol import REASON_EXPIRED
 
 REASON_UNGROUPED = "ungrouped"
 
 
 class Arrivals(Feature):
-    """Files every original that the broker delivers, and ends those that expire while they wait."""
+    """Files every original that the broker delivers."""
 
     def __init__(self, state: LaneState, recovery: Recovery) -> None:
         self._state = state
         self._signals = state.signals
         self._recovery = recovery
-        self.pending = (state.expiries.heap,)
         self._grouped = state.policy.grouped
         ungrouped = state.options.ungrouped
         self._rejects_ungrouped = ungrouped == "reject"
@@ -118,20 +116,3 @@ class Arrivals(Feature):
         else:
             inbound.ungrouped.messages.append(message)
             inbound.enlist(inbound.ungrouped)
-
-    def before_pass(self) -> None:
-        """Dead-letter what expired while it waited. In flight only the consumer may fail it, so nothing
-        expires while consumers are being asked what they have."""
-        state = self._state
-        if state.is_asking:
-            return
-        for message in state.expiries.due(state.now_ms):
-            state.end(message, REASON_EXPIRED)
-            state.waits_no_more(message)
-            state.counters["expired"] += 1
-
-    def next_deadline_ms(self) -> int | None:
-        state = self._state
-        if state.is_asking or state.now_ms < state.suspended_until_ms:
-            return None
-        return state.expiries.next_ms()

@@ -12,7 +12,6 @@ from dispatcher.core.drr import DeficitRoundRobin
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.inbound import Inbound, UngroupedSource, UnownedSource
 from dispatcher.core.model import (
-    FREE,
     IN_FLIGHT,
     OWNED,
     Backlog,
@@ -64,7 +63,7 @@ class DeliveryPass:
         if backlog.group.owner is None:  # it is pinned to this consumer
             self._begin(inbound, backlog, source.consumer)
             return
-        self._dispatch(inbound, backlog.messages.popleft(), source.consumer, backlog.group)
+        self.dispatch(inbound, backlog.messages.popleft(), source.consumer, backlog.group)
         if backlog.messages:
             self._served(inbound, backlog)
             if backlog.listed_in is source:
@@ -99,7 +98,7 @@ class DeliveryPass:
             if head is None or (number and self._breaks_off(group, head)):
                 break
             message = backlog.messages.popleft()
-            self._dispatch(inbound, message, consumer, group)
+            self.dispatch(inbound, message, consumer, group)
             if message.closing:
                 break
         self._served(inbound, backlog)
@@ -111,37 +110,12 @@ class DeliveryPass:
             self._state.held_back(kind, group, head)
         return kind is not None
 
-    def dispatch_alone(self, message: Message, consumer: Consumer) -> None:
-        """Give a suspect to a consumer that has nothing else (see dispatcher.core.optional.poison).
-
-        Its queue does not pay for it: many suspects would leave it in debt for long.
-        """
-        inbound = self._state.inbounds[message.inbound]
-        deficit = inbound.deficit
-        backlog = self._state.backlog_of(message)
-        if backlog is None:
-            self._dispatch(inbound, message, consumer, None)
-        else:
-            self._hand_over_first(inbound, backlog, message, consumer)
-        inbound.deficit = deficit
-
-    def _hand_over_first(
-        self, inbound: Inbound, backlog: Backlog, message: Message, consumer: Consumer
-    ) -> None:
-        state, group = self._state, backlog.group
-        if group.state is FREE:
-            state.assign(group, consumer, OWNED if state.policy.tops_up else GroupState.BATCHED)
-        backlog.messages.popleft()
-        self._dispatch(inbound, message, consumer, group)
-        group.forget_if_empty(backlog)
-        state.list_backlog(backlog)
-
     def _serve_ungrouped(self, inbound: Inbound, source: UngroupedSource) -> None:
         pool = self._state.pool
         consumer = pool.least_loaded() if self._state.policy.by_load else pool.next_in_turn()
-        self._dispatch(inbound, source.messages.popleft(), consumer, None)
+        self.dispatch(inbound, source.messages.popleft(), consumer, None)
 
-    def _dispatch(self, inbound: Inbound, message: Message, consumer: Consumer, group: Group | None) -> None:
+    def dispatch(self, inbound: Inbound, message: Message, consumer: Consumer, group: Group | None) -> None:
         """Hand one message to a consumer that has credit for it: numbers, journal record, order to send."""
         state = self._state
         for dispatching in self._dispatching:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -47,7 +47,7 @@ class Settlement(Feature):
             state.ignored_settles.note(settle.consumer, named)
             return
         for first, last in settle.acked:
-            self._settle_range(consumer, first, last)
+            self.settle_range(consumer, first, last)
         for failed in settle.failed:
             self._fail(consumer, failed)
         state.refresh_credit(consumer)
@@ -55,13 +55,7 @@ class Settlement(Feature):
             for drained in state.signals.consumer_drained:
                 drained(consumer)
 
-    def stored(self, consumer: Consumer, seqs: Iterable[int]) -> None:
-        """The queue of a hand-over consumer has these: that settles them (X-1)."""
-        for first, last in _runs(sorted(seq for seq in seqs if seq in consumer.in_flight)):
-            self._settle_range(consumer, first, last)
-        self._state.refresh_credit(consumer)
-
-    def _settle_range(self, consumer: Consumer, first: int, last: int) -> None:
+    def settle_range(self, consumer: Consumer, first: int, last: int) -> None:
         """Settle what is in flight of first…last; journal it as runs without gaps."""
         state, in_flight = self._state, consumer.in_flight
         seqs: Sequence[int] = range(first, last + 1)
@@ -89,11 +83,13 @@ class Settlement(Feature):
         _free(consumer, len(seqs))
         state.counters["settled"] += len(seqs)
         records = state.effects.records
-        records += [SettledRange(consumer.number, *run) for run in _runs(seqs)]
+        records += [SettledRange(consumer.number, *run) for run in runs(seqs)]
         records += moved
 
-    def _left(self, message: Message) -> None:
-        """No consumer has the copy any more: its group may change its owner, if that was the last."""
+    def leave(self, consumer: Consumer, message: Message) -> None:
+        """A message that its consumer gives up, or never got, is out of its hands: the caller has removed it
+        from `in_flight`. Its group may change its owner, if that was the last."""
+        _free(consumer, 1)
         message.consumer = None
         if message.tag:
             self._state.inbounds[message.inbound].came_back()
@@ -117,8 +113,7 @@ class Settlement(Feature):
         )  # fmt: skip
         failing = self._state.signals.failing
         stops = not self._recovery.is_lost(message) and any(stop(message, failed.reason) for stop in failing)
-        _free(consumer, 1)
-        self._left(message)
+        self.leave(consumer, message)
         for settling in self._state.signals.settling:
             settling(consumer, [message])
         if stops:
@@ -140,14 +135,6 @@ class Settlement(Feature):
             self._recovery.taken_before_their_return([message])
         self._state.effects.records.append(open_entry(message))
 
-    def withdraw(self, consumer: Consumer, message: Message, reason: str) -> None:
-        """Take a message that never reached it out of a consumer's hands, and give it up."""
-        del consumer.in_flight[message.seq]
-        _free(consumer, 1)
-        self._left(message)
-        self._state.end(message, reason)
-        self._state.refresh_credit(consumer)
-
     def discharged(self, message: Message) -> None:
         """The broker has stored the copy in the dead queue: the original is settled."""
         if message.state is not MessageState.ENDING:
@@ -159,7 +146,7 @@ class Settlement(Feature):
         state.settled(message)
 
 
-def _runs(seqs: Sequence[int]) -> list[tuple[int, int]]:
+def runs(seqs: Sequence[int]) -> list[tuple[int, int]]:
     """First and last of each run without gaps; the numbers rise."""
     if seqs and seqs[-1] - seqs[0] == len(seqs) - 1:  # nearly always
         return [(seqs[0], seqs[-1])]

@@ -79,7 +79,7 @@ class Environment:
 
     def prepare_lane(self, lane: Lane) -> None:
         self.lanes.append(lane)
-        if lane._recovery._broker_restarted:
+        if lane._parts.recovery._broker_restarted:
             self.history.met["leads", "after a restart of the broker"] += 1
         self.history.leading(lane)
 

@@ -42,7 +42,7 @@ from dispatcher.core.model import Consumer, ConsumerState, Group, GroupState, Me
 from dispatcher.core.operators.commands import Arguments, Commands
 from dispatcher.core.records import NumbersUsed
 from dispatcher.core.recovery.journal_replay import JournalReplay
-from dispatcher.core.settlement import Settlement
+from dispatcher.core.settlement import Settlement, runs
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.errors import CommandRefused
@@ -128,13 +128,19 @@ class Forwarding(Feature):
 
     # -- copies --
 
+    def _settle(self, consumer: Consumer, seqs: Iterable[int]) -> None:
+        """Its queue has these copies: that settles them (X-1)."""
+        for first, last in runs(sorted(seq for seq in seqs if seq in consumer.in_flight)):
+            self._settlement.settle_range(consumer, first, last)
+        self._state.refresh_credit(consumer)
+
     def stored(self, event: CopiesStored) -> None:
         """Its queue has them: they are settled."""
         consumer = self._state.by_number.get(event.incarnation)
         if consumer is None:
             return
         consumer.stored += len(event.seqs)
-        self._settlement.stored(consumer, event.seqs)
+        self._settle(consumer, event.seqs)
         if _is_short(consumer):
             self._look_soon(consumer)
 
@@ -255,7 +261,7 @@ class Forwarding(Feature):
             self._membership.liveness.queue_gone(queue)
             state.effects.actions.append(ReleaseQueue(queue))
             return
-        self._settlement.stored(consumer, [handed.seq for handed in event.messages])
+        self._settle(consumer, [handed.seq for handed in event.messages])
         over = self._open[queue] = _Reclaim(consumer.number, consumer.row()._replace(state="taking"))
         self._membership.revoke(consumer)
         begin_reclaiming(state, over.number)

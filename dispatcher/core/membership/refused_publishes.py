@@ -39,7 +39,10 @@ class RefusedPublishes(Feature):
         group = message.group
         followers = _followers(consumer, message)
         self._state.counters["unpublishable"] += 1
-        self._settlement.withdraw(consumer, message, f"unpublishable: {event.problem}")
+        del consumer.in_flight[message.seq]
+        self._settlement.leave(consumer, message)
+        self._state.end(message, f"unpublishable: {event.problem}")
+        self._state.refresh_credit(consumer)
         if group is not None:
             self._close_gap(group, consumer, followers, first=message.first)
 

@@ -16,11 +16,17 @@ from dispatcher.core.bounds import NEVER_MS, RELEASED_PER_STEP
 from dispatcher.core.feature import Feature
 from dispatcher.core.inbound import any_recovering
 from dispatcher.core.model import Group, GroupState
+from dispatcher.core.options import LaneOptions
 from dispatcher.core.state import LaneState
 
 
 class IdleGroups(Feature):
     """The groups that came to rest, the one that did so first in front."""
+
+    @staticmethod
+    def are_forgotten(options: LaneOptions) -> bool:
+        """Whether the lane's options ask for that."""
+        return options.group_idle_timeout_ms is not None or options.groups_remembered is not None
 
     def __init__(self, state: LaneState) -> None:
         self._state = state

@@ -164,7 +164,27 @@ class Suspects(Feature):
             self._state.refresh_credit(other)
             consumer = other
         self._state.log_message(message, "suspect_tried_alone", consumer=consumer.id, deaths=message.attempt)
-        self._delivery.dispatch_alone(message, consumer)
+        self._dispatch(message, consumer)
+
+    def _dispatch(self, message: Message, consumer: Consumer) -> None:
+        """The consumer has nothing else. The inbound queue does not pay: many suspects would leave it in debt
+        for long."""
+        state = self._state
+        inbound = state.inbounds[message.inbound]
+        deficit = inbound.deficit
+        backlog = state.backlog_of(message)
+        if backlog is None:
+            self._delivery.dispatch(inbound, message, consumer, None)
+        else:
+            group = backlog.group
+            if group.state is GroupState.FREE:
+                tops_up = state.policy.tops_up
+                state.assign(group, consumer, GroupState.OWNED if tops_up else GroupState.BATCHED)
+            backlog.messages.popleft()
+            self._delivery.dispatch(inbound, message, consumer, group)
+            group.forget_if_empty(backlog)
+            state.list_backlog(backlog)
+        inbound.deficit = deficit
 
     def _keep_for(self, consumer: Consumer, message: Message) -> None:
         consumer.alone_with = message

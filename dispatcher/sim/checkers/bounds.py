@@ -26,10 +26,10 @@ class BoundsChecker(Checker):
             "messages undeliverable": len(state.undeliverable),
             "suspects": len(state.suspects),
             "consumers kept for suspects": sum(c.alone_with is not None for c in state.by_uuid.values()),
-            "entries awaiting their original": len(lane._recovery.open_entries()),
+            "entries awaiting their original": len(lane._parts.recovery.open_entries()),
             "credit out": sum(c.prefetch - c.credit for c in state.by_uuid.values()),
             "in flight": sum(len(c.in_flight) for c in state.by_uuid.values()),
-            "consumers awaited": lane._membership.liveness.awaited,
+            "consumers awaited": lane._parts.membership.liveness.awaited,
             "queues that are being read back": len(state.reclaiming),
         }
         dedup = lane.state.find(Dedup)

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.lane import Lane
+from dispatcher.core.optional.poison import Suspects
 from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.world import World
 
@@ -43,13 +44,14 @@ class ShareChecker(Checker):
             return chosen
 
         turns.pick = watched
-        alone: Any = lane._delivery.dispatch_alone
+        suspects: Any = lane.state.find(Suspects)
+        alone = suspects._dispatch
 
         def out_of_turn(*arguments: Any) -> None:
             self._begun = None  # a suspect goes before everything else
             alone(*arguments)
 
-        lane._delivery.dispatch_alone = out_of_turn  # type: ignore[method-assign, assignment]
+        suspects._dispatch = out_of_turn
 
     def _look(self, inbounds: list[Inbound]) -> None:
         if any(not inbound.ready or inbound.head() is None for inbound in inbounds):

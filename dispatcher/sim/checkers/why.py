@@ -121,7 +121,7 @@ class WhyChecker(Checker):
             HoldKind.PUBLISHERS_BLOCKED: self._is_blocked,
             HoldKind.LANE_PAUSED: LANE in self._flags,
             HoldKind.READING_BACK: bool(state.reclaiming),
-            HoldKind.CONSUMERS_ASKED: lane._reports.open,
+            HoldKind.CONSUMERS_ASKED: lane._parts.reports.open,
             HoldKind.QUIESCING: is_busy or state.reset_until is not None,
             HoldKind.NOT_BEGUN: not here or not wanted or here < wanted,
         }
@@ -174,7 +174,7 @@ def _is_pinned_to_nobody(waiting: _Waiting) -> bool:
 
 
 def _comes_back(waiting: _Waiting) -> bool:
-    entries = waiting.lane._recovery.open_entries()
+    entries = waiting.lane._parts.recovery.open_entries()
     return any(entry.group is waiting.group and not entry.tag for entry in entries)
 
 

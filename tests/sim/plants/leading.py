@@ -65,7 +65,7 @@ def control_acked_before_the_commit(lane: Any, session: Any, store: Any) -> None
 @planted("duplicates", seed=2)
 def take_back_not_committed(lane: Any, session: Any, store: Any) -> None:
     """An incarnation is taken back, and that is not committed."""
-    take_backs = lane._membership._take_backs
+    take_backs = lane._parts.membership._take_backs
     take_back = take_backs.revoke
 
     def silently(consumer: Any) -> None:
@@ -80,13 +80,13 @@ def take_back_not_committed(lane: Any, session: Any, store: Any) -> None:
 @planted("loss", seed=18)
 def redelivered_flag_ignored(lane: Any, session: Any, store: Any) -> None:
     """A delivery that was never delivered before is matched with an entry."""
-    claims = lane._recovery.claims
+    claims = lane._parts.recovery.claims
 
     def anything(inbound: Any, delivered: Any) -> bool:
         delivered.redelivered = True
         return bool(claims(inbound, delivered))
 
-    lane._recovery.claims = anything
+    lane._parts.recovery.claims = anything
 
 
 @planted("duplicates", "loss", "order", seed=66)
@@ -114,7 +114,7 @@ def numbers_go_on_from_what_redis_has(lane: Any, session: Any, store: Any) -> No
     state.epoch_counter = max(known, default=1 << 20)
     for consumer in state.by_uuid.values():
         consumer.next_seq = max(consumer.in_flight, default=1 << 20) + 1
-    lane._reports.heard_of = lambda seq: None
+    lane._parts.reports.heard_of = lambda seq: None
 
 
 @planted("fence", seed=50)
@@ -145,7 +145,7 @@ def settle_of_a_stale_incarnation_obeyed(lane: Any, session: Any, store: Any) ->
 @planted("order", seed=9)
 def dispatched_again_behind_newer_ones(lane: Any, session: Any, store: Any) -> None:
     """What is taken back goes behind the newer messages of its group."""
-    take_backs = lane._membership._take_backs
+    take_backs = lane._parts.membership._take_backs
     take_back = take_backs._return_messages
 
     def behind(consumer: Any, *rest: Any) -> Any:
@@ -164,15 +164,15 @@ def dispatched_again_behind_newer_ones(lane: Any, session: Any, store: Any) -> N
 @planted("order", "overlap", seed=24)
 def batch_released_one_early(lane: Any, session: Any, store: Any) -> None:
     """A group is free while one message of its batch is unsettled."""
-    left = lane._settlement._left
+    settled = lane.state.settled
 
     def early(message: Any) -> None:
-        left(message)
+        settled(message)
         group = message.group
         if group is not None and group.in_flight == 1 and group.state is GroupState.BATCHED:
             lane.state.change_owner(group)
 
-    lane._settlement._left = early
+    lane.state.settled = early
 
 
 @planted("share", seed=7)
@@ -196,7 +196,7 @@ def blocked_queues_earn_credit(lane: Any, session: Any, store: Any) -> None:
 @planted("deaths", "duplicates", seed=720)
 def marker_of_an_earlier_connection_obeyed(lane: Any, session: Any, store: Any) -> None:
     """A marker for a connection before the latest one ends its incarnation."""
-    membership = lane._membership
+    membership = lane._parts.membership
 
     def any_marker(marker: Any) -> None:
         consumer = lane.state.by_uuid.get(marker.incarnation)
@@ -223,7 +223,7 @@ def unproven_settled_entries_forgotten(lane: Any, session: Any, store: Any) -> N
 @planted("liveness", "order", "overlap", seed=17)
 def group_goes_on_before_its_entries_are_resolved(lane: Any, session: Any, store: Any) -> None:
     """A new leader goes on with a group before its originals are back."""
-    groups = lane._groups
+    groups = lane._parts.groups
     for group in list(lane.state.groups.values()):
         if group.unresolved:
             group.unresolved = 0
@@ -233,7 +233,7 @@ def group_goes_on_before_its_entries_are_resolved(lane: Any, session: Any, store
 @planted("duplicates", seed=7)
 def sent_again_with_a_new_number(lane: Any, session: Any, store: Any) -> None:
     """What may not have arrived is sent again with a new seq."""
-    groups = lane._groups
+    groups = lane._parts.groups
 
     def renumbered(message: Any) -> None:
         consumer = message.consumer
@@ -253,7 +253,7 @@ def sent_again_with_a_new_number(lane: Any, session: Any, store: Any) -> None:
 @planted("liveness", seed=4)
 def returns_not_noticed(lane: Any, session: Any, store: Any) -> None:
     """A returned copy does not say that its consumer is gone."""
-    lane._membership.liveness.queue_gone = lambda queue: None
+    lane._parts.membership.liveness.queue_gone = lambda queue: None
 
 
 @planted("poison", seed=16)
@@ -274,7 +274,7 @@ def a_death_counted_for_every_neighbour(lane: Any, session: Any, store: Any) -> 
 @planted("duplicates", seed=1)
 def attempt_not_counted(lane: Any, session: Any, store: Any) -> None:
     """`x-dispatch-attempt` stays the same when a message is handed over again."""
-    take_backs = lane._membership._take_backs
+    take_backs = lane._parts.membership._take_backs
     returned = take_backs._return_messages
 
     def forgiving(consumer: Any, *rest: Any) -> Any:
@@ -337,7 +337,7 @@ def purge_not_in_the_journal(lane: Any, session: Any, store: Any) -> None:
 @planted("said", "order", seed=48)
 def released_behind_its_followers(lane: Any, session: Any, store: Any) -> None:
     """A message at which its group has stopped waits behind those that came after it."""
-    settlement, state = lane._settlement, lane.state
+    settlement, state = lane._parts.settlement, lane.state
     wait_in_front = settlement._wait_in_front
 
     def wait_behind(message: Any) -> None:

@@ -100,7 +100,7 @@ def evicted_when_its_marker_is_read(lane: Any, session: Any, store: Any) -> None
     def marker(event: Marker) -> None:
         consumer = lane.state.by_uuid.get(event.incarnation)
         if consumer is not None and event.incarnation in evicted:
-            lane._membership.liveness.mark(consumer)
+            lane._parts.membership.liveness.mark(consumer)
         handle(event)
 
     lane.state.features[Evictions]._liveness = SimpleNamespace(mark=order_only)

@@ -1,0 +1,127 @@
+"""What a lane can do: its features, made from its options, in the order in which a step runs them.
+
+Who is there comes first: all that follows goes by it. What has ended (expired, read back and void) is out of
+the way before it is counted (windows) or taken from its owner (idle groups). What operators move or stop is
+settled before the gates and the suspects, which go before the delivery pass. Behind it parking sees what
+could not go. What looks at a step's records comes last: it has to see all.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dispatcher.core.arrivals import Arrivals
+from dispatcher.core.bounds import RESET_PER_STEP
+from dispatcher.core.delivery import DeliveryPass
+from dispatcher.core.effects import Snapshot
+from dispatcher.core.feature import Feature
+from dispatcher.core.forwarding.forwarding import Forwarding
+from dispatcher.core.membership.ack_timeout import AckTimeout
+from dispatcher.core.membership.evictions import Evictions
+from dispatcher.core.membership.membership import Membership
+from dispatcher.core.membership.refused_publishes import RefusedPublishes
+from dispatcher.core.operations.operations import Operations
+from dispatcher.core.operations.transfer import Transfers
+from dispatcher.core.operators.auto_rebalance import AutoRebalance
+from dispatcher.core.operators.commands import Commands
+from dispatcher.core.operators.flag_commands import Flags
+from dispatcher.core.operators.quiescing import Quiescing
+from dispatcher.core.operators.rebalance import Rebalance
+from dispatcher.core.operators.rebalance_plan import RebalancePlan
+from dispatcher.core.operators.reset_owners import OwnerReset
+from dispatcher.core.operators.stopped_groups import Stops
+from dispatcher.core.optional.dedup import Dedup
+from dispatcher.core.optional.expiry import Expiry
+from dispatcher.core.optional.group_limit import GroupLimits
+from dispatcher.core.optional.idle_groups import IdleGroups
+from dispatcher.core.optional.measured_cost import MeasuredWork
+from dispatcher.core.optional.poison import Suspects
+from dispatcher.core.optional.sequence_hold import SequenceHold
+from dispatcher.core.optional.sequence_numbers import Leftovers, SequenceNumbers
+from dispatcher.core.optional.start_gate import StartGate
+from dispatcher.core.parking.policy import Parking
+from dispatcher.core.parking.reading import ParkedReading
+from dispatcher.core.parking.relocation import Relocations
+from dispatcher.core.prefetch_window import PrefetchWindows
+from dispatcher.core.recovery.consumer_reports import ConsumerReports
+from dispatcher.core.recovery.groups import GroupRecovery
+from dispatcher.core.recovery.matching import Recovery
+from dispatcher.core.recovery.stale_entries import StaleEntries
+from dispatcher.core.settlement import Settlement
+from dispatcher.core.state import LaneState
+from dispatcher.core.views.hot_group import HotGroupWatch
+
+
+class Parts(NamedTuple):
+    """A lane's features, and by their names those that every lane has and others build on."""
+
+    recovery: Recovery
+    groups: GroupRecovery
+    reports: ConsumerReports
+    settlement: Settlement
+    membership: Membership
+    commands: Commands
+    features: list[Feature]
+
+
+def make_features(
+    state: LaneState, snapshot: Snapshot, delivery: DeliveryPass, *, resets_per_step: int = RESET_PER_STEP
+) -> Parts:
+    """The features of this lane; Lane and LaneState get to know all of them."""
+    options = state.options
+    commands = Commands(state, snapshot.commands)
+    groups = GroupRecovery(state, redis_complete=snapshot.complete)
+    recovery = Recovery(state, groups, broker_restarted=snapshot.broker_restarted)
+    reports = ConsumerReports(state, recovery, groups)
+    settlement = Settlement(state, recovery)
+    arrivals = Arrivals(state, recovery)
+    measured = MeasuredWork(state) if options.measures_work else None  # before GroupLimits: see there
+    limited = GroupLimits(state, limit) if (limit := options.max_in_flight_per_group) is not None else None
+    suspects = Suspects(state, delivery)
+    membership = Membership(state, recovery, groups, reports, suspects)
+    resets, quiescing = OwnerReset(state, resets_per_step), Quiescing(state)
+    rebalance = Rebalance(state, commands, resets, quiescing)
+    evictions = Evictions(state, membership.liveness, commands)
+    relocations = Relocations(state)
+    parked = ParkedReading(state, recovery, arrivals)
+    dedup = options.dedup
+    hold_ms = options.sequence_timeout_ms if options.checks_sequence else None
+    numbers = SequenceNumbers(state) if options.checks_sequence else None
+    features: list[Feature | None] = [
+        recovery,
+        settlement,
+        commands,
+        RefusedPublishes(state, settlement, groups),
+        membership,
+        Forwarding(state, membership, settlement, commands) if options.handover else None,
+        arrivals,
+        Expiry(state),
+        parked if options.parking_queues else None,
+        PrefetchWindows(state),
+        StaleEntries(state, recovery),
+        IdleGroups(state) if IdleGroups.are_forgotten(options) else None,
+        measured,
+        limited,
+        resets,
+        rebalance,
+        RebalancePlan(state, commands, rebalance),
+        AutoRebalance(state, rebalance) if options.rebalance_on_join else None,
+        Flags(state, snapshot.flags, commands),
+        evictions,
+        Operations(state, commands, Transfers(state, recovery)),
+        quiescing,
+        StartGate(state) if options.start_consumers or options.start_wait_ms else None,
+        Dedup(state, dedup, arrivals.accept, redis_complete=snapshot.complete) if dedup is not None else None,
+        numbers,
+        SequenceHold(state, numbers, hold_ms) if numbers is not None and hold_ms is not None else None,
+        Leftovers(state, snapshot) if Leftovers.are_in(snapshot, numbers) else None,
+        Stops(state, commands),
+        relocations if options.parking_queues else None,
+        Parking(state, relocations, parked, arrivals) if options.parking_queues else None,
+        suspects,
+        HotGroupWatch(state),
+        AckTimeout(state, evictions, options.ack_timeout_ms) if options.ack_timeout_ms is not None else None,
+    ]
+    made = [feature for feature in features if feature is not None]
+    state.features |= {type(feature): feature for feature in made}
+    return Parts(recovery, groups, reports, settlement, membership, commands, made)

@@ -1,0 +1,34 @@
+"""Ends messages that expire while they wait: they go to the dead queue."""
+
+from __future__ import annotations
+
+from dispatcher.core.feature import Feature
+from dispatcher.core.state import LaneState
+from dispatcher.wire.protocol import REASON_EXPIRED
+
+
+class Expiry(Feature):
+    """Whoever lets a message wait has `LaneState.expiries` watch its deadline.
+
+    In flight only the consumer may fail a message, so nothing expires while consumers are being asked what
+    they have.
+    """
+
+    def __init__(self, state: LaneState) -> None:
+        self._state = state
+        self.pending = (state.expiries.heap,)
+
+    def before_pass(self) -> None:
+        state = self._state
+        if state.is_asking:
+            return
+        for message in state.expiries.due(state.now_ms):
+            state.end(message, REASON_EXPIRED)
+            state.waits_no_more(message)
+            state.counters["expired"] += 1
+
+    def next_deadline_ms(self) -> int | None:
+        state = self._state
+        if state.is_asking or state.now_ms < state.suspended_until_ms:
+            return None
+        return state.expiries.next_ms()
