@@ -19,16 +19,17 @@ Read in this order. It is all there is in a lane without options:
    `drr`          whose turn it is among the inbound queues: deficit weighted round robin.
 3. `placement`    who gets what nobody owns yet: the lane's policy, and the pool of consumers with free
                   capacity.
-4. `eligibility`  whether a group may go on now, and if not, why. The only place where that is decided.
-   `holds`        all causes by their codes, and the value that names one of them with its facts.
+4. `eligibility`  whether a group may go on now. The only place where that is decided.
 5. `delivery`     the one pass that dispatches, at the end of each step. Nothing else does.
 6. `arrivals`     originals come in, and wait in their group's backlog.
    `settlement`   consumers settle or fail what they got; the original is acked, or goes to the dead queue.
-7. `lane`         a step from its first event to its effects, and the list of what this lane can do.
+7. `lane`         a step, from its first event to its effects.
 
 Behind them stand, to look things up: `state` (everything that a lane remembers, and the acts that its parts
-share: assign a group, release it, end a message), `records`, `orders`, `tables` and `effects` (what a step
-yields), `events`, `options`, `bounds`, `feature` and `signals` (how a capability plugs in).
+share: assign a group, release it, end a message); `holds` (all that can keep messages from going, by their
+codes) and `explanation` (why a group waits: the same decisions, with their facts); `records`, `orders`,
+`tables` and `effects` (what a step yields); `events`, `options`, `bounds`; `feature`, `features` and `signals`
+(how a capability plugs in, and which of them a lane has, in which order); `checkpoint`.
 
 How a step runs. Handlers of events only change state. A group's backlog is in at most one list, the list of
 its owner or that of groups without an owner; `LaneState.list_backlog` puts it there if `eligibility` finds

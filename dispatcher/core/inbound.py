@@ -1,11 +1,7 @@
-"""Inbound queues and their deficit weighted round robin.
+"""Inbound queues, their sources for the delivery pass, and their numbers.
 
-In the field's words: weight, quantum, deficit. A queue's turn begins with one quantum added to its deficit
-and lasts while the deficit covers the cost of its next message. Only *eligible* messages count, not the
-backlog: a queue whose messages are all blocked loses its turn to the others, earns nothing, and keeps at
-most what its next message costs; when all are blocked the turn stays where it is (D3–D6; Shreedhar and
-Varghese, "Efficient fair queueing using deficit round robin"). What an emptied queue saved is forgotten,
-what it overdrew is not.
+An inbound queue offers the delivery pass what could go: the sources in its ring, of which each has the
+backlogs that eligibility lets pass. It alone counts what it has.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from dispatcher.core.effects import Effects
 from dispatcher.core.eligibility import Eligibility
 from dispatcher.core.entries import ended_entry
 from dispatcher.core.expiries import Expiries
+from dispatcher.core.explanation import Explanation
 from dispatcher.core.feature import Feature
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.ignored_settles import IgnoredSettles
@@ -69,6 +70,7 @@ class LaneState:
         self.unconfirmed = self.unconfirmed_bytes = 0  # copies on their way to the broker
         suspect_after = max(1, options.attempts - 1) if not options.handover else NEVER_MS
         self.eligibility = Eligibility(self, one_at_a_time=self.stops_failed, suspect_after=suspect_after)
+        self.explanation = Explanation(self, one_at_a_time=self.stops_failed)
         self.lane_holds = self.eligibility.lane_holds
         #: Who wants to know that a backlog, by its first message, is not listed for a certain cause.
         self.on_hold: dict[HoldKind, Callable[[Group, Message], None]] = {}
@@ -92,7 +94,7 @@ class LaneState:
         self.insert: Insert | None = None
         self.expiries = Expiries()
         self.parking = ParkingQueues(one_at_a_time=self.stops_failed)
-        self.eligibility.elsewhere.append(self.parking.hold_on)
+        self.explanation.elsewhere.append(self.parking.hold_on)
         self.counters: Counter[str] = Counter()
         self.ignored_settles = IgnoredSettles(self.counters, self.log_event)
         self.patience_from_ms = now_ms  # since when consumers could be heard

@@ -139,7 +139,7 @@ def _check_nothing_eligible(state: LaneState) -> None:
                 "ungrouped wait"
             )
     for group in state.groups.values():
-        assert not group.waiting() or state.eligibility.why(group), f"{group} waits, and nothing holds it"
+        assert not group.waiting() or state.explanation.why(group), f"{group} waits, and nothing holds it"
         if not group.waiting() or _is_suspect(state, group) or awaits_operator(group):
             continue
         if group.state is GroupState.FREE and group.taker is not None:

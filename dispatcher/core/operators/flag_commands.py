@@ -37,7 +37,7 @@ class Flags(Feature):
     def __init__(self, state: LaneState, rows: dict[bytes, Row], commands: Commands) -> None:
         self._state = state
         state.eligibility.flag_checks.append(held_by)
-        state.eligibility.facts |= dict.fromkeys(FLAG_HOLDS, facts_of)
+        state.explanation.facts |= dict.fromkeys(FLAG_HOLDS, facts_of)
         commands.add("groups.pause", partial(self._set_paused, paused=True), "group", "all")
         commands.add("groups.resume", partial(self._set_paused, paused=False), "group", "all")
         commands.add("groups.pin", self._pin, "group", "consumer", "undo")

@@ -48,7 +48,7 @@ class SequenceHold(Feature):
         state.insert = self.insert
         state.signals.dispatched.append(self.dispatched)
         state.eligibility.head_checks.append(self._held_by)
-        state.eligibility.facts[HoldKind.NUMBER_MISSING] = self._facts
+        state.explanation.facts[HoldKind.NUMBER_MISSING] = self._facts
         state.on_hold[HoldKind.NUMBER_MISSING] = self._begin_wait
 
     # -- what may go --

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
-from dispatcher.core.eligibility import consumer_hold
+from dispatcher.core.explanation import consumer_hold
 from dispatcher.core.holds import Facts, Hold, HoldKind
 from dispatcher.core.model import Group, Message
 from dispatcher.core.state import LaneState

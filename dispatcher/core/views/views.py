@@ -153,7 +153,7 @@ class Views:
 
     def _row(self, group: Group) -> dict[str, Any]:
         waiting, flags = self._waiting(group), flags_of(group)
-        hold = self._state.eligibility.why(group)
+        hold = self._state.explanation.why(group)
         return {
             "group": format_group(group.id),
             "state": group.state.value,
@@ -237,7 +237,7 @@ class Views:
         group = self._find(arguments)
         waiting = self._waiting(group)
         out = sorted(self._out(group), key=lambda m: (m.epoch, m.group_seq))
-        hold = self._state.eligibility.why(group)
+        hold = self._state.explanation.why(group)
         blocking = None
         if out:
             first = out[0]

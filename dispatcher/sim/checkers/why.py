@@ -140,7 +140,7 @@ class WhyChecker(Checker):
                 self._look_at_group(lane, group, heads)
 
     def _look_at_group(self, lane: Lane, group: Group, heads: list[Message]) -> None:
-        hold = lane.state.eligibility.why(group)
+        hold = lane.state.explanation.why(group)
         if hold is None:
             self.violate(f"{group} waits with {heads[0]} although nothing could go, and has no reason")
             return

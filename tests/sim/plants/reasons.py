@@ -72,8 +72,8 @@ def stopped_is_called_paused(lane: Any, session: Any, store: Any) -> None:
 @planted("why", seed=33)
 def one_at_a_time_not_said(lane: Any, session: Any, store: Any) -> None:
     """Where one message of a group is out at a time, nothing is said to hold the others."""
-    eligibility = lane.state.eligibility
-    why, decide = eligibility.why, eligibility.group_held_by
+    eligibility, explanation = lane.state.eligibility, lane.state.explanation
+    why, decide = explanation.why, eligibility.group_held_by
 
     def blind(group: Any) -> Any:
         eligibility.group_held_by = eligibility.kept_back_by
@@ -82,7 +82,7 @@ def one_at_a_time_not_said(lane: Any, session: Any, store: Any) -> None:
         finally:
             eligibility.group_held_by = decide
 
-    eligibility.why = blind
+    explanation.why = blind
 
 
 @planted("why", seed=4)

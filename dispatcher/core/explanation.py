@@ -1,0 +1,137 @@
+"""Why something waits: the decisions of `eligibility`, asked again and rendered as a `Hold` with its facts.
+
+Nothing is decided here. A capability that adds causes adds how to collect their facts, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final, Protocol
+
+from dispatcher.core.eligibility import Eligibility, consumer_held_by
+from dispatcher.core.holds import Facts, Hold, HoldKind
+from dispatcher.core.model import WAITING, Backlog, Consumer, Group, Message
+from dispatcher.core.placement import Pool
+
+#: They end when the group's consumer does something: what keeps it from that is the better answer.
+_UP_TO_CONSUMER: Final = (HoldKind.ONE_AT_A_TIME, HoldKind.DRAINING, HoldKind.BATCHED, HoldKind.SUSPECT)
+
+
+class LaneFacts(Protocol):
+    """What explanations need to know of a lane; LaneState is one."""
+
+    now_ms: int
+    pool: Pool
+    by_uuid: dict[str, Consumer]
+    eligibility: Eligibility
+
+    @property
+    def window_is_full(self) -> bool: ...
+
+
+class Explanation:
+    """Says what holds the groups of one lane."""
+
+    def __init__(self, lane: LaneFacts, *, one_at_a_time: bool) -> None:
+        self._lane = lane
+        self._decisions = lane.eligibility
+        self._one_at_a_time = one_at_a_time
+        #: Where messages of a group are that are not here, for those of which nothing is here.
+        self.elsewhere: list[Callable[[Group], Hold | None]] = []
+        self.facts: dict[HoldKind, Callable[[Group, Message | None], Facts]] = {
+            HoldKind.ONE_AT_A_TIME: _out,
+            HoldKind.RECOVERING: lambda group, _: {"unresolved": group.unresolved},
+            HoldKind.DRAINING: _out,
+            HoldKind.BATCHED: _out,
+            HoldKind.SUSPECT: self._suspect,
+        }
+
+    def lane_hold(self) -> Hold | None:
+        """What holds the whole lane now."""
+        holds, now_ms = self._decisions.lane_holds, self._lane.now_ms
+        kind = holds.first(now_ms)
+        if kind is not None:
+            return Hold(kind, partial(holds.facts, kind, now_ms))
+        return Hold(HoldKind.UNCONFIRMED, dict) if self._lane.window_is_full else None
+
+    def why(self, group: Group) -> Hold | None:
+        """Why the group waits; None: it goes with the next step, or nothing of it waits."""
+        heads = list(waiting_heads(group))
+        parked = None
+        if not heads and not group.unresolved:
+            parked = next((hold for look in self.elsewhere if (hold := look(group)) is not None), None)
+            if parked is None:
+                return None
+        lane_hold = self.lane_hold()
+        if lane_hold is not None:
+            return lane_hold
+        if not heads:
+            return self._hold_on(group, None, self._decisions.group_held_by(group)) or parked
+        found = [self._hold_on(backlog.group, head, self._held_by(backlog, head)) for backlog, head in heads]
+        return None if None in found else found[0]
+
+    def _held_by(self, backlog: Backlog, head: Message) -> HoldKind | None:
+        """What is listed may be served: nothing holds it but those who would get it."""
+        if backlog.listed_in is not None:
+            return None
+        return self._decisions.group_held_by(backlog.group) or self._decisions.head_held_by(head)
+
+    def _hold_on(self, group: Group, head: Message | None, kind: HoldKind | None) -> Hold | None:
+        taker = group.taker
+        if kind is None and taker is None:
+            return None if self._lane.pool else Hold(_nobody(self._lane), partial(_capacity, self._lane))
+        if taker is not None and (kind is None or (kind in _UP_TO_CONSUMER and not taker.receives)):
+            return consumer_hold(taker, group)
+        assert kind is not None
+        return Hold(kind, partial(self.facts[kind], group, head))
+
+    def _suspect(self, _: Group, head: Message | None) -> Facts:
+        assert head is not None
+        kept = [c.id for c in self._lane.by_uuid.values() if c.alone_with is head]
+        return {
+            "attempt": head.attempt, "consumer": kept[0] if kept else None,
+            "failed": self._one_at_a_time,  # some of these may have been failures, of which it was released
+        }  # fmt: skip
+
+
+def consumer_hold(consumer: Consumer, group: Group) -> Hold | None:
+    """The same, with the facts. The group is its own, or pinned to it."""
+    kind = consumer_held_by(consumer)
+    return (
+        None if kind is None else Hold(kind, partial(_consumer, consumer, is_owner=group.owner is consumer))
+    )
+
+
+def waiting_heads(group: Group) -> Iterator[tuple[Backlog, Message]]:
+    """The first message that waits in each backlog of the group. Changes nothing, as `Backlog.head` does."""
+    for backlog in (group.backlogs or {}).values():
+        for message in backlog.messages:
+            if message.state is WAITING:
+                yield backlog, message
+                break
+
+
+def _out(group: Group, _: Message | None) -> Facts:
+    return {
+        "in_flight": group.in_flight,
+        "consumer": group.owner.id if group.owner is not None else None,
+        "target": group.target.id if group.target is not None else None,
+    }
+
+
+def _consumer(consumer: Consumer, *, is_owner: bool) -> Facts:
+    return {
+        "consumer": consumer.id, "is_owner": is_owner, "state": consumer.state.value,
+        "prefetch": consumer.prefetch, "in_flight": len(consumer.in_flight),
+        "queue": consumer.queue, "queued": consumer.depth, "read_back": consumer.reclaiming,
+    }  # fmt: skip
+
+
+def _nobody(lane: LaneFacts) -> HoldKind:
+    return HoldKind.NO_CAPACITY if lane.by_uuid else HoldKind.NO_CONSUMER
+
+
+def _capacity(lane: LaneFacts) -> Facts:
+    drained = sum(consumer.drained for consumer in lane.by_uuid.values())
+    return {"consumers": len(lane.by_uuid), "drained": drained}
