@@ -28,8 +28,8 @@ Read in this order. It is all there is in a lane without options:
 Behind them stand, to look things up: `state` (everything that a lane remembers, and the acts that its parts
 share: assign a group, release it, end a message); `holds` (all that can keep messages from going, by their
 codes) and `explanation` (why a group waits: the same decisions, with their facts); `records`, `orders`,
-`tables` and `effects` (what a step yields); `events`, `options`, `bounds`; `feature`, `features` and `signals`
-(how a capability plugs in, and which of them a lane has, in which order); `checkpoint`.
+`tables` and `effects` (what a step yields); `events`, `options`, `bounds`; `feature`, `features` and
+`signals` (how a capability plugs in, and which of them a lane has, in which order); `checkpoint`.
 
 How a step runs. Handlers of events only change state. A group's backlog is in at most one list, the list of
 its owner or that of groups without an owner; `LaneState.list_backlog` puts it there if `eligibility` finds

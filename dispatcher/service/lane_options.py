@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import fields
+from typing import Any, Final
 
 import structlog
 
@@ -15,45 +16,44 @@ log = structlog.get_logger()
 
 #: What the core needs to know of the key `cost`; its other values are read from each message.
 _COSTS: Final = {"1": Cost.ONE, "measured": Cost.MEASURED}
+#: Options that a lane has as a key, by the same name.
+_AS_THEY_ARE: Final = {option.name for option in fields(LaneOptions)} & LaneSettings.model_fields.keys()
 
 
 def lane_options(lane: LaneSettings, prefix: str, parking_queues: tuple[str, ...]) -> LaneOptions:
-    """The options of a lane whose parking queues have these names."""
+    """The options of a lane whose parking queues have these names.
+
+    An option that has the name of a key, and its unit, is taken from that key. Only what means something else
+    to the core stands here.
+    """
     names = LaneNames(lane.name, prefix)
-    return LaneOptions(
-        policy=policy(lane.policy, top_up=lane.top_up, grouped=lane.group_map.name != "none"),
-        inbounds=tuple((inbound.queue, inbound.weight) for inbound in lane.inbound),
-        ungrouped=lane.ungrouped,
-        groups_remembered=lane.group_map.value if lane.group_map.name == "lru" else None,
-        buckets=lane.group_map.value if lane.group_map.name == "buckets" else None,
-        start_consumers=lane.start.consumers,
-        start_wait_ms=lane.start.wait_ms,
-        cost=_COSTS.get(lane.cost.name, Cost.SAID),
-        known_work=_known_work(lane),
-        placement_is_measured=lane.placement is PlacementName.MEASURED,
-        max_in_flight_per_group=lane.max_in_flight_per_group,
-        rebalance_on_join=lane.rebalance.on_join,
-        rebalance_pause=lane.rebalance.pause.value,
-        group_idle_timeout_ms=lane.group_idle_timeout_ms,
-        attempts=lane.retry.attempts,
-        stops_failed=lane.retry.on_exhausted is ExhaustedAct.STOP,
-        backoff_ms=lane.retry.backoff_ms,
-        ack_timeout_ms=lane.ack_timeout_ms,
-        evicts_overdue=lane.on_ack_timeout is OverdueAct.EVICT,
-        reconnect_grace_ms=lane.reconnect_grace_ms,
-        liveness_interval_ms=lane.liveness_interval_ms,
-        heartbeat_ms=lane.heartbeat_ms,
-        look_ahead=lane.look_ahead,
-        look_ahead_bytes=lane.look_ahead_bytes,
-        park_after_ms=lane.park_after_ms,
-        dedup=None if lane.dedup is None else DedupOptions(lane.dedup.window_ms, lane.dedup.max_ids),
-        checks_sequence=lane.sequence_check is not SequenceCheck.OFF,
-        sequence_timeout_ms=lane.sequence_timeout_ms if lane.sequence_check is SequenceCheck.HOLD else None,
-        own_prefix=f"{prefix}.",
-        parking_queues=parking_queues,
-        handover=tuple(ForwardingConsumer(c.id, names.consumer(c.id), c.prefetch) for c in lane.consumers),
-        handover_prefix=names.consumer(""),
-    )
+    converted: dict[str, Any] = {
+        "policy": policy(lane.policy, top_up=lane.top_up, grouped=lane.group_map.name != "none"),
+        "inbounds": tuple((inbound.queue, inbound.weight) for inbound in lane.inbound),
+        "groups_remembered": lane.group_map.value if lane.group_map.name == "lru" else None,
+        "buckets": lane.group_map.value if lane.group_map.name == "buckets" else None,
+        "start_consumers": lane.start.consumers,
+        "start_wait_ms": lane.start.wait_ms,
+        "cost": _COSTS.get(lane.cost.name, Cost.SAID),
+        "known_work": _known_work(lane),
+        "placement_is_measured": lane.placement is PlacementName.MEASURED,
+        "rebalance_on_join": lane.rebalance.on_join,
+        "rebalance_pause": lane.rebalance.pause.value,
+        "attempts": lane.retry.attempts,
+        "stops_failed": lane.retry.on_exhausted is ExhaustedAct.STOP,
+        "backoff_ms": lane.retry.backoff_ms,
+        "evicts_overdue": lane.on_ack_timeout is OverdueAct.EVICT,
+        "dedup": None if lane.dedup is None else DedupOptions(lane.dedup.window_ms, lane.dedup.max_ids),
+        "checks_sequence": lane.sequence_check is not SequenceCheck.OFF,
+        "sequence_timeout_ms": lane.sequence_timeout_ms
+        if lane.sequence_check is SequenceCheck.HOLD
+        else None,
+        "own_prefix": f"{prefix}.",
+        "parking_queues": parking_queues,
+        "handover": tuple(ForwardingConsumer(c.id, names.consumer(c.id), c.prefetch) for c in lane.consumers),
+        "handover_prefix": names.consumer(""),
+    }
+    return LaneOptions(**{name: getattr(lane, name) for name in _AS_THEY_ARE - converted.keys()}, **converted)
 
 
 def _known_work(lane: LaneSettings) -> tuple[KnownWork, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any, Final
 
 from dispatcher.core.options import Cost, LaneOptions
@@ -16,21 +15,20 @@ POLICIES: Final = ("exclusive", "sequenced", "concurrent", UNGROUPED)
 ORDERED: Final = frozenset({"exclusive", "sequenced"})
 #: Durations that nothing in a simulation reaches: nobody is lost there.
 _FAR_MS: Final = 1 << 50
-#: What becomes of messages that are not simple, of consumers that come or go, and of a look-ahead that is
-#: full of blocked messages (`Simulation` lets in what is behind them, as parking them would).
-_NOT_SIMULATED: Final = frozenset({
-    "policy", "inbounds", "buckets", "cost", "dedup", "handover", "handover_prefix", "parking_queues",
-    "own_prefix", "checks_sequence", "sequence_timeout_ms", "start_consumers", "start_wait_ms",
-    "rebalance_on_join", "ack_timeout_ms", "evicts_overdue", "liveness_interval_ms", "heartbeat_ms",
-    "stops_failed", "reconnect_grace_ms",
+#: Options that a simulation takes over from the lane. Others are about messages that are not simple, about
+#: consumers that come or go, or about a look-ahead full of blocked messages (`Simulation` lets in what is
+#: behind them, as parking them would).
+_SIMULATED: Final = frozenset({
+    "ungrouped", "groups_remembered", "known_work", "placement_is_measured", "max_in_flight_per_group",
+    "rebalance_pause", "group_idle_timeout_ms", "attempts", "backoff_ms", "look_ahead", "look_ahead_bytes",
+    "park_after_ms", "sequences_max",
 })  # fmt: skip
 
 
 def lane_options(traffic: Traffic, scenario: Scenario) -> LaneOptions:
     """What the core is made with."""
     told = traffic.options
-    known = {each.name for each in fields(LaneOptions) if each.init} - _NOT_SIMULATED
-    kept: dict[str, Any] = {name: told[name] for name in known if name in told}
+    kept: dict[str, Any] = {name: told[name] for name in _SIMULATED if name in told}
     return LaneOptions(
         policy=named_policy(scenario.policy, told),
         inbounds=tuple(zip(traffic.inbounds, scenario.weights, strict=True)),
