@@ -89,7 +89,7 @@ def test_application_properties_are_headers(value: Any, group: bytes | None) -> 
 
 
 def test_a_header_comes_before_an_application_property_of_its_name() -> None:
-    clause("O-1", "Where no header has a name that is looked for, an application property of AMQP 1.0 counts")
+    clause("O-1", "If no header has one of the configured names, an application property of AMQP 1.0 counts")
     raw = properties(
         text("x-amqp-1.0-app-properties", encode(Described(0x74, {"x-group-id": "second"}))),
         text("x-group-id", "first"),

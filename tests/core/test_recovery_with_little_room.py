@@ -68,7 +68,9 @@ def test_so_does_what_a_consumer_leaves_that_dies_meanwhile() -> None:
 
 def test_what_came_after_it_says_that_an_original_is_gone() -> None:
     """The window is full of what waits for the group, so nothing else would ever say it."""
-    clause("R-3", "doesn't wait for it once one comes back that arrived after it at the same leader")
+    clause(
+        "R-3", "doesn't wait for it once an original has come back that arrived after it at the same leader"
+    )
     live = IncarnationRow("c1", "uuid", "q1", 1, 10, "live")
     snapshot = Snapshot(2, complete=True, broker_restarted=False, incarnations={1: live})
     snapshot.records.append(OpenEntry(0, (1, 1), bytes([1]) * 16, 1, 1, b"expired", 1, 5, 1))

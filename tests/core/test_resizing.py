@@ -33,7 +33,9 @@ def remap(lane: World, **changes: Any) -> World:
 @pytest.mark.parametrize("after", MAPS)
 @pytest.mark.parametrize("name", ["exclusive", "sequenced"])
 def test_what_is_in_flight_comes_before_anything_newer(name: str, before: str, after: str) -> None:
-    clause("O-17", "what is in flight is settled before anything newer of its groups goes elsewhere")
+    clause(
+        "O-17", "messages in flight are settled before newer messages of their groups go to other consumers"
+    )
     lane = world(name, **MAPS[before])
     members = [lane.join(member, prefetch=2) for member in ("one", "two", "three")]
     for group in "abcdef":

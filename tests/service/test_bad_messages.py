@@ -83,7 +83,7 @@ async def test_integers_are_groups_by_their_decimal_text(bench: Bench) -> None:
 )
 async def test_a_group_of_another_type_goes_to_the_dead_queue(bench: Bench, kind: str, value: bytes) -> None:
     clause("O-1", "timestamp, table or array is refused: the message goes to the dead queue")
-    clause("G-7", "What can't be delivered is dead-lettered with a reason")
+    clause("G-7", "A message that can't be delivered is dead-lettered with a reason")
     await bench.run(orders=lane())
     client = await bench.client()
     client.send_raw("in", b"odd", properties(field("x-group-id", kind, value), delivery_mode=2))

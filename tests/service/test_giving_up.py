@@ -38,7 +38,7 @@ async def test_what_expires_while_it_is_held_is_dead_lettered_as_expired(bench: 
 
 
 async def test_what_expires_without_any_consumer_is_dead_lettered_too(bench: Bench) -> None:
-    clause("G-7", "What can't be delivered is dead-lettered with a reason")
+    clause("G-7", "A message that can't be delivered is dead-lettered with a reason")
     await bench.run(orders=lane())
     client = await bench.client()
     client.send("in", b"1", "g", expiration=b"100")

@@ -72,8 +72,8 @@ class Operator:
 @pytest.mark.seed("R17")
 async def test_what_came_in_is_sent_again_in_order_and_once(bench: Bench, tmp_path: Path) -> None:
     """Also what is consumed long since, through a crash in between; a replay is marked and not kept again."""
-    clause("H-2", "in the order in which it came in")
-    clause("H-3", "a replay leaves that out")
+    clause("H-2", "in the order in which they came in")
+    clause("H-3", "a replay leaves the second one out")
     lanes = {LANE: lane("high", "low", **KEPT)}
     operator = Operator(bench, tmp_path / "dispatcher.yaml", **lanes)
     await bench.run(**lanes)

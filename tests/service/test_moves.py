@@ -96,8 +96,8 @@ async def test_a_reroute_publishes_to_the_exchange(bench: Bench) -> None:
 
 @pytest.mark.seed("Q22")
 async def test_what_arrives_is_the_original_and_says_where_it_was(bench: Bench) -> None:
-    clause("O-29", "What the target gets has the original's properties, headers and body byte for byte")
-    clause("O-29", "it keeps `delivery_mode` and `expiration`")
+    clause("O-29", "The target gets the original's properties, headers and body byte for byte")
+    clause("O-29", "`delivery_mode` and `expiration` stay")
     clause("O-29", "`CC` and `BCC` headers are not obeyed again by a move")
     await bench.run(orders=lane())
     client = await bench.client()

@@ -111,7 +111,7 @@ async def test_what_is_undeliverable_survives_a_crash(
     private_bench: Bench, private_servers: PrivateServers
 ) -> None:
     """And it is not in the lane's history, which does not take it either; everything else is."""
-    clause("H-1", "goes on without being kept")
+    clause("H-1", "is not kept and goes on")
     bench, node = private_bench, private_servers.rabbitmq
     client = await published(bench, ("g", b"0"), ("g", LARGE), ("g", b"2"))
     await limit(node, SIZE_MAX)

@@ -49,7 +49,7 @@ def orders(**keys: Any) -> LaneSettings:
     ],
 )
 def test_how_a_key_changes(keys: dict[str, Any], change: Change) -> None:
-    clause("L-3", "For any other change the lane is led anew")
+    clause("L-3", "For any other change the lane gets a new leadership")
     assert change_of(orders(), orders(**keys)) is change
     assert change_of(orders(**keys), orders()) is change
 
@@ -167,7 +167,7 @@ async def test_under_load_nothing_is_lost_doubled_or_out_of_order(
 async def test_lanes_come_and_go_and_a_bad_file_changes_nothing(
     dispatcher_process: Starter, bench: Bench
 ) -> None:
-    clause("L-1", "applies as a whole, or nothing of it does. What is refused is named, all of it")
+    clause("L-1", "applies as a whole, or not at all. All reasons for a refusal are named")
     one = dispatcher_process(orders=weighed(1, 1), old=lane("old"))
     one.ready()
     client = await bench.client()

@@ -21,7 +21,9 @@ def test_c6_nothing_is_dispatched_while_publishers_are_blocked() -> None:
 
 def test_c6_silence_counts_only_afterwards() -> None:
     clause(
-        "C-6", "nobody's silence counts: consumers are blocked as well. Afterwards their time begins again."
+        "C-6",
+        "silent consumers do not count as lost: they are blocked as well. Afterwards "
+        "their time begins again.",
     )
     bench = LaneBench(heartbeat_ms=1_000)
     bench.join("one")
@@ -75,7 +77,7 @@ def test_c6_consumers_are_waited_for_afterwards_when_redis_forgot() -> None:
 
 
 def test_c7_a_full_queue_is_no_death() -> None:
-    clause("C-7", "keeps its groups and what it has")
+    clause("C-7", "keeps its groups and its messages")
     bench = LaneBench()
     bench.join("one")
     bench.join("two")
@@ -89,7 +91,7 @@ def test_c7_a_full_queue_is_no_death() -> None:
 
 
 def test_c7_it_is_asked_to_join_again_at_growing_intervals() -> None:
-    clause("C-7", "asked for at growing intervals")
+    clause("C-7", "the dispatcher asks it to join at growing intervals")
     bench = LaneBench()
     bench.join("one")
     bench.arrive("a1")
@@ -101,7 +103,7 @@ def test_c7_it_is_asked_to_join_again_at_growing_intervals() -> None:
 
 
 def test_c7_what_it_misses_is_sent_again_after_a_pause() -> None:
-    clause("C-7", "then what it misses is sent again with the same seq")
+    clause("C-7", "Then the messages that it misses are sent again with the same seq")
     bench = LaneBench()
     bench.join("one")
     bench.arrive("a1", "a2", "a3")
@@ -116,7 +118,7 @@ def test_c7_what_it_misses_is_sent_again_after_a_pause() -> None:
 
 
 def test_c7_a_queue_that_is_too_small_for_good_makes_no_hot_loop() -> None:
-    clause("C-7", "gets nothing more until it has joined again")
+    clause("C-7", "It gets no more until it has joined again")
     bench = LaneBench()
     bench.join("one")
     bench.arrive("a1", "a2")
@@ -139,7 +141,7 @@ def test_c7_a_full_queue_that_goes_is_a_loss() -> None:
 
 
 def test_c7_it_may_leave_meanwhile() -> None:
-    clause("C-7", "keeps its groups and what it has")
+    clause("C-7", "keeps its groups and its messages")
     bench = LaneBench()
     bench.join("one")
     bench.join("two")

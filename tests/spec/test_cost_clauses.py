@@ -114,7 +114,11 @@ class Shop:
 
 
 def test_f6_a_queue_whose_messages_take_longer_gets_fewer() -> None:
-    clause("F-6", "a message costs what messages of its queue and `type` took so far, a moving average")
+    clause(
+        "F-6",
+        "a message costs the time that messages of its queue and `type` took so far. "
+        "That is a moving average",
+    )
     shop = Shop()
     shop.open(1_100)
     took: dict[Kind, int] = {(0, b""): 50, (1, b""): 5}
@@ -158,7 +162,7 @@ def test_f6_what_is_not_known_costs_what_all_do_on_average() -> None:
 
 def test_f6_types_that_are_settled_together_are_told_apart() -> None:
     """Consumers coalesce settles: a plain average would find all types alike."""
-    clause("F-6", "divided in proportion to what was expected of each type")
+    clause("F-6", "divided among their types in proportion to the expected times")
     bench = LaneBench(cost=Cost.MEASURED, heartbeat_ms=3_600_000)
     bench.join("one", prefetch=100)
     number = count()
@@ -177,7 +181,7 @@ def test_f6_types_that_are_settled_together_are_told_apart() -> None:
 
 
 def test_f6_waiting_for_a_turn_is_not_work() -> None:
-    clause("F-6", "from their\nhand-over, or from their consumer's settle before if that is later")
+    clause("F-6", "from the hand-over, or from the consumer's previous settle if that is later")
     bench = LaneBench(cost=Cost.MEASURED, heartbeat_ms=3_600_000)
     bench.join("one", prefetch=10)
     bench.arrive(*(f"{group}1" for group in "abcdefghij"))
@@ -228,7 +232,7 @@ def test_f6_invented_types_are_bounded() -> None:
 
 
 def test_o2_a_slow_consumer_gets_fewer_new_groups() -> None:
-    clause("O-2", "With `placement: measured` the one with the least work comes first")
+    clause("O-2", "With `placement: measured` the consumer with the least work comes first")
     bench = LaneBench(placement_is_measured=True, heartbeat_ms=3_600_000)
     for name in ("slow", "quick"):
         bench.join(name, prefetch=500)

@@ -28,7 +28,7 @@ def with_consumer(**options: object) -> DedupBench:
 
 
 def test_u1_a_repeated_message_is_acked_and_nobody_gets_it() -> None:
-    clause("U-1", "is acknowledged, and\nnobody gets it")
+    clause("U-1", "is acknowledged, and no consumer gets it")
     bench = with_consumer()
     assert names(bench.publish("a1")) == ["a1"]
     assert bench.publish("a1") == []
@@ -42,7 +42,7 @@ def test_u1_a_repeated_message_is_acked_and_nobody_gets_it() -> None:
 
 
 def test_u1_its_bytes_its_group_and_its_queue_do_not_matter() -> None:
-    clause("U-1", "What else is in the two messages doesn't\nmatter")
+    clause("U-1", "The other contents of the two messages don't matter")
     bench = DedupBench(weights=(1, 1))
     bench.join("one")
     bench.publish("a1", "order 1")
@@ -52,7 +52,7 @@ def test_u1_its_bytes_its_group_and_its_queue_do_not_matter() -> None:
 
 
 def test_u1_the_log_and_a_counter_tell_of_it() -> None:
-    clause("U-1", "A metric counts it, and the log tells of it")
+    clause("U-1", "A metric counts it, and the log names it")
     bench = with_consumer()
     bench.publish("a1")
     bench.publish("a1")
@@ -60,7 +60,7 @@ def test_u1_the_log_and_a_counter_tell_of_it() -> None:
 
 
 def test_u1_without_a_message_id_nothing_repeats_anything() -> None:
-    clause("U-1", "Without a `message_id`, or with an empty one, a message repeats nothing")
+    clause("U-1", "A message without a `message_id`, or with an empty one, is never a repetition")
     bench = with_consumer()
     bench.arrive("a1")
     assert names(bench.arrive("a1")) == ["a1"]
@@ -95,7 +95,7 @@ def test_u2_the_window_is_as_long_as_it_says_and_not_longer_for_repeated_ones() 
 
 @pytest.mark.parametrize("end", ["expires", "fails", "is purged", "is refused", "is moved"])
 def test_u2_it_begins_with_whatever_is_committed_of_it_first(end: str) -> None:
-    clause("U-2", "that message is handed over, given up, parked, purged or sent elsewhere")
+    clause("U-2", "that message is handed over, dead-lettered, parked, purged or sent elsewhere")
     bench = DedupBench()
     if end == "fails":
         bench.join("one")
@@ -124,7 +124,7 @@ def test_u2_it_begins_with_whatever_is_committed_of_it_first(end: str) -> None:
 
 
 def test_u3_what_repeats_one_that_waits_here_waits_and_ends_with_its_hand_over() -> None:
-    clause("U-3", "are over in the commit that its id enters the window with")
+    clause("U-3", "They end in the same commit in which the id enters the window")
     bench = DedupBench()
     bench.publish("a1")
     bench.publish("a1")
@@ -197,7 +197,7 @@ def test_u3_a_marker_stays_behind_what_came_before_it() -> None:
 
 
 def test_u4_a_death_hands_it_over_again() -> None:
-    clause("U-4", "what is handed over again after a failure or a death")
+    clause("U-4", "one that is handed over again after a failure or a death")
     bench = with_consumer()
     bench.publish("a1")
     bench.join("two")
@@ -206,7 +206,7 @@ def test_u4_a_death_hands_it_over_again() -> None:
 
 
 def test_u4_what_was_parked_is_read_back() -> None:
-    clause("U-4", "what was parked and is read back")
+    clause("U-4", "one that was parked and is read back")
     bench = DedupBench(parking=4, look_ahead=3)
     bench.join("one", prefetch=1)
     bench.publish("a1")
@@ -240,7 +240,7 @@ def test_u5_it_is_the_next_leaders_too() -> None:
 
 
 def test_u5_its_leader_writes_back_what_it_has_entered() -> None:
-    clause("U-5", "its leader writes back what it has entered itself")
+    clause("U-5", "the leader writes back the ids that it has entered itself")
     bench = with_consumer()
     bench.publish("a1")
     bench.settle("one", "a1")
@@ -257,7 +257,7 @@ def test_u5_its_leader_writes_back_what_it_has_entered() -> None:
 
 
 def test_u5_redis_forgot_everything_and_nobody_led() -> None:
-    clause("U-5", "all if\nnobody leads then, is forgotten, and what repeats it counts as new")
+    clause("U-5", "all ids if the lane has no leader then; their repetitions count as new")
     bench = with_consumer(heartbeat_ms=1_000)
     bench.publish("a1")
     bench.publish("a2")
@@ -322,7 +322,7 @@ def redelivered(bench: DedupBench, name: str, *, flagged: bool) -> Message:
 
 @pytest.mark.parametrize("leader", ["the same", "the next"])
 def test_u7_what_recovery_has_lost_sight_of_is_handed_over(leader: str) -> None:
-    clause("U-7", "is handed over if it comes after all, although its id is in the window")
+    clause("U-7", "that original comes later, it is handed over, although its id is in the window")
     bench = with_consumer()
     bench.publish("a1")
     bench.inbound_unacked.clear()  # the queue does not give it back in time

@@ -63,7 +63,7 @@ def test_u2_the_leader_dies_and_the_broker_has_both() -> None:
 
 def test_u3_what_waits_for_the_one_that_it_repeats_says_nothing_of_those_behind_it() -> None:
     """It is the first of its group to come back, and what was handed over meanwhile comes behind it."""
-    clause("U-3", "those that repeat it wait too, in nobody's way")
+    clause("U-3", "its repetitions wait too, and block no other message")
     bench = DedupBench()
     bench.join("one", prefetch=1)
     bench.publish("a1")

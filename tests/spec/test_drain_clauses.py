@@ -12,7 +12,9 @@ from tests.spec.lane_bench import LaneBench, clause, names
 @BOTH
 def test_o23_a_drained_consumer_gets_nothing_more(name: str) -> None:
     clause(
-        "O-23", "the consumer gets nothing more, in this incarnation and later ones, and settles what it has"
+        "O-23",
+        "the consumer gets no more messages, in this incarnation and later ones, and "
+        "settles those that it has",
     )
     bench = LaneBench(name)
     bench.join("one")
@@ -34,7 +36,10 @@ def test_o23_a_drained_consumer_gets_nothing_more(name: str) -> None:
 
 
 def test_o23_its_groups_go_to_others() -> None:
-    clause("O-23", "Its groups go to others, each when what is in flight of it is settled")
+    clause(
+        "O-23",
+        "Each of its groups goes to another consumer when the messages of the group in flight are settled",
+    )
     bench = LaneBench()
     bench.join("one")
     bench.arrive("a1", "b1")

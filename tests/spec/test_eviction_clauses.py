@@ -170,7 +170,7 @@ def test_c8_who_is_late_is_evicted_and_others_get_what_it_has() -> None:
 
 
 def test_c9_what_is_confirmed_before_the_eviction_counts_and_nothing_later() -> None:
-    clause("C-9", "what is confirmed later doesn't count")
+    clause("C-9", "Later settles don't count")
     bench = LaneBench()
     bench.join("one")
     bench.arrive("a1", "a2", "b1")
@@ -187,7 +187,7 @@ def test_c9_what_is_confirmed_before_the_eviction_counts_and_nothing_later() -> 
 
 
 def test_c9_no_join_brings_it_back() -> None:
-    clause("C-9", "It hears `dispatch.taken`, no join brings it back")
+    clause("C-9", "It gets `dispatch.taken`, no join brings it back")
     bench = LaneBench(reconnect_grace_ms=60_000)
     bench.join("one")
     bench.arrive("a1")
@@ -231,7 +231,7 @@ def test_c9_a_new_leader_goes_on_with_it() -> None:
 
 
 def test_c9_an_operator_blames_nobody_and_a_timeout_does() -> None:
-    clause("C-9", "counts as a death for M-1 and M-2, one by an operator blames nobody")
+    clause("C-9", "counts as a death for M-1 and M-2; one by an operator counts as none")
     for by_operator in (True, False):
         bench = LaneBench(attempts=1, ack_timeout_ms=10_000, evicts_overdue=not by_operator)
         bench.join("one")

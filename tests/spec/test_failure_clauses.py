@@ -16,7 +16,7 @@ def suspected(bench: LaneBench, *arrivals: str, prefetch: int = 10, **fields: ob
 
 
 def test_m1_a_suspect_goes_alone() -> None:
-    clause("M-1", "that one gets nothing else until it is settled")
+    clause("M-1", "this consumer gets nothing else until the suspect is settled")
     bench = LaneBench()
     suspected(bench, "a1", "a2", "b1")
     bench.arrive("c1")
@@ -39,7 +39,7 @@ def test_m1_with_attempts_1_a_single_death_makes_a_suspect() -> None:
 
 
 def test_m1_a_suspect_goes_to_whoever_is_empty_first() -> None:
-    clause("M-1", "It goes next, with its group, to the consumer that is empty first")
+    clause("M-1", "It goes next, with its group, to the first consumer that is empty")
     bench = LaneBench("concurrent", attempts=1)
     bench.join("two")
     bench.join("three")
@@ -58,7 +58,7 @@ def test_m1_a_suspect_goes_to_whoever_is_empty_first() -> None:
 
 
 def test_m1_if_nobody_is_empty_one_consumer_gets_nothing_new() -> None:
-    clause("M-1", "If nobody is empty, one consumer gets nothing new until it is")
+    clause("M-1", "If no consumer is empty, one gets nothing new until it is")
     bench = LaneBench("concurrent", attempts=1)
     bench.join("busy", prefetch=5)
     bench.arrive("b1", "b2")
@@ -73,7 +73,7 @@ def test_m1_if_nobody_is_empty_one_consumer_gets_nothing_new() -> None:
 
 def test_m2_who_kills_alone_is_poison_and_its_neighbours_are_not() -> None:
     clause("M-2", "goes to the dead queue as `poison`")
-    clause("M-2", "what was in the same hands goes on")
+    clause("M-2", "those at the same consumer go on")
     bench = LaneBench()
     suspected(bench, "a1", "a2", "b1", "b2")
     bench.arrive("c1")
@@ -96,7 +96,7 @@ def test_m2_who_kills_alone_is_poison_and_its_neighbours_are_not() -> None:
 
 
 def test_m2_a_failure_of_all_consumers_makes_no_poison() -> None:
-    clause("M-2", "and anybody has settled anything in the lane since the suspect's first death")
+    clause("M-2", "and any consumer has settled anything in the lane since the suspect's first death")
     bench = LaneBench()
     suspected(bench, "a1", "b1")
     for life in range(3, 12):
@@ -160,7 +160,7 @@ def test_m4_half_of_the_consumers_go_on_with_other_work() -> None:
 
 
 def test_m4_the_longest_suspected_goes_first() -> None:
-    clause("M-4", "the longest suspected first, one per consumer")
+    clause("M-4", "the suspect that has been one for longest first, one per consumer")
     bench = LaneBench()
     suspected(bench, "a1", "b1", "c1")
     bench.join("two")

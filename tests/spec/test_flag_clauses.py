@@ -60,7 +60,7 @@ def test_o24_a_leader_writes_them_back() -> None:
 
 
 def test_o24_said_twice_they_change_nothing() -> None:
-    clause("O-24", "Saying what is said already changes nothing")
+    clause("O-24", "Repeating a command changes nothing")
     bench = LaneBench()
     bench.join("one")
     bench.arrive("a1")
@@ -81,7 +81,7 @@ def test_o24_said_twice_they_change_nothing() -> None:
 
 
 def test_o24_buckets() -> None:
-    clause("O-24", "With `buckets` they are said of buckets")
+    clause("O-24", "With `buckets` they apply to buckets")
     bench = LaneBench(buckets=1)
     bench.join("one")
     bench.arrive("a1")

@@ -27,7 +27,7 @@ def in_one_bucket(count: int, wanted: int) -> list[str]:
 
 
 def test_o14_the_group_that_rests_longest_is_forgotten() -> None:
-    clause("O-14", "the one that came to rest longest ago first")
+    clause("O-14", "the group that has been idle longest first")
     bench = LaneBench(groups_remembered=2)
     bench.join("one")
     bench.arrive("a1")
@@ -45,7 +45,7 @@ def test_o14_the_group_that_rests_longest_is_forgotten() -> None:
 
 def test_o14_a_group_that_has_something_is_never_forgotten() -> None:
     """What ActiveMQ's default does with more than 1,024 groups: order is lost for the oldest (C18)."""
-    clause("O-14", "A group that has something is never forgotten")
+    clause("O-14", "A group that has such messages is never forgotten")
     bench = LaneBench(groups_remembered=2)
     bench.join("slow", prefetch=3)
     bench.arrive("a1", "b1", "c1", "a2", "d1")
@@ -93,7 +93,7 @@ def test_o15_a_group_follows_the_owner_of_its_bucket() -> None:
 
 
 def test_o15_a_bucket_is_the_unit_of_order() -> None:
-    clause("O-15", "What is said here of a group's order, owner, closing and moving")
+    clause("O-15", "The rules of this page about the order, the owner, closing and moving of a group")
     first, second = in_one_bucket(4, 2)
     bench = LaneBench("sequenced", buckets=4)
     bench.join("one", prefetch=2)
@@ -147,7 +147,7 @@ def test_o15_operators_name_a_bucket_by_any_id_in_it() -> None:
 
 
 def test_o15_memory_does_not_grow_with_ids() -> None:
-    clause("O-15", "memory doesn't grow with the ids")
+    clause("O-15", "Memory doesn't grow with the number of ids")
     bench = LaneBench(buckets=16)
     bench.join("one", prefetch=100)
     sizes = []

@@ -127,7 +127,10 @@ def test_g6_slowness_moves_no_group() -> None:
 
 
 def test_g7_an_undeliverable_message_is_dead_lettered_with_a_reason() -> None:
-    clause("G-7", "What can't be delivered is dead-lettered with a reason, or waits and is visible")
+    clause(
+        "G-7",
+        "A message that can't be delivered is dead-lettered with a reason, or it waits and operators see it",
+    )
     bench = ParkingBench()
     bench.join("one", prefetch=1)
     bench.arrive("a1")
@@ -140,7 +143,7 @@ def test_g7_an_undeliverable_message_is_dead_lettered_with_a_reason() -> None:
 
 
 def test_g7_a_waiting_message_is_visible() -> None:
-    clause("G-7", "or waits and is visible")
+    clause("G-7", "or it waits and operators see it")
     bench = ParkingBench()
     bench.arrive("a1", "a2", "-1")
     assert (bench.status()["held"], bench.status()["parked"]) == (3, 0)

@@ -50,7 +50,7 @@ def test_x1_the_confirm_settles() -> None:
 
 
 def test_x1_nobody_joins() -> None:
-    clause("X-1", "nobody can join such a lane")
+    clause("X-1", "no other consumer can join such a lane")
     bench = _two()
     bench.join("three")
     assert bench.notices == [("three-1.1", "dispatch.refused")]
@@ -58,7 +58,7 @@ def test_x1_nobody_joins() -> None:
 
 
 def test_x2_it_is_there_while_its_queue_is_read() -> None:
-    clause("X-2", "A consumer is there while somebody reads its queue")
+    clause("X-2", "A consumer is present while its queue has a reader")
     bench = HandOverBench({"one": 10})
     assert [order.queue for order in bench.ordered(InspectQueue)] == [queue_of("one")]
     bench.seen("one", readers=0)
@@ -67,7 +67,7 @@ def test_x2_it_is_there_while_its_queue_is_read() -> None:
 
 
 def test_x2_queues_are_looked_at_every_liveness_interval() -> None:
-    clause("X-2", "which is looked at every `liveness_interval`")
+    clause("X-2", "The dispatcher looks every `liveness_interval`")
     bench = HandOverBench({"one": 10}, liveness_interval_ms=300)
     bench.seen("one")
     due_ms = bench.now_ms + 300
@@ -80,7 +80,7 @@ def test_x2_queues_are_looked_at_every_liveness_interval() -> None:
 
 
 def test_x2_no_more_than_its_prefetch_waits_in_its_queue() -> None:
-    clause("X-2", "At most `prefetch` messages wait in its queue")
+    clause("X-2", "At most `prefetch` messages wait in the queue")
     bench = HandOverBench({"one": 3})
     bench.seen("one", ready=1)
     assert names(bench.arrive("a1", "a2", "a3")) == ["a1", "a2"]
@@ -139,7 +139,7 @@ def test_x3_what_would_move_a_group_is_refused(command: str) -> None:
 
 
 def test_x3_an_owner_keeps_its_group_while_its_queue_is_read() -> None:
-    clause("X-3", "stays with its consumer until nobody reads that one's queue")
+    clause("X-3", "stays with its consumer until the consumer's queue has no reader")
     bench = _two()
     bench.arrive("a1")
     bench.store("a1")
@@ -148,7 +148,7 @@ def test_x3_an_owner_keeps_its_group_while_its_queue_is_read() -> None:
 
 
 def test_x4_what_was_in_its_queue_goes_to_another_first_and_in_order() -> None:
-    clause("X-4", "goes to others, before anything else of the lane, in the order of `x-dispatch-seq`")
+    clause("X-4", "go to others, before any other message of the lane, in the order of `x-dispatch-seq`")
     bench = _two()
     bench.arrive("a1", "a2", "a3", "b1")
     bench.store("a1", "a2", "a3", "b1")
@@ -194,7 +194,7 @@ def test_x4_a_repeated_number_goes_once() -> None:
 
 
 def test_x4_the_prefetch_of_others_does_not_count() -> None:
-    clause("X-4", "Their `prefetch` does not count")
+    clause("X-4", "The `prefetch` of the others does not count then")
     bench = HandOverBench({"one": 10, "two": 1})
     bench.seen("one")
     bench.seen("two", ready=1)
@@ -206,7 +206,7 @@ def test_x4_the_prefetch_of_others_does_not_count() -> None:
 
 
 def test_x4_it_stays_while_nobody_else_is_there() -> None:
-    clause("X-4", "While no other consumer is there it stays as it is")
+    clause("X-4", "While no other consumer is present the queue stays as it is")
     bench = HandOverBench({"one": 10, "two": 10})
     bench.seen("one")
     bench.arrive("a1")
@@ -277,7 +277,7 @@ def test_x4_its_row_says_that_it_is_being_read_back() -> None:
     row = bench.rows[number]
     assert row is not None
     assert row.state == "taking"
-    clause("X-4", "and has read that it is acked in the old queue, nothing else of the lane is handed over")
+    clause("X-4", "and has processed the acks in the old queue, no other message of the lane is handed over")
     bench.hold_releases = True
     bench.confirm_all()
     row = bench.rows[number]
@@ -392,7 +392,7 @@ def test_what_waits_in_a_queue_counts_as_its_consumers_prefetch() -> None:
 
 
 def test_nobody_is_asked_what_redis_has_forgotten() -> None:
-    clause("X-7", "When Redis forgets everything groups are given out anew")
+    clause("X-7", "When Redis forgets everything, groups get new owners")
     bench = HandOverBench({"one": 10}, complete=False)
     bench.seen("one")
     assert names(bench.arrive("a1")) == ["a1"]

@@ -18,7 +18,7 @@ def _row(consumer: str, state: str, queue: str = "") -> IncarnationRow:
 
 
 def test_x6_a_queue_that_was_being_read_back_comes_first() -> None:
-    clause("X-6", "the next leader reads that one back first")
+    clause("X-6", "the next leader reads that queue back first")
     rows = {1: _row("one", "taking"), 2: _row("two", "live")}
     bench = HandOverBench(snapshot={"incarnations": rows, "owners": {b"a": OwnerRow(2, 3)}})
     bench.seen("two")
@@ -33,7 +33,7 @@ def test_x6_a_queue_that_was_being_read_back_comes_first() -> None:
 
 
 def test_x6_if_its_reader_is_back_it_goes_on() -> None:
-    clause("X-7", "reader is there before the next leader")
+    clause("X-7", "the reader of that queue returns before the next leader")
     rows = {1: _row("one", "taking"), 2: _row("two", "live")}
     bench = HandOverBench(snapshot={"incarnations": rows, "owners": {b"a": OwnerRow(2, 3)}})
     bench.arrive("a4")
@@ -46,7 +46,7 @@ def test_x6_if_its_reader_is_back_it_goes_on() -> None:
 
 
 def test_x6_what_was_on_its_way_is_sent_again_with_its_number() -> None:
-    clause("X-6", "is handed over again, with the same `x-dispatch-seq`")
+    clause("X-6", "are handed over again, with the same `x-dispatch-seq`")
     entry = OpenEntry(0, (6, 1), b"a1".ljust(16, b"\0"), 1, 77, b"a", 1, 5, 1)
     snapshot = {
         "incarnations": {1: _row("one", "live")}, "records": [entry], "owners": {b"a": OwnerRow(1, 5)}
@@ -71,7 +71,7 @@ def test_x6_an_owner_that_is_not_back_keeps_its_groups_for_its_grace() -> None:
 
 
 def test_x8_who_is_named_no_more_gets_nothing_and_is_read_back() -> None:
-    clause("X-8", "gets nothing. Its groups wait until nobody reads its queue")
+    clause("X-8", "gets nothing. Its groups wait until its queue has no reader")
     rows = {1: _row("old", "live"), 2: _row("one", "live")}
     bench = HandOverBench({"one": 10}, snapshot={"incarnations": rows, "owners": {b"a": OwnerRow(1, 3)}})
     bench.seen("one")
@@ -82,7 +82,10 @@ def test_x8_who_is_named_no_more_gets_nothing_and_is_read_back() -> None:
 
 
 def test_x6_what_is_sent_again_to_who_is_named_no_more_has_its_number_and_is_read_back_once() -> None:
-    clause("X-6", "what RabbitMQ had confirmed and was not committed is handed over again, with the same")
+    clause(
+        "X-6",
+        "copies that RabbitMQ had confirmed and that were not committed are handed over again, with the same",
+    )
     entry = OpenEntry(0, (6, 1), b"a1".ljust(16, b"\0"), 1, 77, b"a", 1, 5, 1)
     rows = {1: _row("old", "live"), 2: _row("one", "live")}
     owners = {b"a": OwnerRow(1, 5)}
@@ -110,7 +113,7 @@ def test_x6_what_is_sent_again_to_who_is_named_no_more_has_its_number_and_is_rea
 
 @pytest.mark.parametrize("hands_over", [True, False])
 def test_x8_another_kind_of_lane_ends_all_incarnations(hands_over: bool) -> None:
-    clause("X-8", "ends all incarnations from before")
+    clause("X-8", "ends all earlier incarnations")
     queue = "amq.gen-1" if hands_over else queue_of("old")
     snapshot = {"incarnations": {1: _row("old", "live", queue)}, "owners": {b"a": OwnerRow(1, 3)}}
     bench = HandOverBench({"one": 10} if hands_over else {}, snapshot=snapshot)

@@ -53,7 +53,7 @@ def with_consumer(name: str = "exclusive", *, prefetch: int = 100, **options: An
 
 @pytest.mark.parametrize("name", ["exclusive", "sequenced"])
 def test_n9_what_follows_a_gap_waits_until_it_is_closed(name: str) -> None:
-    clause("N-9", "waits until those between have come")
+    clause("N-9", "waits until the messages between have come")
     bench = with_consumer(name)
     bench.publish("a", 1, 2, 4, 5)
     bench.publish("b", 1, 2)
@@ -68,7 +68,11 @@ def test_n9_what_follows_a_gap_waits_until_it_is_closed(name: str) -> None:
 
 
 def test_n9_no_longer_than_its_time() -> None:
-    clause("N-9", "at most `sequence_timeout`; then the gap is\nreported as N-1 says, and it is handed over")
+    clause(
+        "N-9",
+        "at most for `sequence_timeout`. Then the gap is reported as N-1 says, and the "
+        "message is handed over",
+    )
     bench = with_consumer()
     bench.publish("a", 1, 3, 4, 6)
     bench.run(TIMEOUT_MS - 10)
@@ -97,7 +101,7 @@ def test_n9_a_batch_ends_before_a_gap() -> None:
 
 @pytest.mark.parametrize("end", ["expires", "is purged", "is refused"])
 def test_n9_what_is_over_is_not_waited_for(end: str) -> None:
-    clause("N-9", "have come or are over")
+    clause("N-9", "have come or have ended")
     bench = HoldBench(weights=(1, 1))
     fields = {"expires": {"deadline_at_ms": bench.now_ms + 50}, "is refused": {"refusal": "no"}}
     bench.publish("a", 1)
@@ -130,7 +134,7 @@ def test_n9_ends_by_itself_when_what_is_missing_expires_meanwhile() -> None:
 
 
 def test_n9_in_a_bucket_the_others_wait_too() -> None:
-    clause("N-9", "in a bucket the others behind it do")
+    clause("N-9", "in a bucket those behind it do")
     bench = with_consumer(buckets=1)
     bench.publish("a", 1, 3)
     bench.publish("b", 1)
@@ -163,7 +167,7 @@ def test_n9_a_lane_that_reports_holds_nothing() -> None:
 
 
 def test_n10_what_comes_late_goes_before_larger_numbers() -> None:
-    clause("N-10", "goes before those of its id that wait and have larger numbers")
+    clause("N-10", "goes before the waiting messages of its id that have larger numbers")
     bench = with_consumer()
     bench.publish("a", 1, 6, None, 4, 3, 5, 2)
     assert bench.went() == [1, 2, 3, 4, 5, 6, None]
@@ -171,7 +175,7 @@ def test_n10_what_comes_late_goes_before_larger_numbers() -> None:
 
 
 def test_n10_numbers_of_all_inbound_queues_count() -> None:
-    clause("N-10", "Numbers that wait in another inbound queue are waited for like those that have not come")
+    clause("N-10", "A number that waits in another inbound queue counts like one that has not come")
     bench = HoldBench(weights=(1, 1))
     bench.join("one", prefetch=1)
     bench.publish("a", 1)
@@ -182,7 +186,7 @@ def test_n10_numbers_of_all_inbound_queues_count() -> None:
 
 
 def test_n10_what_a_consumer_had_is_handed_over_again_in_that_order() -> None:
-    clause("N-10", "is handed over again in the order of the first time, by the next leader too")
+    clause("N-10", "are handed over again in the order of the first time, also by the next leader")
     bench = with_consumer()
     bench.publish("a", 1, 3, 4, 2)
     bench.join("two", prefetch=100)
@@ -217,7 +221,7 @@ def test_n10_also_by_the_next_leader(dies: str) -> None:
 
 def test_n10_what_is_out_again_stays_before_what_still_waits() -> None:
     """Its consumer dies under a leader that found it so."""
-    clause("N-10", "is handed over again in the order of the first time, by the next leader too")
+    clause("N-10", "are handed over again in the order of the first time, also by the next leader")
     bench = with_consumer()
     bench.publish("a", 1, 2, 3, 4)
     bench.join("two", prefetch=2)

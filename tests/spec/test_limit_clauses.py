@@ -19,7 +19,7 @@ def out_of(bench: LaneBench) -> Counter[bytes | None]:
 
 
 def test_f7_so_much_of_one_id_over_all_consumers_and_queues() -> None:
-    clause("F-7", "at most so many messages of one group id are in flight at a time, over all consumers")
+    clause("F-7", "limits the messages of one group id that are in flight at a time, over all consumers")
     bench = limited(3, weights=(1, 1))
     for name in ("one", "two", "three"):
         bench.join(name)
@@ -49,7 +49,7 @@ def test_f7_without_it_they_go_as_they_came() -> None:
 
 
 def test_f7_what_belongs_to_no_group_has_no_limit() -> None:
-    clause("F-7", "What belongs to no group counts as one more id, without a\nlimit")
+    clause("F-7", "Messages without a group count as one more id, without a limit")
     bench = limited(1)
     bench.join("one")
     assert names(bench.arrive("-1", "-2", "a1", "a2")) == ["-1", "a1", "-2"]

@@ -18,7 +18,7 @@ from tests.spec.move_bench import MoveBench, waiting
 
 @BOTH
 def test_o28_what_waits_goes_in_order_and_what_is_in_flight_stays(name: str) -> None:
-    clause("O-28", "What is in flight is settled as always")
+    clause("O-28", "Messages in flight are settled as always")
     bench = waiting("a2", "b1", "a3", name=name)
     bench.order()
     bench.arrive("a4")
@@ -40,7 +40,7 @@ def test_o28_what_waits_goes_in_order_and_what_is_in_flight_stays(name: str) -> 
     ("kind", "target"), [("move", Target("", "elsewhere")), ("reroute", Target("shop", "k"))]
 )
 def test_o28_nothing_changes_before_the_target_is_found(kind: str, target: Target) -> None:
-    clause("O-28", "Before its target was found, and its markers are back, nothing is changed")
+    clause("O-28", "Nothing is changed before the target was found and the markers are back")
     bench = waiting(opens=None)
     bench.order(kind)
     assert bench.barriers == []
@@ -59,7 +59,7 @@ def test_o28_a_target_that_is_not_there_changes_nothing() -> None:
 
 
 def test_o28_meanwhile_nothing_of_the_group_goes_to_anybody() -> None:
-    clause("O-28", "From then on until it is done nothing of the group is handed over")
+    clause("O-28", "From then on no message of the group is handed over until the operation is done")
     bench = waiting("a2", "a3", "b1")
     bench.order()
     bench.mark()
@@ -86,7 +86,7 @@ def test_o28_an_original_is_acked_once_the_copy_is_there() -> None:
 
 
 def test_o28_the_first_n_and_a_dry_run() -> None:
-    clause("O-28", "`--first N` and `--dry-run` mean what they mean there")
+    clause("O-28", "`--first N` and `--dry-run` mean the same as there")
     bench = waiting()
     bench.order(dry_run=True)
     bench.mark()
@@ -167,7 +167,7 @@ def test_o30_large_ones_are_fewer() -> None:
 
 
 def test_o30_a_refusal_of_the_first_costs_nothing() -> None:
-    clause("O-30", "A target that takes nothing therefore changes nothing")
+    clause("O-30", "So a target that accepts nothing changes nothing")
     bench = waiting()
     bench.order()
     bench.mark()
@@ -180,7 +180,11 @@ def test_o30_a_refusal_of_the_first_costs_nothing() -> None:
 
 
 def test_o30_it_stops_in_the_middle_and_the_rest_stays_in_order() -> None:
-    clause("O-30", "the operation stops, and says how many went. The rest waits where it was, in its order")
+    clause(
+        "O-30",
+        "the operation stops, and says how many went. The other messages wait where they "
+        "were, in their order",
+    )
     bench = waiting("a2", "a3", "a4", "a5", "b1")
     bench.order()
     bench.mark()
@@ -199,7 +203,7 @@ def test_o30_it_stops_in_the_middle_and_the_rest_stays_in_order() -> None:
 
 
 def test_o30_what_got_in_behind_a_refused_one_is_gone() -> None:
-    clause("O-30", "what was published together with it and was taken has gone")
+    clause("O-30", "those that were published together with the refused one and were accepted have gone")
     bench = waiting("a2", "a3", "a4", "a5")
     bench.order()
     bench.mark()

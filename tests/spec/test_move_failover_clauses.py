@@ -20,7 +20,7 @@ def taken_over() -> MoveBench:
 
 
 def test_o31_the_next_leader_goes_on_and_what_was_under_way_goes_twice() -> None:
-    clause("O-31", "sends again what was on its way: at most 256 messages")
+    clause("O-31", "sends again the messages that were on their way: at most 256")
     bench = waiting("a2", "a3", "a4", "a5", "b1")
     bench.order(first=3)
     bench.mark()
@@ -62,7 +62,7 @@ def test_o31_without_a_number_the_next_leader_counts_what_waits_anew() -> None:
 
 
 def test_o31_what_its_consumer_gives_back_under_the_next_leader_goes_last() -> None:
-    clause("O-31", "goes as well, behind what has gone before")
+    clause("O-31", "go as well, behind those that have gone before")
     bench = taken_over()
     bench.die("one")
     bench.find()

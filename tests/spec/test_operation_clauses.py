@@ -23,7 +23,7 @@ def error(bench: LaneBench) -> str:
 
 @BOTH
 def test_o25_what_waits_is_taken_and_what_is_in_flight_stays(name: str) -> None:
-    clause("O-25", "What is in flight is settled as always")
+    clause("O-25", "Messages in flight are settled as always")
     bench = LaneBench(name)
     bench.join("one", prefetch=2)
     bench.arrive("a1", "b1")
@@ -58,7 +58,7 @@ def test_o25_until_the_markers_are_back_the_group_goes_on() -> None:
 
 
 def test_o25_the_first_n_are_the_longest_here() -> None:
-    clause("O-25", "With `--first N` only the first N of it")
+    clause("O-25", "With `--first N` it removes only the first N of them")
     bench = LaneBench(weights=(1, 1))
     bench.arrive("a1", "a2")
     bench.arrive("a3", inbound=1)
@@ -71,7 +71,7 @@ def test_o25_the_first_n_are_the_longest_here() -> None:
 
 
 def test_o25_a_dry_run_only_counts() -> None:
-    clause("O-25", "with `--dry-run` it is only counted")
+    clause("O-25", "with `--dry-run` it only counts them")
     bench = LaneBench()
     bench.arrive("a1", "a2")
     said(bench, "groups.purge", group="a", dry_run=True)
@@ -261,7 +261,7 @@ def test_o26_it_waits_while_consumers_are_asked() -> None:
 
 
 def test_o27_a_marker_of_no_open_operation_is_nobodys() -> None:
-    clause("O-27", "It is obeyed only if its operation is open; else the log names it")
+    clause("O-27", "The dispatcher obeys it only if its operation is open; else the log names it")
     bench = LaneBench(ungrouped="reject")
     bench.join("one")
     bench.arrive("a1")

@@ -68,7 +68,7 @@ def settle_everything(bench: MoveBench) -> None:
 
 @KINDS
 def test_o32_all_that_waits_is_taken_wherever_it_is(kind: str) -> None:
-    clause("O-32", "reads its parking queues through")
+    clause("O-32", "reads its parking queues to their end")
     bench = parked("a11", "a12", "b1")
     order(bench, kind)
     assert finish(bench)["messages"] == 11
@@ -189,7 +189,7 @@ def test_o32_a_group_that_was_parked_twice_is_taken_from_both_queues(kind: str) 
 
 @KINDS
 def test_o32_a_parking_queue_that_can_not_be_read_ends_it(kind: str) -> None:
-    clause("O-32", "Nothing could be read for 60 s: it fails")
+    clause("O-32", "If nothing could be read for 60 s, the operation fails")
     bench = parked("a11", "a12")
     bench.hold_reads = True
     order(bench, kind)
@@ -233,7 +233,7 @@ def test_o32_a_group_that_has_stopped_is_purged_with_what_it_stopped_at() -> Non
 
 
 def test_o26_what_redis_has_forgotten_is_not_counted() -> None:
-    clause("O-26", "while Redis has forgotten what the group's parking queues hold")
+    clause("O-26", "while Redis has forgotten the contents of the group's parking queues")
     bench = parked()
     bench.hold_reads = True
     bench.fail_over(forget=True)

@@ -45,7 +45,7 @@ def test_g5_a_blocked_group_holds_back_no_other() -> None:
 
 
 def test_g5_why_names_what_a_full_look_ahead_is_full_of() -> None:
-    clause("G-5", "`groups why` and `status` say of what")
+    clause("G-5", "`groups why` and `status` name the groups that fill them")
     bench = LaneBench(look_ahead=3)
     bench.arrive("a1", "a2", "b1")
     views = Views(bench.lane.state)
@@ -78,7 +78,7 @@ def test_f1_the_ratio_holds_for_a_consumer_that_takes_one_at_a_time() -> None:
 
 @pytest.mark.seed("D6")
 def test_f2_an_idle_queue_saves_nothing_up() -> None:
-    clause("F-2", "What an emptied queue had saved is forgotten")
+    clause("F-2", "A queue that ran empty loses its saved credit")
     bench = LaneBench("concurrent", weights=(5, 5))
     bench.join("one", prefetch=1000)
     bench.arrive("a1", inbound=0)
@@ -101,7 +101,7 @@ def test_f3_a_blocked_queue_earns_no_credit() -> None:
 
 @pytest.mark.seed("D13")
 def test_f3_a_queue_that_was_blocked_comes_back_with_little() -> None:
-    clause("F-3", "What it has left beyond the cost of its next message is forgotten")
+    clause("F-3", "It loses the credit that it has beyond the cost of its next message")
     bench = LaneBench("sequenced", weights=(10, 10))
     bench.join("one", prefetch=1)
     bench.arrive("a1", "a2", "a3", inbound=0)
@@ -165,7 +165,7 @@ def test_d4_a_failed_message_is_dead_lettered_and_its_followers_go_on() -> None:
 
 
 def test_d6_settles_of_what_is_not_theirs_are_counted_and_ignored() -> None:
-    clause("D-6", "is counted and ignored; the known part of a range applies")
+    clause("D-6", "are counted and ignored; the known part of a range applies")
     bench = LaneBench()
     bench.join("one")
     bench.join("two")
@@ -242,7 +242,10 @@ def _run_timers_until_pinged(bench: LaneBench, queue: str) -> None:
 
 
 def test_c2_a_join_with_a_larger_n_brings_it_back_with_what_it_has() -> None:
-    clause("C-2", "what it has in hand stays its own, what it misses is sent again with the same seq")
+    clause(
+        "C-2",
+        "it keeps the messages that it has, and gets the messages that it misses again with the same seq",
+    )
     bench = LaneBench(reconnect_grace_ms=5_000)
     bench.join("one")
     bench.arrive("a1", "a2")

@@ -50,7 +50,11 @@ def test_o3_the_owner_keeps_its_group_while_that_is_empty() -> None:
 
 
 def test_o3_the_owner_loses_its_group_when_it_is_taken_back() -> None:
-    clause("O-3", "It loses it when it is taken back, leaves, or the group is closed, moved or reset")
+    clause(
+        "O-3",
+        "It loses the group when its incarnation is taken back or leaves, when the group "
+        "is closed, moved or reset",
+    )
     bench = LaneBench()
     bench.join("one")
     bench.arrive("a1")
@@ -62,7 +66,9 @@ def test_o3_the_owner_loses_its_group_when_it_is_taken_back() -> None:
 
 
 def test_o3_an_idle_group_loses_its_owner() -> None:
-    clause("O-3", "nothing of it has waited here or been unsettled for longer than `group_idle_timeout`")
+    clause(
+        "O-3", "the group has had no waiting and no unsettled message for longer than `group_idle_timeout`"
+    )
     bench = LaneBench(group_idle_timeout_ms=1_000)
     bench.join("one")
     bench.arrive("a1", "b1")
@@ -94,7 +100,7 @@ def test_o3_what_waits_is_not_idle() -> None:
 
 
 def test_o3_a_take_over_begins_the_idle_time_anew() -> None:
-    clause("O-3", "A take-over begins that time anew, once all that was unacknowledged has come back")
+    clause("O-3", "A take-over begins that time anew, once all unacknowledged messages have come back")
     now_ms = 1_800_000_000_000
     snapshot = Snapshot(
         lane_epoch=7, complete=True, broker_restarted=False, owners={b"a": OwnerRow(1, 5)},
@@ -122,7 +128,10 @@ def test_o3_a_group_that_is_given_to_somebody_while_it_is_empty_can_become_idle(
 
 
 def test_o4_a_batch_is_as_large_as_the_free_capacity_and_blocks_the_rest() -> None:
-    clause("O-4", "The rest is blocked for everybody until the whole batch is settled")
+    clause(
+        "O-4",
+        "The other messages of the group are blocked for every consumer until the whole batch is settled",
+    )
     bench = LaneBench("sequenced")
     bench.join("one", prefetch=3)
     assert names(bench.arrive(*(f"a{n}" for n in range(1, 11)))) == ["a1", "a2", "a3"]
@@ -132,7 +141,7 @@ def test_o4_a_batch_is_as_large_as_the_free_capacity_and_blocks_the_rest() -> No
 
 
 def test_o4_the_next_batch_may_go_anywhere() -> None:
-    clause("O-4", "The next batch may go anywhere. A group with nothing in flight has no owner")
+    clause("O-4", "The next batch may go to any consumer. A group with nothing in flight has no owner")
     bench = LaneBench("sequenced")
     bench.join("one", prefetch=1)
     bench.join("two", prefetch=1)
@@ -186,7 +195,7 @@ def test_o7_every_assignment_has_a_larger_epoch_and_counts_from_one() -> None:
 
 
 def test_o8_a_closing_message_frees_the_group_once_it_is_settled() -> None:
-    clause("O-8", "What follows waits for that, and then the group is anybody's")
+    clause("O-8", "Later messages of the group wait for that, and then any consumer may get the group")
     bench = LaneBench()
     bench.join("one")
     bench.arrive("a1")
@@ -321,7 +330,11 @@ def test_o11_only_the_first_message_after_an_assignment_is_first() -> None:
 
 
 def test_o12_what_a_leaving_consumer_holds_is_settled_before_its_groups_move() -> None:
-    clause("O-12", "Its groups change hands when what it holds of them is settled")
+    clause(
+        "O-12",
+        "Each of its groups changes its owner when the consumer has settled the messages "
+        "that it has of that group",
+    )
     bench = LaneBench()
     bench.join("one")
     bench.arrive("a1")

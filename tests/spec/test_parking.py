@@ -13,8 +13,8 @@ from tests.spec.parking_bench import FIRST, ParkingBench, blocked, numbers
 
 
 def test_a_look_ahead_full_of_a_stuck_consumers_group_is_parked() -> None:
-    clause("P-1", "the backlogs of the consumer that has the longest one there are parked")
-    clause("P-3", "everything of the group goes to its parking queue, never directly")
+    clause("P-1", "It parks the backlogs of the consumer that has the longest one there")
+    clause("P-3", "all messages of the group go to its parking queue, none directly to a consumer")
     clause("G-5", "more than the time to park its backlog")
     bench = blocked()
     assert bench.in_parking() == [f"a{n}" for n in range(2, 11)]
@@ -27,7 +27,7 @@ def test_a_look_ahead_full_of_a_stuck_consumers_group_is_parked() -> None:
 
 
 def test_nothing_is_parked_while_nobody_has_free_capacity() -> None:
-    clause("P-1", "While nobody has free capacity nothing is parked for want of room")
+    clause("P-1", "While no consumer has free capacity nothing is parked for want of room")
     bench = ParkingBench(look_ahead=10)
     bench.join("one", prefetch=1)
     bench.arrive(*(f"a{n}" for n in range(1, 11)))
@@ -46,8 +46,8 @@ def test_nothing_is_parked_before_the_look_ahead_is_full() -> None:
 
 
 def test_a_parked_group_is_read_back_in_order_and_unparked() -> None:
-    clause("P-4", "read back by itself")
-    clause("P-3", "until that was read to its end. So G-1 holds")
+    clause("P-4", "The dispatcher reads a parked group back")
+    clause("P-3", "until that queue was read to its end. So G-1 holds")
     bench = blocked()
     for number in range(1, 11):
         bench.settle("one", f"a{number}")
@@ -131,7 +131,7 @@ def test_a_moved_group_is_not_held_up_by_another_in_its_parking_queue() -> None:
 
 
 def test_what_waits_for_too_long_is_parked_even_without_consumers() -> None:
-    clause("P-2", "with all of its group; a message without a group alone")
+    clause("P-2", "with its whole group; a message without a group alone")
     bench = ParkingBench(park_after_ms=60_000)
     bench.arrive("a1", "-1")
     bench.run(59_000)
@@ -354,7 +354,7 @@ def test_an_alarm_holds_back_moves() -> None:
 
 
 def test_what_a_quorum_queue_has_delivered_often_is_parked_with_its_group() -> None:
-    clause("P-8", "with all of its group that waits")
+    clause("P-8", "with the other waiting messages of its group")
     bench = ParkingBench()
     bench.join("one", prefetch=1)
     bench.arrive("b1", "b2", "a1")
@@ -369,7 +369,7 @@ def test_what_a_quorum_queue_has_delivered_often_is_parked_with_its_group() -> N
 
 
 def test_what_a_quorum_queue_has_delivered_often_is_parked_when_its_consumer_is_over() -> None:
-    clause("P-8", "What is in processing is not")
+    clause("P-8", "Messages that consumers process are not parked")
     bench = ParkingBench()
     bench.join("one")
     bench.arrive("a1", deliveries=DELIVERIES_MAX, redelivered=True)

@@ -15,7 +15,7 @@ from tests.spec.parking_bench import FIRST, ParkingBench, blocked, numbers
 
 
 def test_the_successor_of_a_dead_consumer_reads_on() -> None:
-    clause("P-4", "when its owner, or for a group without one anybody, has free capacity")
+    clause("P-4", "when its owner has free capacity; a group without an owner, when any consumer has")
     bench = blocked()
     bench.die("one")
     bench.run()

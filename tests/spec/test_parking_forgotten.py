@@ -50,7 +50,7 @@ def stopped(*, settle: bool = True, **options: object) -> ParkingBench:
 
 
 def test_p9_where_a_group_has_stopped_is_parked_in_front() -> None:
-    clause("P-9", "if its group has stopped or is held by operators")
+    clause("P-9", "if its group has stopped, if operators hold its group")
     bench = stopped()
     assert (bench.in_parking(FIRST), bench.in_parking(FIRST + 1)) == ([f"a{n}" for n in range(2, 11)], ["a1"])
     bench.arrive("a11")
@@ -103,7 +103,7 @@ def test_p9_of_a_paused_group_what_comes_back_from_the_dead_is_parked_in_front()
 
 
 def test_p9_what_nobody_takes_for_a_second_is_parked_in_front() -> None:
-    clause("P-9", "or nobody has taken it for a second")
+    clause("P-9", "or if no consumer has taken it for a second")
     bench = blocked()
     bench.die("two")
     bench.die("one")

@@ -10,7 +10,9 @@ from tests.spec.lane_bench import START_MS, LaneBench, clause, names
 
 @BOTH
 def test_o21_a_paused_group_waits_and_others_go_on(name: str) -> None:
-    clause("O-21", "nothing more of the group is handed over. What is in flight of it is settled as always")
+    clause(
+        "O-21", "no more messages of the group are handed over. Its messages in flight are settled as always"
+    )
     bench = LaneBench(name)
     bench.join("one")
     bench.arrive("a1")
@@ -28,7 +30,9 @@ def test_o21_a_paused_group_waits_and_others_go_on(name: str) -> None:
 
 def test_o21_it_keeps_its_owner() -> None:
     clause(
-        "O-21", "The group keeps its owner and its order; what expires while it waits is given up as always"
+        "O-21",
+        "The group keeps its owner and its order. Messages that expire while they wait "
+        "go to the dead queue as always",
     )
     bench = LaneBench()
     bench.join("one")
@@ -47,7 +51,7 @@ def test_o21_it_keeps_its_owner() -> None:
 
 @BOTH
 def test_o21_what_is_taken_back_of_it_waits_too(name: str) -> None:
-    clause("O-21", "what is taken back from a dead consumer waits too")
+    clause("O-21", "messages that come back from a dead consumer wait too")
     bench = LaneBench(name)
     bench.join("one")
     bench.arrive("a1", "b1")
@@ -76,7 +80,8 @@ def test_o21_a_suspect_of_a_paused_group_keeps_nobody_from_the_others() -> None:
 @BOTH
 def test_o21_the_whole_lane(name: str) -> None:
     clause(
-        "O-21", "With `--all` both are said of the whole lane; groups that were paused themselves stay paused"
+        "O-21",
+        "With `--all` both commands apply to the whole lane; groups that were paused by name stay paused",
     )
     bench = LaneBench(name)
     bench.join("one")

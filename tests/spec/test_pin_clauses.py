@@ -11,7 +11,7 @@ from tests.spec.lane_bench import LaneBench, clause, names
 
 @pytest.mark.parametrize("top_up", [None, False, True], ids=["exclusive", "sequenced", "top_up"])
 def test_o22_only_that_consumer_gets_it(top_up: bool | None) -> None:
-    clause("O-22", "It changes hands when what is in flight of it elsewhere is settled")
+    clause("O-22", "The group changes its owner when its messages in flight at other consumers are settled")
     bench = LaneBench("exclusive") if top_up is None else LaneBench("sequenced", top_up=top_up)
     bench.join("one")
     bench.arrive("a1")
@@ -32,7 +32,7 @@ def test_o22_only_that_consumer_gets_it(top_up: bool | None) -> None:
 @BOTH
 def test_o22_it_waits_for_its_consumer(name: str) -> None:
     clause("O-22", "only the named consumer gets the group, in this incarnation and later ones")
-    clause("O-22", "While that consumer is not there, is leaving or is drained, the group waits")
+    clause("O-22", "While the named consumer is away, is leaving or is drained, the group waits")
     bench = LaneBench(name)
     bench.join("one")
     bench.arrive("a1")
@@ -83,7 +83,7 @@ def test_o22_a_full_consumer_is_named() -> None:
 
 
 def test_o22_rebalances_leave_it_alone() -> None:
-    clause("O-22", "Rebalances leave it alone, closing it does not end the pin")
+    clause("O-22", "Rebalances don't move the group, and closing it does not end the pin")
     bench = LaneBench()
     bench.join("one")
     bench.arrive("a1", "b1", "c1")

@@ -39,7 +39,7 @@ def skipped(result: dict[str, Any]) -> dict[str, str]:
 
 
 def test_o33_groups_move_when_they_are_settled() -> None:
-    clause("O-33", "A move is done, as in O-13, if it is still true when it is decided")
+    clause("O-33", "The dispatcher carries out a move, as in O-13, if it still applies")
     bench = bench_of()
     bench.settle("one", "b1")
     result = applied(bench, ROUND_TRIP, ["b", "one", "three"])
@@ -68,7 +68,7 @@ def test_o33_applied_again_it_changes_nothing_more() -> None:
 
 
 def test_o33_what_is_not_true_is_left_as_it_is() -> None:
-    clause("O-33", "What is not true is left as it is and counted with the reason")
+    clause("O-33", "A move that no longer applies is skipped and counted with the reason")
     bench = bench_of("abcdef")
     said(bench, "groups.pin", group="b", consumer="one")
     said(bench, "groups.purge", group="c")
@@ -101,7 +101,7 @@ def test_o33_a_consumer_that_left_meanwhile_gets_nothing() -> None:
 
 
 def test_o33_a_group_that_nobody_owns_is_given_at_once() -> None:
-    clause("O-33", "A group without an owner belongs to its consumer at once")
+    clause("O-33", "A group without an owner gets its new owner at once")
     bench = LaneBench()
     bench.join("one", prefetch=1)
     bench.join("two")

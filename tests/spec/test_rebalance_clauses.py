@@ -26,7 +26,7 @@ def owners(bench: LaneBench) -> Counter[str]:
 
 def test_o19_the_lane_waits_until_all_is_settled() -> None:
     """A16"""
-    clause("O-19", "nothing is handed out to anybody until everything in flight is settled")
+    clause("O-19", "no consumer gets anything until everything in flight is settled")
     bench = owned_by_one()
     bench.arrive("-1")
     loose = bench.holder("-1")
@@ -58,7 +58,9 @@ def test_o19_a_lane_that_moves_nothing_does_not_wait() -> None:
 def test_o19_without_a_pause_two_consumers_may_work_on_one_group() -> None:
     """A14"""
     clause(
-        "O-19", "what is in flight of a group stays where it is, so that two consumers may work on one group"
+        "O-19",
+        "The messages in flight of a group then stay with their consumer, so two "
+        "consumers may work on one group",
     )
     bench = owned_by_one()
     bench.command(group="a", to="two", pause="none")

@@ -87,7 +87,7 @@ def test_r1_a_settled_original_is_acked_again() -> None:
 
 
 def test_r2_no_new_message_of_a_group_passes_one_that_has_not_come_back() -> None:
-    clause("R-2", "Nothing new of a group goes out before its open entries have met their originals")
+    clause("R-2", "No new message of a group goes out before its open entries have met their originals")
     bench = Successor("a1", "a2")
     bench.consumer_lives()
     assert names(bench.arrive("a3", inbound=1)) == []
@@ -133,7 +133,9 @@ def test_r3_a_dead_consumers_message_that_others_deleted_is_counted() -> None:
 
 
 def test_r3_a_later_arrival_that_comes_back_says_that_it_is_gone() -> None:
-    clause("R-3", "doesn't wait for it once one comes back that arrived after it at the same leader")
+    clause(
+        "R-3", "doesn't wait for it once an original has come back that arrived after it at the same leader"
+    )
     bench = Successor("a1", "b2")
     bench.consumer_lives()
     assert names(bench.arrive("a3", inbound=1)) == []

@@ -133,7 +133,7 @@ def test_d8_a_message_without_a_group_ends_alone() -> None:
 
 
 def test_d8_a_copy_that_is_over_is_not_ended_again() -> None:
-    clause("D-8", "A message whose copy makes RabbitMQ close the channel")
+    clause("D-8", "The dispatcher finds a message whose copy makes RabbitMQ close the channel")
     bench = LaneBench()
     bench.join("one")
     bench.arrive("a1", "a2")
@@ -161,7 +161,7 @@ def test_d8_to_a_consumer_that_is_away_the_followers_are_sent_when_it_returns() 
 
 
 def test_d8_what_even_the_dead_queue_refuses_is_shown_until_it_is_taken() -> None:
-    clause("D-8", "What RabbitMQ doesn't take for the dead queue either stays in its inbound queue")
+    clause("D-8", "If RabbitMQ refuses it for the dead queue too, it stays in its inbound queue")
     clause("D-8", "`status` and `groups why` show it")
     bench = LaneBench()
     bench.join("one")

@@ -47,7 +47,7 @@ def finish(bench: LaneBench) -> None:
 
 @pytest.mark.parametrize("pause", ["group", "none"])
 def test_o13_the_lane_goes_on_while_groups_are_reset(pause: str) -> None:
-    clause("O-13", "A few hundred groups change hands at a time, and the lane goes on in between")
+    clause("O-13", "A few hundred groups change their owners at a time, and the lane goes on in between")
     bench = owned_by_one(*GROUPS)
     bench.command(reset=True, pause=pause)
     result = bench.replies[-1].result
@@ -95,7 +95,7 @@ def test_o13_a_lane_that_waits_goes_on_when_all_are_reset_and_settled() -> None:
 
 
 def test_o13_one_reset_at_a_time_and_no_other_move() -> None:
-    clause("O-13", "a second rebalance is refused until it is through")
+    clause("O-13", "A second rebalance is refused until the first one has finished")
     bench = owned_by_one(*GROUPS)
     bench.command(reset=True)
     for arguments in ({"reset": True}, {}, {"group": "a", "to": "two"}):
@@ -140,7 +140,7 @@ def test_o13_a_restoration_says_that_it_is_under_way() -> None:
 
 
 def test_o13_the_next_leader_goes_on_with_it() -> None:
-    clause("O-13", "until it is through, also when another dispatcher takes over meanwhile")
+    clause("O-13", "until the first one has finished, also after a take-over by another dispatcher")
     owners = {b"old": OwnerRow(1, 5), b"busy": OwnerRow(1, 5), b"new": OwnerRow(1, 6)}
     entry = OpenEntry(0, (7, 1), b"b" * 16, b"busy", 1, 1, 1, 5, 1)
     snapshot = Snapshot(

@@ -24,7 +24,11 @@ def with_consumer(name: str = "exclusive", **options: Any) -> NumberBench:
 
 
 def test_n1_whose_number_is_no_successor_is_handed_over_and_reported() -> None:
-    clause("N-1", "is handed over like any other. A metric counts it, the log tells of it")
+    clause(
+        "N-1",
+        "is handed over like any other. A metric counts it, and `groups why` shows the "
+        "latest one of its group. The log names it",
+    )
     bench = with_consumer()
     assert bench.publish("a", 5, 6, 9, 9) == ["a1", "a2", "a3", "a4"]
     assert (bench.gaps, bench.repeats) == (1, 1)
@@ -33,7 +37,7 @@ def test_n1_whose_number_is_no_successor_is_handed_over_and_reported() -> None:
 
 
 def test_n1_the_log_is_not_flooded() -> None:
-    clause("N-1", "of each kind at most every ten seconds and with how many there were")
+    clause("N-1", "one line for each kind in ten seconds at most, with their number")
     bench = with_consumer()
     bench.publish("a", 1, 3, 5, 7)
     bench.publish("b", 1, 3)
@@ -72,7 +76,7 @@ def test_n1_a_lane_that_is_off_looks_at_nothing() -> None:
 
 
 def test_n1_the_order_is_that_in_which_the_group_goes_on() -> None:
-    clause("N-1", "in the order in which their group goes on")
+    clause("N-1", "in the order in which the messages of the group go on")
     bench = NumberBench()
     bench.publish("a", 2, 3)
     assert bench.sequences == {}, "nothing is committed of them"
@@ -118,7 +122,7 @@ def test_n2_what_a_producer_sends_twice_in_a_row_is_one_report() -> None:
 
 
 def test_n3_the_first_may_have_any_number() -> None:
-    clause("N-3", "Any number may come first: of a group of which nothing is known")
+    clause("N-3", "Any number may come first in a group that the dispatcher does not know yet")
     bench = with_consumer()
     bench.publish("a", 1_000)
     bench.publish("b", 0, 1)
@@ -149,7 +153,7 @@ def test_n3_a_negative_number_is_a_place_too() -> None:
 
 
 def test_n4_what_has_no_number_changes_nothing() -> None:
-    clause("N-4", "changes nothing; nor does one without a group")
+    clause("N-4", "changes nothing. Neither does a message without a group")
     bench = with_consumer()
     assert bench.publish("a", 1, None, 2, None, 3) == ["a1", "a2", "a3", "a4", "a5"]
     bench.publish("-", 7, 3, 9)
@@ -196,7 +200,7 @@ def test_n5_all_inbound_queues_count_together() -> None:
 
 @pytest.mark.parametrize("end", ["purged", "moved", "expired", "failed", "refused"])
 def test_n6_what_leaves_otherwise_leaves_no_gap(end: str) -> None:
-    clause("N-6", "counts in its place, and leaves no gap")
+    clause("N-6", "counts in its place and leaves no gap")
     bench = NumberBench()
     if end == "failed":
         bench.join("one", prefetch=100)
@@ -307,7 +311,8 @@ def test_n7_what_was_not_begun_is_looked_at_when_it_comes_back() -> None:
 
 def test_n7_a_redis_that_forgot_something_makes_all_unknown() -> None:
     clause(
-        "N-7", "If Redis may have lost something, or while a\nlane checks nothing, all of them are forgotten"
+        "N-7",
+        "If Redis may have lost something, or while a lane checks nothing, all last numbers are forgotten",
     )
     bench = with_consumer()
     bench.publish("a", 1, 2)
@@ -341,7 +346,9 @@ def test_n7_a_lane_that_checks_no_more_forgets_all() -> None:
 
 
 def test_n8_so_many_are_kept() -> None:
-    clause("N-8", "Beyond that those that were idle for longest are forgotten; a metric counts them")
+    clause(
+        "N-8", "Beyond that the dispatcher forgets the groups that were idle longest; a metric counts them"
+    )
     bench = with_consumer(sequences_max=2)
     for group in "abac":
         bench.publish(group, 7)

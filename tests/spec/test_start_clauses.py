@@ -22,7 +22,7 @@ def waiting(**options: int) -> LaneBench:
 
 def test_o18_nothing_goes_out_before_enough_consumers_are_here() -> None:
     """C11, C16: and then the groups are spread evenly."""
-    clause("O-18", "nothing is handed out before `start.consumers` consumers are here")
+    clause("O-18", "hands out nothing before `start.consumers` consumers have joined")
     bench = waiting(start_consumers=3, start_wait_ms=5_000)
     assert bench.join("one", prefetch=100) == []
     assert bench.join("two", prefetch=100) == []
@@ -35,7 +35,7 @@ def test_o18_nothing_goes_out_before_enough_consumers_are_here() -> None:
 
 def test_o18_a_time_alone_counts_from_the_first_consumer() -> None:
     """C12"""
-    clause("O-18", "`start.wait` after the first one came")
+    clause("O-18", "`start.wait` has passed since the first one joined")
     bench = waiting(start_wait_ms=200)
     bench.join("one", prefetch=100)
     joined_at_ms = bench.now_ms
@@ -48,7 +48,7 @@ def test_o18_a_time_alone_counts_from_the_first_consumer() -> None:
 @pytest.mark.parametrize("late", [False, True])
 def test_o18_the_sooner_of_both_counts(late: bool) -> None:
     """C13: the number after 300 ms of 2,000, or the time."""
-    clause("O-18", "whichever is sooner")
+    clause("O-18", "whichever comes first")
     bench = waiting(start_consumers=2, start_wait_ms=2_000)
     bench.join("one", prefetch=100)
     assert bench.step(after_ms=300) == []
@@ -61,7 +61,7 @@ def test_o18_the_sooner_of_both_counts(late: bool) -> None:
 
 def test_o18_a_number_alone_waits_a_second() -> None:
     """C14"""
-    clause("O-18", "a number without a time waits 1 s")
+    clause("O-18", "Without `start.wait` it waits 1 s")
     bench = waiting(start_consumers=3)
     bench.join("one", prefetch=100)
     assert bench.step(after_ms=999) == []

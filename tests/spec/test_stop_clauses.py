@@ -33,7 +33,7 @@ def stopped(name: str = "exclusive", **options: Any) -> LaneBench:
 def test_d9_a_failed_message_stops_its_group_only(name: str) -> None:
     clause(
         "D-9",
-        "stops its group instead: it waits in front of its group, and nothing of the group",
+        "stops its group instead: it waits in front of its group, and no message of the group",
     )
     bench = stopped(name)
     assert names(bench.arrive("a4", "b1")) == ["b1"]
