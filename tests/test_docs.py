@@ -210,5 +210,5 @@ def test_what_a_reload_changes_is_what_the_settings_say() -> None:
     live |= {f"rebalance.{key}" for key in _marked(RebalanceSettings, Reload.AT_ONCE)}
     live |= {f"inbound[].{key}" for key in _marked(InboundSettings, Reload.AT_ONCE)}
     assert set(codes(at_once)) - {"changed"} == live
-    restart = changing[: changing.index("can't change so")].rpartition("\n\n")[2]
+    restart = changing[: changing.index("can't change in this way")].rpartition("\n\n")[2]
     assert set(codes(restart)) == _marked(Settings, Reload.RESTART) | _marked(LaneSettings, Reload.RESTART)
