@@ -127,4 +127,4 @@ def main() -> None:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        sys.exit(f"dispatcher: what it has to say can't be written: {error.strerror}")
+        sys.exit(f"dispatcher: the output can't be written: {error.strerror}")

@@ -36,7 +36,7 @@ class ConsumerConnections:
                     return self._checked(owner)
                 if time.monotonic() > deadline:
                     raise CommandRefused(
-                        f"the management API does not know whose queue {queue!r} is; try again"
+                        f"the management API does not know the connection of the queue {queue!r}; try again"
                     )
                 time.sleep(_ASK_AGAIN_S)
         except BrokerUnavailable as problem:

@@ -62,7 +62,7 @@ def list_consumers(
         if row.get("readers") is not None:
             out.print(_of_queue(row))
     if unread := result.get("unread"):
-        out.print(f"nobody reads the queue of {', '.join(unread)}")
+        out.print(f"nothing reads the queue of {', '.join(unread)}")
     if absent := result.get("drained_absent"):
         out.print(f"drained, and not there: {', '.join(absent)}")
 

@@ -173,7 +173,7 @@ class DeadQueue(QueueReader):
         except ChannelRefused as refused:
             if refused.code == _ACCESS_REFUSED and "exclusive" in refused.text:
                 raise CommandRefused(
-                    f"somebody else reads {self._names.dead} now; try again when that has ended"
+                    f"another program reads {self._names.dead} now; try again when that has ended"
                 ) from None
             raise
         for _ in range(wanted):
@@ -212,7 +212,9 @@ class DeadQueue(QueueReader):
         message = self._unconfirmed.pop(tag)
         inbound = message.inbound or ""
         if inbound in self._missing:
-            self._refusal = f"there is no queue {inbound!r}: what came from it stays in the dead queue"
+            self._refusal = (
+                f"there is no queue {inbound!r}: messages that came from it stay in the dead queue"
+            )
         elif nacked:
             self._refusal = f"queue {inbound!r} refuses messages: is it full?"
         else:

@@ -147,7 +147,7 @@ def close_group(
     result = ask_lane(file, lane, "groups.close", {"group": group}, timeout_ms)
     name, owner, waits_for = result.get("group"), result.get("owner"), result.get("waits_for")
     if owner is None:
-        end = "nobody owns it"
+        end = "it has no owner"
     elif waits_for:
         end = f"closes when {owner} has settled {counted(waits_for, 'message')}"
     else:

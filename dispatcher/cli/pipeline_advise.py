@@ -58,13 +58,13 @@ def advise(
         int | None,
         typer.Option(
             "--target-p99", parser=_parse_target, metavar="DURATION", show_default=False,
-            help="So long 99 % of messages may wait; else where more consumers hardly help.",
+            help="How long 99 % may wait at most; without it, where more consumers hardly help.",
         ),
     ] = None,
     sample: Annotated[
         int,
         typer.Option(
-            min=_SAMPLE_MIN, max=_SAMPLE_MAX, metavar="MESSAGES", help="Replay the busiest so many of a lane."
+            min=_SAMPLE_MIN, max=_SAMPLE_MAX, metavar="MESSAGES", help="Replay only the busiest ones."
         ),
     ] = 10_000,
     master: Master = None,

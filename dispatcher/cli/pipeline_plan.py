@@ -36,10 +36,10 @@ def plan(
         ),
     ] = None,
     max_moves: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Move at most so many groups.")
+        int | None, typer.Option(metavar="N", min=0, help="How many groups to move at most.")
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(metavar="PERCENT", min=0, max=100, help="What is not worth a move.")
+        float, typer.Option(metavar="PERCENT", min=0, max=100, help="Difference that is not worth a move.")
     ] = 5.0,
     equal_speeds: Annotated[
         bool, typer.Option("--equal-speeds", help="Take all consumers for equally fast.")
@@ -52,7 +52,7 @@ def plan(
     Nothing changes before `dispatcher rebalance LANE --plan FILE`.
     """
     if output.is_dir():
-        raise typer.BadParameter("is a directory: name the file that shall be written", param_hint="--output")
+        raise typer.BadParameter("is a directory: name the file to write", param_hint="--output")
     if not output.parent.is_dir():
         raise typer.BadParameter(f"there is no directory {output.parent}", param_hint="--output")
     require_spark()

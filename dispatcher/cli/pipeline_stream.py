@@ -59,7 +59,7 @@ def stream(
         int,
         typer.Option(
             "--forget-after", parser=_parse_duration, metavar="DURATION", show_default="1h",
-            help="How long a group counts of which nobody has anything in hand.",
+            help="How long a group without messages in flight is remembered.",
         ),
     ] = _FORGET_MS,
     keep_ms: Annotated[

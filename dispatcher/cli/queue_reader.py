@@ -101,7 +101,7 @@ class QueueReader(ABC):
                 case ChannelClosed() | ConnectionClosed():
                     self._problem = self._problem or f"RabbitMQ ended it: {event.text}"
                 case ConsumerCancelled():
-                    self._problem = f"somebody deleted {self._queue}"
+                    self._problem = f"another program deleted {self._queue}"
         self._answer.set()
 
     def _confirmed(self, confirmed: Confirmed) -> None:

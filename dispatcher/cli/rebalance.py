@@ -35,13 +35,16 @@ def rebalance(
         typer.Option(
             "--plan",
             metavar="FILE",
-            help="What `dispatcher pipeline plan` wrote: what is still true of it.",
+            help="A plan of `dispatcher pipeline plan`: carries out the moves that still apply.",
         ),
     ] = None,
     pause: Annotated[
         PauseName | None,
         typer.Option(
-            help="What waits meanwhile: groups that move (until they are settled), the lane, or nothing."
+            help=(
+                "Which messages wait meanwhile: those of moving groups (until all in flight are "
+                "settled), all, or none."
+            )
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would move.")] = False,
@@ -69,7 +72,7 @@ def rebalance(
         return
     show(result)
     if result.get("moves") and result.get("pause") == PauseName.NONE.value:
-        print("What is in flight of them stays where it is: two consumers may work on one group.")
+        print("Messages in flight stay with their consumer: two consumers may work on one group.")
     elif result.get("moves") and result.get("pause") == PauseName.LANE.value:
         print("Nothing is handed out until everything in flight is settled.")
 

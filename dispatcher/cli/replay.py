@@ -31,7 +31,7 @@ def parse_since(value: str) -> int:
         since_ms = int(datetime.fromisoformat(value).timestamp() * 1_000)
     except (ValueError, OverflowError):
         raise typer.BadParameter(
-            "must be so long ago (2h, 7d) or a time (2026-01-31T14:00, local unless it says otherwise)"
+            "must be a duration (2h, 7d: ago) or a time (2026-01-31T14:00, local unless it has an offset)"
         ) from None
     if since_ms > now_ms:
         raise typer.BadParameter("is in the future")
@@ -49,7 +49,7 @@ def replay(
             "--since",
             parser=parse_since,
             metavar="TIME",
-            help="Only what came in since then: 2h (ago), or 2026-01-31T14:00. Without it: all there is.",
+            help="Only messages that came in since then: 2h (ago), or 2026-01-31T14:00. Without it: all.",
         ),
     ] = None,
     to: Annotated[
@@ -74,7 +74,7 @@ def replay(
     settings = options.load_settings(file)
     names = options.lane_names(settings, lane)
     if settings.lanes[lane].history is None:
-        raise CommandRefused(f"lanes.{lane}.history is not set: the lane keeps nothing of what comes in")
+        raise CommandRefused(f"lanes.{lane}.history is not set: the lane keeps no messages")
     if to is None and "routing_key" in settings.lanes[lane].group_header:
         raise CommandRefused(
             f"lanes.{lane}.group_header: the routing key is the group, and a replayed message would have "

@@ -34,7 +34,7 @@ def sim(
         typer.Option("--trace", metavar="FILE", help="With --seed: write everything that happened there."),
     ] = None,
     shrink: Annotated[
-        bool, typer.Option("--shrink", help="With --seed: find the smallest part of it that still fails.")
+        bool, typer.Option("--shrink", help="With --seed: find the smallest part that still fails.")
     ] = False,
 ) -> None:  # fmt: skip
     """Try what may go wrong: the real dispatcher and SDK on virtual time, against modelled servers.

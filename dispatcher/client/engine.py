@@ -164,7 +164,7 @@ class ConsumerEngine(Generic[M]):
             try:
                 message = membership.delivered(delivery, now_ms)
             except ValueError as error:
-                LOG.warning("consumer %s ignores what it got: %s", membership.consumer, error)
+                LOG.warning("consumer %s ignores a message: %s", membership.consumer, error)
                 continue
             if message is not None:
                 messages.append(message)

@@ -107,7 +107,10 @@ def _check_order(
         if handling.outcome is ApplyOutcome.CONFLICT:
             checked.count("out_of_order", f"{group!r}: the table refused message {number}")
         elif handling.outcome is ApplyOutcome.AGAIN and before is None:
-            checked.count("doubled", f"message {number} of {group!r} had been applied, nobody knows by whom")
+            checked.count(
+                "doubled",
+                (f"message {number} of {group!r} had been applied, and no record says by which consumer"),
+            )
         elif handling.outcome is ApplyOutcome.STALE:
             checked.count("overlaps", f"{group!r}: message {number} was written with an old epoch")
         checked.handed_over_again += handling.attempt > 1

@@ -69,7 +69,7 @@ def show_verdict(report: Path, screen: Screen) -> bool:
     if source.summary["verdict"] == "unknown":
         screen.say(
             "Unknown is not violated: the dispatcher was killed, and its last decisions were not recorded. "
-            "What they led to is in the consumers' own records, which were checked above."
+            "Their effects are in the consumers' own records, which were checked above."
         )
     screen.say(f"The page: {report / PAGE}")
     return bool(source.summary["verdict"] != "violated")

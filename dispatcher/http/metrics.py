@@ -24,7 +24,9 @@ COUNTERS: Final = {
     "consumers_taken": "Incarnations that were taken back.",
     "control_refused": "Control messages that could not be understood or obeyed.",
     "dead_lettered": "Originals given up to the dead queue.",
-    "deduplicated": "Originals that repeated a message_id within `dedup.window`: acked, handed to nobody.",
+    "deduplicated": (
+        "Originals that repeated a message_id within `dedup.window`: acked, handed to no consumer."
+    ),
     "dropped": "Messages at which groups had stopped, deleted by an operator.",
     "expired": "Originals that expired while they waited here.",
     "failed": "Messages that their consumer reported as failed.",
@@ -56,7 +58,7 @@ COUNTERS: Final = {
     "settled": "Messages settled.",
     "settles_ignored": "Settles for numbers that were over or never given.",
     "stopped": "Failures that stopped a group (`on_exhausted: stop`).",
-    "taken_back": "Messages taken back from a consumer that is over.",
+    "taken_back": "Messages taken back from a consumer that has ended.",
     "unpublishable": "Messages over whose copy RabbitMQ closed the channel or the connection.",
     "vanished": "Originals that others deleted, or that expired, while they were in flight.",
 }
@@ -88,7 +90,10 @@ GAUGES: Final = {
 #: Of the group that most of what comes in is of, by their key in `overview()["busiest_group"]`. Its id is no
 #: label: there may be a million of them. `status` names it.
 BUSIEST_GAUGES: Final = {
-    "busiest_group_share": ("share", "Part of what came in during the last minute that was of one group."),
+    "busiest_group_share": (
+        "share",
+        ("The busiest group's part of the messages that came in during the last minute."),
+    ),
     "busiest_group_depth": ("depth", "Messages of that group that wait, are in flight or are parked."),
 }
 OLDEST_IN_FLIGHT: Final = (
@@ -100,7 +105,7 @@ INBOUND_GAUGES: Final = {
     "inbound_held": ("held", "Originals of this queue that wait here."),
     "inbound_in_flight": ("in_flight", "Messages of this queue that are in flight."),
     "inbound_weight": ("weight", "Configured weight."),
-    "inbound_share": ("share", "Share of the cost of what was dispatched, 0 to 1."),
+    "inbound_share": ("share", "Share of the cost of all dispatched messages, 0 to 1."),
     "inbound_look_ahead_full": ("full", "1 while no more originals of this queue are taken."),
 }
 LANE_READY: Final = ("lane_ready", "1 while the lane dispatches here or stands by.")

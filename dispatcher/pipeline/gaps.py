@@ -108,7 +108,7 @@ def _between(
         if window.since_us is None:
             yield _gap(
                 leadership, GapKind.BEGINS, (leadership.turn, 0), (leadership.turn, leadership.first_us or 0),
-                "the ledger begins here: nothing is said about what was before",
+                "the ledger begins here: it says nothing about earlier times",
             )  # fmt: skip
         return
     if leadership.started is None:
@@ -181,7 +181,7 @@ def _ending(
     elif not lost:
         is_told = later[0].tells_again(leadership)
         kind = GapKind.TOLD_AGAIN if is_told else GapKind.NO_END
-        text = f"the leader was killed: what it did after {_shown(leadership.last_us or 0)} is "
+        text = f"the leader was killed: its decisions after {_shown(leadership.last_us or 0)} is "
         text += "told by the next one, from Redis, without its times" if is_told else "missing"
         yield _gap(leadership, kind, since, (leadership.turn, END_OF_TIME_US), text)
 

@@ -121,7 +121,7 @@ class History:
         if type(event) is not Confirmed:
             return False
         if event.nacked:
-            self._fail(BrokerUnavailable(f"{self._relay.names.history} did not take what came in"))
+            self._fail(BrokerUnavailable(f"{self._relay.names.history} refused messages that came in"))
             return True
         for original in self._window.answered(event):
             self._feeds[original.inbound].in_history(original.tag)

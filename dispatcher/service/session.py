@@ -251,7 +251,9 @@ class Session:
 
     def _returned(self, queue: str) -> None:
         if self._names.is_ours(queue):
-            self.end(BrokerUnavailable(f"somebody deleted the queue {queue!r}; it will be declared again"))
+            self.end(
+                BrokerUnavailable(f"another program deleted the queue {queue!r}; it will be declared again")
+            )
         else:
             self._events.append(QueueReturned(queue))
 

@@ -160,7 +160,8 @@ class LaneDefaults(Model):
         default=StartSettings(), description="What to wait for before anything is handed out."
     )
     rebalance: RebalanceSettings = Field(
-        default=RebalanceSettings(), description="When groups move to other consumers, and what waits."
+        default=RebalanceSettings(),
+        description="When groups move to other consumers, and which messages wait.",
     )
     group_map: Annotated[Chosen, _GROUP_MAP] = Field(
         default=Chosen("exact"),
@@ -168,17 +169,17 @@ class LaneDefaults(Model):
     )
     group_idle_timeout_ms: Annotated[int, Duration(100, _IDLE_TIMEOUT_MS_MAX)] | None = Field(
         default=None, alias="group_idle_timeout",
-        description="exclusive: a group of which nothing is here for so long loses its owner; null: never.",
+        description="exclusive: after this time without messages a group loses its owner; null: never.",
     )  # fmt: skip
     top_up: Annotated[bool, Flag()] = Field(
         default=False, description="sequenced: the present owner keeps receiving while it holds something."
     )
     retry: RetrySettings = Field(
-        default=RetrySettings(), description="How often a message is tried, and what comes then."
+        default=RetrySettings(), description="How often a message is tried, and what happens then."
     )
     ack_timeout_ms: Annotated[int, Duration(1_000, _IDLE_TIMEOUT_MS_MAX)] | None = Field(
         default=None, alias="ack_timeout",
-        description="A message that is not settled for so long is overdue; null: never.",
+        description="A message that is not settled within this time is overdue; null: never.",
     )  # fmt: skip
     on_ack_timeout: Annotated[OverdueAct, Choice(OverdueAct)] = Field(
         default=OverdueAct.REPORT, description="What becomes of a consumer that has something overdue."
@@ -206,7 +207,7 @@ class LaneDefaults(Model):
     park_after_ms: Annotated[int, Duration(100, 86_400_000)] = Field(
         default=600_000,
         alias="park_after",
-        description="What waits here for so long moves to a parking queue.",
+        description="A message that waits here this long moves to a parking queue.",
     )
     dedup: DedupSettings | None = Field(
         default=None, description="Drop messages whose message_id came before, within a window; null: none."
@@ -218,7 +219,7 @@ class LaneDefaults(Model):
     sequence_timeout_ms: Annotated[int, Duration(100, 86_400_000)] = Field(
         default=10_000,
         alias="sequence_timeout",
-        description="sequence_check hold: for so long what follows a gap waits for what is missing.",
+        description="With sequence_check: hold, how long later messages wait for a missing number.",
     )
     history: HistorySettings | None = Field(
         default=None, description="Keep everything that comes in, in a stream, for `replay`; null: nothing."
@@ -329,7 +330,10 @@ def _of_handover(lane: LaneDefaults) -> list[Conflict]:
         return [Conflict(("consumers", "handover"), "needs handover: true")] if lane.consumers else []
     found = []
     if lane.policy is PolicyName.SEQUENCED:
-        text = "sequenced needs to know when a batch is settled, and with handover nobody says so"
+        text = (
+            "sequenced needs to know when a batch is settled, and with handover the dispatcher "
+            "does not learn that"
+        )
         found.append(Conflict(("policy", "handover"), text))
     if not lane.consumers:
         found.append(Conflict(("handover", "consumers"), "needs consumers: who reads, by id and prefetch"))
@@ -343,7 +347,7 @@ def _of_handover(lane: LaneDefaults) -> list[Conflict]:
 def _unknowable(lane: LaneDefaults) -> list[tuple[str, str]]:
     """Keys that ask for what a lane with handover can't know or do, and why."""
     stays = "with handover a group moves only when its consumer is gone"
-    unheard = "with handover nobody says when a message is settled"
+    unheard = "with handover the dispatcher does not learn when a message is settled"
     checks = (
         ("rebalance", lane.rebalance.on_join, f"on_join: {stays}"),
         ("group_idle_timeout", lane.group_idle_timeout_ms is not None, stays),

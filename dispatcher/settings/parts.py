@@ -107,7 +107,9 @@ class RebalanceSettings(Model):
     )
     pause: Annotated[PauseName, Choice(PauseName), Reload.AT_ONCE] = Field(
         default=PauseName.GROUP,
-        description="What waits until it is settled: each group that moves, the lane, or none (overlaps).",
+        description=(
+            "Which messages wait for those in flight: of each moving group, of the lane, or none (overlaps)."
+        ),
     )
 
 
@@ -115,7 +117,7 @@ class DedupSettings(Model):
     """Which messages count as repeated: those with the `message_id` of another one shortly before."""
 
     window_ms: Annotated[int, Duration(1_000, WINDOW_MS_MAX)] = Field(
-        default=300_000, alias="window", description="For so long after the first one was handed over."
+        default=300_000, alias="window", description="How long after the first one was handed over."
     )
     max_ids: Annotated[int, Integer(1_000, IDS_MAX)] = Field(
         default=1_000_000, description="Ids kept in Redis; beyond that the oldest are forgotten."
@@ -126,7 +128,7 @@ class HistorySettings(Model):
     """What a lane keeps of what came in."""
 
     max_age_ms: Annotated[int, Duration(1_000, MAX_AGE_MS_MAX)] = Field(
-        alias="max_age", description="At least for so long: RabbitMQ deletes whole segments of the stream."
+        alias="max_age", description="How long at least: RabbitMQ deletes whole segments of the stream."
     )
 
 
@@ -152,15 +154,15 @@ class LedgerSettings(Model):
         default=10 << 30, description="Beyond that the oldest files are deleted; null: none."
     )
     file_age_ms: Annotated[int, Duration(100, 3_600_000)] = Field(
-        default=10_000, alias="file_age", description="A file is written so long after its first record."
+        default=10_000, alias="file_age", description="A file is written this long after its first record."
     )
     file_rows: Annotated[int, Integer(1, 10_000_000)] = Field(
-        default=100_000, description="Or when it has so many records."
+        default=100_000, description="Or when it has this many records."
     )
     memory_bytes: Annotated[int, Size(1 << 20, 1 << 40)] = Field(
         default=64 << 20,
         alias="memory",
-        description="For what is not written; beyond that records are dropped.",
+        description="Memory for records that are not written yet; beyond that records are dropped.",
     )
 
 
@@ -168,9 +170,9 @@ class StartSettings(Model):
     """What a lane waits for before it hands anything out, each time that its first consumer comes."""
 
     consumers: Annotated[int, Integer(0, CONSUMERS_MAX)] = Field(
-        default=0, description="As soon as so many consumers are here; 0: the time alone counts."
+        default=0, description="As soon as this many consumers are here; 0: the time alone counts."
     )
     wait_ms: Annotated[int, Duration(0, 3_600_000)] = Field(
         default=0, alias="wait",
-        description="At the latest so long after the first one came; 0 with a number of consumers: 1s.",
+        description="At the latest this long after the first one came; 0 with a number of consumers: 1s.",
     )  # fmt: skip

@@ -103,7 +103,7 @@ WHY = {
         ),
         (
             ["groups", "close", "orders", "g"], "groups.close", {"group": "g"},
-            {"group": "g", "owner": None, "waits_for": 0}, ["g: nobody owns it"],
+            {"group": "g", "owner": None, "waits_for": 0}, ["g: it has no owner"],
         ),
         (
             ["consumers", "list", "orders"], "consumers.list", {}, {"consumers": [CONSUMER]},
@@ -112,7 +112,7 @@ WHY = {
         (
             ["consumers", "list", "orders"], "consumers.list", {}, {"consumers": [READER], "unread": ["c-3"]},
             ["c-2", "dispatch.orders.consumer.c-2: 2 readers, 7 messages waiting there; two at a time work",
-             "nobody reads the queue of c-3"],
+             "nothing reads the queue of c-3"],
         ),
         (
             ["rebalance", "orders"], "rebalance",

@@ -180,7 +180,7 @@ def test_a_full_inbound_queue_is_named(run: Run, dead: Dead) -> None:
 def test_two_readers_would_each_see_a_part(run: Run, dead: Dead) -> None:
     dead.fill()
     dead.channel.basic_consume(dead.queue, lambda *_: None, exclusive=True)
-    assert "somebody else reads" in refused(run, "list", "orders")
+    assert "another program reads" in refused(run, "list", "orders")
 
 
 def test_a_lane_that_never_ran(run: Run) -> None:

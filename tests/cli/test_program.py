@@ -135,7 +135,7 @@ def test_a_full_disk_behind_its_output_is_one_line(config_file: Path, responder:
         with Path("/dev/full").open("w") as full:
             result = dispatcher("consumers", "list", "orders", *option, "-c", str(config_file), stdout=full)
         assert result.returncode == 1
-        assert result.stderr == ("dispatcher: what it has to say can't be written: No space left on device\n")
+        assert result.stderr == ("dispatcher: the output can't be written: No space left on device\n")
 
 
 def test_version_and_schema() -> None:

@@ -23,7 +23,7 @@ CASES: Final[list[tuple[HoldKind, dict[str, Any], str]]] = [
     (
         HoldKind.READING_BACK,
         {},
-        "What was in the queue of a hand-over consumer that is gone goes to others first.",
+        "Messages from the queue of a hand-over consumer that is gone go to others first.",
     ),
     (HoldKind.LANE_PAUSED, {}, "The lane is paused by an operator, until `dispatcher groups resume --all`."),
     (
@@ -34,7 +34,7 @@ CASES: Final[list[tuple[HoldKind, dict[str, Any], str]]] = [
     (
         HoldKind.CONSUMERS_ASKED,
         {"left_ms": 300},
-        "Redis may have forgotten what was out: waiting 300 ms more for the consumers' word.",
+        "Redis may have forgotten messages in flight: waiting 300 ms more for the consumers' word.",
     ),
     (
         HoldKind.QUIESCING,
@@ -61,7 +61,7 @@ CASES: Final[list[tuple[HoldKind, dict[str, Any], str]]] = [
         {"consumers": 0, "wanted": 3},
         "The lane has not begun: no consumer has joined it.",
     ),
-    (HoldKind.UNCONFIRMED, {}, "RabbitMQ has to confirm some of what is on its way to consumers first."),
+    (HoldKind.UNCONFIRMED, {}, "RabbitMQ has to confirm some copies to consumers first."),
     (
         HoldKind.ONE_AT_A_TIME,
         _OUT,
@@ -100,7 +100,7 @@ CASES: Final[list[tuple[HoldKind, dict[str, Any], str]]] = [
     (
         HoldKind.DRAINING,
         _OUT,
-        "Changing hands to whoever is next: waits until 1 in flight is settled.",
+        "Changing hands to the next consumer that takes it: waits until 1 in flight is settled.",
     ),
     (
         HoldKind.DRAINING,
@@ -144,7 +144,7 @@ CASES: Final[list[tuple[HoldKind, dict[str, Any], str]]] = [
     (
         HoldKind.QUEUE_UNREAD,
         {**_OWNER, "read_back": True},
-        "Nobody reads q: what is in it goes to others first.",
+        "q has no reader: its messages go to others first.",
     ),
     (
         HoldKind.EVICTED,
@@ -169,7 +169,7 @@ CASES: Final[list[tuple[HoldKind, dict[str, Any], str]]] = [
         _OWNER,
         "The queue of its owner one takes no more messages: waits until there is room.",
     ),
-    (HoldKind.LEAVING, _OWNER, "Its owner one is leaving: waits until it has settled what it holds."),
+    (HoldKind.LEAVING, _OWNER, "Its owner one is leaving: waits until it has settled its messages."),
     (
         HoldKind.KEPT_FREE,
         _OWNER,

@@ -46,7 +46,7 @@ async def test_the_busiest_group_is_named_and_measured(bench: Bench) -> None:
         bench, "status", LANE
     )
     assert any(
-        line.startswith("hot: 66% of what came in")
+        line.startswith("hot: 66% of the messages of the last minute")
         for line in (await bench.ask("groups.why", group="hot"))["details"]
     )
     told = _metrics(bench)

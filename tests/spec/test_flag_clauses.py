@@ -10,7 +10,7 @@ from dispatcher.core.views.views import Views
 from tests.spec.flag_bench import refused, said
 from tests.spec.lane_bench import LaneBench, clause, names
 
-NO_GROUP = "no group 'z' is known here: nothing of it waits and nobody owns it"
+NO_GROUP = "no group 'z' is known here: it has no waiting messages and no owner"
 NO_CONSUMER = "no consumer 'x'; `dispatcher consumers list` shows who is there"
 
 

@@ -332,7 +332,7 @@ def test_a_group_that_leaves_is_not_parked() -> None:
             "to: 'one-1.1' is the queue of consumer 'one', which gets only what it can settle; "
             "`dispatcher rebalance --group` gives it the group",
         ),
-        ("move", {"group": "b"}, "no group 'b' is known here: nothing of it waits and nobody owns it"),
+        ("move", {"group": "b"}, "no group 'b' is known here: it has no waiting messages and no owner"),
         ("reroute", {"key": None}, "key: is missing"),
         (
             "reroute", {"exchange": ""},

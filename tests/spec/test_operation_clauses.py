@@ -148,7 +148,7 @@ def test_o26_a_group_that_changes_hands_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"group": "b"}, "no group 'b' is known here: nothing of it waits and nobody owns it"),
+        ({"group": "b"}, "no group 'b' is known here: it has no waiting messages and no owner"),
         ({}, "name a group"),
         ({"group": "a", "first": 0}, "first: must be at least 1"),
         ({"group": "a", "first": True}, "first: must be a whole number"),

@@ -82,7 +82,7 @@ def test_o33_what_is_not_true_is_left_as_it_is() -> None:
     assert skipped(result) == {
         "a": "is with its consumer already", "b": "is pinned", "c": "has an open operation",
         "d": "consumer four is not there", "e": "consumer three is drained",
-        "f": "belongs to another consumer by now", "g": "belongs to nobody by now",
+        "f": "belongs to another consumer by now", "g": "has no owner by now",
     }  # fmt: skip
     assert (result["groups"], result["moves"]) == (0, [])
     assert {group: owner(bench, group) for group in "abcdef"} == before

@@ -374,4 +374,4 @@ def _is_short(consumer: Consumer) -> bool:
 
 
 def _refuse(_: Arguments) -> dict[str, object]:
-    raise CommandRefused("this lane hands over: a group moves only when nobody reads its consumer's queue")
+    raise CommandRefused("this lane hands over: a group moves only when its consumer's queue has no reader")

@@ -12,7 +12,9 @@ from dispatcher.core.state import LaneState
 from dispatcher.core.tables import IncarnationRow
 
 #: What a consumer that speaks the protocol hears.
-NOBODY_JOINS: Final = "this lane hands over to the consumers that its configuration names: nobody can join"
+NOBODY_JOINS: Final = (
+    "this lane hands over to the consumers that its configuration names: no other consumer can join"
+)
 
 
 def is_forwarding_queue(options: LaneOptions, queue: str) -> bool:

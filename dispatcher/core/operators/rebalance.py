@@ -54,7 +54,9 @@ class Rebalance(Feature):
         group_id = parse_group(group) if group is not None else None
         pause = self.checked_pause(arguments)
         if reset and to is not None:
-            raise CommandRefused("to: does not go with reset: a group that is reset goes to whoever is next")
+            raise CommandRefused(
+                "to: does not go with reset: a group that is reset goes to the next consumer that takes it"
+            )
         if reset and group_id is None and to is None:
             return self._reset(pause, dry_run=bool(dry_run))
         moves = self.plan(group_id=group_id, to=to)
@@ -131,7 +133,7 @@ class Rebalance(Feature):
         if group_id is not None:
             return self._plan_group(group_id, target)
         if target is not None:
-            raise CommandRefused("name the group that shall move to it: --group")
+            raise CommandRefused("name the group to move: --group")
         owned = [
             g for g in self._state.groups.values()
             if g.state is GroupState.OWNED and pin_of(g) is None
@@ -218,7 +220,7 @@ def known(state: LaneState, group_id: bytes) -> Group:
     group = state.named_group(group_id)
     if group is None:
         shown = format_group(group_id)
-        raise CommandRefused(f"no group {shown!r} is known here: nothing of it waits and nobody owns it")
+        raise CommandRefused(f"no group {shown!r} is known here: it has no waiting messages and no owner")
     return group
 
 

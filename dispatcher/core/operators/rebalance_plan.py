@@ -95,7 +95,7 @@ class RebalancePlan(Feature):
         if target.drained:
             return f"consumer {target_id} is drained"
         if holder != owner:
-            return "belongs to nobody by now" if holder is None else "belongs to another consumer by now"
+            return "has no owner by now" if holder is None else "belongs to another consumer by now"
         return None if group is None else _why_not(group)
 
     def _carry_out(self, moves: list[Reassignment], pause: str) -> None:

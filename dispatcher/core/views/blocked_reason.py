@@ -86,7 +86,8 @@ def _begin(sentence: str) -> str:
 
 def _asked(facts: Facts) -> str:
     return (
-        f"Redis may have forgotten what was out: waiting {facts['left_ms']} ms more for the consumers' word."
+        f"Redis may have forgotten messages in flight: waiting {facts['left_ms']} ms more for the "
+        "consumers' word."
     )
 
 
@@ -130,7 +131,7 @@ def _recovering(facts: Facts) -> str:
 
 
 def _draining(facts: Facts) -> str:
-    to = facts["target"] if facts["target"] is not None else "whoever is next"
+    to = facts["target"] if facts["target"] is not None else "the next consumer that takes it"
     return f"Changing hands to {to}: waits until {_in_flight(facts)} settled."
 
 
@@ -159,7 +160,7 @@ def _number_missing(facts: Facts) -> str:
 
 def _unread(facts: Facts) -> str:
     if facts["read_back"]:
-        return f"Nobody reads {facts['queue']}: what is in it goes to others first."
+        return f"{facts['queue']} has no reader: its messages go to others first."
     return _begin(
         f"{_who(facts)} does not read {facts['queue']}: waits for it, or for another one to take over."
     )
@@ -202,7 +203,7 @@ def _parked(facts: Facts) -> str:
 _TEXTS: Final[dict[HoldKind, Callable[[Facts], str]]] = {
     HoldKind.PUBLISHERS_BLOCKED: lambda _: "RabbitMQ blocks publishers: it is short of memory or disk.",
     HoldKind.READING_BACK: lambda _: (
-        "What was in the queue of a hand-over consumer that is gone goes to others first."
+        "Messages from the queue of a hand-over consumer that is gone go to others first."
     ),
     HoldKind.LANE_PAUSED: lambda _: (
         "The lane is paused by an operator, until `dispatcher groups resume --all`."
@@ -211,7 +212,7 @@ _TEXTS: Final[dict[HoldKind, Callable[[Facts], str]]] = {
     HoldKind.CONSUMERS_ASKED: _asked,
     HoldKind.QUIESCING: _quiescing,
     HoldKind.NOT_BEGUN: _not_begun,
-    HoldKind.UNCONFIRMED: lambda _: "RabbitMQ has to confirm some of what is on its way to consumers first.",
+    HoldKind.UNCONFIRMED: lambda _: "RabbitMQ has to confirm some copies to consumers first.",
     HoldKind.ONE_AT_A_TIME: _one_at_a_time,
     HoldKind.TRANSFERRING: lambda facts: (
         f"The operation {facts['operation']} sends it away: what stays waits until that is done."
@@ -235,7 +236,7 @@ _TEXTS: Final[dict[HoldKind, Callable[[Facts], str]]] = {
         f"The queue of {_who(facts)} takes no more messages: waits until there is room."
     ),
     HoldKind.LEAVING: lambda facts: _begin(
-        f"{_who(facts)} is leaving: waits until it has settled what it holds."
+        f"{_who(facts)} is leaving: waits until it has settled its messages."
     ),
     HoldKind.KEPT_FREE: _kept_free,
     HoldKind.PREFETCH_FULL: _prefetch_full,

@@ -103,8 +103,8 @@ class Views:
         ):
             return []
         return [
-            f"hot: {hot_group['share']:.0%} of what came in during the last minute is of this group, and its "
-            f"owner has all of that; an even part of the {consumers} consumers would be {1 / consumers:.0%}"
+            f"hot: {hot_group['share']:.0%} of the messages of the last minute belong to this group, and its "
+            f"owner gets all of them; an even part of the {consumers} consumers would be {1 / consumers:.0%}"
         ]
 
     def _oldest_in_flight_ms(self, consumer: Consumer) -> int | None:
@@ -190,7 +190,7 @@ class Views:
         if group is None and any(message.group_id == group_id for message in self._state.undeliverable):
             group = Group(group_id)
         if group is None:
-            raise CommandRefused(f"no group {text!r} is known here: nothing of it waits and nobody owns it")
+            raise CommandRefused(f"no group {text!r} is known here: it has no waiting messages and no owner")
         return group
 
     def group(self, arguments: dict[str, Any]) -> dict[str, Any]:

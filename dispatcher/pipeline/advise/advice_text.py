@@ -65,7 +65,7 @@ def remarks(advised: Advised) -> list[str]:
     now, (_, told_us) = advice.found[advice.current], measured(advised.sample)
     if now.is_overloaded:
         others = f"; other options are tried with {advice.base.consumers:,} consumers"
-        found.append("what it runs with can't keep up" + ("" if advice.base == advice.current else others))
+        found.append("its present options can't keep up" + ("" if advice.base == advice.current else others))
     elif told_us is not None and now.dispatch_p99_us is not None:
         low, high = sorted((max(told_us, _NOTICED_US), max(now.dispatch_p99_us, _NOTICED_US)))
         if high > _FAR_OFF * low:

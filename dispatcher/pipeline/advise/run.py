@@ -94,7 +94,8 @@ def _samples(
     for lane in lanes or sorted(known):
         if any(told.options.get("handover") for told in known.get(lane, [])):
             left_out.append(
-                f"lane {lane}: hands over, so nobody says when its consumers are done: advice is not possible"
+                f"lane {lane}: hands over, so the ledger does not say when its consumers are done: "
+                "advice is not possible"
             )
         elif (sample := read_sample(spark, folder, lane, known.get(lane, []), messages)) is None:
             left_out.append(f"lane {lane}: nothing was handed over and settled: there is nothing to replay")

@@ -133,7 +133,7 @@ def open_report(folder: Path) -> Iterator[Source]:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigurationError(
-                    f"{folder}: a run writes its report there: wait until it is over"
+                    f"{folder}: a run writes its report there: wait until it has ended"
                 ) from None
         yield Source(folder, _summary(folder))
 
