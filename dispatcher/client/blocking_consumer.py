@@ -31,7 +31,7 @@ class _BlockingInbox:
         self._conditions: list[tuple[Callable[[], bool], Future[None]]] = []
 
     def take(self) -> BlockingMessage | None:
-        """Wait for a message that is still ours; None: the consumer is over."""
+        """Wait for a message that is still ours; None: the consumer has ended."""
         while (message := self._waiting.get()) is not None:
             if not message.lost:
                 return message
@@ -39,7 +39,7 @@ class _BlockingInbox:
         return None
 
     def take_waiting(self) -> list[BlockingMessage]:
-        """What waits now, without waiting for more."""
+        """The messages that wait now, without waiting for more."""
         taken = []
         with contextlib.suppress(queue.Empty):
             while (message := self._waiting.get_nowait()) is not None:
@@ -135,7 +135,7 @@ class BlockingGroupConsumer(ConsumerBase):
         io.submit(engine.leave)
 
     def close(self) -> None:
-        """Leave at once. Settles are still confirmed; what is in hand goes to others."""
+        """Leave at once. Settles are still confirmed; the messages in hand go to others."""
         if self._io is None or self._engine is None:
             return
         if not self._inbox.over.done():

@@ -59,7 +59,7 @@ class BlockingGroupProducer(ProducerBase):
     ) -> str:
         """Send a message and wait until the broker has it; returns its message id.
 
-        `close` closes the group: what is sent to it later may go to another consumer.
+        `close` closes the group: its later messages may go to another consumer.
         Raises SendFailed when the broker does not take it, ConfigurationError when it does not take this
         producer, ValueError for a header or property that can't be sent. Raises TimeoutError after
         `timeout_s`: a message whose turn has not come by then is not sent, of another it is not known.
@@ -109,7 +109,7 @@ class BlockingGroupProducer(ProducerBase):
             raise TimeoutError(f"not within {timeout_s} s")
 
     def close(self) -> None:
-        """Close the connection. What is not confirmed fails."""
+        """Close the connection. Unconfirmed messages fail."""
         if self._io is not None and self._engine is not None:
             io, self._io = self._io, None
             io.submit(self._engine.close)

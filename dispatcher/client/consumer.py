@@ -30,10 +30,10 @@ class GroupConsumer(ConsumerBase):
     or `await GroupConsumer(url, "orders", "worker-1").run(handler)`, which adds concurrency, order, retries
     and a clean stop.
 
-    It connects, joins and, whatever is lost, connects and joins again by itself. What is in hand is worked on
-    over a lost connection: after it the dispatcher says whether it is still this consumer's. If it is not, or
-    if there was no connection for `offline_limit_ms`, it is cancelled: `message.lost` is set, a handler's
-    task is cancelled, and what becomes of it counts no more.
+    It connects, joins and, whatever is lost, connects and joins again by itself. The messages in hand are
+    worked on over a lost connection: afterwards the dispatcher says whether they are still this consumer's.
+    If they are not, or if there was no connection for `offline_limit_ms`, they are cancelled: `message.lost`
+    is set, a handler's task is cancelled, and its result no longer counts.
 
     `consumer_id` must be unique in the lane: a second consumer of the same id waits until the first is gone.
     Raises ConfigurationError for arguments that can't work. Iteration and `run` raise ConfigurationError when
@@ -72,7 +72,7 @@ class GroupConsumer(ConsumerBase):
         self._opened().leave()
 
     async def close(self) -> None:
-        """Leave at once. Settles are still confirmed; what is in hand goes to others."""
+        """Leave at once. Settles are still confirmed; the messages in hand go to others."""
         if self._engine is None or self._inbox.over:
             return
         self._engine.abandon()

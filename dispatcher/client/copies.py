@@ -145,7 +145,7 @@ class Copy:
 
     @property
     def headers(self) -> dict[str | bytes, Any]:
-        """The headers that the producer set. What is not UTF-8, or nested absurdly deep, is bytes."""
+        """The headers that the producer set. A value that is not UTF-8, or nested absurdly deep, is bytes."""
         return self._decode()[1]
 
     @property

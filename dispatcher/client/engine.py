@@ -54,10 +54,10 @@ class Listener(Protocol[M]):
         """New messages, in the order in which they came."""
 
     def lost(self, messages: list[M]) -> None:
-        """These, received before, are somebody else's now; their `lost` is set."""
+        """These messages, received before, belong to another consumer now; their `lost` is set."""
 
     def changed(self) -> None:
-        """Something happened that somebody may wait for: a welcome, a confirm."""
+        """Something happened for which a caller may wait: a welcome, a confirm."""
 
     def ended(self, error: Exception | None) -> None:
         """The last call: the connection is closed. `error` is why, unless it was asked for."""
@@ -104,7 +104,7 @@ class ConsumerEngine(Generic[M]):
         self._ask_step()
 
     def abandon(self) -> None:
-        """Leave at once: settles are still confirmed, what is in hand goes to others."""
+        """Leave at once: settles are still confirmed, the messages in hand go to others."""
         if abandoned := self._membership.abandon():
             self._listener.lost(abandoned)
         self.leave()

@@ -65,7 +65,7 @@ class Standing(Enum):
 
 
 class Wish(Enum):
-    """What it is meant to do once nothing is in hand."""
+    """The next step once no message is in hand."""
 
     STAY = "stay"
     LEAVE = "leave"  # for good
@@ -92,7 +92,8 @@ ONLINE: Final = (_S.JOINING, _S.JOINED)  # a tuple: to hash an enum costs more t
 
 
 class Member(Generic[C]):
-    """One incarnation: knows what it has seen, what is in hand, and what the dispatcher must be told."""
+    """One incarnation: knows the messages that it has seen, those in hand, and the reports that it owes the
+    dispatcher."""
 
     def __init__(
         self,
@@ -136,7 +137,7 @@ class Member(Generic[C]):
     # --- facts: the connection ------------------------------------------------------------------------
 
     def queue_opened(self, queue: str, now_ms: int) -> None:
-        """The ordered queue is bound and consumed; what comes from now on comes from it."""
+        """The ordered queue is bound and consumed; later deliveries come from it."""
         if self.standing is not Standing.OPENING:
             return  # over, or lost again meanwhile
         self.queue = queue
@@ -220,13 +221,13 @@ class Member(Generic[C]):
         return True
 
     def leave(self) -> None:
-        """Get nothing new, finish what is in hand, and be over."""
+        """Get no new messages, finish those in hand, and end."""
         self.wish = Wish.LEAVE
 
     # --- orders ---------------------------------------------------------------------------------------
 
     def poll(self, now_ms: int) -> list[Order]:
-        """What has to be done now. Call it after every fact and at `next_deadline_ms`."""
+        """The orders to carry out now. Call it after every fact and at `next_deadline_ms`."""
         orders: list[Order] = []
         if self.standing in ONLINE:
             self._tell(now_ms, orders)

@@ -63,7 +63,7 @@ class LaneMembership(Generic[M]):
     # --- facts ----------------------------------------------------------------------------------------
 
     def delivered(self, delivery: TappedDelivery, now_ms: int) -> M | None:
-        """A message came in the consumer queue. The message to hand over, if that is what it is.
+        """A message came in the consumer queue. Returns the message to hand over, if it is one.
 
         Raises ValueError for one that has neither a `dispatch.*` type nor the headers of a copy.
         """
@@ -97,7 +97,7 @@ class LaneMembership(Generic[M]):
         return member.failed(FailedMessage(seq=message.seq, reason=reason, attempts=attempts), now_ms)
 
     def abandon(self) -> list[M]:
-        """Forget what is in hand without settling it: the dispatcher gives it to others."""
+        """Forget the messages in hand without settling them: the dispatcher gives them to others."""
         abandoned = list(self.member.in_hand.values())
         self.member.in_hand.clear()
         for message in abandoned:

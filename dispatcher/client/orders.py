@@ -28,14 +28,15 @@ class Publish(NamedTuple):
 
 
 class Lose(NamedTuple):
-    """These messages belong to somebody else now: cancel the work on them."""
+    """These messages belong to another consumer now: cancel the work on them."""
 
     messages: list[Any]
     reason: str
 
 
 class Finish(NamedTuple):
-    """The consumer is over: close the connection. `error` says why if nobody asked for it."""
+    """The consumer has ended: close the connection. `error` says why if the application did not ask for
+    it."""
 
     error: Exception | None
 

@@ -61,7 +61,7 @@ class GroupProducer(ProducerBase):
     ) -> str:
         """Send a message and wait until the broker has it; returns its message id.
 
-        `close` closes the group: what is sent to it later may go to another consumer.
+        `close` closes the group: its later messages may go to another consumer.
         Raises SendFailed when the broker does not take it, ConfigurationError when it does not take this
         producer, ValueError for a header or property that can't be sent. A send that is cancelled before its
         turn is not sent.
@@ -103,7 +103,7 @@ class GroupProducer(ProducerBase):
             await asyncio.wait(list(self._answers))
 
     async def close(self) -> None:
-        """Close the connection. What is not confirmed fails."""
+        """Close the connection. Unconfirmed messages fail."""
         if self._engine is not None:
             engine, self._engine = self._engine, None
             engine.close()

@@ -55,7 +55,7 @@ class Runner:
         await self._idle.wait()
 
     async def cancel(self) -> None:
-        """Stop every handler; what they worked on is not settled."""
+        """Stop every handler; their messages are not settled."""
         if self._timer is not None:
             self._timer.cancel()
         workers = list(self._workers)

@@ -61,7 +61,7 @@ class GroupSchedule(Generic[M]):
         return None
 
     def finish(self, message: M) -> None:
-        """A running message is over; the next of its group may start."""
+        """A running message has ended; the next of its group may start."""
         self._running.discard(message)
         self._leave(message)
 
@@ -71,7 +71,7 @@ class GroupSchedule(Generic[M]):
         heapq.heappush(self._delayed, (at_ms, next(self._ties), message))
 
     def drop_lost(self, messages: Iterable[M]) -> None:
-        """These are lost: what waits leaves at once, what runs when it is finished."""
+        """These are lost: waiting ones leave at once, running ones when they are finished."""
         lost = {message for message in messages if message not in self._running}
         if not lost:
             return

@@ -44,7 +44,7 @@ class SendQueue:
 
     The next message of a group goes out when the broker has confirmed the one before: so no later one can
     overtake one that fails. Messages of different groups, and those without one, don't wait for each other.
-    After a lost connection what was not confirmed is published again, in the order of submission; the broker
+    After a lost connection unconfirmed messages are published again, in the order of submission; the broker
     may have had it, then it has it twice, with the same message id.
     """
 
@@ -93,7 +93,7 @@ class SendQueue:
         return outgoing
 
     def refused(self, token: int, reason: str) -> list[Failure]:
-        """The broker has it not, and never will: what waits behind it in its group is not sent either."""
+        """The broker refuses it for good: the waiting messages behind it in its group are not sent either."""
         outgoing = self._in_flight.pop(token, None)
         if outgoing is None:
             return []
@@ -110,7 +110,7 @@ class SendQueue:
         return failures
 
     def connection_lost(self) -> None:
-        """Publish again what was not confirmed."""
+        """Publish the unconfirmed messages again."""
         again = sorted([*self._in_flight.values(), *self._ready], key=lambda outgoing: outgoing.number)
         self._ready = deque(again)
         self._in_flight.clear()

@@ -154,7 +154,7 @@ class ProducerEngine:
         self._ask_step()
 
     def close(self) -> None:
-        """End the connection; what was not confirmed fails. Answered by `ended`."""
+        """End the connection; unconfirmed messages fail. Answered by `ended`."""
         self._close_asked = True
         self._end(SendFailed("the producer was closed before the broker had confirmed the message"))
         if self._link_closed:

@@ -1,4 +1,4 @@
-"""What is finished and has to be told to the dispatcher: coalesced, confirmed, repeated when in doubt."""
+"""Reports of finished messages to the dispatcher: coalesced, confirmed, repeated when in doubt."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Settling:
         self._unconfirmed.pop(token, None)
 
     def connection_lost(self) -> None:
-        """What was not confirmed is told again, before anything newer."""
+        """Unconfirmed settles are reported again, before newer ones."""
         self._repeated = [*self._unconfirmed.values(), *self._repeated]
         self._unconfirmed = {}
 

@@ -28,7 +28,7 @@ TIMEOUT_S = 30.0
 
 
 class Outcome(NamedTuple):
-    """How a message ended: acked (no reason) or failed, after so many calls of the handler."""
+    """How a message ended: acked (no reason) or failed, and the number of calls of the handler."""
 
     body: bytes
     reason: str | None

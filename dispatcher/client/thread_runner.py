@@ -43,7 +43,7 @@ class ThreadRunner:
             self._changed.notify(len(messages))
 
     def drop_lost(self, messages: Iterable[BlockingMessage]) -> None:
-        """What waits of these is never begun. Their handlers can see `message.lost`."""
+        """Those that wait are never begun. Their handlers can see `message.lost`."""
         with self._changed:
             self._handling.drop_lost(messages)
             self._changed.notify_all()

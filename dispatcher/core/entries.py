@@ -15,7 +15,8 @@ def copy_of(message: Message, consumer: Consumer) -> Dispatched:
 
 
 def open_entry(message: Message) -> OpenEntry:
-    """The entry of a message that is in flight, or waits after it was taken back (then nobody has it)."""
+    """The entry of a message that is in flight, or waits after it was taken back (then no consumer has
+    it)."""
     return OpenEntry(
         message.queue, message.arrival, message.fingerprint,
         message.consumer.number if message.consumer is not None else 0, message.seq, message.group_id,

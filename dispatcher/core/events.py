@@ -51,7 +51,7 @@ class PingRouted:
 
 @dataclass(frozen=True, slots=True)
 class PublishersBlocked:
-    """The broker stops reading from whoever publishes (out of memory or disk), or does it again."""
+    """The broker stops reading from publishers (out of memory or disk), or reads again."""
 
     blocked: bool
 

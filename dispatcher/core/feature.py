@@ -1,8 +1,8 @@
 """The seam between a lane and what it can do: one small interface, and a list of those that a lane has.
 
 A `Feature` is one capability of a lane (parking, dedup, operations, …). The lane makes those that its options
-ask for, in an order that `lane.py` justifies, and calls them at fixed points of a step. A feature that is off
-is not in the list, so it costs nothing. The spine knows none of them: what they have to hear of it goes
+ask for, in an order that `features.py` justifies, and calls them at fixed points of a step. A feature that is
+off is not in the list, so it costs nothing. The spine knows none of them: what they have to hear of it goes
 through the signals of `LaneState`, and what they keep from being served through `eligibility`.
 """
 
@@ -56,7 +56,7 @@ class Feature:
         """Look at the records of this step, and add to them."""
 
     def records(self) -> list[Record]:
-        """What is still true, for a checkpoint."""
+        """Records of all that is still true, for a checkpoint."""
         return []
 
     def add_rows(self, effects: Effects) -> None:

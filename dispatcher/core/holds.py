@@ -66,7 +66,7 @@ class Hold(NamedTuple):
 
 
 class LaneHold(NamedTuple):
-    """One cause that holds the whole lane until somebody lifts it, or until a time."""
+    """One cause that holds the whole lane until its owner lifts it, or until a time."""
 
     until_ms: int
     collect: Callable[[], Facts]
@@ -76,7 +76,8 @@ _RANKS: Final = {kind: rank for rank, kind in enumerate(HoldKind)}
 
 
 class LaneHolds(dict[HoldKind, LaneHold]):
-    """What holds the whole lane. Whoever sets a cause lifts it; one with a time ends by itself, too."""
+    """All causes that hold the whole lane. The module that sets a cause lifts it; one with a time also ends
+    by itself."""
 
     def put(self, kind: HoldKind, collect: Callable[[], Facts] = dict, *, until_ms: int = NEVER_MS) -> None:
         """Hold the lane for this cause; `until_ms` is the first moment when it may go on."""

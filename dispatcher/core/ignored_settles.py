@@ -1,4 +1,5 @@
-"""Consumers that settle what was never sent, is over, or is another's: counted, and told now and then."""
+"""Settles of messages that were never sent, have ended, or belong to another consumer: counted, and logged
+now and then."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ class IgnoredSettles:
         self._ignored: Counter[str] = Counter()
 
     def note(self, consumer: str, count: int) -> None:
-        """So many of its settles were ignored."""
+        """This number of its settles was ignored."""
         self._counters["settles_ignored"] += count
         if consumer in self._ignored or len(self._ignored) < OFFENDERS_MAX:
             self._ignored[consumer] += count

@@ -1,7 +1,7 @@
 """Inbound queues, their sources for the delivery pass, and their numbers.
 
-An inbound queue offers the delivery pass what could go: the sources in its ring, of which each has the
-backlogs that eligibility lets pass. It alone counts what it has.
+An inbound queue offers its sources to the delivery pass: those in its ring, each with the backlogs that
+eligibility lets pass. It alone changes its numbers.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Inbound:
         return backlog
 
     def forget_empty(self, backlog: Backlog) -> None:
-        """It ran empty, and is its group's no more. Nobody may keep it: another group will get it."""
+        """Take an empty backlog from its group. The caller must not keep it: another group will get it."""
         source, group = backlog.listed_in, backlog.group
         if source is not None:
             del source.backlogs[backlog]
@@ -165,7 +165,7 @@ class Inbound:
         self.unacked -= 1
 
     def prove(self, count: int) -> int:
-        """The broker has processed so many more acks; returns how many of them were not known to be."""
+        """The broker has processed `count` more acks; returns how many of them were still unproven."""
         unproven = self.unproven
         if count < len(unproven):
             self.proven.extend(unproven.popleft() for _ in range(count))
@@ -206,7 +206,7 @@ class Inbound:
             self.ready.append(source)
 
     def wake_common_sources(self) -> None:
-        """Somebody has free capacity again: look at what waits for anybody."""
+        """A consumer has free capacity again: offer it the sources that have no consumer of their own."""
         if self.unowned.backlogs:
             self.enlist(self.unowned)
         if self.ungrouped.messages:
@@ -226,7 +226,7 @@ class Inbound:
 
 
 def any_recovering(inbounds: Iterable[Inbound]) -> bool:
-    """What was here under the former leader may still be on its way."""
+    """Messages that were here under the former leader may still be on their way."""
     return any(inbound.recovery is not None for inbound in inbounds)
 
 

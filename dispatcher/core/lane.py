@@ -93,11 +93,12 @@ class Lane:
         return self.state.take_effects()
 
     def suspend(self) -> None:
-        """Dispatch nothing from now on: whoever owns this lane is about to stop."""
+        """Dispatch nothing from now on: the dispatcher is about to stop."""
         self.state.lane_holds.put(HoldKind.STOPPING)
 
     def reconfigure(self, options: LaneOptions) -> None:
-        """Go on with these options (L-2). Only weights and what is looked up when it is needed may differ."""
+        """Go on with these options (L-2). Only weights, and options that are read when they are needed, may
+        differ."""
         self.state.options = options
         for inbound, (_, weight) in zip(self.state.inbounds, options.inbounds, strict=True):
             inbound.weight = weight

@@ -68,7 +68,8 @@ class LogEvent(NamedTuple):
 
 
 class SetWindow(NamedTuple):
-    """From now on fetch so many originals of this inbound queue at a time, beside those that are here."""
+    """From now on fetch at most `originals` messages of this inbound queue at a time, beside those that are
+    here."""
 
     inbound: int
     originals: int

@@ -1,4 +1,4 @@
-"""Who gets what belongs to nobody yet: a lane's policy, and the pool of consumers with free capacity.
+"""Which consumer gets a new group or message: a lane's policy, and the pool of consumers with free capacity.
 
 A policy holds no state. It says how many messages of a free group go out at once, whether the owner may get
 more while it holds some, and whether it keeps the group when it holds none.
@@ -140,7 +140,7 @@ class Pool:
 
 
 def level_by_policy(policy: Policy) -> Callable[[Consumer], int]:
-    """What consumers are compared by: the one with the least of it gets what is new."""
+    """The number by which consumers are compared: the one with the lowest gets new groups or messages."""
     if policy.grouped:
         return lambda consumer: len(consumer.groups)
     return lambda consumer: len(consumer.in_flight) + (consumer.depth or 0)

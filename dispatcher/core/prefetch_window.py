@@ -1,7 +1,7 @@
-"""How many originals an inbound queue may have here: as many as fit, at most the look-ahead.
+"""How many originals of an inbound queue may be here: as many as fit, at most the look-ahead.
 
-RabbitMQ limits a consumer by messages only, so the window follows the mean size of what comes. It begins
-small, for nobody knows what waits.
+RabbitMQ limits a consumer by messages only, so the window follows the mean size of messages. It begins small,
+because the sizes are not known yet.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from dispatcher.core.parking.orders import ParkingRecord
 
 
 class JournalReset(NamedTuple):
-    """Everything before this record is over: what follows repeats all that is still open."""
+    """Everything before this record has ended: the following records repeat all that is still open."""
 
 
 class Dispatched(NamedTuple):
@@ -78,7 +78,7 @@ class Vanished(NamedTuple):
 
 
 class IncarnationEnded(NamedTuple):
-    """The incarnation is over; its open entries belong to nobody."""
+    """The incarnation has ended; its open entries have no consumer."""
 
     incarnation: int
 

@@ -56,7 +56,7 @@ class Settlement(Feature):
                 drained(consumer)
 
     def settle_range(self, consumer: Consumer, first: int, last: int) -> None:
-        """Settle what is in flight of first…last; journal it as runs without gaps."""
+        """Settle the messages in flight with the numbers first to last; journal them as runs without gaps."""
         state, in_flight = self._state, consumer.in_flight
         seqs: Sequence[int] = range(first, last + 1)
         if len(seqs) > len(in_flight) or not in_flight.keys() >= set(seqs):

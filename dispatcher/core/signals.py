@@ -1,4 +1,4 @@
-"""What the spine tells the features of a lane: for each kind of news a list of whoever wants to hear it.
+"""What the spine tells the features of a lane: for each kind of news a list of listeners.
 
 A list is empty in a lane whose features don't need it, so it costs nothing there. Listeners are called in the
 order in which they were added, which is that of the lane's features. They change their own state only.

@@ -116,12 +116,12 @@ class LaneState:
 
     @property
     def window_is_full(self) -> bool:
-        """So much is on its way to the broker that nothing more goes before it has confirmed some."""
+        """The window of unconfirmed copies is full: no more go before the broker has confirmed some."""
         return self.unconfirmed >= UNCONFIRMED_MAX or self.unconfirmed_bytes >= UNCONFIRMED_BYTES_MAX
 
     @property
     def publishers_blocked(self) -> bool:
-        """The broker reads nothing: no copy would leave, and nobody can be heard."""
+        """The broker reads nothing: no copy would leave, and no consumer can be heard."""
         return HoldKind.PUBLISHERS_BLOCKED in self.lane_holds
 
     @property
@@ -131,8 +131,8 @@ class LaneState:
 
     @property
     def suspended_until_ms(self) -> int:
-        """Before this nobody knows enough to decide anything: Redis may have forgotten things, or this
-        dispatcher is about to stop."""
+        """Before this time nothing can be decided: Redis may have forgotten things, or this dispatcher is
+        about to stop."""
         holds = self.lane_holds
         if not holds:
             return 0
@@ -140,7 +140,7 @@ class LaneState:
 
     @property
     def suspect_after(self) -> int:
-        """With so many deaths behind it a message that waits is tried alone (core/optional/poison.py)."""
+        """A waiting message with this number of deaths is tried alone (core/optional/poison.py)."""
         return self.eligibility.suspect_after
 
     def find(self, kind: type[F]) -> F | None:
@@ -250,7 +250,7 @@ class LaneState:
                 self.effects.owners[group.id] = None
 
     def release(self, group: Group) -> None:
-        """The group belongs to nobody from now on; it is forgotten when nothing of it is left."""
+        """The group has no owner from now on; it is forgotten when it has no messages and no settings."""
         self.disown(group)
         self.retarget(group, None)
         group.epoch, group.fresh = 0, False
@@ -288,7 +288,7 @@ class LaneState:
             self.drained(group)
 
     def retarget(self, group: Group, target: Consumer | None) -> None:
-        """Set to whom a draining group goes; None: to whoever is next."""
+        """Set the next owner of a draining group; None: the next consumer that takes it."""
         if group.target is not None:
             group.target.incoming.discard(group)
         group.target = target
@@ -316,7 +316,8 @@ class LaneState:
                 self.list_backlogs(group)
 
     def list_backlogs(self, group: Group) -> None:
-        """Put what waits of the group where its state says that it may be served from."""
+        """List the group's backlogs anew: call it after every change of its owner, state, flags or first
+        messages."""
         if group.backlogs is not None:
             for backlog in group.backlogs.values():
                 backlog.leave()
@@ -347,7 +348,7 @@ class LaneState:
             inbound.enlist(inbound.unowned)
 
     def held_back(self, kind: HoldKind, group: Group, head: Message) -> None:
-        """This message does not go in its turn: tell whoever waits for such ones."""
+        """This message does not go in its turn: tell the feature that handles this cause."""
         tell = self.on_hold.get(kind)
         if tell is not None:
             tell(group, head)
@@ -377,7 +378,7 @@ class LaneState:
     # -- what operators look for --
 
     def log_event(self, event: str, **fields: Any) -> None:
-        """Say in the log what was decided, once it is committed."""
+        """Log a decision, once it is committed."""
         self.effects.actions.append(LogEvent(event, fields))
 
     def log_message(self, message: Message, event: str, **fields: Any) -> None:
@@ -455,7 +456,7 @@ class LaneState:
         return group.backlogs.get(message.inbound)
 
     def settled(self, message: Message) -> None:
-        """The original is over: remember it until its ack is proven, and ack it."""
+        """The original has ended: remember it until its ack is proven, and ack it."""
         if self.parking and message.is_parked:
             if message.state is IN_FLIGHT:
                 self.inbounds[message.inbound].came_back()

@@ -17,7 +17,7 @@ class CopiesStored:
 
 @dataclass(frozen=True, slots=True)
 class QueueInspected:
-    """How many read the queue of a hand-over consumer, and how many messages wait in it, with nobody."""
+    """How many readers the queue of a hand-over consumer has, and how many messages wait in it."""
 
     queue: str
     readers: int
@@ -26,14 +26,14 @@ class QueueInspected:
 
 @dataclass(frozen=True, slots=True)
 class ReadersChanged:
-    """Somebody began or ceased to read the queue of a hand-over consumer."""
+    """The queue of a hand-over consumer got or lost a reader."""
 
     queue: str
 
 
 @dataclass(frozen=True, slots=True)
 class QueueReclaimed:
-    """All that was in a hand-over consumer's queue; nobody else reads it until it is released."""
+    """All messages of a hand-over consumer's queue; no other reader gets it until it is released."""
 
     queue: str
     messages: list[ReclaimedCopy]
@@ -41,28 +41,28 @@ class QueueReclaimed:
 
 @dataclass(frozen=True, slots=True)
 class QueueInUse:
-    """The queue can't be taken: somebody reads it."""
+    """The queue can't be taken: it has a reader."""
 
     queue: str
 
 
 @dataclass(frozen=True, slots=True)
 class QueueReleased:
-    """The queue is read no more, and what was acked of it is gone."""
+    """The queue has no reader any more, and its acked messages are gone."""
 
     queue: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReclaimedForwarded:
-    """The broker has stored the copy of what was read back: for another consumer, or in the dead queue."""
+    """The broker has stored the copy of a reclaimed message: for another consumer, or in the dead queue."""
 
     handed: ReclaimedCopy
 
 
 @dataclass(frozen=True, slots=True)
 class ReclaimedRefused:
-    """The broker can't be made to take the copy of what was read back, and says why."""
+    """The broker refuses the copy of a reclaimed message for good, and says why."""
 
     handed: ReclaimedCopy
     problem: str

@@ -241,7 +241,7 @@ class Forwarding(Feature):
     # -- queues that are read back --
 
     def kept(self, event: QueueInUse) -> None:
-        """Somebody began to read it before we could."""
+        """A reader came before we could read it."""
         consumer = self._state.by_queue.get(event.queue)
         if consumer is not None and consumer.reclaiming:
             consumer.reclaiming = False

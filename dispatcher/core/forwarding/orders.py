@@ -48,7 +48,7 @@ class ReclaimedCopy:
 
 
 class InspectQueue(NamedTuple):
-    """Ask who reads this queue and what waits in it; answer with QueueSeen."""
+    """Ask for the readers and the length of this queue; answer with QueueInspected."""
 
     queue: str
 
@@ -60,14 +60,14 @@ class ReclaimQueue(NamedTuple):
 
 
 class ReleaseQueue(NamedTuple):
-    """Read it no more; answer with QueueReleased, which RabbitMQ gives behind all acks of it. What is not
-    acked is ready again, where it stood."""
+    """Stop reading it; answer with QueueReleased, after RabbitMQ has processed all acks. Unacked messages are
+    ready again, in their places."""
 
     queue: str
 
 
 class ForwardReclaimed(NamedTuple):
-    """Publish what was read back to another consumer's queue; answer with HandedOn."""
+    """Publish a reclaimed message to another consumer's queue; answer with ReclaimedForwarded."""
 
     handed: ReclaimedCopy
     incarnation: int  # the other consumer's
@@ -80,7 +80,7 @@ class ForwardReclaimed(NamedTuple):
 
 
 class DeadLetterReclaimed(NamedTuple):
-    """Publish what was read back to the dead queue; answer with HandedOn."""
+    """Publish a reclaimed message to the dead queue; answer with ReclaimedForwarded."""
 
     handed: ReclaimedCopy
     reason: str

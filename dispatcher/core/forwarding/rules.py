@@ -29,14 +29,14 @@ def of_this_lane(options: LaneOptions, row: IncarnationRow) -> IncarnationRow:
 
 
 def receivers(state: LaneState, gone: Consumer | None = None) -> list[Consumer]:
-    """Those who could get what was handed over to one that is gone."""
+    """The consumers that could get the messages of one that is gone."""
     live = ConsumerState.LIVE
     here = [c for c in state.by_uuid.values() if c.state is live and c.prefetch]
     return [c for c in here if c is not gone and not c.reclaiming]
 
 
 def begin_reclaiming(state: LaneState, number: int) -> None:
-    """What was in the queue of this consumer goes to others before anything else of the lane."""
+    """The messages of this consumer's queue go to others before any other message of the lane."""
     state.reclaiming.add(number)
     state.lane_holds.put(HoldKind.READING_BACK, lambda: {"queues": len(state.reclaiming)})
 

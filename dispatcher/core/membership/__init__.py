@@ -1,4 +1,4 @@
-"""Who consumes: joins, leaves, deaths and returns of incarnations.
+"""The consumers: joins, leaves, deaths and returns of incarnations.
 
 - `membership`: the life of an incarnation, from its join to its end
 - `liveness`: pings, missing heartbeats, queues that are gone or full

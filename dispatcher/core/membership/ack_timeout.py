@@ -33,7 +33,7 @@ class _Arrived(NamedTuple):
 
 
 class AckTimeout(Feature):
-    """Asks RabbitMQ now and then what it has, and looks who is late."""
+    """Asks RabbitMQ now and then for its view, and finds overdue messages."""
 
     def __init__(self, state: LaneState, evictions: Evictions, timeout_ms: int) -> None:
         self._state = state

@@ -32,7 +32,7 @@ REFUSAL_PAUSE_MS_MAX: Final = 10_000
 
 
 class Liveness:
-    """What is known of each consumer's queue and connection, and what is asked to know more."""
+    """The state of each consumer's queue and connection, and the probes to learn it."""
 
     def __init__(self, state: LaneState, adoption: ConsumerReports) -> None:
         self._state = state

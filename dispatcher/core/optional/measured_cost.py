@@ -92,7 +92,7 @@ class MeasuredWork(Feature):
             self._done.setdefault(consumer, []).extend(ours)
 
     def before_pass(self) -> None:
-        """Learn from what was settled in this step."""
+        """Learn from the settles of this step."""
         now_ms = self._state.now_ms
         for consumer, messages in self._done.items():
             since_ms = max(consumer.settled_at_ms, min(m.dispatched_at_ms for m in messages))

@@ -60,8 +60,8 @@ class Suspects(Feature):
     # -- deaths --
 
     def poison_of(self, consumer: Consumer) -> Message | None:
-        """What has killed this consumer, if that is sure. Call it when the consumer is over, while its
-        messages are still in its hands."""
+        """The message that has killed this consumer, if that is sure. Call it when the consumer has ended,
+        while `in_flight` still has its messages."""
         settles = self._state.settles
         for message in consumer.in_flight.values():
             if message.attempt == 1 or message.settles_at_death == NO_DEATH:

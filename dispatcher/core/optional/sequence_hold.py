@@ -84,7 +84,7 @@ class SequenceHold(Feature):
         return {"number": self._sequences.due(head.group_id or b""), "left_ms": until_ms - self._state.now_ms}
 
     def dispatched(self, message: Message, group: Group | None) -> None:
-        """What follows it may go, from another inbound queue too."""
+        """Messages behind it may go, from another inbound queue too."""
         if group is None:
             return
         group_id = message.group_id
@@ -97,7 +97,7 @@ class SequenceHold(Feature):
                 self._state.list_backlog(backlog)
 
     def insert(self, backlog: Backlog, message: Message) -> None:
-        """File what has arrived before those of its id that wait and have larger numbers."""
+        """File a message before the waiting ones of its id that have larger numbers."""
         waiting, number = backlog.messages, place_of(message)
         spot = len(waiting)
         if number is not None and self._sequences.waits_beside(message):
@@ -126,7 +126,7 @@ class SequenceHold(Feature):
         return bool(ids)
 
     def before_pass(self) -> None:
-        """Let go what has waited for long enough."""
+        """Let messages go that have waited long enough."""
         self._is_late = False
         while self._waits:
             group_id, wait = next(iter(self._waits.items()))

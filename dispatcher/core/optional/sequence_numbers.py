@@ -92,7 +92,7 @@ class SequenceNumbers(Feature):
         return moved
 
     def irregular(self, key: bytes) -> list[Irregular]:
-        """What was wrong last with the ids of the group that has this key, if it is remembered."""
+        """The last irregularity of each id of the group with this key, as far as it is remembered."""
         ours = self._state.group_map.key
         return [found for group_id, found in self._irregular.items() if ours(group_id) == key]
 
@@ -220,7 +220,7 @@ def place_of(message: Message) -> int | None:
 
 
 class Leftovers(Feature):
-    """Rows that nobody goes on from: the lane checks no numbers any more, or Redis may have lost some."""
+    """Rows of a former check: the lane checks no numbers any more, or Redis may have lost some."""
 
     def __init__(self, state: LaneState, snapshot: Snapshot) -> None:
         self._state = state
@@ -242,7 +242,7 @@ class Leftovers(Feature):
 
 
 def irregularities(state: LaneState, key: bytes) -> list[str]:
-    """What was wrong last with the numbers of a group, a line for each id."""
+    """The last irregularity in the numbers of a group, a line for each id."""
     sequences = state.find(SequenceNumbers)
     return [] if sequences is None else [_line(found, state.now_ms) for found in sequences.irregular(key)]
 

@@ -63,7 +63,7 @@ class ParkingReplay:
             self.terms.setdefault(entry.target, {})[entry.copy] = entry.term
 
     def left(self, entry: OpenEntry | DeadLetterPending | Relocating) -> None:
-        """The original of this entry is over in its queue."""
+        """The original of this entry has ended in its queue."""
         if entry.inbound in self.counts:
             counts = self.counts[entry.inbound]
             counts[entry.group] -= 1

@@ -1,4 +1,5 @@
-"""One parking queue: whose messages go there, which are on their way, and what was read from it."""
+"""One parking queue: the groups whose messages go there, the messages on their way, and those that were read
+from it."""
 
 from __future__ import annotations
 
@@ -131,7 +132,7 @@ class ParkingQueue:
         return not (self.incoming or self.early or self.awaited or self.redelivering)
 
     def is_wanted(self, pool: Pool) -> bool:
-        """Whether somebody could take what is read from it, or an operation waits for it."""
+        """Whether a consumer could take its messages, or an operation waits for them."""
         if self.read_through:
             return True
         if (self.unknown or None in self.members) and pool:
@@ -171,20 +172,20 @@ class ParkingQueue:
         self.members[key] = self.members.get(key, 0) + 1
 
     def take(self, message: Message, key: bytes | None) -> None:
-        """An original was read: what is still in it of this member is newer."""
+        """An original was read: the messages of this member that are still in the queue are newer."""
         self.here[message.fingerprint] = message
         self.terms_needed.pop(message.fingerprint, None)
         if key in self.members:
             self.since_ms[key] = message.waits_since_ms
 
     def leave(self, message: Message, key: bytes | None) -> None:
-        """What was read goes back to its place."""
+        """A message that was read goes back to its place."""
         del self.here[message.fingerprint]
         if key in self.members:
             self.since_ms[key] = min(self.since_ms.get(key, message.waits_since_ms), message.waits_since_ms)
 
     def settle(self, message: Message, key: bytes | None) -> None:
-        """An original that was read from it is over."""
+        """An original that was read from it has ended."""
         self.here.pop(message.fingerprint, None)
         self.remember(message.fingerprint, message.arrival)
         self.originals -= self.originals > 0
@@ -256,13 +257,15 @@ class ParkingQueues(dict[int, ParkingQueue]):
         return tuple(sorted({*group.route, *self.default_route}))
 
     def comes_back(self, message: Message, now_ms: int) -> None:
-        """A message that was handed over waits again: what was parked meanwhile may stand before it."""
+        """A message that was handed over waits again: messages that were parked meanwhile may stand before
+        it."""
         group = message.group
         if group is not None and self.next_stop(group, message.queue) is not None:
             self.reparking.note(group, now_ms)
 
     def is_reparked_first(self, group: Group) -> bool:
-        """Whether something waits here that only the journal knows to be older than what is parked of it."""
+        """Whether a message waits here that only the journal knows to be older than the parked ones of its
+        group."""
         heads = [backlog.head() for backlog in (group.backlogs or {}).values()]
         return any(head is not None and self.next_stop(group, head.queue) is not None for head in heads)
 
@@ -271,14 +274,15 @@ class ParkingQueues(dict[int, ParkingQueue]):
         return sum(self[index].members.get(group.id, 0) for index in self.route(group))
 
     def hold_on(self, group: Group) -> Hold | None:
-        """Why what is parked of the group does not go: it has to be read first. None: nothing is parked."""
+        """Why the parked messages of the group do not go: they have to be read first. None: none is
+        parked."""
         return Hold(HoldKind.PARKED, partial(self._parked_in, group)) if self.parked(group) else None
 
     def _parked_in(self, group: Group) -> Facts:
         return {"queues": [self[index].name for index in self.route(group)]}
 
     def since_ms(self, group: Group) -> int | None:
-        """When the oldest of what is parked of the group was received; None: nothing is, or not known."""
+        """When the oldest parked message of the group was received; None: none is parked, or not known."""
         queues = (self[index] for index in self.route(group))
         known = (q.since_ms.get(group.id) for q in queues if q.members.get(group.id))
         return min((since_ms for since_ms in known if since_ms is not None), default=None)
@@ -291,7 +295,7 @@ class ParkingQueues(dict[int, ParkingQueue]):
         return None
 
     def refresh_demand(self, group: Group) -> None:
-        """Its route or state changed: another consumer may be the one who takes what is parked of it."""
+        """Its route or state changed: another consumer may take its parked messages now."""
         before, group.demand = group.demand, None
         if before is not None:
             queue, consumer = before

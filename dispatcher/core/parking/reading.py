@@ -33,7 +33,7 @@ class CopyKind(Enum):
 
 
 class ParkedReading(Feature):
-    """Reads on demand, and files what it reads as if it had arrived."""
+    """Reads on demand, and files the messages as if they had just arrived."""
 
     def __init__(self, state: LaneState, recovery: Recovery, arrivals: Arrivals) -> None:
         self._state = state
@@ -49,7 +49,7 @@ class ParkedReading(Feature):
             self._state.effects.actions.append(OpenParkingQueue(queue.index))
 
     def before_pass(self) -> None:
-        """Decide about what was read, and could not be decided about before."""
+        """Decide about messages that were read earlier and could not be decided about then."""
         for queue in self._state.parking.values():
             if queue.early:
                 self.accept(queue)
@@ -78,7 +78,7 @@ class ParkedReading(Feature):
                 self._recovery.parked_through()
 
     def accept(self, queue: ParkingQueue) -> None:
-        """Decide about what was read, in its order, as far as that can be known."""
+        """Decide about the messages that were read, in their order, as far as possible."""
         early = queue.early
         while early:
             message = early[0]
@@ -182,7 +182,7 @@ class ParkedReading(Feature):
     # -- giving back --
 
     def give_back(self, queue: ParkingQueue) -> None:
-        """What waits here and can't go is better kept in its queue: in its place there, in front."""
+        """Give messages that wait here and can't go back to their queue: to their places, in front."""
         returned: set[Message] = set()
         tags = []
         for message in list(queue.here.values()):

@@ -35,7 +35,7 @@ class Relocations(Feature):
         }
 
     def wait(self, message: Message, target: ParkingQueue) -> None:
-        """A message that waits here shall wait there; it goes behind all that were told so before."""
+        """Let a message that waits here wait there; it goes behind all earlier ones."""
         message.relocation = Relocation(target, self.fingerprint_of(message))
         target.waiting.append(message)
 
@@ -156,7 +156,7 @@ class Relocations(Feature):
         self._state.log_event("parking_refused", queue=queue.name, messages=len(again))
 
     def given_up(self, event: RelocationImpossible) -> None:
-        """It can't be parked: to the dead queue, and what was published behind it goes on."""
+        """It can't be parked: it goes to the dead queue, and the copies behind it go on."""
         message, move = event.message, event.message.relocation
         self._answered(message)
         if message.state is not MessageState.RELOCATING or move is None:

@@ -1,4 +1,4 @@
-"""Groups of which something waits in front of what is parked of them, without being parked itself.
+"""Groups with unparked messages that are older than their parked ones.
 
 It was in somebody's hands when its group was parked, and came back: its consumer died, or failed it and the
 group has stopped there. That it comes first is in the journal only. A leader who finds that Redis has

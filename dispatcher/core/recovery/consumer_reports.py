@@ -42,7 +42,7 @@ class ConsumerReports:
             self.saw(message)
 
     def wait(self) -> None:
-        """Their time begins now: nobody could be heard before."""
+        """Their time begins now: no consumer could be heard before."""
         if self.open:
             until_ms = self._state.now_ms + HEARTBEATS_TO_WAIT * self._state.options.heartbeat_ms
             until_ms = max(until_ms, self._state.lane_holds.until_ms(HoldKind.CONSUMERS_ASKED))

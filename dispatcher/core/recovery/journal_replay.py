@@ -1,4 +1,4 @@
-"""Reads a journal back: from records in the order in which they were committed to what is still true."""
+"""Reads a journal back: from records in the order of their commits to the state that they leave."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class JournalReplay:
             self.parking.left(entry)
 
     def finish(self) -> list[OpenEntry | DeadLetterPending | Relocating]:
-        """All open entries in arrival order; those of incarnations that are over belong to nobody (0)."""
+        """All open entries in arrival order; those of ended incarnations have no consumer (0)."""
         entries: list[OpenEntry | DeadLetterPending | Relocating] = [
             entry._replace(incarnation=0)
             if isinstance(entry, OpenEntry) and entry.incarnation in self._taken

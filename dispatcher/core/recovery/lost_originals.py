@@ -10,7 +10,7 @@ from dispatcher.wire.protocol import TYPE_REJOIN
 
 
 class LostOriginals:
-    """Asks for them, and ends those that nobody has."""
+    """Asks for them, and ends those that no consumer has."""
 
     def __init__(self, state: LaneState) -> None:
         self._state = state
@@ -46,6 +46,6 @@ class LostOriginals:
         self._state.refresh_credit(holder)
 
     def forget(self, message: Message) -> None:
-        """It is in nobody's hands: end its entry."""
+        """No consumer has it: end its entry."""
         self._state.effects.records.append(Vanished(message.queue, message.arrival))
         self._state.counters["vanished"] += 1

@@ -206,7 +206,7 @@ class Recovery(Feature):
         self.awaited.add(message)
 
     def parked_vanished(self, queue: ParkingQueue) -> None:
-        """The queue was read to its end: what is still awaited was deleted by others."""
+        """The queue was read to its end: originals that are still awaited were deleted by others."""
         for message in list(queue.awaited.values()):
             self.vanish(message)
 
@@ -348,7 +348,8 @@ class Recovery(Feature):
         return message.tag == 0 and message not in self.awaited
 
     def vanish(self, message: Message) -> None:
-        """No original will come. In a living consumer's hands its settle is awaited, else it is over."""
+        """No original will come. If a living consumer has the copy, its settle is awaited; else the message
+        has ended."""
         del self.awaited[message]
         if message.queue != UNKNOWN_INBOUND:
             self._expecting(message).forget(message)

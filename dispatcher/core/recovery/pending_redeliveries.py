@@ -1,4 +1,4 @@
-"""Messages in nobody's hands whose originals are still to come from inbound queues."""
+"""Messages without a consumer whose originals are still to come from inbound queues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dispatcher.core.ordered import OrderedSet
 
 
 class PendingRedeliveries:
-    """Counts them by group: what was parked of a group is newer, and must not overtake them."""
+    """Counts them by group: the parked messages of a group are newer, and must not overtake them."""
 
     def __init__(self, key: Callable[[bytes], bytes]) -> None:
         self._key = key  # of the group, or bucket, of an id

@@ -1,4 +1,4 @@
-"""Entries of what nobody has, that take the capacity of their consumers.
+"""Journal entries whose copy no consumer has, but which still take credit.
 
 Redis has forgotten that they were settled, and nothing says that their originals are gone before the
 redeliveries end. These do not end while the look-ahead is full of what waits for capacity. A classic queue's

@@ -1,7 +1,7 @@
-"""What operators see of a lane, as plain values. Nothing here changes the lane.
+"""The operators' view of a lane, as plain values. Nothing here changes the lane.
 
 - `views`: status, rows of groups and consumers, why a group waits
 - `blocked_reason`: the sentence for each reason
 - `group_listing`: lists groups in parts, so that the lane goes on in between
-- `hot_group`: which group most of what comes in belongs to
+- `hot_group`: the group with most of the incoming messages
 """

@@ -57,7 +57,7 @@ class GroupListing:
         self.total = 0  # groups that were asked for, whatever the limit
 
     def look_at(self, count: int) -> bool:
-        """Look at so many more groups; True when all were looked at."""
+        """Look at `count` more groups; True when all were looked at."""
         left, known = self._left, self._state.groups
         for _ in range(min(count, len(left))):
             group = left.pop()
@@ -113,7 +113,7 @@ class GroupListing:
 
 
 def depth(state: LaneState, group: Group) -> int:
-    """What waits, is in flight or is parked of it; what expired meanwhile may still be counted."""
+    """Its messages that wait, are in flight or are parked; expired ones may still be counted."""
     here = sum(len(backlog.messages) for backlog in (group.backlogs or {}).values())
     return group.in_flight + here + state.parking.parked(group)
 

@@ -1,4 +1,4 @@
-"""Which group most of what comes in belongs to: its consumer alone gets it, so no other one helps there.
+"""The group with most of the incoming messages: its consumer alone gets them, so no other one helps there.
 
 Counted in a table of bounded size, whatever the number of groups (the frequent items of Misra and Gries, with
 many decrements at a time, after each batch): of a share at most 1/128 is overlooked.
@@ -23,7 +23,7 @@ _KNOWN_MAX: Final = 4 * _KEPT
 
 
 class GroupShare(NamedTuple):
-    """A group by its key, and how much of what came in was of it, 0 to 1."""
+    """A group by its key, and its part of the incoming messages, 0 to 1."""
 
     key: bytes
     share: float
@@ -49,7 +49,7 @@ class HotGroup:
             self._counts = Counter({key: count - less for key, count in counts.items() if count > less})
 
     def pass_time(self, now_ms: int) -> None:
-        """Forget what is too long ago."""
+        """Forget arrivals that are too long ago."""
         passed_ms = now_ms - self._begun_ms
         if passed_ms < WINDOW_MS // 2:
             return

@@ -140,7 +140,7 @@ class Views:
     # -- groups --
 
     def survey(self, arguments: dict[str, Any]) -> GroupListing:
-        """Begin to look at all groups; `listed` has what came of it. Raises CommandRefused, ValueError."""
+        """Begin to look at all groups; `listed` returns the result. Raises CommandRefused, ValueError."""
         return GroupListing(self._state, arguments)
 
     def listed(self, survey: GroupListing) -> dict[str, Any]:
@@ -232,8 +232,8 @@ class Views:
         return max(0, state.parking.parked(group) - read) + count
 
     def why(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Why a group waits: a code (`reason`) with its facts, and a sentence (`verdict`); the message in
-        front, who has that since when, and what waits behind."""
+        """Why a group waits: a code (`reason`) with its facts, and a sentence (`verdict`); its first message,
+        which consumer has it and since when, and the messages behind."""
         group = self._find(arguments)
         waiting = self._waiting(group)
         out = sorted(self._out(group), key=lambda m: (m.epoch, m.group_seq))
