@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dispatcher.core.model import Message
-from dispatcher.core.parking.orders import ParkingRecord
+from dispatcher.core.parking.orders import ParkingRecord, Relocating
 
 
 class JournalReset(NamedTuple):
@@ -112,5 +112,7 @@ Record = (
     JournalReset | Dispatched | OpenEntry | SettledRange | DeadLetterPending
     | Discharged | Vanished | IncarnationEnded | SettledEntries | ProvenAcks | NumbersUsed | ParkingRecord
 )  # fmt: skip
+#: What is open: a message in a consumer's hands, on its way to the dead queue, or to a parking queue.
+JournalEntry = OpenEntry | DeadLetterPending | Relocating
 #: In place of an incarnation's number: a message is in nobody's hands.
 NOBODY = 0

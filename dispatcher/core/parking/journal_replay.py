@@ -12,7 +12,7 @@ from dispatcher.core.parking.orders import (
     Relocating,
     TermNeeded,
 )
-from dispatcher.core.records import DeadLetterPending, OpenEntry, Record
+from dispatcher.core.records import JournalEntry, Record
 
 
 class ParkingReplay:
@@ -62,7 +62,7 @@ class ParkingReplay:
         if entry.term:
             self.terms.setdefault(entry.target, {})[entry.copy] = entry.term
 
-    def left(self, entry: OpenEntry | DeadLetterPending | Relocating) -> None:
+    def left(self, entry: JournalEntry) -> None:
         """The original of this entry has ended in its queue."""
         if entry.inbound in self.counts:
             counts = self.counts[entry.inbound]

@@ -75,7 +75,7 @@ class ParkedReading(Feature):
             full = len(queue.here) >= self._state.options.look_ahead
             if full or event.is_end or any(not message.redelivered for message in event.messages):
                 queue.redelivering = False
-                self._recovery.parked_through()
+                self._recovery.end_if_through()
 
     def accept(self, queue: ParkingQueue) -> None:
         """Decide about the messages that were read, in their order, as far as possible."""
@@ -89,12 +89,13 @@ class ParkedReading(Feature):
                     self._state.acks.append(message)
                     self._state.counters["repeated_copies"] += 1
                 case CopyKind.KNOWN:
-                    self._recovery.claims_parked(queue, message)
+                    self._recovery.match(queue.awaited.pop(message.fingerprint, None), message)
                 case CopyKind.ORIGINAL:
                     self._take(queue, message)
             early.popleft()
         if queue.end_at == queue.stored and not queue.moving and queue.awaited:
-            self._recovery.parked_vanished(queue)
+            for message in list(queue.awaited.values()):  # others deleted their originals
+                self._recovery.vanish(message)
 
     def _judge(self, queue: ParkingQueue, message: Message) -> CopyKind:
         copy = message.fingerprint
@@ -238,4 +239,5 @@ class ParkedReading(Feature):
         message.tag, message.content = 0, None
         if message in state.revoked:  # the journal has an entry of it, which it will meet again
             state.revoked.discard(message)
-            self._recovery.expect_parked(queue, message)
+            queue.expect(message)
+            self._recovery.awaited.add(message)

@@ -15,6 +15,7 @@ from dispatcher.core.records import (
     DeadLetterPending,
     Discharged,
     IncarnationEnded,
+    JournalEntry,
     JournalReset,
     NumbersUsed,
     OpenEntry,
@@ -32,7 +33,7 @@ class JournalReplay:
     """What a journal says. Entries are in the order of their inbound queues' arrivals once `finish` ran."""
 
     def __init__(self) -> None:
-        self.entries: dict[tuple[int, Arrival], OpenEntry | DeadLetterPending | Relocating] = {}
+        self.entries: dict[tuple[int, Arrival], JournalEntry] = {}
         self.parking = ParkingReplay()
         #: By inbound queue: settled originals by arrival, in settle order, whose acks may not have arrived …
         self.unproven: dict[int, dict[Arrival, bytes]] = {}
@@ -89,14 +90,14 @@ class JournalReplay:
             self._over(entry)
             self.parking.moved(entry)
 
-    def _over(self, entry: DeadLetterPending | OpenEntry | Relocating) -> None:
+    def _over(self, entry: JournalEntry) -> None:
         self._keep_unproven(entry.inbound, entry.arrival, entry.fingerprint)
         if is_parking(entry.inbound):
             self.parking.left(entry)
 
-    def finish(self) -> list[OpenEntry | DeadLetterPending | Relocating]:
+    def finish(self) -> list[JournalEntry]:
         """All open entries in arrival order; those of ended incarnations have no consumer (0)."""
-        entries: list[OpenEntry | DeadLetterPending | Relocating] = [
+        entries: list[JournalEntry] = [
             entry._replace(incarnation=0)
             if isinstance(entry, OpenEntry) and entry.incarnation in self._taken
             else entry
@@ -155,7 +156,7 @@ class JournalReplay:
         else:
             self.highest_seq[incarnation] = max(self.highest_seq.get(incarnation, 0), highest)
 
-    def _drop(self, key: tuple[int, Arrival]) -> OpenEntry | DeadLetterPending | Relocating | None:
+    def _drop(self, key: tuple[int, Arrival]) -> JournalEntry | None:
         entry = self.entries.pop(key, None)
         if isinstance(entry, OpenEntry):
             self._by_seq.pop((entry.incarnation, entry.seq), None)

@@ -29,7 +29,7 @@ from dispatcher.core.parking.relocation import forget_relocation, resume_relocat
 from dispatcher.core.queue_ids import UNKNOWN_INBOUND, is_known_inbound, is_parking
 from dispatcher.core.records import (
     DeadLetterPending,
-    OpenEntry,
+    JournalEntry,
     ProvenAcks,
     Record,
     SettledEntries,
@@ -89,7 +89,7 @@ class Recovery(Feature):
             self._load_entry(entry)
         resume_sequence_hold(state, self.awaited, self.pending_redeliveries)
 
-    def _load_entry(self, entry: OpenEntry | DeadLetterPending | Relocating) -> None:
+    def _load_entry(self, entry: JournalEntry) -> None:
         message = self._entry(entry.inbound, entry.arrival, entry.fingerprint, entry.group)
         message.attempt = entry.attempt
         if isinstance(entry, DeadLetterPending):
@@ -185,33 +185,21 @@ class Recovery(Feature):
                 self.vanish(message)
         return False
 
-    # -- parking queues: there a fingerprint names one original --
-
     def is_adopted(self, fingerprint: bytes) -> bool:
-        """A consumer told us of it, and its original has not come."""
+        """A consumer reported it, and its original has not come."""
         return bool(self._adopted.get(fingerprint))
 
-    def claims_parked(self, queue: ParkingQueue, delivered: Message) -> None:
-        """An original that the journal or a consumer knows was read from this parking queue."""
-        inbound, fingerprint = self._state.inbounds[delivered.inbound], delivered.fingerprint
+    def match(self, message: Message | None, delivered: Message) -> None:
+        """The original of this entry was read; None: of one that only its consumer reported."""
+        inbound = self._state.inbounds[delivered.inbound]
         self._state.bytes_held += delivered.footprint
-        if fingerprint in queue.awaited:
-            self._match(inbound, queue.awaited.pop(fingerprint), delivered)
+        if message is not None:
+            self._match(inbound, message, delivered)
         else:
-            self._match_adopted(inbound, self._adopted[fingerprint].popleft(), delivered)
+            self._match_adopted(inbound, self._adopted[delivered.fingerprint].popleft(), delivered)
 
-    def expect_parked(self, queue: ParkingQueue, message: Message) -> None:
-        """It was given back, and the journal has an entry of it."""
-        queue.expect(message)
-        self.awaited.add(message)
-
-    def parked_vanished(self, queue: ParkingQueue) -> None:
-        """The queue was read to its end: originals that are still awaited were deleted by others."""
-        for message in list(queue.awaited.values()):
-            self.vanish(message)
-
-    def parked_through(self) -> None:
-        """Nothing at the head of a parking queue is still to be told of."""
+    def end_if_through(self) -> None:
+        """One more queue will deliver nothing again: what consumers reported may have lost its original."""
         if self._is_through():
             self._end_adopted()
 
@@ -377,8 +365,7 @@ class Recovery(Feature):
             self._state.effects.records.append(SettledEntries(inbound.index, True, tuple(arrived)))
         inbound.recovery = None
         self.proven(inbound, recovery.proven_meanwhile)
-        if self._is_through():
-            self._end_adopted()
+        self.end_if_through()
 
     def _end_adopted(self) -> None:
         adopted = [message for messages in self._adopted.values() for message in messages]
