@@ -3,7 +3,6 @@
 - `operations`: an operation from its command to its result; its barrier of markers in the inbound queues
 - `operation`: the state of one, and its row in Redis
 - `transfer`: messages go to the operation's target, one confirmed copy each
-- `parked_scan`: reads a parked group's queues through
 - `targets`: where operations send messages; `orders`, `events`: what edges have to do, what they report
 
 May touch: the waiting messages of its group, the flag that holds that group, its own row.

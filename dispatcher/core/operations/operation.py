@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from dispatcher.core.model import Group, Message
 from dispatcher.core.operations.orders import Target
-from dispatcher.core.operations.parked_scan import ParkedScan
+from dispatcher.core.parking.scan import ParkedScan
 from dispatcher.wire.group_text import format_group
 
 #: Key of an open operation's row among the flags, before its uuid.

@@ -24,7 +24,6 @@ from dispatcher.core.model import BarrierMark, Group, GroupState, Message, Messa
 from dispatcher.core.operations.events import TargetOpened, TargetRefused, TransferConfirmed, TransferRefused
 from dispatcher.core.operations.operation import LEAVES_BY, MOVE, OPERATION, PURGE, REROUTE, Operation, Phase
 from dispatcher.core.operations.orders import CloseTarget, OpenTarget
-from dispatcher.core.operations.parked_scan import ParkedScan, parked_of
 from dispatcher.core.operations.targets import target_argument
 from dispatcher.core.operations.transfer import Transfers
 from dispatcher.core.operators.commands import Arguments, Commands, argument, group_argument
@@ -32,6 +31,7 @@ from dispatcher.core.operators.flags import GroupFlags, flags_of, operation_on
 from dispatcher.core.operators.rebalance import in_transition, known
 from dispatcher.core.operators.stopped_groups import ended_by_others
 from dispatcher.core.orders import PublishBarrier
+from dispatcher.core.parking.scan import ParkedScan, parked_of
 from dispatcher.core.records import SettledEntries, Vanished
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused

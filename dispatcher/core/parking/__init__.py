@@ -4,8 +4,10 @@
 - `queue`: one parking queue and what is known of it; the routes of groups
 - `relocation`: originals move into a parking queue: committed, published in order, confirmed
 - `reading`: reads parking queues, and tells originals from copies that count no more
+- `scan`: for an operation: has all that is parked of its group been read?
 - `reparking`: what came back to a parked group, in front of the rest
 - `loading`, `journal_replay`: what a new leader takes over
+- `display`: what operators see of it
 - `orders`, `events`: records, what is ordered of the edges, what they report
 
 May touch: the waiting messages of the groups that it parks, their routes, `Inbound.aging`, its own queues.

@@ -43,19 +43,6 @@ def undeliverable(state: LaneState, group: Group) -> list[str]:
     ]
 
 
-def parking(state: LaneState, group: Group) -> list[str]:
-    """Where the group's messages are parked, and whether more can be, a line each."""
-    queues = [state.parking[index] for index in state.parking.route(group)]
-    lines = [
-        f"parked: {queue.members.get(group.id, 0)} of its messages are in {queue.name}, "
-        "those in flight included; what arrives of it goes there too"
-        for queue in queues
-    ]
-    if state.parking.at_bound:
-        lines.append(f"all {len(state.parking)} parking queues are in use: no other group can be parked")
-    return lines
-
-
 #: While its owner is so, what it has in flight stays where it is.
 _AWAY: Final = (HoldKind.EVICTED, HoldKind.LOST, HoldKind.UNHEARD, HoldKind.QUEUE_UNREAD)
 _DECIDED: Final = {"skip": "skipped", "drop": "dropped"}

@@ -12,9 +12,9 @@ from dispatcher.core.operators.flags import flags_of, operation_on, pin_of
 from dispatcher.core.operators.stopped_groups import stopped_groups, stopped_rows
 from dispatcher.core.optional.sequence_numbers import SequenceNumbers, irregularities
 from dispatcher.core.optional.start_gate import live_consumers
-from dispatcher.core.parking.queue import ParkingQueue
+from dispatcher.core.parking import display
 from dispatcher.core.state import LaneState
-from dispatcher.core.views.blocked_reason import parking, text, undeliverable, unheld
+from dispatcher.core.views.blocked_reason import text, undeliverable, unheld
 from dispatcher.core.views.group_listing import GroupListing, depth
 from dispatcher.core.views.hot_group import HotGroupWatch
 from dispatcher.errors import CommandRefused
@@ -57,9 +57,7 @@ class Views:
             "unconfirmed": state.unconfirmed,
             "undeliverable": len(state.undeliverable),
             "bytes_held": state.bytes_held,
-            "parked": sum(queue.originals for queue in state.parking.values()),
-            "parking": [self._parking_row(queue) for queue in state.parking.values()],
-            "parking_queues": len(state.parking),
+            **display.parking_status(state),
             "counters": dict(state.counters),
         }
 
@@ -114,15 +112,6 @@ class Views:
         if first is None:
             return None
         return self._state.now_ms - max(first.dispatched_at_ms, self._state.patience_from_ms)
-
-    @staticmethod
-    def _parking_row(queue: ParkingQueue) -> dict[str, Any]:
-        return {
-            "queue": queue.name,
-            "consumer": queue.consumer or None,
-            "groups": len(queue.members),
-            "parked": queue.originals,
-        }
 
     def is_full(self) -> bool:
         """Whether any inbound queue's look-ahead is used up."""
@@ -210,7 +199,7 @@ class Views:
         known = message.inbound < len(state.inbounds)
         return {
             "inbound": state.inbounds[message.inbound].name if known else None,
-            "parked_in": state.parking[message.queue].name if message.queue in state.parking else None,
+            "parked_in": display.parked_in(state, message),
             "arrival": f"{message.arrival[0]}.{message.arrival[1]}",
             "state": message.state.value,
             "seq": message.seq or None,
@@ -221,15 +210,6 @@ class Views:
             "size": message.size,
             "age_ms": state.now_ms - message.waits_since_ms,
         }
-
-    def _out_of_sight(self, group: Group, here: list[Message]) -> int:
-        """Originals of the group that wait in parking queues, and those on their way there."""
-        state = self._state
-        read = sum(message.is_parked for message in here)
-        queues = [state.parking[index] for index in state.parking.route(group)]
-        on_their_way = [m for queue in queues for m in (*queue.waiting, *queue.moving.values())]
-        count = sum(state.member_key(message.group_id) == group.id for message in on_their_way)
-        return max(0, state.parking.parked(group) - read) + count
 
     def why(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Why a group waits: a code (`reason`) with its facts, and a sentence (`verdict`); its first message,
@@ -251,7 +231,7 @@ class Views:
             for inbound in self._state.inbounds
             if inbound.is_full()
         ]
-        details += parking(self._state, group)
+        details += display.details(self._state, group)
         details += undeliverable(self._state, group)
         details += irregularities(self._state, group.id)
         details += self._why_hot(group)
@@ -265,7 +245,7 @@ class Views:
             "facts": dict(hold.facts) if hold is not None else {},
             "verdict": text(hold) if hold is not None else unheld(self._state, group, waiting, out),
             "blocking": blocking,
-            "behind": len(waiting) + self._out_of_sight(group, [*waiting, *out]),
+            "behind": len(waiting) + display.count_elsewhere(self._state, group, [*waiting, *out]),
             "details": details,
         }
 

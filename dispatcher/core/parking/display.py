@@ -1,0 +1,51 @@
+"""What operators see of parking, as plain values. `views` shows it; it changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dispatcher.core.model import Group, Message
+from dispatcher.core.state import LaneState
+
+
+def parking_status(state: LaneState) -> dict[str, Any]:
+    """The lane's parking queues, for `dispatcher status`."""
+    rows = [
+        {
+            "queue": queue.name,
+            "consumer": queue.consumer or None,
+            "groups": len(queue.members),
+            "parked": queue.originals,
+        }
+        for queue in state.parking.values()
+    ]
+    originals = sum(queue.originals for queue in state.parking.values())
+    return {"parked": originals, "parking": rows, "parking_queues": len(rows)}
+
+
+def parked_in(state: LaneState, message: Message) -> str | None:
+    """The parking queue that the message's original is in; None: it is in none."""
+    queue = state.parking.get(message.queue)
+    return queue.name if queue is not None else None
+
+
+def details(state: LaneState, group: Group) -> list[str]:
+    """Where the group's messages are parked, and whether more can be, a line each."""
+    lines = [
+        f"parked: {queue.members.get(group.id, 0)} of its messages are in {queue.name}, "
+        "those in flight included; what arrives of it goes there too"
+        for queue in (state.parking[index] for index in state.parking.route(group))
+    ]
+    if state.parking.at_bound:
+        lines.append(f"all {len(state.parking)} parking queues are in use: no other group can be parked")
+    return lines
+
+
+def count_elsewhere(state: LaneState, group: Group, here: list[Message]) -> int:
+    """Originals of the group that wait in parking queues, and those on their way there; `here`: its messages
+    that are in a backlog or in flight."""
+    read = sum(message.is_parked for message in here)
+    queues = [state.parking[index] for index in state.parking.route(group)]
+    on_their_way = [m for queue in queues for m in (*queue.waiting, *queue.moving.values())]
+    count = sum(state.member_key(message.group_id) == group.id for message in on_their_way)
+    return max(0, state.parking.parked(group) - read) + count
