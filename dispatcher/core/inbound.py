@@ -19,8 +19,6 @@ from dispatcher.core.placement import Pool
 SIZES_REMEMBERED: Final = 64
 #: Empty backlogs that are kept for the next groups, about 1 kB each: enough for the arrivals of a step.
 SPARE_BACKLOGS: Final = 256
-
-
 #: Files a message in a backlog that is not in the order of arrival.
 Insert = Callable[[Backlog, Message], None]
 
@@ -77,9 +75,8 @@ class Inbound:
         self.name = name
         self.weight = weight  # its quantum: what a turn adds to the deficit
         self.deficit = 0
-        self.ready: deque[ConsumerSource | UnownedSource | UngroupedSource] = (
-            deque()
-        )  # sources that may have an eligible message
+        #: Sources that may have an eligible message.
+        self.ready: deque[ConsumerSource | UnownedSource | UngroupedSource] = deque()
         self.unowned = UnownedSource(pool)
         self.ungrouped = UngroupedSource(pool)
         self.unacked = 0  # originals here: waiting, in flight or ending
@@ -238,8 +235,8 @@ def make_inbounds(options: LaneOptions, pool: Pool) -> list[Inbound]:
     return made
 
 
-def enlist_source(inbound: Inbound, share: ConsumerSource) -> None:
-    """Let the delivery pass look at this share again."""
-    if not share.in_ring and share.backlogs:
-        share.in_ring = True
-        inbound.ready.append(share)
+def enlist_source(inbound: Inbound, source: ConsumerSource) -> None:
+    """Let the delivery pass look at this source again."""
+    if not source.in_ring and source.backlogs:
+        source.in_ring = True
+        inbound.ready.append(source)

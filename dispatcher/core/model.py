@@ -86,9 +86,7 @@ class Message:
     )  # fmt: skip
 
     # Rare: most messages never have another value of these, so the class has it for them.
-    origin_arrival: tuple[int, int] | None = (
-        None  # its arrival in the first queue that it was in, if not here
-    )
+    origin_arrival: tuple[int, int] | None = None  # in the first queue that it was in, if that is not this
     term = 0  # of a parked copy: in which round of publishes it was made
     relocation: Any = None  # its way to a parking queue: parking/queue.py has the type
     message_id: bytes | None = None  # 16 bytes made of it, where the lane drops repeated messages
@@ -266,9 +264,8 @@ class Group:
     """One message group of the lane. `in_flight` counts its unsettled copies at all consumers."""
 
     __slots__ = (
-        "backlogs", "demand", "epoch", "flags", "fresh", "id", "in_flight", "last_seq", "owner", "state",
-        "pinned_to",
-        "route", "target", "unresolved",
+        "backlogs", "demand", "epoch", "flags", "fresh", "id", "in_flight", "last_seq", "owner", "pinned_to",
+        "route", "state", "target", "unresolved",
     )  # fmt: skip
 
     def __init__(self, group_id: bytes, state: GroupState = GroupState.FREE) -> None:
@@ -291,7 +288,7 @@ class Group:
         """Move to `state`. Raises InvalidTransition for a move that the table doesn't have."""
         if state not in GROUP_TRANSITIONS[self.state]:
             raise InvalidTransition(f"group {self.id!r} can't go from {self.state.value} to {state.value}")
-        self.state = state  # `become` alone changes it
+        self.state = state
 
     @property
     def taker(self) -> Consumer | None:
@@ -489,7 +486,7 @@ class Consumer:
         """Move to `state`. Raises InvalidTransition for a move that the table doesn't have."""
         if state not in CONSUMER_TRANSITIONS[self.state]:
             raise InvalidTransition(f"consumer {self.id} can't go from {self.state.value} to {state.value}")
-        self.state = state  # `become` alone changes it
+        self.state = state
         self.receives = state in RECEIVING
 
     @property

@@ -100,10 +100,9 @@ class LaneState:
         self.patience_from_ms = now_ms  # since when consumers could be heard
         self.is_asking = False  # consumers are asked what they have: nothing expires meanwhile
         self.reclaiming: set[int] = set()  # hand-over consumers whose messages are on their way to others
-        self.groups_with_flags: OrderedSet[Group] = OrderedSet()  # of which operators have said something
-        self.awaiting_decision: OrderedSet[Group] = (
-            OrderedSet()
-        )  # of which what stopped them may be looked at
+        self.groups_with_flags: OrderedSet[Group] = OrderedSet()  # operators have set something for them
+        #: Stopped groups whose failed message may wait here: a decision about it can be carried out.
+        self.awaiting_decision: OrderedSet[Group] = OrderedSet()
         self.drained_consumers: OrderedSet[str] = OrderedSet()  # ids that get nothing
         self.reset_until: int | None = None  # owners of epochs up to this one are about to go
 
