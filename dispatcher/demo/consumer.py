@@ -16,14 +16,16 @@ import redis.asyncio
 
 from dispatcher.client import BlockingGroupConsumer, BlockingMessage, GroupConsumer, Message
 from dispatcher.client.copies import Copy
-from dispatcher.demo.records import HandlingRecorder
 from dispatcher.demo.table import ApplyOutcome, AsyncTable, Table
-from dispatcher.demo.workload import RowChange, decode
+from dispatcher.demo.workload import RowChange, decode, message_key
+from dispatcher.judge.record import RecordWriter
 
 PREFETCH: Final = 50
 GATE_POLL_S: Final = 0.005
 #: Handlers at a time, each with a group of its own.
 CONCURRENCY: Final = 8
+#: Its life is the process; it needs no name of its own in the record.
+_INCARNATION: Final = "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,61 +49,70 @@ class ConsumerOptions:
 
 def run(options: ConsumerOptions) -> None:
     """Consume until SIGTERM; then finish what is in hand and leave."""
-    recorder = HandlingRecorder(Path(options.records))
-    recorder.ready()
+    record = RecordWriter(Path(options.records))
+    record.ready()
     while not Path(options.gate).exists():
         time.sleep(GATE_POLL_S)
     if options.blocking:
-        _run_blocking(options, recorder)
+        _run_blocking(options, record)
     else:
-        asyncio.run(_run_async(options, recorder))
-    recorder.close()
+        asyncio.run(_run_async(options, record))
+    record.close()
 
 
-def _begin(recorder: HandlingRecorder, message: Copy) -> tuple[int, RowChange]:
+def _begin(record: RecordWriter, message: Copy) -> tuple[int, RowChange]:
     number, change = decode(message.group, message.body)
-    recorder.begin(number, change.group, message.seq, message.epoch, message.attempt)
+    key = message_key(number, change.group)
+    record.started(_INCARNATION, key, message.seq, message.group_seq, message.epoch, message.attempt)
     return number, change
 
 
-async def _run_async(options: ConsumerOptions, recorder: HandlingRecorder) -> None:
+def _end(record: RecordWriter, message: Copy, outcome: ApplyOutcome) -> None:
+    """What was taken back meanwhile counts for nothing."""
+    if message.lost:
+        record.cancelled(_INCARNATION, message.seq)
+    else:
+        record.ended(_INCARNATION, message.seq, outcome=outcome)
+
+
+async def _run_async(options: ConsumerOptions, record: RecordWriter) -> None:
     client = redis.asyncio.Redis.from_url(options.redis_url)
     table = AsyncTable(client, options.prefix)
 
     async def handle(message: Message) -> None:
-        number, change = _begin(recorder, message)
+        number, change = _begin(record, message)
         try:
             outcome = await table.apply(change, message.epoch, number)
             await asyncio.sleep(options.work_ms / 1_000)
         except asyncio.CancelledError:  # it was taken back
-            recorder.end(message.seq, ApplyOutcome.LOST)
+            record.cancelled(_INCARNATION, message.seq)
             raise
-        recorder.end(message.seq, ApplyOutcome.LOST if message.lost else outcome)
+        _end(record, message, outcome)
 
     consumer = GroupConsumer(options.amqp_url, options.lane, options.name, PREFETCH, prefix=options.prefix)
     await consumer.open()
     await consumer.joined()
-    recorder.joined()
+    record.welcomed(_INCARNATION, 1)
     await consumer.run(handle, concurrency=CONCURRENCY)
     await client.aclose()
 
 
-def _run_blocking(options: ConsumerOptions, recorder: HandlingRecorder) -> None:
+def _run_blocking(options: ConsumerOptions, record: RecordWriter) -> None:
     client = redis.Redis.from_url(options.redis_url)
     table = Table(client, options.prefix)
 
     def handle(message: BlockingMessage) -> None:
-        number, change = _begin(recorder, message)
+        number, change = _begin(record, message)
         outcome = table.apply(change, message.epoch, number)
         time.sleep(options.work_ms / 1_000)
-        recorder.end(message.seq, ApplyOutcome.LOST if message.lost else outcome)
+        _end(record, message, outcome)
 
     consumer = BlockingGroupConsumer(
         options.amqp_url, options.lane, options.name, PREFETCH, prefix=options.prefix
     )
     consumer.open()
     consumer.joined()
-    recorder.joined()
+    record.welcomed(_INCARNATION, 1)
     consumer.run(handle, concurrency=CONCURRENCY)
     client.close()
 

@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 
 from dispatcher.demo.consumer import ConsumerOptions
-from dispatcher.demo.records import HandlingRecord, RecordReader
+from dispatcher.judge.record import HandlingRecord, LifeRecord
 from dispatcher.nodes.process import GuardedProcess
 
 #: Finishing what is in hand takes milliseconds here.
@@ -21,29 +21,29 @@ class ConsumerProcess:
     def __init__(self, options: ConsumerOptions) -> None:
         self.name = options.name
         self.kind = "blocking" if options.blocking else "async"
-        self.killed_at_ns: int | None = None
+        self.killed_at: float | None = None  # on the clock of the records
         self._process = GuardedProcess(options.name)
-        records = self._process.directory / "records"
+        records = self._process.directory / f"{options.name}.record"
         self._gate = self._process.directory / "gate"
         self._options = replace(options, records=str(records), gate=str(self._gate))
-        self._reader = RecordReader(options.name, records)
+        self._record = LifeRecord(records)
         self.done_count = 0
         self.recent_count = 0  # ended between the last two calls of `read`
 
     @property
     def is_ready(self) -> bool:
         """It waits for the start, as far as `read` has seen it."""
-        return self._reader.is_ready
+        return self._record.is_ready
 
     @property
     def has_joined(self) -> bool:
         """The dispatcher has welcomed it, as far as `read` has seen it."""
-        return self._reader.has_joined
+        return self._record.has_joined
 
     @property
     def handlings(self) -> list[HandlingRecord]:
         """Everything that it began, as far as `read` has seen it."""
-        return self._reader.handlings
+        return self._record.handlings
 
     def start(self) -> None:
         """Start its process, which then waits for `let_join`."""
@@ -55,7 +55,7 @@ class ConsumerProcess:
 
     def read(self) -> list[HandlingRecord]:
         """What it has ended since the last call."""
-        ended = self._reader.read()
+        ended = self._record.read()
         self.recent_count = len(ended)
         self.done_count += self.recent_count
         return ended
@@ -67,7 +67,7 @@ class ConsumerProcess:
         """
         if self._process.pid is not None:
             os.kill(self._process.pid, signal.SIGKILL)
-        self.killed_at_ns = time.monotonic_ns()
+        self.killed_at = time.monotonic()
         self._process.kill()
 
     def stop(self) -> None:
@@ -80,7 +80,7 @@ class ConsumerProcess:
 
     def last_words(self) -> str | None:
         """Why it ended by itself, None if it runs or was ended on purpose."""
-        if self.killed_at_ns is not None or self._process.is_alive():
+        if self.killed_at is not None or self._process.is_alive():
             return None
         lines = self._process.log_tail().splitlines()
         return f"{self.name} ended: {lines[-1] if lines else 'it wrote nothing'}"

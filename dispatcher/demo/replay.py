@@ -21,11 +21,11 @@ from dispatcher.demo.consumer import CONCURRENCY, ConsumerOptions
 from dispatcher.demo.consumer_process import ConsumerProcess
 from dispatcher.demo.dispatcher_process import DispatcherProcess
 from dispatcher.demo.producer import publish
-from dispatcher.demo.records import HandlingRecord
 from dispatcher.demo.screen import Screen
 from dispatcher.demo.table import Table
 from dispatcher.demo.workload import Workload, inbound_index
 from dispatcher.errors import DispatcherError, StoreUnavailable
+from dispatcher.judge.record import HandlingRecord
 from dispatcher.nodes import Servers
 from dispatcher.wire.protocol import LaneNames
 
@@ -226,7 +226,7 @@ class ReplayRun:
 
     def _read(self) -> None:
         for consumer in self._consumers:
-            self._done.update(handling.number for handling in consumer.read() if handling.is_done)
+            self._done.update(handling.message.number for handling in consumer.read())
             self._screen.show_detail(f"{consumer.name} ({consumer.kind})", consumer.done_count, self._total)
         self._screen.show("handled", len(self._done), self._total)
 
@@ -288,11 +288,11 @@ class ReplayRun:
         killed = {}
         handed_over_s = None
         undisturbed = handlings
-        if self._victim is not None and (killed_at_ns := self._victim.killed_at_ns) is not None:
-            killed[self._victim.name] = killed_at_ns
-            again_ns = [h.begun_ns for h in handlings if h.attempt > 1 and h.begun_ns > killed_at_ns]
-            undisturbed = [h for h in handlings if h.begun_ns <= killed_at_ns]
-            handed_over_s = (min(again_ns) - killed_at_ns) / 1e9 if again_ns else None
+        if self._victim is not None and (killed_at := self._victim.killed_at) is not None:
+            killed[self._victim.name] = killed_at
+            again_at = [h.start for h in handlings if h.attempt > 1 and h.start > killed_at]
+            undisturbed = [h for h in handlings if h.start <= killed_at]
+            handed_over_s = min(again_at) - killed_at if again_at else None
         checked = check(
             self._workload.changes, handlings, killed, self._table.rows(), self._workload.expected
         )

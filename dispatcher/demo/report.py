@@ -5,15 +5,10 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from dispatcher.demo.checker import TableFault
 from dispatcher.demo.replay import INBOUND, ReplayResult
 from dispatcher.demo.workload import Workload
-
-_ZEROS = (
-    ("lost", "lost"),
-    ("doubled", "doubled"),
-    ("out_of_order", "out of order"),
-    ("overlaps", "overlaps"),
-)
+from dispatcher.judge.judge import BreachKind
 
 
 def print_report(console: Console, workload: Workload, result: ReplayResult) -> None:
@@ -62,11 +57,11 @@ def _facts(workload: Workload, result: ReplayResult) -> Table:
             f"share of queue {name}, while there was a choice", f"{share} ({weight / weights:.0%} wanted)"
         )
     table.add_section()
-    for attribute, title in _ZEROS:
-        table.add_row(title, _zero(getattr(checked, attribute)))
+    for kind in (*BreachKind, *TableFault):
+        table.add_row(kind, _zero(checked.found[kind]))
     for queue, count in result.left.items():
         table.add_row(f"left in {queue.partition('.')[2]}", _zero(count))
-    equal = "equal" if not checked.differences else f"[red]{checked.differences:,} rows differ[/red]"
+    equal = "equal" if not checked.rows_differing else f"[red]{checked.rows_differing:,} rows differ[/red]"
     table.add_row(f"table against {workload.source}", equal)
     return table
 

@@ -21,7 +21,6 @@ class ApplyOutcome(StrEnum):
     AGAIN = "again"  # it had been applied before
     CONFLICT = "conflict"  # the row did not hold the old value
     STALE = "stale"  # a newer owner of the group has written already
-    LOST = "lost"  # whatever it was: the message had been taken back, so it doesn't count
 
 
 class TableKeys:

@@ -7,6 +7,9 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote_from_bytes
+
+from dispatcher.judge.record import UNGROUPED, MessageKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,12 @@ def decode(group: bytes | None, body: bytes) -> tuple[int, RowChange]:
     fields = json.loads(body)
     key, old, new = (fields.get(name, "").encode(errors=_LOSSLESS) for name in ("key", "old", "new"))
     return int(fields["number"]), RowChange(group or b"", key, old, new)
+
+
+def message_key(number: int, group: bytes) -> MessageKey:
+    """How records name change `number`. A group goes to one inbound queue, so they need not name that."""
+    text = quote_from_bytes(group, safe="/") or UNGROUPED
+    return MessageKey("-", "%2D" if group == UNGROUPED.encode() else text, 0, number)
 
 
 def inbound_index(group: bytes, queues: int) -> int:

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from tests.chaos.decisions import DECIDING, DROP, PURGE, SENDING, Decision
-from tests.recovery.checker import (
+from dispatcher.judge.judge import (
     Story,
     TakenUpTo,
     is_ghost,
@@ -26,7 +25,8 @@ from tests.recovery.checker import (
     taken_up_to_of,
     that_count,
 )
-from tests.recovery.record import UNGROUPED, Handling, Number
+from dispatcher.judge.record import UNGROUPED, HandlingRecord, MessageKey
+from tests.chaos.decisions import DECIDING, DROP, PURGE, SENDING, Decision
 
 NAMED_MAX = 5
 
@@ -34,18 +34,18 @@ NAMED_MAX = 5
 class Arrived(NamedTuple):
     """One message in the target, in its order."""
 
-    message: Number
+    message: MessageKey
     origin: str
 
 
 class Books(NamedTuple):
     """What there is to balance for one lane."""
 
-    record: list[Handling]  # by start
+    record: list[HandlingRecord]  # by start
     story: Story
-    sent: Mapping[Number, float]
+    sent: Mapping[MessageKey, float]
     decisions: list[Decision]
-    dead: frozenset[Number]
+    dead: frozenset[MessageKey]
     arrived: list[Arrived]
     take_overs: list[float]  # when a leadership ended or began
     stops: bool  # `on_exhausted: stop`
@@ -54,7 +54,7 @@ class Books(NamedTuple):
 class Balance(NamedTuple):
     """`gone`: what needs no handling, because an operator took it."""
 
-    gone: frozenset[Number]
+    gone: frozenset[MessageKey]
     violations: list[str]
 
 
@@ -63,8 +63,8 @@ class _Group:
 
     def __init__(self, decisions: list[Decision]) -> None:
         self.decisions = decisions
-        self.missing: set[Number] = set()
-        self.open_to_doubt: set[Number] = set()  # sent, and not settled for certain
+        self.missing: set[MessageKey] = set()
+        self.open_to_doubt: set[MessageKey] = set()  # sent, and not settled for certain
         self.arrived: list[Arrived] = []
 
     def of(self, commands: Iterable[str]) -> list[Decision]:
@@ -122,11 +122,11 @@ def _groups(books: Books) -> dict[str, _Group]:
     return groups
 
 
-def _key(message: Number, story: Story) -> str:
+def _key(message: MessageKey, story: Story) -> str:
     return owned_as(message.group, story.buckets)
 
 
-def _settled_and_elsewhere(books: Books, settled: dict[Number, Handling]) -> list[str]:
+def _settled_and_elsewhere(books: Books, settled: dict[MessageKey, HandlingRecord]) -> list[str]:
     """G-4: what somebody settled is in no other place, and nothing is in two."""
     story = books.story
     if story.forgotten:
@@ -154,7 +154,7 @@ def _settled_and_elsewhere(books: Books, settled: dict[Number, Handling]) -> lis
     ]
 
 
-def _deleted(key: str, group: _Group, books: Books, last: dict[Number, Handling]) -> list[str]:
+def _deleted(key: str, group: _Group, books: Books, last: dict[MessageKey, HandlingRecord]) -> list[str]:
     """G-3, G-4: as many are missing as were purged and dropped."""
     story, missing = books.story, group.missing
     purged, dropped = group.counted(PURGE), group.counted(DROP)
@@ -188,12 +188,12 @@ def _deleted(key: str, group: _Group, books: Books, last: dict[Number, Handling]
     return found
 
 
-def _too_early(key: str, group: _Group, books: Books, last: dict[Number, Handling]) -> list[str]:
+def _too_early(key: str, group: _Group, books: Books, last: dict[MessageKey, HandlingRecord]) -> list[str]:
     """G-1: nobody began what comes behind a message that was purged later."""
     story = books.story
     since = min((decision.since for decision in group.of([PURGE, DROP])), default=0.0)
     taken_up_to: TakenUpTo = taken_up_to_of(story)
-    lines: dict[tuple[str, str, str], list[Number]] = defaultdict(list)
+    lines: dict[tuple[str, str, str], list[MessageKey]] = defaultdict(list)
     for message in group.missing - last.keys() - story.repeated:
         lines[line_of(message)].append(message)
     return [
@@ -208,7 +208,7 @@ def _too_early(key: str, group: _Group, books: Books, last: dict[Number, Handlin
 def _in_target(key: str, group: _Group, books: Books) -> list[str]:
     """O-28 to O-31: each once but for what a take-over repeats, as many as were counted, in order."""
     story, sending = books.story, group.of(SENDING)
-    origins: dict[Number, Counter[str]] = defaultdict(Counter)
+    origins: dict[MessageKey, Counter[str]] = defaultdict(Counter)
     for one in group.arrived:
         origins[one.message][one.origin] += 1
     take_overs = sum(
@@ -233,7 +233,7 @@ def _in_target(key: str, group: _Group, books: Books) -> list[str]:
 def _out_of_order(key: str, group: _Group, story: Story, runs_max: int) -> list[str]:
     """G-1 in the target: every operation, and every leader that goes on with one, begins again."""
     taken_up_to = taken_up_to_of(story)
-    lines: dict[tuple[str, str, str], list[Number]] = defaultdict(list)
+    lines: dict[tuple[str, str, str], list[MessageKey]] = defaultdict(list)
     for one in group.arrived:
         line = lines[line_of(one.message)]
         if one.message not in story.repeated and one.message not in line:
@@ -252,7 +252,7 @@ def _out_of_order(key: str, group: _Group, story: Story, runs_max: int) -> list[
 def _passed_a_stop(books: Books, groups: dict[str, _Group]) -> list[str]:
     """D-9: nothing of a group begins behind what it has stopped at, until an operator says so."""
     story, found = books.story, []
-    at: dict[str, Handling] = {}  # by group, what it has stopped at
+    at: dict[str, HandlingRecord] = {}  # by group, what it has stopped at
     for handling in books.record:
         if handling.message.group == UNGROUPED or is_ghost(handling, story):
             continue
@@ -274,7 +274,7 @@ def _passed_a_stop(books: Books, groups: dict[str, _Group]) -> list[str]:
     return found
 
 
-def _names(messages: Iterable[Number]) -> str:
+def _names(messages: Iterable[MessageKey]) -> str:
     named = sorted(messages)
     more = f" and {len(named) - NAMED_MAX} more" if len(named) > NAMED_MAX else ""
     return ", ".join(map(say_number, named[:NAMED_MAX])) + more

@@ -15,8 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dispatcher.judge.record import MessageKey, RecordWriter
 from tests.client.bare_pika_consumer import BareConsumer
-from tests.recovery.record import FAILED, Number, RecordWriter
+from tests.recovery.rules import FAILED, is_failing, is_mending
 
 _PDEATHSIG = 1
 
@@ -48,14 +49,14 @@ class RecordingConsumer(BareConsumer):  # type: ignore[misc]
 
     def handle(self, copy: Any) -> str | None:
         body, headers = copy
-        number = Number.of(body)
+        number = MessageKey.of(body)
         seq = headers["x-dispatch-seq"]
         self.record.started(
             self.name, number, seq, headers.get("x-dispatch-group-seq", 0),
             headers.get("x-dispatch-epoch", 0), headers["x-dispatch-attempt"],
         )  # fmt: skip
         time.sleep(random.expovariate(1 / self.work_s))  # sleeps: this is the work
-        fails = number.fails and not (number.mends and headers["x-dispatch-attempt"] > 1)
+        fails = is_failing(number) and not (is_mending(number) and headers["x-dispatch-attempt"] > 1)
         self.record.ended(self.name, seq, failed=fails)
         return FAILED if fails else None
 

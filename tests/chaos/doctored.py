@@ -9,6 +9,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from dispatcher.judge.judge import violations
+from dispatcher.judge.record import MessageKey
 from tests.chaos.decisions import Decision
 from tests.chaos.evidence import NOTHING, Found, gather
 from tests.chaos.lanes import LaneOnStage
@@ -17,26 +19,25 @@ from tests.chaos.plan import Plan
 from tests.chaos.producer import CONFIRMED, SENT
 from tests.chaos.stage import Stage
 from tests.client.tcp_proxy import Connection, TcpProxy
-from tests.recovery.checker import violations
-from tests.recovery.record import Number
 from tests.service.harness import DispatcherProcess
 
 LANE = LaneOnStage("orders", "exclusive")
 QUEUE = "orders.high"
 
 
-def numbered(number: int, publish: int = 0) -> Number:
-    return Number(QUEUE, "g", publish, number, "p0-1")
+def numbered(number: int, publish: int = 0) -> MessageKey:
+    return MessageKey(QUEUE, "g", publish, number, "p0-1")
 
 
 def handled(
-    number: int, at: float, seq: int, *, epoch: int = 1, attempt: int = 1, end: bool = True, publish: int = 0
-) -> str:
-    """The lines of one message, received, begun, ended and settled within half a second."""
+    number: int, at: float, seq: int, *, epoch: int = 1, attempt: int = 1, end: bool = True, publish: int = 0,
+    takes_s: float = 0.4,
+) -> str:  # fmt: skip
+    """The lines of one message: received, begun, ended after `takes_s`, and settled 0.1 s later."""
     numbers = " ".join(map(str, numbered(number, publish)))
     lines = [f"received {at - 0.1} aaaa {seq}", f"started {at} aaaa {seq} {seq} {epoch} {attempt} {numbers}"]
     if end:
-        lines += [f"ended {at + 0.4} aaaa {seq}", f"confirmed {at + 0.5} aaaa {seq}"]
+        lines += [f"ended {at + takes_s} aaaa {seq}", f"confirmed {at + takes_s + 0.1} aaaa {seq}"]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -123,7 +124,8 @@ class Doctored:
     def found(self, there: Found = NOTHING) -> set[str]:
         """The first words of what is wrong."""
         evidence = gather(self.stage, LANE, there)
-        found = violations(evidence.handlings, evidence.story) + evidence.wrong_ends + evidence.misplaced
+        judged = violations(evidence.handlings, evidence.story)
+        found = [str(v) for v in judged] + evidence.wrong_ends + evidence.misplaced
         return {line.partition(":")[0] for line in found}
 
 

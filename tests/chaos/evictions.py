@@ -17,11 +17,11 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from dispatcher.judge.judge import Forgotten, say
+from dispatcher.judge.record import HandlingRecord, Incarnation, MessageKey
 from tests.chaos.leaderships import Leadership
 from tests.chaos.parts import Eviction, Process
 from tests.chaos.stage import PREFETCH
-from tests.recovery.checker import Forgotten, say
-from tests.recovery.record import Handling, Incarnation, Number
 from tests.service.harness import log_records
 
 OPERATOR, ACK_TIMEOUT = "operator", "ack_timeout"
@@ -56,15 +56,15 @@ class Life(NamedTuple):
 
     process: Process
     incarnation: Incarnation
-    handlings: list[Handling]
+    handlings: list[HandlingRecord]
 
 
 class Times(NamedTuple):
     """What else has to be known of a lane to judge its evictions."""
 
     timeout_s: float | None  # None: nobody is evicted for being late
-    sent: Mapping[Number, float]
-    began: Mapping[tuple[Number, int], float]  # by message and attempt
+    sent: Mapping[MessageKey, float]
+    began: Mapping[tuple[MessageKey, int], float]  # by message and attempt
     led: list[Leadership]
     hindered: Mapping[str, list[Interval]]  # by dispatcher: it was, or a server
     forgotten: tuple[Forgotten, ...]
@@ -147,7 +147,7 @@ def _was_late(life: Life, one: Told, times: Times, timeout_s: float) -> bool:
     return told_at - max(floor, led_at) >= enough_s
 
 
-def handed_over_from(life: Life, times: Times) -> list[tuple[Handling, float]]:
+def handed_over_from(life: Life, times: Times) -> list[tuple[HandlingRecord, float]]:
     """What an incarnation began, by seq, each with the earliest time at which that may have got it."""
     prefetch = PREFETCH_OF_BARE if life.process.kind == "bare" else PREFETCH
     done: list[float] = []
@@ -164,15 +164,15 @@ def handed_over_from(life: Life, times: Times) -> list[tuple[Handling, float]]:
     return found
 
 
-def first_attempts(record: list[Handling]) -> dict[tuple[Number, int], float]:
+def first_attempts(record: list[HandlingRecord]) -> dict[tuple[MessageKey, int], float]:
     """When each attempt of each message was begun first."""
-    began: dict[tuple[Number, int], float] = {}
+    began: dict[tuple[MessageKey, int], float] = {}
     for handling in record:
         began.setdefault((handling.message, handling.attempt), handling.start)
     return began
 
 
-def _settled_by(handlings: list[Handling]) -> dict[int, float]:
+def _settled_by(handlings: list[HandlingRecord]) -> dict[int, float]:
     """When RabbitMQ had the settle of each seq at the latest. Of a failed one nobody notes that: it had it
     with those that were ended later."""
     found, known = {}, math.inf
@@ -197,7 +197,7 @@ def _not_evicted(life: Life, evicted_at: float, times: Times, timeout_s: float) 
     return []
 
 
-def _seen(handling: Handling, life: Life, times: Times) -> Iterable[Interval]:
+def _seen(handling: HandlingRecord, life: Life, times: Times) -> Iterable[Interval]:
     """How long somebody led whom nothing hindered, while it was unsettled at one that was connected."""
     incarnation, process = life.incarnation, life.process
     ends = (handling.end, handling.cancelled, incarnation.over, process.killed_at, process.left_at)

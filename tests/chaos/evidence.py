@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dispatcher.core.parking.relocation import RELOCATIONS_UNCONFIRMED_MAX
+from dispatcher.judge.judge import Forgotten, Release, Story, doubled, is_ghost
+from dispatcher.judge.record import HandlingRecord, Incarnation, LifeRecord, MessageKey, in_order
 from tests.chaos.accounts import Arrived, Books, balance
 from tests.chaos.decisions import Decision
 from tests.chaos.evictions import (
@@ -35,8 +37,7 @@ from tests.chaos.parts import Eviction, Process
 from tests.chaos.producer import read_produced
 from tests.chaos.stage import Stage
 from tests.client.tcp_proxy import Connection
-from tests.recovery.checker import Forgotten, Release, Story, doubled, is_ghost
-from tests.recovery.record import Handling, Incarnation, LifeRecord, Number, in_order
+from tests.recovery.rules import is_closing
 
 #: An ack may be on its way to the broker for this long after its settle was confirmed.
 ACK_DELAY_S = 2.5
@@ -46,8 +47,8 @@ class Evidence(NamedTuple):
     """One lane's record, and what happened besides."""
 
     lane: LaneOnStage
-    handlings: list[Handling]
-    confirmed: dict[Number, float]
+    handlings: list[HandlingRecord]
+    confirmed: dict[MessageKey, float]
     story: Story
     wrong_ends: list[str]
     misplaced: list[str]  # of what an operator took out
@@ -56,8 +57,8 @@ class Evidence(NamedTuple):
 class Found(NamedTuple):
     """What was in the lane's queues at the end."""
 
-    dead: frozenset[Number] = frozenset()
-    poison: frozenset[Number] = frozenset()
+    dead: frozenset[MessageKey] = frozenset()
+    poison: frozenset[MessageKey] = frozenset()
     arrived: tuple[Arrived, ...] = ()  # in the target of moves
 
 
@@ -105,6 +106,7 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
         settings.buckets(), settings.keeps_owner_idle_s(), settings.look_ahead, confirmed,
         there.poison,
         releases=tuple(Release(d.group, d.since, d.until) for d in decisions if d.lets_go_on),
+        closes=is_closing,
     )  # fmt: skip
     story = story._replace(repeated=repeated | parked_twice(handlings, story))
     led, restored = leaderships(stage, lane)
@@ -123,14 +125,14 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
 
 
 def _dropped_once(
-    repeated: frozenset[Number],
-    sent: dict[Number, float],
-    record: list[Handling],
+    repeated: frozenset[MessageKey],
+    sent: dict[MessageKey, float],
+    record: list[HandlingRecord],
     doubts: list[tuple[float, float]],
-) -> frozenset[Number]:
+) -> frozenset[MessageKey]:
     """What may come twice although the lane drops what repeats another message: while it was under way Redis
     forgot the window (U-5), or RabbitMQ one of the two (U-7)."""
-    last: dict[Number, float] = {}
+    last: dict[MessageKey, float] = {}
     for handling in record:
         last[handling.message] = max(handling.start, last.get(handling.message, 0.0))
     return frozenset(
@@ -139,10 +141,10 @@ def _dropped_once(
     )  # fmt: skip
 
 
-def parked_twice(record: list[Handling], story: Story) -> frozenset[Number]:
+def parked_twice(record: list[HandlingRecord], story: Story) -> frozenset[MessageKey]:
     """What was on its way into a parking queue when everything was forgotten: nobody can know that the copy
     there and the original are one message, and both are handed over. So many are on their way at most."""
-    by_message: dict[Number, list[Handling]] = defaultdict(list)
+    by_message: dict[MessageKey, list[HandlingRecord]] = defaultdict(list)
     for handling in record:
         if not is_ghost(handling, story):
             by_message[handling.message].append(handling)

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from tests.recovery.checker import Forgotten, line_of, place_of, say, say_number
-from tests.recovery.record import UNGROUPED, Handling, Number
+from dispatcher.judge.judge import Forgotten, line_of, place_of, say, say_number
+from dispatcher.judge.record import UNGROUPED, HandlingRecord, MessageKey
 
 #: What RabbitMQ passes on from a queue to where rejected messages go it doesn't wait to have on disk.
 REJECTED_LOST_S = 5.0
@@ -32,20 +32,20 @@ class Life(NamedTuple):
 class HandedBooks(NamedTuple):
     """What is known of one lane that hands over."""
 
-    record: list[Handling]  # by start
+    record: list[HandlingRecord]  # by start
     lives: Mapping[str, Life]
-    sent: Mapping[Number, float]
-    published: frozenset[Number]  # confirmed to their producers
-    repeated: frozenset[Number]  # RabbitMQ may have these twice
-    dead: frozenset[Number]
-    gone: frozenset[Number]  # an operator took them
+    sent: Mapping[MessageKey, float]
+    published: frozenset[MessageKey]  # confirmed to their producers
+    repeated: frozenset[MessageKey]  # RabbitMQ may have these twice
+    dead: frozenset[MessageKey]
+    gone: frozenset[MessageKey]  # an operator took them
     take_overs: list[float]  # when a leadership began or ended
     killed: list[tuple[float, float]]  # RabbitMQ, and until when it was away
     stopped: list[tuple[float, float]]
     forgotten: tuple[Forgotten, ...] = ()
 
 
-def that_counts(record: list[Handling], lives: Mapping[str, Life]) -> list[Handling]:
+def that_counts(record: list[HandlingRecord], lives: Mapping[str, Life]) -> list[HandlingRecord]:
     """Without what was begun after its connection had ended."""
     return [handling for handling in record if handling.start < lives[handling.life].until]
 
@@ -58,7 +58,7 @@ def handed_violations(books: HandedBooks) -> list[str]:
 
 def _lost(books: HandedBooks) -> list[str]:
     """X-1, X-6: somebody has done it to its end, over a connection that could still ack it; or it is dead."""
-    done, begun, rejected = set[Number](), set[Number](), dict[Number, float]()
+    done, begun, rejected = set[MessageKey](), set[MessageKey](), dict[MessageKey, float]()
     for handling in books.record:
         begun.add(handling.message)
         if handling.end is not None and handling.end <= books.lives[handling.life].until:
@@ -85,7 +85,7 @@ def _wrongly_dead(books: HandedBooks) -> list[str]:
 
 
 def _begun_again(books: HandedBooks) -> list[str]:
-    by_message: dict[Number, list[Handling]] = defaultdict(list)
+    by_message: dict[MessageKey, list[HandlingRecord]] = defaultdict(list)
     for handling in books.record:
         by_message[handling.message].append(handling)
     found = []
@@ -105,7 +105,7 @@ def _begun_again(books: HandedBooks) -> list[str]:
     return found
 
 
-def _may_be_again(first: Handling, second: Handling, books: HandedBooks) -> bool:
+def _may_be_again(first: HandlingRecord, second: HandlingRecord, books: HandedBooks) -> bool:
     """X-4: its reader's connection has ended; X-6: a dispatcher's leadership has, or RabbitMQ was away."""
     sent_at = books.sent[first.message]
     return (
@@ -115,14 +115,14 @@ def _may_be_again(first: Handling, second: Handling, books: HandedBooks) -> bool
     )
 
 
-def _goes_on_twice(first: Handling, second: Handling, books: HandedBooks) -> bool:
+def _goes_on_twice(first: HandlingRecord, second: HandlingRecord, books: HandedBooks) -> bool:
     """X-6: one of them was read back from a queue, and a leadership ended meanwhile."""
     sent_at, at = books.sent[first.message], second.start
     was_torn = any(sent_at <= end <= at for end in books.take_overs)
     return (was_torn and max(first.attempt, second.attempt) > 1) or _hit(first.message, at, books)
 
 
-def _hit(message: Number, at: float, books: HandedBooks) -> bool:
+def _hit(message: MessageKey, at: float, books: HandedBooks) -> bool:
     """RabbitMQ was away between its being sent and then."""
     sent_at = books.sent[message]
     return any(since <= at and sent_at <= until for since, until in [*books.killed, *books.stopped])
@@ -130,13 +130,13 @@ def _hit(message: Number, at: float, books: HandedBooks) -> bool:
 
 def _disorder(books: HandedBooks) -> list[str]:
     """G-1 for the first time that each message is begun."""
-    lines: dict[tuple[str, str, str], list[Number]] = defaultdict(list)
+    lines: dict[tuple[str, str, str], list[MessageKey]] = defaultdict(list)
     for message in books.published - books.gone - books.dead:
         lines[line_of(message)].append(message)
-    first_at = dict[Number, Handling]()
+    first_at = dict[MessageKey, HandlingRecord]()
     for handling in books.record:
         first_at.setdefault(handling.message, handling)
-    begun: dict[tuple[str, str, str], set[Number]] = defaultdict(set)
+    begun: dict[tuple[str, str, str], set[MessageKey]] = defaultdict(set)
     passed: dict[tuple[str, str, str], int] = defaultdict(int)
     for line in lines.values():
         line.sort(key=place_of)
@@ -159,7 +159,9 @@ def _disorder(books: HandedBooks) -> list[str]:
     return found
 
 
-def _may_pass(later: Handling, earlier: Number, begun: Handling | None, books: HandedBooks) -> bool:
+def _may_pass(
+    later: HandlingRecord, earlier: MessageKey, begun: HandlingRecord | None, books: HandedBooks
+) -> bool:
     """X-7, for one that came behind `earlier`, whose first handling is `begun`."""
     sent_at, later_sent_at = books.sent[earlier], books.sent[later.message]
     if any(since <= later.start and later_sent_at <= until for since, until in books.killed):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from dispatcher.judge.judge import Story
+from dispatcher.judge.record import Incarnation, LifeRecord, in_order
 from tests.chaos.accounts import Books, balance
 from tests.chaos.evidence import Evidence, Found, existing, forgotten, leaderships, with_doubts
 from tests.chaos.handed import HandedBooks, Life, handed_violations, that_counts
@@ -11,8 +13,6 @@ from tests.chaos.lanes import LaneOnStage
 from tests.chaos.parts import Process
 from tests.chaos.producer import read_produced
 from tests.chaos.stage import Stage
-from tests.recovery.checker import Story
-from tests.recovery.record import Incarnation, LifeRecord, in_order
 
 
 def gather_handed(stage: Stage, lane: LaneOnStage, there: Found) -> Evidence:

@@ -9,21 +9,21 @@ import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 
 from dispatcher.amqp.history_message import read_kept
-from tests.recovery.record import Number
+from dispatcher.judge.record import MessageKey
 
 #: Nothing more comes of a stream that has been silent for so long.
 SILENT_S = 10
 UNACKED_MAX = 500
 
 
-async def not_kept(amqp_url: str, stream: str, published: frozenset[Number]) -> list[str]:
+async def not_kept(amqp_url: str, stream: str, published: frozenset[MessageKey]) -> list[str]:
     """All that was published is over, so it was acked: it has to be there."""
     missing, came = set(published), asyncio.Event()
 
     async def take(message: AbstractIncomingMessage) -> None:
         kept = read_kept(message.body)
         assert not isinstance(kept, str), "no reader has marked the stream"
-        missing.discard(Number.of(kept.content.body))
+        missing.discard(MessageKey.of(kept.content.body))
         came.set()
         await message.ack()
 

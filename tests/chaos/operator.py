@@ -12,11 +12,11 @@ from typing import Any
 from dispatcher.cli.command_client import ask
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.errors import BrokerUnavailable, CommandRefused, NoAnswer
+from dispatcher.judge.judge import Move
 from dispatcher.wire.protocol import LaneNames
 from tests.chaos.lanes import LaneOnStage
 from tests.chaos.parts import Eviction
 from tests.chaos.stage import PREFIX, Stage
-from tests.recovery.checker import Move
 from tests.service.harness import ROOT
 
 TIMEOUT_MS = 5_000

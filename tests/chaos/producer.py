@@ -24,9 +24,10 @@ from typing import NamedTuple
 
 from dispatcher.client import BlockingGroupProducer, GroupProducer
 from dispatcher.errors import SendFailed
+from dispatcher.judge.record import UNGROUPED, MessageKey
 from dispatcher.settings import RabbitSettings
 from tests.recovery.load import NumberingProducer, Numbers
-from tests.recovery.record import UNGROUPED, Number
+from tests.recovery.rules import is_closing
 
 SENT, CONFIRMED, REPEATED = "sent", "confirmed", "repeated"
 #: Sent and not confirmed at most: after a lost connection all of these may be in the broker twice.
@@ -40,7 +41,7 @@ class ProducerRecord:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def write(self, kind: str, numbers: Iterable[Number]) -> None:
+    def write(self, kind: str, numbers: Iterable[MessageKey]) -> None:
         at = time.monotonic()
         lines = [f"{kind} {at} {' '.join(map(str, number))}\n" for number in numbers]
         if lines:
@@ -50,19 +51,19 @@ class ProducerRecord:
 class Produced(NamedTuple):
     """What all producers wrote down."""
 
-    sent: dict[Number, float]  # when it went first; the broker may have it
-    confirmed: dict[Number, float]  # when the broker said so
-    repeated: frozenset[Number]  # the broker may have it more than once
+    sent: dict[MessageKey, float]  # when it went first; the broker may have it
+    confirmed: dict[MessageKey, float]  # when the broker said so
+    repeated: frozenset[MessageKey]  # the broker may have it more than once
 
 
 def read_produced(paths: Iterable[Path]) -> Produced:
-    sent: dict[Number, float] = {}
-    confirmed: dict[Number, float] = {}
+    sent: dict[MessageKey, float] = {}
+    confirmed: dict[MessageKey, float] = {}
     repeated = set()
     for path in paths:
         for line in path.read_bytes().rpartition(b"\n")[0].decode().splitlines():
             kind, at, rest = line.split(" ", 2)
-            number = Number.of(rest.encode())
+            number = MessageKey.of(rest.encode())
             if kind == SENT:
                 sent.setdefault(number, float(at))
             elif kind == CONFIRMED:
@@ -75,10 +76,10 @@ def read_produced(paths: Iterable[Path]) -> Produced:
 class _Raw(NumberingProducer):
     record: ProducerRecord
 
-    def note_sent(self, number: Number) -> None:
+    def note_sent(self, number: MessageKey) -> None:
         self.record.write(SENT, [number])
 
-    def note_confirmed(self, numbers: list[Number]) -> None:
+    def note_confirmed(self, numbers: list[MessageKey]) -> None:
         self.record.write(CONFIRMED, numbers)
 
 
@@ -103,7 +104,7 @@ class Outstanding(logging.Handler):
         super().__init__(logging.DEBUG)
         self._record = record
         self._lock2 = threading.Lock()
-        self._numbers: set[Number] = set()
+        self._numbers: set[MessageKey] = set()
         client = logging.getLogger("dispatcher.client")
         client.setLevel(logging.DEBUG)
         client.addHandler(self)
@@ -111,12 +112,12 @@ class Outstanding(logging.Handler):
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def add(self, number: Number) -> None:
+    def add(self, number: MessageKey) -> None:
         self._record.write(SENT, [number])
         with self._lock2:
             self._numbers.add(number)
 
-    def answered(self, number: Number, answer: asyncio.Future[str] | Future[str]) -> None:
+    def answered(self, number: MessageKey, answer: asyncio.Future[str] | Future[str]) -> None:
         with self._lock2:
             self._numbers.discard(number)
         error = answer.exception()
@@ -132,12 +133,14 @@ class Outstanding(logging.Handler):
             self._record.write(REPEATED, repeated)
 
 
-def _send(producer: GroupProducer | BlockingGroupProducer, number: Number, outstanding: Outstanding) -> None:
+def _send(
+    producer: GroupProducer | BlockingGroupProducer, number: MessageKey, outstanding: Outstanding
+) -> None:
     outstanding.add(number)
     group = None if number.group == UNGROUPED else number.group
-    headers: dict[str | bytes, int] = {} if number.closes else {"x-group-seq": number.number}
+    headers: dict[str | bytes, int] = {} if is_closing(number) else {"x-group-seq": number.number}
     answer = producer.submit(
-        number.body(), group, headers=headers, routing_key=number.queue, close=number.closes
+        number.body(), group, headers=headers, routing_key=number.queue, close=is_closing(number)
     )
     answer.add_done_callback(partial(outstanding.answered, number))
 

@@ -22,7 +22,8 @@ from typing import Any
 import pika
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 
-from tests.recovery.record import Number, RecordWriter
+from dispatcher.judge.record import MessageKey, RecordWriter
+from tests.recovery.rules import is_failing, is_mending
 
 _PDEATHSIG = 1
 #: Before it tries again: RabbitMQ is away, or its queue is being read back.
@@ -93,11 +94,11 @@ class ReadingConsumer:
 
     def _work(self, channel: Any, life: str) -> None:
         tag, headers, body = self._in_hand.popleft()
-        number, seq, attempt = Number.of(body), headers["x-dispatch-seq"], headers["x-dispatch-attempt"]
+        number, seq, attempt = MessageKey.of(body), headers["x-dispatch-seq"], headers["x-dispatch-attempt"]
         group_seq, epoch = headers.get("x-dispatch-group-seq", 0), headers.get("x-dispatch-epoch", 0)
         self._record.started(life, number, seq, group_seq, epoch, attempt)
         time.sleep(random.expovariate(1 / self._work_s))  # sleeps: this is the work
-        fails = number.fails and not (number.mends and attempt > 1)
+        fails = is_failing(number) and not (is_mending(number) and attempt > 1)
         self._record.ended(life, seq, failed=fails)
         if fails:
             channel.basic_reject(tag, requeue=False)

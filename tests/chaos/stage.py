@@ -17,6 +17,7 @@ from typing import Any
 from pamqp import commands
 
 from dispatcher.errors import DispatcherError
+from dispatcher.judge.judge import Move
 from dispatcher.nodes.local import LocalNode
 from dispatcher.nodes.servers import PrivateServers
 from dispatcher.settings import RabbitSettings
@@ -25,7 +26,6 @@ from tests.chaos.lanes import LaneOnStage
 from tests.chaos.parts import Eviction, Outage, Process, Replica
 from tests.chaos.plan import CONCURRENT, DISPATCHER_HEARTBEAT_S, READERS, Plan
 from tests.client.tcp_proxy import TcpProxy
-from tests.recovery.checker import Move
 from tests.recovery.scene import DELIVERY_LIMIT
 from tests.service.clients import Client
 from tests.service.harness import ROOT, DispatcherProcess, document

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import pytest
 
+from dispatcher.judge.record import MessageKey
 from tests.chaos.accounts import Arrived
 from tests.chaos.decisions import DROP, MOVE, PURGE, RELEASE, REROUTE, SKIP, Decision, with_error, with_result
 from tests.chaos.doctored import ONE, THREE, TWO, Doctored, handled, numbered
 from tests.chaos.evidence import Found
-from tests.recovery.record import Number
+from tests.recovery.rules import is_failing, is_mending
 
 
 def _there(*numbers: int, origin: str = "") -> Found:
@@ -222,6 +223,6 @@ def test_a_drop_of_poison_may_be_of_what_nobody_began() -> None:
 
 
 def test_a_message_that_mends_is_one_that_fails() -> None:
-    mending = [number for number in range(200) if Number("q", "g", 0, number).mends]
+    mending = [number for number in range(200) if is_mending(MessageKey("q", "g", 0, number))]
     assert mending == [47, 127]
-    assert all(Number("q", "g", 0, number).fails for number in mending)
+    assert all(is_failing(MessageKey("q", "g", 0, number)) for number in mending)

@@ -128,11 +128,11 @@ def test_what_it_never_began_may_have_been_late(evicting: Doctored) -> None:
 def test_what_waits_for_room_has_not_been_given(evicting: Doctored) -> None:
     """All were sent long before, and 31 could be given only when 1 was settled."""
     evicting.sent(**{f"m{n}": 0.1 for n in range(1, 32)})
-    at = {n: 1.0 + n / 40 for n in range(1, 32)}
-    evicting.write(evicting.a, *(handled(n, at[n], n) for n in at), "over 7.0 aaaa taken\n")
+    quick = [handled(n, 1.45 + n / 100, n, takes_s=0.005) for n in range(2, 32)]
+    evicting.write(evicting.a, ONE, *quick, "over 7.0 aaaa taken\n")
     _evicted(evicting, 3.8)
     assert evicting.found() == {"evicted early"}
-    evicting.write(evicting.a, *(handled(n, at[n], n) for n in range(1, 31)), "over 7.0 aaaa taken\n")
+    evicting.write(evicting.a, ONE, *quick[:-1], "over 7.0 aaaa taken\n")
     evicting.write(evicting.b, handled(31, 4.5, 1, epoch=2))
     assert not evicting.found()
 
@@ -141,7 +141,9 @@ def test_what_waits_for_room_has_not_been_given(evicting: Doctored) -> None:
 
 
 def _stuck_until(doctored: Doctored, end: float) -> None:
-    doctored.write(doctored.a, ONE, handled(2, 2.0, 2).replace("ended 2.4", f"ended {end}"), THREE)
+    """And gets what follows when it can go on."""
+    late = handled(3, end + 0.2, 3).replace(f"received {end + 0.1}", "received 2.9")
+    doctored.write(doctored.a, ONE, handled(2, 2.0, 2, takes_s=end - 2.0), late)
 
 
 def test_who_is_stuck_has_to_be_evicted(evicting: Doctored) -> None:

@@ -6,26 +6,26 @@ import math
 
 import pytest
 
+from dispatcher.judge.judge import Forgotten
+from dispatcher.judge.record import HandlingRecord, MessageKey
 from dispatcher.settings import LaneSettings
 from tests.chaos.handed import HandedBooks, Life, handed_violations
 from tests.chaos.plan import HANDOVER, Plan
-from tests.recovery.checker import Forgotten
-from tests.recovery.record import Handling, Number
 
 QUEUE = "handed.high"
 #: Two readers; the second one's connection is there all the time.
 A, B = "h0-1/r1", "h1-1/r1"
 
 
-def numbered(number: int) -> Number:
-    return Number(QUEUE, "g", 0, number, "p0-1")
+def numbered(number: int) -> MessageKey:
+    return MessageKey(QUEUE, "g", 0, number, "p0-1")
 
 
 def handled(
     number: int, at: float, life: str = A, *, seq: int = 0, attempt: int = 1, end: bool = True,
     failed: bool = False,
-) -> Handling:  # fmt: skip
-    return Handling(
+) -> HandlingRecord:  # fmt: skip
+    return HandlingRecord(
         life, numbered(number), seq or number, number, 1, attempt, at, at + 0.4 if end else None,
         failed=failed,
     )  # fmt: skip
@@ -41,7 +41,7 @@ class Told:
     def a_ends(self, at: float) -> None:
         self.lives[A] = Life("h0", 0.0, at)
 
-    def found(self, *record: Handling) -> set[str]:
+    def found(self, *record: HandlingRecord) -> set[str]:
         """The first words of what is wrong."""
         published = frozenset(map(numbered, (1, 2, 3)))
         books = HandedBooks(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from dispatcher.amqp.events import Fetched
+from dispatcher.judge.record import LifeRecord
 from tests.amqp.samples import field, properties, text
 from tests.chaos.doctored import ONE, QUEUE, THREE, TWO, Doctored, handled, numbered
 from tests.chaos.evidence import Found, _wrong_end, void_at
@@ -13,7 +14,6 @@ from tests.chaos.plan import Plan
 from tests.chaos.producer import CONFIRMED, ProducerRecord
 from tests.chaos.verdict import poison
 from tests.client.tcp_proxy import Connection
-from tests.recovery.record import LifeRecord
 
 
 def test_nothing_is_wrong_with_a_good_record(doctored: Doctored) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dispatcher.amqp.events import Fetched
+from dispatcher.judge.judge import say, that_count, violations
+from dispatcher.judge.record import HandlingRecord, MessageKey
 from tests.chaos.accounts import Arrived
 from tests.chaos.deciding import Decider
 from tests.chaos.decisions import DROP, PURGE, RELEASE, SENDING, SKIP, TAKING
@@ -21,8 +23,6 @@ from tests.chaos.lanes import LaneOnStage
 from tests.chaos.numbers import told_wrongly
 from tests.chaos.plan import CONCURRENT, READERS
 from tests.chaos.stage import PREFIX, Stage
-from tests.recovery.checker import say, that_count, violations
-from tests.recovery.record import Handling, Number
 from tests.recovery.scene import wrongly_dead
 from tests.recovery.unordered import violations_without_order
 from tests.service.clients import Client
@@ -62,7 +62,7 @@ async def end_and_judge(stage: Stage) -> Verdict:
     for lane in stage.lanes:
         dead = await client.take(f"{PREFIX}.{lane.name}.dead")
         there = Found(
-            frozenset(Number.of(message.body) for message in dead),
+            frozenset(MessageKey.of(message.body) for message in dead),
             poison(dead, stage.plan.settings.retry_attempts),
             arrived(await client.take(lane.target)),
         )
@@ -87,7 +87,7 @@ def _judged(stage: Stage, lane: LaneOnStage, there: Found) -> tuple[Evidence, li
         most = stage.plan.settings.in_flight_per_group
         found = violations_without_order(evidence.handlings, evidence.story, most)
     else:
-        found = violations(evidence.handlings, evidence.story)
+        found = [str(violation) for violation in violations(evidence.handlings, evidence.story)]
     return evidence, found + evidence.wrong_ends + evidence.misplaced
 
 
@@ -159,13 +159,13 @@ async def _stop_dispatchers(stage: Stage, client: Client, verdict: Verdict) -> N
             verdict.problems.append(f"a bug of {replica.name}: {lines[0][:3000]}")
 
 
-def poison(dead: list[Fetched], attempts: int) -> frozenset[Number]:
+def poison(dead: list[Fetched], attempts: int) -> frozenset[MessageKey]:
     """What was given up because it was in hand at as many deaths as it takes (M-1, M-2)."""
     found = set()
     for message in dead:
         headers = read_properties(message.properties).headers or {}
         if headers["x-dispatch-reason"] == "poison" and headers["x-dispatch-attempt"] >= max(2, attempts):
-            found.add(Number.of(message.body))
+            found.add(MessageKey.of(message.body))
     return frozenset(found)
 
 
@@ -178,7 +178,7 @@ async def _left_over(client: Client, lane: LaneOnStage, evidence: Evidence, dead
         reasons = [(m.body, (read_properties(m.properties).headers or {})["x-dispatch-reason"]) for m in dead]
         return found + [f"wrongly dead: {body!r}: {why}" for body, why in reasons if why != "rejected"]
     story = evidence.story
-    bodies = [(m.body, m.properties) for m in dead if Number.of(m.body) not in story.poison]
+    bodies = [(m.body, m.properties) for m in dead if MessageKey.of(m.body) not in story.poison]
     others = [h for h in that_count(evidence.handlings, story) if h.message not in story.poison]
     once = not story.forgotten
     return found + wrongly_dead(bodies, others, once=once, repeated=story.repeated, gone=story.gone)
@@ -191,7 +191,7 @@ def _queues_of_readers(lane: LaneOnStage) -> list[str]:
 def arrived(fetched: list[Fetched]) -> tuple[Arrived, ...]:
     """What the target of moves got, in its order."""
     origins = ((read_properties(m.properties).headers or {})["x-dispatch-origin"] for m in fetched)
-    return tuple(Arrived(Number.of(m.body), str(o)) for m, o in zip(fetched, origins, strict=True))
+    return tuple(Arrived(MessageKey.of(m.body), str(o)) for m, o in zip(fetched, origins, strict=True))
 
 
 def _decided(stage: Stage, lane: LaneOnStage, there: Found) -> dict[str, int]:
@@ -218,7 +218,7 @@ def _decided(stage: Stage, lane: LaneOnStage, there: Found) -> dict[str, int]:
 def _counts(stage: Stage, evidence: Evidence, dead: list[Fetched]) -> dict[str, int]:
     """What there was, so that a reader sees how much was tried."""
     handlings, story = evidence.handlings, evidence.story
-    by_message: Counter[Number] = Counter(handling.message for handling in handlings)
+    by_message: Counter[MessageKey] = Counter(handling.message for handling in handlings)
     return {
         "published and confirmed": len(story.published),
         "perhaps published twice": len(story.repeated),
@@ -255,7 +255,7 @@ def _told(stage: Stage, lane: LaneOnStage) -> list[dict[str, Any]]:
 
 def lives_of(verdict: LaneVerdict) -> list[str]:
     """The whole lives of the messages that the first violations name."""
-    by_name: dict[str, list[Handling]] = {}
+    by_name: dict[str, list[HandlingRecord]] = {}
     for handling in verdict.evidence.handlings:
         m = handling.message
         by_name.setdefault(f"{m.group}#{m.producer}.{m.publish}.{m.number} of {m.queue}", []).append(handling)

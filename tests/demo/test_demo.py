@@ -18,16 +18,18 @@ import redis
 from rich.console import Console
 
 from dispatcher import demo
+from dispatcher.demo.checker import TableFault
 from dispatcher.demo.pipeline import run_pipeline, show_verdict
 from dispatcher.demo.screen import Screen
 from dispatcher.errors import BrokerUnavailable, ConfigurationError, DispatcherError, StoreUnavailable
+from dispatcher.judge.judge import BreachKind
 from dispatcher.nodes.guard import descendants
 from tests.conftest import Vhost
 from tests.demo.repository import Repository
 from tests.page.reports import write_report
 from tests.waiting import wait_until
 
-ZEROS = ("lost", "doubled", "out of order", "overlaps", "left in high", "left in low", "left in changes.dead")
+ZEROS = (*BreachKind, *TableFault, "left in high", "left in low", "left in changes.dead")
 RUN_S = 100
 ROOT = Path(__file__).parents[2]
 

@@ -13,9 +13,10 @@ from pamqp import commands
 from dispatcher.amqp.events import Confirmed
 from dispatcher.amqp.link import Link
 from dispatcher.errors import BrokerUnavailable
+from dispatcher.judge.record import UNGROUPED, MessageKey
 from dispatcher.settings import RabbitSettings
 from tests.amqp.samples import field, properties, text
-from tests.recovery.record import UNGROUPED, Number
+from tests.recovery.rules import is_closing
 
 #: Published and not confirmed at most.
 WINDOW = 200
@@ -36,7 +37,7 @@ class Numbers:
         self._count: dict[tuple[str, str], int] = defaultdict(int)
         self._sum = 0
 
-    def next(self) -> Number:
+    def next(self) -> MessageKey:
         # Old groups end and new ones begin, so that whoever joined last gets some as well.
         first = self._sum // MESSAGES_PER_NEW_GROUP
         in_a_group = self._random.random() > UNGROUPED_SHARE
@@ -44,7 +45,7 @@ class Numbers:
         queue = self._random.choice(self._queues)
         self._sum += 1
         self._count[queue, group] += 1
-        return Number(queue, group, 0, self._count[queue, group], self._producer)
+        return MessageKey(queue, group, 0, self._count[queue, group], self._producer)
 
 
 class NumberingProducer:
@@ -63,15 +64,15 @@ class NumberingProducer:
         seed: int,
         name: str = "p",
     ) -> None:
-        self.confirmed: set[Number] = set()
-        self.sent_at: dict[Number, float] = {}  # on the clock of the record
+        self.confirmed: set[MessageKey] = set()
+        self.sent_at: dict[MessageKey, float] = {}  # on the clock of the record
         self.pausing = False
         self._settings = settings
         self._rate = rate
         self._numbers = Numbers(queues, groups, seed, name)
         self._random = random.Random(seed)
-        self._to_send: deque[Number] = deque()
-        self._waiting: dict[int, Number] = {}  # by confirm tag
+        self._to_send: deque[MessageKey] = deque()
+        self._waiting: dict[int, MessageKey] = {}  # by confirm tag
         self._publish = 0
         self._link: Link | None = None
         self._channel = 0
@@ -158,17 +159,17 @@ class NumberingProducer:
             self.confirmed.update(taken)
             self.note_confirmed(taken)
 
-    def note_sent(self, number: Number) -> None:
+    def note_sent(self, number: MessageKey) -> None:
         """The broker may have this one from now on."""
 
-    def note_confirmed(self, numbers: list[Number]) -> None:
+    def note_confirmed(self, numbers: list[MessageKey]) -> None:
         """The broker has these."""
 
 
-def _properties(number: Number) -> bytes:
+def _properties(number: MessageKey) -> bytes:
     fields = []
     if number.group != UNGROUPED:
-        signed = -number.number if number.closes else number.number
+        signed = -number.number if is_closing(number) else number.number
         place = field("x-group-seq", "l", signed.to_bytes(8, signed=True))
         fields = [text("x-group-id", number.group), place]
     return properties(*fields, delivery_mode=2, message_id=b"-".join(str(part).encode() for part in number))

@@ -18,12 +18,13 @@ from typing import Any
 from dispatcher.cli.command_client import ask
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.core.views.group_listing import GROUPS_PER_PAGE_MAX
+from dispatcher.judge.judge import Forgotten, Story, say_number, violations
+from dispatcher.judge.record import STARTED, HandlingRecord, MessageKey, read_record
 from dispatcher.settings import RabbitSettings
 from dispatcher.wire.protocol import LaneNames
 from tests.conftest import Vhost
-from tests.recovery.checker import Forgotten, Story, say_number, violations
 from tests.recovery.load import NumberingProducer
-from tests.recovery.record import FAILED, STARTED, Handling, Number, read_record
+from tests.recovery.rules import FAILED, is_closing
 from tests.service.clients import Client
 from tests.service.harness import (
     ASK_TIMEOUT_MS,
@@ -141,7 +142,7 @@ class Scene:
 
     async def assign(self, groups: list[str]) -> None:
         """One message of each group, after which nothing more comes: under `exclusive` it keeps its owner."""
-        numbers = [Number(QUEUES[0], group, 0, 1, "once") for group in groups]
+        numbers = [MessageKey(QUEUES[0], group, 0, 1, "once") for group in groups]
         async with Client.opened(self.rabbitmq) as client:
             for number in numbers:
                 client.send(number.queue, number.body(), number.group)
@@ -254,7 +255,7 @@ class Scene:
         found = await self.finish()
         assert not found, f"{len(found)} violations:\n" + "\n".join(sorted(found)[:12])
 
-    def record(self) -> list[Handling]:
+    def record(self) -> list[HandlingRecord]:
         return read_record(self.folder)
 
     async def handled(self, count: int, timeout_s: float = START_S) -> None:
@@ -301,8 +302,8 @@ class Scene:
             if dispatcher.is_alive():
                 assert dispatcher.terminate(30)[0] == 0, dispatcher.log()[-3000:]
         keeps_owner, forgotten = self.policy == "exclusive", tuple(self.forgotten)
-        story = Story(published, self.killed_at, self.left_at, keeps_owner, forgotten)
-        found = violations(self.record(), story)
+        story = Story(published, self.killed_at, self.left_at, keeps_owner, forgotten, closes=is_closing)
+        found = [str(violation) for violation in violations(self.record(), story)]
         found += [f"a bug: {d.log()[-3000:]}" for d in self.dispatchers if '"lane_failed"' in d.whole_log()]
         return found + await self._left_over()
 
@@ -339,25 +340,25 @@ async def scene_of(
 
 def wrongly_dead(
     dead: list[tuple[bytes, bytes]],
-    record: list[Handling],
+    record: list[HandlingRecord],
     *,
     once: bool,
-    repeated: frozenset[Number] = frozenset(),
-    gone: frozenset[Number] = frozenset(),
+    repeated: frozenset[MessageKey] = frozenset(),
+    gone: frozenset[MessageKey] = frozenset(),
 ) -> list[str]:
     """The dead queue must hold what was given up, once by origin: a crash may store a copy twice. What is
     `gone` an operator took out."""
     failed = {handling.message for handling in record if handling.failed}
     last = {handling.message: handling for handling in record}
     given_up = {message for message, handling in last.items() if handling.failed} - gone
-    origins: dict[Number, set[str]] = {}
+    origins: dict[MessageKey, set[str]] = {}
     found = []
     for body, raw in dead:
         headers = read_properties(raw).headers or {}
         if not headers["x-dispatch-reason"].endswith(FAILED):
             found.append(f"wrongly dead: {body!r}: {headers['x-dispatch-reason']}")
             continue
-        origins.setdefault(Number.of(body), set()).add(headers["x-dispatch-origin"])
+        origins.setdefault(MessageKey.of(body), set()).add(headers["x-dispatch-origin"])
     found += [f"wrongly dead: {say_number(n)} was not given up" for n in origins.keys() - failed]
     found += [f"lost: {say_number(n)} was given up and is not dead" for n in given_up - origins.keys()]
     twice = [number for number, of in origins.items() if len(of) > 1] if once else []

@@ -6,9 +6,9 @@ import statistics
 
 import pytest
 
+from dispatcher.judge.record import HandlingRecord
 from tests.conftest import Vhost
 from tests.recovery.conftest import OpenScene
-from tests.recovery.record import Handling
 from tests.recovery.scene import Scene
 
 KILLS = 8
@@ -25,7 +25,7 @@ KIND = "iterating"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 
-def _reached_s(scene: Scene, record: list[Handling]) -> dict[str, float]:
+def _reached_s(scene: Scene, record: list[HandlingRecord]) -> dict[str, float]:
     """For each kill: from it to the arrival, at whoever got them next, of the last message that it left."""
     first_attempts = {h.message: h.life for h in record if h.attempt == 1}
     times: dict[str, float] = {}

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import pytest
 import redis
 
+from dispatcher.judge.judge import Forgotten
 from dispatcher.nodes.local_redis import LocalRedis
 from tests.conftest import Vhost
-from tests.recovery.checker import Forgotten
 from tests.recovery.conftest import OpenScene
 from tests.recovery.scene import Scene
 from tests.spec.lane_bench import clause

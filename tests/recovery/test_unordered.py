@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from tests.recovery.checker import Story
-from tests.recovery.record import UNGROUPED, Handling, Number
+from dispatcher.judge.judge import Story
+from dispatcher.judge.record import UNGROUPED, HandlingRecord, MessageKey
 from tests.recovery.unordered import violations_without_order
 
 
-def _handling(number: int, start: float, end: float | None, life: str = "a", **what: object) -> Handling:
-    message = Number("in", str(what.get("group", "g")), 0, number)
+def _handling(
+    number: int, start: float, end: float | None, life: str = "a", **what: object
+) -> HandlingRecord:
+    message = MessageKey("in", str(what.get("group", "g")), 0, number)
     attempt = 2 if what.get("again") else 1
-    return Handling(life, message, number, number, 1, attempt, start, end, None, end is not None)
+    return HandlingRecord(life, message, number, number, 1, attempt, start, end, None, end is not None)
 
 
-def _found(record: list[Handling], most: int, **killed_at: float) -> set[str]:
+def _found(record: list[HandlingRecord], most: int, **killed_at: float) -> set[str]:
     story = Story(frozenset(handling.message for handling in record), killed_at, {}, False)
     return {line.partition(":")[0] for line in violations_without_order(record, story, most)}
 

@@ -28,7 +28,8 @@ from dispatcher.client import (
     Message,
     RejectMessage,
 )
-from tests.recovery.record import FAILED, UNGROUPED, Number, RecordWriter
+from dispatcher.judge.record import UNGROUPED, MessageKey, RecordWriter
+from tests.recovery.rules import FAILED, is_failing, is_mending
 
 CONFIRM_INTERVAL_S = 0.02
 CONCURRENCY = 8
@@ -114,7 +115,7 @@ class Work:
         incarnation = self.incarnation()
         if message.lost:
             return None
-        number = Number.of(message.body)
+        number = MessageKey.of(message.body)
         has_none = self._alike or number.group == UNGROUPED
         assert message.group == (None if has_none else number.group.encode())
         if (incarnation, message.seq) in self._broken:
@@ -137,9 +138,9 @@ class Work:
 
     def end(self, task: Task) -> None:
         """Raises RejectMessage or Breakdown for what is to fail."""
-        number = Number.of(task.message.body)
-        breaks = self._raising and number.mends
-        fails = number.fails and not (breaks and task.message.attempt > 1)
+        number = MessageKey.of(task.message.body)
+        breaks = self._raising and is_mending(number)
+        fails = is_failing(number) and not (breaks and task.message.attempt > 1)
         self.record.ended(task.incarnation, task.seq, failed=fails)
         if fails and breaks:
             self._broken.add((task.incarnation, task.seq))

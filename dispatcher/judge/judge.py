@@ -1,4 +1,4 @@
-"""Reads a total record and says everything in it that the guarantees don't allow (contract section 3).
+"""Everything in a record that the guarantees don't allow (docs/semantics.md, section 3).
 
 A `life` is one process of a consumer, or one incarnation of it. What a life had in hand when it was over may
 be handed over again, with a higher attempt (G-4); everything else must have happened once, in order and
@@ -9,15 +9,39 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
 from zlib import crc32
 
-from tests.recovery.record import UNGROUPED, Handling, Number
+from dispatcher.judge.record import UNGROUPED, HandlingRecord, MessageKey
 
 #: (group, queue, producer), and which of its connections → a number.
 TakenUpTo = dict[tuple[tuple[str, str, str], int], int]
+
+
+class BreachKind(StrEnum):
+    """What must not happen."""
+
+    LOST = "lost"
+    DOUBLED = "doubled"
+    OUT_OF_ORDER = "out of order"
+    OVERLAP = "overlap"
+    EPOCH_BACK = "epoch going back"
+    EPOCH_SHARED = "epoch shared"
+    NUMBERS_GAP = "gap in the group's numbers"
+    OWNER_CHANGED = "owner changed"
+
+
+class Breach(NamedTuple):
+    """One thing that happened although it must not."""
+
+    kind: BreachKind
+    what: str  # for people: which handlings of which message
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.what}"
 
 
 class Forgotten(NamedTuple):
@@ -48,14 +72,14 @@ class Release(NamedTuple):
 class Story(NamedTuple):
     """What happened besides the record: what was published for sure, and whose life was ended when."""
 
-    published: frozenset[Number]
+    published: frozenset[MessageKey]
     killed_at: dict[str, float]  # life → just before it was killed, or when its connection was lost for good
     left_at: dict[str, float]  # life → when it was asked to stop
     keeps_owner: bool  # `exclusive`
     forgotten: tuple[Forgotten, ...] = ()
     moves: tuple[Move, ...] = ()
     #: The broker may have these more than once, equal in every byte: a crash may repeat them (G-4).
-    repeated: frozenset[Number] = frozenset()
+    repeated: frozenset[MessageKey] = frozenset()
     #: (life, until when it had a connection): what it ended by then it may have settled, welcomed or not.
     connected_until: tuple[tuple[str, float], ...] = ()
     #: Groups share so many buckets, which stand where groups do (O-15).
@@ -65,16 +89,18 @@ class Story(NamedTuple):
     #: So many originals of an inbound queue a dispatcher holds at most: the rest it doesn't know yet.
     look_ahead: int | None = None
     #: When RabbitMQ confirmed each message to its producer.
-    confirmed_at: Mapping[Number, float] = {}
+    confirmed_at: Mapping[MessageKey, float] = {}
     #: Given up because it died with too many consumers (M-2).
-    poison: frozenset[Number] = frozenset()
+    poison: frozenset[MessageKey] = frozenset()
     #: Taken out by an operator: whoever hands these in has accounted for them.
-    gone: frozenset[Number] = frozenset()
+    gone: frozenset[MessageKey] = frozenset()
     releases: tuple[Release, ...] = ()
+    #: Whether a message's producer says that the group ends with it.
+    closes: Callable[[MessageKey], bool] = lambda _: False
 
 
-def violations(record: list[Handling], story: Story) -> list[str]:
-    """Everything that is wrong, in words. `record` is sorted by start."""
+def violations(record: list[HandlingRecord], story: Story) -> list[Breach]:
+    """Everything that is wrong. `record` is sorted by start."""
     counting = that_count(record, story)
     record = [handling for handling in record if not is_ghost(handling, story)]
     found = lost(counting, story) + doubled(record, story)
@@ -83,6 +109,7 @@ def violations(record: list[Handling], story: Story) -> list[str]:
     begun_at = first_begun(record)
     for handlings in _by_group(record).values():
         found += out_of_order(handlings, story, taken_up_to)
+        found += overlapping_itself(handlings, story)
         found += epochs_going_back(handlings)
         found += numbers_with_gaps(handlings)
     for handlings in _by_group(record, story.buckets).values():
@@ -92,15 +119,15 @@ def violations(record: list[Handling], story: Story) -> list[str]:
     return found
 
 
-def that_count(record: list[Handling], story: Story) -> list[Handling]:
+def that_count(record: list[HandlingRecord], story: Story) -> list[HandlingRecord]:
     """Without what a consumer still began that had lost its connection, and could not settle."""
     until = dict(story.connected_until)
     return [h for h in record if not is_ghost(h, story) or _may_be_settled(h, until)]
 
 
-def _by_group(record: list[Handling], buckets: int | None = None) -> dict[str, list[Handling]]:
+def _by_group(record: list[HandlingRecord], buckets: int | None = None) -> dict[str, list[HandlingRecord]]:
     """With `buckets` by what owners own: a group, or the bucket that it falls into."""
-    by_group: dict[str, list[Handling]] = defaultdict(list)
+    by_group: dict[str, list[HandlingRecord]] = defaultdict(list)
     for handling in record:
         if handling.message.group != UNGROUPED:
             by_group[owned_as(handling.message.group, buckets)].append(handling)
@@ -112,26 +139,26 @@ def owned_as(group: str, buckets: int | None) -> str:
     return group if buckets is None else f"bucket:{crc32(group.encode()) % buckets}/{buckets}"
 
 
-def lost(record: list[Handling], story: Story) -> list[str]:
+def lost(record: list[HandlingRecord], story: Story) -> list[Breach]:
     """G-3: every message that the broker took was handled to its end by the last consumer that got it."""
-    last: dict[Number, Handling] = {}
+    last: dict[MessageKey, HandlingRecord] = {}
     for handling in record:
         last[handling.message] = handling
     given_up = story.poison | story.gone
     missing = story.published - last.keys() - given_up
-    return [f"lost: {say_number(message)} was never handled" for message in missing] + [
-        f"lost: {say(h)} began, did not end, and nobody got it again"
+    return [Breach(BreachKind.LOST, f"{say_number(message)} was never handled") for message in missing] + [
+        Breach(BreachKind.LOST, f"{say(h)} began, did not end, and nobody got it again")
         for h in last.values()
         if h.end is None and h.message not in given_up
     ]
 
 
-def doubled(record: list[Handling], story: Story) -> list[str]:
+def doubled(record: list[HandlingRecord], story: Story) -> list[Breach]:
     """G-4: again only what a life had in hand when it was over, not confirmed, with a higher attempt."""
-    by_message: dict[Number, list[Handling]] = defaultdict(list)
+    by_message: dict[MessageKey, list[HandlingRecord]] = defaultdict(list)
     for handling in record:
         by_message[handling.message].append(handling)
-    found = []
+    found: list[Breach] = []
     for message, handlings in by_message.items():
         if message in story.repeated:
             continue
@@ -139,22 +166,31 @@ def doubled(record: list[Handling], story: Story) -> list[str]:
             if _forgotten_by(first, second.start, story):
                 continue
             if second.attempt <= first.attempt and not _attempt_forgotten(first, second.start, story):
-                found.append(f"doubled: {say(first)}, then {say(second)}: the attempt does not rise")
+                found.append(
+                    Breach(BreachKind.DOUBLED, f"{say(first)}, then {say(second)}: the attempt does not rise")
+                )
             if not is_over_by(first, second.start, story) and not _released(first, second.start, story):
-                found.append(f"doubled: {say(first)}, then {say(second)}: the first one's consumer lives")
+                found.append(
+                    Breach(
+                        BreachKind.DOUBLED,
+                        f"{say(first)}, then {say(second)}: the first one's consumer lives",
+                    )
+                )
             if first.confirmed:
-                found.append(f"doubled: {say(first)} was settled for good, then {say(second)}")
+                found.append(
+                    Breach(BreachKind.DOUBLED, f"{say(first)} was settled for good, then {say(second)}")
+                )
     return found
 
 
-def passed_over(by_group: dict[str, list[Handling]], story: Story) -> list[str]:
+def passed_over(by_group: dict[str, list[HandlingRecord]], story: Story) -> list[Breach]:
     """G-1: nothing begins for the first time before everything that its producer sent before it."""
-    lines: dict[tuple[str, str, str], list[Number]] = defaultdict(list)
+    lines: dict[tuple[str, str, str], list[MessageKey]] = defaultdict(list)
     for message in story.published - story.poison - story.gone:
         lines[line_of(message)].append(message)
-    found = []
+    found: list[Breach] = []
     for handlings in by_group.values():
-        begun: set[Number] = set()
+        begun: set[MessageKey] = set()
         first: dict[tuple[str, str, str], int] = defaultdict(int)
         for handling in handlings:
             line = line_of(handling.message)
@@ -166,16 +202,16 @@ def passed_over(by_group: dict[str, list[Handling]], story: Story) -> list[str]:
             begun.add(handling.message)
             if first[line] < len(earlier) and place_of(earlier[first[line]]) < place_of(handling.message):
                 passed = say_number(earlier[first[line]])
-                found.append(f"out of order: {say(handling)} before {passed} was begun")
+                found.append(Breach(BreachKind.OUT_OF_ORDER, f"{say(handling)} before {passed} was begun"))
     return found
 
 
-def out_of_order(handlings: Iterable[Handling], story: Story, taken_up_to: TakenUpTo) -> list[str]:
+def out_of_order(handlings: Iterable[HandlingRecord], story: Story, taken_up_to: TakenUpTo) -> list[Breach]:
     """G-1 for one group: what is handed over again comes before everything later, by its inbound queue in
     the order in which RabbitMQ got it."""
-    found = []
-    lines: dict[tuple[str, str, str], list[Handling]] = defaultdict(list)
-    former: dict[Number, Handling] = {}
+    found: list[Breach] = []
+    lines: dict[tuple[str, str, str], list[HandlingRecord]] = defaultdict(list)
+    former: dict[MessageKey, HandlingRecord] = {}
     for handling in handlings:
         before = former.get(handling.message)
         former[handling.message] = handling
@@ -193,15 +229,15 @@ def out_of_order(handlings: Iterable[Handling], story: Story, taken_up_to: Taken
                 del line[place]
                 void = is_over_by(other, handling.start, story) and not other.confirmed
                 if not void and not _forgotten_by(other, handling.start, story):
-                    found.append(f"out of order: {say(handling)} after {say(other)}")
+                    found.append(Breach(BreachKind.OUT_OF_ORDER, f"{say(handling)} after {say(other)}"))
         line.append(handling)
     return found
 
 
-def overlapping(handlings: list[Handling], story: Story) -> list[str]:
+def overlapping(handlings: list[HandlingRecord], story: Story) -> list[Breach]:
     """G-2 for one group: nobody begins while another life may be at work on it."""
-    found = []
-    at_work: dict[str, Handling] = {}  # by life, the one that ends last
+    found: list[Breach] = []
+    at_work: dict[str, HandlingRecord] = {}  # by life, the one that ends last
     for handling in handlings:
         for life, other in list(at_work.items()):
             if life == handling.life:
@@ -212,51 +248,67 @@ def overlapping(handlings: list[Handling], story: Story) -> list[str]:
             ):
                 del at_work[life]
             else:
-                found.append(f"overlap: {say(handling)} while {say(other)}")
+                found.append(Breach(BreachKind.OVERLAP, f"{say(handling)} while {say(other)}"))
         mine = at_work.get(handling.life)
         if mine is None or mine.end is not None:
             at_work[handling.life] = handling
     return found
 
 
-def epochs_going_back(handlings: list[Handling]) -> list[str]:
-    """For one group: epochs never fall, and one epoch has one consumer (contract section 2)."""
-    found = []
-    for first, second in pairwise(handlings):
-        if second.epoch < first.epoch:
-            found.append(f"epoch going back: {say(first)}, then {say(second)}")
-        if second.epoch == first.epoch and second.life != first.life:
-            found.append(f"epoch shared: {say(first)} and {say(second)}")
+def overlapping_itself(handlings: list[HandlingRecord], story: Story) -> list[Breach]:
+    """G-2 for one group: no life begins the next message before the end of the one before."""
+    found: list[Breach] = []
+    last: dict[str, HandlingRecord] = {}
+    for handling in handlings:
+        before = last.get(handling.life)
+        last[handling.life] = handling
+        if before is None or is_over_by(before, handling.start, story):
+            continue
+        if before.end is None or before.end > handling.start:
+            found.append(Breach(BreachKind.OVERLAP, f"{say(handling)} while {say(before)}"))
     return found
 
 
-def numbers_with_gaps(handlings: list[Handling]) -> list[str]:
+def epochs_going_back(handlings: list[HandlingRecord]) -> list[Breach]:
+    """For one group: epochs never fall, and one epoch has one consumer (contract section 2)."""
+    found: list[Breach] = []
+    for first, second in pairwise(handlings):
+        if second.epoch < first.epoch:
+            found.append(Breach(BreachKind.EPOCH_BACK, f"{say(first)}, then {say(second)}"))
+        if second.epoch == first.epoch and second.life != first.life:
+            found.append(Breach(BreachKind.EPOCH_SHARED, f"{say(first)} and {say(second)}"))
+    return found
+
+
+def numbers_with_gaps(handlings: list[HandlingRecord]) -> list[Breach]:
     """For one group: within an epoch a consumer begins 1, 2, 3 … (contract section 5)."""
-    found = []
-    last: dict[tuple[str, int], Handling] = {}
+    found: list[Breach] = []
+    last: dict[tuple[str, int], HandlingRecord] = {}
     for handling in handlings:
         key = (handling.life, handling.epoch)
         before = last.get(key)
         if handling.group_seq != (before.group_seq + 1 if before is not None else 1):
-            found.append(f"gap in the group's numbers: {before and say(before)}, then {say(handling)}")
+            found.append(Breach(BreachKind.NUMBERS_GAP, f"{before and say(before)}, then {say(handling)}"))
         last[key] = handling
     return found
 
 
-def first_begun(record: Iterable[Handling]) -> dict[Number, float]:
+def first_begun(record: Iterable[HandlingRecord]) -> dict[MessageKey, float]:
     """When each message was begun first."""
-    begun_at: dict[Number, float] = {}
+    begun_at: dict[MessageKey, float] = {}
     for handling in record:
         begun_at.setdefault(handling.message, handling.start)
     return begun_at
 
 
-def owners_changed(handlings: list[Handling], story: Story, begun_at: Mapping[Number, float]) -> list[str]:
+def owners_changed(
+    handlings: list[HandlingRecord], story: Story, begun_at: Mapping[MessageKey, float]
+) -> list[Breach]:
     """G-6 for one group: only the end of its owner's life moves it, an operator, or the end of the group."""
-    found = []
+    found: list[Breach] = []
     closed = False  # one of these messages closes the group, or a group of the bucket
     for first, second in pairwise(handlings):
-        closed = first.message.closes or (closed and story.buckets is not None)
+        closed = story.closes(first.message) or (closed and story.buckets is not None)
         if first.life == second.life:
             continue
         if (
@@ -266,17 +318,19 @@ def owners_changed(handlings: list[Handling], story: Story, begun_at: Mapping[Nu
             and not any(_moved(move, first, second, story) for move in story.moves)
             and not _was_idle(first, second, story, begun_at)
         ):
-            found.append(f"owner changed: {say(first)}, then {say(second)}")
+            found.append(Breach(BreachKind.OWNER_CHANGED, f"{say(first)}, then {say(second)}"))
         closed = False
     return found
 
 
-def _moved(move: Move, first: Handling, second: Handling, story: Story) -> bool:
+def _moved(move: Move, first: HandlingRecord, second: HandlingRecord, story: Story) -> bool:
     meant = move.groups is None or owned_as(first.message.group, story.buckets) in move.groups
     return meant and move.since <= second.start and first.start <= move.until
 
 
-def _was_idle(first: Handling, second: Handling, story: Story, begun_at: Mapping[Number, float]) -> bool:
+def _was_idle(
+    first: HandlingRecord, second: HandlingRecord, story: Story, begun_at: Mapping[MessageKey, float]
+) -> bool:
     """Nothing of the group was there for as long as an owner keeps it. RabbitMQ has a message a little before
     its confirm says so, and a dispatcher only when less than its look-ahead is before it in the queue. Half
     of that counts: what its group has stopped at, or is settled and not acked, takes room as well."""
@@ -295,13 +349,13 @@ def _was_idle(first: Handling, second: Handling, story: Story, begun_at: Mapping
     return before >= story.look_ahead / 2
 
 
-def is_ghost(handling: Handling, story: Story) -> bool:
+def is_ghost(handling: HandlingRecord, story: Story) -> bool:
     """Begun by a consumer that did not know yet that its life was over: no sidecar can stop it (G-2)."""
     over_at = story.killed_at.get(handling.life)
     return over_at is not None and over_at < handling.start and not handling.confirmed
 
 
-def _may_be_settled(handling: Handling, connected_until: dict[str, float]) -> bool:
+def _may_be_settled(handling: HandlingRecord, connected_until: dict[str, float]) -> bool:
     """It ended after a lost connection, and there was another one before its consumer was taken back."""
     return handling.end is not None and handling.end <= connected_until.get(handling.life, handling.start)
 
@@ -313,7 +367,7 @@ def _gone_by(life: str, at: float, story: Story) -> bool:
     return ended_at is not None and ended_at <= at
 
 
-def is_over_by(handling: Handling, at: float, story: Story) -> bool:
+def is_over_by(handling: HandlingRecord, at: float, story: Story) -> bool:
     """Nothing of this handling counts any more: its life was over, or its message was lost to it."""
     killed_at = story.killed_at.get(handling.life)
     if killed_at is not None and killed_at <= at:
@@ -321,7 +375,7 @@ def is_over_by(handling: Handling, at: float, story: Story) -> bool:
     return handling.cancelled is not None and handling.cancelled <= at
 
 
-def _released(handling: Handling, at: float, story: Story) -> bool:
+def _released(handling: HandlingRecord, at: float, story: Story) -> bool:
     """It failed, and an operator let its group try it again."""
     if not handling.failed or handling.end is None:
         return False
@@ -329,23 +383,23 @@ def _released(handling: Handling, at: float, story: Story) -> bool:
     return any(r.group == key and r.since <= at and handling.end <= r.until for r in story.releases)
 
 
-def _forgotten_by(handling: Handling, at: float, story: Story) -> bool:
+def _forgotten_by(handling: HandlingRecord, at: float, story: Story) -> bool:
     """It ended at a time of which nothing may be remembered."""
     return handling.end is not None and any(
         gap.since <= handling.end <= gap.until and gap.again_from <= at for gap in story.forgotten
     )
 
 
-def _attempt_forgotten(handling: Handling, at: float, story: Story) -> bool:
+def _attempt_forgotten(handling: HandlingRecord, at: float, story: Story) -> bool:
     """It was open when everything was forgotten, and its consumer was not there to say so."""
     return not handling.confirmed and any(handling.start <= gap.until <= at for gap in story.forgotten)
 
 
-def line_of(message: Number) -> tuple[str, str, str]:
+def line_of(message: MessageKey) -> tuple[str, str, str]:
     return message.group, message.queue, message.producer
 
 
-def place_of(message: Number) -> tuple[int, int]:
+def place_of(message: MessageKey) -> tuple[int, int]:
     return message.publish, message.number
 
 
@@ -359,7 +413,7 @@ def taken_up_to_of(story: Story) -> TakenUpTo:
     return last
 
 
-def precedes(first: Number, second: Number, taken_up_to: TakenUpTo) -> bool:
+def precedes(first: MessageKey, second: MessageKey, taken_up_to: TakenUpTo) -> bool:
     """Whether RabbitMQ surely got `first` before `second`, of one line.
 
     What a producer sent last before it lost its connection RabbitMQ may still be reading when the next
@@ -371,11 +425,11 @@ def precedes(first: Number, second: Number, taken_up_to: TakenUpTo) -> bool:
     return first.publish < second.publish and first.number <= taken
 
 
-def say_number(m: Number) -> str:
+def say_number(m: MessageKey) -> str:
     return f"{m.group}#{m.producer}.{m.publish}.{m.number} of {m.queue}"
 
 
-def say(h: Handling) -> str:
+def say(h: HandlingRecord) -> str:
     end = f"{h.end:.3f}" if h.end is not None else "no end"
     return (
         f"[{say_number(h.message)} at {h.life} seq={h.seq} group_seq={h.group_seq} "
