@@ -81,10 +81,8 @@ class Connection:
     # --- bytes and time -----------------------------------------------------------------------------
 
     def receive_data(self, data: bytes, now_ms: int) -> list[Event]:
-        """What these bytes say, in their order.
-
-        Raises ProtocolViolation when they are not AMQP; the connection is over then, and the broker is
-        told by `data_to_send`.
+        """The events in these bytes, in their order. Raises ProtocolViolation when they are not AMQP; the
+        connection has ended then, and `data_to_send` has the close for the broker.
         """
         events: list[Event] = []
         if self.state is ConnectionState.CLOSED:
@@ -104,7 +102,7 @@ class Connection:
         return events
 
     def receive_eof(self, text: str) -> list[Event]:
-        """The transport is gone; `text` says what is known about why."""
+        """The transport is gone; `text` says why, as far as that is known."""
         return [] if self.state is ConnectionState.CLOSED else [self._end(CODE_LOST, text)]
 
     def data_to_send(self, now_ms: int) -> bytes:
@@ -155,8 +153,8 @@ class Connection:
     def request(self, channel: int, method: base.Frame, token: Any) -> None:
         """Send a method that the broker answers; answers come in the order of the requests.
 
-        With channel.close the channel ends here and now: what was asked before is still answered, its
-        messages and confirms are not reported any more, its number is free with the answer.
+        With channel.close the channel ends at once: earlier requests are still answered, its messages and
+        confirms are not reported any more, and the answer makes its number free.
 
         Raises ChannelRefused or BrokerUnavailable when channel or connection are closed.
         """

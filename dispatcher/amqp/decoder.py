@@ -1,8 +1,8 @@
 """Bytes of the broker, in any pieces, become events.
 
 Deliveries are the hot path: where method, header and body frame of a message lie in the buffer, one pass
-reads all three. Everything else goes frame by frame. Nothing is decoded that nobody asked for: names,
-properties and bodies stay bytes.
+reads all three. Everything else goes frame by frame. Names, properties and bodies stay bytes; whoever needs
+them decodes them.
 """
 
 from __future__ import annotations

@@ -67,11 +67,11 @@ class Blocked(NamedTuple):
 
 
 class Unblocked(NamedTuple):
-    """The alarm is over."""
+    """The alarm has ended."""
 
 
 class ConnectionClosed(NamedTuple):
-    """The connection is over; nothing is reported after this.
+    """The connection has ended; no event follows this one.
 
     `code` is AMQP's reply code: 200 after our own close, 501 when the broker sent what AMQP does not
     allow, 0 when the connection was lost without a word.

@@ -112,7 +112,8 @@ class Grouping:
         return False
 
     def number(self, fields: list[bytes], properties: bytes) -> int | None:
-        """The number in the sequence header, with its sign; None: there is none, or nobody wants it.
+        """The number in the sequence header, with its sign; None: there is none, or the lane does not ask for
+        it.
 
         A whole number, or a string of at most 18 digits that says one. Anything else is no number.
         """

@@ -1,4 +1,4 @@
-"""What came in, as a lane's history keeps it and as it is replayed.
+"""An arrived message, as a lane's history keeps it and as it is replayed.
 
 A stream keeps its messages in the form of AMQP 1.0: headers would not come back as they were, and some types
 of them make RabbitMQ close the connection. So all that is kept lies in the body: a kind byte, then for a

@@ -27,8 +27,8 @@ def id_of(content: Content, delivery: Delivery) -> bytes | None:
 
 
 def was_here(properties: bytes) -> bool:
-    """Whether the message has been through a lane before: what left for the dead queue, or for where an
-    operator sent it, and what is replayed, names its origin."""
+    """Whether the message has been through a lane before: messages from a dead queue, from an operator's
+    move, and replayed ones name their origin."""
     try:
         return _ORIGIN in properties and any(one.startswith(_ORIGIN) for one in split_table(properties)[0])
     except ProtocolViolation:

@@ -80,7 +80,7 @@ def park_frames(
 
 
 def read_parked(fetched: Fetched, grouping: Grouping) -> ParkedContent:
-    """What was parked. Raises ProtocolViolation for a message that no dispatcher has parked."""
+    """The message that was parked. Raises ProtocolViolation for one that no dispatcher has parked."""
     properties = fetched.properties
     fields, table_at, table_end = split_table(properties)
     ours = {}

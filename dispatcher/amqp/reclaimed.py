@@ -45,7 +45,7 @@ class ForwardedCopy(NamedTuple):
 
 
 def read_reclaimed(delivery: Delivery, own_prefix: str, first_header: str | None) -> ForwardedCopy:
-    """What was read. `own_prefix` is what the names of hand-over consumers' queues begin with.
+    """The message that was read. `own_prefix` begins the names of hand-over consumers' queues.
 
     Raises ProtocolViolation for a message that no dispatcher has handed over.
     """
@@ -74,7 +74,7 @@ def read_reclaimed(delivery: Delivery, own_prefix: str, first_header: str | None
 
 
 def stranger(delivery: Delivery) -> Content:
-    """What somebody else put into a queue of ours: its headers, whatever they are, are left out."""
+    """A message that somebody else put into a queue of ours: its headers are left out."""
     table_only = bytes((HEADERS, 0)) + bytes(4)
     size = len(table_only)
     return Content(

@@ -1,4 +1,4 @@
-"""Originals are read, and their copies written, without decoding what nobody asked for.
+"""Reads originals and writes their copies, and decodes no more than the lane needs.
 
 A copy is the original byte for byte, apart from the headers that are taken out and appended (contract
 section 5). Both directions are on the hot path: one call each per message.
@@ -74,7 +74,7 @@ _pack_u32: Final = wire.pack_u32
 
 
 class Content:
-    """One original as the edge keeps it: what was read from it, and the pieces of its copies."""
+    """One original as the edge keeps it: the values that were read from it, and the pieces of its copies."""
 
     __slots__ = (
         "group", "closing", "expiration_ms", "marker", "refusal", "fingerprint",
@@ -107,7 +107,7 @@ class Content:
 
 
 def read_content(delivery: Delivery, grouping: Grouping) -> Content:
-    """Read what the dispatcher needs to know of a message; what it can't accept becomes `refusal`."""
+    """Read what the dispatcher needs of a message; the reason for not accepting it becomes `refusal`."""
     _, _, _, _, exchange, routing_key, properties, body = delivery
     try:
         fields, table_at, table_end = split_table(properties)

@@ -89,9 +89,9 @@ def evict(
     management: options.ManagementUrl = None,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
-    """End an incarnation: what it settles from now on doesn't count, its messages and groups go to others.
+    """End an incarnation: its settles don't count from now on, and its messages and groups go to others.
 
-    Its connection is closed too, by RabbitMQ's management API; if that can't be, nothing is done.
+    Its connection is closed too, by RabbitMQ's management API; if that is impossible, nothing is done.
     """
     settings = options.load_settings(file)
     names = options.lane_names(settings, lane)

@@ -110,7 +110,8 @@ def release(
     """Have messages processed again: those at which groups have stopped, before everything that waits behind
     them, and those in the dead queue.
 
-    The latter go to the end of their inbound queues: what came later of their groups may have been processed.
+    The latter go to the end of their inbound queues: later messages of their groups may have been processed
+    already.
     """
     settings = options.load_settings(file)
     wanted = _wanted(group, reason, origin, everything=everything)

@@ -1,4 +1,5 @@
-"""Reads a lane's dead queue: what was given up, why, and back to where it came from."""
+"""Reads a lane's dead queue: messages that were given up, with their reasons; sends them back to their
+queues."""
 
 from __future__ import annotations
 
@@ -87,7 +88,7 @@ class Selection:
 
     @property
     def named(self) -> str | None:
-        """What it names that must be there, for a refusal; None: it only filters."""
+        """The message or group that must be there, for a refusal; None: it only filters."""
         if self.origin is not None:
             return f"message {self.origin!r}"
         return f"group {format_group(self.group)!r}" if self.group is not None else None
@@ -127,11 +128,9 @@ def read_dead(delivery: Delivery) -> DeadMessage:
 
 
 class DeadQueue(QueueReader):
-    """One reader at a time: two would each see a part. What it doesn't take out is back in its place when it
-    ends.
-
-    A message is taken out only after the broker has what becomes of it, so a crash in between leaves it in
-    both places.
+    """One reader at a time: two would each see a part. Messages that it doesn't take out are back in their
+    places when it ends. It acks a message only after the broker has confirmed the message's copy, so a crash
+    in between leaves both.
     """
 
     connection_name = "dispatcher dead"
@@ -163,7 +162,8 @@ class DeadQueue(QueueReader):
         self.count = declared.message_count
 
     async def messages(self, first: int | None = None) -> AsyncIterator[DeadMessage]:
-        """What was there at the beginning, in the queue's order; None: all of it, else the first ones."""
+        """The messages that were there at the beginning, in the queue's order; `None`: all, else the first
+        ones."""
         link, channel = self._opened(), self._channel
         wanted = self.count if first is None else min(self.count, first)
         if first is not None and 0 < wanted <= _PREFETCH_MAX:

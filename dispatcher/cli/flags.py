@@ -26,7 +26,7 @@ def pause(
     as_json: options.AsJson = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
-    """Hand over nothing more of a group, or of the lane, until `resume`. What is in flight finishes."""
+    """Hand over no more messages of a group, or of the lane, until `resume`. Messages in flight finish."""
     result = ask_lane(file, lane, "groups.pause", _which(group, everything=everything), timeout_ms)
     text = f"paused{_already(result)}; {counted(result.get('in_flight'), 'message')} in flight"
     print_result(result, f"{result.get('group') or lane}: {text}", as_json=as_json)
@@ -81,7 +81,8 @@ def drain(
     as_json: options.AsJson = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
-    """Give a consumer nothing more, and its groups to others as what it has is settled.
+    """Give a consumer no more messages. Each of its groups goes to another consumer once its messages are
+    settled.
 
     It lasts until `--undo`, over restarts of the consumer and of the dispatcher.
     """

@@ -127,7 +127,8 @@ def why_group(
     as_json: options.AsJson = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
-    """Say why a group waits: the message in front, who has it since when, and what waits behind it."""
+    """Say why a group waits: the message in front, which consumer has it since when, and how many wait behind
+    it."""
     result = ask_lane(file, lane, "groups.why", {"group": group}, timeout_ms)
     if as_json:
         print_json(result)

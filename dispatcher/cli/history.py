@@ -1,4 +1,4 @@
-"""Reads a lane's history to its present end, and publishes what is in it again."""
+"""Reads a lane's history to its present end, and publishes its messages again."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class HistoryReader(QueueReader):
     # -- reading --
 
     async def begin(self, since_ms: int) -> int:
-        """Go to what came in since then, or a little before; how many messages it is from there to the end.
-        RabbitMQ's own count of a stream is some seconds old."""
+        """Go to the first message since then, or a little before; returns how many messages there are from
+        there on. RabbitMQ's own count of a stream is some seconds old."""
         link, end = self._opened(), await self._put_mark()
         offset: Any = "first"
         if since_ms > _CLOCKS_APART_MS:

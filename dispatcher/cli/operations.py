@@ -1,4 +1,4 @@
-"""Operations on what waits of one group: `groups purge`, `move`, `reroute`."""
+"""Operations on the waiting messages of one group: `groups purge`, `move`, `reroute`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def purge(
     as_json: options.AsJson = False,
     timeout_ms: OperationTimeout = OPERATION_TIMEOUT_MS,
 ) -> None:
-    """Remove what waits of a group: nobody gets it. What is in flight finishes."""
+    """Remove the waiting messages of a group: no consumer gets them. Messages in flight finish."""
     arguments = {"group": group, "first": first, "dry_run": dry_run}
     result = operate(file, lane, "groups.purge", arguments, command_uuid, timeout_ms)
     _print(result, "purged", as_json=as_json)
@@ -77,7 +77,7 @@ def move(
     as_json: options.AsJson = False,
     timeout_ms: OperationTimeout = OPERATION_TIMEOUT_MS,
 ) -> None:
-    """Send what waits of a group to another queue, in order. What is in flight finishes."""
+    """Send the waiting messages of a group to another queue, in order. Messages in flight finish."""
     arguments = {"group": group, "to": to, "first": first, "dry_run": dry_run}
     result = operate(file, lane, "groups.move", arguments, command_uuid, timeout_ms)
     _print(result, f"moved to {to}", as_json=as_json)
@@ -95,7 +95,7 @@ def reroute(
     as_json: options.AsJson = False,
     timeout_ms: OperationTimeout = OPERATION_TIMEOUT_MS,
 ) -> None:
-    """Send what waits of a group to an exchange, in order. What is in flight finishes."""
+    """Send the waiting messages of a group to an exchange, in order. Messages in flight finish."""
     arguments = {"group": group, "exchange": exchange, "key": key, "first": first, "dry_run": dry_run}
     result = operate(file, lane, "groups.reroute", arguments, command_uuid, timeout_ms)
     _print(result, f"rerouted to {exchange}", as_json=as_json)

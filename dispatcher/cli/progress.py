@@ -16,7 +16,7 @@ LINE_EVERY: Final = 10_000
 
 @contextlib.contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
-    """Call what comes once for each thing done."""
+    """Call the returned function once for each item done."""
     if not sys.stderr.isatty():
         yield _lines(what, total)
         return

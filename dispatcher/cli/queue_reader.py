@@ -1,4 +1,4 @@
-"""A command's own connection, on which it reads a queue and publishes what it has read."""
+"""A command's own connection, on which it reads a queue and publishes the messages that it has read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dispatcher rebalance LANE --plan FILE`: carries out what is still true of a plan."""
+"""`dispatcher rebalance LANE --plan FILE`: carries out the moves of a plan that still apply."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _COLUMNS: Final = ("group", "from", "to", "waits for")
 def apply_plan(
     file: Path, lane: str, path: Path, *, pause: str | None, dry_run: bool, timeout_ms: int
 ) -> dict[str, Any]:
-    """Send the plan's moves; what came of all of them. Raises ConfigurationError for a plan that can't be
-    meant, before anything is moved; what `ask` raises says how far it has come."""
+    """Send the plan's moves; returns their results together. Raises ConfigurationError for a plan that can't
+    be meant, before anything is moved; what `ask` raises says how far it has come."""
     settings = options.load_settings(file)
     names = options.lane_names(settings, lane)
     plan = checked(read_plan(path), path, lane)

@@ -1,4 +1,4 @@
-"""`dispatcher replay`: what came in before, once more."""
+"""`dispatcher replay`: sends messages of the history once more."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def replay(
     as_json: options.AsJson = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
-    """Send again, in its order, what came in before and the lane's history still has.
+    """Send the messages that the lane's history still has once more, in their order.
 
-    Each message is marked by the header `x-dispatch-replay`: when it came in first, in milliseconds since
-    1970. It goes to the end of its inbound queue, behind what waits there.
+    Each message is marked by the header `x-dispatch-replay`: when it arrived first, in ms since 1970. It goes
+    to the end of its inbound queue.
     """  # fmt: skip
     settings = options.load_settings(file)
     names = options.lane_names(settings, lane)

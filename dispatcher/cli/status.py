@@ -25,7 +25,8 @@ def status(
     as_json: options.AsJson = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
-    """Show what lanes do: inbound queues and their shares, consumers, groups, what is held and in flight.
+    """Show what lanes do: inbound queues and their shares, consumers, groups, messages that wait and that are
+    in flight.
 
     Fails (1) when a lane's dispatcher does not answer; the other lanes are shown all the same.
     """

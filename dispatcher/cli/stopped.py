@@ -23,7 +23,8 @@ COLUMNS: Final = ("stopped group", "reason", "hand-overs", "calls", "by", "behin
 
 
 class StoppedGroups:
-    """Those of one lane. A lane that is not configured to stop any has none, and nobody is asked."""
+    """Those of one lane. A lane that is not configured to stop groups has none, and its dispatcher is not
+    asked."""
 
     def __init__(self, file: Path, lane: str, timeout_ms: int) -> None:
         settings = options.load_settings(file)

@@ -32,7 +32,7 @@ class Inbox:
         return bool(self._waiting)
 
     def give_to(self, runner: Runner | None) -> None:
-        """From now on, and with what waits already, messages go to this runner (None: they wait again)."""
+        """Messages go to this runner from now on, those that wait already first (None: they wait again)."""
         self._runner = runner
         if runner is not None and self._waiting:
             waiting = list(self._waiting)

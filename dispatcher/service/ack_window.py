@@ -64,12 +64,12 @@ class AckWindow:
         self._settled: deque[int] = deque()  # in the order of their settles, until `take_acked`
 
     def resize(self, prefetch: int) -> None:
-        """So many may be unacked, beside what a former consumer of the channel left."""
+        """This many may be unacked, beside those that a former consumer of the channel left."""
         self._nearly_full = prefetch - prefetch // ROOM_PART  # more that wait than this: ack at once
         self._awaited_delay_ms = -(-prefetch * AWAITED_ACK_DELAY_US // 1_000)
 
     def deliver(self, count: int) -> None:
-        """So many more deliveries arrived."""
+        """This many more deliveries arrived."""
         first = self._delivered + 1
         self._delivered += count
         self._unsettled.update(dict.fromkeys(range(first, first + count)))

@@ -54,7 +54,7 @@ class Channels:
     async def take_lock(self) -> bool:
         """Wait until no other dispatcher holds the lane, then hold it as long as the connection lives.
 
-        True when nobody held it. Raises ConfigurationError when the lock doesn't lock.
+        True when no other dispatcher held it. Raises ConfigurationError when the lock doesn't lock.
         """
         was_free = True
         while True:
@@ -120,7 +120,7 @@ class Channels:
     async def reopen_publishing(
         self, use: Callable[[int], None], *, fail: Callable[[BaseException], None]
     ) -> None:
-        """The same in the background, for whoever uses it then."""
+        """The same in the background."""
         if (channel := await self._reopen_confirming(fail)) is not None:
             self.publish = channel
             use(channel)
@@ -128,7 +128,7 @@ class Channels:
     async def reopen_history(
         self, use: Callable[[int], None], *, fail: Callable[[BaseException], None]
     ) -> None:
-        """The same for what is published to the history."""
+        """The same for the channel of the history."""
         if (channel := await self._reopen_confirming(fail)) is not None:
             self.history = channel
             use(channel)

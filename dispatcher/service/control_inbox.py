@@ -46,7 +46,7 @@ class ReadUpTo(NamedTuple):
 
 
 class ControlInbox:
-    """Turns deliveries into events of the core; what was read is acked when its commit is known."""
+    """Turns deliveries into events of the core; acks them when their commit is known."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class ControlInbox:
                 self._send_acks()
 
     def take_read(self) -> ReadUpTo:
-        """What was read since the last call."""
+        """The deliveries that were read since the last call."""
         read = ReadUpTo(self._control_tag, self._command_tag)
         self._control_tag = self._command_tag = 0
         return read

@@ -84,7 +84,7 @@ class ForwardingQueues:
                 self._link.ack(self._rejected if is_rejected else self._reclaimed[handed.queue], handed.tag)
 
     def close(self) -> None:
-        """The session is over: nothing is waited for any more."""
+        """The session has ended: wait for nothing more."""
         self._tasks.close()
 
     # -- looking --

@@ -1,4 +1,4 @@
-"""What comes in goes to the lane's history too; its ack waits until RabbitMQ has it there.
+"""Every message that arrives goes to the lane's history too; its ack waits until RabbitMQ has it there.
 
 RabbitMQ closes the channel over what is too large for it together with what is kept beside it. Which one that
 was is found by publishing again what was not confirmed, one at a time; it goes on without being kept.

@@ -134,7 +134,7 @@ class InboundFeed:
         self._acks.deliver(count)
 
     def settle(self, tag: int) -> None:
-        """This original is over: ack it with the next flush."""
+        """This original has ended: ack it with the next flush."""
         if self._over or tag in self._not_in_history:  # acks are counted in the order of the settles
             self._over.append(tag)
         else:
@@ -164,8 +164,8 @@ class InboundFeed:
     # -- consuming --
 
     def set_window(self, originals: int) -> None:
-        """Fetch so many at a time. Not for a quorum queue: its consumer is never replaced, or what it had
-        would come back out of order."""
+        """Fetch this many at a time. Not for a quorum queue: its consumer is never replaced, because its
+        messages would come back out of order."""
         self._wanted = originals
         self._resize.set()
 

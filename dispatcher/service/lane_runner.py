@@ -165,7 +165,7 @@ class LaneRunner:
         tell("lane_interrupted", lane=self.name, problem=str(failure))
 
     async def stop(self) -> None:
-        """Stop dispatching: what is settled is acked, everything else goes back to its queue."""
+        """Stop dispatching: settled messages are acked, all others go back to their queues."""
         session, link = self._session, self._link
         if session is not None and not session.ended.done():
             await session.drain()

@@ -85,7 +85,7 @@ class Lanes:
     # -- another configuration --
 
     def reload_soon(self) -> None:
-        """For a signal: the log says what came of it."""
+        """For a signal: the log has the result."""
         if not self._started:
             self._asked_early = True
             return

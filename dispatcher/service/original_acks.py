@@ -17,7 +17,7 @@ class OriginalAcks:
         self._parking = parking
 
     def settle(self, queue: int, tag: int) -> None:
-        """This one is over: its ack goes with the next flush."""
+        """This original has ended: ack it with the next flush."""
         if not is_parking(queue):
             self._feeds[queue].settle(tag)
         else:

@@ -178,7 +178,7 @@ class Outbox:
             self._orders.append(copy)
 
     def flush(self) -> None:
-        """Write what has been gathered."""
+        """Write the gathered frames."""
         if not self._frames:
             return
         frames, orders = self._frames, self._orders

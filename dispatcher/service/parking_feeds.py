@@ -47,7 +47,7 @@ class ParkingFeed:
         self._left = 0  # messages in it, as the latest answer said: nobody else takes any
 
     async def fetch(self, limit: int) -> tuple[list[Fetched], bool]:
-        """Up to so many messages, and whether nothing was left after them."""
+        """Up to `limit` messages, and whether none was left after them."""
         get = commands.Basic.Get(queue=self.name)
         fetched: list[Fetched] = []
         is_end = False
@@ -113,7 +113,7 @@ class ParkingFeeds:
                 self._tasks.start(self._delete, order.queue)
 
     def close(self) -> None:
-        """The session is over: nothing is waited for any more."""
+        """The session has ended: wait for nothing more."""
         self._tasks.close()
 
     async def _open(self, queue: int) -> None:
@@ -159,7 +159,7 @@ class ParkingFeeds:
     # -- acks --
 
     def settle(self, queue: int, tag: int) -> None:
-        """This original is over: ack it with the next flush."""
+        """This original has ended: ack it with the next flush."""
         self._feeds[queue].acks.settle(tag)
 
     def flush_acks(self, now_ms: int, *, everything: bool = False) -> None:

@@ -58,7 +58,7 @@ class Publications:
         self._frame_max = relay.link.frame_max
 
     def of(self, order: Any, channel: int) -> bytes:
-        """The frames of one order; none: there is nobody to send it to."""
+        """The frames of one order; none: it has no receiver."""
         match order:
             case ParkCopy():
                 return self._parked(order, channel)

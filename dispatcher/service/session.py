@@ -146,7 +146,7 @@ class Session:
         self._schedule()
 
     def end(self, reason: BaseException | None) -> None:
-        """Stop; whoever awaits `ended` gets the reason. Nothing of this session is sent any more."""
+        """Stop: `ended` yields the reason. This session sends nothing more."""
         self._alarm.cancel()
         self._ticks.stop()
         self.leave()
@@ -386,7 +386,8 @@ class Session:
     # -- stopping --
 
     async def drain(self) -> None:
-        """Dispatch nothing more; wait until what was read by now is committed and acked, or too long."""
+        """Dispatch nothing more; wait until all that was read is committed and acked, or until the time is
+        up."""
         self.lane.suspend()
         self._schedule()
         read = self._events

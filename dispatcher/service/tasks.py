@@ -10,7 +10,7 @@ from dispatcher.errors import DispatcherError
 
 
 class Tasks:
-    """What is under way; `fail` ends the session when some of it fails."""
+    """Background tasks of a session; `fail` ends it when one of them fails."""
 
     def __init__(self, fail: Callable[[BaseException], None]) -> None:
         self._fail = fail
@@ -30,6 +30,6 @@ class Tasks:
             self._fail(failure)
 
     def close(self) -> None:
-        """The session is over: nothing is waited for any more."""
+        """The session has ended: wait for nothing more."""
         for task in self._tasks:
             task.cancel()

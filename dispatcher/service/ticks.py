@@ -85,7 +85,8 @@ class Ticks:
         self._store.confirm_complete().add_done_callback(partial(self._committed, tick))
 
     async def all_finished(self) -> None:
-        """Return once what was added before is in Redis and carried out; never if it is stopped first."""
+        """Return once all ticks that were added before are in Redis and carried out; never if it is stopped
+        first."""
         if self._ticks:
             last = self._ticks[-1]
             if last.finished is None:

@@ -33,7 +33,7 @@ _KEY_BYTES: Final = 16
 
 
 class OpenedTarget:
-    """One target, and what it was sent and has not answered."""
+    """One target, and the messages that it was sent and has not answered."""
 
     def __init__(self, operation: str, target: Target, exchange: str) -> None:
         self.operation = operation
@@ -81,7 +81,7 @@ class TransferTargets:
                     self._start(self._close(target))
 
     def close(self) -> None:
-        """The session is over: nothing is waited for any more."""
+        """The session has ended: wait for nothing more."""
         for task in self._tasks:
             task.cancel()
 
