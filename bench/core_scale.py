@@ -19,7 +19,7 @@ from typing import Final
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import AcksProven, CopiesConfirmed, MessagesArrived, RedeliveriesEnded
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.placement import policy
 from dispatcher.core.records import Dispatched
@@ -71,7 +71,7 @@ class Lanes:
     def turn(self, groups: list[bytes]) -> None:
         """One message of each group arrives, goes out, is confirmed, settled and proven."""
         messages = [
-            Message(0, tag, (7, tag), tag.to_bytes(16), group, _CONTENT, 256, NOW_MS)
+            Original(0, tag, (7, tag), tag.to_bytes(16), group, _CONTENT, 256, NOW_MS)
             for group, tag in zip(groups, self._tags, strict=False)
         ]
         self._answer(self.lane.step([MessagesArrived(messages)], NOW_MS))

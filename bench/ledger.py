@@ -24,7 +24,7 @@ from dispatcher.amqp.relay import Content
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import AcksProven, CopiesConfirmed, MessagesArrived, RedeliveriesEnded
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.placement import policy
 from dispatcher.core.records import Dispatched
@@ -71,7 +71,7 @@ class Timed(Recorder):
             setattr(self, name, self._timed(getattr(recorder, name)))
         self.ended = recorder.ended  # type: ignore[method-assign]
 
-    def _read_types(self, messages: list[Message]) -> None:
+    def _read_types(self, messages: list[Original]) -> None:
         """As they are read for a ledger: half of the messages have one."""
         for message in messages:
             message.kind = kind_of(message.content)
@@ -121,12 +121,12 @@ class Traffic:
             due_s += self._batch / rate
             time.sleep(max(0.0, due_s - time.monotonic()))
 
-    def _message(self, now_ms: int) -> Message:
+    def _message(self, now_ms: int) -> Original:
         self._tag += 1
         tag = self._tag
         fingerprint = hashlib.blake2b(b"%d" % tag, digest_size=16).digest()
         group = b"order-%d" % (tag * 7919 % GROUPS)
-        return Message(0, tag, (7, tag), fingerprint, group, _CONTENTS[tag % 2], 200 + tag % 100, now_ms)
+        return Original(0, tag, (7, tag), fingerprint, group, _CONTENTS[tag % 2], 200 + tag % 100, now_ms)
 
     def _answer(self, effects: Effects, now_ms: int) -> None:
         copies = [action for action in effects.actions if type(action) is Dispatched]

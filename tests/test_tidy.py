@@ -18,10 +18,6 @@ FUNCTION_LINES_MAX = 60
 SHORT_FUNCTION_LINES = 25
 SHORT_FUNCTIONS_SHARE_MIN = 0.9
 BANNED_NAMES = {"util", "utils", "helper", "helpers", "manager", "info", "misc", "common"}
-#: Public class names that still stand in two modules, because of the core or the simulator. `Message` is the
-#: client's, whose users import it, and the core's.
-#: Users of the SDK know it under that name, and in the core no other word is as good.
-NAMED_TWICE = {"Message"}
 EDGES = {
     "amqp",
     "bench",
@@ -140,7 +136,7 @@ def test_no_two_public_classes_have_the_same_name() -> None:
         for node in ast.walk(_tree(path)):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 modules.setdefault(node.name, []).append(f"{_name(path)}:{node.lineno}")
-    twice = {name: found for name, found in modules.items() if len(found) > 1 and name not in NAMED_TWICE}
+    twice = {name: found for name, found in modules.items() if len(found) > 1}
     assert not twice, "one word, one meaning: who reads the name should know which one it is"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dispatcher.core.events import MessagesArrived
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.inbound import Inbound
-from dispatcher.core.model import SETTLED, BarrierMark, Message, MessageState
+from dispatcher.core.model import SETTLED, BarrierMark, MessageState, Original
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 
@@ -58,7 +58,7 @@ class Arrivals(Feature):
             else:
                 state.end(message, message.refusal or REASON_UNGROUPED)
 
-    def _is_known(self, inbound: Inbound, message: Message) -> bool:
+    def _is_known(self, inbound: Inbound, message: Original) -> bool:
         """Recovery knows it: its entry stands for it from now on, if that is still open."""
         if not self._recovery.claims(inbound, message):
             return False
@@ -68,12 +68,12 @@ class Arrivals(Feature):
             claimed(message)
         return True
 
-    def set_common_group(self, message: Message) -> None:
+    def set_common_group(self, message: Original) -> None:
         """A message without a group belongs to that of the lane's option, if there is one."""
         if message.group_id is None and self._common_group is not None:
             message.group_id = self._common_group
 
-    def accept(self, message: Message) -> None:
+    def accept(self, message: Original) -> None:
         """It has arrived, and no feature keeps it any longer."""
         if type(message) is BarrierMark:
             for marked in self._signals.marked:
@@ -86,7 +86,7 @@ class Arrivals(Feature):
         else:
             self._state.end(message, message.refusal or REASON_UNGROUPED)
 
-    def file(self, message: Message, passed: int | None = None) -> None:
+    def file(self, message: Original, passed: int | None = None) -> None:
         """It waits: to be moved on along its group's route, or in its backlog. The route's stops up to
         `passed` are behind it; the queue that it is in, if that is not given."""
         state, group_id = self._state, message.group_id
@@ -109,7 +109,7 @@ class Arrivals(Feature):
         for filed in self._signals.filed:
             filed(message)
 
-    def _file_ungrouped(self, inbound: Inbound, message: Message) -> None:
+    def _file_ungrouped(self, inbound: Inbound, message: Original) -> None:
         inbound.begin_to_wait()
         if message.attempt >= self._state.suspect_after:  # it was parked after its consumer had died
             self._state.suspects.add(message)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 from zlib import crc32
 
-from dispatcher.core.model import Group, GroupState, Message
+from dispatcher.core.model import Group, GroupState, Original
 
 #: What buckets are called, in Redis and by operators: number and how many there are. Owners of another number
 #: of buckets are strangers, so that a lane that is resized begins without owners.
@@ -40,35 +40,35 @@ class Bucket(Group):
         super().__init__(key, state)
         self.lines: dict[bytes, IdNumbers] = {}
 
-    def number(self, message: Message, next_epoch: Callable[[], int]) -> None:
+    def number(self, message: Original, next_epoch: Callable[[], int]) -> None:
         line = self._line(message)
         if line.epoch < self.epoch or not line.epoch:
             line.epoch, line.last_seq = next_epoch(), 0
         line.last_seq += 1
         message.group_seq, message.epoch = line.last_seq, line.epoch
 
-    def hand_out(self, message: Message, next_epoch: Callable[[], int]) -> None:
+    def hand_out(self, message: Original, next_epoch: Callable[[], int]) -> None:
         self.number(message, next_epoch)
         self.went_out(message)
 
-    def renumbered(self, message: Message) -> None:
+    def renumbered(self, message: Original) -> None:
         line = self._line(message)
         line.epoch, line.last_seq = message.epoch, message.group_seq
 
-    def went_out(self, message: Message) -> None:
+    def went_out(self, message: Original) -> None:
         self.in_flight += 1
         line = self._line(message)
         line.in_flight += 1
         line.epoch, line.last_seq = max((line.epoch, line.last_seq), (message.epoch, message.group_seq))
 
-    def came_back(self, message: Message) -> None:
+    def came_back(self, message: Original) -> None:
         self.in_flight -= 1
         line = self._line(message)
         line.in_flight -= 1
         if not line.in_flight:
             del self.lines[message.group_id or b""]
 
-    def _line(self, message: Message) -> IdNumbers:
+    def _line(self, message: Original) -> IdNumbers:
         group_id = message.group_id or b""
         line = self.lines.get(group_id)
         if line is None:

@@ -19,7 +19,7 @@ from dispatcher.core.model import (
     ConsumerSource,
     Group,
     GroupState,
-    Message,
+    Original,
 )
 from dispatcher.core.records import Dispatched
 from dispatcher.core.state import LaneState
@@ -103,7 +103,7 @@ class DeliveryPass:
                 break
         self._served(inbound, backlog)
 
-    def _breaks_off(self, group: Group, head: Message) -> bool:
+    def _breaks_off(self, group: Group, head: Original) -> bool:
         """The batch ends before this message."""
         kind = self._eligibility.head_held_by(head)
         if kind is HoldKind.NUMBER_MISSING:  # its wait begins now, although nothing is listed before a settle
@@ -115,7 +115,7 @@ class DeliveryPass:
         consumer = pool.least_loaded() if self._state.policy.by_load else pool.next_in_turn()
         self.dispatch(inbound, source.messages.popleft(), consumer, None)
 
-    def dispatch(self, inbound: Inbound, message: Message, consumer: Consumer, group: Group | None) -> None:
+    def dispatch(self, inbound: Inbound, message: Original, consumer: Consumer, group: Group | None) -> None:
         """Hand one message to a consumer that has credit for it: numbers, journal record, order to send."""
         state = self._state
         for dispatching in self._dispatching:

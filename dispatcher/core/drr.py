@@ -11,7 +11,7 @@ what it overdrew is not.
 from __future__ import annotations
 
 from dispatcher.core.inbound import Inbound
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 
 
 class DeficitRoundRobin:
@@ -38,7 +38,7 @@ class DeficitRoundRobin:
             self._skip_hopeless_rounds()
         return None
 
-    def _next_turn(self, current: Inbound, own: Message | None) -> Inbound | None:
+    def _next_turn(self, current: Inbound, own: Original | None) -> Inbound | None:
         """The turn goes on from this queue, whose next eligible message is `own`."""
         inbounds = self._inbounds
         while True:

@@ -23,11 +23,11 @@ from dispatcher.core.model import (
     ConsumerState,
     Group,
     GroupState,
-    Message,
+    Original,
 )
 
 GroupCheck = Callable[[Group], HoldKind | None]
-HeadCheck = Callable[[Message], HoldKind | None]
+HeadCheck = Callable[[Original], HoldKind | None]
 
 _OF_GROUP_STATE: Final = {
     GroupState.RECOVERING: HoldKind.RECOVERING,
@@ -70,7 +70,7 @@ class Eligibility:
         """Nothing of the lane may go now."""
         return bool(self.lane_holds) and self.lane_holds.first(self._lane.now_ms) is not None
 
-    def held_by(self, group: Group, head: Message) -> HoldKind | None:
+    def held_by(self, group: Group, head: Original) -> HoldKind | None:
         """What keeps the first message of one of the group's backlogs from going in its turn."""
         is_plain = group.flags is None and not self._one_at_a_time  # then its state alone decides
         state = group.state
@@ -95,7 +95,7 @@ class Eligibility:
     def _held_while_out(self, group: Group) -> HoldKind | None:
         return HoldKind.ONE_AT_A_TIME if group.in_flight else self.kept_back_by(group)
 
-    def head_held_by(self, head: Message) -> HoldKind | None:
+    def head_held_by(self, head: Original) -> HoldKind | None:
         """What keeps the first message of a backlog from going in its turn."""
         if head.attempt >= self.suspect_after:
             return HoldKind.SUSPECT

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dispatcher.core.model import Consumer, Message
+from dispatcher.core.model import Consumer, Original
 from dispatcher.core.records import DeadLetterPending, Dispatched, OpenEntry
 
 
-def copy_of(message: Message, consumer: Consumer) -> Dispatched:
+def copy_of(message: Original, consumer: Consumer) -> Dispatched:
     """The order to send a message again as it was sent before, to its consumer's present queue."""
     return Dispatched(
         message, consumer.number, consumer.queue, message.seq, message.group_seq, message.epoch,
@@ -14,7 +14,7 @@ def copy_of(message: Message, consumer: Consumer) -> Dispatched:
     )  # fmt: skip
 
 
-def open_entry(message: Message) -> OpenEntry:
+def open_entry(message: Original) -> OpenEntry:
     """The entry of a message that is in flight, or waits after it was taken back (then no consumer has
     it)."""
     return OpenEntry(
@@ -24,7 +24,7 @@ def open_entry(message: Message) -> OpenEntry:
     )  # fmt: skip
 
 
-def ended_entry(message: Message, reason: str) -> DeadLetterPending:
+def ended_entry(message: Original, reason: str) -> DeadLetterPending:
     """The entry of a message that is on its way to the dead queue."""
     return DeadLetterPending(
         message.queue, message.arrival, message.fingerprint, message.group_id, message.attempt, reason,

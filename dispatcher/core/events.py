@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dispatcher.core.forwarding.events import ForwardingEvent
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.operations.events import OperationEvent
 from dispatcher.core.orders import LookUp
 from dispatcher.core.parking.events import ParkingEvent
@@ -18,7 +18,7 @@ from dispatcher.wire.protocol import Heartbeat, Join, Leave, Marker, Settle
 class MessagesArrived:
     """Originals delivered by the broker, in their queues' order."""
 
-    messages: list[Message]
+    messages: list[Original]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class CopiesConfirmed:
 class DeadLetterConfirmed:
     """The broker has stored this message's copy in the dead queue."""
 
-    message: Message
+    message: Original
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class CopyRefused:
 class DeadLetterRefused:
     """The broker closed the channel or the connection because of this message's copy for the dead queue."""
 
-    message: Message
+    message: Original
     problem: str
 
 

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterator
 from typing import Final
 
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import MessageState, Original
 
 #: Deadlines kept before those of messages that no longer wait are thrown out.
 EXPIRIES_KEPT_MIN: Final = 1_000
@@ -16,11 +16,11 @@ class Expiries:
     """The deadlines of one lane, earliest first."""
 
     def __init__(self) -> None:
-        self.heap: list[tuple[int, int, Message]] = []  # (deadline, tie breaker, message)
+        self.heap: list[tuple[int, int, Original]] = []  # (deadline, tie breaker, message)
         self._pushed = 0
         self._kept_max = EXPIRIES_KEPT_MIN
 
-    def watch(self, message: Message) -> None:
+    def watch(self, message: Original) -> None:
         """Remember its deadline, if it has one. Nothing is lost by doing so twice."""
         if message.deadline_at_ms is None:
             return
@@ -32,7 +32,7 @@ class Expiries:
         self._pushed += 1
         heapq.heappush(heap, (message.deadline_at_ms, self._pushed, message))
 
-    def due(self, now_ms: int) -> Iterator[Message]:
+    def due(self, now_ms: int) -> Iterator[Original]:
         """Messages that still wait and whose deadline has passed, each once."""
         heap = self.heap
         while heap and heap[0][0] <= now_ms:
@@ -48,6 +48,6 @@ class Expiries:
         return heap[0][0] if heap else None
 
 
-def _waits(message: Message) -> bool:
+def _waits(message: Original) -> bool:
     """It waits here, and not in the queue that it was given back to."""
     return message.state is MessageState.WAITING and message.tag > 0

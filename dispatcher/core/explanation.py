@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from dispatcher.core.eligibility import Eligibility, consumer_held_by
 from dispatcher.core.holds import Facts, Hold, HoldKind
-from dispatcher.core.model import WAITING, Backlog, Consumer, Group, Message
+from dispatcher.core.model import WAITING, Backlog, Consumer, Group, Original
 from dispatcher.core.placement import Pool
 
 #: They end when the group's consumer does something: what keeps it from that is the better answer.
@@ -39,7 +39,7 @@ class Explanation:
         self._one_at_a_time = one_at_a_time
         #: Where messages of a group are that are not here, for those of which nothing is here.
         self.elsewhere: list[Callable[[Group], Hold | None]] = []
-        self.facts: dict[HoldKind, Callable[[Group, Message | None], Facts]] = {
+        self.facts: dict[HoldKind, Callable[[Group, Original | None], Facts]] = {
             HoldKind.ONE_AT_A_TIME: _out,
             HoldKind.RECOVERING: lambda group, _: {"unresolved": group.unresolved},
             HoldKind.DRAINING: _out,
@@ -71,13 +71,13 @@ class Explanation:
         found = [self._hold_on(backlog.group, head, self._held_by(backlog, head)) for backlog, head in heads]
         return None if None in found else found[0]
 
-    def _held_by(self, backlog: Backlog, head: Message) -> HoldKind | None:
+    def _held_by(self, backlog: Backlog, head: Original) -> HoldKind | None:
         """What is listed may be served: nothing holds it but those who would get it."""
         if backlog.listed_in is not None:
             return None
         return self._decisions.group_held_by(backlog.group) or self._decisions.head_held_by(head)
 
-    def _hold_on(self, group: Group, head: Message | None, kind: HoldKind | None) -> Hold | None:
+    def _hold_on(self, group: Group, head: Original | None, kind: HoldKind | None) -> Hold | None:
         taker = group.taker
         if kind is None and taker is None:
             return None if self._lane.pool else Hold(_nobody(self._lane), partial(_capacity, self._lane))
@@ -86,7 +86,7 @@ class Explanation:
         assert kind is not None
         return Hold(kind, partial(self.facts[kind], group, head))
 
-    def _suspect(self, _: Group, head: Message | None) -> Facts:
+    def _suspect(self, _: Group, head: Original | None) -> Facts:
         assert head is not None
         kept = [c.id for c in self._lane.by_uuid.values() if c.alone_with is head]
         return {
@@ -103,7 +103,7 @@ def consumer_hold(consumer: Consumer, group: Group) -> Hold | None:
     )
 
 
-def waiting_heads(group: Group) -> Iterator[tuple[Backlog, Message]]:
+def waiting_heads(group: Group) -> Iterator[tuple[Backlog, Original]]:
     """The first message that waits in each backlog of the group. Changes nothing, as `Backlog.head` does."""
     for backlog in (group.backlogs or {}).values():
         for message in backlog.messages:
@@ -112,7 +112,7 @@ def waiting_heads(group: Group) -> Iterator[tuple[Backlog, Message]]:
                 break
 
 
-def _out(group: Group, _: Message | None) -> Facts:
+def _out(group: Group, _: Original | None) -> Facts:
     return {
         "in_flight": group.in_flight,
         "consumer": group.owner.id if group.owner is not None else None,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from dispatcher.core.bounds import PROVEN_PER_INBOUND_MAX
-from dispatcher.core.model import IN_FLIGHT, WAITING, Backlog, ConsumerSource, Group, Message
+from dispatcher.core.model import IN_FLIGHT, WAITING, Backlog, ConsumerSource, Group, Original
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.placement import Pool
 
@@ -20,7 +20,7 @@ SIZES_REMEMBERED: Final = 64
 #: Empty backlogs that are kept for the next groups, about 1 kB each: enough for the arrivals of a step.
 SPARE_BACKLOGS: Final = 256
 #: Files a message in a backlog that is not in the order of arrival.
-Insert = Callable[[Backlog, Message], None]
+Insert = Callable[[Backlog, Original], None]
 
 
 class UnownedSource:
@@ -33,7 +33,7 @@ class UnownedSource:
         self.backlogs: OrderedDict[Backlog, None] = OrderedDict()
         self.in_ring = False
 
-    def head(self) -> Message | None:
+    def head(self) -> Original | None:
         """The first message of the next free group, or None: no consumer has credit, or nothing waits."""
         if not self.pool or not self.backlogs:
             return None
@@ -47,10 +47,10 @@ class UngroupedSource:
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
-        self.messages: deque[Message] = deque()
+        self.messages: deque[Original] = deque()
         self.in_ring = False
 
-    def head(self) -> Message | None:
+    def head(self) -> Original | None:
         if not self.pool:
             return None
         messages = self.messages
@@ -91,7 +91,7 @@ class Inbound:
         self._spare: list[dict[int, Backlog]] = []
         self.paused = False  # not fetched from because of the byte budget
         self.replaceable = True  # False: its consumer must never be replaced, and its window stays
-        self.aging: deque[Message] = deque()  # what waits here, longest first, and some that no longer does
+        self.aging: deque[Original] = deque()  # what waits here, longest first, and some that no longer does
         self.blocked_since_ms: int | None = None  # full of what can't go, while somebody has free capacity
         self.recovery: Any = None  # what it may still deliver again: recovery/expected.py has the type
         # Settled originals, in settle order: their acks are on the way …
@@ -101,7 +101,7 @@ class Inbound:
 
     # -- its backlogs --
 
-    def file(self, group: Group, message: Message, insert: Insert | None) -> Backlog:
+    def file(self, group: Group, message: Original, insert: Insert | None) -> Backlog:
         """It waits in its group's backlog, which is returned: last, or where `insert` puts it."""
         self.waiting += 1
         backlogs, index = group.backlogs, self.index
@@ -143,7 +143,7 @@ class Inbound:
 
     # -- its numbers: nothing else changes them --
 
-    def take_in(self, message: Message) -> None:
+    def take_in(self, message: Original) -> None:
         """An original is here, and counts until it is settled."""
         self.latest = message.arrival
         self.unacked += 1
@@ -154,7 +154,7 @@ class Inbound:
         """The same for a marker, which says nothing of sizes."""
         self.unacked += 1
 
-    def settle(self, message: Message) -> None:
+    def settle(self, message: Original) -> None:
         """An original that is here ended, and its ack is on the way."""
         if message.state is IN_FLIGHT:
             self.in_flight -= 1
@@ -209,7 +209,7 @@ class Inbound:
         if self.ungrouped.messages:
             self.enlist(self.ungrouped)
 
-    def head(self) -> Message | None:
+    def head(self) -> Original | None:
         """The next eligible message. Sources without one leave the list until something changes for them."""
         ready = self.ready
         while ready:

@@ -68,7 +68,7 @@ MESSAGE_TRANSITIONS: Final[dict[MessageState, frozenset[MessageState]]] = {
 }  # fmt: skip
 
 
-class Message:
+class Original:
     """One original of an inbound queue, and what became of its latest copy.
 
     Slots and a plain constructor: one is made per message, so its cost is part of the hot path.
@@ -162,10 +162,10 @@ class Message:
         return self.rank_override or self.origin_arrival or self.arrival
 
     def __repr__(self) -> str:
-        return f"<Message {self.group_id!r} {self.arrival} {self.state.value} seq={self.seq}>"
+        return f"<Original {self.group_id!r} {self.arrival} {self.state.value} seq={self.seq}>"
 
 
-class BarrierMark(Message):
+class BarrierMark(Original):
     """The marker of an operation's barrier: never work."""
 
     __slots__ = ("command",)
@@ -217,10 +217,10 @@ class Backlog:
     def __init__(self, group: Group, inbound: int) -> None:
         self.group = group
         self.inbound = inbound
-        self.messages: deque[Message] = deque()
+        self.messages: deque[Original] = deque()
         self.listed_in: BacklogList | None = None
 
-    def head(self) -> Message | None:
+    def head(self) -> Original | None:
         """The first message that still waits; drops those in front of it that no longer do."""
         messages = self.messages
         while messages:
@@ -230,7 +230,7 @@ class Backlog:
             messages.popleft()
         return None
 
-    def put_back(self, messages: list[Message]) -> None:
+    def put_back(self, messages: list[Original]) -> None:
         """Messages that are older than what waits, or than some of it; their ranks say so."""
         messages.sort(key=lambda message: message.rank)
         waiting = self.messages
@@ -241,7 +241,7 @@ class Backlog:
         else:
             waiting.extendleft(reversed(messages))
 
-    def pop_behind(self, queue: int) -> list[Message]:
+    def pop_behind(self, queue: int) -> list[Original]:
         """Take out what waits behind everything that came from this queue; all, if nothing did."""
         messages = list(self.messages)
         last = max((at for at, message in enumerate(messages) if message.queue == queue), default=-1)
@@ -324,26 +324,26 @@ class Group:
             if not self.backlogs:
                 self.backlogs = None
 
-    def hand_out(self, message: Message, next_epoch: Callable[[], int]) -> None:
+    def hand_out(self, message: Original, next_epoch: Callable[[], int]) -> None:
         """The message goes to a consumer, with the next number under the epoch of the present assignment."""
         self.last_seq += 1
         self.in_flight += 1
         message.group_seq, message.epoch = self.last_seq, self.epoch
 
-    def number(self, message: Message, next_epoch: Callable[[], int]) -> None:
+    def number(self, message: Original, next_epoch: Callable[[], int]) -> None:
         """Give it that number, and do not count it."""
         self.last_seq += 1
         message.group_seq, message.epoch = self.last_seq, self.epoch
 
-    def renumbered(self, message: Message) -> None:
+    def renumbered(self, message: Original) -> None:
         """The owner gets this message once more, with these numbers: the next ones follow them."""
         self.last_seq = message.group_seq
 
-    def went_out(self, message: Message) -> None:
+    def went_out(self, message: Original) -> None:
         """A message is in a consumer's hands."""
         self.in_flight += 1
 
-    def came_back(self, message: Message) -> None:
+    def came_back(self, message: Original) -> None:
         """It no longer is."""
         self.in_flight -= 1
 
@@ -415,7 +415,7 @@ class ConsumerSource:
         self.backlogs: OrderedDict[Backlog, None] = OrderedDict()
         self.in_ring = False  # in its inbound queue's list of sources
 
-    def head(self) -> Message | None:
+    def head(self) -> Original | None:
         """The next message, or None: its consumer may not receive now, or nothing waits."""
         consumer = self.consumer  # as `may_receive` says, without a call: this is asked for each message
         if not self.backlogs or consumer.credit <= 0 or not consumer.receives or consumer.alone_with:
@@ -451,7 +451,7 @@ class Consumer:
         self.state = ConsumerState.EXPECTED  # `become` alone changes it
         #: Whether its state is one of RECEIVING: asked for every message, where hashing an enum shows.
         self.receives = False
-        self.in_flight: dict[int, Message] = {}
+        self.in_flight: dict[int, Original] = {}
         self.next_seq = first_seq
         self.groups: OrderedSet[Group] = OrderedSet()
         self.incoming: OrderedSet[Group] = OrderedSet()  # groups that go to it once they are drained
@@ -462,7 +462,7 @@ class Consumer:
         self.sent_again: set[int] = set()  # seqs that its latest join did not name
         self.broken: OrderedSet[Group] = OrderedSet()  # groups of which a copy is gone that it has not seen
         self.waiting: Join | None = None  # another incarnation of this id that asked to join
-        self.alone_with: Message | None = None  # a suspect that it has, or for which it is kept free
+        self.alone_with: Original | None = None  # a suspect that it has, or for which it is kept free
         self.evicted_by = EvictedBy.FORMER_LEADER if row.state == "evicted" else None
         self.drained = False  # gets nothing more, by an operator's word
         self.overdue = 0  # messages that it has had for longer than the lane's ack_timeout

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from dispatcher.core.forwarding.orders import ForwardingAction
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.operations.orders import TargetAction
 from dispatcher.core.parking.orders import ParkingAction
 from dispatcher.core.records import Dispatched
@@ -42,13 +42,13 @@ class PublishBarrier(NamedTuple):
 class AckInbound(NamedTuple):
     """These originals are settled: ack them. `message.tag` is never 0 here."""
 
-    messages: list[Message]
+    messages: list[Original]
 
 
 class DeadLetter(NamedTuple):
     """Publish the original to the dead queue; answer with DeadLetterConfirmed when the broker has it."""
 
-    message: Message
+    message: Original
     reason: str
 
 

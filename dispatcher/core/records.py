@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.parking.orders import ParkingRecord, Relocating
 
 
@@ -18,7 +18,7 @@ class Dispatched(NamedTuple):
     The same (inbound, arrival) again replaces the earlier record: the message was taken back between.
     """
 
-    message: Message  # the edge takes content and size from it, the journal inbound, arrival and fingerprint
+    message: Original  # the edge takes content and size from it, the journal inbound, arrival and fingerprint
     incarnation: int
     queue: str  # the consumer queue at the moment of the decision
     seq: int

@@ -9,7 +9,7 @@ from typing import Final
 from dispatcher.core.entries import open_entry
 from dispatcher.core.events import CopiesConfirmed, DeadLetterConfirmed
 from dispatcher.core.feature import Feature, Handler
-from dispatcher.core.model import NO_DEATH, Consumer, Message, MessageState
+from dispatcher.core.model import NO_DEATH, Consumer, MessageState, Original
 from dispatcher.core.records import Discharged, Record, SettledRange
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
@@ -86,7 +86,7 @@ class Settlement(Feature):
         records += [SettledRange(consumer.number, *run) for run in runs(seqs)]
         records += moved
 
-    def leave(self, consumer: Consumer, message: Message) -> None:
+    def leave(self, consumer: Consumer, message: Original) -> None:
         """A message that its consumer gives up, or never got, is out of its hands: the caller has removed it
         from `in_flight`. Its group may change its owner, if that was the last."""
         _free(consumer, 1)
@@ -123,7 +123,7 @@ class Settlement(Feature):
         else:
             self._recovery.failed_before_its_return(message, failed.reason)
 
-    def _wait_in_front(self, message: Message) -> None:
+    def _wait_in_front(self, message: Original) -> None:
         """Its group has stopped at it: it waits before everything newer of it, in nobody's hands."""
         if message.attempt == 1:
             message.settles_at_death = NO_DEATH
@@ -135,7 +135,7 @@ class Settlement(Feature):
             self._recovery.taken_before_their_return([message])
         self._state.effects.records.append(open_entry(message))
 
-    def discharged(self, message: Message) -> None:
+    def discharged(self, message: Original) -> None:
         """The broker has stored the copy in the dead queue: the original is settled."""
         if message.state is not MessageState.ENDING:
             return

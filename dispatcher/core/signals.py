@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dispatcher.core.model import BarrierMark, Consumer, Group, Message
+from dispatcher.core.model import BarrierMark, Consumer, Group, Original
 
-MessageListener = Callable[[Message], None]
+MessageListener = Callable[[Original], None]
 GroupListener = Callable[[Group], None]
 ConsumerListener = Callable[[Consumer], None]
 
@@ -33,24 +33,24 @@ class Signals:
         #: The same, and the journal has an entry of it.
         self.claimed: list[MessageListener] = []
         #: True: this listener keeps an original, or a marker, until it knows more.
-        self.keeping: list[Callable[[Message], bool]] = []
+        self.keeping: list[Callable[[Original], bool]] = []
         #: A consumer has it already. True: this listener kept it, and does so no more.
-        self.withdrawing: list[Callable[[Message], bool]] = []
+        self.withdrawing: list[Callable[[Original], bool]] = []
         #: An original is new. It may still be refused for what it is.
         self.accepted: list[MessageListener] = []
         #: True: the group's route goes on from here, so the message waits for its relocation. The last
         #: argument is the queue up to which the route is behind it; None: the queue that it is in.
-        self.routing: list[Callable[[Group, Message, int | None], bool]] = []
+        self.routing: list[Callable[[Group, Original, int | None], bool]] = []
         #: It waits in a backlog of its group, or among the ungrouped messages.
         self.filed: list[MessageListener] = []
         #: A message is about to be dispatched.
         self.dispatching: list[MessageListener] = []
         #: It was dispatched to its consumer.
-        self.dispatched: list[Callable[[Message, Group | None], None]] = []
+        self.dispatched: list[Callable[[Original, Group | None], None]] = []
         #: A consumer settles these messages, which are still in its hands.
-        self.settling: list[Callable[[Consumer, list[Message]], None]] = []
+        self.settling: list[Callable[[Consumer, list[Original]], None]] = []
         #: A consumer could not process it, for this reason. True: its group has stopped at it.
-        self.failing: list[Callable[[Message, str], bool]] = []
+        self.failing: list[Callable[[Original, str], bool]] = []
         #: It was in a consumer's hands, and waits once more.
         self.returned: list[MessageListener] = []
         #: It has an entry, and its original did not come back.

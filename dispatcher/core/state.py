@@ -34,8 +34,8 @@ from dispatcher.core.model import (
     ConsumerState,
     Group,
     GroupState,
-    Message,
     MessageState,
+    Original,
 )
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.ordered import OrderedSet
@@ -73,7 +73,7 @@ class LaneState:
         self.explanation = Explanation(self, one_at_a_time=self.stops_failed)
         self.lane_holds = self.eligibility.lane_holds
         #: Who wants to know that a backlog, by its first message, is not listed for a certain cause.
-        self.on_hold: dict[HoldKind, Callable[[Group, Message], None]] = {}
+        self.on_hold: dict[HoldKind, Callable[[Group, Original], None]] = {}
         self.inbounds = make_inbounds(options, self.pool)
         self.by_id: dict[str, Consumer] = {}
         self.by_queue: dict[str, Consumer] = {}
@@ -82,14 +82,14 @@ class LaneState:
         self.stale_owners: deque[bytes] = deque()  # groups whose row in Redis names one that is over
         self.bytes_held = self.records_since_checkpoint = 0
         #: Messages that wait but have an open journal entry: they were taken back from a consumer.
-        self.revoked: OrderedSet[Message] = OrderedSet()
+        self.revoked: OrderedSet[Original] = OrderedSet()
         #: Suspects that wait, first of their backlogs or without a group: the longest suspected first.
-        self.suspects: OrderedSet[Message] = OrderedSet()
+        self.suspects: OrderedSet[Original] = OrderedSet()
         #: Why they end, for messages whose copy in the dead queue is not confirmed yet.
-        self.ending: dict[Message, str] = {}
+        self.ending: dict[Original, str] = {}
         #: Those of them that the broker doesn't take for the dead queue, and what it says.
-        self.undeliverable: dict[Message, str] = {}
-        self.acks: list[Message] = []  # of this step
+        self.undeliverable: dict[Original, str] = {}
+        self.acks: list[Original] = []  # of this step
         #: Files a message in front of those of its id that have larger numbers (`sequence_check: hold`).
         self.insert: Insert | None = None
         self.expiries = Expiries()
@@ -346,7 +346,7 @@ class LaneState:
             backlog.enter(inbound.unowned)
             inbound.enlist(inbound.unowned)
 
-    def held_back(self, kind: HoldKind, group: Group, head: Message) -> None:
+    def held_back(self, kind: HoldKind, group: Group, head: Original) -> None:
         """This message does not go in its turn: tell the feature that handles this cause."""
         tell = self.on_hold.get(kind)
         if tell is not None:
@@ -380,13 +380,13 @@ class LaneState:
         """Log a decision, once it is committed."""
         self.effects.actions.append(LogEvent(event, fields))
 
-    def log_message(self, message: Message, event: str, **fields: Any) -> None:
+    def log_message(self, message: Original, event: str, **fields: Any) -> None:
         """The same, about a message: names its group."""
         self.log_event(event, group=message.group_id and format_group(message.group_id), **fields)
 
     # -- messages --
 
-    def end(self, message: Message, reason: str) -> None:
+    def end(self, message: Original, reason: str) -> None:
         """Send a message that is in no consumer's hands to the dead queue (G-7)."""
         message.become(MessageState.ENDING)
         self.revoked.discard(message)
@@ -398,7 +398,7 @@ class LaneState:
         facts = {"reason": reason, "attempt": message.attempt, "calls": message.calls}
         self.log_message(message, "message_dead_lettered", **facts)
 
-    def remove_waiting(self, message: Message) -> None:
+    def remove_waiting(self, message: Original) -> None:
         """A message that waited is found to be out already: it waits no more. Its group is kept for it."""
         backlog = self.backlog_of(message) if message.relocation is None else None
         if message.relocation is not None:
@@ -415,7 +415,7 @@ class LaneState:
             backlog.group.forget_if_empty(backlog)
             self.list_backlog(backlog)
 
-    def waits_no_more(self, message: Message) -> None:
+    def waits_no_more(self, message: Original) -> None:
         """A message ended while it waited: its group is forgotten if nothing else is left of that."""
         self.inbounds[message.inbound].end_to_wait()
         backlog = self.backlog_of(message) if message.relocation is None else None
@@ -426,7 +426,7 @@ class LaneState:
             self.forget_if_unused(backlog.group)
             self.rested(backlog.group)
 
-    def wait_again(self, message: Message) -> None:
+    def wait_again(self, message: Original) -> None:
         """A message that was handed over waits once more; who calls puts it back into its backlog."""
         if message.state is not WAITING:
             message.become(WAITING)
@@ -438,14 +438,14 @@ class LaneState:
         self.revoked.add(message)
         self.expiries.watch(message)
 
-    def put_in_front(self, message: Message, group: Group) -> None:
+    def put_in_front(self, message: Original, group: Group) -> None:
         """A message that was handed over waits before everything newer of its group."""
         backlog = group.backlog(message.inbound)
         backlog.put_back([message])
         backlog.leave()  # a suspect may stand before what it was listed for
         self.list_backlog(backlog)
 
-    def backlog_of(self, message: Message) -> Backlog | None:
+    def backlog_of(self, message: Original) -> Backlog | None:
         """Where it waits; None: among the loose ones."""
         group = message.group
         if group is None and message.group_id is not None:
@@ -454,7 +454,7 @@ class LaneState:
             return None
         return group.backlogs.get(message.inbound)
 
-    def settled(self, message: Message) -> None:
+    def settled(self, message: Original) -> None:
         """The original has ended: remember it until its ack is proven, and ack it."""
         if self.parking and message.is_parked:
             if message.state is IN_FLIGHT:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.queue_ids import is_parking, parking_id
 from dispatcher.core.records import Dispatched
 from dispatcher.ledger.rows import TYPES, Row
@@ -106,7 +106,7 @@ class Names:
             self.groups[message.kind],
         )  # fmt: skip
 
-    def settled(self, hands: list[HandOver]) -> tuple[list[pa.Array], list[Message]]:
+    def settled(self, hands: list[HandOver]) -> tuple[list[pa.Array], list[Original]]:
         """The columns of the records of settled hand-overs, and of these the messages that close groups."""
         orders, received, decided, committed, confirmed, causes, _, ended = zip(*hands, strict=True)
         messages, numbers, _, seqs, group_seqs, epochs, attempts, _ = zip(*orders, strict=True)

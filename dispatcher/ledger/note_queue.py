@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import MessageState, Original
 from dispatcher.core.options import LaneOptions
 from dispatcher.ledger import wire
 from dispatcher.ledger.frames import VERSION
@@ -133,7 +133,7 @@ class NoteRecorder(Recorder):
         self._counted_lost = (0, 0)  # of what was noted behind that many, and is in no file
         self._lane: Lane | None = None
         self._ended = False
-        self._returned: list[tuple[int, Message]] = []  # what recovery may know: looked at after its step
+        self._returned: list[tuple[int, Original]] = []  # what recovery may know: looked at after its step
         self._former_us = 0  # when the latest step was decided
         self._sample_due_us = 0
         self._dropped = 0
@@ -156,11 +156,11 @@ class NoteRecorder(Recorder):
     def changed(self, options: LaneOptions) -> None:
         self._add("changed", (self.now_us(), options_shown(options)), 1)
 
-    def arrived(self, messages: list[Message]) -> None:
+    def arrived(self, messages: list[Original]) -> None:
         now_us = self.now_us()
-        new = [m for m in messages if type(m) is Message and not m.redelivered]
+        new = [m for m in messages if type(m) is Original and not m.redelivered]
         if len(new) < len(messages):
-            self._returned += [(now_us, m) for m in messages if type(m) is Message and m.redelivered]
+            self._returned += [(now_us, m) for m in messages if type(m) is Original and m.redelivered]
         if new:
             self._add("arrived", (now_us, wire.encode_arrivals(new)), len(new))
 

@@ -15,7 +15,7 @@ from dispatcher.core.forwarding.orders import (
     ForwardReclaimed,
     ReclaimedCopy,
 )
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.orders import Action
 from dispatcher.core.records import Dispatched
 from dispatcher.ledger.hand_overs import CONFIRMED_US, ENDED_US, HandOver, Names
@@ -114,7 +114,7 @@ class ReclaimedMessages:
             reason=reason,
         )  # fmt: skip
 
-    def _about(self, message: Message) -> dict[str, object]:
+    def _about(self, message: Original) -> dict[str, object]:
         arrival_epoch, arrival = message.arrival
         return {
             "inbound": self._names.inbounds.get(message.inbound), "arrival_epoch": arrival_epoch,
@@ -122,11 +122,11 @@ class ReclaimedMessages:
             "dispatch_id": message.fingerprint,
         }  # fmt: skip
 
-    def _message(self, handed: ReclaimedCopy, read_us: int) -> Message:
+    def _message(self, handed: ReclaimedCopy, read_us: int) -> Original:
         """It takes nothing of its queue's share a second time."""
         inbound, arrival = read_origin(handed.origin)
         number = self._names.number_of(inbound)
         read_ms, group = read_us // 1_000, handed.group
-        return Message(
+        return Original(
             number, 0, arrival, handed.fingerprint, group, None, handed.size, read_ms, cost=0
         )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.options import LaneOptions
 
 
@@ -28,7 +28,7 @@ class Recorder:
     def changed(self, options: LaneOptions) -> None:
         """It goes on with other options."""
 
-    def arrived(self, messages: list[Message]) -> None:
+    def arrived(self, messages: list[Original]) -> None:
         """Originals were read from an inbound queue."""
 
     def decided(self, effects: Effects, decided_at_us: int, commit: int = 0) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.core.effects import Effects
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.operations.orders import SendTransfer
 from dispatcher.core.orders import AckInbound, DeadLetter, LogEvent
 from dispatcher.ledger.schema import Event
@@ -18,11 +18,11 @@ class Step:
     def __init__(self, effects: Effects) -> None:
         self._effects = effects
         self.done: set[Place] = set()  # what has its record
-        self._messages: dict[Place, Message] | None = None
-        self._acked: dict[Place, Message] | None = None
+        self._messages: dict[Place, Original] | None = None
+        self._acked: dict[Place, Original] | None = None
 
     @property
-    def messages(self) -> dict[Place, Message]:
+    def messages(self) -> dict[Place, Original]:
         """What goes to the dead queue or elsewhere by this step."""
         if self._messages is None:
             leaving = [a.message for a in self._effects.actions if isinstance(a, DeadLetter | SendTransfer)]
@@ -30,7 +30,7 @@ class Step:
         return self._messages
 
     @property
-    def acked(self) -> dict[Place, Message]:
+    def acked(self) -> dict[Place, Original]:
         if self._acked is None:
             acks = [a for a in self._effects.actions if isinstance(a, AckInbound)]
             self._acked = {(m.queue, m.arrival): m for ack in acks for m in ack.messages}
@@ -48,7 +48,7 @@ class Step:
                 return action.fields["reason"], action.fields["calls"]
         return None, None
 
-    def why(self, message: Message) -> Event:
+    def why(self, message: Original) -> Event:
         """Why an original that nobody got is over."""
         if message.redelivered and message.arrival[1] != message.tag:  # it met its settled entry
             return Event.ACKED_AGAIN

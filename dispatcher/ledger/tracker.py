@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dispatcher.core.effects import Effects
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import MessageState, Original
 from dispatcher.core.orders import AckInbound, LogEvent
 from dispatcher.core.parking.orders import GroupParked, ParkCopy, Relocated
 from dispatcher.core.queue_ids import UNKNOWN_INBOUND
@@ -59,10 +59,10 @@ class Tracker:
         inbounds = [inbound["queue"] for inbound in header.options["inbounds"]]
         self.names = Names(inbounds, header.parking_queues)
         self._hands: dict[int, dict[int, HandOver]] = {}
-        self._waiting: dict[Message, int] = {}  # what has been received, and was not handed over
-        self._told: dict[Message, int] = {}  # of these, what has got its record
-        self._ending: dict[Place, tuple[DeadLetterPending, Message | None]] = {}
-        self._moving: dict[Place, Message] = {}
+        self._waiting: dict[Original, int] = {}  # what has been received, and was not handed over
+        self._told: dict[Original, int] = {}  # of these, what has got its record
+        self._ending: dict[Place, tuple[DeadLetterPending, Original | None]] = {}
+        self._moving: dict[Place, Original] = {}
         self._hands_over = bool(header.options["handover"])
         self._reclaimed = ReclaimedMessages(self.names, self._hands)
         self._over_before: set[int] = set()  # incarnations whose end was told
@@ -82,7 +82,7 @@ class Tracker:
 
     # -- facts --
 
-    def arrived(self, received_us: int, messages: list[Message]) -> None:
+    def arrived(self, received_us: int, messages: list[Original]) -> None:
         """Originals were read from an inbound queue."""
         self._waiting.update(dict.fromkeys(messages, received_us))
 
@@ -262,7 +262,7 @@ class Tracker:
         if (known := hands.get(record.seq)) is not None:  # the same copy, with other numbers
             known[ORDER] = known[ORDER]._replace(group_seq=record.group_seq, epoch=record.epoch)
             return
-        message = Message(record.inbound, 0, record.arrival, record.fingerprint, record.group, None, 0, 0)
+        message = Original(record.inbound, 0, record.arrival, record.fingerprint, record.group, None, 0, 0)
         order = Dispatched(
             message, record.incarnation, "", record.seq, record.group_seq, record.epoch, record.attempt
         )
@@ -297,11 +297,11 @@ class Tracker:
                         event = step.why(message)
                         self.rows.append(self._about(time_us, event, message))
 
-    def _forget(self, message: Message) -> None:
+    def _forget(self, message: Original) -> None:
         self._waiting.pop(message, None)
         self._told.pop(message, None)
 
-    def _about(self, time_us: int, event: str, message: Message, **values: Any) -> Row:
+    def _about(self, time_us: int, event: str, message: Original, **values: Any) -> Row:
         """A record of a message that is in nobody's hands."""
         arrival_epoch, arrival = message.origin_arrival or message.arrival
         size, cost = size_and_cost(message.size, message.cost)
@@ -356,7 +356,7 @@ class Tracker:
                 reason=fields.pop("reason", None), detail=detail(fields),
             ))  # fmt: skip
 
-    def closed(self, time_us: int, message: Message) -> None:
+    def closed(self, time_us: int, message: Original) -> None:
         """The message that closed its group is settled."""
         self.rows.append(self._about(time_us, Event.CLOSED, message))
 

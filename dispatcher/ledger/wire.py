@@ -20,7 +20,7 @@ from dispatcher.core.forwarding.orders import (
     ForwardReclaimed,
     ReclaimedCopy,
 )
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import MessageState, Original
 from dispatcher.core.operations.orders import SendTransfer
 from dispatcher.core.orders import AckInbound, Action, DeadLetter, LogEvent
 from dispatcher.core.parking.orders import GroupParked, ParkCopy, Relocated
@@ -87,7 +87,7 @@ _STATES: Final = {
 }  # fmt: skip
 
 
-def encode_arrivals(messages: list[Message]) -> tuple[int, list[Any]]:
+def encode_arrivals(messages: list[Original]) -> tuple[int, list[Any]]:
     """Originals that are new, all of one inbound queue."""
     return messages[0].inbound, list(map(_ARRIVAL, messages))
 
@@ -165,7 +165,7 @@ def _encode_dispatch(order: Any) -> tuple[Any, ...]:
 def _encode_action(action: Action, *, every_ack: bool) -> tuple[Any, ...] | None:
     match action:
         case AckInbound(messages):
-            rare = [m for m in messages if type(m) is Message and (every_ack or not m.attempt)]
+            rare = [m for m in messages if type(m) is Original and (every_ack or not m.attempt)]
             return ("AckInbound", [_FACTS(message) for message in rare]) if rare else None
         case LogEvent(event, fields):
             return "Tell", event, json.dumps(fields, default=str)
@@ -186,19 +186,19 @@ class NoteDecoder:
 
     def __init__(self, lane_epoch: int) -> None:
         self._lane_epoch = lane_epoch
-        self._messages: dict[Place, Message] = {}  # arrived, and not named since
+        self._messages: dict[Place, Original] = {}  # arrived, and not named since
 
     def forget(self) -> None:
         """What is named from now on comes with its facts, or is not known."""
         self._messages.clear()
 
-    def arrivals(self, received_us: int, encoded: tuple[int, list[Any]]) -> list[Message]:
+    def arrivals(self, received_us: int, encoded: tuple[int, list[Any]]) -> list[Original]:
         inbound, rows = encoded
         received_at_ms, known, made = received_us // 1_000, self._messages, []
         epoch = self._lane_epoch
         for tag, group_id, fingerprint, size, cost, closing, kind in rows:
             arrival = epoch, tag
-            message = known[inbound, arrival] = Message(
+            message = known[inbound, arrival] = Original(
                 inbound, tag, arrival, fingerprint, group_id, None, size, received_at_ms, False, closing,
                 None, None, cost,
             )  # fmt: skip
@@ -215,11 +215,11 @@ class NoteDecoder:
             for number, consumer, uuid, prefetch, copies in encoded
         ]
 
-    def _message(self, facts: tuple[Any, ...]) -> Message:
+    def _message(self, facts: tuple[Any, ...]) -> Original:
         """The message that these are the facts of."""
         inbound, tag, arrival, fingerprint, group_id, size, received_at_ms, redelivered, closing = facts[:9]
         queue = facts[10]
-        message = self._messages.pop((queue, arrival), None) or Message(
+        message = self._messages.pop((queue, arrival), None) or Original(
             inbound, tag, arrival, fingerprint, group_id, None, size, received_at_ms, redelivered, closing
         )
         message.cost, message.queue, message.origin_arrival, message.message_id = facts[9:13]
@@ -246,7 +246,7 @@ class NoteDecoder:
             _, number, seq, group_seq, epoch, inbound, tag, cost = encoded
             arrival, attempt = (self._lane_epoch, tag), 1
             found = self._messages.pop((inbound, arrival), None)
-            message = found or Message(inbound, tag, arrival, b"", None, None, 0, 0)
+            message = found or Original(inbound, tag, arrival, b"", None, None, 0, 0)
             message.cost = cost
         elif kind == _DISPATCHED_RARELY:
             _, number, seq, group_seq, epoch, attempt, facts = encoded

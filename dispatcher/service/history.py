@@ -17,7 +17,7 @@ from dispatcher.amqp.events import ChannelClosed, Confirmed, Delivery
 from dispatcher.amqp.history_message import kept_frames
 from dispatcher.amqp.identity import was_here
 from dispatcher.amqp.relay import Content
-from dispatcher.core.model import BarrierMark, Message
+from dispatcher.core.model import BarrierMark, Original
 from dispatcher.errors import BrokerUnavailable, ChannelRefused
 from dispatcher.service.channels import Channels
 from dispatcher.service.confirms import PublishWindow
@@ -67,7 +67,7 @@ class History:
         self._waiting: deque[_Original] = deque()  # behind one that is published alone
         self._reopening: asyncio.Task[None] | None = None  # asyncio itself keeps only weak references
 
-    def keep(self, deliveries: Iterable[Delivery], messages: Iterable[Message]) -> None:
+    def keep(self, deliveries: Iterable[Delivery], messages: Iterable[Original]) -> None:
         """Have these kept; they are not acked before they are."""
         if not self._keeps:
             return
@@ -83,7 +83,7 @@ class History:
         elif originals:
             self._publish(originals)
 
-    def _original(self, message: Message) -> _Original:
+    def _original(self, message: Original) -> _Original:
         return _Original(
             message.inbound, message.tag,
             origin_text(self._relay.inbound_queues[message.inbound], message.arrival),

@@ -11,7 +11,7 @@ from dispatcher.amqp.identity import id_of, was_here
 from dispatcher.amqp.parked import read_parked
 from dispatcher.amqp.pricing import kind_of, pricing
 from dispatcher.amqp.relay import delivery_count, read_content
-from dispatcher.core.model import BarrierMark, Message
+from dispatcher.core.model import BarrierMark, Original
 from dispatcher.errors import ProtocolViolation
 from dispatcher.ledger.recorder import Recorder
 from dispatcher.settings import SHORT_STRING_BYTES_MAX, LaneSettings, SequenceCheck
@@ -45,14 +45,14 @@ class MessageReader:
         names_bytes_max = self._names_bytes_max + 2 * SHORT_STRING_BYTES_MAX
         self._surely_fits = (self._headers_bytes_max - names_bytes_max) // 2
 
-    def messages(self, inbound: int, deliveries: list[Delivery]) -> list[Message]:
+    def messages(self, inbound: int, deliveries: list[Delivery]) -> list[Original]:
         """One message per delivery; what can't be understood carries its `refusal`."""
         grouping, epoch, now_ms = self._grouping, self._lane_epoch, self._now_ms()
         messages = []
         for delivery in deliveries:
             content = read_content(delivery, grouping)
             expiration_ms = content.expiration_ms
-            message = (Message if content.marker is None else BarrierMark)(
+            message = (Original if content.marker is None else BarrierMark)(
                 inbound, delivery.tag, (epoch, delivery.tag), content.fingerprint, content.group,
                 content, content.size, now_ms, delivery.redelivered,
                 content.closing and not self._hands_over,  # nobody says when it is settled
@@ -74,7 +74,7 @@ class MessageReader:
         self._recorder.arrived(messages)
         return messages
 
-    def _refuse_too_large(self, message: Message) -> None:
+    def _refuse_too_large(self, message: Original) -> None:
         """If its headers leave no room for the group; or, when it is parked, for these names instead."""
         content = message.content
         names = len(content.exchange) + len(content.routing_key) + self._names_bytes_max
@@ -86,7 +86,7 @@ class MessageReader:
             )
             message.group_id = None
 
-    def _read_costs(self, messages: list[Message]) -> None:
+    def _read_costs(self, messages: list[Original]) -> None:
         for message in messages:
             if message.refusal is not None:
                 continue
@@ -95,7 +95,7 @@ class MessageReader:
             if self._has_kinds:
                 message.kind = kind_of(message.content)
 
-    def parked(self, queue: int, fetched: list[Fetched]) -> list[Message]:
+    def parked(self, queue: int, fetched: list[Fetched]) -> list[Original]:
         """One message per original that was read from a parking queue. Those that came through an inbound
         queue that the lane no longer lists count for the first one."""
         messages = [self._parked(queue, one) for one in fetched]
@@ -103,7 +103,7 @@ class MessageReader:
             self._read_costs(messages)
         return messages
 
-    def _parked(self, queue: int, fetched: Fetched) -> Message:
+    def _parked(self, queue: int, fetched: Fetched) -> Original:
         now_ms, arrival = self._now_ms(), (self._lane_epoch, fetched.tag)
         try:
             content, name, root, term, attempt, deadline_at_ms, since_ms = read_parked(
@@ -111,7 +111,7 @@ class MessageReader:
             )
         except ProtocolViolation as problem:
             return self._stranger(queue, fetched, str(problem))
-        message = Message(
+        message = Original(
             self._inbound_index.get(name, 0), fetched.tag, arrival, content.fingerprint, content.group,
             content, content.size, now_ms, fetched.redelivered,
             content.closing and not self._hands_over, deadline_at_ms, content.refusal,
@@ -120,7 +120,7 @@ class MessageReader:
         message.waits_since_ms = now_ms if since_ms is None else since_ms
         return message
 
-    def _stranger(self, queue: int, fetched: Fetched, problem: str) -> Message:
+    def _stranger(self, queue: int, fetched: Fetched, problem: str) -> Original:
         """Somebody else put it there."""
         delivery = Delivery(0, b"", *fetched[:4], fetched.properties, fetched.body)
         (message,) = self.messages(0, [delivery])

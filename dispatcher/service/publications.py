@@ -14,7 +14,7 @@ from dispatcher.amqp.parked import park_frames
 from dispatcher.amqp.relay import copy_frames, dead_frames
 from dispatcher.amqp.wire import content_frames, publish_frame
 from dispatcher.core.forwarding.orders import DeadLetterReclaimed, ForwardReclaimed
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.orders import DeadLetter, PublishBarrier, PublishMarker, Reply, SendNotice
 from dispatcher.core.parking.orders import ParkCopy
 from dispatcher.core.queue_ids import parking_place
@@ -133,7 +133,7 @@ class Publications:
             waits_since_ms=message.waits_since_ms, frame_max=self._frame_max,
         )  # fmt: skip
 
-    def _origin(self, message: Message) -> str:
+    def _origin(self, message: Original) -> str:
         """Where it was first."""
         if not message.is_parked:
             return origin_text(self._relay.inbound_queues[message.queue], message.arrival)

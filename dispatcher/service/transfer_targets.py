@@ -18,7 +18,7 @@ from dispatcher.amqp.events import ChannelClosed, Confirmed, Returned
 from dispatcher.amqp.methods import ExchangeDeclare, QueueBind, QueueDeclare, QueueUnbind
 from dispatcher.amqp.transfer import origin_field, transfer_frames
 from dispatcher.core.events import Event
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.operations.events import TargetOpened, TargetRefused, TransferConfirmed, TransferRefused
 from dispatcher.core.operations.orders import CloseTarget, OpenTarget, SendTransfer, Target, TargetAction
 from dispatcher.errors import BrokerUnavailable, ChannelRefused
@@ -45,7 +45,7 @@ class OpenedTarget:
         self.channel = 0
         self.is_bound = False
         self.window = PublishWindow()
-        self.returned: set[Message] = set()
+        self.returned: set[Original] = set()
         self.problem: str | None = None  # why nothing more can be sent
 
 
@@ -134,7 +134,7 @@ class TransferTargets:
                 await self._link.call(channel, unbind)
             await self._link.call(channel, commands.Channel.Close(200, "done", 0, 0))
 
-    def _send(self, target: OpenedTarget, message: Message) -> None:
+    def _send(self, target: OpenedTarget, message: Original) -> None:
         if target.problem is not None:
             self._report(TransferRefused(target.operation, message, target.problem, True))
             return
@@ -157,7 +157,7 @@ class TransferTargets:
             problem = _why_refused(target.target, refused)
             self._report(TransferRefused(target.operation, message, problem, True))
 
-    def _origin(self, message: Message) -> str:
+    def _origin(self, message: Original) -> str:
         return origin_text(self._relay.inbound_queues[message.inbound], message.arrival)
 
     # -- answers --

@@ -10,7 +10,7 @@ from dispatcher.amqp.link import Link
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import Event, MessagesArrived
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.operations.operation import LEAVES_BY, PURGED_BY
 from dispatcher.core.operators.stopped_groups import REASON_DROPPED
 from dispatcher.core.orders import AckInbound, DeadLetter
@@ -136,7 +136,7 @@ class SimStore(LaneStore):
         return left
 
 
-def _uid(message: Message) -> int:
+def _uid(message: Original) -> int:
     return int(message.content.body.rstrip(b"!"))
 
 

@@ -13,7 +13,7 @@ from dispatcher.core.bounds import COUNTER_SHIFT
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import Event
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import BarrierMark, Message
+from dispatcher.core.model import BarrierMark, Original
 from dispatcher.sim.facts import Facts, Tag
 from dispatcher.sim.life import Life
 from dispatcher.sim.loop import Scheduler
@@ -291,7 +291,7 @@ class RunHistory:
         for life in self.lives.values():
             life.risks += life.twins > 1
 
-    def arrived(self, leader: str, messages: list[Message]) -> None:
+    def arrived(self, leader: str, messages: list[Original]) -> None:
         for message in messages:
             if type(message) is not BarrierMark:
                 uid = int(message.content.body.rstrip(b"!"))

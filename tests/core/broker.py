@@ -15,7 +15,7 @@ from dispatcher.core.records import Dispatched
 
 
 @dataclass(eq=False, slots=True)
-class Original:
+class PublishedMessage:
     """A message that a producer published, and what has really become of it."""
 
     number: int  # counts up over all inbound queues
@@ -54,7 +54,7 @@ class Copy:
 
     __slots__ = ("attempt", "epoch", "fingerprint", "first", "group", "group_seq", "original", "seq")
 
-    def __init__(self, sent: Dispatched, original: Original) -> None:
+    def __init__(self, sent: Dispatched, original: PublishedMessage) -> None:
         message = sent.message
         self.seq, self.group_seq, self.epoch = sent.seq, sent.group_seq, sent.epoch
         self.attempt, self.first = sent.attempt, sent.first
@@ -67,18 +67,18 @@ class Copy:
 class InboundQueue:
     """Originals in order; `delivered` are those unacked on the present connection, by tag."""
 
-    originals: list[Original] = field(default_factory=list)
-    delivered: dict[int, Original] = field(default_factory=dict)
-    acked: list[Original] = field(default_factory=list)
+    originals: list[PublishedMessage] = field(default_factory=list)
+    delivered: dict[int, PublishedMessage] = field(default_factory=dict)
+    acked: list[PublishedMessage] = field(default_factory=list)
     last_tag: int = 0
     window: int | None = None  # of the present consumer; None: no limit
     fetched: set[int] = field(default_factory=set)  # tags that it got
 
-    def ready(self) -> list[Original]:
+    def ready(self) -> list[PublishedMessage]:
         out = set(self.delivered.values())
         return [original for original in self.originals if original not in out]
 
-    def deliver(self) -> tuple[int, Original] | None:
+    def deliver(self) -> tuple[int, PublishedMessage] | None:
         ready = self.ready()
         if not ready or (
             self.window is not None and len(self.fetched & self.delivered.keys()) >= self.window
@@ -94,7 +94,7 @@ class InboundQueue:
         self.window = originals
         self.fetched.clear()
 
-    def ack(self, tag: int) -> Original:
+    def ack(self, tag: int) -> PublishedMessage:
         original = self.delivered.pop(tag)  # KeyError: an ack for an unknown tag would close the channel
         self.originals.remove(original)
         self.acked.append(original)
@@ -125,7 +125,7 @@ class Broker:
     control_read: int = 0  # delivered to the present leader
     control_acked: int = 0
     consumer_queues: dict[str, deque[Copy | SendNotice]] = field(default_factory=dict)
-    dead: list[tuple[Original, str]] = field(default_factory=list)
+    dead: list[tuple[PublishedMessage, str]] = field(default_factory=list)
 
     def to_consumer(self, queue: str, item: Copy | SendNotice) -> bool:
         """False: returned, there is no such queue."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from tests.core.broker import Original
+from tests.core.broker import PublishedMessage
 from tests.core.member import Member
 from tests.core.world import Store, World
 
@@ -254,7 +254,7 @@ class Chaos:
         if not any(m.connected and not m.leaving for m in world.members):
             world.join(NAMES[0], 3)
 
-    def _unfinished(self) -> list[Original]:
+    def _unfinished(self) -> list[PublishedMessage]:
         return [o for inbound in self.world.broker.inbounds for o in inbound.originals]
 
 

@@ -6,12 +6,20 @@ from collections.abc import Iterator
 
 from dispatcher.core.bounds import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import RECEIVING, Consumer, ConsumerState, Group, GroupState, Message, MessageState
+from dispatcher.core.model import (
+    RECEIVING,
+    Consumer,
+    ConsumerState,
+    Group,
+    GroupState,
+    MessageState,
+    Original,
+)
 from dispatcher.core.operators.flags import awaits_operator
 from dispatcher.core.state import LaneState
 
 
-def held_of(state: LaneState) -> Iterator[Message]:
+def held_of(state: LaneState) -> Iterator[Original]:
     """Everything that waits here, by where it waits."""
     for group in state.groups.values():
         for backlog in (group.backlogs or {}).values():
@@ -21,7 +29,7 @@ def held_of(state: LaneState) -> Iterator[Message]:
     yield from (m for m in state.suspects if state.backlog_of(m) is None)
 
 
-def messages_of(lane: Lane) -> list[Message]:
+def messages_of(lane: Lane) -> list[Original]:
     """Every message that is not over: held, in flight, ending."""
     state = lane.state
     out = [m for consumer in state.by_uuid.values() for m in consumer.in_flight.values()]

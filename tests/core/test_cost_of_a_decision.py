@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dispatcher.core.events import CopiesConfirmed, MessagesArrived
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.wire.protocol import Settle
 from tests.spec.lane_bench import LaneBench
 
@@ -55,12 +55,12 @@ def cost_of_messages(policy: str, groups: int, consumers: int) -> int:
         holder = next(c for c in lane.state.by_id.values() if c.in_flight)
         seq, tag = next(iter(holder.in_flight)), 1_000_000 + number
         settle = Settle(consumer=holder.id, incarnation=holder.uuid, acked=((seq, seq),))
-        message = Message(
+        message = Original(
             0, tag, (7, tag), b"%16d" % number, name_of(number).encode(), object(), 100, bench.now_ms
         )
         sent: list[int] = []
 
-        def act(message: Message = message, settle: Settle = settle, sent: list[int] = sent) -> None:
+        def act(message: Original = message, settle: Settle = settle, sent: list[int] = sent) -> None:
             effects = lane.step([MessagesArrived([message]), settle], bench.now_ms)
             sent.append(sum(type(action).__name__ == "Dispatched" for action in effects.actions))
 

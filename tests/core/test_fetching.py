@@ -9,7 +9,7 @@ from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import MessagesArrived, RedeliveriesEnded
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.orders import SetWindow
 from dispatcher.core.placement import policy
@@ -46,7 +46,7 @@ class Fetcher:
             return False
         self.tag += 1
         self.fetched[inbound] += 1
-        message = Message(
+        message = Original(
             inbound, self.tag, (7, self.tag), self.tag.to_bytes(16), b"g", object(), size, NOW_MS
         )  # fmt: skip
         self._take(self.lane.step([MessagesArrived([message])], NOW_MS))

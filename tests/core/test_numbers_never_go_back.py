@@ -8,7 +8,7 @@ from dispatcher.core.bounds import COUNTER_SHIFT, LANE_EPOCHS_AHEAD_MAX
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.events import MessagesArrived, PingRouted, RedeliveriesEnded
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.placement import policy
 from dispatcher.core.records import Dispatched
@@ -27,7 +27,7 @@ def _first_dispatch(lane_epoch: int) -> Dispatched:
     snapshot = Snapshot(lane_epoch, complete=True, broker_restarted=False, incarnations={1: ROW})
     lane = Lane(OPTIONS, snapshot, NOW_MS)
     lane.start(NOW_MS)
-    message = Message(0, 1, (lane_epoch, 1), bytes(16), b"g", None, 1, NOW_MS)
+    message = Original(0, 1, (lane_epoch, 1), bytes(16), b"g", None, 1, NOW_MS)
     effects = lane.step([PingRouted("q1"), RedeliveriesEnded(0), MessagesArrived([message])], NOW_MS)
     (dispatched,) = [action for action in effects.actions if isinstance(action, Dispatched)]
     return dispatched

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.events import MessagesArrived, PingRouted
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.orders import AckInbound
 from dispatcher.core.placement import policy
@@ -19,8 +19,8 @@ OPTIONS = LaneOptions(policy=policy("exclusive"), inbounds=(("in", 1),))
 HELD_BY_THE_FIRST, SETTLED = b"a" * 16, b"b" * 16
 
 
-def _redelivery(tag: int, fingerprint: bytes, group: bytes) -> Message:
-    return Message(0, tag, (3, tag), fingerprint, group, b"content", 1, NOW_MS, redelivered=True)
+def _redelivery(tag: int, fingerprint: bytes, group: bytes) -> Original:
+    return Original(0, tag, (3, tag), fingerprint, group, b"content", 1, NOW_MS, redelivered=True)
 
 
 def test_a_settled_original_behind_a_younger_arrival_is_acked_and_not_handed_over_again() -> None:

@@ -8,7 +8,7 @@ from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import MessagesArrived, PingRouted, QueueReturned, RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.membership.liveness import RETURN_GRACE_MS_MIN
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.orders import PublishMarker, SendCopy, SetWindow
 from dispatcher.core.placement import policy
@@ -31,7 +31,7 @@ def _entries(incarnation: int) -> list[OpenEntry]:
 def _originals(*tags: int) -> MessagesArrived:
     return MessagesArrived(
         [
-            Message(0, tag, (2, tag), bytes([tag]) * 16, b"g", b"x", 1, NOW_MS, redelivered=True)
+            Original(0, tag, (2, tag), bytes([tag]) * 16, b"g", b"x", 1, NOW_MS, redelivered=True)
             for tag in tags
         ]
     )

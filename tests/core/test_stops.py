@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.operators.flags import Stop
 from dispatcher.core.operators.stopped_groups import is_of
 from dispatcher.core.queue_ids import parking_id
@@ -10,13 +10,13 @@ from dispatcher.core.queue_ids import parking_id
 STOP = Stop(1, b"f" * 16, (7, 5), "no stock", 1, 1, "one", 0)
 
 
-def _message(inbound: int, arrival: tuple[int, int], fingerprint: bytes = b"f" * 16) -> Message:
-    message = Message(inbound, 1, arrival, fingerprint, b"g", None, 10, 0)
+def _message(inbound: int, arrival: tuple[int, int], fingerprint: bytes = b"f" * 16) -> Original:
+    message = Original(inbound, 1, arrival, fingerprint, b"g", None, 10, 0)
     message.attempt = 1
     return message
 
 
-def _parked(inbound: int, root: tuple[int, int], fingerprint: bytes = b"p" * 16) -> Message:
+def _parked(inbound: int, root: tuple[int, int], fingerprint: bytes = b"p" * 16) -> Original:
     """What comes back from a parking queue: another arrival, another fingerprint."""
     message = _message(inbound, (9, 1), fingerprint)
     message.queue, message.origin_arrival = parking_id(0), root

@@ -12,7 +12,7 @@ from dispatcher.core.orders import AckInbound
 from dispatcher.core.records import IncarnationEnded, OpenEntry, Record
 from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.wire.protocol import Marker, Settle
-from tests.core.broker import Copy, Original
+from tests.core.broker import Copy, PublishedMessage
 from tests.core.memory import check_memory, messages_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Truth:
         self._forgotten = False  # Redis has lost things at least once
         self.journal: list[Record] = []  # all that was decided, as a later leader would read it
         self.tags: list[set[int]] = []  # delivered on this connection and not ordered to be acked
-        self._unfinished: dict[tuple[bytes | None, int], list[Original]] = defaultdict(list)
+        self._unfinished: dict[tuple[bytes | None, int], list[PublishedMessage]] = defaultdict(list)
         self._filed = 0
         self._epochs: dict[int, tuple[bytes | None, int]] = {}  # epoch → group, incarnation
         self._last_of_epoch: dict[int, int] = {}
@@ -90,11 +90,11 @@ class Truth:
         for original in self._world.originals:
             original.settles = [s for s in original.settles if s[0] != uuid or s[1] <= control]
 
-    def acked(self, original: Original) -> None:
+    def acked(self, original: PublishedMessage) -> None:
         known = original.settled or original.twin or (original.late and self._forgotten)
         assert known, f"{original} was acked and never settled (D-2)"
 
-    def dead_lettered(self, original: Original, reason: str) -> None:
+    def dead_lettered(self, original: PublishedMessage, reason: str) -> None:
         self._world.broker.dead.append((original, reason))
         original.dead = True
 

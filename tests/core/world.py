@@ -23,7 +23,7 @@ from dispatcher.core.events import (
     RedeliveriesEnded,
 )
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.orders import (
     AckInbound,
@@ -39,7 +39,7 @@ from dispatcher.core.placement import policy
 from dispatcher.core.records import Dispatched, OpenEntry, Record
 from dispatcher.core.tables import IncarnationRow, OwnerRow
 from dispatcher.wire.protocol import TYPE_PING, Leave, Marker, Settle
-from tests.core.broker import Broker, Copy, InboundQueue, Original
+from tests.core.broker import Broker, Copy, InboundQueue, PublishedMessage
 from tests.core.member import Member
 from tests.core.slow_lane import SlowlyResetting
 from tests.core.truth import Truth
@@ -105,7 +105,7 @@ class World:
         self.broker = Broker([InboundQueue() for _ in options.inbounds])
         self.store = Store()
         self.members: list[Member] = []  # every incarnation that ever was
-        self.originals: list[Original] = []
+        self.originals: list[PublishedMessage] = []
         self.truth = Truth(self)
         self.broker_restarted = True  # the witness has never been laid down
         self.gaps = 0
@@ -116,7 +116,9 @@ class World:
 
     # -- producers and consumers --
 
-    def publish(self, group: str | None = None, *, inbound: int = 0, count: int = 1, **more: Any) -> Original:
+    def publish(
+        self, group: str | None = None, *, inbound: int = 0, count: int = 1, **more: Any
+    ) -> PublishedMessage:
         """Publish messages; returns the last. `body` makes two of them equal in every byte."""
         body = more.pop("body", None)
         for _ in range(count):
@@ -124,7 +126,7 @@ class World:
             identity = f"{group} {number if body is None else body}".encode()
             fingerprint = hashlib.blake2b(identity, digest_size=16).digest()
             group_id = group.encode() if group is not None else None
-            original = Original(number, inbound, group_id, fingerprint, **more)
+            original = PublishedMessage(number, inbound, group_id, fingerprint, **more)
             self.originals.append(original)
             self.broker.inbounds[inbound].originals.append(original)
         return original
@@ -255,9 +257,9 @@ class World:
         if arrived:
             self.events.append(MessagesArrived(arrived))
 
-    def _message(self, inbound: int, tag: int, original: Original) -> Message:
+    def _message(self, inbound: int, tag: int, original: PublishedMessage) -> Original:
         lifetime_ms = original.lifetime_ms
-        message = Message(
+        message = Original(
             inbound, tag, (self.store.lane_epoch, tag), original.fingerprint, original.group, original,
             original.size, self.now_ms, original.flagged, original.closing,
             None if lifetime_ms is None else self.now_ms + lifetime_ms, original.refusal, original.cost,

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from dispatcher.core.effects import Effects
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.parking.orders import (
     GroupParked,
     ParkingQueueForgotten,
@@ -37,8 +37,8 @@ from dispatcher.core.tables import IncarnationRow, OwnerRow
 EPOCH = 1_700_000_000
 
 
-def message(tag: int, inbound: int = 0, group: bytes | None = b"g") -> Message:
-    return Message(inbound, tag, (EPOCH, tag), tag.to_bytes(16, "big"), group, None, 0, 0)
+def message(tag: int, inbound: int = 0, group: bytes | None = b"g") -> Original:
+    return Original(inbound, tag, (EPOCH, tag), tag.to_bytes(16, "big"), group, None, 0, 0)
 
 
 def dispatched(tag: int, inbound: int = 0, incarnation: int = 1, group: bytes | None = b"g") -> Dispatched:

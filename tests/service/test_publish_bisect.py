@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.orders import DeadLetter, SendNotice
 from dispatcher.core.records import Dispatched
 from dispatcher.service.publish_bisect import NOTHING_REJECTED, BisectState, PublishBisector
 from dispatcher.service.refused_publish_retry import RETRY_S_MAX, RETRY_S_MIN, RefusedPublishRetry
 
 
-def message(number: int) -> Message:
-    return Message(0, number, (7, number), number.to_bytes(16), b"g", object(), 100, 0)
+def message(number: int) -> Original:
+    return Original(0, number, (7, number), number.to_bytes(16), b"g", object(), 100, 0)
 
 
 def copy(number: int) -> Dispatched:

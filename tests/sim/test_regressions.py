@@ -10,7 +10,7 @@ from dispatcher.core.bounds import COUNTER_SHIFT
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.events import MessagesArrived, PublishersBlocked, RedeliveriesEnded
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.orders import SendCopy, SendNotice
 from dispatcher.core.placement import policy
@@ -46,8 +46,8 @@ def fingerprint(name: str) -> bytes:
 
 def original(
     name: str, tag: int, *, group: bytes | None = b"g", inbound: int = 0, again: bool = True
-) -> Message:
-    return Message(
+) -> Original:
+    return Original(
         inbound, tag, (EPOCH + 1, tag), fingerprint(name), group, name, 1, NOW_MS, redelivered=again
     )  # fmt: skip
 

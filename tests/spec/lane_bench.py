@@ -18,7 +18,7 @@ from dispatcher.core.events import (
 )
 from dispatcher.core.lane import Lane
 from dispatcher.core.membership.ack_timeout import EVERYBODY
-from dispatcher.core.model import BarrierMark, Message
+from dispatcher.core.model import BarrierMark, Original
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.orders import (
     AckInbound,
@@ -153,7 +153,7 @@ class LaneBench:
             tag = self._tags[inbound]
             group = None if name.startswith("-") else name.rstrip("0123456789").encode()
             messages.append(
-                Message(
+                Original(
                     inbound,
                     tag,
                     (self.lane.state.lane_epoch, tag),

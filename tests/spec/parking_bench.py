@@ -10,7 +10,7 @@ from typing import Any, Final
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import Event, MessagesArrived, PingRouted, RedeliveriesEnded
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.orders import AckInbound, Action, SendNotice
 from dispatcher.core.parking.events import (
     ParkingQueueDeleted,
@@ -69,7 +69,7 @@ class ParkingBench(LaneBench):
         self.moved: list[str] = []  # every publish to a parking queue
         self.deleted: list[int] = []
         self.inbound_unacked: dict[tuple[int, int], tuple[str, dict[str, Any]]] = {}
-        self._name: dict[Message, str] = {}
+        self._name: dict[Original, str] = {}
         self._read_tags: dict[int, int] = {}
         self._lane_epoch = 7
         queues = tuple(f"park.{number}" for number in range(1, parking + 1))
@@ -125,7 +125,7 @@ class ParkingBench(LaneBench):
             else:
                 self.owners[group] = row
 
-    def _ack(self, message: Message) -> None:
+    def _ack(self, message: Original) -> None:
         if message.queue < FIRST:
             del self.inbound_unacked[message.queue, message.tag]
         else:
@@ -148,7 +148,7 @@ class ParkingBench(LaneBench):
             one.flagged = True
         self.ready[queue].extendleft(reversed(parked))
 
-    def _name_of(self, message: Message) -> str:
+    def _name_of(self, message: Original) -> str:
         if isinstance(message.content, str):
             self._name[message] = message.content
         return self._name.get(message) or message.fingerprint.rstrip(b"\0").decode()
@@ -194,7 +194,7 @@ class ParkingBench(LaneBench):
             parked = ready.popleft()
             tag = self._read_tags[order.queue] = self._read_tags.get(order.queue, 0) + 1
             self.unacked[order.queue][tag] = parked
-            message = Message(
+            message = Original(
                 parked.inbound, tag, (self._lane_epoch, tag), parked.copy, parked.group, parked.name, 100,
                 self.now_ms, parked.flagged, parked.closing, parked.deadline_at_ms,
             )  # fmt: skip
@@ -273,7 +273,7 @@ class ParkingBench(LaneBench):
         tag = self._tags[inbound]
         self.inbound_unacked[inbound, tag] = (name, fields)
         group = None if name.startswith("-") else name.rstrip("0123456789").encode()
-        message = Message(
+        message = Original(
             inbound, tag, (self._lane_epoch, tag), name.encode().ljust(16, b"\0"), group, object(), 100,
             self.now_ms, True,
         )  # fmt: skip

@@ -11,7 +11,7 @@ from dispatcher.core.events import (
     QueueReturned,
     RedeliveriesEnded,
 )
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.parking.policy import BLOCKED_MS
 from tests.spec.dedup_bench import WINDOW_MS, DedupBench, id_of
 from tests.spec.lane_bench import LaneBench, clause, names
@@ -309,12 +309,12 @@ def test_u6_beyond_so_many_the_oldest_leave_early() -> None:
 # -- U-7 --
 
 
-def redelivered(bench: DedupBench, name: str, *, flagged: bool) -> Message:
+def redelivered(bench: DedupBench, name: str, *, flagged: bool) -> Original:
     bench._tags[0] += 1
     tag = bench._tags[0]
     arrival = (bench.lane.state.lane_epoch, tag)
     group, copy = name.rstrip("0123456789").encode(), name.encode().ljust(16, b"\0")
-    message = Message(0, tag, arrival, copy, group, object(), 100, bench.now_ms, flagged)
+    message = Original(0, tag, arrival, copy, group, object(), 100, bench.now_ms, flagged)
     message.message_id = id_of(name)
     bench.inbound_unacked[0, tag] = (name, {})
     return message

@@ -38,7 +38,7 @@ from dispatcher.core.forwarding.rules import (
     receivers,
 )
 from dispatcher.core.membership.membership import Membership
-from dispatcher.core.model import Consumer, ConsumerState, Group, GroupState, Message
+from dispatcher.core.model import Consumer, ConsumerState, Group, GroupState, Original
 from dispatcher.core.operators.commands import Arguments, Commands
 from dispatcher.core.records import NumbersUsed
 from dispatcher.core.recovery.journal_replay import JournalReplay
@@ -291,7 +291,7 @@ class Forwarding(Feature):
         """To the owner of its group, or whoever has the least; its prefetch does not count: the queue must be
         free again soon, for its own consumer."""
         state = self._state
-        message = Message(0, 0, (0, 0), handed.fingerprint, handed.group, None, handed.size, state.now_ms)
+        message = Original(0, 0, (0, 0), handed.fingerprint, handed.group, None, handed.size, state.now_ms)
         message.epoch = state.epoch_counter
         if handed.group is not None and state.policy.grouped:
             group = state.group(handed.group)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from dispatcher.core.events import CopyRefused, DeadLetterRefused
 from dispatcher.core.feature import Feature, Handler
-from dispatcher.core.model import Consumer, Group, Message, MessageState
+from dispatcher.core.model import Consumer, Group, MessageState, Original
 from dispatcher.core.recovery.groups import GroupRecovery
 from dispatcher.core.settlement import Settlement
 from dispatcher.core.state import LaneState
@@ -46,7 +46,7 @@ class RefusedPublishes(Feature):
         if group is not None:
             self._close_gap(group, consumer, followers, first=message.first)
 
-    def _close_gap(self, group: Group, consumer: Consumer, followers: list[Message], *, first: bool) -> None:
+    def _close_gap(self, group: Group, consumer: Consumer, followers: list[Original], *, first: bool) -> None:
         """The consumer would wait for the number that is missing: what follows gets new ones."""
         if followers:
             followers[0].first |= first
@@ -62,7 +62,7 @@ class RefusedPublishes(Feature):
             self._state.undeliverable[message] = event.problem
 
 
-def _followers(consumer: Consumer, message: Message) -> list[Message]:
+def _followers(consumer: Consumer, message: Original) -> list[Original]:
     """What is out of the same group at the same consumer behind it, in order: perhaps of several epochs."""
     if message.group is None:
         return []

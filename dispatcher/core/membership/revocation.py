@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.core.model import Backlog, Consumer, ConsumerState, Group, GroupState, Message, MessageState
+from dispatcher.core.model import Backlog, Consumer, ConsumerState, Group, GroupState, MessageState, Original
 from dispatcher.core.operators.flags import pin_of
 from dispatcher.core.optional.poison import REASON_POISON, Suspects
 from dispatcher.core.ordered import OrderedSet
@@ -53,7 +53,7 @@ class Revocation:
                 state.forget_if_unused(group)
         state.counters["consumers_taken"] += 1
 
-    def _return_messages(self, consumer: Consumer, poison: Message | None) -> OrderedSet[Group]:
+    def _return_messages(self, consumer: Consumer, poison: Original | None) -> OrderedSet[Group]:
         """Its unsettled messages go back in front of everything newer of their groups, in queue order; poison
         to the dead queue.
 
@@ -61,9 +61,9 @@ class Revocation:
         """
         state = self._state
         touched: OrderedSet[Group] = OrderedSet()
-        returned: dict[Backlog, list[Message]] = {}
-        ungrouped: dict[int, list[Message]] = {}
-        not_back: list[Message] = []
+        returned: dict[Backlog, list[Original]] = {}
+        ungrouped: dict[int, list[Original]] = {}
+        not_back: list[Original] = []
         for message in consumer.in_flight.values():
             message.consumer = None
             message.become(MessageState.WAITING)
@@ -97,7 +97,7 @@ class Revocation:
         self._recovery.taken_before_their_return(not_back)
         return touched
 
-    def _bury(self, poison: Message) -> None:
+    def _bury(self, poison: Original) -> None:
         if poison.tag:
             self._state.end(poison, REASON_POISON)
         else:

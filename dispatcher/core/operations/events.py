@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class TransferConfirmed:
     """The broker has stored the copy where this operation sends it."""
 
     operation: str
-    message: Message
+    message: Original
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class TransferRefused:
     """The broker did not take the copy that this operation sends; not known: perhaps it did."""
 
     operation: str
-    message: Message
+    message: Original
     problem: str
     is_known: bool
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from dispatcher.core.model import Group, Message
+from dispatcher.core.model import Group, Original
 from dispatcher.core.operations.orders import Target
 from dispatcher.core.parking.scan import ParkedScan
 from dispatcher.wire.group_text import format_group
@@ -54,12 +54,12 @@ class Operation:
     awaited: set[int] = field(default_factory=set)  # inbound queues whose marker has not come back
     seen: Any = None  # what those queues looked like …
     moved_at_ms: int = 0  # … and when they last looked otherwise
-    scope: deque[Message] = field(default_factory=deque)  # what is still to go
+    scope: deque[Original] = field(default_factory=deque)  # what is still to go
     is_scoped: bool = False  # this leader's barrier is passed
     scan: ParkedScan | None = None  # from then on, if the group was parked
     is_trusted: bool = False  # the target has taken something: from now on many go at a time
-    out: dict[Message, Sent] = field(default_factory=dict)  # in the order in which they are sent
-    staying: list[Message] = field(default_factory=list)  # that the target did not take
+    out: dict[Original, Sent] = field(default_factory=dict)  # in the order in which they are sent
+    staying: list[Original] = field(default_factory=list)  # that the target did not take
     doubtful: int = 0  # of these, which it may have taken all the same
     problem: str | None = None  # why no more goes there
 

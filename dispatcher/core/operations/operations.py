@@ -20,7 +20,7 @@ from typing import Any, Final
 from dispatcher.core.bounds import NEVER_MS
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.feature import Feature, Handler
-from dispatcher.core.model import BarrierMark, Group, GroupState, Message, MessageState
+from dispatcher.core.model import BarrierMark, Group, GroupState, MessageState, Original
 from dispatcher.core.operations.events import TargetOpened, TargetRefused, TransferConfirmed, TransferRefused
 from dispatcher.core.operations.operation import LEAVES_BY, MOVE, OPERATION, PURGE, REROUTE, Operation, Phase
 from dispatcher.core.operations.orders import CloseTarget, OpenTarget
@@ -252,7 +252,7 @@ class Operations(Feature):
         self._end(operation, result)
         self._state.log_event("operation_done", uuid=operation.uuid, **result)
 
-    def _scope(self, operation: Operation) -> list[Message]:
+    def _scope(self, operation: Operation) -> list[Original]:
         """What waits of the group, in the orders of its inbound queues, the longest here first."""
         backlogs = (operation.group.backlogs or {}).values()
         means = operation.scan.has if operation.scan is not None else _is_anything
@@ -264,12 +264,12 @@ class Operations(Feature):
 
     # -- what is done with the scope --
 
-    def _purge(self, group: Group, scope: list[Message]) -> None:
+    def _purge(self, group: Group, scope: list[Original]) -> None:
         state, records = self._state, self._state.effects.records
         for message in scope:
             if message in state.revoked:
                 records.append(Vanished(message.queue, message.arrival))  # its entry, which nobody has
-        queues: dict[int, list[Message]] = {}
+        queues: dict[int, list[Original]] = {}
         for message in scope:
             queues.setdefault(message.queue, []).append(message)
         for queue, messages in queues.items():
@@ -381,10 +381,10 @@ def _of_row(uuid: str, row: dict[str, Any]) -> Operation:
     return Operation.of_row(uuid, row, Group(parse_group(row["group"])))
 
 
-def _is_anything(_: Message) -> bool:
+def _is_anything(_: Original) -> bool:
     return True
 
 
-def _is_nobodys(message: Message, reason: str) -> bool:
+def _is_nobodys(message: Original, reason: str) -> bool:
     """It was leaving by an operation that is over."""
     return message.state is MessageState.ENDING and reason.startswith(LEAVES_BY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 
 
 class Target(NamedTuple):
@@ -28,7 +28,7 @@ class SendTransfer(NamedTuple):
     """Publish the original to the operation's target; answer with MessageLeft or MessageStays."""
 
     operation: str
-    message: Message
+    message: Original
 
 
 class CloseTarget(NamedTuple):

@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import Final
 
 from dispatcher.core.entries import ended_entry, open_entry
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import MessageState, Original
 from dispatcher.core.operations.events import TransferConfirmed, TransferRefused
 from dispatcher.core.operations.operation import Operation, Sent
 from dispatcher.core.operations.orders import SendTransfer
@@ -46,7 +46,7 @@ class Transfers:
                 operation.out[message] = Sent.BEFORE
                 self.hold(operation)
 
-    def forsake(self, message: Message) -> None:
+    def forsake(self, message: Original) -> None:
         """Its original has not come back yet: when it does, it waits as one that was taken back."""
         message.become(MessageState.WAITING)
         del self._state.ending[message]
@@ -99,12 +99,12 @@ class Transfers:
             operation.out[message] = Sent.UNDER_WAY
             self._state.effects.actions.append(SendTransfer(operation.uuid, message))
 
-    def _send(self, operation: Operation, message: Message) -> None:
+    def _send(self, operation: Operation, message: Original) -> None:
         self._take_out(operation, message)
         operation.out[message] = Sent.UNDER_WAY
         self._state.effects.actions.append(SendTransfer(operation.uuid, message))
 
-    def _take_out(self, operation: Operation, message: Message) -> None:
+    def _take_out(self, operation: Operation, message: Original) -> None:
         state, group = self._state, operation.group
         backlog = state.backlog_of(message)
         assert backlog is not None
@@ -146,7 +146,7 @@ class Transfers:
             if message in self._state.ending:
                 self._gone(operation, message)
 
-    def _gone(self, operation: Operation, message: Message) -> None:
+    def _gone(self, operation: Operation, message: Original) -> None:
         """The original is settled."""
         state = self._state
         del state.ending[message]

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from dispatcher.core.holds import Facts, HoldKind
-from dispatcher.core.model import Group, GroupState, Message
+from dispatcher.core.model import Group, GroupState, Original
 
 #: Before a group's id: the key of its row.
 GROUP: Final = b"group:"
@@ -129,7 +129,7 @@ def held_by(group: Group) -> HoldKind | None:
     return HoldKind.DECIDED if flags.stop is not None else None
 
 
-def facts_of(group: Group, _: Message | None) -> Facts:
+def facts_of(group: Group, _: Original | None) -> Facts:
     """What more is to be said of such a group, whatever holds it."""
     flags = flags_of(group)
     assert flags is not None

@@ -18,7 +18,7 @@ from typing import Any, Final
 from dispatcher.core.entries import ended_entry
 from dispatcher.core.feature import Feature
 from dispatcher.core.inbound import any_recovering
-from dispatcher.core.model import Group, Message
+from dispatcher.core.model import Group, Original
 from dispatcher.core.operators.commands import Arguments, Commands, group_argument
 from dispatcher.core.operators.flag_changes import keep_flags
 from dispatcher.core.operators.flags import FLAG_HOLDS, GroupFlags, Stop, flags_of, operation_on, stop_of
@@ -58,12 +58,12 @@ class Stops(Feature):
             if stop is not None and stop.decision is None:
                 self._judge(group, stop, "skip")
 
-    def _one_is_out(self, _: Message, group: Group | None) -> None:
+    def _one_is_out(self, _: Original, group: Group | None) -> None:
         """Nothing else of the group goes before that is settled: what follows it must be here if it fails."""
         if group is not None:
             self._state.list_backlogs(group)
 
-    def _stops_at(self, message: Message, reason: str) -> bool:
+    def _stops_at(self, message: Original, reason: str) -> bool:
         """Let its group stop here. Nobody can release a message that has expired."""
         group, consumer = message.group, message.consumer
         if group is None or reason == REASON_EXPIRED:
@@ -114,7 +114,7 @@ class Stops(Feature):
         keep_flags(self._state, group, flags)
         self._carry_out(group, stop)
 
-    def _look_at(self, group: Group, _: Message) -> None:
+    def _look_at(self, group: Group, _: Original) -> None:
         """Something of a group with flags is in front: perhaps that about which somebody has decided."""
         self._state.awaiting_decision.add(group)
 
@@ -155,7 +155,7 @@ class Stops(Feature):
             return True
         return bool(group.unresolved) or any_recovering(self._state.inbounds)
 
-    def _drop(self, message: Message) -> None:
+    def _drop(self, message: Original) -> None:
         state = self._state
         state.revoked.discard(message)
         state.suspects.discard(message)
@@ -170,7 +170,7 @@ class Stops(Feature):
         keep_flags(self._state, group, flags)
 
 
-def ended_by_others(state: LaneState, group: Group, ended: list[Message]) -> None:
+def ended_by_others(state: LaneState, group: Group, ended: list[Original]) -> None:
     """An operation has ended these: if that at which the group had stopped is among them, it goes on."""
     flags = flags_of(group)
     if flags is not None and flags.stop is not None and any(is_of(flags.stop, m) for m in ended):
@@ -178,7 +178,7 @@ def ended_by_others(state: LaneState, group: Group, ended: list[Message]) -> Non
         keep_flags(state, group, flags)
 
 
-def is_of(stop: Stop, message: Message) -> bool:
+def is_of(stop: Stop, message: Original) -> bool:
     """Whether that is the message that the group has stopped at. One that was parked after that has another
     fingerprint, and the place in its inbound queue's order that it had; others of its group may have failed
     and wait there, too: released, and not handed over yet."""

@@ -19,7 +19,7 @@ from typing import Final
 from dispatcher.core.effects import Effects, IdRange, WindowChange
 from dispatcher.core.events import IdsLookedUp
 from dispatcher.core.feature import Feature, Handler
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.optional.first_entries import OriginalKey, originals_of
 from dispatcher.core.options import DedupOptions
 from dispatcher.core.orders import LookUp
@@ -38,7 +38,7 @@ class Dedup(Feature):
         self,
         state: LaneState,
         options: DedupOptions,
-        take_in: Callable[[Message], None],
+        take_in: Callable[[Original], None],
         *,
         redis_complete: bool,
     ) -> None:
@@ -46,15 +46,15 @@ class Dedup(Feature):
         self._options = options
         self._take_in = take_in
         self._redis_complete = redis_complete
-        self._arriving: list[Message] = []  # in this step, and what comes behind them
-        self._asked: deque[tuple[LookUp, list[Message]]] = deque()
-        self._withdrawn: set[Message] = set()  # of those: somebody has them
-        self._first: dict[bytes, Message] = {}  # by id: here, and without an entry
-        self._repeated: dict[bytes, list[Message]] = {}  # by id, of one that is here without an entry
+        self._arriving: list[Original] = []  # in this step, and what comes behind them
+        self._asked: deque[tuple[LookUp, list[Original]]] = deque()
+        self._withdrawn: set[Original] = set()  # of those: somebody has them
+        self._first: dict[bytes, Original] = {}  # by id: here, and without an entry
+        self._repeated: dict[bytes, list[Original]] = {}  # by id, of one that is here without an entry
         self._place: dict[OriginalKey, bytes] = {}  # ids of the first ones
         self._entering: list[bytes] = []
         self._doubted: list[bytes] = []
-        self._dropped: list[Message] = []
+        self._dropped: list[Original] = []
         #: What this leader has entered, in case that Redis loses it: 16 bytes an id.
         self._memory: deque[IdRange] = deque()
         self._doubts: deque[IdRange] = deque()
@@ -75,7 +75,7 @@ class Dedup(Feature):
 
     # -- what arrives --
 
-    def holds(self, message: Message) -> bool:
+    def holds(self, message: Original) -> bool:
         """True: it will be taken in, or acked, when more is known."""
         key = message.message_id
         if key is None:
@@ -91,16 +91,16 @@ class Dedup(Feature):
             self._arriving.append(message)
         return True
 
-    def came_back(self, message: Message) -> None:
+    def came_back(self, message: Original) -> None:
         """Recovery knows it. Its id is in the window, unless Redis has forgotten that."""
         if message.message_id is not None and not self._redis_complete:
             self._entering.append(message.message_id)
 
-    def lost_sight_of(self, message: Message) -> None:
+    def lost_sight_of(self, message: Original) -> None:
         """It has an entry, and its original did not come back. One that comes all the same must go on."""
         self._doubted.append(message.fingerprint)
 
-    def withdraw(self, message: Message) -> bool:
+    def withdraw(self, message: Original) -> bool:
         """A consumer has it in hand: true if it was waiting here."""
         key = message.message_id
         repeated = self._repeated.get(key, []) if key is not None else []
@@ -158,7 +158,7 @@ class Dedup(Feature):
         """They are over: what they repeat is committed, or is in this very commit."""
         state, dropped = self._state, self._dropped
         self._dropped = []
-        queues: dict[int, list[Message]] = {}
+        queues: dict[int, list[Original]] = {}
         for message in dropped:
             queues.setdefault(message.queue, []).append(message)
         for queue, messages in queues.items():

@@ -13,7 +13,7 @@ from functools import partial
 
 from dispatcher.core.feature import Feature
 from dispatcher.core.inbound import Inbound, UngroupedSource
-from dispatcher.core.model import Consumer, Message, MessageState
+from dispatcher.core.model import Consumer, MessageState, Original
 from dispatcher.core.placement import Pool
 from dispatcher.core.state import LaneState
 
@@ -30,11 +30,11 @@ class GroupLimit:
         """Nothing more of it may go; what belongs to no group has no limit."""
         return group_id is not None and self._out.get(group_id, 0) >= self._most
 
-    def went_out(self, message: Message) -> None:
+    def went_out(self, message: Original) -> None:
         if message.group_id is not None:
             self._out[message.group_id] += 1
 
-    def came_back(self, message: Message) -> None:
+    def came_back(self, message: Original) -> None:
         group_id = message.group_id
         if group_id is None:
             return
@@ -46,14 +46,14 @@ class GroupLimit:
             del self._out[group_id]
 
 
-class CountedInFlight(dict[int, Message]):
+class CountedInFlight(dict[int, Original]):
     """What one consumer has, by seq; counts as it changes."""
 
     def __init__(self, limits: GroupLimit) -> None:
         super().__init__()
         self._limits = limits
 
-    def __setitem__(self, seq: int, message: Message) -> None:
+    def __setitem__(self, seq: int, message: Original) -> None:
         if seq in self:
             self._limits.came_back(self[seq])
         super().__setitem__(seq, message)
@@ -64,7 +64,7 @@ class CountedInFlight(dict[int, Message]):
         super().__delitem__(seq)
         self._limits.came_back(message)
 
-    def pop(self, seq: int, default: Message | None = None) -> Message | None:  # type: ignore[override]
+    def pop(self, seq: int, default: Original | None = None) -> Original | None:  # type: ignore[override]
         if seq not in self:
             return default
         message = self[seq]
@@ -82,14 +82,14 @@ class FairQueue:
     def __init__(self, limits: GroupLimit, wake: Callable[[], None]) -> None:
         self._limits = limits
         self._wake = wake  # something may go again
-        self._turn: OrderedDict[bytes | None, deque[Message]] = OrderedDict()
-        self._full: dict[bytes | None, deque[Message]] = {}  # lines at the limit
+        self._turn: OrderedDict[bytes | None, deque[Original]] = OrderedDict()
+        self._full: dict[bytes | None, deque[Original]] = {}  # lines at the limit
         limits.lines.append(self)
 
     def __bool__(self) -> bool:
         return bool(self._turn)
 
-    def first(self) -> Message | None:
+    def first(self) -> Original | None:
         """The next message that may go."""
         turn = self._turn
         while turn:
@@ -103,7 +103,7 @@ class FairQueue:
                 self._full[group_id] = line
         return None
 
-    def popleft(self) -> Message:
+    def popleft(self) -> Original:
         """Take out what `first` has found; its line goes behind the others."""
         group_id, line = next(iter(self._turn.items()))
         message = line.popleft()
@@ -113,14 +113,14 @@ class FairQueue:
             del self._turn[group_id]
         return message
 
-    def append(self, message: Message) -> None:
+    def append(self, message: Original) -> None:
         self._line(message).append(message)
 
-    def extendleft(self, messages: Iterable[Message]) -> None:
+    def extendleft(self, messages: Iterable[Original]) -> None:
         for message in messages:
             self._line(message).appendleft(message)
 
-    def remove(self, message: Message) -> None:
+    def remove(self, message: Original) -> None:
         """Raises ValueError: it is not here."""
         self._line(message).remove(message)
 
@@ -131,7 +131,7 @@ class FairQueue:
             self._turn[group_id] = line
             self._wake()
 
-    def _line(self, message: Message) -> deque[Message]:
+    def _line(self, message: Original) -> deque[Original]:
         full = self._full.get(message.group_id)
         return full if full is not None else self._turn.setdefault(message.group_id, deque())
 
@@ -143,7 +143,7 @@ class FairSource(UngroupedSource):
         super().__init__(pool)
         self.messages: FairQueue = lines  # type: ignore[assignment]
 
-    def head(self) -> Message | None:
+    def head(self) -> Original | None:
         return self.messages.first() if self.pool else None
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from dispatcher.core.feature import Feature
 from dispatcher.core.inbound import Inbound
-from dispatcher.core.model import Consumer, Message
+from dispatcher.core.model import Consumer, Original
 from dispatcher.core.options import Cost
 from dispatcher.core.placement import Pool
 from dispatcher.core.state import LaneState
@@ -44,12 +44,12 @@ class MeasuredInbound(Inbound):
     __slots__ = ("cost_of",)
 
     def __init__(
-        self, index: int, name: str, weight: int, pool: Pool, cost_of: Callable[[Message], int]
+        self, index: int, name: str, weight: int, pool: Pool, cost_of: Callable[[Original], int]
     ) -> None:
         super().__init__(index, name, weight, pool)
         self.cost_of = cost_of
 
-    def head(self) -> Message | None:
+    def head(self) -> Original | None:
         message = super().head()
         if message is not None:
             message.cost = self.cost_of(message)
@@ -69,7 +69,7 @@ class MeasuredWork(Feature):
         self.kinds_ms: dict[Kind, float] = {
             (each.inbound, each.kind): max(WORK_MS_MIN, each.mean_ms) for each in known
         }
-        self._done: dict[Consumer, list[Message]] = {}  # in this step
+        self._done: dict[Consumer, list[Original]] = {}  # in this step
         self.pending = (self._done,)
         state.signals.settling.append(self.done)
         if state.options.placement_is_measured:
@@ -81,11 +81,11 @@ class MeasuredWork(Feature):
                 inbound.window, inbound.ungrouped = plain.window, plain.ungrouped
                 state.inbounds[index] = inbound
 
-    def _set_cost(self, message: Message) -> None:
+    def _set_cost(self, message: Original) -> None:
         """A message of a batch need not have been its queue's head."""
         message.cost = self.cost_us(message)
 
-    def done(self, consumer: Consumer, messages: list[Message]) -> None:
+    def done(self, consumer: Consumer, messages: list[Original]) -> None:
         """A consumer has settled these messages."""
         ours = [message for message in messages if message.dispatched_at_ms]  # not a former leader's
         if ours:
@@ -102,7 +102,7 @@ class MeasuredWork(Feature):
             self._state.pool.level_changed(consumer)
         self._done.clear()
 
-    def cost_us(self, message: Message) -> int:
+    def cost_us(self, message: Original) -> int:
         """The expected work of a message, in µs; before anything is known all are alike."""
         if self._mean_ms is None:
             return 1_000
@@ -115,13 +115,13 @@ class MeasuredWork(Feature):
         held = 1 + len(consumer.groups) + len(consumer.in_flight)
         return int(LEVELS_PER_DOUBLING * log2(1_000 * each_ms * held + 1))
 
-    def _kind(self, message: Message) -> Kind:
+    def _kind(self, message: Original) -> Kind:
         kind = (message.inbound, message.kind)
         if kind in self.kinds_ms or len(self.kinds_ms) < KINDS_MAX:
             return kind
         return message.inbound, None
 
-    def _learn(self, consumer: Consumer, messages: list[Message], busy_ms: int) -> None:
+    def _learn(self, consumer: Consumer, messages: list[Original], busy_ms: int) -> None:
         each_ms = max(WORK_MS_MIN, busy_ms / len(messages))
         consumer.work_ms = _moved(consumer.work_ms, each_ms)
         self._mean_ms = _moved(self._mean_ms, each_ms)

@@ -25,8 +25,8 @@ from dispatcher.core.model import (
     EvictedBy,
     Group,
     GroupState,
-    Message,
     MessageState,
+    Original,
 )
 from dispatcher.core.state import LaneState
 
@@ -45,7 +45,7 @@ class Suspects(Feature):
         self._alone: dict[Consumer, None] = {}  # those with `alone_with`
         #: Suspects that died alone when nothing had been settled since their first death: the lane's settles
         #: at that moment.
-        self._unproven: dict[Message, int] = {}
+        self._unproven: dict[Original, int] = {}
         self.pending = (self._alone, state.suspects)
         for kind in (HoldKind.SUSPECT, HoldKind.RECOVERING, HoldKind.DRAINING, HoldKind.BATCHED):
             state.on_hold[kind] = self._note
@@ -59,7 +59,7 @@ class Suspects(Feature):
 
     # -- deaths --
 
-    def poison_of(self, consumer: Consumer) -> Message | None:
+    def poison_of(self, consumer: Consumer) -> Original | None:
         """The message that has killed this consumer, if that is sure. Call it when the consumer has ended,
         while `in_flight` still has its messages."""
         settles = self._state.settles
@@ -82,7 +82,7 @@ class Suspects(Feature):
 
     # -- trying --
 
-    def _note(self, _: Group, head: Message) -> None:
+    def _note(self, _: Group, head: Original) -> None:
         """Keep a suspect's place among the others, also while its group is on its way between consumers."""
         if head.attempt >= self._state.suspect_after:
             self._state.suspects.add(head)
@@ -127,7 +127,7 @@ class Suspects(Feature):
             state.refresh_credit(consumer)
             self._hand_over_if_empty(consumer)
 
-    def _choose(self, *, hopeful: bool) -> tuple[Consumer, Message] | None:
+    def _choose(self, *, hopeful: bool) -> tuple[Consumer, Original] | None:
         settles, suspects = self._state.settles, self._state.suspects
         promised = {consumer.alone_with for consumer in self._alone}
         chosen, listed_again_when_it_may = None, []
@@ -143,7 +143,7 @@ class Suspects(Feature):
             del suspects[message]
         return chosen
 
-    def _best_for(self, message: Message) -> Consumer | None:
+    def _best_for(self, message: Original) -> Consumer | None:
         """Who has the least in hand, of those that may have it."""
         free = [c for c in self._state.by_id.values() if c.alone_with is None and self._may_have(c, message)]
         return min(free, key=lambda consumer: len(consumer.in_flight), default=None)
@@ -166,7 +166,7 @@ class Suspects(Feature):
         self._state.log_message(message, "suspect_tried_alone", consumer=consumer.id, deaths=message.attempt)
         self._dispatch(message, consumer)
 
-    def _dispatch(self, message: Message, consumer: Consumer) -> None:
+    def _dispatch(self, message: Original, consumer: Consumer) -> None:
         """The consumer has nothing else. The inbound queue does not pay: many suspects would leave it in debt
         for long."""
         state = self._state
@@ -186,7 +186,7 @@ class Suspects(Feature):
             state.list_backlog(backlog)
         inbound.deficit = deficit
 
-    def _keep_for(self, consumer: Consumer, message: Message) -> None:
+    def _keep_for(self, consumer: Consumer, message: Original) -> None:
         consumer.alone_with = message
         self._alone[consumer] = None
 
@@ -196,7 +196,7 @@ class Suspects(Feature):
 
     # -- conditions --
 
-    def _may_go(self, message: Message) -> bool:
+    def _may_go(self, message: Original) -> bool:
         """It waits, it is the first of its group, and nothing keeps that back."""
         if message.state is not MessageState.WAITING or message.relocation is not None or not message.tag:
             return False
@@ -206,7 +206,7 @@ class Suspects(Feature):
         held_by = self._state.eligibility.kept_back_by(backlog.group)
         return held_by is None and backlog.head() is message
 
-    def _may_have(self, consumer: Consumer, message: Message) -> bool:
+    def _may_have(self, consumer: Consumer, message: Original) -> bool:
         backlog = self._state.backlog_of(message)
         if backlog is not None and backlog.group.state is GroupState.OWNED:
             return consumer is backlog.group.owner and consumer.receives

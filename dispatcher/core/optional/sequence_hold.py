@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from dispatcher.core.feature import Feature
 from dispatcher.core.holds import Facts, HoldKind
-from dispatcher.core.model import Backlog, Group, Message
+from dispatcher.core.model import Backlog, Group, Original
 from dispatcher.core.optional.sequence_numbers import SequenceNumbers, place_of
 from dispatcher.core.recovery.pending_redeliveries import PendingRedeliveries
 from dispatcher.core.state import LaneState
@@ -53,7 +53,7 @@ class SequenceHold(Feature):
 
     # -- what may go --
 
-    def bars(self, head: Message) -> bool:
+    def bars(self, head: Original) -> bool:
         """A message that could go otherwise has to wait for one before it."""
         group_id, number = head.group_id, place_of(head)
         if number is None or group_id is None or head.attempt or head.is_parked:
@@ -63,10 +63,10 @@ class SequenceHold(Feature):
             return False
         return number > due or self.pending_redeliveries.has_any(group_id)
 
-    def _held_by(self, head: Message) -> HoldKind | None:
+    def _held_by(self, head: Original) -> HoldKind | None:
         return HoldKind.NUMBER_MISSING if self.bars(head) else None
 
-    def _begin_wait(self, _: Group, head: Message) -> None:
+    def _begin_wait(self, _: Group, head: Original) -> None:
         """The time begins in which what is due may still come, unless it has begun."""
         assert head.group_id is not None
         due = self._sequences.due(head.group_id)
@@ -77,13 +77,13 @@ class SequenceHold(Feature):
             self._waits[head.group_id] = NumberWait(due, self._state.now_ms + self._timeout_ms)
             self._state.counters["sequence_waits"] += 1
 
-    def _facts(self, _: Group, head: Message | None) -> Facts:
+    def _facts(self, _: Group, head: Original | None) -> Facts:
         assert head is not None
         wait = self._waits.get(head.group_id or b"")
         until_ms = wait.until_ms if wait is not None else self._state.now_ms
         return {"number": self._sequences.due(head.group_id or b""), "left_ms": until_ms - self._state.now_ms}
 
-    def dispatched(self, message: Message, group: Group | None) -> None:
+    def dispatched(self, message: Original, group: Group | None) -> None:
         """Messages behind it may go, from another inbound queue too."""
         if group is None:
             return
@@ -96,7 +96,7 @@ class SequenceHold(Feature):
             for backlog in group.backlogs.values():
                 self._state.list_backlog(backlog)
 
-    def insert(self, backlog: Backlog, message: Message) -> None:
+    def insert(self, backlog: Backlog, message: Original) -> None:
         """File a message before the waiting ones of its id that have larger numbers."""
         waiting, number = backlog.messages, place_of(message)
         spot = len(waiting)
@@ -161,14 +161,14 @@ class SequenceHold(Feature):
         return next(iter(self._waits.values())).until_ms if self._waits else None
 
 
-def may_be_passed(state: LaneState, message: Message) -> bool:
+def may_be_passed(state: LaneState, message: Original) -> bool:
     """Others that came behind it in its group may have been handed over before it."""
     repeats = state.options.dedup is not None and message.message_id is not None
     return repeats or (state.insert is not None and message.number is not None)
 
 
 def resume_sequence_hold(
-    state: LaneState, entries: Iterable[Message], pending_redeliveries: PendingRedeliveries
+    state: LaneState, entries: Iterable[Original], pending_redeliveries: PendingRedeliveries
 ) -> None:
     """What a former leader handed over of a group ranks as it was handed over, however it came; and what of
     that is in nobody's hands goes first, when it has returned."""
@@ -176,7 +176,7 @@ def resume_sequence_hold(
     if hold is None:
         return
     hold.pending_redeliveries = pending_redeliveries
-    following: dict[tuple[int, bytes | None], Message] = {}
+    following: dict[tuple[int, bytes | None], Original] = {}
     handed = [message for message in entries if message.group_seq]
     for message in sorted(handed, key=_handed_over, reverse=True):
         line = message.inbound, message.group_id
@@ -186,7 +186,7 @@ def resume_sequence_hold(
         following[line] = message
 
 
-def _handed_over(message: Message) -> tuple[int, int, int]:
+def _handed_over(message: Original) -> tuple[int, int, int]:
     """What goes out once more does so from the front: what was out oftener is before the rest."""
     return -message.attempt, message.epoch, message.group_seq
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.feature import Feature
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.optional.first_entries import OriginalKey, originals_of
 from dispatcher.core.parking.orders import Relocating
 from dispatcher.core.records import Dispatched
@@ -57,7 +57,7 @@ class SequenceNumbers(Feature):
         self._last: OrderedDict[bytes, int] = OrderedDict()  # those that were idle for longest come first
         #: Numbers below the last one that came latest: two in a row say that the producer began anew.
         self._below: dict[bytes, int] = {}
-        self._unseen: dict[OriginalKey, Message] = {}  # here, and without an entry
+        self._unseen: dict[OriginalKey, Original] = {}  # here, and without an entry
         self._waiting: Counter[bytes] = Counter()  # of those, by group
         self._gone: dict[bytes, set[int]] = {}  # numbers that ended before their turn, while others wait
         self._irregular: OrderedDict[bytes, Irregular] = OrderedDict()
@@ -82,7 +82,7 @@ class SequenceNumbers(Feature):
         last = self._last.get(group_id)
         return None if last is None else self._behind_gone(group_id, last + 1)
 
-    def waits_beside(self, message: Message) -> bool:
+    def waits_beside(self, message: Original) -> bool:
         """Others of its group id are here without an entry."""
         return message.group_id is not None and self._waiting[message.group_id] > 1
 
@@ -99,13 +99,13 @@ class SequenceNumbers(Feature):
     def add_rows(self, effects: Effects) -> None:
         effects.sequences = dict(self._last)
 
-    def arrived(self, message: Message) -> None:
+    def arrived(self, message: Original) -> None:
         """An original is here for the first time: its number is looked at when its first entry is written."""
         if message.group_id is not None and (message.number is not None or message.closing):
             self._unseen[message.queue, message.arrival] = message
             self._waiting[message.group_id] += 1
 
-    def handed_over(self, message: Message) -> None:
+    def handed_over(self, message: Original) -> None:
         """Look at its number now: what may follow it in this very step depends on that."""
         if self._unseen.pop((message.queue, message.arrival), None) is not None:
             self._entered(message, goes_on=True)
@@ -129,7 +129,7 @@ class SequenceNumbers(Feature):
 
     # -- one number --
 
-    def _entered(self, message: Message, *, goes_on: bool) -> None:
+    def _entered(self, message: Original, *, goes_on: bool) -> None:
         """It has its first entry; `goes_on`: in its turn, as those do that are handed over or parked."""
         group_id = message.group_id
         assert group_id is not None
@@ -213,7 +213,7 @@ class SequenceNumbers(Feature):
         self._state.log_event(kind, group=group, number=found.number, due=found.due, count=count)
 
 
-def place_of(message: Message) -> int | None:
+def place_of(message: Original) -> int | None:
     """Its producer's number, without the sign that closes a group; None: it stands where it came."""
     number = message.number
     return None if number is None or number == _CLOSE else abs(number)

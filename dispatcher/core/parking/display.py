@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher.core.model import Group, Message
+from dispatcher.core.model import Group, Original
 from dispatcher.core.state import LaneState
 
 
@@ -23,7 +23,7 @@ def parking_status(state: LaneState) -> dict[str, Any]:
     return {"parked": originals, "parking": rows, "parking_queues": len(rows)}
 
 
-def parked_in(state: LaneState, message: Message) -> str | None:
+def parked_in(state: LaneState, message: Original) -> str | None:
     """The parking queue that the message's original is in; None: it is in none."""
     queue = state.parking.get(message.queue)
     return queue.name if queue is not None else None
@@ -41,7 +41,7 @@ def details(state: LaneState, group: Group) -> list[str]:
     return lines
 
 
-def count_elsewhere(state: LaneState, group: Group, here: list[Message]) -> int:
+def count_elsewhere(state: LaneState, group: Group, here: list[Original]) -> int:
     """Originals of the group that wait in parking queues, and those on their way there; `here`: its messages
     that are in a backlog or in flight."""
     read = sum(message.is_parked for message in here)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class ParkingQueueRead:
     """What an order to read brought, in the queue's order; `is_end`: then nothing was left in it."""
 
     queue: int
-    messages: list[Message]
+    messages: list[Original]
     is_end: bool
     left: int  # messages still in it
 
@@ -28,7 +28,7 @@ class ParkingQueueRead:
 class RelocationConfirmed:
     """The broker has stored the copy in its parking queue, as it was published in that term."""
 
-    message: Message
+    message: Original
     term: int
 
 
@@ -36,7 +36,7 @@ class RelocationConfirmed:
 class RelocationRefused:
     """The broker did not take the copy for a parking queue that was published in that term."""
 
-    message: Message
+    message: Original
     term: int
 
 
@@ -44,7 +44,7 @@ class RelocationRefused:
 class RelocationImpossible:
     """The broker can't be made to take the copy for a parking queue, and says why."""
 
-    message: Message
+    message: Original
     problem: str
 
 

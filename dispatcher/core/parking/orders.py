@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 
 #: In place of a group's id, which is never empty (O-1): messages of any group may be there.
 ANY_GROUP: Final = b""
@@ -97,7 +97,7 @@ class ReadParkingQueue(NamedTuple):
 class ParkCopy(NamedTuple):
     """Publish the original to a parking queue; answer with MoveConfirmed or MoveRefused."""
 
-    message: Message
+    message: Original
     queue: int
     term: int
 

@@ -15,7 +15,7 @@ from dispatcher.core.bounds import DELIVERIES_MAX
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.inbound import Inbound
-from dispatcher.core.model import Backlog, Group, Message, MessageState
+from dispatcher.core.model import Backlog, Group, MessageState, Original
 from dispatcher.core.operators.flags import awaits_operator, stop_of
 from dispatcher.core.parking.events import ParkingQueueDeleted, ParkingQueueOpened
 from dispatcher.core.parking.loading import add_queue, load_queues, load_routes, parking_records
@@ -85,7 +85,7 @@ class Parking(Feature):
         if group.route or group.demand:
             self._state.parking.refresh_demand(group)
 
-    def _goes_on(self, group: Group, message: Message, passed: int | None) -> bool:
+    def _goes_on(self, group: Group, message: Original, passed: int | None) -> bool:
         """Whether its group's route goes on from where it is; then it waits to be moved there."""
         parking = self._state.parking
         if not (group.route or parking.default_route):
@@ -98,7 +98,7 @@ class Parking(Feature):
             parking.passing[group.id] = None
         return True
 
-    def _filed(self, message: Message) -> None:
+    def _filed(self, message: Original) -> None:
         if message.queue == message.inbound:
             aging = self._state.inbounds[message.inbound].aging
             if message.deliveries < DELIVERIES_MAX:
@@ -106,7 +106,7 @@ class Parking(Feature):
             else:
                 aging.appendleft(message)
 
-    def _returned(self, message: Message) -> None:
+    def _returned(self, message: Original) -> None:
         self._state.inbounds[message.inbound].aging.appendleft(message)
         self._state.parking.comes_back(message, self._state.now_ms)
 
@@ -180,11 +180,11 @@ class Parking(Feature):
         return since_ms is not None and self._state.now_ms - since_ms >= BLOCKED_MS
 
     @staticmethod
-    def _waits_in(inbound: Inbound, message: Message) -> bool:
+    def _waits_in(inbound: Inbound, message: Original) -> bool:
         held = message.state is MessageState.WAITING and message.relocation is None
         return held and message.queue == inbound.index
 
-    def _park_largest(self, messages: Iterable[Message]) -> int | None:
+    def _park_largest(self, messages: Iterable[Original]) -> int | None:
         """Park all groups of the consumer that most of these messages wait for. Returns since when what
         waits counts as blocked: not before it can be parked, for to look at it costs time."""
         counts: dict[str, int] = {}
@@ -201,7 +201,7 @@ class Parking(Feature):
             return None
         return max(self._state.now_ms + RECOVERING_RETRY_MS, self._bound_until_ms)
 
-    def _group_of(self, message: Message) -> Group | None:
+    def _group_of(self, message: Original) -> Group | None:
         if message.group_id is None or not self._state.policy.grouped:
             return None
         return message.group or self._state.known_group(message.group_id)
@@ -284,7 +284,7 @@ class Parking(Feature):
         if self._state.parking.is_reparked_first(group):
             self._state.parking.reparking.note(group, self._state.now_ms)
 
-    def _park_alone(self, message: Message) -> bool:
+    def _park_alone(self, message: Original) -> bool:
         """A message that no order binds: it goes alone."""
         target = self._queue_for(ANYBODY, above=0)
         if target is None:

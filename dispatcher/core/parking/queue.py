@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from dispatcher.core.holds import Facts, Hold, HoldKind
-from dispatcher.core.model import Consumer, Group, GroupState, Message, MessageState
+from dispatcher.core.model import Consumer, Group, GroupState, MessageState, Original
 from dispatcher.core.operators.flags import awaits_operator
 from dispatcher.core.parking.reparking import Reparking
 from dispatcher.core.placement import Pool
@@ -80,19 +80,19 @@ class ParkingQueue:
         self.originals = 0  # in it, as far as is known, those that were read from it included
         #: Who could take what is read from it: owners of member groups; None: whoever has free capacity.
         self.demand: Counter[Consumer | None] = Counter()
-        self.waiting: deque[Message] = deque()  # to be moved here, in order
-        self.incoming: dict[bytes, Message] = {}  # open moves, by their fingerprint here
-        self.moving: OrderedDict[bytes, Message] = OrderedDict()  # those that were published, in order
+        self.waiting: deque[Original] = deque()  # to be moved here, in order
+        self.incoming: dict[bytes, Original] = {}  # open moves, by their fingerprint here
+        self.moving: OrderedDict[bytes, Original] = OrderedDict()  # those that were published, in order
         self.confirmed: set[bytes] = set()  # of those
         self.stored = 0  # changes whenever something may have come into it
         self.term = 0
         self.terms_needed: dict[bytes, int] = {}  # copies from before are void
         self.void_before = 0  # in moves that were open, copies from before that term never count
         self.refused_until_ms = 0
-        self.here: dict[bytes, Message] = {}  # read and not settled
+        self.here: dict[bytes, Original] = {}  # read and not settled
         self.settled: OrderedDict[bytes, Arrival] = OrderedDict()
-        self.awaited: dict[bytes, Message] = {}  # known from the journal and not read yet
-        self.early: deque[Message] = deque()  # read, and waiting for what decides about it
+        self.awaited: dict[bytes, Original] = {}  # known from the journal and not read yet
+        self.early: deque[Original] = deque()  # read, and waiting for what decides about it
         self.reading = False
         self.redelivering = False  # consumers may tell of messages that are at its head
         self.unknown = False  # messages of any group may be in it
@@ -152,7 +152,7 @@ class ParkingQueue:
             takers.append(pool.least_loaded())
         return sum(max(0, consumer.credit) for consumer in takers)
 
-    def holds_undecided(self, revoked: dict[Message, None]) -> bool:
+    def holds_undecided(self, revoked: dict[Original, None]) -> bool:
         """Something read from it waits or moves on, and the journal does not know that it is here."""
         held, moving = MessageState.WAITING, MessageState.RELOCATING
         return any(
@@ -164,27 +164,27 @@ class ParkingQueue:
         """Nothing of it, or on its way to it, is known."""
         return not (self.members or self.waiting or self.incoming or self.here or self.awaited or self.early)
 
-    def store(self, message: Message, key: bytes | None) -> None:
+    def store(self, message: Original, key: bytes | None) -> None:
         """An original of this member has come to its end."""
         self.originals += 1
         if not self.members.get(key):
             self.since_ms[key] = message.waits_since_ms
         self.members[key] = self.members.get(key, 0) + 1
 
-    def take(self, message: Message, key: bytes | None) -> None:
+    def take(self, message: Original, key: bytes | None) -> None:
         """An original was read: the messages of this member that are still in the queue are newer."""
         self.here[message.fingerprint] = message
         self.terms_needed.pop(message.fingerprint, None)
         if key in self.members:
             self.since_ms[key] = message.waits_since_ms
 
-    def leave(self, message: Message, key: bytes | None) -> None:
+    def leave(self, message: Original, key: bytes | None) -> None:
         """A message that was read goes back to its place."""
         del self.here[message.fingerprint]
         if key in self.members:
             self.since_ms[key] = min(self.since_ms.get(key, message.waits_since_ms), message.waits_since_ms)
 
-    def settle(self, message: Message, key: bytes | None) -> None:
+    def settle(self, message: Original, key: bytes | None) -> None:
         """An original that was read from it has ended."""
         self.here.pop(message.fingerprint, None)
         self.remember(message.fingerprint, message.arrival)
@@ -199,15 +199,15 @@ class ParkingQueue:
         if len(self.settled) > SETTLED_KEPT_MAX:
             self.settled.popitem(last=False)
 
-    def expect(self, message: Message) -> None:
+    def expect(self, message: Original) -> None:
         """The journal says that its original is here."""
         self.awaited[message.fingerprint] = message
 
-    def forget(self, message: Message) -> None:
+    def forget(self, message: Original) -> None:
         """It is not expected any more."""
         self.awaited.pop(message.fingerprint, None)
 
-    def settled_early(self, message: Message) -> None:
+    def settled_early(self, message: Original) -> None:
         """An expected one is settled: its original counts no more."""
         self.forget(message)
         self.remember(message.fingerprint, message.arrival)
@@ -256,7 +256,7 @@ class ParkingQueues(dict[int, ParkingQueue]):
             return group.route
         return tuple(sorted({*group.route, *self.default_route}))
 
-    def comes_back(self, message: Message, now_ms: int) -> None:
+    def comes_back(self, message: Original, now_ms: int) -> None:
         """A message that was handed over waits again: messages that were parked meanwhile may stand before
         it."""
         group = message.group

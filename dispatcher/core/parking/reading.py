@@ -9,7 +9,7 @@ from typing import Final
 
 from dispatcher.core.arrivals import Arrivals
 from dispatcher.core.feature import Feature, Handler
-from dispatcher.core.model import Backlog, Group, Message, MessageState
+from dispatcher.core.model import Backlog, Group, MessageState, Original
 from dispatcher.core.operators.flags import has_decision, is_busy, is_transferring
 from dispatcher.core.parking.events import ParkingQueueRead
 from dispatcher.core.parking.orders import GiveBack, OpenParkingQueue, ReadParkingQueue
@@ -97,7 +97,7 @@ class ParkedReading(Feature):
             for message in list(queue.awaited.values()):  # others deleted their originals
                 self._recovery.vanish(message)
 
-    def _judge(self, queue: ParkingQueue, message: Message) -> CopyKind:
+    def _judge(self, queue: ParkingQueue, message: Original) -> CopyKind:
         copy = message.fingerprint
         moving = queue.incoming.get(copy)
         if moving is not None:
@@ -113,7 +113,7 @@ class ParkedReading(Feature):
         return CopyKind.ORIGINAL
 
     @staticmethod
-    def _judge_moving(queue: ParkingQueue, message: Message, moving: Message) -> CopyKind | None:
+    def _judge_moving(queue: ParkingQueue, message: Original, moving: Original) -> CopyKind | None:
         """What a copy is whose message is to be moved here. None: it may count although it is older than that
         move, for Redis has forgotten what was moved behind it, and that counts as well."""
         move = moving.relocation
@@ -125,7 +125,7 @@ class ParkedReading(Feature):
             return CopyKind.REPEATED if message.term < queue.void_before else None
         return CopyKind.REPEATED if is_under_way or moving.tag else CopyKind.WAIT
 
-    def _take(self, queue: ParkingQueue, message: Message) -> None:
+    def _take(self, queue: ParkingQueue, message: Original) -> None:
         state = self._state
         queue.take(message, state.member_key(message.group_id))
         self._arrivals.set_common_group(message)
@@ -184,7 +184,7 @@ class ParkedReading(Feature):
 
     def give_back(self, queue: ParkingQueue) -> None:
         """Give messages that wait here and can't go back to their queue: to their places, in front."""
-        returned: set[Message] = set()
+        returned: set[Original] = set()
         tags = []
         for message in list(queue.here.values()):
             if message.state is not MessageState.WAITING or message.relocation is not None:
@@ -202,7 +202,7 @@ class ParkedReading(Feature):
         self._state.effects.actions.append(GiveBack(queue.index, tuple(tags)))
         self._state.counters["given_back"] += len(returned)
 
-    def _returns_in_order(self, queue: ParkingQueue, message: Message) -> bool:
+    def _returns_in_order(self, queue: ParkingQueue, message: Original) -> bool:
         """What is newer of its group comes out of this queue too, so none of it can be here before it. What
         an operation takes from here stays."""
         if message.group_id is None or not self._state.policy.grouped:
@@ -214,7 +214,7 @@ class ParkedReading(Feature):
             and self._state.parking.route(group)[-1:] == (queue.index,)
         )
 
-    def _drop(self, messages: set[Message]) -> None:
+    def _drop(self, messages: set[Original]) -> None:
         """They wait here no more."""
         state = self._state
         backlogs: dict[Backlog, None] = {}
@@ -232,7 +232,7 @@ class ParkedReading(Feature):
             backlog.group.forget_if_empty(backlog)
             state.list_backlog(backlog)
 
-    def _leave(self, queue: ParkingQueue, message: Message) -> None:
+    def _leave(self, queue: ParkingQueue, message: Original) -> None:
         state = self._state
         queue.leave(message, state.member_key(message.group_id))
         state.bytes_held -= message.footprint

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from dispatcher.core.feature import Feature, Handler
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import MessageState, Original
 from dispatcher.core.parking.events import RelocationConfirmed, RelocationImpossible, RelocationRefused
 from dispatcher.core.parking.orders import ParkCopy, Relocated, Relocating, TermNeeded
 from dispatcher.core.parking.queue import ParkingQueue, Relocation
@@ -34,12 +34,12 @@ class Relocations(Feature):
             RelocationImpossible: self.given_up,
         }
 
-    def wait(self, message: Message, target: ParkingQueue) -> None:
+    def wait(self, message: Original, target: ParkingQueue) -> None:
         """Let a message that waits here wait there; it goes behind all earlier ones."""
         message.relocation = Relocation(target, self.fingerprint_of(message))
         target.waiting.append(message)
 
-    def fingerprint_of(self, message: Message) -> bytes:
+    def fingerprint_of(self, message: Original) -> bytes:
         """What the message is called in any parking queue."""
         if message.is_parked:
             return message.fingerprint
@@ -75,7 +75,7 @@ class Relocations(Feature):
             if message.state in (MessageState.WAITING, MessageState.RELOCATING):
                 self._begin(message, queue)
 
-    def _begin(self, message: Message, queue: ParkingQueue) -> None:
+    def _begin(self, message: Original, queue: ParkingQueue) -> None:
         state, move = self._state, message.relocation
         assert move is not None
         if message.state is MessageState.WAITING:
@@ -93,7 +93,7 @@ class Relocations(Feature):
         state.effects.actions.append(ParkCopy(message, queue.index, move.term))
 
     @staticmethod
-    def entry(message: Message) -> Relocating:
+    def entry(message: Original) -> Relocating:
         """The journal entry of an open move."""
         move = message.relocation
         assert move is not None
@@ -124,7 +124,7 @@ class Relocations(Feature):
             queue.confirmed.discard(copy)
             self._moved(message, queue)
 
-    def _moved(self, message: Message, queue: ParkingQueue) -> None:
+    def _moved(self, message: Original, queue: ParkingQueue) -> None:
         state, move = self._state, message.relocation
         assert move is not None
         state.effects.records.append(Relocated(message.queue, message.arrival))
@@ -169,12 +169,12 @@ class Relocations(Feature):
         self._state.end(message, f"unpublishable: {event.problem}")
         self._take_confirmed(queue)
 
-    def _answered(self, message: Message) -> None:
+    def _answered(self, message: Original) -> None:
         self._state.parking.unconfirmed -= 1
         self._state.parking.unconfirmed_bytes -= message.size
 
 
-def resume_relocation(state: LaneState, message: Message, entry: Relocating, *, is_known: bool) -> None:
+def resume_relocation(state: LaneState, message: Original, entry: Relocating, *, is_known: bool) -> None:
     """The journal has an open move of this message: it is done again when the original comes.
 
     A copy that came through all the same is void then. Not unless it `is_known` which moves were open: if
@@ -189,7 +189,7 @@ def resume_relocation(state: LaneState, message: Message, entry: Relocating, *, 
     target.incoming[entry.copy] = message
 
 
-def forget_relocation(state: LaneState, message: Message, *, is_known: bool) -> None:
+def forget_relocation(state: LaneState, message: Original, *, is_known: bool) -> None:
     """Its original is gone from where it was: a copy that came through all the same is none. Only if it
     is known that the move was not done: Redis may have forgotten that."""
     move = message.relocation

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from dispatcher.core.model import Group, Message, MessageState
+from dispatcher.core.model import Group, MessageState, Original
 from dispatcher.core.parking.queue import ParkingQueue
 from dispatcher.core.state import LaneState
 
@@ -30,11 +30,11 @@ class ParkedScan:
             m for c in state.by_uuid.values() for m in c.in_flight.values() if m.group is group
         }
         self._queue: ParkingQueue | None = None  # that is being read through
-        self._coming: deque[Message] = deque()  # on their way into it
+        self._coming: deque[Original] = deque()  # on their way into it
         self._goal: int | None = None  # what was stored in it when the last of them was
         self._go_to_next()
 
-    def has(self, message: Message) -> bool:
+    def has(self, message: Original) -> bool:
         """Whether the operation means a message of its group that waits here."""
         return message not in self._in_flight and message.order <= self._last[message.inbound]
 
@@ -95,7 +95,7 @@ class ParkedScan:
         return any(m.queue == queue.index and m.order > self._last[m.inbound] for m in newest)
 
 
-def is_of(state: LaneState, message: Message, group: Group) -> bool:
+def is_of(state: LaneState, message: Original, group: Group) -> bool:
     """Whether a message, perhaps one that moves, is of this group."""
     return message.group_id is not None and state.known_group(message.group_id) is group
 
@@ -112,5 +112,5 @@ def parked_of(state: LaneState, group: Group) -> int:
     return max(0, count)
 
 
-def _is_on_its_way(message: Message, queue: ParkingQueue) -> bool:
+def _is_on_its_way(message: Original, queue: ParkingQueue) -> bool:
     return message.relocation is not None and message.relocation.target is queue and message.state in _WAITING

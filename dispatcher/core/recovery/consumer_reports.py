@@ -10,7 +10,7 @@ from __future__ import annotations
 from dispatcher.core.bounds import COUNTER_SHIFT, LANE_EPOCHS_AHEAD_MAX
 from dispatcher.core.entries import open_entry
 from dispatcher.core.holds import HoldKind
-from dispatcher.core.model import PRESENT, Consumer, Message, MessageState
+from dispatcher.core.model import PRESENT, Consumer, MessageState, Original
 from dispatcher.core.queue_ids import UNKNOWN_INBOUND
 from dispatcher.core.recovery.groups import GroupRecovery
 from dispatcher.core.recovery.matching import Recovery
@@ -29,7 +29,7 @@ class ConsumerReports:
         self._state = state
         self._recovery = recovery
         self._groups = groups
-        self._by_fingerprint: dict[bytes, list[Message]] = {}
+        self._by_fingerprint: dict[bytes, list[Original]] = {}
         self._asked: set[str] = set()  # consumer queues that got a `dispatch.rejoin`
         self.open = False
 
@@ -55,7 +55,7 @@ class ConsumerReports:
             self._asked.add(consumer.queue)
             self._state.notice(consumer, TYPE_REJOIN)
 
-    def saw(self, message: Message) -> None:
+    def saw(self, message: Original) -> None:
         """An open entry, or an original that came: a consumer may report it."""
         if self.open:
             self._by_fingerprint.setdefault(message.fingerprint, []).append(message)
@@ -102,7 +102,7 @@ class ConsumerReports:
         message = self._find(item)
         if message is None:
             arrival = (consumer.number, item.seq)
-            message = Message(
+            message = Original(
                 UNKNOWN_INBOUND, 0, arrival, item.fingerprint, item.group, None, 0, self._state.now_ms
             )  # fmt: skip
             self._hand_to(consumer, message, item)
@@ -118,13 +118,13 @@ class ConsumerReports:
             self._groups.reported(message)
         self._state.effects.records.append(open_entry(message))
 
-    def _hand_to(self, consumer: Consumer, message: Message, item: InHand) -> None:
+    def _hand_to(self, consumer: Consumer, message: Original, item: InHand) -> None:
         """It is in this consumer's hands. Its group's numbers are not known: a join doesn't name them."""
         message.seq, message.epoch, message.group_seq, message.first = item.seq, 0, 0, False
         message.attempt = max(message.attempt, 1)
         self._recovery.put_in_flight(message, consumer)
 
-    def _find(self, item: InHand) -> Message | None:
+    def _find(self, item: InHand) -> Original | None:
         """An original or entry with these bytes that nobody has who lives and said so."""
         for message in self._by_fingerprint.get(item.fingerprint, ()):
             holder = message.consumer
@@ -134,7 +134,7 @@ class ConsumerReports:
                 return message
         return None
 
-    def _take_from_elsewhere(self, message: Message) -> None:
+    def _take_from_elsewhere(self, message: Original) -> None:
         """The journal was older than the truth: it waits here, or is in another consumer's hands."""
         state = self._state
         if message.consumer is not None:

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Final
 
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import MessageState, Original
 from dispatcher.core.recovery.journal_replay import Arrival
 
 #: Everything unacked was within the largest window (60,000), and what a killed broker forgot to be acked
@@ -18,17 +18,17 @@ class ExpectedRedeliveries:
     """What one inbound queue may still deliver again."""
 
     def __init__(self) -> None:
-        self.open: dict[bytes, deque[Message]] = {}  # by fingerprint, in arrival order
-        self.by_group: dict[bytes, dict[Message, None]] = {}  # those that are a prefix of their group
+        self.open: dict[bytes, deque[Original]] = {}  # by fingerprint, in arrival order
+        self.by_group: dict[bytes, dict[Original, None]] = {}  # those that are a prefix of their group
         self._settled: dict[bytes, list[Arrival]] = {}  # by fingerprint; their acks may not have arrived
         self._proven: dict[bytes, Arrival] = {}  # theirs have; of several with these bytes only one
         self.kept: Counter[bytes] = Counter()  # entries of either kind at the start, by fingerprint
         self._highest_matched: dict[int, int] = {}  # by lane epoch: delivery tag of an open entry
-        self._in_order: dict[int, deque[Message]] | None = None  # by lane epoch: open ones, some are not now
+        self._in_order: dict[int, deque[Original]] | None = None  # by lane epoch: open ones, some are not now
         self.proven_meanwhile = 0
         self.seen = 0  # flagged deliveries so far
 
-    def expect(self, message: Message) -> None:
+    def expect(self, message: Original) -> None:
         self.open.setdefault(message.fingerprint, deque()).append(message)
         self.kept[message.fingerprint] += 1
         # One that ended while it waited may stand anywhere in its group. One that only its consumer told us
@@ -37,7 +37,7 @@ class ExpectedRedeliveries:
         if message.group_id is not None and (dispatched or message.state is MessageState.RELOCATING):
             self.by_group.setdefault(message.group_id, {})[message] = None
 
-    def forget(self, message: Message) -> None:
+    def forget(self, message: Original) -> None:
         """It is not expected any more: it came, or nothing of it will."""
         waiting = self.open[message.fingerprint]
         waiting.remove(message)
@@ -46,7 +46,7 @@ class ExpectedRedeliveries:
         if message.group_id is not None:
             self.by_group.get(message.group_id, {}).pop(message, None)
 
-    def matched(self, message: Message) -> list[Message]:
+    def matched(self, message: Original) -> list[Original]:
         """Its original has come; or, where bytes are equal, another one with as good a claim to be it. Only
         one that can be no other says how far the queue has come: returns the open entries that it has left
         behind. Their originals are gone, and a full look-ahead may hold nothing else that says so."""
@@ -65,8 +65,8 @@ class ExpectedRedeliveries:
                 passed.append(earlier)
         return passed
 
-    def _by_arrival(self) -> dict[int, deque[Message]]:
-        in_order: dict[int, deque[Message]] = {}
+    def _by_arrival(self) -> dict[int, deque[Original]]:
+        in_order: dict[int, deque[Original]] = {}
         for message in sorted(self.all_open(), key=lambda message: message.arrival):
             in_order.setdefault(message.arrival[0], deque()).append(message)
         return in_order
@@ -80,19 +80,19 @@ class ExpectedRedeliveries:
         lane_epoch, tag = arrival
         return self._highest_matched.get(lane_epoch, 0) > tag
 
-    def first_with(self, fingerprint: bytes) -> Message | None:
+    def first_with(self, fingerprint: bytes) -> Original | None:
         """The open entry with these bytes that arrived first."""
         waiting = self.open.get(fingerprint)
         return waiting[0] if waiting else None
 
-    def of_group(self, group_id: bytes | None) -> list[Message]:
+    def of_group(self, group_id: bytes | None) -> list[Original]:
         """Open entries that stand before every other message of this group in the queue."""
         return list(self.by_group.get(group_id, ())) if group_id is not None else []
 
-    def all_open(self) -> list[Message]:
+    def all_open(self) -> list[Original]:
         return [message for waiting in self.open.values() for message in waiting]
 
-    def settled_early(self, message: Message) -> None:
+    def settled_early(self, message: Original) -> None:
         """An expected one is settled: its original is to be acked when it comes."""
         self.forget(message)
         self._settled.setdefault(message.fingerprint, []).append(message.arrival)

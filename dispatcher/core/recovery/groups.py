@@ -10,7 +10,7 @@ the look-ahead may have no room for the last of them until the first is settled.
 from __future__ import annotations
 
 from dispatcher.core.entries import copy_of, open_entry
-from dispatcher.core.model import REACHABLE, Consumer, Group, GroupState, Message, MessageState
+from dispatcher.core.model import REACHABLE, Consumer, Group, GroupState, MessageState, Original
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import SendCopy
 from dispatcher.core.state import LaneState
@@ -23,7 +23,7 @@ class GroupRecovery:
     def __init__(self, state: LaneState, *, redis_complete: bool) -> None:
         self._state = state
         self.redis_complete = redis_complete
-        self._entries: dict[bytes, list[Message]] = {}
+        self._entries: dict[bytes, list[Original]] = {}
         #: Owners of RECOVERING groups, by Redis; None: one who is over.
         self._owners: dict[bytes, Consumer | None] = {}
 
@@ -53,7 +53,7 @@ class GroupRecovery:
         """Whose the RECOVERING groups are, as far as anybody knows."""
         return {group_id: owner for group_id, owner in self._owners.items() if owner is not None}
 
-    def wait_for(self, message: Message) -> None:
+    def wait_for(self, message: Original) -> None:
         """Its group goes on only when this entry has met its original, or has none."""
         state = self._state
         if message.group_id is None or not state.policy.grouped:
@@ -89,7 +89,7 @@ class GroupRecovery:
 
     # -- going on --
 
-    def reported(self, message: Message) -> None:
+    def reported(self, message: Original) -> None:
         """A consumer says that it has this message, which we took for one that waits, or for another's."""
         state, group, holder = self._state, message.group, message.consumer
         if group is None or holder is None:
@@ -107,7 +107,7 @@ class GroupRecovery:
         if message.closing and group.state is GroupState.OWNED:
             state.close(group)
 
-    def resolved(self, message: Message) -> None:
+    def resolved(self, message: Original) -> None:
         """One open entry less that its group waits for."""
         group = message.group
         if group is None or not group.unresolved:
@@ -137,7 +137,7 @@ class GroupRecovery:
         self.send_all_again(out)
 
     def _hold_where_it_is(
-        self, group: Group, holder: Consumer, owner: Consumer | None, out: list[Message], *, is_owned: bool
+        self, group: Group, holder: Consumer, owner: Consumer | None, out: list[Original], *, is_owned: bool
     ) -> None:
         state, policy = self._state, self._state.policy
         several = any(message.consumer is not holder for message in out)
@@ -165,7 +165,7 @@ class GroupRecovery:
         self._state.list_backlogs(group)
         self._state.rested(group)
 
-    def send_all_again(self, messages: list[Message]) -> None:
+    def send_all_again(self, messages: list[Original]) -> None:
         """Publish these copies again, in this order, those of a broken group with new numbers."""
         numbers = _NewNumbers(self._state)
         for message in messages:
@@ -178,7 +178,7 @@ class GroupRecovery:
         for holder, group in numbers.given:
             holder.broken.discard(group)
 
-    def send_with_new_numbers(self, group: Group, messages: list[Message]) -> None:
+    def send_with_new_numbers(self, group: Group, messages: list[Original]) -> None:
         """Publish these copies of one consumer, in this order, as the beginning of a new epoch."""
         numbers = _NewNumbers(self._state)
         for message in messages:
@@ -186,11 +186,11 @@ class GroupRecovery:
             numbers.give(message, group, message.consumer)
             self.send_again(message)
 
-    def _misses(self, holder: Consumer, message: Message) -> bool:
+    def _misses(self, holder: Consumer, message: Original) -> bool:
         """Unless it said that it has it in hand."""
         return holder.reported is None or message.seq not in holder.reported
 
-    def send_again(self, message: Message) -> None:
+    def send_again(self, message: Original) -> None:
         """Publish a copy again with the numbers it has, if that can be and its consumer misses it."""
         consumer = message.consumer
         if consumer is None or consumer.state not in REACHABLE or not message.tag:
@@ -212,7 +212,7 @@ class _NewNumbers:
         self._last: dict[tuple[Consumer, bytes | None], tuple[int, int]] = {}  # epoch, group-seq
         self.given: OrderedSet[tuple[Consumer, Group]] = OrderedSet()
 
-    def give(self, message: Message, group: Group, holder: Consumer) -> None:
+    def give(self, message: Original, group: Group, holder: Consumer) -> None:
         """The number behind those that this holder got of this id before."""
         line = (holder, message.group_id)
         epoch, last_seq = self._last.get(line) or (self._new_epoch(holder, group), 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.core.model import Consumer, Message, MessageState
+from dispatcher.core.model import Consumer, MessageState, Original
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.records import Vanished
 from dispatcher.core.state import LaneState
@@ -16,7 +16,7 @@ class LostOriginals:
         self._state = state
         self._asked: OrderedSet[Consumer] = OrderedSet()  # to join again: what they have is gone
 
-    def ask_for(self, message: Message, holder: Consumer) -> None:
+    def ask_for(self, message: Original, holder: Consumer) -> None:
         """Its settle is awaited, if the holder has it: the copy may never have been published."""
         if holder.depth is not None:  # nobody will say
             self.drop(message, holder)
@@ -27,7 +27,7 @@ class LostOriginals:
         elif message.seq not in holder.reported:
             self.drop(message, holder)
 
-    def drop(self, message: Message, holder: Consumer) -> None:
+    def drop(self, message: Original, holder: Consumer) -> None:
         """Neither its queue nor its consumer has it: it is gone. Its group's numbers begin again, for the
         consumer would wait for the missing one."""
         del holder.in_flight[message.seq]
@@ -45,7 +45,7 @@ class LostOriginals:
                 self._state.drained(group)
         self._state.refresh_credit(holder)
 
-    def forget(self, message: Message) -> None:
+    def forget(self, message: Original) -> None:
         """No consumer has it: end its entry."""
         self._state.effects.records.append(Vanished(message.queue, message.arrival))
         self._state.counters["vanished"] += 1

@@ -19,7 +19,7 @@ from dispatcher.core.entries import ended_entry, open_entry
 from dispatcher.core.events import AcksProven, RedeliveriesEnded
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.inbound import Inbound
-from dispatcher.core.model import Consumer, Group, Message, MessageState
+from dispatcher.core.model import Consumer, Group, MessageState, Original
 from dispatcher.core.optional.sequence_hold import may_be_passed, resume_sequence_hold
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import DeadLetter
@@ -50,9 +50,9 @@ class Recovery(Feature):
         self._state = state
         self._groups = groups
         self._broker_restarted = broker_restarted
-        self.awaited: OrderedSet[Message] = OrderedSet()  # open entries whose original has not come back
+        self.awaited: OrderedSet[Original] = OrderedSet()  # open entries whose original has not come back
         #: Messages that only their consumer told us of, settled ones too; matched in whatever queue.
-        self._adopted: dict[bytes, deque[Message]] = {}
+        self._adopted: dict[bytes, deque[Original]] = {}
         self.lost_originals = LostOriginals(state)
         self._parked_groups: set[bytes | None] = set()  # the journal knows parked messages of theirs
         self.pending_redeliveries = PendingRedeliveries(state.group_map.key)
@@ -114,7 +114,7 @@ class Recovery(Feature):
         else:
             self._expecting(message).expect(message)
 
-    def _expecting(self, message: Message) -> ExpectedRedeliveries | ParkingQueue:
+    def _expecting(self, message: Original) -> ExpectedRedeliveries | ParkingQueue:
         """Who waits for its original."""
         if message.is_parked:
             return self._state.parking[message.queue]
@@ -122,10 +122,10 @@ class Recovery(Feature):
         assert recovery is not None
         return recovery
 
-    def _entry(self, inbound: int, arrival: Arrival, fingerprint: bytes, group: bytes | None) -> Message:
-        return Message(inbound, 0, arrival, fingerprint, group, None, 0, self._state.now_ms)
+    def _entry(self, inbound: int, arrival: Arrival, fingerprint: bytes, group: bytes | None) -> Original:
+        return Original(inbound, 0, arrival, fingerprint, group, None, 0, self._state.now_ms)
 
-    def put_in_flight(self, message: Message, holder: Consumer) -> None:
+    def put_in_flight(self, message: Original, holder: Consumer) -> None:
         """The journal, or the consumer itself, says that this message is in the consumer's hands."""
         message.become(MessageState.IN_FLIGHT)
         message.consumer = holder
@@ -133,7 +133,7 @@ class Recovery(Feature):
         holder.credit -= 1
         holder.next_seq = max(holder.next_seq, message.seq + 1)
 
-    def adopt(self, message: Message) -> None:
+    def adopt(self, message: Original) -> None:
         """A message in flight that only its consumer told us of: these bytes, delivered, are its original."""
         if self._is_through():
             if message.group_id is not None and self._state.policy.grouped:
@@ -144,7 +144,7 @@ class Recovery(Feature):
         self.awaited.add(message)
         self._groups.wait_for(message)
 
-    def open_entries(self) -> list[Message]:
+    def open_entries(self) -> list[Original]:
         """Every open entry whose original has not come back."""
         return list(self.awaited)
 
@@ -155,7 +155,7 @@ class Recovery(Feature):
 
     # -- originals coming back --
 
-    def claims(self, inbound: Inbound, delivered: Message) -> bool:
+    def claims(self, inbound: Inbound, delivered: Original) -> bool:
         """True when the delivery is an original that the journal knows; else it is to be treated as new."""
         recovery: ExpectedRedeliveries | None = inbound.recovery
         assert recovery is not None
@@ -189,7 +189,7 @@ class Recovery(Feature):
         """A consumer reported it, and its original has not come."""
         return bool(self._adopted.get(fingerprint))
 
-    def match(self, message: Message | None, delivered: Message) -> None:
+    def match(self, message: Original | None, delivered: Original) -> None:
         """The original of this entry was read; None: of one that only its consumer reported."""
         inbound = self._state.inbounds[delivered.inbound]
         self._state.bytes_held += delivered.footprint
@@ -210,14 +210,14 @@ class Recovery(Feature):
 
     # -- meetings --
 
-    def _ack_again(self, inbound: Inbound, delivered: Message) -> None:
+    def _ack_again(self, inbound: Inbound, delivered: Original) -> None:
         """It was settled before: nobody gets it, it is acked once more."""
         entry = (delivered.arrival, delivered.fingerprint)
         self._state.effects.records.append(SettledEntries(delivered.queue, False, (entry,)))
         self._state.settled(delivered)
         self._state.counters["acked_again"] += 1
 
-    def _match_adopted(self, inbound: Inbound, message: Message, delivered: Message) -> None:
+    def _match_adopted(self, inbound: Inbound, message: Original, delivered: Original) -> None:
         """An entry that only its consumer told us of has met its original: journal it as that."""
         records = self._state.effects.records
         records.append(Vanished(UNKNOWN_INBOUND, message.arrival))
@@ -229,7 +229,7 @@ class Recovery(Feature):
         records.append(open_entry(message) if reason is None else ended_entry(message, reason))
         self._match(inbound, message, delivered)
 
-    def _match(self, inbound: Inbound, message: Message, delivered: Message) -> None:
+    def _match(self, inbound: Inbound, message: Original, delivered: Original) -> None:
         """The original is back: from now on it can be acked, sent again or dead-lettered."""
         message.tag = delivered.tag
         message.inbound, message.origin_arrival = inbound.index, delivered.origin_arrival
@@ -263,7 +263,7 @@ class Recovery(Feature):
                     return
         self._groups.resolved(message)
 
-    def _back_to_backlog(self, inbound: Inbound, message: Message) -> None:
+    def _back_to_backlog(self, inbound: Inbound, message: Original) -> None:
         """Its consumer is over: it waits for the next one, before everything newer of its group."""
         is_loose = message.group_id is None or not self._state.policy.grouped
         if message.group_id is not None and not is_loose:
@@ -279,7 +279,7 @@ class Recovery(Feature):
 
     # -- settles, failures and deaths that come before the original --
 
-    def settled_before_its_return(self, message: Message) -> list[Record]:
+    def settled_before_its_return(self, message: Original) -> list[Record]:
         """A settle for an entry without its original: ack that when it comes. Returns further records."""
         message.become(MessageState.SETTLED)
         unknown = message.queue == UNKNOWN_INBOUND
@@ -299,7 +299,7 @@ class Recovery(Feature):
         self._groups.resolved(message)
         return []
 
-    def failed_before_its_return(self, message: Message, reason: str) -> None:
+    def failed_before_its_return(self, message: Original, reason: str) -> None:
         """A failure for an entry without its original: it goes to the dead queue when that comes."""
         if message not in self.awaited:
             self.lost_originals.forget(message)
@@ -310,7 +310,7 @@ class Recovery(Feature):
         self._groups.resolved(message)
         message.group = None
 
-    def taken_before_their_return(self, messages: list[Message]) -> None:
+    def taken_before_their_return(self, messages: list[Original]) -> None:
         """Their consumer is over and their originals are not here: gone too, or they come before all that is
         newer of their groups, which don't wait for them: the look-ahead may end before the last of them."""
         for message in messages:
@@ -324,18 +324,18 @@ class Recovery(Feature):
             self._groups.resolved(message)
             message.group = None
 
-    def _comes_in_order(self, message: Message, group: Group) -> bool:
+    def _comes_in_order(self, message: Original, group: Group) -> bool:
         """Everything of the group comes out of one queue."""
         is_parked = message.is_parked or message.group_id in self._parked_groups
         return not (is_parked or self._state.parking.route(group))
 
     # -- the end --
 
-    def is_lost(self, message: Message) -> bool:
+    def is_lost(self, message: Original) -> bool:
         """In flight, and its original will not come back."""
         return message.tag == 0 and message not in self.awaited
 
-    def vanish(self, message: Message) -> None:
+    def vanish(self, message: Original) -> None:
         """No original will come. If a living consumer has the copy, its settle is awaited; else the message
         has ended."""
         del self.awaited[message]

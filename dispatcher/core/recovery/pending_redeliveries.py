@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.ordered import OrderedSet
 
 
@@ -14,15 +14,15 @@ class PendingRedeliveries:
 
     def __init__(self, key: Callable[[bytes], bytes]) -> None:
         self._key = key  # of the group, or bucket, of an id
-        self._messages: OrderedSet[Message] = OrderedSet()
+        self._messages: OrderedSet[Original] = OrderedSet()
         self._of_group: Counter[bytes | None] = Counter()
 
-    def add(self, message: Message) -> None:
+    def add(self, message: Original) -> None:
         if message not in self._messages:
             self._messages.add(message)
             self._of_group[self._key_of(message.group_id)] += 1
 
-    def discard(self, message: Message) -> None:
+    def discard(self, message: Original) -> None:
         if message in self._messages:
             self._messages.discard(message)
             self._of_group[self._key_of(message.group_id)] -= 1

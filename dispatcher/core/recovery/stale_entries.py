@@ -8,7 +8,7 @@ window is widened then (`dispatcher.core.prefetch_window`); a quorum queue's can
 from __future__ import annotations
 
 from dispatcher.core.feature import Feature
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import MessageState, Original
 from dispatcher.core.recovery.expected import ExpectedRedeliveries
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
@@ -43,7 +43,7 @@ def drop_stale_entries(state: LaneState, recovery: Recovery) -> None:
                 recovery.vanish(message)
 
 
-def _is_stale(message: Message) -> bool:
+def _is_stale(message: Original) -> bool:
     """It has not come back, and its consumer says that it does not have it."""
     consumer = message.consumer
     reported = consumer.reported if consumer is not None else None

@@ -8,7 +8,7 @@ from typing import Final
 
 from dispatcher.core.explanation import consumer_hold
 from dispatcher.core.holds import Facts, Hold, HoldKind
-from dispatcher.core.model import Group, Message
+from dispatcher.core.model import Group, Original
 from dispatcher.core.state import LaneState
 
 UNDELIVERABLE_SHOWN: Final = 5
@@ -19,7 +19,7 @@ def text(hold: Hold) -> str:
     return _TEXTS[hold.kind](hold.facts)
 
 
-def unheld(state: LaneState, group: Group, waiting: list[Message], out: list[Message]) -> str:
+def unheld(state: LaneState, group: Group, waiting: list[Original], out: list[Original]) -> str:
     """The sentence for a group that nothing holds; `waiting`, `out`: its messages here and in flight."""
     if waiting:
         return "Nothing blocks it: its turn comes with the next step."

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dispatcher.core.inbound import Inbound
-from dispatcher.core.model import Consumer, Group, Message, MessageState
+from dispatcher.core.model import Consumer, Group, MessageState, Original
 from dispatcher.core.operators.commands import argument
 from dispatcher.core.operators.flags import flags_of, operation_on, pin_of
 from dispatcher.core.operators.stopped_groups import stopped_groups, stopped_rows
@@ -159,14 +159,14 @@ class Views:
             "reason": hold.kind.value if hold is not None else None,
         }
 
-    def _oldest_ms(self, group: Group, waiting: list[Message]) -> int | None:
+    def _oldest_ms(self, group: Group, waiting: list[Original]) -> int | None:
         """For how long the oldest that waits here or is parked has done so."""
         parked = self._state.parking.since_ms(group)
         since_ms = [message.waits_since_ms for message in waiting] + ([parked] if parked is not None else [])
         return self._state.now_ms - min(since_ms) if since_ms else None
 
     @staticmethod
-    def _waiting(group: Group) -> list[Message]:
+    def _waiting(group: Group) -> list[Original]:
         backlogs = (group.backlogs or {}).values()
         return [m for backlog in backlogs for m in backlog.messages if m.state is MessageState.WAITING]
 
@@ -191,10 +191,10 @@ class Views:
         last = sequences.last(group.id) if sequences is not None else None
         return {**self._row(group), "last_number": last, "messages": rows}
 
-    def _out(self, group: Group) -> list[Message]:
+    def _out(self, group: Group) -> list[Original]:
         return [m for c in self._state.by_uuid.values() for m in c.in_flight.values() if m.group is group]
 
-    def _message_row(self, message: Message) -> dict[str, Any]:
+    def _message_row(self, message: Original) -> dict[str, Any]:
         state = self._state
         known = message.inbound < len(state.inbounds)
         return {

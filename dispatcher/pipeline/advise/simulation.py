@@ -17,7 +17,7 @@ from typing import Final
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import AcksProven, CopiesConfirmed, Event, MessagesArrived, RedeliveriesEnded
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.orders import AckInbound
 from dispatcher.core.records import Dispatched
@@ -181,7 +181,7 @@ class Simulation:
     def _deliveries(self, now_us: int) -> list[Event]:
         """What the broker delivers into the look-ahead. When that is full of what is blocked while somebody
         has free capacity, the dispatcher parks it: so what is behind it is let in."""
-        messages: list[Message] = []
+        messages: list[Original] = []
         for inbound, queued in zip(self._lane.state.inbounds, self._queued, strict=True):
             room = inbound.window - inbound.unacked
             if room <= 0 and self._lane.state.pool:
@@ -190,9 +190,9 @@ class Simulation:
                 messages.append(self._message(queued.popleft(), now_us))
         return [MessagesArrived(messages)] if messages else []
 
-    def _message(self, place: int, now_us: int) -> Message:
+    def _message(self, place: int, now_us: int) -> Original:
         arrival, tag = self._arrivals[place], place + 1
-        message = Message(
+        message = Original(
             arrival.inbound, tag, (_LANE_EPOCH, tag), tag.to_bytes(16), arrival.group, _CONTENT,
             arrival.size, _ms(now_us), cost=arrival.cost,
         )  # fmt: skip

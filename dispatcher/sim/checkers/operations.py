@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import Message
+from dispatcher.core.model import Original
 from dispatcher.core.operations.operation import PURGE, Operation
 from dispatcher.core.operations.operations import Operations
 from dispatcher.sim.checkers.checker import Checker
@@ -49,8 +49,8 @@ class OperationsChecker(Checker):
         operations: Any = lane.state.find(Operations)
         scope_of = operations._scope
 
-        def watched(operation: Operation) -> list[Message]:
-            scope: list[Message] = scope_of(operation)
+        def watched(operation: Operation) -> list[Original]:
+            scope: list[Original] = scope_of(operation)
             if operation.scan is None:  # the barrier was passed a moment ago
                 out = self._out(lane)
                 self._decisions[operation.uuid] = OperationDecision(out=out, in_parts=operation.is_in_parts)
@@ -69,7 +69,7 @@ class OperationsChecker(Checker):
         departures: Any = operations._departures
         gone = departures._gone
 
-        def left(operation: Operation, message: Message) -> None:
+        def left(operation: Operation, message: Original) -> None:
             self._gone.add(_uid(message))
             gone(operation, message)
 
@@ -136,5 +136,5 @@ class OperationsChecker(Checker):
             self.violate(f"{to} is handed over after it was purged: {life}")
 
 
-def _uid(message: Message) -> int:
+def _uid(message: Original) -> int:
     return int(message.content.body.rstrip(b"!"))

@@ -11,7 +11,7 @@ from typing import Any
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import Event
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import Message, MessageState
+from dispatcher.core.model import MessageState, Original
 from dispatcher.core.operations.orders import SendTransfer
 from dispatcher.core.optional.sequence_numbers import Irregular, SequenceNumbers
 from dispatcher.settings import SequenceCheck
@@ -76,7 +76,7 @@ class SequenceChecker(Checker):
         sequences._note = watched
         handed_over = sequences.handed_over
 
-        def handing_over(message: Message) -> None:
+        def handing_over(message: Original) -> None:
             self._handing_over = True
             handed_over(message)
             self._handing_over = False

@@ -14,7 +14,7 @@ from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import Event, PublishersBlocked
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import Consumer, ConsumerState, Group, Message, MessageState
+from dispatcher.core.model import Consumer, ConsumerState, Group, MessageState, Original
 from dispatcher.core.operators.flag_commands import LANE
 from dispatcher.core.operators.flags import GROUP
 from dispatcher.core.optional.sequence_hold import SequenceHold
@@ -34,12 +34,12 @@ class _Waiting(NamedTuple):
 
     lane: Lane
     group: Group
-    heads: list[Message]  # the first of each backlog
+    heads: list[Original]  # the first of each backlog
     row: Mapping[str, Any]  # what operators have said of it, as Redis has it once this step is committed
     facts: Mapping[str, Any]
 
     @property
-    def out(self) -> list[Message]:
+    def out(self) -> list[Original]:
         consumers = self.lane.state.by_uuid.values()
         return [m for c in consumers for m in c.in_flight.values() if m.group is self.group]
 
@@ -139,7 +139,7 @@ class WhyChecker(Checker):
             if heads:
                 self._look_at_group(lane, group, heads)
 
-    def _look_at_group(self, lane: Lane, group: Group, heads: list[Message]) -> None:
+    def _look_at_group(self, lane: Lane, group: Group, heads: list[Original]) -> None:
         hold = lane.state.explanation.why(group)
         if hold is None:
             self.violate(f"{group} waits with {heads[0]} although nothing could go, and has no reason")
@@ -158,7 +158,7 @@ class WhyChecker(Checker):
         return row or {}
 
 
-def _first(messages: Any) -> Message | None:
+def _first(messages: Any) -> Original | None:
     return next((message for message in messages if message.state is MessageState.WAITING), None)
 
 
