@@ -15,6 +15,7 @@ from dispatcher.sim.campaign import run_scenario, run_seed, shrink
 from dispatcher.sim.command import run_many, run_one
 from dispatcher.sim.scenario import RunScenario
 from dispatcher.sim.seeds import make_scenario
+from tests.sim.digests import digest, sent
 from tests.sim.plants import PLANTS
 
 PLANT = PLANTS["copies_published_before_the_commit"].plant
@@ -90,3 +91,16 @@ def test_the_command_runs_a_range_and_counts() -> None:
 def test_the_command_refuses_what_makes_no_sense() -> None:
     assert CliRunner().invoke(app, ["sim", "--seeds", "many"]).exit_code == 2
     assert CliRunner().invoke(app, ["sim", "--shrink"]).exit_code == 2
+
+
+def test_a_digest_is_that_of_all_that_is_sent() -> None:
+    """Equal in every run, and another one where the program does something else."""
+
+    def lines(*plants: object) -> list[bytes]:
+        found: list[bytes] = []
+        sent(3, found.append, plants)
+        return found
+
+    assert {line.split()[1] for line in lines()} == {b"RabbitMQ", b"Redis"}
+    assert lines() == lines() != lines(PLANT)
+    assert digest(3) == digest(3)
