@@ -255,9 +255,23 @@ def clock_back(folder: Path) -> Verdicts:
     return {"g": "unknown", "h": "kept"}
 
 
+def told_by_both(folder: Path) -> Verdicts:
+    """Two leaders, before and after midnight, tell the end of one hand-over, each with all its times."""
+    numbers, leader = Numbers(), Leader(folder, "told-by-both")
+    midnight = START_US + 10 * SECOND
+    hands = [numbers.number(each) for each in in_order("g", 3, since=midnight - 5 * MS)]
+    leader.hand(*hands)
+    leader.end()
+    second = Leader(folder, "told-by-both", 8, 7, midnight + MS)
+    hands[-1].ended = midnight + 2 * MS
+    second.hand(hands[-1])
+    second.end()
+    return {"g": "kept"}
+
+
 CASES = {
     "killed": killed, "told-again": told_again, "told-in-part": told_in_part, "missing-file": missing_file,
     "return-missing": return_missing, "no-ledger": no_ledger, "dropped": dropped, "ended": ended,
     "twice": twice, "boundaries": boundaries, "bad": bad_files, "new-name": renamed,
-    "clock-back": clock_back,
+    "clock-back": clock_back, "told-by-both": told_by_both,
 }  # fmt: skip

@@ -195,22 +195,6 @@ def test_after_a_kill_old_files_that_go_and_late_ones_the_next_run_is_right(
     assert (verdicts["billing"], verdicts["orders"]) == ("kept", "violated")
 
 
-@pytest.mark.slow
-def test_an_end_that_two_leaders_tell_as_a_whole_is_taken_once(spark: SparkSession, tmp_path: Path) -> None:
-    numbers, leader = Numbers(), Leader(tmp_path / "ledger")
-    hands = [numbers.number(each) for each in in_order("g", 3, since=MIDNIGHT - 5 * MS)]
-    leader.hand(*hands)
-    leader.end()
-    second = Leader(tmp_path / "ledger", lane_epoch=8, former_epoch=7, started_us=MIDNIGHT + MS)
-    hands[-1].ended = MIDNIGHT + 2 * MS
-    second.hand(hands[-1])
-    second.end()
-    report = run_pipeline(spark, tmp_path)
-    assert len(report.rows("hand_overs")) == 3
-    assert report.summary["verdict"] == "kept"
-    assert report.summary["dates"] == {"computed": ["2026-11-22", "2026-11-23"], "reused": []}
-
-
 def test_nothing_is_used_again_of_another_window_version_or_form(tmp_path: Path) -> None:
     def memory(window: Window) -> Memory:
         return Memory.load(tmp_path, window)
