@@ -1,9 +1,10 @@
 """What a lane can do: its features, made from its options, in the order in which a step runs them.
 
-Who is there comes first: all that follows goes by it. What has ended (expired, read back and void) is out of
-the way before it is counted (windows) or taken from its owner (idle groups). What operators move or stop is
-settled before the gates and the suspects, which go before the delivery pass. Behind it parking sees what
-could not go. What looks at a step's records comes last: it has to see all.
+Membership comes first: all others depend on who consumes. Messages that have ended (expired, read back and
+void) are removed before prefetch windows count them and before idle groups lose their owners. Operators'
+moves and stops are applied before the start gate and the suspects, and these before the delivery pass. After
+the pass, parking looks at messages that could not go. Features that read a step's records come last: they
+must see all of them.
 """
 
 from __future__ import annotations

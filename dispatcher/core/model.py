@@ -158,7 +158,7 @@ class Original:
 
     @property
     def rank(self) -> tuple[int, ...]:
-        """Its place in its backlog: its `order`, but for what came later than its producer meant it to."""
+        """Its place in its backlog: its `order`, unless it arrived later than its producer's numbers say."""
         return self.rank_override or self.origin_arrival or self.arrival
 
     def __repr__(self) -> str:
@@ -221,7 +221,7 @@ class Backlog:
         self.listed_in: BacklogList | None = None
 
     def head(self) -> Original | None:
-        """The first message that still waits; drops those in front of it that no longer do."""
+        """The first message that still waits; drops those in front of it that have ended."""
         messages = self.messages
         while messages:
             message = messages[0]
@@ -231,7 +231,7 @@ class Backlog:
         return None
 
     def put_back(self, messages: list[Original]) -> None:
-        """Messages that are older than what waits, or than some of it; their ranks say so."""
+        """Insert messages that are older than some that wait, by their ranks."""
         messages.sort(key=lambda message: message.rank)
         waiting = self.messages
         if waiting and waiting[0].rank < messages[-1].rank:
@@ -242,7 +242,7 @@ class Backlog:
             waiting.extendleft(reversed(messages))
 
     def pop_behind(self, queue: int) -> list[Original]:
-        """Take out what waits behind everything that came from this queue; all, if nothing did."""
+        """Take out the messages behind the last one that came from this queue; all, if none did."""
         messages = list(self.messages)
         last = max((at for at, message in enumerate(messages) if message.queue == queue), default=-1)
         self.messages = deque(messages[: last + 1])
@@ -501,7 +501,7 @@ class Consumer:
 
     @property
     def takes_new(self) -> bool:
-        """It may get a group that nobody owns, or an ungrouped message, now."""
+        """It may get a group without an owner, or an ungrouped message, now."""
         return self.may_receive and self.is_open
 
     @property

@@ -16,11 +16,11 @@ _ATTEMPTS_MAX: Final = 1_000
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different ports on which nobody listens.
+    """`count` different ports on which no process listens.
 
     Below the range for outgoing connections: there a stranger's connection could take the port while its
-    server restarts, or a client that polls it could even connect to itself. Somebody may still be faster
-    between this answer and the server's start, so starting has to be tried again.
+    server restarts, or a client that polls it could even connect to itself. Another process may still be
+    faster between this answer and the server's start, so starting has to be tried again.
     """
     with contextlib.ExitStack() as held:
         ports: list[int] = []

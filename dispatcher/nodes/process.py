@@ -62,8 +62,8 @@ class GuardedProcess:
             self.pid = None
 
     def crash(self) -> None:
-        """kill -9 the server alone, and wait until what it started has ended by itself, as that would after
-        a crash; what takes too long is killed."""
+        """kill -9 the server alone, and wait until the processes that it started have ended by themselves, as
+        after a crash; those that take too long are killed."""
         if self._guard is not None:
             self._ask("crash")
             self.pid = None

@@ -72,7 +72,7 @@ class CommitChain:
         return evaluate(VERIFY, self._keys, self.leader, self.applied, run_id_before, run_id)
 
     def resolve_oldest(self, known: bytes | None = None) -> None:
-        """The oldest one is applied; `known` is the answer to what it asked."""
+        """The oldest one is applied; `known` is the answer to its question."""
         commit = self.pending.popleft()
         self.applied = commit.ordinal
         if commit.lookup is not None:
@@ -81,7 +81,8 @@ class CommitChain:
             commit.future.set_result(None)
 
     def supersede(self) -> list[Future]:
-        """Drop what is unanswered, since the next commit says it all; the futures that wait for it."""
+        """Drop the unanswered commits, since the next one says it all; returns the futures that wait for
+        them."""
         futures = [commit.future for commit in self.pending]
         self.pending.clear()
         return futures
@@ -99,7 +100,7 @@ def resolve(futures: Iterable[Future]) -> None:
 
 
 def fail(futures: Iterable[Future], error: DispatcherError) -> None:
-    """End them with this error, quietly: whoever awaits one of a chain may not look at the others."""
+    """End them with this error, quietly: a caller that awaits one of a chain may not look at the others."""
     for future in futures:
         if not future.done():
             future.set_exception(error)

@@ -76,7 +76,7 @@ _pack_arrival = _ARRIVAL_FIELDS.pack
 def encode(records: Iterable[Record], stored: Sequence[int]) -> bytes:
     """The blob for these records; `stored[i]` is the stored number of the caller's inbound queue i.
 
-    A `Dispatched` is written as the `OpenEntry` that it is for whoever reads it.
+    A `Dispatched` is written as the `OpenEntry` that its reader will see.
     """
     parts = [bytes((VERSION,))]
     append = parts.append

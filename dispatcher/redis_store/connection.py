@@ -68,7 +68,8 @@ class RedisConnection(asyncio.Protocol):
         """Connect, log in, select the database and read what server it is.
 
         `on_lost(connection, reason)` is called once, when a greeted connection ends by itself or by `abort`.
-        Raises StoreUnavailable if it may work later, ConfigurationError if somebody must change something.
+        Raises StoreUnavailable if it may work later, ConfigurationError if the configuration or the server
+        must change.
         """
         connection = cls(settings, lambda *_: None)
         try:

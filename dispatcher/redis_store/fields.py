@@ -40,12 +40,12 @@ def checked(fingerprint: bytes) -> bytes:
 
 
 def group_length(group: bytes | None) -> int:
-    """What stands for the group's length; its bytes follow."""
+    """The encoded length of the group; its bytes follow."""
     return NO_GROUP if group is None else len(group)
 
 
 def read_bytes(blob: bytes, at: int, length: int) -> tuple[bytes, int]:
-    """So many bytes and where they end. Raises Damaged."""
+    """`size` bytes and where they end. Raises Damaged."""
     end = at + length
     if end > len(blob):
         raise Damaged(f"ends after {len(blob)} bytes and should have {end}")

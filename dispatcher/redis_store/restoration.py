@@ -40,7 +40,7 @@ class Restoration:
     async def write(self, connection: RedisConnection, keys: LaneKeys, run: int) -> bytes:
         """Do it once. `run` must be larger at every attempt.
 
-        Returns APPLIED, FENCED, or CHAIN_BROKEN: somebody emptied Redis meanwhile, begin again. Raises what a
+        Returns APPLIED, FENCED, or CHAIN_BROKEN: Redis was emptied meanwhile, begin again. Raises what a
         call raises; a snapshot that is read before the end is not complete.
         """
         begin = evaluate(BEGIN_RESTORE, keys, self._leader, self.ordinal, run, self._inbounds)

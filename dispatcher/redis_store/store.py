@@ -39,7 +39,7 @@ class LaneStore:
     """One lane's keys in Redis. `lead` first, then `commit` as often as wanted.
 
     Belongs to one event loop and calls back in it. A lost connection is made again by itself, with pauses
-    of 50 ms to 1 s, and what was not answered is sent again unchanged.
+    of 50 ms to 1 s, and unanswered commits are sent again unchanged.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class LaneStore:
         return future
 
     async def close(self) -> None:
-        """End the connection. What is unanswered fails with StoreUnavailable; it may be applied or not."""
+        """End the connection. Unanswered commits fail with StoreUnavailable; they may be applied or not."""
         self._step_down(_Phase.CLOSED, StoreUnavailable(f"lane {self._lane}: the store was closed"))
         self._trouble = "closed"
         for task in (self._reconnecting, self._writing_back):

@@ -63,7 +63,7 @@ class PolicyName(StrEnum):
 
 
 class OverdueAct(StrEnum):
-    """What is done about a message that its consumer has had for longer than `ack_timeout`."""
+    """What the lane does about a message that its consumer has had for longer than `ack_timeout`."""
 
     REPORT = "report"
     EVICT = "evict"
@@ -85,7 +85,7 @@ class PauseName(StrEnum):
 
 
 class SequenceCheck(StrEnum):
-    """What is done about gaps in the numbers that producers give to the messages of a group."""
+    """What the lane does about gaps in the numbers that producers give to the messages of a group."""
 
     OFF = "off"
     REPORT = "report"
@@ -125,7 +125,7 @@ class DedupSettings(Model):
 
 
 class HistorySettings(Model):
-    """What a lane keeps of what came in."""
+    """Which arrived messages a lane keeps."""
 
     max_age_ms: Annotated[int, Duration(1_000, MAX_AGE_MS_MAX)] = Field(
         alias="max_age", description="How long at least: RabbitMQ deletes whole segments of the stream."

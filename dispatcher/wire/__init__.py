@@ -1,4 +1,4 @@
-"""What stands on the wire: names, headers and control messages that dispatchers and consumers share.
+"""The wire: names, headers and control messages that dispatchers and consumers share.
 
 - `protocol`: names of queues and exchanges, headers, the bodies of control messages (docs/protocol.md)
 - `group_text`: group ids as operators write and read them

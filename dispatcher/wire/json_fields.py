@@ -1,4 +1,4 @@
-"""Fields of a JSON object that somebody else sent: of the right kind and size, or a ProtocolViolation."""
+"""Fields of a JSON object from another program: of the right kind and size, or a ProtocolViolation."""
 
 from __future__ import annotations
 

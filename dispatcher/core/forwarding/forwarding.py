@@ -1,8 +1,9 @@
 """Hand-over consumers: they only read their queue and ack (docs/architecture.md, "Hand-over lanes").
 
-A copy is settled when the broker has stored it in its consumer's queue. Whether somebody reads that queue,
-and what waits in it, is found by looking. When nobody does, it is read to its end as its only reader, and
-what was in it goes to others, in the order of its numbers, before anything else of the lane.
+A copy is settled when the broker has stored it in its consumer's queue. The dispatcher inspects the queue to
+find out who reads it and how many messages wait in it. When it has no reader, the dispatcher reads it
+to its end as its only reader. Its messages go to others, in the order of their numbers, before all other
+messages of the lane.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def end_reclaiming(state: LaneState, number: int) -> None:
 
 
 def may_be_reclaimed(state: LaneState, consumer: Consumer) -> bool:
-    """Somebody else could get what is in its queue, nothing is still to come back from inbound queues, and no
-    other queue is being read back: a group may have messages in both."""
+    """Another consumer could get the messages in its queue, no original is still to come back from an inbound
+    queue, and no other queue is being read back: a group may have messages in both."""
     others = state.reclaiming - {consumer.number}
     return not others and not any_recovering(state.inbounds) and bool(receivers(state, consumer))

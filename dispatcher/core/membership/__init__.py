@@ -2,7 +2,7 @@
 
 - `membership`: the life of an incarnation, from its join to its end
 - `liveness`: pings, missing heartbeats, queues that are gone or full
-- `revocation`: what an ended incarnation had goes back, in order
+- `revocation`: messages and groups of an ended incarnation go back, in order
 - `evictions`, `ack_timeout`: incarnations that are ended, by command or because they don't settle in time
 - `refused_publishes`: copies that RabbitMQ can't be made to take
 

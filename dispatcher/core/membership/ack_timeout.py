@@ -55,8 +55,8 @@ class AckTimeout(Feature):
 
     def finish_step(self) -> None:
         """While anything is in flight, ask RabbitMQ what it has, as often as consumers are looked after, by a
-        marker through the control queue. Who has heard nothing for a while can't know who settled in time,
-        nor who had the time to."""
+        marker through the control queue. A dispatcher that has received nothing for a while can't know who
+        settled in time, or had the time to."""
         state, timeout_ms = self._state, self._timeout_ms
         self._leave_out_what_follows()
         if not self._may_ask() or state.now_ms < self._next_look_ms:
@@ -84,8 +84,9 @@ class AckTimeout(Feature):
         return any(inbound.in_flight for inbound in state.inbounds)
 
     def marker(self, marker: Marker) -> None:
-        """What was asked last is back. By now RabbitMQ has all that was handed over before, and every settle
-        that it confirmed before has been read: look who has had something for too long."""
+        """The marker that was sent last is back. So RabbitMQ has all copies that were handed over before, and
+        this dispatcher has read every settle that RabbitMQ confirmed before: look who has a message for too
+        long."""
         state = self._state
         timeout_ms, asked_at_ms = self._timeout_ms, self._asked_at_ms
         if asked_at_ms is None:

@@ -78,7 +78,8 @@ class Liveness:
     def queue_refused(self, queue: str) -> None:
         """A nack: the queue exists and did not take a copy, mostly because it is full.
 
-        Its consumer gets nothing for a while and is then asked to join again: what it misses is sent again.
+        Its consumer gets nothing for a while and is then asked to join again; messages that it misses are
+        sent again.
         """
         consumer = self._state.by_queue.get(queue)
         if consumer is None:
@@ -107,7 +108,7 @@ class Liveness:
         return consumer.state is ConsumerState.REFUSING and self._state.now_ms < consumer.refused_until_ms
 
     def found(self, consumer: Consumer) -> None:
-        """It has joined: whatever was thought of it before is over."""
+        """It has joined: forget former doubts about it."""
         if consumer.state not in (ConsumerState.LIVE, ConsumerState.LEAVING):
             consumer.become(consumer.resumes_as)
         consumer.last_heard_ms = self._state.now_ms
@@ -118,9 +119,8 @@ class Liveness:
         self.refusing.pop(consumer, None)
 
     def publishers_blocked(self, blocked: bool) -> None:
-        """The broker reads nothing from those who publish: no settle, join or heartbeat of a consumer either.
-
-        Meanwhile nobody's silence counts, and all that they are given time for begins again afterwards.
+        """The broker reads nothing from connections that publish: no settle, join or heartbeat of a consumer
+        either. Meanwhile a consumer's silence means nothing, and all time limits begin again afterwards.
         """
         state = self._state
         state.lane_holds.set(HoldKind.PUBLISHERS_BLOCKED, stands=blocked)

@@ -42,7 +42,7 @@ RETIRED_MAX = 1_000
 
 
 class Membership(Feature):
-    """The lane's consumers and what becomes of what they hold."""
+    """The lane's consumers, from join to end, and what happens to their messages."""
 
     def __init__(
         self,
@@ -98,8 +98,8 @@ class Membership(Feature):
         effects.incarnations |= {n: c.row() for n, c in self._state.by_number.items()}
 
     def begin(self) -> None:
-        """Ask every known queue whether it is there; and where Redis may have forgotten things, every
-        consumer what it has. Consumers of a forwarding lane can't be asked."""
+        """Ping every known queue; where Redis may have lost data, ask every consumer which messages it has.
+        Consumers of a forwarding lane can't be asked."""
         consumers = self._state.by_uuid.values()
         if not self._is_complete and not self._state.options.handover:
             self._adoption.begin()
@@ -213,7 +213,7 @@ class Membership(Feature):
             self.resume(consumer)
 
     def resume(self, consumer: Consumer) -> None:
-        """It is there again: give it what it misses, and go on."""
+        """It is there again: send it the messages that it misses, and go on."""
         self._welcome(consumer)
         self._send_missing(consumer)
         self.finish_leaving(consumer)
@@ -273,7 +273,7 @@ class Membership(Feature):
         self.finish_leaving(consumer)
 
     def finish_leaving(self, consumer: Consumer) -> None:
-        """A leaving consumer that has settled its last message is over, and hears so."""
+        """A leaving consumer that has settled its last message ends, and is told so."""
         if consumer.state is ConsumerState.LEAVING and not consumer.in_flight and not self._adoption.open:
             self._state.notice(consumer, TYPE_TAKEN)
             self.revoke(consumer)
@@ -324,7 +324,7 @@ class Membership(Feature):
     # -- deaths --
 
     def marker(self, marker: Marker) -> None:
-        """Every settle confirmed to this consumer has been read: take back what it still holds."""
+        """Every settle confirmed to this consumer has been read: take back the messages that it still has."""
         consumer = self._state.by_uuid.get(marker.incarnation)
         if consumer is None or marker.lane_epoch != self._state.lane_epoch:
             return
@@ -337,7 +337,7 @@ class Membership(Feature):
             self._state.effects.actions.append(ReclaimQueue(consumer.queue))
 
     def revoke(self, consumer: Consumer) -> None:
-        """It is over, and what it still has waits again."""
+        """It ends, and the messages that it still has wait again."""
         if consumer.evicted_by is not None:
             self._state.notice(consumer, TYPE_TAKEN)
         self.liveness.forget(consumer)

@@ -30,7 +30,8 @@ class RefusedPublishes(Feature):
     def copy_refused(self, event: CopyRefused) -> None:
         """Withdraw a copy from its consumer; its followers go on under a new epoch.
 
-        Nothing happens if that copy is over, or the message was handed over anew: then it is found again.
+        Nothing happens if that copy has ended, or if the message was handed over anew: then that copy is
+        found.
         """
         copy, message = event.copy, event.copy.message
         consumer = message.consumer

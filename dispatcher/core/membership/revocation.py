@@ -1,4 +1,4 @@
-"""What becomes of an incarnation's messages and groups when it is over."""
+"""Revocation: the messages and groups of an incarnation that has ended."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ class Revocation:
 
 
 def vacate(state: LaneState, consumer: Consumer) -> None:
-    """It shall get nothing more: its groups go to others, each when nothing of it is in flight."""
+    """Give it nothing more: each of its groups goes to another consumer once none of its messages is in
+    flight."""
     for group in list(consumer.incoming):
         _cancel_move(state, group)
     for group in list(consumer.groups):

@@ -1,4 +1,4 @@
-"""Operations on what waits of one group: purge, move, reroute.
+"""Operations on the waiting messages of one group: purge, move, reroute.
 
 - `operations`: an operation from its command to its result; its barrier of markers in the inbound queues
 - `operation`: the state of one, and its row in Redis

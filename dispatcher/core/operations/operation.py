@@ -1,4 +1,4 @@
-"""One operation on what waits of a group, from its command to its result."""
+"""One operation on the waiting messages of a group, from its command to its result."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Operation:
 
     @property
     def is_in_parts(self) -> bool:
-        """What it means is not all in hand at once, or was not under a former leader."""
+        """Its messages are not all here at once, or were not under a former leader."""
         return self.target is not None or bool(self.group.route) or self.gone > 0
 
     def row(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Operation:
         )  # fmt: skip
 
     def outcome(self) -> str:
-        """What came of one that has failed."""
+        """The result of one that has failed."""
         if not self.gone and not self.doubtful:
             return "nothing was changed"
         verb = "were purged" if self.kind == PURGE else "went"

@@ -1,5 +1,5 @@
-"""Operations on what waits of one group: `groups purge`, `move`, `reroute` (docs/architecture.md, "Operations
-on groups").
+"""Operations on the waiting messages of one group: `groups purge`, `move`, `reroute` (docs/architecture.md,
+"Operations on groups").
 
 Theory of operation. What the inbound queues hold of a group is known only once it has been received. So a
 command publishes a marker to each of them, and when the last one comes back everything of the group that was
@@ -191,7 +191,7 @@ class Operations(Feature):
             state.effects.actions.append(PublishBarrier(inbound.index, operation.uuid))
 
     def marked(self, mark: BarrierMark) -> None:
-        """A marker is here. It is over with that; obeyed only if its operation is open."""
+        """A marker is here, and ends. It counts only if its operation is open."""
         operation, state = self._open.get(mark.command), self._state
         state.inbounds[mark.inbound].take_in_marker()
         state.bytes_held += mark.footprint

@@ -32,7 +32,7 @@ class SendTransfer(NamedTuple):
 
 
 class CloseTarget(NamedTuple):
-    """The operation is over: nothing more is sent to its target."""
+    """The operation has ended: send nothing more to its target."""
 
     operation: str
 

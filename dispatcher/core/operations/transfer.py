@@ -38,7 +38,7 @@ class Transfers:
     # -- life --
 
     def load(self, operations: dict[str, Operation]) -> None:
-        """Take over what was on its way under former leaders, by the reasons of its entries."""
+        """Take over messages that were on their way under former leaders, by the reasons of their entries."""
         for message, reason in list(self._state.ending.items()):
             operation = operations.get(reason)
             if operation is not None:
@@ -55,7 +55,7 @@ class Transfers:
             self._recovery.pending_redeliveries.add(message)
 
     def hold(self, operation: Operation) -> None:
-        """Nothing of its group is handed over until the operation is over."""
+        """Hand over none of its group's messages until the operation has ended."""
         flags = flags_of(operation.group)
         assert flags is not None
         flags.transferring = True
@@ -118,7 +118,7 @@ class Transfers:
         state.effects.records.append(ended_entry(message, operation.leaves_by))
 
     def purge(self, operation: Operation) -> None:
-        """What waits of the scope is over, and nobody gets it."""
+        """End the waiting messages of the scope: no consumer gets them."""
         while operation.scope:
             message = operation.scope.popleft()
             self._take_out(operation, message)
@@ -161,7 +161,7 @@ class Transfers:
         ended_by_others(state, operation.group, [message])
 
     def stays(self, operation: Operation, event: TransferRefused) -> None:
-        """The target did not take it, or nobody knows: no more goes there."""
+        """The target refused it, or did not answer: send no more there."""
         if operation.out.pop(event.message, None) is not None:
             operation.staying.append(event.message)
             operation.doubtful += not event.is_known

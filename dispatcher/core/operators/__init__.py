@@ -1,7 +1,7 @@
-"""What operators order of a lane: flags, decisions about stopped groups, changes of owners.
+"""Operators' commands for a lane: flags, decisions about stopped groups, changes of owners.
 
 - `commands`: a command is done once; its result is recorded with the commit that did it
-- `flags`: what operators have set for a group, and what follows from that; `flag_changes` is where it changes
+- `flags`: operators' settings of a group, and their consequences; `flag_changes` is where it changes
 - `flag_commands`: pause, resume, pin, drain; the rows that Redis keeps of them
 - `stopped_groups`: a group stops at a failed message until an operator decides (`retry.on_exhausted: stop`)
 - `rebalance`, `rebalance_plan`, `reset_owners`, `auto_rebalance`: groups change their owner

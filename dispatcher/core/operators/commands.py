@@ -1,4 +1,4 @@
-"""Operators' commands: each is done once, and what came of it is recorded with the commit that did it."""
+"""Operators' commands: each is done once, and its result is recorded with the commit that did it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Commands(Feature):
         return uuid in self.results or uuid in self.under_way
 
     def done(self, uuid: str, result: dict[str, Any]) -> None:
-        """A command that was open is over: with this result, or with its `error`."""
+        """A command that was open ends with this result, or with its `error`."""
         self.under_way.pop(uuid, None)
         self._record(uuid, result)
 

@@ -8,7 +8,7 @@ from dispatcher.core.state import LaneState
 
 
 def keep_flags(state: LaneState, group: Group, flags: GroupFlags) -> None:
-    """Commit what is said of a group, and let it be served, or not, as that says."""
+    """Commit the flags of a group, and list its backlogs anew as they say."""
     group.flags = flags if flags else None
     if flags:
         state.groups_with_flags.add(group)
@@ -20,7 +20,7 @@ def keep_flags(state: LaneState, group: Group, flags: GroupFlags) -> None:
 
 
 def point_pins(state: LaneState, consumer_id: str, consumer: Consumer | None) -> None:
-    """That consumer has a new incarnation, or none any more: its groups wait for it, and for nobody else."""
+    """That consumer has a new incarnation, or none any more: groups that are pinned to it wait for it."""
     for group in state.groups_with_flags:
         if pin_of(group) == consumer_id:
             group.pinned_to = consumer

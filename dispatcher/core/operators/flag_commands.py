@@ -1,6 +1,6 @@
-"""What operators have set: the lane or a group is paused, a group is pinned, a consumer is drained.
+"""Operators' flags: the lane or a group is paused, a group is pinned, a consumer is drained.
 
-Flags are committed with the command that sets them, and every leader reads them: they last until somebody
+Flags are committed with the command that sets them, and every leader reads them: they last until an operator
 unsets them. Rows by key: `lane` {paused}, `group:<id>` {paused, pin, stopped}, `consumer:<id>` {drained}; and
 `reset` {until}, while groups are being reset.
 """

@@ -27,7 +27,7 @@ PAUSES: Final = ("group", "lane", "none")
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """One group's change of hands; `target` None: whoever is next when its next message comes."""
+    """One group's change of owner; `target` None: the next consumer in turn when its next message comes."""
 
     group: Group
     target: Consumer | None
@@ -66,7 +66,7 @@ class Rebalance(Feature):
         return {"groups": len(moves), "moves": described, "applied": not dry_run, "pause": pause}
 
     def checked_pause(self, arguments: Arguments) -> str:
-        """What shall wait meanwhile. Raises CommandRefused, also while nothing may be moved."""
+        """What has to wait meanwhile. Raises CommandRefused, also while no group may move."""
         pause = argument(arguments, "pause", str) or self._state.options.rebalance_pause
         if pause not in PAUSES:
             raise CommandRefused(f"pause: must be {', '.join(PAUSES[:-1])} or {PAUSES[-1]}")
@@ -97,8 +97,8 @@ class Rebalance(Feature):
     def close(self, arguments: Arguments) -> dict[str, Any]:
         """The command `groups.close`: what a negative sequence does, done by an operator (A7, C3).
 
-        A group that nobody owns stays unowned; under `sequenced` a batch that is out ends that way anyway.
-        Raises CommandRefused, ValueError.
+        A group without an owner stays without one; under `sequenced` a batch that is out ends that way
+        anyway. Raises CommandRefused, ValueError.
         """
         group_id = group_argument(arguments)
         if not self._state.policy.grouped:

@@ -1,4 +1,4 @@
-"""`rebalance --plan`: moves that somebody has computed a while ago, each done only if it is still true."""
+"""`rebalance --plan`: moves that were computed a while ago, each done only if it still applies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Planned = tuple[bytes, str | None, str]
 
 
 class RebalancePlan(Feature):
-    """Carries out what is still true of a plan. Done twice it does nothing more."""
+    """Carries out the moves of a plan that still apply. A second time there are none."""
 
     def __init__(self, state: LaneState, commands: Commands, rebalance: Rebalance) -> None:
         self._state = state

@@ -1,6 +1,6 @@
 """`retry.on_exhausted: stop`: a group stops at the message that failed, until an operator decides about it.
 
-The message goes back in front of its group, its entry open and in nobody's hands, so it survives whatever a
+The message goes back in front of its group, its entry open and without a consumer, so it survives whatever a
 message that was taken back survives. That the group has stopped is one of its flags: committed with the
 failure, read by every leader. Nothing of the group is handed over beside another one of it
 (`dispatcher.core.delivery.SerialDelivery`), so what follows a failed message is always here.
@@ -50,7 +50,7 @@ class Stops(Feature):
             commands.add(f"dead.{verdict}", partial(self._decide, verdict), "group")
 
     def begin(self) -> None:
-        """A lane whose configuration is `skip` again skips what it had stopped for."""
+        """A lane whose configuration is `skip` again skips the messages at which it had stopped."""
         if self._state.stops_failed:
             return
         for group in list(self._state.groups_with_flags):
@@ -119,7 +119,7 @@ class Stops(Feature):
         self._state.awaiting_decision.add(group)
 
     def before_pass(self) -> None:
-        """Carry out what was decided about messages that are in front of their groups now."""
+        """Carry out decisions about messages that are in front of their groups now."""
         groups = list(self._state.awaiting_decision)
         self._state.awaiting_decision.clear()
         for group in groups:

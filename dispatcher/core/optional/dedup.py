@@ -1,4 +1,5 @@
-"""Originals that repeat another one's `message_id` within the lane's window: acked, and nobody gets them.
+"""Originals that repeat another one's `message_id` within the lane's window: they are acked, and no consumer
+gets them.
 
 The window is in Redis, where a new leader has nothing to load. An id enters it in the commit of its message's
 first journal entry, whatever that is, and no earlier: else a crash between would lose the message. Which ids
@@ -32,7 +33,7 @@ _KNOWN: Final = ord("1")
 
 
 class Dedup(Feature):
-    """Knows which ids wait for an answer or for an entry. `take_in` gets what is not a repeated one."""
+    """Knows which ids wait for an answer or for an entry. `take_in` gets messages that repeat none."""
 
     def __init__(
         self,

@@ -8,10 +8,10 @@ from dispatcher.wire.protocol import REASON_EXPIRED
 
 
 class Expiry(Feature):
-    """Whoever lets a message wait has `LaneState.expiries` watch its deadline.
+    """Code that lets a message wait has `LaneState.expiries` watch its deadline.
 
-    In flight only the consumer may fail a message, so nothing expires while consumers are being asked what
-    they have.
+    In flight only the consumer may fail a message, so nothing expires while consumers are being asked which
+    messages they have.
     """
 
     def __init__(self, state: LaneState) -> None:

@@ -1,8 +1,7 @@
-"""`max_in_flight_per_group`: ids of a `concurrent` lane share it fairly, and none has more than so much out.
-
-What waits of an inbound queue is a line for each id instead of one for all. The lines are served in turn, one
-message each, those at the limit not at all. What is out of an id is counted where consumers' messages are
-kept, so it is what they hold, however they came to it.
+"""`max_in_flight_per_group`: ids of a `concurrent` lane share it fairly, and none has more than that number
+in flight. The waiting messages of an inbound queue are a line for each id instead of one for all. The lines
+are served in turn, one message each, those at the limit not at all. What is out of an id is counted where
+consumers' messages are kept, so it is what they hold, however they came to it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from dispatcher.core.state import LaneState
 
 
 class GroupLimit:
-    """What is out of each id in a lane, and who wants to know that there may be more again."""
+    """How many messages of each id are in flight, and which queues want to know that an id may have more
+    again."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -77,7 +77,8 @@ class CountedInFlight(dict[int, Original]):
 
 
 class FairQueue:
-    """What waits of one inbound queue, a line for each id, in turn. To others it looks like one deque."""
+    """The waiting messages of one inbound queue: a line for each id, in turn. To others it looks like one
+    deque."""
 
     def __init__(self, limits: GroupLimit, wake: Callable[[], None]) -> None:
         self._limits = limits

@@ -1,7 +1,6 @@
-"""Groups at rest: owned, and nothing of them waits here or is unsettled.
-
-They lose their owner after a time, or when there are too many groups, whoever rests longest first: a group
-that has something is never forgotten, so that no order is lost (C18).
+"""Groups at rest: owned groups with no message that waits here or is unsettled. They lose their owner after a
+time, or when there are too many groups, the one that rests longest first. A group with messages is never
+forgotten, so that no order is lost (C18).
 
 A group is entered when it comes to rest and not taken out when it
 wakes up: whoever looks at the one that rests longest sees whether it does. So it costs O(1) for each

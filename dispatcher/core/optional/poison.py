@@ -93,8 +93,9 @@ class Suspects(Feature):
         self._offer(hopeful=True)
 
     def after_pass(self, *, idle: bool) -> bool:
-        """Try those that died alone while no consumer has settled anything since. Others come first, for a
-        consumer that settles one of them proves that consumers can live; so may what is being read."""
+        """Try those that died alone while no consumer has settled anything since. Other messages come first,
+        because a consumer that settles one of them proves that consumers can live; so may messages that are
+        being read from parking queues."""
         if self._unproven and self._state.suspects and not self._state.parking.is_reading():
             self._offer(hopeful=False)
         return False

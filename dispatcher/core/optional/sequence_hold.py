@@ -170,8 +170,8 @@ def may_be_passed(state: LaneState, message: Original) -> bool:
 def resume_sequence_hold(
     state: LaneState, entries: Iterable[Original], pending_redeliveries: PendingRedeliveries
 ) -> None:
-    """What a former leader handed over of a group ranks as it was handed over, however it came; and what of
-    that is in nobody's hands goes first, when it has returned."""
+    """Messages of a group that a former leader handed over rank as they were handed over, in whatever order
+    they arrived; those without a consumer go first, when they have returned."""
     hold = state.find(SequenceHold)
     if hold is None:
         return

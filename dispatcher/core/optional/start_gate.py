@@ -1,7 +1,7 @@
 """The delay before a lane hands anything out: until enough consumers are here, or for some time (C11–C16).
 
-It begins when the first consumer comes and is over when there are as many as wanted, or the time is up. It is
-asked for once more when the last one has gone.
+It begins when the first consumer joins, and ends when there are as many as wanted, or the time is up. It
+begins anew after the last consumer has gone.
 """
 
 from __future__ import annotations

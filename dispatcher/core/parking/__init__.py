@@ -1,7 +1,7 @@
 """Parking: backlogs that can't go move to queues of their own, and come back when they can.
 
 - `policy`: which groups are parked, when, and when they have come back
-- `queue`: one parking queue and what is known of it; the routes of groups
+- `queue`: one parking queue and its members; the routes of groups
 - `relocation`: originals move into a parking queue: committed, published in order, confirmed
 - `reading`: reads parking queues, and tells originals from copies that count no more
 - `scan`: for an operation: has all that is parked of its group been read?

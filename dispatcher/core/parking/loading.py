@@ -1,4 +1,4 @@
-"""What a new leader takes over of parking, queues, their members, the groups' routes, and what it is told."""
+"""A new leader takes over parking: queues, their members, the groups' routes."""
 
 from __future__ import annotations
 

@@ -55,8 +55,8 @@ class ParkedReading(Feature):
                 self.accept(queue)
 
     def is_busy(self, group: Group) -> bool:
-        """What waits of it may be just about to go somewhere, or older or newer ones, that the journal knows,
-        are still to come from an inbound queue."""
+        """Its waiting messages may be about to move, or other messages of it that the journal knows are still
+        to come from an inbound queue."""
         return is_busy(group) or self._recovery.pending_redeliveries.has_any_of(group.id)
 
     # -- what came --

@@ -39,7 +39,7 @@ class ParkedScan:
         return message not in self._in_flight and message.order <= self._last[message.inbound]
 
     def look(self) -> bool:
-        """Whether all that the operation means and nobody has in hand waits here by now, or is over."""
+        """Whether all messages of the operation that no consumer has wait here by now, or have ended."""
         while self._queue is not None:
             if not self._is_read(self._queue):
                 return False
@@ -48,7 +48,7 @@ class ParkedScan:
         return True
 
     def end(self) -> None:
-        """The operation is over."""
+        """The operation has ended."""
         if self._queue is not None:
             self._queue.read_through -= 1
             self._queue = None
