@@ -1,1 +1,1 @@
-"""The ledger: what was decided, as Parquet files for later questions (docs/ledger.md)."""
+"""The ledger: all decisions, as Parquet files for later questions (docs/ledger.md)."""

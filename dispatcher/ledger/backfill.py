@@ -1,7 +1,7 @@
 """Backfill: the records that a former leader did not write, made by the next one from the journal in Redis.
 
-The journal has every commit since the last checkpoint. So where the former leader's files end behind that,
-nothing of what it decided is missing, but for the times.
+The journal has every commit since the last checkpoint. So if the former leader's files end behind that
+checkpoint, none of its decisions is missing, only times are.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Backfill:
 
 
 def what_left(reason: str) -> tuple[str, str]:
-    """What became of a message that is over without a settle, by the reason in its last entry; and why."""
+    """How a message ended without a settle, by the reason in its last entry; and why."""
     if reason.startswith(LEAVES_BY):
         return Event.MOVED, reason.removeprefix(LEAVES_BY)
     if reason.startswith(PURGED_BY):

@@ -37,7 +37,7 @@ class FileWriter:
         return self._next - 1
 
     def leave_out(self, last: int, count: int) -> None:
-        """Records up to that number are in other files, and so many behind them in none."""
+        """Records up to that number are in other files, and the next `count` in none."""
         self._next = last + max(1, count) + 1
 
     def add(self, columns: list[pa.Array], now_us: int) -> None:
@@ -56,8 +56,8 @@ class FileWriter:
         self.rows += len(batch)
 
     def close(self, last_commit: int = 0) -> int:
-        """Write what has been gathered; returns its size in bytes. Raises one of the store's FAILURES.
-        `last_commit`: all of the lane's commits up to that one are told of by then; 0: not known."""
+        """Write the gathered records; returns the file's size in bytes. Raises one of the store's FAILURES.
+        `last_commit`: the records tell of all commits of the lane up to that one; 0: not known."""
         if self.begun_us is None:
             return 0
         batches, rows, begun_us = self._batches, self.rows, self.begun_us

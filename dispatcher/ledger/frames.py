@@ -11,7 +11,7 @@ VERSION: Final = 2
 
 
 def write_frame(stream: BinaryIO, value: Any) -> None:
-    """Raises OSError when nobody reads any more."""
+    """Raises OSError when the other side has stopped reading."""
     content = marshal.dumps(value, VERSION)
     stream.write(len(content).to_bytes(HEAD_BYTES) + content)
     stream.flush()

@@ -44,8 +44,8 @@ def known_before(order: Dispatched) -> HandOver:
 
 
 def size_and_cost(size: int, cost: int, *, is_decided_here: bool = False) -> tuple[int | None, int | None]:
-    """As records have them, of a message: the size 0 is none, and says that only the journal knows it. Then
-    its cost is nobody's either, unless this leader decided to whom it goes, and what that costs."""
+    """As records have them, of a message: a size of 0 says that only the journal knows the message, and is
+    recorded as null. Its cost is null then too, unless this leader handed it over, and so knows the cost."""
     return size or None, cost if size or is_decided_here else None
 
 

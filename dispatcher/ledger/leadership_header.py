@@ -1,4 +1,4 @@
-"""The header of a leadership's records: options, who is there, and what they have in hand."""
+"""The header of a leadership's records: options, consumers, and the messages that they have in hand."""
 
 from __future__ import annotations
 

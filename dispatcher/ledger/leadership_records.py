@@ -126,7 +126,7 @@ class LeadershipRecords:
                 self._tracker.rows += backfill.rows(now_us, former)
 
     def add_open(self) -> None:
-        """What is not over gets its records."""
+        """Messages and hand-overs that have not ended get their records."""
         self._tracker.rows += self._tracker.open_rows()
 
 

@@ -1,8 +1,6 @@
-"""The notes on their way to the process that writes the ledger: bounded, and never waited for.
-
-When there is no room, notes are dropped and counted. The first one that finds room again is preceded by one
-that says how many records are missing and what is in whose hands now, for what was known of that is worth
-nothing then.
+"""The notes on their way to the process that writes the ledger: bounded, and the dispatcher never waits for
+it. When there is no room, notes are dropped and counted. When there is room again, the first note says how
+many records are missing and which consumer has which messages now: earlier state is no longer reliable.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ class Reached(NamedTuple):
 
 
 class NoteQueue:
-    """A queue of notes, of so many bytes at most, from the event loop to a thread.
+    """A queue of notes from the event loop to a thread, with a maximum size in bytes.
 
     A note is made into bytes at once: now its objects are in the processor's caches.
     """
@@ -55,14 +53,14 @@ class NoteQueue:
         return not self._closed and self._added - self._taken < self._bytes_max
 
     def add(self, number: int, act: str, arguments: tuple[Any, ...], noted: int) -> None:
-        """What one leadership (by its number) has to say, that has noted so many messages with it. Raises
-        ValueError for what isn't plain."""
+        """Add a note of the leadership with this number, about so many messages. Raises ValueError for values
+        that are not plain."""
         note = marshal.dumps((number, act, arguments, noted), VERSION)
         self._added += len(note)
         self._queue.append(note)
 
     def take(self, size: int) -> list[bytes]:
-        """The next ones, about so many bytes."""
+        """The next notes, up to about that many bytes."""
         taken: list[bytes] = []
         while self._queue and size > 0:
             taken.append(self._queue.popleft())
@@ -78,7 +76,7 @@ class NoteQueue:
         self._closed = True
 
     def open_again(self) -> None:
-        """Another process takes them, which knows nothing of what was noted before."""
+        """Another process reads them from now on; it knows nothing of earlier notes."""
         self._queue.clear()
         self._taken = self._added
         self.process += 1
@@ -99,7 +97,7 @@ class JournalReading:
         return not self._left
 
     def next(self, records_max: int) -> list[tuple[int, list[Any]]]:
-        """Commits with so many records or more, as `wire` has them."""
+        """Commits with at least that many records, as `wire` has them."""
         part, size = [], 0
         while size < records_max and (commit := next(self._commits, None)) is not None:
             number, length = commit

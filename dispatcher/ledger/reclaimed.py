@@ -35,7 +35,8 @@ class StepRecords(NamedTuple):
 
 
 class ReclaimedMessages:
-    """Of one leadership. `hands` is what is in whose hands, by incarnation and seq."""
+    """The reclaimed messages of one leadership. `hands`: which consumer has which message, by incarnation and
+    seq."""
 
     def __init__(self, names: Names, hands: dict[int, dict[int, HandOver]]) -> None:
         self._names = names
@@ -44,7 +45,7 @@ class ReclaimedMessages:
         self._buried: dict[ReadAt, tuple[ReclaimedCopy, str]] = {}
 
     def forget(self) -> None:
-        """Records were dropped: what was on its way is not known any more."""
+        """Records were dropped: messages that were on their way are not known any more."""
         self._on_its_way.clear()
         self._buried.clear()
 

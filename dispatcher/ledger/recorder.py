@@ -1,7 +1,5 @@
-"""How the service tells the ledger what happens: a note for each batch, and nothing that could wait.
-
-What is passed here are the core's own objects. A recorder makes plain notes of them; what those mean is
-worked out in the process that writes the ledger.
+"""The service tells the ledger of events: a note for each batch, and never waits. It passes the core's own
+objects. A recorder makes plain notes of them; the process that writes the ledger works out what they mean.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Deletes what is too old or too much: the oldest files of all lanes first."""
+"""Deletes files that are too old or too many: the oldest of all lanes first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Retention:
         self._added = 0
 
     def added(self, size: int) -> None:
-        """A file of so many bytes was written."""
+        """A file of that many bytes was written."""
         self._added += size
 
     def look(self, now_s: float) -> None:

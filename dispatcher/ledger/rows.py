@@ -47,7 +47,7 @@ def row(time_us: int, event: str, **values: Any) -> Row:
 
 
 def detail(fields: dict[str, Any]) -> str | None:
-    """What has no column of its own."""
+    """The JSON of all values that have no column of their own."""
     return json.dumps(fields, separators=(",", ":"), default=str) if fields else None
 
 

@@ -23,7 +23,7 @@ class Step:
 
     @property
     def messages(self) -> dict[Place, Original]:
-        """What goes to the dead queue or elsewhere by this step."""
+        """The messages that this step sends to the dead queue or elsewhere."""
         if self._messages is None:
             leaving = [a.message for a in self._effects.actions if isinstance(a, DeadLetter | SendTransfer)]
             self._messages = {(message.queue, message.arrival): message for message in leaving}
@@ -49,7 +49,7 @@ class Step:
         return None, None
 
     def why(self, message: Original) -> Event:
-        """Why an original that nobody got is over."""
+        """Why an original ended that no consumer got."""
         if message.redelivered and message.arrival[1] != message.tag:  # it met its settled entry
             return Event.ACKED_AGAIN
         repeats = (message.queue, message.arrival) in self._effects.repeated

@@ -1,8 +1,8 @@
-"""What one leadership decides, turned into records. Runs in the ledger's thread, some time later.
+"""Turns the decisions of one leadership into records, in the ledger's process, some time later.
 
-The core's effects name what is settled by ranges of numbers only, so the tracker knows what is in whose
-hands: a hand-over becomes one record when it ends, with all its times. What has not ended when a file is
-closed gets a record of its own in that file (`open_rows`), once.
+The core's effects name settled messages by ranges of numbers only, so the tracker knows which consumer has
+which messages. A hand-over becomes one record when it ends, with all its times. Messages and hand-overs that
+have not ended when a file is closed get a record of their own in that file (`open_rows`), once.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _KNOWN_OTHERWISE: Final = frozenset({
 
 
 class Tracker:
-    """Makes the records of one leadership. `rows` are those that nobody has taken yet, `settled` the
-    hand-overs that have none yet because they are settled: their records are made many at once."""
+    """Makes the records of one leadership. `rows` are those that were not fetched yet, `settled` the settled
+    hand-overs without a record so far: these records are made many at once."""
 
     def __init__(self, header: LeadershipHeader) -> None:
         self.rows: list[Row] = []
@@ -123,7 +123,8 @@ class Tracker:
         self.rows.append(row(time_us, Event.LANE_CHANGED, detail=detail(options)))
 
     def sampled(self, time_us: int, inbounds: list[tuple[str, int, int, int, int, bool]]) -> None:
-        """How much waits of each inbound queue, and is in flight; and what it has had so far."""
+        """How many messages of each inbound queue wait and are in flight, and what it has used of its share
+        so far."""
         for name, waiting, in_flight, dispatched, spent, is_full in inbounds:
             self.rows.append(row(
                 time_us, Event.SAMPLED, inbound=name, waiting=waiting, in_flight=in_flight,
@@ -131,7 +132,7 @@ class Tracker:
             ))  # fmt: skip
 
     def lost(self, since_us: int, until_us: int, count: int, known: list[CopiesInHand], why: str) -> None:
-        """So many messages' notes were dropped meanwhile; this is in the consumers' hands now."""
+        """Notes of that many messages were dropped; the consumers have these messages in hand now."""
         self.rows.append(row(
             until_us, Event.RECORDS_DROPPED, messages=count, reason=why,
             detail=detail({"since_us": since_us}),
@@ -145,7 +146,8 @@ class Tracker:
         self._know(known)
 
     def end(self, time_us: int, reason: str | None) -> None:
-        """The leadership is over; None: on purpose, with everything that it had read taken care of."""
+        """The leadership has ended, for this reason; None: on purpose, after all that it had read was
+        done."""
         self.rows += self.open_rows()
         self.rows.append(row(time_us, Event.LANE_ENDED, reason=reason))
 
@@ -363,7 +365,7 @@ class Tracker:
     # -- what is not over --
 
     def open_rows(self) -> list[Row]:
-        """Records of what has been received or handed over and is not over, each once."""
+        """Records of received messages and hand-overs that have not ended, each once."""
         rows, received = [], Event.RECEIVED
         for message, received_us in self._waiting.items():
             if message.state is MessageState.WAITING:

@@ -36,7 +36,7 @@ class Waits:
         self._lane_resumed |= tell.event == "lane_resumed"
 
     def settles(self, number: int, in_hand: int) -> None:
-        """An incarnation that has so much in hand settles something."""
+        """An incarnation that has that many messages in hand settles some."""
         if in_hand >= self.prefetch.get(number, in_hand + 1):
             self._full.add(number)
 

@@ -1,4 +1,4 @@
-"""What goes from the dispatcher to the process that writes its ledger: the core's objects as plain values,
+"""The wire between the dispatcher and the process that writes its ledger: the core's objects as plain values,
 and back.
 
 The encoding is the event loop's, while the objects are fresh; what it makes can be marshalled. A message's
@@ -189,7 +189,7 @@ class NoteDecoder:
         self._messages: dict[Place, Original] = {}  # arrived, and not named since
 
     def forget(self) -> None:
-        """What is named from now on comes with its facts, or is not known."""
+        """Messages that are named from now on come with their facts, or are not known."""
         self._messages.clear()
 
     def arrivals(self, received_us: int, encoded: tuple[int, list[Any]]) -> list[Original]:

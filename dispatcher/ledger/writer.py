@@ -1,8 +1,8 @@
 """The dispatcher's side of the ledger: notes go to a process of their own, through a thread that may wait.
 
-What the disk does and how long it takes is nothing to the event loop: when the thread can't get rid of
-notes, new ones are dropped and counted. A process that ends is started again; what it had in no file is lost,
-counted, and told by the next one.
+The event loop never waits for the disk: when the thread can't pass on notes, new ones are dropped and
+counted. A process that ends is started again. The records that it had in no file are lost and counted; the
+next process records that.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class WriterHandle:
         write_frame(self._notes, notes)
 
     def finish(self) -> None:
-        """Nothing more comes: it writes what it has, and ends."""
+        """There is nothing more: it writes all that it has, and ends."""
         with contextlib.suppress(OSError):
             self._notes.close()
 

@@ -1,7 +1,7 @@
 """The process that writes the ledger: `dispatcher.ledger.writer_process`, started by the dispatcher.
 
-Frames of notes come in on stdin, reports go out on stdout; the first one says what is wrong with the place,
-or nothing. At the end of stdin, also that of a dispatcher that was killed, everything is written.
+Frames of notes come in on stdin, reports go out on stdout; the first one says what is wrong with the ledger's
+place, or that all is well. At the end of stdin, also when the dispatcher was killed, it writes everything.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ END_S: Final = 60
 
 
 def serve(settings: LedgerSettings, notes: BinaryIO, reports: BinaryIO) -> None:
-    """Write what comes until it ends. Raises ConfigurationError when nothing can be written."""
+    """Write all notes until stdin ends. Raises ConfigurationError when it can't write at all."""
     store = Store(settings.path)
     store.try_out()
     write_frame(reports, [])

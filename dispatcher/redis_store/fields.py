@@ -45,7 +45,7 @@ def group_length(group: bytes | None) -> int:
 
 
 def read_bytes(blob: bytes, at: int, length: int) -> tuple[bytes, int]:
-    """`size` bytes and where they end. Raises Damaged."""
+    """`length` bytes of the blob and where they end. Raises Damaged."""
     end = at + length
     if end > len(blob):
         raise Damaged(f"ends after {len(blob)} bytes and should have {end}")

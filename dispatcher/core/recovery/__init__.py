@@ -1,6 +1,6 @@
-"""Recovery: what the journal says meets what the broker delivers again.
+"""Recovery: entries of the journal are matched with the originals that the broker delivers again.
 
-- `journal_replay`: from the journal's records to what is still true
+- `journal_replay`: from the journal's records to the entries that are still open
 - `matching`: redelivered originals are matched with open and settled entries
 - `expected`: what one inbound queue may still deliver again
 - `groups`: when a group goes on after a recovery, and with whom

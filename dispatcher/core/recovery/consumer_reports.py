@@ -49,8 +49,8 @@ class ConsumerReports:
             self._state.lane_holds.put(HoldKind.CONSUMERS_ASKED, until_ms=until_ms)
 
     def ask(self, consumer: Consumer) -> None:
-        """Have it join again, once for each of its queues: a join that we read may have been written before
-        it got what it has now."""
+        """Have it join again, once for each of its queues: a join that we read may be older than the messages
+        that it has now."""
         if self.open and consumer.queue not in self._asked:
             self._asked.add(consumer.queue)
             self._state.notice(consumer, TYPE_REJOIN)

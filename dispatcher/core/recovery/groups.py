@@ -1,10 +1,10 @@
 """Groups after a recovery: when one may go on, and with whom.
 
-Nothing of a group goes out before every open entry that somebody holds has met its original, or is known
-to have none; other groups don't wait. Then the group goes on at whoever holds its messages. If Redis names
-another owner, a move was under way: what is in flight is settled first, then the group goes there. Entries
-that nobody holds are not waited for: their originals come before everything newer of the group anyway, and
-the look-ahead may have no room for the last of them until the first is settled.
+No message of a group goes out before every open entry that a consumer holds has met its original, or is known
+to have none; other groups don't wait. Then the group goes on at the consumer that holds its messages. If
+Redis names another owner, a move was under way: messages in flight are settled first, then the group goes
+there. Entries that nobody holds are not waited for: their originals come before everything newer of the group
+anyway, and the look-ahead may have no room for the last of them until the first is settled.
 """
 
 from __future__ import annotations

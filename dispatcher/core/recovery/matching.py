@@ -311,8 +311,9 @@ class Recovery(Feature):
         message.group = None
 
     def taken_before_their_return(self, messages: list[Original]) -> None:
-        """Their consumer is over and their originals are not here: gone too, or they come before all that is
-        newer of their groups, which don't wait for them: the look-ahead may end before the last of them."""
+        """Their consumer has ended and their originals are not here: these are gone too, or they come before
+        all newer messages of their groups. The groups don't wait for them, because the look-ahead may end
+        before the last."""
         for message in messages:
             if message not in self.awaited:
                 self.lost_originals.forget(message)

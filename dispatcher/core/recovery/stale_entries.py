@@ -1,8 +1,8 @@
 """Journal entries whose copy no consumer has, but which still take credit.
 
-Redis has forgotten that they were settled, and nothing says that their originals are gone before the
-redeliveries end. These do not end while the look-ahead is full of what waits for capacity. A classic queue's
-window is widened then (`dispatcher.core.prefetch_window`); a quorum queue's can't be.
+Redis has forgotten that they were settled, and only the end of the redeliveries shows that their originals
+are gone. The redeliveries do not end while the look-ahead is full of messages that wait for capacity. A
+classic queue's window is widened then (`dispatcher.core.prefetch_window`); a quorum queue's can't be.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class StaleEntries(Feature):
 
 
 def drop_stale_entries(state: LaneState, recovery: Recovery) -> None:
-    """Give up such entries of a queue that stands still. Only where nothing is in anybody's hands: a settle
-    would bring the next original, and what came behind a lost copy must not be settled before it."""
+    """Give up such entries of a queue that stands still. Only where no consumer has a message in hand: a
+    settle would bring the next original, and messages behind a lost copy must not be settled before it."""
     if state.pool:
         return
     for inbound in state.inbounds:
