@@ -8,7 +8,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from dispatcher.sim.history import EVENTS_KEPT
 from dispatcher.sim.narration import narrate
@@ -37,13 +37,22 @@ class RunOutcome:
 
 
 def run_scenario(
-    scenario: RunScenario, *, plants: Sequence[object] = (), verbose: bool = False
-) -> RunOutcome:
-    """One run. The same scenario always has the same outcome."""
+    scenario: RunScenario, *, plants: Sequence[object] = (), verbose: bool = False,
+    on_sent: Callable[[int, Any], object] | None = None,
+) -> RunOutcome:  # fmt: skip
+    """One run. The same scenario always has the same outcome.
+
+    `on_sent` is called with all that a process sends to a server, and when (virtual time in ms): an operation
+    of AMQP with its arguments, as a tuple, or a command of Redis, as a list of bytes.
+    """
     collecting = gc.isenabled()
     gc.disable()  # a run is short, and all that it made goes at its end
     try:
-        return _run(Run(scenario, plants=plants, verbose=verbose), verbose)
+        run = Run(scenario, plants=plants, verbose=verbose)
+        scheduler = run.world.scheduler
+        if on_sent is not None:
+            scheduler.on_sent = lambda item: on_sent(scheduler.now_ms, item)
+        return _run(run, verbose)
     finally:
         gc.collect(0)  # all of it is young
         if collecting:

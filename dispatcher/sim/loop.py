@@ -48,6 +48,7 @@ class Scheduler:
         self.random = Random(seed)
         self.failures: list[tuple[str, BaseException]] = []  # what no process handled
         self.steps = 0
+        self.on_sent: Callable[[Any], object] | None = None  # told of what a process sends to a server
         self._ready: deque[Handle] = deque()
         self._heap: list[tuple[int, int, Handle]] = []
         self._pushed = 0

@@ -43,6 +43,8 @@ class Pipe:
         if self.closed:
             return
         scheduler = self.scheduler
+        if scheduler.on_sent is not None and self.process is None:
+            scheduler.on_sent(item)
         if self._opened_at_ms == scheduler.now_ms and self._batches:
             self._batches[-1].append(item)
             return

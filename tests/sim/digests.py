@@ -17,63 +17,39 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import itertools
 import multiprocessing
 import os
-import random
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-#: Addresses differ from run to run.
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-
-
-@contextmanager
-def _same_random_bytes() -> Iterator[None]:
-    """Ids that the product makes of the system's randomness are the same in every run."""
-    numbers = itertools.count(1)
-
-    def urandom(size: int) -> bytes:
-        return hashlib.shake_128(str(next(numbers)).encode()).digest(size)
-
-    with patch.object(os, "urandom", urandom), patch.object(random, "_urandom", urandom):
-        yield
+#: Ids that the product makes of the system's randomness: they differ from run to run.
+_ID = re.compile(rb"[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+#: So do addresses of objects.
+_ADDRESS = re.compile(rb" at 0x[0-9a-f]+")
 
 
 def sent(seed: int, note: Callable[[bytes], object], plants: Sequence[object] = ()) -> str:
     """Run the world of this seed, and call `note` with everything that is sent; returns the run's steps and
-    the checker that failed."""
-    from dispatcher.sim import campaign, connections, loop, redis, seeds
+    the checker that failed. An id is told by its number: the first one that is sent is 0."""
+    from dispatcher.sim import campaign, seeds
 
-    clock: list[loop.Scheduler] = []
-    begin, send = loop.Scheduler.__init__, connections.BrokerConnection.send
-    send_packed = redis.SimRedisConnection.send
+    ids: dict[bytes, int] = {}
 
-    def began(self: loop.Scheduler, *arguments: Any) -> None:
-        begin(self, *arguments)
-        clock[:] = [self]
+    def number(found: re.Match[bytes]) -> bytes:
+        return b"#%d" % ids.setdefault(found[0], len(ids))
 
-    def to_broker(self: Any, operation: Callable[..., Any], *arguments: Any) -> None:
-        what = _ADDRESS.sub("", repr((operation.__name__, arguments)))
-        note(b"%d RabbitMQ %s" % (clock[0].now_ms, what.encode(errors="backslashreplace")))
-        send(self, operation, *arguments)
+    def on_sent(now_ms: int, item: Any) -> None:
+        if isinstance(item, tuple):
+            operation, arguments = item
+            what = b"RabbitMQ " + repr((operation.__name__, arguments)).encode(errors="backslashreplace")
+        else:
+            what = b"Redis " + b" ".join(item)
+        note(b"%d %s" % (now_ms, _ID.sub(number, _ADDRESS.sub(b"", what))))
 
-    def to_redis(self: Any, packed: bytes, on_reply: Callable[[Any], None]) -> None:
-        note(b"%d Redis %s" % (clock[0].now_ms, packed))
-        send_packed(self, packed, on_reply)
-
-    with (
-        _same_random_bytes(),
-        patch.object(loop.Scheduler, "__init__", began),
-        patch.object(connections.BrokerConnection, "send", to_broker),
-        patch.object(redis.SimRedisConnection, "send", to_redis),
-    ):
-        outcome = campaign.run_scenario(seeds.make_scenario(seed), plants=plants)
+    outcome = campaign.run_scenario(seeds.make_scenario(seed), plants=plants, on_sent=on_sent)
     return f"{outcome.steps} {outcome.checker}".rstrip()
 
 
