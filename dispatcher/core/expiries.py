@@ -50,4 +50,4 @@ class Expiries:
 
 def _waits(message: Original) -> bool:
     """It waits here, and not in the queue that it was given back to."""
-    return message.state is MessageState.WAITING and message.tag > 0
+    return message.state is MessageState.WAITING and message.is_here

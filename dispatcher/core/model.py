@@ -74,8 +74,8 @@ class Original:
     Slots and a plain constructor: one is made per message, so its cost is part of the hot path.
 
     `arrival` is (lane epoch, delivery tag) of the first delivery that the journal knows; a matched
-    redelivery keeps it. `tag` is the delivery tag on the present connection, 0 while the original has
-    not come back after a recovery. `content` is opaque to the core: what the edge publishes.
+    redelivery keeps it. `tag` is the delivery tag on the present connection. `content` is opaque to the
+    core: what the edge publishes.
     """
 
     __slots__ = (
@@ -117,7 +117,7 @@ class Original:
     ) -> None:
         self.inbound = inbound  # index of the inbound queue in whose share and order it stands
         self.queue = inbound  # index of the queue that its original is in
-        self.tag = tag
+        self.tag = tag  # 0: see is_here
         self.arrival = arrival
         self.fingerprint = fingerprint  # 16 bytes
         self.group_id = group_id  # None: ungrouped
@@ -145,6 +145,12 @@ class Original:
         if state not in MESSAGE_TRANSITIONS[self.state]:
             raise InvalidTransition(f"{self} can't go from {self.state.value} to {state.value}")
         self.state = state
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this leadership has received the original: after a take-over it has not, until RabbitMQ
+        delivers it again."""
+        return self.tag > 0
 
     @property
     def is_parked(self) -> bool:

@@ -76,7 +76,7 @@ class Settlement(Feature):
                 group.came_back(message)
                 if not group.in_flight:
                     state.drained(group)
-            if message.tag:
+            if message.is_here:
                 state.settled(message)
             else:
                 moved += self._recovery.settled_before_its_return(message)
@@ -91,7 +91,7 @@ class Settlement(Feature):
         from `in_flight`. Its group may change its owner, if that was the last."""
         _free(consumer, 1)
         message.consumer = None
-        if message.tag:
+        if message.is_here:
             self._state.inbounds[message.inbound].came_back()
         group = message.group
         if group is not None:
@@ -118,7 +118,7 @@ class Settlement(Feature):
             settling(consumer, [message])
         if stops:
             self._wait_in_front(message)
-        elif message.tag:
+        elif message.is_here:
             self._state.end(message, failed.reason)
         else:
             self._recovery.failed_before_its_return(message, failed.reason)
@@ -127,7 +127,7 @@ class Settlement(Feature):
         """Its group has stopped at it: it waits before everything newer of it, in nobody's hands."""
         if message.attempt == 1:
             message.settles_at_death = NO_DEATH
-        if message.tag and message.group is not None:
+        if message.is_here and message.group is not None:
             self._state.wait_again(message)
             self._state.put_in_front(message, message.group)
         else:

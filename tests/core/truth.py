@@ -183,7 +183,7 @@ class Truth:
         """Every original that was delivered and not acked is held, in flight or ending (D-2)."""
         known: list[list[int]] = [[] for _ in self.tags]
         for message in messages_of(lane):
-            if message.tag:
+            if message.is_here:
                 known[message.inbound].append(message.tag)
         assert [sorted(tags) for tags in known] == [sorted(tags) for tags in self.tags]
 

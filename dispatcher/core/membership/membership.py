@@ -243,7 +243,7 @@ class Membership(Feature):
         consumer.sent_again.clear()
         ready = [
             m for m in missing
-            if m.consumer is consumer and m.tag and (m.group is None or not m.group.unresolved)
+            if m.consumer is consumer and m.is_here and (m.group is None or not m.group.unresolved)
         ]  # fmt: skip
         consumer.sent_again.update(message.seq for message in ready)
         self._groups.send_all_again(ready)

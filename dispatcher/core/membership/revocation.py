@@ -71,12 +71,12 @@ class Revocation:
             if group is not None:
                 group.came_back(message)
                 touched.add(group)
-            if message.tag:
+            if message.is_here:
                 state.inbounds[message.inbound].came_back()
             if message is poison:
                 self._bury(message)
                 continue
-            if not message.tag:
+            if not message.is_here:
                 not_back.append(message)
                 continue
             state.wait_again(message)
@@ -98,7 +98,7 @@ class Revocation:
         return touched
 
     def _bury(self, poison: Original) -> None:
-        if poison.tag:
+        if poison.is_here:
             self._state.end(poison, REASON_POISON)
         else:
             self._recovery.failed_before_its_return(poison, REASON_POISON)

@@ -91,7 +91,7 @@ class Transfers:
 
     def _send_again(self, operation: Operation) -> None:
         """What a former leader has sent, in order, as the originals come back."""
-        for message in takewhile(lambda message: message.tag, list(operation.out)):
+        for message in takewhile(lambda message: message.is_here, list(operation.out)):
             if operation.out[message] is not Sent.BEFORE:
                 continue
             if not operation.is_trusted and Sent.UNDER_WAY in operation.out.values():
@@ -174,7 +174,7 @@ class Transfers:
         for message in sorted(operation.staying, key=lambda message: message.rank, reverse=True):
             if message not in state.ending:
                 continue
-            if not message.tag:
+            if not message.is_here:
                 self.forsake(message)
                 continue
             del state.ending[message]

@@ -199,7 +199,7 @@ class Suspects(Feature):
 
     def _may_go(self, message: Original) -> bool:
         """It waits, it is the first of its group, and nothing keeps that back."""
-        if message.state is not MessageState.WAITING or message.relocation is not None or not message.tag:
+        if message.state is not MessageState.WAITING or message.relocation is not None or not message.is_here:
             return False
         backlog = self._state.backlog_of(message)
         if backlog is None:

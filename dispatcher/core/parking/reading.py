@@ -123,7 +123,7 @@ class ParkedReading(Feature):
             return CopyKind.WAIT
         if not move.repeated:  # whoever was published again was so with all that was open
             return CopyKind.REPEATED if message.term < queue.void_before else None
-        return CopyKind.REPEATED if is_under_way or moving.tag else CopyKind.WAIT
+        return CopyKind.REPEATED if is_under_way or moving.is_here else CopyKind.WAIT
 
     def _take(self, queue: ParkingQueue, message: Original) -> None:
         state = self._state

@@ -111,7 +111,7 @@ class ConsumerReports:
         else:
             self._take_from_elsewhere(message)
             self._hand_to(consumer, message, item)
-            if message.tag:
+            if message.is_here:
                 self._state.inbounds[message.inbound].is_out()
             if message.group is None and message.group_id is not None and self._state.policy.grouped:
                 message.group = self._state.group(message.group_id)
@@ -141,10 +141,10 @@ class ConsumerReports:
             other = message.consumer
             del other.in_flight[message.seq]
             other.credit += 1
-            if message.tag:
+            if message.is_here:
                 state.inbounds[message.inbound].came_back()
             if message.group is not None:
                 message.group.came_back(message)
             state.refresh_credit(other)
-        elif message.tag and not any(withdraw(message) for withdraw in state.signals.withdrawing):
+        elif message.is_here and not any(withdraw(message) for withdraw in state.signals.withdrawing):
             state.remove_waiting(message)

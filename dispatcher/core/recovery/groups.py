@@ -193,7 +193,7 @@ class GroupRecovery:
     def send_again(self, message: Original) -> None:
         """Publish a copy again with the numbers it has, if that can be and its consumer misses it."""
         consumer = message.consumer
-        if consumer is None or consumer.state not in REACHABLE or not message.tag:
+        if consumer is None or consumer.state not in REACHABLE or not message.is_here:
             return
         if not self._misses(consumer, message):
             return

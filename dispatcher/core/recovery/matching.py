@@ -334,7 +334,7 @@ class Recovery(Feature):
 
     def is_lost(self, message: Original) -> bool:
         """In flight, and its original will not come back."""
-        return message.tag == 0 and message not in self.awaited
+        return not message.is_here and message not in self.awaited
 
     def vanish(self, message: Original) -> None:
         """No original will come. If a living consumer has the copy, its settle is awaited; else the message

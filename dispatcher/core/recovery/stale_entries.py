@@ -47,4 +47,4 @@ def _is_stale(message: Original) -> bool:
     """It has not come back, and its consumer says that it does not have it."""
     consumer = message.consumer
     reported = consumer.reported if consumer is not None else None
-    return message.tag == 0 and reported is not None and message.seq not in reported
+    return not message.is_here and reported is not None and message.seq not in reported
