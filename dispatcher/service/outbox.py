@@ -57,6 +57,7 @@ from dispatcher.service.confirms import PublishWindow
 from dispatcher.service.publications import Publications, Relay, StoreInQueue
 from dispatcher.service.publish_bisect import BisectState, PublishBisector
 from dispatcher.service.refused_publish_retry import RefusedPublishRetry
+from dispatcher.service.resends import Resends
 from dispatcher.wire.group_text import format_group
 from dispatcher.wire.protocol import TYPE_PING
 
@@ -103,6 +104,7 @@ class Outbox:
         self._on_forwarding = on_forwarding
         self._report = report
         self._window = PublishWindow()
+        self._resends = Resends()
         self._frames: list[bytes] = []
         self._orders: list[Any] = []  # those that the frames are of
         self._withdrawn: list[Dispatched] = []  # copies that nobody waits for any more: never sent
@@ -113,7 +115,7 @@ class Outbox:
     @property
     def unanswered(self) -> int:
         """How many publishes the broker has not answered yet, those that it has not been sent included."""
-        return len(self._window) + len(self._bisector)
+        return len(self._window) + len(self._bisector) + len(self._resends)
 
     def perform(self, actions: Iterable[Action | StoreInQueue]) -> None:
         """Carry out actions in order; everything published in one write."""
@@ -156,6 +158,8 @@ class Outbox:
                 if careful:
                     self._wait(order)
                 else:
+                    if type(action) is SendCopy:
+                        self._resends.sent(action.copy)
                     self._publish(order)
 
     def _publish(self, order: Any) -> None:
@@ -173,7 +177,8 @@ class Outbox:
         # Settled while its commit was under way, or another order for it comes, with its present numbers.
         if copy.message.content is None or not _is_wanted(copy):
             self._withdrawn.append(copy)
-        else:
+            self._answered_again(copy, nacked=False)
+        elif not (self._resends and self._resends.keeps(copy)):
             self._frames.append(self._publications.copy(copy, self._channel))
             self._orders.append(copy)
 
@@ -214,15 +219,28 @@ class Outbox:
                 size += order.message.size
                 if confirmed.nacked:
                     events.append(QueueNacked(order.queue))
+                self._answered_again(order, nacked=confirmed.nacked)
             else:
                 self._answered_rare(order, confirmed.nacked, events)
         if copies:
             events.append(CopiesConfirmed(copies, size))
             if self._relay.hands_over and not confirmed.nacked:
                 events += _stored(orders)
+        self.flush()
         if self._bisector.is_needed:
             self._go_on()
-            self._tell_withdrawn()
+        self._tell_withdrawn()
+
+    def _answered_again(self, copy: Dispatched, *, nacked: bool) -> None:
+        """If it was sent again: what waited behind it may go now, or is not to be sent."""
+        if not self._resends:
+            return
+        behind, may_go = self._resends.answered(copy, nacked=nacked)
+        for waiting in behind:
+            if may_go:
+                self._copy(waiting)
+            else:
+                self._withdrawn.append(waiting)
 
     def _answered_rare(self, order: Any, nacked: bool, events: list[Event]) -> None:
         match order:
@@ -259,6 +277,8 @@ class Outbox:
         self._channel = 0
         unanswered = self._window.take_all()
         found = self._bisector.closed(unanswered)
+        for copy in self._resends.take_all():
+            self._wait(copy)
         if found is not None:
             self._refused(found, problem)
             return
