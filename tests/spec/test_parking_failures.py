@@ -353,3 +353,31 @@ def test_a_group_is_not_parked_while_some_of_it_is_still_to_come_back() -> None:
     bench._redeliver(0, *late)
     bench.run(2_000)
     assert bench.moved == ["a1", "a2", "a3", "a4"]
+
+
+def test_a_group_is_not_parked_behind_what_its_parking_queue_got_back() -> None:
+    """Who has read it knows it from the journal: it comes back before everything else that is parked."""
+    clause("P-9", "the order of the parking queues is the order of the group")
+    bench = _Slow(look_ahead=6, park_after_ms=1_000, attempts=9)
+    bench.join("one", prefetch=3)
+    bench.arrive("a1", "b1", "b2")
+    bench.join("two")
+    bench.arrive("a2", "a3", "a4")
+    bench.run(BLOCKED_MS)
+    bench.settle("one", "b1", "b2")
+    bench.run()
+    assert (bench.holder("a2"), bench.holder("a3"), bench.moved) == ("one", "one", ["a2", "a3", "a4"])
+    late = bench.inbound_unacked.pop((0, 1))
+    bench.fail_over()
+    bench.run(500)
+    bench._redeliver(0, *late)
+    bench.run()
+    bench.die("two")
+    bench.die("one")
+    bench.run(900)
+    assert bench.lane.state.counters["given_back"]
+    assert bench.moved == ["a2", "a3", "a4"], "a1 waits where it is"
+    bench.run(20_000)
+    bench.join("three")
+    bench.run()
+    assert numbers(bench) == [1, 2, 3, 1, 2, 3, 4]

@@ -15,6 +15,7 @@ from dispatcher.core.parking.events import ParkingQueueRead
 from dispatcher.core.parking.orders import GiveBack, OpenParkingQueue, ReadParkingQueue
 from dispatcher.core.parking.queue import ParkingQueue
 from dispatcher.core.recovery.matching import Recovery
+from dispatcher.core.recovery.pending_redeliveries import PendingRedeliveries
 from dispatcher.core.state import LaneState
 
 #: Messages fetched at a time: each is a request of its own, and what is fetched for nothing is held.
@@ -39,6 +40,9 @@ class ParkedReading(Feature):
         self._state = state
         self._recovery = recovery
         self._arrivals = arrivals
+        #: What the journal knows and a parking queue got back: it is still to come.
+        self._given_back = PendingRedeliveries(state.group_map.key)
+        state.signals.lost.append(self._given_back.discard)
         self.pending = (state.parking,)
 
     def events(self) -> Mapping[type, Handler]:
@@ -56,8 +60,10 @@ class ParkedReading(Feature):
 
     def is_busy(self, group: Group) -> bool:
         """Its waiting messages may be about to move, or other messages of it that the journal knows are still
-        to come from an inbound queue."""
-        return is_busy(group) or self._recovery.pending_redeliveries.has_any_of(group.id)
+        to come: from an inbound queue, or from a parking queue that got them back. Those go to consumers
+        when they come. What waits now may be older, and must not be parked behind them."""
+        is_pending = self._recovery.pending_redeliveries.has_any_of(group.id)
+        return is_busy(group) or is_pending or self._given_back.has_any_of(group.id)
 
     # -- what came --
 
@@ -89,7 +95,10 @@ class ParkedReading(Feature):
                     self._state.acks.append(message)
                     self._state.counters["repeated_copies"] += 1
                 case CopyKind.KNOWN:
-                    self._recovery.match(queue.awaited.pop(message.fingerprint, None), message)
+                    known = queue.awaited.pop(message.fingerprint, None)
+                    if known is not None:
+                        self._given_back.discard(known)
+                    self._recovery.match(known, message)
                 case CopyKind.ORIGINAL:
                     self._take(queue, message)
             early.popleft()
@@ -241,3 +250,4 @@ class ParkedReading(Feature):
             state.revoked.discard(message)
             queue.expect(message)
             self._recovery.awaited.add(message)
+            self._given_back.add(message)
