@@ -237,9 +237,12 @@ class ParkingBench(LaneBench):
 
     # -- leaders --
 
-    def fail_over(self, *, forget: bool = False, older: list[Record] | None = None, lost: int = 0) -> None:
+    def fail_over(
+        self, *, forget: bool = False, older: list[Record] | None = None, lost: int = 0, ends: bool = True
+    ) -> None:
         """The leader dies; the broker forgets the last `lost` unconfirmed copies; another one begins.
-        Redis has forgotten everything (`forget`), or what it learnt after this `older` journal."""
+        Redis has forgotten everything (`forget`), or what it learnt after this `older` journal. Not `ends`:
+        the redeliveries go on."""
         for order, parked in self.unconfirmed[len(self.unconfirmed) - lost :]:
             self.ready[order.queue].remove(parked)
         self.unconfirmed.clear()
@@ -266,7 +269,8 @@ class ParkingBench(LaneBench):
         self._tags = [0 for _ in self._tags]
         for (inbound, _), (name, fields) in sorted(before.items()):
             self._redeliver(inbound, name, fields)
-        self.step(*(RedeliveriesEnded(index) for index in range(len(self._tags))))
+        if ends:
+            self.step(*(RedeliveriesEnded(index) for index in range(len(self._tags))))
 
     def _redeliver(self, inbound: int, name: str, fields: dict[str, Any]) -> None:
         self._tags[inbound] += 1

@@ -238,6 +238,28 @@ def test_n10_what_is_out_again_stays_before_what_still_waits() -> None:
     assert bench.went()[6:] == [1, 2, 3, 4]
 
 
+def test_n10_what_comes_back_in_another_inbound_queue_was_all_that_others_waited_for() -> None:
+    """It may not go itself, so no hand-over says that they may."""
+    bench = HoldBench(weights=(1, 1), attempts=2)
+    bench.join("one", prefetch=100)
+    bench.publish("a", 1, inbound=1)
+    bench.command("groups.pause", group="a")
+    bench.die("one")
+    late = bench.inbound_unacked.pop((1, 1))
+    bench.fail_over(ends=False)
+    bench.command("groups.resume", group="a")
+    for consumer in ("two", "three"):
+        bench.join(consumer, prefetch=100)
+    bench.publish("b", 1)
+    bench.publish("c", 1)
+    bench.publish("a", 2)
+    assert {bench.holder("b2"), bench.holder("c3")} == {"two", "three"}
+    assert bench.went() == [1]
+    bench._redeliver(1, *late)
+    bench.run()
+    assert bench.went() == [1, 2], "1 is to be tried alone, when its consumer has nothing else"
+
+
 # -- N-11 --
 
 

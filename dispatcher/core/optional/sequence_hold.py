@@ -136,7 +136,7 @@ class SequenceHold(Feature):
 
     def _give_up(self, group_id: bytes) -> None:
         self._given_up[group_id] = self._waits.pop(group_id).due
-        self._look_again(group_id)
+        self.look_again(group_id)
 
     def finish_step(self) -> None:
         """Numbers that came to their end otherwise than by a hand-over may have been waited for."""
@@ -144,10 +144,11 @@ class SequenceHold(Feature):
             wait = self._waits.get(group_id)
             if wait is not None and wait.due != self._sequences.due(group_id):
                 del self._waits[group_id]
-                self._look_again(group_id)
+                self.look_again(group_id)
                 self._is_late = True
 
-    def _look_again(self, group_id: bytes) -> None:
+    def look_again(self, group_id: bytes) -> None:
+        """Something that its messages may have waited for has come, or will not come."""
         group = self._state.known_group(group_id)
         if group is not None:
             self._state.list_backlogs(group)
@@ -176,6 +177,7 @@ def resume_sequence_hold(
     if hold is None:
         return
     hold.pending_redeliveries = pending_redeliveries
+    pending_redeliveries.ended.append(hold.look_again)
     following: dict[tuple[int, bytes | None], Original] = {}
     handed = [message for message in entries if message.group_seq]
     for message in sorted(handed, key=_handed_over, reverse=True):

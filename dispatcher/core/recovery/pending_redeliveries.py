@@ -16,6 +16,7 @@ class PendingRedeliveries:
         self._key = key  # of the group, or bucket, of an id
         self._messages: OrderedSet[Original] = OrderedSet()
         self._of_group: Counter[bytes | None] = Counter()
+        self.ended: list[Callable[[bytes], None]] = []  # told of an id whose group has none any more
 
     def add(self, message: Original) -> None:
         if message not in self._messages:
@@ -25,9 +26,13 @@ class PendingRedeliveries:
     def discard(self, message: Original) -> None:
         if message in self._messages:
             self._messages.discard(message)
-            self._of_group[self._key_of(message.group_id)] -= 1
-            if not self._of_group[self._key_of(message.group_id)]:
-                del self._of_group[self._key_of(message.group_id)]
+            key = self._key_of(message.group_id)
+            self._of_group[key] -= 1
+            if not self._of_group[key]:
+                del self._of_group[key]
+                if message.group_id is not None:
+                    for ended in self.ended:
+                        ended(message.group_id)
 
     def has_any(self, group_id: bytes | None) -> bool:
         return self._key_of(group_id) in self._of_group
