@@ -50,6 +50,7 @@ class RunHistory:
         self.complete = False  # what the present leader read from Redis is known to be everything
         self.doubt = False  # Redis lost writes, and no leader that knew them has written them back
         self.forgot_ms = 0  # when it last did
+        self.lost_parked = False  # a kill lost copies on their way to parking queues, since a leader began
         self.forgotten: set[int] = set()  # messages whose ids are not in the window any more, perhaps (U-5)
         self.excused: set[int] = set()  # messages of which nobody but the lost Redis knew that they are over
         self.stops: Callable[[Life, str], bool] = lambda *_: False  # whether such a failure stops its group
@@ -202,6 +203,7 @@ class RunHistory:
             elif keeps_originals(self.names, queue.name):
                 self._of_body(message.body).parked.pop(message, None)
                 self.note("broker", "lost parked", message.body)
+                self.lost_parked = True
             elif queue.name in (TARGET, REROUTED):
                 self._of_body(message.body).moved.pop(message)
             elif queue.name == self.names.control:
@@ -266,6 +268,7 @@ class RunHistory:
         self.complete = snapshot.complete
         self._risk_twins()
         self._tell("read", snapshot)
+        self.lost_parked = False
         if self.doubt:
             self.excused.update(self.lives)
             self.taken = {row.uuid for row in snapshot.incarnations.values() if row.state == "taken"}

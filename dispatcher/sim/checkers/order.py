@@ -34,6 +34,8 @@ class OrderChecker(Checker):
         self._first: dict[tuple[bytes, str], int] = {}
         self._behind: set[int] = set()  # nobody but the lost Redis knew that they come before what is parked
         self._parked: set[int] = set()  # what was parked then
+        #: Their copies in a parking queue may count although older ones are lost (P-9).
+        self._early: set[int] = set()
         self._on_way: set[int] = (
             set()
         )  # what was on its way there then: it may come twice, the first time early
@@ -51,6 +53,10 @@ class OrderChecker(Checker):
     def read(self, snapshot: Snapshot) -> None:
         history = self.world.history
         if not history.doubt:
+            if history.lost_parked and not snapshot.complete:
+                self._early.update(
+                    life.uid for life in history.lives.values() if life.parked and not life.acked
+                )
             return
         for life in history.lives.values():
             if life.parked:
@@ -64,7 +70,7 @@ class OrderChecker(Checker):
 
     def begun(self, life: Life, incarnation: str, copy: Copy) -> None:
         group = self.world.ordered_group(life.group)
-        if group is None or life.twins > 1 or self._may_be_over(life):
+        if group is None or life.twins > 1 or self._may_be_over(life) or life.uid in self._early:
             return
         if self.world.ordered_group_of(copy, life) != group:
             return  # it is the repetition, and came as another message

@@ -129,7 +129,9 @@ class SequenceChecker(Checker):
     def _surely_came(self, group: bytes, number: int) -> bool:
         lives = self._lives(group, number)
         known = [life for life in lives if life.uid not in self._may_be_forgotten]
-        return any(life.stored and not (life.lost or life.expired or life.expires) for life in known)
+        # Of two copies the first may be lost: the second comes late, perhaps in another group.
+        whole = [life for life in known if life.stored > life.repeated]
+        return any(not (life.lost or life.expired or life.expires) for life in whole)
 
     def _were_taken_out(self, group: bytes, number: int) -> bool:
         return all(life.purges for life in self._lives(group, number))
