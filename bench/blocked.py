@@ -24,18 +24,21 @@ from rich.table import Table
 
 from bench.command import Command
 from bench.memory import PEAK_MB_MAX, Subject, empty
-from bench.relay.consumers import PREFETCH, ProtocolConsumer
+from bench.relay.consumers import ProtocolConsumer
 from bench.relay.contenders import CONSUMERS, INBOUND, LANE, Place
 from bench.relay.load import Publisher
 from bench.relay.meter import Meter
 from bench.relay.rounds import Stage
 from bench.relay.shapes import Shape
 from dispatcher.errors import DispatcherError
+from dispatcher.settings import LaneDefaults
 from dispatcher.wire.protocol import LaneNames
 
 P99_RATIO_MAX: Final = 2.0
 #: Below this two waits differ by what else the machine does.
 P99_JUDGED_MIN_MS: Final = 5.0
+#: What a consumer has of a group of which it has settled nothing.
+STUCK_MESSAGES: Final = LaneDefaults().group_window.initial
 POLL_S: Final = 0.2
 STUCK_S: Final = 120.0
 
@@ -58,11 +61,33 @@ class Measured:
     parked_s: float  # from the first free capacity until all of the backlog was parked, and acked
 
 
+class _OthersMeter(Meter):
+    """Counts at another meter what arrives behind the blocked group's messages."""
+
+    def __init__(self, others: Meter) -> None:
+        super().__init__(sys.maxsize)
+        self._others = others
+
+    def arrived(self, bodies: list[bytes]) -> None:
+        blocked = max(0, STUCK_MESSAGES - self.count)
+        self.count += len(bodies)
+        if bodies[blocked:]:
+            self._others.arrived(bodies[blocked:])
+
+
 class StuckConsumer(ProtocolConsumer):
-    """Never settles what it has."""
+    """Never settles what it gets first: messages of the blocked group. Others it does."""
+
+    def __init__(self, others: Meter, names: LaneNames, consumer: str) -> None:
+        super().__init__(_OthersMeter(others), names, consumer)
+        self._blocked_up_to: int | None = None
 
     def _settle(self) -> None:
-        pass
+        if self._blocked_up_to is None and self._acked:
+            self._blocked_up_to = self._acked[0][0] + STUCK_MESSAGES - 1
+        first = (self._blocked_up_to or 0) + 1
+        self._acked[:] = [(max(low, first), high) for low, high in self._acked if high >= first]
+        super()._settle()
 
 
 @asynccontextmanager
@@ -80,8 +105,8 @@ async def waits(stage: Stage, backlog: int, messages: int, per_second: int) -> t
     """One run. Returns also how long it took to park the backlog. Raises DispatcherError."""
     async with stage.place() as place:
         subject, names = Subject(place), LaneNames(LANE, place.redis_prefix)
-        stuck = StuckConsumer(Meter(sys.maxsize), names, "stuck")
         meter = Meter(messages, latencies=True)
+        stuck = StuckConsumer(meter, names, "stuck")
         others = [ProtocolConsumer(meter, names, f"consumer-{number}") for number in range(CONSUMERS)]
         with subject.running():
             async with consuming(place, [stuck] if backlog else []):
@@ -89,7 +114,7 @@ async def waits(stage: Stage, backlog: int, messages: int, per_second: int) -> t
                 await _until(subject, "dispatcher_consumers", 1 if backlog else 0)
                 begun = time.monotonic()
                 async with consuming(place, others):
-                    await _until(subject, "dispatcher_messages_parked", backlog - PREFETCH)
+                    await _until(subject, "dispatcher_messages_parked", backlog - STUCK_MESSAGES)
                     if backlog:
                         await _until_acked(place)
                     parked_s = time.monotonic() - begun
@@ -125,9 +150,9 @@ async def _until_acked(place: Place) -> None:
     DispatcherError when that doesn't come to be."""
     since = time.monotonic()
     path = f"queues/{place.vhost}/{INBOUND}"
-    while (left := (await asyncio.to_thread(place.api.request, path)).get("messages")) != PREFETCH:
+    while (left := (await asyncio.to_thread(place.api.request, path)).get("messages")) != STUCK_MESSAGES:
         if time.monotonic() > since + STUCK_S:
-            raise DispatcherError(f"{left} messages are in {INBOUND}, and never {PREFETCH}")
+            raise DispatcherError(f"{left} messages are in {INBOUND}, and never {STUCK_MESSAGES}")
         await asyncio.sleep(POLL_S)
 
 
@@ -192,8 +217,8 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=20, help="with the others (20)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
     options = parser.parse_args(given)
-    if options.messages <= PREFETCH or options.rate < 1 or options.seconds * options.rate < 2:
-        parser.error(f"--messages must be more than {PREFETCH}, the prefetch; --rate and --seconds give some")
+    if options.messages <= STUCK_MESSAGES or options.rate < 1 or options.seconds * options.rate < 2:
+        parser.error(f"--messages must be more than {STUCK_MESSAGES}; --rate and --seconds give some")
     return options
 
 

@@ -20,7 +20,7 @@ from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import AcksProven, CopiesConfirmed, MessagesArrived, RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Original
-from dispatcher.core.options import LaneOptions
+from dispatcher.core.options import GroupWindow, LaneOptions
 from dispatcher.core.placement import policy
 from dispatcher.core.records import Dispatched
 from dispatcher.core.views.views import Views
@@ -45,7 +45,10 @@ class Lanes:
     """One lane with everything in place: all groups owned, all consumers joined."""
 
     def __init__(self, case: Case) -> None:
-        options = LaneOptions(policy=policy("exclusive"), inbounds=(("in", 1),), heartbeat_ms=3_600_000)
+        options = LaneOptions(
+            policy=policy("exclusive"), inbounds=(("in", 1),), heartbeat_ms=3_600_000,
+            group_window=GroupWindow(2, None),
+        )  # fmt: skip
         self.lane = Lane(options, Snapshot(lane_epoch=7, complete=True, broker_restarted=False), NOW_MS)
         self.lane.start(NOW_MS)
         self.lane.step([RedeliveriesEnded(0)], NOW_MS)

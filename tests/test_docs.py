@@ -83,7 +83,7 @@ def schema_keys() -> dict[str, Any]:
         ("rabbitmq.", "RabbitSettings"), ("redis.", "RedisSettings"), ("http.", "HttpSettings"),
         ("ledger.", "LedgerSettings"),
         ("", "LaneSettings"), ("inbound[].", "InboundSettings"), ("retry.", "RetrySettings"),
-        ("start.", "StartSettings"),
+        ("start.", "StartSettings"), ("group_window.", "GroupWindowSettings"),
         ("rebalance.", "RebalanceSettings"), ("dedup.", "DedupSettings"),
     )  # fmt: skip
     for prefix, name in places:

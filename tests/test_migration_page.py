@@ -109,5 +109,5 @@ def test_every_option_of_another_system_has_a_line() -> None:
 def test_every_system_has_its_section() -> None:
     assert [section for section in dict.fromkeys(line.section for line in LINES)] == [
         "ActiveMQ Classic", "ActiveMQ Artemis", "Qpid", "RocketMQ", "SQS FIFO",
-        "A hash exchange with single active consumer",
+        "A hash exchange with single active consumer", "An earlier version of the dispatcher",
     ]  # fmt: skip

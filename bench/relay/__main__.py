@@ -20,6 +20,7 @@ from bench.relay.contenders import (
     Direct,
     Dispatcher,
     Exclusive,
+    FixedWindow,
     Naive,
     Sequenced,
     Shovel,
@@ -33,6 +34,7 @@ from dispatcher.nodes import open_servers
 
 CONTENDERS: Final[dict[str, type[Contender]]] = {
     "exclusive": Exclusive,
+    "exclusive-fixed": FixedWindow,
     "sequenced": Sequenced,
     "shovel": Shovel,
     "shovel-auto": ShovelAutomatic,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 from zlib import crc32
 
-from dispatcher.core.model import Group, GroupState, Original
+from dispatcher.core.model import NEVER_FULL, Group, GroupState, Original
 
 #: What buckets are called, in Redis and by operators: number and how many there are. Owners of another number
 #: of buckets are strangers, so that a lane that is resized begins without owners.
@@ -36,8 +36,8 @@ class Bucket(Group):
 
     __slots__ = ("lines",)
 
-    def __init__(self, key: bytes, state: GroupState = GroupState.FREE) -> None:
-        super().__init__(key, state)
+    def __init__(self, key: bytes, state: GroupState = GroupState.FREE, window: int = NEVER_FULL) -> None:
+        super().__init__(key, state, window)
         self.lines: dict[bytes, IdNumbers] = {}
 
     def number(self, message: Original, next_epoch: Callable[[], int]) -> None:
@@ -79,8 +79,9 @@ class Bucket(Group):
 class GroupMap:
     """Which group the messages of an id belong to: the one of that id, or a bucket."""
 
-    def __init__(self, buckets: int | None) -> None:
+    def __init__(self, buckets: int | None, window: int = NEVER_FULL) -> None:
         self._buckets = buckets
+        self._window = window  # that a group begins with
 
     def key(self, group_id: bytes) -> bytes:
         """The key of the group; the same in every process and version."""
@@ -93,7 +94,7 @@ class GroupMap:
         return name if self.is_bucket(name) else self.key(name)
 
     def make(self, key: bytes, state: GroupState = GroupState.FREE) -> Group:
-        return Group(key, state) if self._buckets is None else Bucket(key, state)
+        return (Group if self._buckets is None else Bucket)(key, state, self._window)
 
     def may_have(self, key: bytes) -> bool:
         """Whether a group of this key can have been made by this map, not by one of another kind or size."""

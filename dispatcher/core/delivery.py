@@ -63,13 +63,16 @@ class DeliveryPass:
         if backlog.group.owner is None:  # it is pinned to this consumer
             self._begin(inbound, backlog, source.consumer)
             return
-        self.dispatch(inbound, backlog.messages.popleft(), source.consumer, backlog.group)
+        group = backlog.group
+        self.dispatch(inbound, backlog.messages.popleft(), source.consumer, group)
         if backlog.messages:
             self._served(inbound, backlog)
             if backlog.listed_in is source:
                 source.backlogs.move_to_end(backlog)
         else:
             inbound.forget_empty(backlog)
+        if group.in_flight >= group.window and (group.backlogs is not None or group.demand is not None):
+            self._state.list_backlogs(group)
 
     def _served(self, inbound: Inbound, backlog: Backlog) -> None:
         """It may be empty now, or what is in front now may not go in its turn."""
@@ -89,7 +92,11 @@ class DeliveryPass:
         state, group = self._state, backlog.group
         size = 1 if state.stops_failed else state.policy.first_batch(consumer.credit, len(backlog.messages))
         state.assign(group, consumer, OWNED if state.policy.tops_up else GroupState.BATCHED)
-        self._dispatch_batch(inbound, backlog, consumer, size)
+        self._dispatch_batch(inbound, backlog, consumer, min(size, group.window))
+        if group.in_flight >= group.window and (group.backlogs is not None or group.demand is not None):
+            state.list_backlogs(group)
+        if size > group.window and group.backlogs is not None:
+            state.held_back(HoldKind.WINDOW_FULL, group, next(iter(group.backlogs.values())).messages[0])
 
     def _dispatch_batch(self, inbound: Inbound, backlog: Backlog, consumer: Consumer, size: int) -> None:
         group = backlog.group

@@ -70,15 +70,18 @@ class Eligibility:
         """Nothing of the lane may go now."""
         return bool(self.lane_holds) and self.lane_holds.first(self._lane.now_ms) is not None
 
-    def held_by(self, group: Group, head: Original) -> HoldKind | None:
-        """What keeps the first message of one of the group's backlogs from going in its turn."""
+    def held_by(self, group: Group, head: Original | None) -> HoldKind | None:
+        """What keeps the first message of one of the group's backlogs from going in its turn; None: it is
+        parked."""
         is_plain = group.flags is None and not self._one_at_a_time  # then its state alone decides
         state = group.state
         if not is_plain or not (state is OWNED or state is FREE):
             kind = self.group_held_by(group)
             if kind is not None:
                 return kind
-        return self.head_held_by(head) if head.attempt or self.head_checks else None
+        if group.in_flight >= group.window:
+            return HoldKind.WINDOW_FULL
+        return self.head_held_by(head) if head is not None and (head.attempt or self.head_checks) else None
 
     def kept_back_by(self, group: Group) -> HoldKind | None:
         """What keeps the group from every consumer, whatever is out of it."""

@@ -15,7 +15,9 @@ from dispatcher.core.model import WAITING, Backlog, Consumer, Group, Original
 from dispatcher.core.placement import Pool
 
 #: They end when the group's consumer does something: what keeps it from that is the better answer.
-_UP_TO_CONSUMER: Final = (HoldKind.ONE_AT_A_TIME, HoldKind.DRAINING, HoldKind.BATCHED, HoldKind.SUSPECT)
+_UP_TO_CONSUMER: Final = (
+    HoldKind.ONE_AT_A_TIME, HoldKind.DRAINING, HoldKind.BATCHED, HoldKind.WINDOW_FULL, HoldKind.SUSPECT
+)  # fmt: skip
 
 
 class LaneFacts(Protocol):
@@ -44,6 +46,7 @@ class Explanation:
             HoldKind.RECOVERING: lambda group, _: {"unresolved": group.unresolved},
             HoldKind.DRAINING: _out,
             HoldKind.BATCHED: _out,
+            HoldKind.WINDOW_FULL: lambda group, head: {**_out(group, head), "window": group.window},
             HoldKind.SUSPECT: self._suspect,
         }
 
@@ -67,7 +70,7 @@ class Explanation:
         if lane_hold is not None:
             return lane_hold
         if not heads:
-            return self._hold_on(group, None, self._decisions.group_held_by(group)) or parked
+            return self._hold_on(group, None, self._decisions.held_by(group, None)) or parked
         found = [self._hold_on(backlog.group, head, self._held_by(backlog, head)) for backlog, head in heads]
         return None if None in found else found[0]
 
@@ -75,7 +78,7 @@ class Explanation:
         """What is listed may be served: nothing holds it but those who would get it."""
         if backlog.listed_in is not None:
             return None
-        return self._decisions.group_held_by(backlog.group) or self._decisions.head_held_by(head)
+        return self._decisions.held_by(backlog.group, head)
 
     def _hold_on(self, group: Group, head: Original | None, kind: HoldKind | None) -> Hold | None:
         taker = group.taker

@@ -34,6 +34,7 @@ from dispatcher.core.operators.stopped_groups import Stops
 from dispatcher.core.optional.dedup import Dedup
 from dispatcher.core.optional.expiry import Expiry
 from dispatcher.core.optional.group_limit import GroupLimits
+from dispatcher.core.optional.group_window import GroupWindows
 from dispatcher.core.optional.idle_groups import IdleGroups
 from dispatcher.core.optional.measured_cost import MeasuredWork
 from dispatcher.core.optional.poison import Suspects
@@ -83,8 +84,7 @@ def make_features(
     resets, quiescing = OwnerReset(state, resets_per_step), Quiescing(state)
     rebalance = Rebalance(state, commands, resets, quiescing)
     evictions = Evictions(state, membership.liveness, commands)
-    relocations = Relocations(state)
-    parked = ParkedReading(state, recovery, arrivals)
+    relocations, parked = Relocations(state), ParkedReading(state, recovery, arrivals)
     dedup = options.dedup
     hold_ms = options.sequence_timeout_ms if options.checks_sequence else None
     numbers = SequenceNumbers(state) if options.checks_sequence else None
@@ -103,6 +103,7 @@ def make_features(
         IdleGroups(state) if IdleGroups.are_forgotten(options) else None,
         measured,
         limited,
+        GroupWindows(state) if GroupWindows.are_adapted(options) else None,
         resets,
         rebalance,
         RebalancePlan(state, commands, rebalance),

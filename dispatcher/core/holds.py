@@ -36,6 +36,7 @@ class HoldKind(StrEnum):
     RECOVERING = "recovering"
     DRAINING = "changing_hands"
     BATCHED = "batch_out"
+    WINDOW_FULL = "group_window_full"
     SUSPECT = "suspect"
     NUMBER_MISSING = "number_missing"
     # the consumer that would get it

@@ -181,6 +181,9 @@ class BarrierMark(Original):
 
 # -- groups --
 
+#: The window of a group that may have as much out as its consumer's prefetch lets out.
+NEVER_FULL: Final = 1 << 31
+
 
 class GroupState(Enum):
     FREE = "free"
@@ -271,10 +274,12 @@ class Group:
 
     __slots__ = (
         "backlogs", "demand", "epoch", "flags", "fresh", "id", "in_flight", "last_seq", "owner", "pinned_to",
-        "route", "state", "target", "unresolved",
+        "route", "state", "target", "unresolved", "window",
     )  # fmt: skip
 
-    def __init__(self, group_id: bytes, state: GroupState = GroupState.FREE) -> None:
+    def __init__(
+        self, group_id: bytes, state: GroupState = GroupState.FREE, window: int = NEVER_FULL
+    ) -> None:
         self.id = group_id
         self.state = state  # `become` alone changes it
         self.owner: Consumer | None = None
@@ -282,6 +287,7 @@ class Group:
         self.last_seq = 0  # group-seq of the latest message of this epoch
         self.fresh = False  # assigned, and nothing dispatched since
         self.in_flight = 0
+        self.window = window  # so many of its messages may be out; optional/group_window.py changes it
         self.unresolved = 0  # open entries whose original has not come back yet
         self.target: Consumer | None = None  # DRAINING: who gets it next, None: nobody in particular
         self.backlogs: dict[int, Backlog] | None = None  # by inbound index; None: nothing waits

@@ -35,6 +35,13 @@ class ForwardingConsumer:
     prefetch: int  # messages that may wait in its queue
 
 
+class GroupWindow(NamedTuple):
+    """How many messages of a group may be out at once."""
+
+    initial: int  # what it begins with
+    most: int | None  # as far as it grows; None: to the prefetch of its consumer
+
+
 class KnownWork(NamedTuple):
     """What messages of an inbound queue (by its index) and type took, in ms, and how many they were."""
 
@@ -59,6 +66,7 @@ class LaneOptions:
     known_work: tuple[KnownWork, ...] = ()  # with which the measured costs begin
     placement_is_measured: bool = False
     max_in_flight_per_group: int | None = None  # None: no limit, and ids mean nothing
+    group_window: GroupWindow | None = None  # None: as much as its consumer's prefetch lets out
     rebalance_on_join: bool = False
     rebalance_pause: str = "group"  # or "lane", or "none"
     group_idle_timeout_ms: int | None = None  # None: never

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dispatcher.core.model import Consumer
@@ -77,6 +77,9 @@ class Pool:
 
     def __contains__(self, consumer: object) -> bool:
         return consumer in self._turn
+
+    def __iter__(self) -> Iterator[Consumer]:
+        return iter(self._turn)
 
     def add(self, consumer: Consumer) -> None:
         if consumer.pool_level < 0:

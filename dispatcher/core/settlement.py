@@ -76,6 +76,8 @@ class Settlement(Feature):
                 group.came_back(message)
                 if not group.in_flight:
                     state.drained(group)
+                if group.in_flight + 1 >= group.window:  # its window was full
+                    state.list_backlogs(group)
             if message.is_here:
                 state.settled(message)
             else:
@@ -98,6 +100,7 @@ class Settlement(Feature):
             group.came_back(message)
             if not group.in_flight:
                 self._state.drained(group)
+            self._state.list_backlogs(group)
 
     def _fail(self, consumer: Consumer, failed: FailedMessage) -> None:
         """Given up by its consumer: to the dead queue (`skip`; the followers go on), or its group stops."""

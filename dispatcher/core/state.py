@@ -26,6 +26,7 @@ from dispatcher.core.inbound import Insert, enlist_source, make_inbounds
 from dispatcher.core.model import (
     FREE,
     IN_FLIGHT,
+    NEVER_FULL,
     OWNED,
     SETTLED,
     WAITING,
@@ -60,7 +61,9 @@ class LaneState:
         self.lane_epoch = lane_epoch
         self.now_ms = now_ms
         self.effects = Effects()
-        self.group_map = GroupMap(options.buckets)
+        window = options.group_window
+        self.first_window = NEVER_FULL if window is None else window.initial  # that a group begins with
+        self.group_map = GroupMap(options.buckets, self.first_window)
         self.keys_are_ids = options.buckets is None  # a group's key is the id that its messages have
         self.groups: dict[bytes, Group] = {}  # by the key that the map gives them
         self.signals = Signals()
@@ -186,8 +189,9 @@ class LaneState:
         """The group of that key, made when it is new."""
         group = self.groups.get(key)
         if group is None:
-            make = Group if self.keys_are_ids else self.group_map.make
-            group = self.groups[key] = make(key)
+            plain = self.keys_are_ids
+            group = Group(key, FREE, self.first_window) if plain else self.group_map.make(key)
+            self.groups[key] = group
         return group
 
     def known_group(self, group_id: bytes) -> Group | None:

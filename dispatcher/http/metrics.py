@@ -38,6 +38,7 @@ COUNTERS: Final = {
     "given_back": "Parked originals that were read and put back, because they could not go.",
     "groups_moved": "Groups that a rebalance moved.",
     "groups_parked": "Groups whose waiting originals were parked.",
+    "groups_stalled": "Groups whose window fell to 1: nothing of them was settled for longer than usual.",
     "ids_forgotten": "Ids that left the window of `dedup` too early, because of `dedup.max_ids`.",
     "joins": "Incarnations that joined.",
     "joins_ignored": "Joins that named another incarnation's queue.",

@@ -39,6 +39,7 @@ _GROUPS: Final = (
     "pin",
     "held",
     "in_flight",
+    "window",
     "oldest_ms",
     "reason",
 )

@@ -7,9 +7,24 @@ from typing import Any, Final
 
 import structlog
 
-from dispatcher.core.options import Cost, DedupOptions, ForwardingConsumer, KnownWork, LaneOptions
+from dispatcher.core.options import (
+    Cost,
+    DedupOptions,
+    ForwardingConsumer,
+    GroupWindow,
+    KnownWork,
+    LaneOptions,
+)
 from dispatcher.core.placement import policy
-from dispatcher.settings import ExhaustedAct, LaneSettings, OverdueAct, PlacementName, SequenceCheck, WorkFile
+from dispatcher.settings import (
+    ExhaustedAct,
+    LaneSettings,
+    OverdueAct,
+    PlacementName,
+    PolicyName,
+    SequenceCheck,
+    WorkFile,
+)
 from dispatcher.wire.protocol import LaneNames
 
 log = structlog.get_logger()
@@ -39,6 +54,10 @@ def lane_options(lane: LaneSettings, prefix: str, parking_queues: tuple[str, ...
         "placement_is_measured": lane.placement is PlacementName.MEASURED,
         "rebalance_on_join": lane.rebalance.on_join,
         "rebalance_pause": lane.rebalance.pause.value,
+        "group_window": _group_window(lane),
+        "max_in_flight_per_group": lane.max_in_flight_per_group
+        if lane.policy is PolicyName.CONCURRENT
+        else None,
         "attempts": lane.retry.attempts,
         "stops_failed": lane.retry.on_exhausted is ExhaustedAct.STOP,
         "backoff_ms": lane.retry.backoff_ms,
@@ -54,6 +73,18 @@ def lane_options(lane: LaneSettings, prefix: str, parking_queues: tuple[str, ...
         "handover_prefix": names.consumer(""),
     }
     return LaneOptions(**{name: getattr(lane, name) for name in _AS_THEY_ARE - converted.keys()}, **converted)
+
+
+def _group_window(lane: LaneSettings) -> GroupWindow | None:
+    """None: nothing is bound to a group, its messages go one at a time, or nobody hears of settles."""
+    is_grouped = lane.policy is not PolicyName.CONCURRENT and lane.group_map.name != "none"
+    if not is_grouped or lane.handover or lane.retry.on_exhausted is ExhaustedAct.STOP:
+        return None
+    fixed = lane.max_in_flight_per_group
+    if fixed is not None:
+        return GroupWindow(fixed, fixed)
+    initial, most = lane.group_window.initial, lane.group_window.max
+    return GroupWindow(initial if most is None else min(initial, most), most)
 
 
 def _known_work(lane: LaneSettings) -> tuple[KnownWork, ...]:

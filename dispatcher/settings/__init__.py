@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dispatcher.settings.lane import (
         GROUP_PROPERTIES,
         SHORT_STRING_BYTES_MAX,
+        GroupWindowSettings,
         InboundSettings,
         LaneDefaults,
         LaneSettings,
@@ -66,6 +67,7 @@ _MODULES: Final = {
     "RebalanceSettings": "parts",
     "RedisSettings": "model",
     "Reload": "parts",
+    "GroupWindowSettings": "lane",
     "RetrySettings": "lane",
     "SHORT_STRING_BYTES_MAX": "lane",
     "SequenceCheck": "parts",
@@ -99,6 +101,7 @@ __all__ = [
     "RebalanceSettings",
     "RedisSettings",
     "Reload",
+    "GroupWindowSettings",
     "RetrySettings",
     "SHORT_STRING_BYTES_MAX",
     "SequenceCheck",

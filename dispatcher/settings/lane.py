@@ -129,6 +129,17 @@ class RetrySettings(Model):
     )
 
 
+class GroupWindowSettings(Model):
+    """How many messages of a group may be out at once."""
+
+    initial: Annotated[int, Integer(1, LOOK_AHEAD_MAX)] = Field(
+        default=2, description="What a group begins with."
+    )
+    max: Annotated[int, Integer(1, LOOK_AHEAD_MAX)] | None = Field(
+        default=None, description="As far as it grows; null: to the prefetch of its consumer."
+    )
+
+
 class LaneDefaults(Model):
     """Everything of a lane that `defaults` and `match` may set too."""
 
@@ -195,8 +206,12 @@ class LaneDefaults(Model):
     heartbeat_ms: Annotated[int, Duration(100, 600_000), Reload.RESTART] = Field(
         default=5_000, alias="heartbeat", description="How often consumers report; 3 missing: no new groups."
     )
+    group_window: GroupWindowSettings = Field(
+        default=GroupWindowSettings(), description="How many messages of a group may be out, as it settles."
+    )
     max_in_flight_per_group: Annotated[int, Integer(1, LOOK_AHEAD_MAX)] | None = Field(
-        default=None, description="Under concurrent: of one group id at a time, ids in turn; null: no limit."
+        default=None,
+        description="So many messages of a group at a time, never more; null: group_window says.",
     )
     look_ahead: Annotated[int, Integer(1, LOOK_AHEAD_MAX)] = Field(
         default=10_000, description="Originals held per inbound queue."
@@ -265,6 +280,7 @@ def lane_conflicts(lane: LaneDefaults) -> list[Conflict]:
     if lane.on_ack_timeout is OverdueAct.EVICT and lane.ack_timeout_ms is None:
         found.append(Conflict(("on_ack_timeout", "ack_timeout"), "evict needs an ack_timeout"))
     found += _of_concurrent(lane)
+    found += _of_group_window(lane)
     found += _of_handover(lane)
     if lane.sequence_check is not SequenceCheck.OFF and lane.sequence_header is None:
         found.append(Conflict(("sequence_check", "sequence_header"), "needs a sequence_header"))
@@ -279,11 +295,8 @@ def lane_conflicts(lane: LaneDefaults) -> list[Conflict]:
 
 
 def _of_concurrent(lane: LaneDefaults) -> list[Conflict]:
-    found = []
+    found: list[Conflict] = []
     if lane.policy is not PolicyName.CONCURRENT:
-        if lane.max_in_flight_per_group is not None:
-            text = "only works with policy: concurrent; with the others a group has one consumer"
-            found.append(Conflict(("max_in_flight_per_group", "policy"), text))
         return found
     if lane.first_header is not None:
         found.append(
@@ -295,6 +308,29 @@ def _of_concurrent(lane: LaneDefaults) -> list[Conflict]:
         )
     if lane.retry.on_exhausted is ExhaustedAct.STOP:
         found.append(Conflict(("retry", "policy"), "on_exhausted: stop needs a policy that has groups"))
+    return found
+
+
+def _of_group_window(lane: LaneDefaults) -> list[Conflict]:
+    found: list[Conflict] = []
+    window = lane.group_window
+    if "initial" in window.model_fields_set and window.max is not None and window.max < window.initial:
+        found.append(Conflict(("group_window",), "max is below initial"))
+    if "group_window" in lane.model_fields_set:
+        if lane.max_in_flight_per_group is not None:
+            text = "does not go with max_in_flight_per_group, which is a window that never changes"
+            found.append(Conflict(("group_window", "max_in_flight_per_group"), text))
+        if lane.group_map.name == "none":
+            found.append(Conflict(("group_window", "group_map"), "group_map none has no groups"))
+        if lane.policy is PolicyName.CONCURRENT:
+            text = "policy concurrent has no groups; max_in_flight_per_group works"
+            found.append(Conflict(("group_window", "policy"), text))
+    is_stopped = lane.retry.on_exhausted is ExhaustedAct.STOP
+    for key in ("group_window", "max_in_flight_per_group"):
+        is_set = key in lane.model_fields_set and getattr(lane, key) is not None
+        if is_set and is_stopped and lane.policy is not PolicyName.CONCURRENT:
+            text = "on_exhausted: stop has one message of a group out at a time"
+            found.append(Conflict((key, "retry"), text))
     return found
 
 
@@ -354,6 +390,7 @@ def _unknowable(lane: LaneDefaults) -> list[tuple[str, str]]:
         ("group_map", lane.group_map.name in ("lru", "buckets"), f"{lane.group_map.name}: {stays}"),
         ("ack_timeout", lane.ack_timeout_ms is not None, unheard),
         ("max_in_flight_per_group", lane.max_in_flight_per_group is not None, unheard),
+        ("group_window", "group_window" in lane.model_fields_set, unheard),
         ("placement", lane.placement is PlacementName.MEASURED, f"measured: {unheard}"),
         ("cost", lane.cost.name == "measured", f"measured: {unheard}"),
         ("retry", "retry" in lane.model_fields_set, "with handover a rejected message is not tried again"),

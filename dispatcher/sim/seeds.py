@@ -16,6 +16,7 @@ from dispatcher.settings import (
     Chosen,
     DedupSettings,
     ExhaustedAct,
+    GroupWindowSettings,
     HistorySettings,
     OverdueAct,
     PauseName,
@@ -72,8 +73,12 @@ OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
         random.choice((None, None, 100, 1_000)) if policy == "exclusive" else None
     ),
     "max_in_flight_per_group": lambda random, policy: (
-        random.choice((None, 1, 3)) if policy == "concurrent" else None
+        random.choice((None, 1, 3)) if policy == "concurrent" else random.choice((None,) * 8 + (1, 3))
     ),
+    "group_window": lambda random, _: random.choice((
+        GroupWindowSettings(), GroupWindowSettings(), GroupWindowSettings(initial=1, max=5),
+        GroupWindowSettings(initial=10_000),
+    )),
     "placement": lambda random, _: random.choice(tuple(PlacementName)),
     "cost": lambda random, _: Chosen(random.choice(("1", "1", "1", "bytes", "measured"))),
     "rebalance": lambda random, policy: RebalanceSettings(
@@ -113,6 +118,7 @@ def make_scenario(seed: int, messages: int | None = None) -> RunScenario:
     group_maps = _group_maps(chance("group maps"), policy)
     if group_maps == (Chosen("none"),):
         options |= {"group_idle_timeout_ms": None, "ungrouped": "balance", "rebalance": RebalanceSettings()}
+        options["max_in_flight_per_group"] = None
         options["retry"] = RetrySettings(attempts=options["retry"].attempts)
     options |= theme.draw_options(chance("theme"))
     parking = chance("parking")

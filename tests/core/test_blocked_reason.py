@@ -191,6 +191,11 @@ CASES: Final[list[tuple[HoldKind, dict[str, Any], str]]] = [
         {**_OWNER, "in_flight": 1, "queued": 1},
         "Its owner one has 1 message in its queue and 1 on the way there, its whole prefetch.",
     ),
+    (
+        HoldKind.WINDOW_FULL,
+        {"in_flight": 1, "consumer": "one", "window": 1},
+        "Its window is full: waits until one of 1 message at one is settled.",
+    ),
     (HoldKind.NO_CONSUMER, {"consumers": 0, "drained": 0}, "No consumer has joined this lane."),
     (HoldKind.NO_CAPACITY, {"consumers": 2, "drained": 0}, "No consumer has free capacity."),
     (

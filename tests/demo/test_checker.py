@@ -24,7 +24,7 @@ EXPECTED = replayed(CHANGES)
 def _handling(number: int, life: str, start: float, group_seq: int, epoch: int = 1) -> HandlingRecord:
     key = message_key(number, CHANGES[number].group)
     return HandlingRecord(
-        life, key, number + 1, group_seq, epoch, 1, start, start + 5, outcome=ApplyOutcome.APPLIED
+        life, key, number + 1, group_seq, epoch, 1, start, start + 19.5, outcome=ApplyOutcome.APPLIED
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.core.options import GroupWindow
 from dispatcher.pipeline.advise import rules
 from dispatcher.pipeline.advise.advice import LaneAdvice
 from dispatcher.pipeline.advise.advice_text import as_text, remarks
@@ -154,6 +155,7 @@ def test_the_lane_is_simulated_with_its_own_options() -> None:
         "policy": "sequenced", "grouped": True, "tops_up": True, "look_ahead": 77, "cost": "measured",
         "group_idle_timeout_ms": 5_000, "dedup": {"window_ms": 1, "ids_max": 1}, "parking_queues": ["p"],
         "max_in_flight_per_group": None, "start_consumers": 9, "lane": "orders", "host": "h",
+        "group_window": [2, None],
     }  # fmt: skip
     came = replace(traffic(0.5, 10, seed=1), options=told)
     made = lane_options(came, replace(FIFO, policy="sequenced", weights=(7,), buckets=64))
@@ -161,6 +163,9 @@ def test_the_lane_is_simulated_with_its_own_options() -> None:
     assert (made.group_idle_timeout_ms, made.inbounds, made.buckets) == (5_000, (("in", 7),), 64)
     assert (made.dedup, made.parking_queues, made.start_consumers) == (None, (), 0)
     assert lane_options(came, replace(FIFO, policy="exclusive")).policy.keeps_owner
+    assert made.group_window == GroupWindow(2, None)
+    assert lane_options(came, replace(FIFO, policy="concurrent")).group_window is None
+    assert lane_options(replace(came, options={}), FIFO).group_window is None
     assert policy_name(told) == "sequenced"
     assert policy_name(told | {"grouped": False}) == "none"
 

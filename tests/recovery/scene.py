@@ -33,7 +33,6 @@ from tests.service.harness import (
     START_S,
     DispatcherProcess,
     document,
-    lane,
     log_records,
 )
 from tests.service.protocol_consumer import read_properties
@@ -85,7 +84,7 @@ class Scene:
     def start_dispatchers(self, count: int, heartbeat: str = "10s") -> None:
         """`heartbeat` is that of their connections to RabbitMQ."""
         inbound = [{"queue": q, "weight": w, "declare": True} for q, w in zip(QUEUES, (3, 1), strict=True)]
-        one_lane = {**lane(policy=self.policy), "inbound": inbound}
+        one_lane = {"policy": self.policy, "inbound": inbound}
         for number in range(count):
             settings = document(
                 self.vhost.amqp_url, self.vhost.redis_url, self.vhost.redis_prefix, {LANE: one_lane}

@@ -61,8 +61,19 @@ def document(amqp_url: str, redis_url: str, prefix: str, lanes: dict[str, dict[s
 
 
 def lane(*queues: str, **keys: Any) -> dict[str, Any]:
-    """A lane over these inbound queues, declared when missing."""
-    return {"inbound": [{"queue": queue, "declare": True} for queue in queues or ("in",)], **keys}
+    """A lane over these inbound queues, declared when missing. Of a group as much is out as its consumer's
+    prefetch lets out, unless the keys say otherwise: most tests keep messages of one group unsettled."""
+    keyed = {"inbound": [{"queue": queue, "declare": True} for queue in queues or ("in",)], **keys}
+    has_windows = keys.get("policy") != "concurrent" and keys.get("group_map") != "none"
+    is_other = (
+        keys.get("handover")
+        or keys.get("max_in_flight_per_group")
+        or "stop" in str(keys.get("retry"))
+        or "park" in str(keys.get("retry"))
+    )
+    if has_windows and not is_other:
+        keyed.setdefault("group_window", {"initial": 60_000, "max": 60_000})
+    return keyed
 
 
 class Bench:

@@ -16,7 +16,7 @@ from tests.waiting import eventually
 
 
 def _existing(*queues: str) -> dict[str, object]:
-    return {"inbound": [{"queue": queue} for queue in queues]}
+    return {**lane(), "inbound": [{"queue": queue} for queue in queues]}
 
 
 async def test_a_missing_inbound_queue_is_refused_by_its_name(bench: Bench) -> None:

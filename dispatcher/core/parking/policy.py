@@ -191,7 +191,7 @@ class Parking(Feature):
         groups: dict[str, dict[Group, None]] = {}
         for message in messages:
             group = self._group_of(message)
-            if group is not None and not self._reading.is_busy(group):
+            if group is not None and not self._reading.is_busy(group) and not self._goes_soon(group):
                 taker = _taker(group)
                 counts[taker] = counts.get(taker, 0) + 1
                 groups.setdefault(taker, {})[group] = None
@@ -200,6 +200,9 @@ class Parking(Feature):
         if any(parked):
             return None
         return max(self._state.now_ms + RECOVERING_RETRY_MS, self._bound_until_ms)
+
+    def _goes_soon(self, group: Group) -> bool:
+        return any(goes_soon(group) for goes_soon in self._state.signals.goes_soon)
 
     def _group_of(self, message: Original) -> Group | None:
         if message.group_id is None or not self._state.policy.grouped:

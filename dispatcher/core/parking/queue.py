@@ -303,7 +303,8 @@ class ParkingQueues(dict[int, ParkingQueue]):
             if not queue.demand[consumer]:
                 del queue.demand[consumer]
         may_go = group.state in (GroupState.OWNED, GroupState.FREE) and not awaits_operator(group)
-        if group.route and may_go and not (self.one_at_a_time and group.in_flight):
+        has_room = group.in_flight < group.window and not (self.one_at_a_time and group.in_flight)
+        if group.route and may_go and has_room:
             queue = self[group.route[-1]]
             queue.demand[group.taker] += 1
             group.demand = queue, group.taker

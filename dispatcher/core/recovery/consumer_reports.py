@@ -145,6 +145,7 @@ class ConsumerReports:
                 state.inbounds[message.inbound].came_back()
             if message.group is not None:
                 message.group.came_back(message)
+                state.list_backlogs(message.group)
             state.refresh_credit(other)
         elif message.is_here and not any(withdraw(message) for withdraw in state.signals.withdrawing):
             state.remove_waiting(message)

@@ -43,6 +43,7 @@ class LostOriginals:
             group.came_back(message)
             if not group.in_flight:
                 self._state.drained(group)
+            self._state.list_backlogs(group)
         self._state.refresh_credit(holder)
 
     def forget(self, message: Original) -> None:

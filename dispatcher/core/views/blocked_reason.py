@@ -106,6 +106,12 @@ def _pin_absent(facts: Facts) -> str:
     return f"Pinned to {facts['pin']}, which is {'drained' if facts['is_there'] else 'not there'}."
 
 
+def _window_full(facts: Facts) -> str:
+    messages = _count(facts["in_flight"], "message")
+    at = f" at {facts['consumer']}" if facts["consumer"] is not None else ""
+    return f"Its window is full: waits until one of {messages}{at} is settled."
+
+
 def _one_at_a_time(facts: Facts) -> str:
     messages = _count(facts["in_flight"], "message")
     at = f" at {facts['consumer']}" if facts["consumer"] is not None else ""
@@ -211,6 +217,7 @@ _TEXTS: Final[dict[HoldKind, Callable[[Facts], str]]] = {
     HoldKind.RECOVERING: _recovering,
     HoldKind.DRAINING: _draining,
     HoldKind.BATCHED: _batched,
+    HoldKind.WINDOW_FULL: _window_full,
     HoldKind.SUSPECT: _suspect,
     HoldKind.NUMBER_MISSING: _number_missing,
     HoldKind.QUEUE_UNREAD: _unread,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dispatcher.core.inbound import Inbound
-from dispatcher.core.model import Consumer, Group, MessageState, Original
+from dispatcher.core.model import NEVER_FULL, Consumer, Group, MessageState, Original
 from dispatcher.core.operators.commands import argument
 from dispatcher.core.operators.flags import flags_of, operation_on, pin_of
 from dispatcher.core.operators.stopped_groups import stopped_groups, stopped_rows
@@ -150,6 +150,7 @@ class Views:
             "epoch": group.epoch or None,
             "held": len(waiting),
             "in_flight": group.in_flight,
+            "window": group.window if group.window < NEVER_FULL else None,
             "parked": self._state.parking.parked(group),
             "paused": flags is not None and flags.paused,
             "stopped": flags.stop.reason if flags is not None and flags.stop is not None else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dispatcher.core.options import Cost, LaneOptions
+from dispatcher.core.options import Cost, GroupWindow, LaneOptions
 from dispatcher.core.placement import Policy, policy
 from dispatcher.pipeline.advise.traffic import Scenario, Traffic
 
@@ -33,12 +33,18 @@ def lane_options(traffic: Traffic, scenario: Scenario) -> LaneOptions:
         policy=named_policy(scenario.policy, told),
         inbounds=tuple(zip(traffic.inbounds, scenario.weights, strict=True)),
         buckets=scenario.buckets,
+        group_window=_group_window(scenario.policy, told),
         cost=Cost(told.get("cost", Cost.ONE.value)),
         stops_failed=bool(told.get("stops_failed")),
         liveness_interval_ms=_FAR_MS,
         heartbeat_ms=_FAR_MS,
         **kept,
     )
+
+
+def _group_window(name: str, told: dict[str, Any]) -> GroupWindow | None:
+    window = told.get("group_window")  # not in a ledger of a version without windows
+    return GroupWindow(*window) if window is not None and name in ORDERED else None
 
 
 def named_policy(name: str, told: dict[str, Any]) -> Policy:

@@ -239,6 +239,7 @@ _GROUP_CAUSES: Final[dict[HoldKind, Callable[[_Waiting], bool]]] = {
     HoldKind.RECOVERING: _comes_back,
     HoldKind.DRAINING: lambda w: len(w.out) == w.facts["in_flight"] > 0,
     HoldKind.BATCHED: lambda w: not w.lane.state.policy.tops_up and len(w.out) == w.facts["in_flight"] > 0,
+    HoldKind.WINDOW_FULL: lambda w: len(w.out) == w.facts["in_flight"] >= w.facts["window"] > 0,
     HoldKind.SUSPECT: _is_suspected,
     HoldKind.NUMBER_MISSING: _misses_a_number,
     HoldKind.QUEUE_UNREAD: _stands(_S.LOST, _S.MARKED, _S.LEAVING),

@@ -1,0 +1,239 @@
+"""docs/semantics.md, W-1 to W-4: how many messages of a group may be out at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatcher.core.events import CopiesConfirmed
+from dispatcher.core.holds import HoldKind
+from dispatcher.core.options import GroupWindow
+from dispatcher.core.parking.policy import BLOCKED_MS
+from dispatcher.core.records import Dispatched
+from dispatcher.wire.protocol import Settle
+from tests.spec.flag_bench import facts, why
+from tests.spec.lane_bench import LaneBench, clause, names
+from tests.spec.parking_bench import ParkingBench
+
+ROUND_MS = 10  # in which a consumer settles all that it has
+
+
+def windowed(
+    name: str = "exclusive", *, initial: int = 2, most: int | None = None, prefetch: int = 500, **options: Any
+) -> LaneBench:
+    """A lane with windows, and one consumer."""
+    bench = LaneBench(name, group_window=GroupWindow(initial, most), heartbeat_ms=3_600_000, **options)
+    bench.join("one", prefetch=prefetch)
+    return bench
+
+
+def backlog(bench: LaneBench, count: int, group: str = "a") -> None:
+    bench.arrive(*(f"{group}{n}" for n in range(1, count + 1)))
+
+
+def out_of(bench: LaneBench, group: bytes = b"a") -> list[int]:
+    """Numbers of the group's messages at consumer one, in order."""
+    (consumer,) = bench.lane.state.by_uuid.values()
+    return [seq for seq, message in consumer.in_flight.items() if message.group_id == group]
+
+
+def rounds(bench: LaneBench, count: int, *, after_ms: int = ROUND_MS) -> list[int]:
+    """In each round the consumer settles all that it has of group a; how much is out after each."""
+    sizes = []
+    for _ in range(count):
+        bench.settle_seqs("one", *out_of(bench), after_ms=after_ms)
+        sizes.append(len(out_of(bench)))
+    return sizes
+
+
+# -- W-1 --
+
+
+def test_w1_a_group_begins_with_a_small_window_and_leaves_the_rest_to_others() -> None:
+    clause("W-1", "no more of its messages are out at a time. It begins with `group_window.initial`")
+    bench = windowed(initial=3, prefetch=5)
+    backlog(bench, 10)
+    assert names(bench.sent) == ["a1", "a2", "a3"]
+    assert names(bench.arrive("b1")) == ["b1"]
+
+
+def test_w1_quick_settles_double_it_up_to_the_prefetch() -> None:
+    clause("W-1", "each message that is settled quickly raises it by one")
+    clause("W-1", "So it doubles in every round at first")
+    bench = windowed(prefetch=50)
+    backlog(bench, 1_000)
+    assert rounds(bench, 7) == [4, 8, 16, 32, 50, 50, 50]
+
+
+def test_w1_it_grows_no_further_than_its_max() -> None:
+    clause("W-1", "up to `group_window.max` and never beyond the consumer's prefetch")
+    bench = windowed(most=6)
+    backlog(bench, 100)
+    assert rounds(bench, 4) == [4, 6, 6, 6]
+
+
+def test_w1_a_window_that_is_not_full_does_not_grow() -> None:
+    clause("W-1", "A window that is not full does not grow")
+    bench = windowed()
+    for n in range(1, 20):
+        bench.arrive(f"a{n}")
+        bench.settle("one", f"a{n}")
+    backlog(bench, 100)
+    assert len(out_of(bench)) == 2
+
+
+def test_w1_why_says_that_it_is_full() -> None:
+    bench = windowed(prefetch=5)
+    backlog(bench, 10)
+    assert why(bench, "a") is HoldKind.WINDOW_FULL
+    assert facts(bench, "a")["in_flight"] == facts(bench, "a")["window"] == 2
+
+
+# -- W-2 --
+
+
+def test_w2_a_slow_group_has_two_messages_out() -> None:
+    clause("W-2", "not below half of it, and not below 2")
+    bench = windowed(prefetch=50)
+    backlog(bench, 1_000)
+    assert rounds(bench, 4) == [4, 8, 16, 32]
+    assert rounds(bench, 6, after_ms=1_000) == [16, 8, 4, 2, 2, 2]
+
+
+def test_w2_it_shrinks_to_what_would_have_been_quick() -> None:
+    clause("W-2", "sets the window to the part of it that would have been quick")
+    bench = windowed(prefetch=50)
+    backlog(bench, 1_000)
+    assert rounds(bench, 4) == [4, 8, 16, 32]
+    assert rounds(bench, 1, after_ms=125)[-1] in (25, 26)  # 100 of 125 ms, 32 messages
+
+
+def test_w2_then_it_grows_by_one_a_round() -> None:
+    clause("W-2", "From then on a full window grows by one in a round")
+    bench = windowed(prefetch=50)
+    backlog(bench, 1_000)
+    rounds(bench, 4)
+    (slow,) = rounds(bench, 1, after_ms=150)
+    assert rounds(bench, 4) == [slow + 1, slow + 2, slow + 3, slow + 4]
+
+
+def test_w2_it_shrinks_once_in_a_round() -> None:
+    clause("W-2", "and shrinks once in a round")
+    bench = windowed(prefetch=50)
+    backlog(bench, 1_000)
+    rounds(bench, 4)
+    first, *others = out_of(bench)
+    bench.settle_seqs("one", first, after_ms=1_000)
+    for seq in others:  # one by one: all were handed over before it shrank
+        bench.settle_seqs("one", seq)
+    assert len(out_of(bench)) == 16
+
+
+def test_w2_the_way_of_a_copy_counts_for_no_one() -> None:
+    """A Redis or RabbitMQ that is slow makes no group slow."""
+    clause("W-2", "plus twice the time in which RabbitMQ and Redis take a copy")
+    bench = windowed(prefetch=50)
+    backlog(bench, 1_000)
+    for _ in range(20):
+        out = out_of(bench)
+        bench.now_ms += ROUND_MS
+        settled = Settle(consumer="one", incarnation="one-1", acked=tuple((seq, seq) for seq in out))
+        sent = bench.lane.step((settled,), bench.now_ms).actions  # not confirmed yet
+        copies = [action.message for action in sent if isinstance(action, Dispatched)]
+        bench.step(CopiesConfirmed(len(copies), sum(copy.size for copy in copies)), after_ms=300)
+    assert len(out_of(bench)) == 50
+
+
+# -- W-3 --
+
+
+def test_w3_a_group_that_stands_still_has_a_window_of_one() -> None:
+    clause("W-3", "its window is 1")
+    bench = windowed(prefetch=50)
+    backlog(bench, 1_000)
+    rounds(bench, 3)
+    for _ in range(10):
+        bench.step(after_ms=200)
+    *others, last = out_of(bench)
+    bench.settle_seqs("one", *others)
+    assert out_of(bench) == [last]
+
+
+def test_w3_then_it_grows_up_to_half_of_what_it_was() -> None:
+    clause("W-3", "With the next settle it grows again as in W-1, up to half of what it was")
+    bench = windowed(prefetch=50)
+    backlog(bench, 1_000)
+    rounds(bench, 4)
+    for _ in range(10):
+        bench.step(after_ms=200)
+    assert rounds(bench, 8) == [1, 2, 4, 8, 16, 17, 18, 19]
+
+
+def test_w3_one_that_is_always_slow_does_not_stand_still() -> None:
+    """Each message takes a second, as usual: two are out, as W-2 says."""
+    bench = windowed(prefetch=50)
+    backlog(bench, 1_000)
+    sizes = []
+    for _ in range(30):
+        for _ in range(10):
+            bench.step(after_ms=99)
+        bench.settle_seqs("one", out_of(bench)[0], after_ms=10)
+        sizes.append(len(out_of(bench)))
+    assert sizes[10:] == [2] * 20
+
+
+# -- W-4 --
+
+
+def test_w4_a_group_that_rests_begins_anew() -> None:
+    clause("W-4", "When nothing of a group is out and nothing of it waits, it begins anew")
+    bench = windowed(prefetch=50)
+    backlog(bench, 100)
+    rounds(bench, 10)
+    assert out_of(bench) == []
+    bench.step(after_ms=200)
+    bench.step(after_ms=200)
+    backlog(bench, 100)
+    assert len(out_of(bench)) == 2
+
+
+@pytest.mark.parametrize("name", ["exclusive", "sequenced"])
+def test_w4_a_fixed_window_never_changes(name: str) -> None:
+    clause("W-4", "`max_in_flight_per_group` is a window that never changes")
+    bench = windowed(name, initial=3, most=3, prefetch=50)
+    backlog(bench, 100)
+    assert rounds(bench, 5) == [3] * 5
+    assert rounds(bench, 5, after_ms=2_000) == [3] * 5
+
+
+def test_w4_a_batch_is_not_larger_than_the_window() -> None:
+    clause("W-4", "Under `sequenced` a batch is not larger than the window")
+    bench = windowed("sequenced", prefetch=50)
+    backlog(bench, 1_000)
+    assert rounds(bench, 5) == [4, 8, 16, 32, 50]
+    assert rounds(bench, 5, after_ms=2_000)[-1] == 2
+
+
+def test_w4_without_windows_a_group_takes_the_whole_prefetch() -> None:
+    bench = LaneBench(heartbeat_ms=3_600_000)
+    bench.join("one", prefetch=50)
+    backlog(bench, 100)
+    assert len(out_of(bench)) == 50
+
+
+def test_w1_what_is_parked_is_not_read_while_the_window_is_full() -> None:
+    bench = ParkingBench(group_window=GroupWindow(1, 1), look_ahead=10, heartbeat_ms=3_600_000)
+    bench.join("one", prefetch=100)
+    bench.arrive(*(f"a{n}" for n in range(1, 11)))
+    bench.run(2 * BLOCKED_MS)
+    parked = [f"a{n}" for n in range(2, 11)]
+    assert bench.in_parking() == parked
+    bench.run(10_000)
+    assert bench.in_parking() == parked
+    assert not any(queue.here for queue in bench.lane.state.parking.values())
+    assert why(bench, "a") is HoldKind.WINDOW_FULL
+    for n in range(1, 10):
+        bench.settle_seqs("one", bench.latest(f"a{n}").seq)
+        bench.run()
+        assert bench.handed()[-1] == f"a{n + 1}"
