@@ -248,8 +248,9 @@ class World:
         """The broker delivers."""
         arrived = []
         queue = self.broker.inbounds[inbound]
-        room = self.options.look_ahead - len(queue.delivered)
-        for _ in range(min(count, room)):
+        if queue.window is None:  # else the queue itself knows how much goes
+            count = min(count, self.options.look_ahead - len(queue.delivered))
+        for _ in range(count):
             delivery = queue.deliver()
             if delivery is None:
                 break
