@@ -39,6 +39,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "group_window.max": {"group_window": {"max": 7}},
     "max_in_flight_per_group": {"policy": "concurrent", "max_in_flight_per_group": 7},
     "max_in_flight_per_group.grouped": {"max_in_flight_per_group": 7},
+    "steal_after": {"steal_after": "7s"},
     "look_ahead": {"look_ahead": 7},
     "look_ahead_bytes": {"look_ahead_bytes": "7MiB"},
     "park_after": {"park_after": "7m"},

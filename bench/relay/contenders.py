@@ -110,10 +110,11 @@ class Dispatcher(Contender):
 
     name = "dispatcher"
     policy: ClassVar[str]
+    keys: ClassVar[dict[str, Any]] = {}  # of the lane, beside its policy
 
     async def prepare(self) -> None:
         place = self._place
-        lane: dict[str, Any] = {"policy": self.policy, "inbound": [{"queue": INBOUND}]}
+        lane: dict[str, Any] = {"policy": self.policy, "inbound": [{"queue": INBOUND}], **self.keys}
         configuration = {
             "rabbitmq": {"url": place.amqp_url}, "redis": {"url": place.redis_url},
             "prefix": place.redis_prefix, "lanes": {LANE: lane},
@@ -162,6 +163,13 @@ class Exclusive(Dispatcher):
 class Sequenced(Dispatcher):
     name = "dispatcher, sequenced"
     policy = "sequenced"
+
+
+class FixedWindow(Exclusive):
+    """As much of a group may be out as its consumer's prefetch lets out: what an adaptive window costs."""
+
+    name = "dispatcher, exclusive, fixed windows"
+    keys: ClassVar[dict[str, Any]] = {"group_window": {"initial": 60_000, "max": 60_000}, "steal_after": None}
 
 
 class Shovel(Contender):

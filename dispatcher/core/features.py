@@ -41,6 +41,7 @@ from dispatcher.core.optional.poison import Suspects
 from dispatcher.core.optional.sequence_hold import SequenceHold
 from dispatcher.core.optional.sequence_numbers import Leftovers, SequenceNumbers
 from dispatcher.core.optional.start_gate import StartGate
+from dispatcher.core.optional.work_stealing import WorkStealing
 from dispatcher.core.parking.policy import Parking
 from dispatcher.core.parking.reading import ParkedReading
 from dispatcher.core.parking.relocation import Relocations
@@ -75,8 +76,7 @@ def make_features(
     groups = GroupRecovery(state, redis_complete=snapshot.complete)
     recovery = Recovery(state, groups, broker_restarted=snapshot.broker_restarted)
     reports = ConsumerReports(state, recovery, groups)
-    settlement = Settlement(state, recovery)
-    arrivals = Arrivals(state, recovery)
+    settlement, arrivals = Settlement(state, recovery), Arrivals(state, recovery)
     measured = MeasuredWork(state) if options.measures_work else None  # before GroupLimits: see there
     limited = GroupLimits(state, limit) if (limit := options.max_in_flight_per_group) is not None else None
     suspects = Suspects(state, delivery)
@@ -104,6 +104,7 @@ def make_features(
         measured,
         limited,
         GroupWindows(state) if GroupWindows.are_adapted(options) else None,
+        WorkStealing(state) if WorkStealing.is_on(options) else None,
         resets,
         rebalance,
         RebalancePlan(state, commands, rebalance),

@@ -67,6 +67,7 @@ class LaneOptions:
     placement_is_measured: bool = False
     max_in_flight_per_group: int | None = None  # None: no limit, and ids mean nothing
     group_window: GroupWindow | None = None  # None: as much as its consumer's prefetch lets out
+    steal_after_ms: int | None = None  # a group waits so long for room at its owner; None: however long
     rebalance_on_join: bool = False
     rebalance_pause: str = "group"  # or "lane", or "none"
     group_idle_timeout_ms: int | None = None  # None: never

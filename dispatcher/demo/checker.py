@@ -11,6 +11,7 @@ from dispatcher.demo.table import ApplyOutcome
 from dispatcher.demo.workload import RowChange, message_key
 from dispatcher.judge.judge import Story, violations
 from dispatcher.judge.record import HandlingRecord
+from dispatcher.settings import LaneDefaults
 
 
 class TableFault(StrEnum):
@@ -48,6 +49,12 @@ class CheckResult:
         self.examples.setdefault(kind, example)
 
 
+def steal_after_s() -> float | None:
+    """After what time a lane with the default settings lets a waiting group change its owner."""
+    steal_after_ms = LaneDefaults().steal_after_ms
+    return None if steal_after_ms is None else steal_after_ms / 1000
+
+
 def check(
     changes: Sequence[RowChange],
     handlings: Iterable[HandlingRecord],
@@ -62,7 +69,7 @@ def check(
     checked = CheckResult(len(changes))
     record = sorted(handlings, key=lambda handling: handling.start)
     published = frozenset(message_key(number, change.group) for number, change in enumerate(changes))
-    story = Story(published, dict(killed_at), left_at={}, keeps_owner=True)
+    story = Story(published, dict(killed_at), left_at={}, keeps_owner=True, steal_after_s=steal_after_s())
     for kind, what in violations(record, story):
         checked.count(kind, f"{kind}: {what}")
     _check_outcomes(checked, record)

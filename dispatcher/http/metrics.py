@@ -39,6 +39,7 @@ COUNTERS: Final = {
     "groups_moved": "Groups that a rebalance moved.",
     "groups_parked": "Groups whose waiting originals were parked.",
     "groups_stalled": "Groups whose window fell to 1: nothing of them was settled for longer than usual.",
+    "groups_stolen": "Groups that waited for room at their owner, and went to a consumer that had some.",
     "ids_forgotten": "Ids that left the window of `dedup` too early, because of `dedup.max_ids`.",
     "joins": "Incarnations that joined.",
     "joins_ignored": "Joins that named another incarnation's queue.",

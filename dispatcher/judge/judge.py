@@ -86,6 +86,8 @@ class Story(NamedTuple):
     buckets: int | None = None
     #: An owner may lose a group of which there was nothing for so long (O-3, O-14).
     keeps_owner_idle_s: float | None = None
+    #: Who has free capacity takes a group over of which nothing was out for so long (O-34); None: never.
+    steal_after_s: float | None = None
     #: So many originals of an inbound queue a dispatcher holds at most: the rest it doesn't know yet.
     look_ahead: int | None = None
     #: When RabbitMQ confirmed each message to its producer.
@@ -304,7 +306,8 @@ def first_begun(record: Iterable[HandlingRecord]) -> dict[MessageKey, float]:
 def owners_changed(
     handlings: list[HandlingRecord], story: Story, begun_at: Mapping[MessageKey, float]
 ) -> list[Breach]:
-    """G-6 for one group: only the end of its owner's life moves it, an operator, or the end of the group."""
+    """G-6 for one group: only the end of its owner's life moves it, an operator, the end of the group, or a
+    consumer with free capacity for which it has waited."""
     found: list[Breach] = []
     closed = False  # one of these messages closes the group, or a group of the bucket
     for first, second in pairwise(handlings):
@@ -316,6 +319,7 @@ def owners_changed(
             and not _gone_by(first.life, second.start, story)
             and not any(first.start <= gap.until <= second.start for gap in story.forgotten)
             and not any(_moved(move, first, second, story) for move in story.moves)
+            and not _may_be_taken_over(first, second, story)
             and not _was_idle(first, second, story, begun_at)
         ):
             found.append(Breach(BreachKind.OWNER_CHANGED, f"{say(first)}, then {say(second)}"))
@@ -326,6 +330,13 @@ def owners_changed(
 def _moved(move: Move, first: HandlingRecord, second: HandlingRecord, story: Story) -> bool:
     meant = move.groups is None or owned_as(first.message.group, story.buckets) in move.groups
     return meant and move.since <= second.start and first.start <= move.until
+
+
+def _may_be_taken_over(first: HandlingRecord, second: HandlingRecord, story: Story) -> bool:
+    """Nothing of the group was out for as long as it has to wait for room at its owner."""
+    if story.steal_after_s is None or first.end is None:
+        return False
+    return first.end + story.steal_after_s <= second.start
 
 
 def _was_idle(

@@ -114,6 +114,10 @@ NO_ROOM: Final = "no room"
 ENDED: Final = "ended"
 
 
+#: Why an owner changes: another consumer had free capacity, and the group waited for room at its owner.
+STOLEN: Final = "stolen"
+
+
 class WaitCause(StrEnum):
     """What a message waited for last before it was handed over."""
 

@@ -38,14 +38,16 @@ from dispatcher.ledger.hand_overs import (
 from dispatcher.ledger.leadership_header import CopiesInHand, LeadershipHeader
 from dispatcher.ledger.reclaimed import ReclaimedMessages
 from dispatcher.ledger.rows import Row, detail, row
-from dispatcher.ledger.schema import Event
+from dispatcher.ledger.schema import STOLEN, Event
 from dispatcher.ledger.steps import Place, Step
 from dispatcher.ledger.waits import Waits
 
+#: The event that says why an owner changes.
+GROUP_STOLEN: Final = "group_stolen"
 #: Told of by records that say more.
 _KNOWN_OTHERWISE: Final = frozenset({
     "consumer_joined", "consumer_taken_back", "message_dead_lettered", "messages_deduplicated",
-    "message_failed",
+    "message_failed", GROUP_STOLEN,
 })  # fmt: skip
 
 
@@ -335,12 +337,18 @@ class Tracker:
                 ))  # fmt: skip
 
     def _note_owners(self, time_us: int, effects: Effects) -> None:
+        stolen = {
+            action.fields["group"]: detail({name: action.fields[name] for name in ("former", "waited_ms")})
+            for action in effects.actions
+            if type(action) is LogEvent and action.event == GROUP_STOLEN
+        }
         for group, owner in effects.owners.items():
             consumer, uuid = self.names.whom(owner.incarnation) if owner else (None, None)
             epoch = owner.epoch or None if owner is not None else None
+            name = self.names.groups[group]
             self.rows.append(row(
-                time_us, Event.OWNER_CHANGED, group=self.names.groups[group], epoch=epoch, consumer=consumer,
-                incarnation=uuid,
+                time_us, Event.OWNER_CHANGED, group=name, epoch=epoch, consumer=consumer, incarnation=uuid,
+                reason=STOLEN if name in stolen else None, detail=stolen.get(name),
             ))  # fmt: skip
 
     def _note_tells(self, time_us: int, effects: Effects) -> None:

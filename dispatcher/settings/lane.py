@@ -213,6 +213,10 @@ class LaneDefaults(Model):
         default=None,
         description="So many messages of a group at a time, never more; null: group_window says.",
     )
+    steal_after_ms: Annotated[int, Duration(100, 3_600_000)] | None = Field(
+        default=1_000, alias="steal_after",
+        description="A group that waits so long for room at its owner moves to who has some; null: never.",
+    )  # fmt: skip
     look_ahead: Annotated[int, Integer(1, LOOK_AHEAD_MAX)] = Field(
         default=10_000, description="Originals held per inbound queue."
     )
@@ -277,6 +281,8 @@ def lane_conflicts(lane: LaneDefaults) -> list[Conflict]:
         found.append(Conflict(("rebalance", "policy"), "on_join only works with policy: exclusive"))
     if lane.group_idle_timeout_ms is not None and lane.policy is not PolicyName.EXCLUSIVE:
         found.append(Conflict(("group_idle_timeout", "policy"), "only works with policy: exclusive"))
+    if _steals(lane):
+        found += _of_stealing(lane)
     if lane.on_ack_timeout is OverdueAct.EVICT and lane.ack_timeout_ms is None:
         found.append(Conflict(("on_ack_timeout", "ack_timeout"), "evict needs an ack_timeout"))
     found += _of_concurrent(lane)
@@ -334,6 +340,20 @@ def _of_group_window(lane: LaneDefaults) -> list[Conflict]:
     return found
 
 
+def _steals(lane: LaneDefaults) -> bool:
+    """Somebody has asked for it: the default goes with everything."""
+    return "steal_after_ms" in lane.model_fields_set and lane.steal_after_ms is not None
+
+
+def _of_stealing(lane: LaneDefaults) -> list[Conflict]:
+    found = []
+    if lane.policy is not PolicyName.EXCLUSIVE:
+        found.append(Conflict(("steal_after", "policy"), "only works with policy: exclusive"))
+    if lane.group_map.name == "none":
+        found.append(Conflict(("steal_after", "group_map"), "group_map none has no groups to move"))
+    return found
+
+
 def _of_group_map(lane: LaneDefaults) -> list[Conflict]:
     kind = lane.group_map.name
     found = []
@@ -387,6 +407,7 @@ def _unknowable(lane: LaneDefaults) -> list[tuple[str, str]]:
     checks = (
         ("rebalance", lane.rebalance.on_join, f"on_join: {stays}"),
         ("group_idle_timeout", lane.group_idle_timeout_ms is not None, stays),
+        ("steal_after", _steals(lane), stays),
         ("group_map", lane.group_map.name in ("lru", "buckets"), f"{lane.group_map.name}: {stays}"),
         ("ack_timeout", lane.ack_timeout_ms is not None, unheard),
         ("max_in_flight_per_group", lane.max_in_flight_per_group is not None, unheard),

@@ -103,7 +103,8 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
     story = Story(
         frozenset(confirmed), killed_at, left_at, lane.keeps_owner and not settings.on_join,
         gaps, tuple(stage.moves[lane.name]), repeated, connected_until,
-        settings.buckets(), settings.keeps_owner_idle_s(), settings.look_ahead, confirmed,
+        settings.buckets(), settings.keeps_owner_idle_s(), settings.steal_after_s(), settings.look_ahead,
+        confirmed,
         there.poison,
         releases=tuple(Release(d.group, d.since, d.until) for d in decisions if d.lets_go_on),
         closes=is_closing,

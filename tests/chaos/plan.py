@@ -122,6 +122,8 @@ class Settings:
     work_ms: float  # of an SDK consumer, whose handlers run side by side
     group_map: str | dict[str, int]
     group_idle_timeout: str | None
+    steal_after: str | None
+    group_window: dict[str, int]
     on_join: bool
     pause: str
     start_consumers: int
@@ -150,14 +152,21 @@ class Settings:
             "start": {"consumers": self.start_consumers, "wait": "2s" if self.start_consumers else "0"},
             "history": {"max_age": "1d"} if policy in self.keeping else None,
             "dedup": {"window": "1h"} if policy in self.dropping else None,
-            "cost": self.cost, "placement": self.placement,
+            "cost": self.cost, "placement": self.placement, **self._windows(policy),
             "sequence_check": "report" if policy in self.checking else "off",
             **self._evicts(policy),
         }  # fmt: skip
         if policy == "sequenced":
             return keys | {"top_up": self.top_up, "group_map": self._for_sequenced()}
         keys["rebalance"]["on_join"] = self.on_join
-        return keys | {"group_map": self.group_map, "group_idle_timeout": self.group_idle_timeout}
+        return keys | {
+            "group_map": self.group_map, "group_idle_timeout": self.group_idle_timeout,
+            "steal_after": self.steal_after,
+        }  # fmt: skip
+
+    def _windows(self, policy: str) -> dict[str, Any]:
+        """With `on_exhausted: stop` one message of a group is out at a time."""
+        return {} if policy in self.stopping else {"group_window": self.group_window}
 
     def _for_concurrent(self) -> dict[str, Any]:
         return {
@@ -199,6 +208,10 @@ class Settings:
         """How many buckets groups share; None: each is for itself."""
         return self.group_map.get("buckets") if isinstance(self.group_map, dict) else None
 
+    def steal_after_s(self) -> float | None:
+        """How long a group waits for room at its owner before another consumer takes it over."""
+        return None if self.steal_after is None else float(self.steal_after.removesuffix("s"))
+
     def keeps_owner_idle_s(self) -> float | None:
         """For how long a group that has nothing keeps its owner under `exclusive`; None: for ever."""
         if "lru" in self.group_map:
@@ -225,6 +238,7 @@ class Plan:
             checking=random.Random(f"{seed} sequences").choice(CHECKING),
             evicting=random.Random(f"{seed} evicting").choice(EVICTING),
             **_measured(random.Random(f"{seed} shares")),
+            **_windows(random.Random(f"{seed} windows")),
             in_flight_per_group=random.Random(f"{seed} concurrent").choice([1, 3, 10]),
             **_for_readers(random.Random(f"{seed} readers")),
         )
@@ -255,6 +269,13 @@ def _measured(chance: random.Random) -> dict[str, Any]:
     return {
         "cost": chance.choice([1, 1, "bytes", "measured"]),
         "placement": chance.choice(["fewest", "measured"]),
+    }
+
+
+def _windows(chance: random.Random) -> dict[str, Any]:
+    return {
+        "steal_after": chance.choice(["1s", "1s", "3s", None]),
+        "group_window": chance.choice([{"initial": 2}, {"initial": 2}, {"initial": 60_000}]),
     }
 
 

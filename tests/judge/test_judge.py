@@ -106,6 +106,15 @@ def test_an_owner_that_lives_keeps_its_group() -> None:
     assert not _check(record, keeps_owner=False)
 
 
+def test_who_has_free_capacity_takes_over_what_has_waited_for_that_long() -> None:
+    record = [_handling(1, 1.0, end=1.5), _handling(2, 2.5, "b", epoch=2, group_seq=1)]
+    numbers = frozenset(handling.message for handling in record)
+    story = Story(numbers, {}, {}, True, steal_after_s=1.0)
+    assert not violations(record, story)
+    late = violations(record, story._replace(steal_after_s=1.1))
+    assert [kind for kind, _ in late] == [BreachKind.OWNER_CHANGED]
+
+
 def test_an_epoch_that_goes_back_is_found() -> None:
     found = _check([_handling(1, 1.0, epoch=2), _handling(2, 2.0, group_seq=1)])
     assert [kind for kind, _ in found] == [BreachKind.EPOCH_BACK]

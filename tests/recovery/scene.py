@@ -18,6 +18,7 @@ from typing import Any
 from dispatcher.cli.command_client import ask
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.core.views.group_listing import GROUPS_PER_PAGE_MAX
+from dispatcher.demo.checker import steal_after_s
 from dispatcher.judge.judge import Forgotten, Story, say_number, violations
 from dispatcher.judge.record import STARTED, HandlingRecord, MessageKey, read_record
 from dispatcher.settings import RabbitSettings
@@ -301,7 +302,10 @@ class Scene:
             if dispatcher.is_alive():
                 assert dispatcher.terminate(30)[0] == 0, dispatcher.log()[-3000:]
         keeps_owner, forgotten = self.policy == "exclusive", tuple(self.forgotten)
-        story = Story(published, self.killed_at, self.left_at, keeps_owner, forgotten, closes=is_closing)
+        story = Story(
+            published, self.killed_at, self.left_at, keeps_owner, forgotten, closes=is_closing,
+            steal_after_s=steal_after_s(),
+        )  # fmt: skip
         found = [str(violation) for violation in violations(self.record(), story)]
         found += [f"a bug: {d.log()[-3000:]}" for d in self.dispatchers if '"lane_failed"' in d.whole_log()]
         return found + await self._left_over()

@@ -12,6 +12,7 @@ from dispatcher.core.operators.flags import flags_of, operation_on, pin_of
 from dispatcher.core.operators.stopped_groups import stopped_groups, stopped_rows
 from dispatcher.core.optional.sequence_numbers import SequenceNumbers, irregularities
 from dispatcher.core.optional.start_gate import live_consumers
+from dispatcher.core.optional.work_stealing import WorkStealing
 from dispatcher.core.parking import display
 from dispatcher.core.state import LaneState
 from dispatcher.core.views.blocked_reason import text, undeliverable, unheld
@@ -236,6 +237,8 @@ class Views:
         details += undeliverable(self._state, group)
         details += irregularities(self._state, group.id)
         details += self._why_hot(group)
+        stealing = self._state.find(WorkStealing)
+        details += stealing.details(group) if stealing is not None else []
         if out and out[0].overdue:
             details.append(
                 "the message in front is overdue: its consumer did not settle it within ack_timeout"

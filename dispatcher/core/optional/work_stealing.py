@@ -1,0 +1,173 @@
+"""Consumers with free capacity take groups over that wait only because their owner's prefetch is taken.
+
+This is work stealing (Blumofe and Leiserson, 1999) with a whole group as the piece of work. Nothing of the
+group may be out, so order and exclusion need no pause. Three rules keep groups from wandering. A group has to
+wait for `steal_after` without a break, and at every look in that time somebody must have had free capacity.
+One look moves no more groups than there is free capacity for, and `MOVED_PER_LOOK` at most. A group that was
+taken over stays where it is for `STAYS` times `steal_after`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from dispatcher.core.feature import Feature
+from dispatcher.core.model import Consumer, Group, GroupState
+from dispatcher.core.options import LaneOptions
+from dispatcher.core.state import LaneState
+from dispatcher.wire.group_text import format_group
+
+#: So many times in `steal_after` the lane looks who waits.
+LOOKS: Final = 4
+#: So many groups change their owner at one look, at most.
+MOVED_PER_LOOK: Final = 100
+#: So many times `steal_after` a group stays with its new owner, at least.
+STAYS: Final = 4
+
+
+class _Wait(NamedTuple):
+    """A group that waits for its owner. `handed`: epoch and number of its last message; another one has gone
+    in between if they differ."""
+
+    since_ms: int
+    handed: tuple[int, int]
+
+
+class _Taken(NamedTuple):
+    """A group that was taken over, and from whom."""
+
+    at_ms: int
+    former: str
+
+
+class _HasBoth:
+    """True: some consumers of the lane can take something new, and others can't."""
+
+    def __init__(self, state: LaneState) -> None:
+        self._state = state
+
+    def __bool__(self) -> bool:
+        return 0 < len(self._state.pool) < len(self._state.by_uuid)
+
+
+class WorkStealing(Feature):
+    """The groups of one lane that may change their owner, and since when."""
+
+    @staticmethod
+    def is_on(options: LaneOptions) -> bool:
+        """Whether the lane has lasting owners, and settles by which it knows who has free capacity."""
+        return options.steal_after_ms is not None and options.policy.keeps_owner and not options.handover
+
+    def __init__(self, state: LaneState) -> None:
+        assert state.options.steal_after_ms is not None
+        self._state = state
+        self._after_ms = state.options.steal_after_ms
+        self._every_ms = max(1, self._after_ms // LOOKS)
+        self._waits: dict[Group, _Wait] = {}
+        self._taken: dict[Group, _Taken] = {}  # in the order of the times
+        self._look_at_ms = 0
+        self.pending = (_HasBoth(state),)
+
+    def before_pass(self) -> None:
+        """Look who waits, and move those that have waited for long enough."""
+        state = self._state
+        now_ms = state.now_ms
+        if now_ms < self._look_at_ms:
+            return
+        if now_ms > self._look_at_ms + self._every_ms:  # nobody had free capacity, or nobody was without
+            self._waits.clear()
+        self._look_at_ms = now_ms + self._every_ms
+        if state.is_suspended or state.reset_until is not None:
+            self._waits.clear()
+            return
+        self._forget_taken()
+        self._waits = {group: self._wait_of(group) for group in self._waiting()}
+        self._steal()
+
+    def _waiting(self) -> Iterator[Group]:
+        """Groups that would go now if their owners had room. Those with something out stay where they are."""
+        for owner in self._state.by_uuid.values():
+            if not owner.receives or owner.may_receive:
+                continue
+            for group in owner.groups:
+                if not group.in_flight and group.state is GroupState.OWNED and _would_go(group):
+                    yield group
+
+    def _wait_of(self, group: Group) -> _Wait:
+        handed = (group.epoch, group.last_seq)
+        known = self._waits.get(group)
+        return known if known is not None and known.handed == handed else _Wait(self._state.now_ms, handed)
+
+    def _steal(self) -> None:
+        """The groups that wait longest go to those that own the fewest, as new groups do."""
+        state = self._state
+        until_ms = state.now_ms - self._after_ms
+        due = [
+            (wait.since_ms, group) for group, wait in self._waits.items()
+            if wait.since_ms <= until_ms and group not in self._taken
+        ]  # fmt: skip
+        if not due:
+            return
+        due.sort(key=lambda each: each[0])
+        room = {consumer: consumer.credit for consumer in state.pool}
+        for since_ms, group in due[:MOVED_PER_LOOK]:
+            if not room:
+                return
+            taker = min(room, key=state.pool.level_of)
+            room[taker] -= 1
+            if not room[taker]:
+                del room[taker]
+            self._move(group, taker, since_ms)
+
+    def _move(self, group: Group, taker: Consumer, since_ms: int) -> None:
+        state, owner = self._state, group.owner
+        assert owner is not None
+        del self._waits[group]
+        self._taken[group] = _Taken(state.now_ms, owner.id)
+        state.drain(group, taker)
+        state.drained(group)
+        state.counters["groups_stolen"] += 1
+        state.log_event(
+            "group_stolen", group=format_group(group.id), consumer=taker.id, former=owner.id,
+            waited_ms=state.now_ms - since_ms,
+        )  # fmt: skip
+
+    def _forget_taken(self) -> None:
+        until_ms = self._state.now_ms - STAYS * self._after_ms
+        while self._taken:
+            group, taken = next(iter(self._taken.items()))
+            if taken.at_ms > until_ms:
+                return
+            del self._taken[group]
+
+    def next_deadline_ms(self) -> int | None:
+        return self._look_at_ms
+
+    def details(self, group: Group) -> list[str]:
+        """What `groups why` adds: it is about to change its owner, or has just done so."""
+        now_ms, found = self._state.now_ms, []
+        wait, taken = self._waits.get(group), self._taken.get(group)
+        if wait is not None and not group.in_flight and group.owner is not None:
+            found.append(
+                f"waits for room at {group.owner.id} since {_seconds(now_ms - wait.since_ms)}; after "
+                f"{_seconds(self._after_ms)} a consumer with free capacity takes it over"
+            )
+        if taken is not None:
+            found.append(
+                f"taken over {_seconds(now_ms - taken.at_ms)} ago: it had waited for room at {taken.former}"
+            )
+        return found
+
+
+def _seconds(ms: int) -> str:
+    return f"{ms / 1000:g} s"
+
+
+def _would_go(group: Group) -> bool:
+    """Nothing but its consumer holds it: it is listed, or its parked messages would be read."""
+    if group.unresolved or group.pinned_to is not None:
+        return False
+    if group.backlogs is None:
+        return group.demand is not None
+    return any(backlog.listed_in is not None for backlog in group.backlogs.values())
