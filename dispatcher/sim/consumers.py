@@ -21,6 +21,8 @@ from dispatcher.sim.scenario import ConsumerPlan
 _CONNECT_MS = 3
 #: A consumer that died of its message is started again after this long.
 RESTART_MS = 200
+#: A handler that hangs does so for this long.
+HANG_MS = 3_000
 _CHANNEL = 1
 
 
@@ -260,11 +262,13 @@ class Application:
             message = self._schedule.start_next(scheduler.now_ms)
             if message is None:
                 return
-            kills = self._history.begun(self._incarnations[message], message)
+            life = self._history.begun(self._incarnations[message], message)
             work_ms = int(scheduler.random.random() * 2 * plan.work_ms) * self._machine.slowness
             if scheduler.random.random() < 0.01:
                 work_ms *= 20
-            then = self._die if kills else self._finish
+            if life.hangs:
+                work_ms, life.hangs = HANG_MS, False
+            then = self._die if life.kills else self._finish
             self._running[message] = process.call_later(work_ms / 1000, then, message)
 
     def _die(self, message: Copy) -> None:

@@ -373,12 +373,12 @@ class RunHistory:
         life.starts.append((incarnation, copy.seq, copy.attempt))
         self.in_hand.setdefault(incarnation, {})[copy.seq] = life.uid
 
-    def begun(self, incarnation: str, copy: Copy) -> bool:
-        """Whether it kills whoever works on it."""
+    def begun(self, incarnation: str, copy: Copy) -> Life:
+        """What is known of the message: it may kill whoever works on it, or hang."""
         life = self._life(copy)
         if incarnation not in self.taken:
             self._tell("begun", life, incarnation, copy)
-        return life.kills
+        return life
 
     def done(self, incarnation: str, copy: Copy, *, failed: bool) -> None:
         life = self._life(copy)

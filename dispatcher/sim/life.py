@@ -12,9 +12,9 @@ class Life:
 
     __slots__ = (
         "acked", "acked_places", "buried", "came_back_ms", "confirmed", "dead_reason", "done_by", "expired",
-        "expires", "failed", "fails", "fresh", "given_up", "group", "handed", "inbound", "kills", "last",
-        "lost", "moved", "parked", "place", "purges", "repeated", "risks", "settled", "starts", "stored",
-        "twins", "uid", "unsure", "was_parked",
+        "expires", "failed", "fails", "fresh", "given_up", "group", "handed", "hangs", "inbound", "kills",
+        "last", "lost", "moved", "parked", "place", "purges", "repeated", "risks", "settled", "starts",
+        "stored", "twins", "uid", "unsure", "was_parked",
     )  # fmt: skip
 
     def __init__(
@@ -25,6 +25,7 @@ class Life:
         *,
         fails: bool = False,
         kills: bool = False,
+        hangs: bool = False,
         expires: bool = False,
         twins: int = 1,
         repeated: bool = False,
@@ -34,6 +35,7 @@ class Life:
         self.group = group
         self.fails = fails
         self.kills = kills  # the consumer that works on it dies
+        self.hangs = hangs  # its handler does, the first time
         self.expires = expires  # it may end at any time while it waits
         self.twins = twins  # messages that are equal in every byte, this one included
         self.stored = 0  # times that the broker took it (twins share one life)

@@ -87,8 +87,8 @@ class Producer:
         group = plan.group.encode() if plan.group is not None else None
         twins = max(1, self._twins[uid])
         life = Life(
-            uid, queue, group, fails=plan.fails, kills=plan.kills, expires=plan.expires_ms > 0, twins=twins,
-            repeated=uid in self._repeated,
+            uid, queue, group, fails=plan.fails, kills=plan.kills, hangs=plan.hangs,
+            expires=plan.expires_ms > 0, twins=twins, repeated=uid in self._repeated,
         )  # fmt: skip
         if plan.kills:
             self._killers.append(life)

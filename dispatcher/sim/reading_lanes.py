@@ -31,9 +31,9 @@ _WITH_OPERATIONS: Final = 0.5
 _INSTEAD: Final = ("kill_consumer", "cut_consumer", "kill_consumer", "kill_leader", "kill_at_publish")
 #: The options that a lane that hands over refuses, at their defaults.
 _UNSAID: Final[dict[str, Any]] = {
-    "top_up": False, "group_idle_timeout_ms": None, "max_in_flight_per_group": None, "ack_timeout_ms": None,
-    "placement": PlacementName.FEWEST, "rebalance": RebalanceSettings(), "retry": RetrySettings(),
-    "dedup": None, "sequence_check": SequenceCheck.OFF,
+    "top_up": False, "group_idle_timeout_ms": None, "steal_after_ms": None, "max_in_flight_per_group": None,
+    "ack_timeout_ms": None, "placement": PlacementName.FEWEST, "rebalance": RebalanceSettings(),
+    "retry": RetrySettings(), "dedup": None, "sequence_check": SequenceCheck.OFF,
 }  # fmt: skip
 
 

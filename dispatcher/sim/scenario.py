@@ -35,6 +35,7 @@ class MessagePlan(NamedTuple):
     twin_of: int = 0  # equal in every byte to this one; 0: to none
     message_id: str | None = None
     kills: bool = False  # the consumer that works on it dies
+    hangs: bool = False  # its handler does for a while, the first time
     repeats: bool = False  # the same message, published once more
     number: int = 0  # its producer's in its group; 0: none
     refused: str = ""  # RabbitMQ took it and does not take it again: see sim/message_plans.py

@@ -54,6 +54,9 @@ WORK_MS_MAX: Final = 300
 #: Of a lane that drops repeated messages: no run is longer, whatever the clocks of two dispatchers say
 #: (clock_jump sets them up to two hours apart).
 WINDOW_MS: Final = 10_800_000
+#: The share of runs in which handlers hang, and how many messages make them.
+HANGING_RUNS: Final = 0.3
+HANGING: Final = (1, 2, 5)
 #: Of the lanes that keep what comes in.
 HISTORY_SHARE: Final = 0.1
 
@@ -79,6 +82,9 @@ OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
         GroupWindowSettings(), GroupWindowSettings(), GroupWindowSettings(initial=1, max=5),
         GroupWindowSettings(initial=10_000),
     )),
+    "steal_after_ms": lambda random, policy: (
+        random.choice((None, 1_000, 1_000, 100, 100)) if policy == "exclusive" else None
+    ),
     "placement": lambda random, _: random.choice(tuple(PlacementName)),
     "cost": lambda random, _: Chosen(random.choice(("1", "1", "1", "bytes", "measured"))),
     "rebalance": lambda random, policy: RebalanceSettings(
@@ -103,6 +109,30 @@ OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
 
 def make_scenario(seed: int, messages: int | None = None) -> RunScenario:
     """The scenario of a seed; `messages` overrides how many there are."""
+    return _with_hanging(Random(f"{seed} hanging"), draw_scenario(seed, messages))
+
+
+def _with_hanging(random: Random, scenario: RunScenario) -> RunScenario:
+    """In some runs the handlers of a few messages hang for a while. In half of these runs consumers may take
+    each other's groups over then."""
+    if random.random() >= HANGING_RUNS or scenario.hands_over:
+        return scenario
+    plans = scenario.messages
+    hanging = set(random.sample(range(len(plans)), min(len(plans), random.choice(HANGING))))
+    messages = tuple(
+        plan._replace(hangs=index in hanging and not (plan.kills or plan.twin_of or plan.repeats))
+        for index, plan in enumerate(plans)
+    )
+    if scenario.options["steal_after_ms"] is None or random.random() < 0.5:
+        return replace(scenario, messages=messages)
+    return replace(
+        scenario, messages=messages, options={**scenario.options, "steal_after_ms": 100},
+        consumers=tuple(replace(plan, prefetch=random.choice((1, 2, 3))) for plan in scenario.consumers),
+    )  # fmt: skip
+
+
+def draw_scenario(seed: int, messages: int | None = None) -> RunScenario:
+    """The scenario of a seed, but for handlers that hang."""
 
     def chance(aspect: str) -> Random:
         return Random(f"{seed} {aspect}")
@@ -118,7 +148,7 @@ def make_scenario(seed: int, messages: int | None = None) -> RunScenario:
     group_maps = _group_maps(chance("group maps"), policy)
     if group_maps == (Chosen("none"),):
         options |= {"group_idle_timeout_ms": None, "ungrouped": "balance", "rebalance": RebalanceSettings()}
-        options["max_in_flight_per_group"] = None
+        options |= {"max_in_flight_per_group": None, "steal_after_ms": None}
         options["retry"] = RetrySettings(attempts=options["retry"].attempts)
     options |= theme.draw_options(chance("theme"))
     parking = chance("parking")

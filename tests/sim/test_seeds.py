@@ -34,7 +34,7 @@ CORE = {
     "acked_again", "adopted", "consumers_evicted", "consumers_frozen", "consumers_lost",
     "consumers_refused", "consumers_taken", "dead_lettered", "deduplicated", "expired", "failed",
     "groups_closed", "given_back", "groups_forgotten", "groups_idled", "groups_moved", "groups_parked",
-    "handed_on", "joins", "leaves", "moved",
+    "groups_stalled", "groups_stolen", "handed_on", "joins", "leaves", "moved",
     "overdue", "parked", "poisoned", "purged", "rebalances_on_join", "rejoins", "repeated_copies",
     "sent_again", "sequence_gaps", "sequence_repeats", "sequence_waits",
     "settled", "settles_ignored", "taken_back", "unpublishable", "vanished",

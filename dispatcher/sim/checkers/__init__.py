@@ -9,6 +9,7 @@ from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.checkers.deaths import DeathsChecker
 from dispatcher.sim.checkers.duplicates import DuplicatesChecker
 from dispatcher.sim.checkers.fence import FenceChecker
+from dispatcher.sim.checkers.independence import IndependenceChecker
 from dispatcher.sim.checkers.kept import KeptChecker
 from dispatcher.sim.checkers.limits import LimitsChecker
 from dispatcher.sim.checkers.liveness import LivenessChecker
@@ -47,6 +48,7 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     KeptChecker,
     OverdueChecker,
     WhyChecker,
+    IndependenceChecker,
     LivenessChecker,
 )
 #: Where applications only read a queue: what is promised there, and nobody says when a message is settled.

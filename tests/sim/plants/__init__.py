@@ -4,10 +4,10 @@ They live here only: the product has no switch for any of them. The first line o
 row in docs/simulation.md.
 """
 
-from tests.sim.plants import handing, holding, keeping, leading, moves, overdue, parking, reasons
+from tests.sim.plants import handing, holding, keeping, leading, moves, overdue, parking, reasons, stealing
 from tests.sim.plants.planting import PLANTS, Plant, Planted
 
 __all__ = [
     "PLANTS", "Plant", "Planted", "handing", "holding", "keeping", "leading", "moves", "overdue", "parking",
-    "reasons",
+    "reasons", "stealing",
 ]  # fmt: skip

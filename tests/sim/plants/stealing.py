@@ -1,0 +1,46 @@
+"""Bugs in what changes its owner because it waits for room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dispatcher.core.optional.work_stealing import WorkStealing
+from tests.sim.plants.planting import planted
+
+
+def _stealing(lane: Any) -> Any:
+    return lane.state.find(WorkStealing)
+
+
+@planted("independence", seed=25)
+def nobody_takes_over(lane: Any, session: Any, store: Any) -> None:
+    """No group changes its owner, however long it waits for room there."""
+    if (stealing := _stealing(lane)) is not None:
+        stealing._steal = lambda: None
+
+
+@planted("independence", seed=97)
+def only_what_is_listed_last_waits(lane: Any, session: Any, store: Any) -> None:
+    """Of the groups that wait for room at their owners one is forgotten at each look."""
+    if (stealing := _stealing(lane)) is not None:
+        waiting = stealing._waiting
+        stealing._waiting = lambda: list(waiting())[1:]
+
+
+@planted("overlap", "order", seed=15)
+def what_is_out_moves_too(lane: Any, session: Any, store: Any) -> None:
+    """A group of which something is out changes its owner as well."""
+    if (stealing := _stealing(lane)) is None:
+        return
+    state = lane.state
+
+    def everything() -> list[Any]:
+        full = [c for c in state.by_uuid.values() if c.receives and not c.may_receive]
+        return [group for consumer in full for group in consumer.groups if group.backlogs]
+
+    def change_owner(group: Any, taker: Any, since_ms: int) -> None:
+        stealing._waits.pop(group)
+        state.drain(group, taker)
+        state.change_owner(group)
+
+    stealing._waiting, stealing._move = everything, change_owner
