@@ -305,9 +305,12 @@ class Member(Generic[C]):
         )  # fmt: skip
 
     def _heartbeat(self) -> Heartbeat:
+        in_hand = SeqRanges()
+        for seq in sorted(self.in_hand):
+            in_hand.add(seq)
         return Heartbeat(
             consumer=self.consumer, incarnation=self.incarnation, queue=self.queue,
-            held=len(self.in_hand), last=self._seen.last,
+            held=len(self.in_hand), last=self._seen.last, in_hand=in_hand.pairs(),
         )  # fmt: skip
 
     # --- what changes ---------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from dispatcher.core.feature import Feature
 from dispatcher.core.forwarding.forwarding import Forwarding
 from dispatcher.core.membership.ack_timeout import AckTimeout
 from dispatcher.core.membership.evictions import Evictions
+from dispatcher.core.membership.lost_copies import LostCopies
 from dispatcher.core.membership.membership import Membership
 from dispatcher.core.membership.refused_publishes import RefusedPublishes
 from dispatcher.core.operations.operations import Operations
@@ -71,8 +72,7 @@ def make_features(
     state: LaneState, snapshot: Snapshot, delivery: DeliveryPass, *, resets_per_step: int = RESET_PER_STEP
 ) -> Parts:
     """The features of this lane; Lane and LaneState get to know all of them."""
-    options = state.options
-    commands = Commands(state, snapshot.commands)
+    options, commands = state.options, Commands(state, snapshot.commands)
     groups = GroupRecovery(state, redis_complete=snapshot.complete)
     recovery = Recovery(state, groups, broker_restarted=snapshot.broker_restarted)
     reports = ConsumerReports(state, recovery, groups)
@@ -85,8 +85,7 @@ def make_features(
     rebalance = Rebalance(state, commands, resets, quiescing)
     evictions = Evictions(state, membership.liveness, commands)
     relocations, parked = Relocations(state), ParkedReading(state, recovery, arrivals)
-    dedup = options.dedup
-    hold_ms = options.sequence_timeout_ms if options.checks_sequence else None
+    dedup, hold_ms = options.dedup, options.sequence_timeout_ms
     numbers = SequenceNumbers(state) if options.checks_sequence else None
     features: list[Feature | None] = [
         recovery,
@@ -94,6 +93,7 @@ def make_features(
         commands,
         RefusedPublishes(state, settlement, groups),
         membership,
+        LostCopies(state) if not options.handover else None,
         Forwarding(state, membership, settlement, commands) if options.handover else None,
         arrivals,
         Expiry(state),

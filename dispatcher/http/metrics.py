@@ -23,6 +23,7 @@ COUNTERS: Final = {
     "consumers_refused": "Times that a consumer's queue took no more messages.",
     "consumers_taken": "Incarnations that were taken back.",
     "control_refused": "Control messages that could not be understood or obeyed.",
+    "copies_missed": "Copies that got lost on their way to a consumer, as its heartbeats showed.",
     "dead_lettered": "Originals given up to the dead queue.",
     "deduplicated": (
         "Originals that repeated a message_id within `dedup.window`: acked, handed to no consumer."

@@ -201,6 +201,7 @@ class Heartbeat:
     queue: str
     held: int
     last: int
+    in_hand: tuple[tuple[int, int], ...] | None = None  # ranges of numbers; None: it does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +254,7 @@ def _as_json(message: ControlMessage | Command) -> dict[str, Any]:
             return {
                 "type": "heartbeat", "consumer": message.consumer, "incarnation": message.incarnation,
                 "queue": message.queue, "held": message.held, "last": message.last,
+                **({} if message.in_hand is None else {"in_hand": [list(each) for each in message.in_hand]}),
             }  # fmt: skip
         case Marker():
             return {
@@ -280,6 +282,7 @@ def decode_control(body: bytes) -> ControlMessage:
                 consumer=_name(fields, "consumer"), incarnation=text(fields, "incarnation"),
                 queue=text(fields, "queue"), held=integer(fields, "held", 0, SEQ_MAX),
                 last=integer(fields, "last", 0, SEQ_MAX),
+                in_hand=_ranges(fields, "in_hand") if "in_hand" in fields else None,
             )  # fmt: skip
         case "join":
             return _decode_join(fields)
@@ -364,16 +367,20 @@ def _in_hand(item: Any) -> InHand:
 
 
 def _decode_settle(fields: dict[str, Any]) -> Settle:
-    ranges = []
-    for item in items(fields, "acked", SETTLE_ITEMS_MAX):
-        if not (isinstance(item, list) and len(item) == 2 and all(is_integer(n, 1, SEQ_MAX) for n in item)):
-            raise ProtocolViolation("acked: each must be [first seq, last seq]")
-        ranges.append((item[0], item[1]))
     failed = tuple(_failed(item) for item in items(fields, "failed", SETTLE_ITEMS_MAX))
     return Settle(
         consumer=_name(fields, "consumer"), incarnation=text(fields, "incarnation"),
-        acked=tuple(ranges), failed=failed,
+        acked=_ranges(fields, "acked"), failed=failed,
     )  # fmt: skip
+
+
+def _ranges(fields: dict[str, Any], name: str) -> tuple[tuple[int, int], ...]:
+    ranges = []
+    for item in items(fields, name, SETTLE_ITEMS_MAX):
+        if not (isinstance(item, list) and len(item) == 2 and all(is_integer(n, 1, SEQ_MAX) for n in item)):
+            raise ProtocolViolation(f"{name}: each must be [first seq, last seq]")
+        ranges.append((item[0], item[1]))
+    return tuple(ranges)
 
 
 def _failed(item: Any) -> FailedMessage:

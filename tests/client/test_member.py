@@ -73,7 +73,10 @@ def test_unknown_notices_are_ignored(joined: Subject) -> None:
 
 def test_heartbeats_come_as_often_as_the_welcome_says(joined: Subject) -> None:
     joined.receive(Copy(5), Copy(8))
-    expected = Heartbeat(consumer="c1", incarnation="uuid-1", queue="q1", held=2, last=8)
+    in_hand = ((5, 5), (8, 8))
+    expected = Heartbeat(
+        consumer="c1", incarnation="uuid-1", queue="q1", held=2, last=8, in_hand=in_hand
+    )  # fmt: skip
     assert joined.said(199) == []
     assert joined.said(1) == [expected]
     assert joined.said(200) == [expected]

@@ -284,3 +284,21 @@ async def test_a_settle_before_the_death_still_counts(bench: Bench) -> None:
     await heir.has(20)
     await bench.acked()
     assert heir.bodies() == _numbers(30, 20)
+
+
+async def test_a_copy_that_got_lost_is_sent_again_although_nothing_follows_it(bench: Bench) -> None:
+    clause(
+        "C-10", "A copy that got lost on its way to a consumer that is there is sent again with the same seq"
+    )
+    await bench.run(orders=lane())
+    consumer = await bench.joined("c1", hold=True)
+    client = await bench.client()
+    client.send("in", b"1", "a")
+    client.send("in", b"2", "b")
+    _, lost = await consumer.has(2)
+    del consumer.in_hand[lost.seq]  # as if it had never come
+    await eventually(lambda: any(notice.type == "rejoin" for notice in consumer.notices))
+    assert bench.counter("copies_missed") == 1
+    await consumer.rejoin()
+    copies = await consumer.has(3)
+    assert (copies[2].seq, copies[2].body, copies[2].attempt) == (lost.seq, b"2", 1)

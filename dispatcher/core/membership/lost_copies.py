@@ -1,0 +1,86 @@
+"""Copies that got lost on their way to a consumer that is there.
+
+A consumer finds a lost copy by itself when the next one of the group comes (its `x-dispatch-group-seq` is not
+the next number). If none comes, only what the consumer says of itself shows it: its heartbeats name what it
+has in hand. A message that was handed over before the third last heartbeat, and that is not in hand, is lost.
+A later one may be on its way, or its settle. The consumer is asked to join again, and what it misses is sent
+again then (C-2).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
+
+from dispatcher.core.feature import Feature, Handler
+from dispatcher.core.model import Consumer, ConsumerState
+from dispatcher.core.state import LaneState
+from dispatcher.wire.protocol import TYPE_REJOIN, Heartbeat
+
+#: A settle and a heartbeat take different ways: what was handed over before this many heartbeats has none on
+#: its way any more.
+BEATS: Final = 3
+
+
+class _Heard:
+    """When the latest heartbeats came over the present connection of a consumer, the oldest first."""
+
+    __slots__ = ("at_ms", "n")
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.at_ms: deque[int] = deque(maxlen=BEATS)
+
+
+class LostCopies(Feature):
+    """Compares what consumers say they have with what was handed over to them."""
+
+    def __init__(self, state: LaneState) -> None:
+        self._state = state
+        self._heard: dict[Consumer, _Heard] = {}
+        state.signals.consumer_ended.append(self._forget)
+
+    def events(self) -> Mapping[type, Handler]:
+        return {Heartbeat: self._heartbeat}
+
+    def _forget(self, consumer: Consumer) -> None:
+        self._heard.pop(consumer, None)
+
+    def _heartbeat(self, beat: Heartbeat) -> None:
+        state = self._state
+        consumer = state.by_uuid.get(beat.incarnation)
+        if consumer is None:
+            return
+        is_there = consumer.state is ConsumerState.LIVE and consumer.queue == beat.queue
+        if not is_there or not consumer.in_flight or state.publishers_blocked:
+            self._forget(consumer)
+            return
+        heard = self._heard.get(consumer)
+        if heard is None or heard.n != consumer.n:
+            heard = self._heard[consumer] = _Heard(consumer.n)
+        if len(heard.at_ms) == BEATS:
+            count = self._count_lost(consumer, beat, heard.at_ms[0])
+            if count:
+                state.counters["copies_missed"] += count
+                state.log_event("copies_missed", consumer=consumer.id, copies=count)
+                state.notice(consumer, TYPE_REJOIN)
+                heard.at_ms.clear()
+        heard.at_ms.append(state.now_ms)
+
+    def _count_lost(self, consumer: Consumer, beat: Heartbeat, before_ms: int) -> int:
+        """How many messages it should have and does not, of those that were handed over before then."""
+        due = []
+        for seq, message in consumer.in_flight.items():  # in the order in which they were handed over
+            if message.dispatched_at_ms >= before_ms:
+                break
+            due.append(seq)
+        if beat.in_hand is None:  # it says only how many it has, newer ones included
+            return max(0, len(due) - beat.held)
+        ranges = deque(sorted(beat.in_hand))
+        lost = 0
+        for seq in sorted(due):
+            while ranges and ranges[0][1] < seq:
+                ranges.popleft()
+            lost += not ranges or seq < ranges[0][0]
+        return lost
