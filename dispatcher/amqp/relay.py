@@ -7,6 +7,7 @@ section 5). Both directions are on the hot path: one call each per message.
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from binascii import hexlify
 from functools import lru_cache
 from hashlib import blake2b
@@ -37,6 +38,7 @@ from dispatcher.wire.protocol import (
     HEADER_EPOCH,
     HEADER_EXCHANGE,
     HEADER_GROUP,
+    HEADER_GROUP_BASE64,
     HEADER_GROUP_SEQ,
     HEADER_ID,
     HEADER_MARKER,
@@ -241,6 +243,15 @@ def _first_field(name: str) -> bytes:
     return field(name.encode(), b"t", b"\x01")
 
 
+def _in_base64(group: bytes) -> bytes:
+    """The field that libraries can read which take every string for UTF-8; b"": it is UTF-8."""
+    try:
+        group.decode()
+    except UnicodeDecodeError:
+        return string_field(HEADER_GROUP_BASE64.encode(), b64encode(group))
+    return b""
+
+
 def copy_frames(
     content: Content,
     *,
@@ -269,6 +280,8 @@ def copy_frames(
     ) + hexlify(content.fingerprint)  # fmt: skip
     if group is not None:
         added += _pack_group(_GROUP_SEQ, group_seq, _GROUP, len(group)) + group
+        if not group.isascii():
+            added += _in_base64(group)
     if deadline_at_ms is not None:
         added += _pack_deadline(_DEADLINE, deadline_at_ms)
     if first_header is not None:

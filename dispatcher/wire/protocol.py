@@ -22,6 +22,8 @@ _to_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 DEFAULT_PREFIX: Final = "dispatch"
 
 HEADER_GROUP: Final = "x-dispatch-group"
+#: The same in base64, if its bytes are not UTF-8.
+HEADER_GROUP_BASE64: Final = "x-dispatch-group-base64"
 HEADER_SEQ: Final = "x-dispatch-seq"
 HEADER_GROUP_SEQ: Final = "x-dispatch-group-seq"
 HEADER_EPOCH: Final = "x-dispatch-epoch"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from base64 import b64encode
 from typing import Any
 
 import pytest
@@ -59,6 +60,8 @@ def added_fields(original: Content, group: bytes | None = b"g") -> bytes:
     ]  # fmt: skip
     if group is not None:
         fields += [number("x-dispatch-group-seq", ADDED["group_seq"]), text("x-dispatch-group", group)]
+        if group.decode(errors="replace").encode() != group:
+            fields.append(text("x-dispatch-group-base64", b64encode(group)))
     return b"".join(fields)
 
 
@@ -119,6 +122,17 @@ def test_the_group_is_added_as_it_came_or_as_it_is_given() -> None:
     assert original.group == b"42"
     assert text("x-dispatch-group", b"42") in copied(original)[0]
     assert text("x-dispatch-group", b"\xff" * 1_024) in copied(original, group=b"\xff" * 1_024)[0]
+
+
+@pytest.mark.parametrize(
+    ("group", "added"), [(b"g", None), ("größe".encode(), None), (b"\xff\xfe", b"//4="), (b"a\xc3", b"YcM=")]
+)
+def test_a_group_that_is_not_utf8_is_added_in_base64_too(group: bytes, added: bytes | None) -> None:
+    """There are libraries that take every string for UTF-8, and change what is none."""
+    raw, _ = copied(content(properties(text("x-group-id", "g"))), group=group)
+    assert text("x-dispatch-group", group) in raw
+    assert (b"x-dispatch-group-base64" in raw) == (added is not None)
+    assert added is None or text("x-dispatch-group-base64", added) in raw
 
 
 def test_without_a_group_nothing_of_a_group_is_added() -> None:
