@@ -27,6 +27,7 @@ class Life(NamedTuple):
     who: str
     since: float
     until: float  # RabbitMQ has ended it, or its process was killed
+    remembers: bool = False  # it drops what it has done before, over whichever connection
 
 
 class HandedBooks(NamedTuple):
@@ -50,18 +51,26 @@ def that_counts(record: list[HandlingRecord], lives: Mapping[str, Life]) -> list
     return [handling for handling in record if handling.start < lives[handling.life].until]
 
 
+def that_may_be_done(record: list[HandlingRecord], lives: Mapping[str, Life]) -> list[HandlingRecord]:
+    """The same, and what a reader has begun then that acks it when it comes again."""
+    return [h for h in record if lives[h.life].remembers or h.start < lives[h.life].until]
+
+
 def handed_violations(books: HandedBooks) -> list[str]:
     """Everything that is wrong, in words."""
+    lost = _lost(books)
     books = books._replace(record=that_counts(books.record, books.lives))
-    return _lost(books) + _wrongly_dead(books) + _begun_again(books) + _disorder(books)
+    return lost + _wrongly_dead(books) + _begun_again(books) + _disorder(books)
 
 
 def _lost(books: HandedBooks) -> list[str]:
-    """X-1, X-6: somebody has done it to its end, over a connection that could still ack it; or it is dead."""
+    """X-1, X-6: somebody has done it to its end, over a connection that could still ack it, or will ack it
+    when it comes again; or it is dead."""
     done, begun, rejected = set[MessageKey](), set[MessageKey](), dict[MessageKey, float]()
-    for handling in books.record:
+    for handling in that_may_be_done(books.record, books.lives):
+        life = books.lives[handling.life]
         begun.add(handling.message)
-        if handling.end is not None and handling.end <= books.lives[handling.life].until:
+        if handling.end is not None and (life.remembers or handling.end <= life.until):
             if handling.failed:
                 rejected[handling.message] = handling.end
             else:

@@ -8,9 +8,10 @@ from dispatcher.judge.judge import Story
 from dispatcher.judge.record import Incarnation, LifeRecord, in_order
 from tests.chaos.accounts import Books, balance
 from tests.chaos.evidence import Evidence, Found, existing, forgotten, leaderships, with_doubts
-from tests.chaos.handed import HandedBooks, Life, handed_violations, that_counts
+from tests.chaos.handed import HandedBooks, Life, handed_violations, that_may_be_done
 from tests.chaos.lanes import LaneOnStage
 from tests.chaos.parts import Process
+from tests.chaos.plan import REMEMBERING
 from tests.chaos.producer import read_produced
 from tests.chaos.stage import Stage
 
@@ -32,10 +33,11 @@ def gather_handed(stage: Stage, lane: LaneOnStage, there: Found) -> Evidence:
     stopped = [(outage.since, outage.until) for outage in stage.rabbitmq_outages if not outage.killed]
     decisions = [with_doubts(decision, gaps) for decision in stage.decisions[lane.name]]
     story = Story(
-        frozenset(confirmed), {name: life.until for name, life in lives.items() if life.until < math.inf},
+        frozenset(confirmed),
+        {name: life.until for name, life in lives.items() if life.until < math.inf and not life.remembers},
         {}, keeps_owner=False, forgotten=gaps, repeated=repeated, confirmed_at=confirmed,
     )  # fmt: skip
-    counting = that_counts(handlings, lives)
+    counting = that_may_be_done(handlings, lives)
     balanced = balance(
         Books(counting, story, sent, decisions, there.dead, list(there.arrived), take_overs, stops=False)
     )
@@ -53,4 +55,5 @@ def _life(incarnation: Incarnation, process: Process) -> Life:
     since = incarnation.welcomes[-1]
     ends = [process.killed_at, incarnation.over]
     ends += [c.closed for c in reversed(process.proxy.connections) if c.opened <= since][:1]
-    return Life(process.who, since, min((end for end in ends if end is not None), default=math.inf))
+    until = min((end for end in ends if end is not None), default=math.inf)
+    return Life(process.who, since, until, process.kind == REMEMBERING)

@@ -23,6 +23,8 @@ BACKOFF: Final = "100ms"
 HANDOVER: Final = "handover"
 CONCURRENT: Final = "concurrent"
 READERS: Final = ("h0", "h1", "h2")
+#: What each of them does with repeated messages: processes them again, or drops them.
+READER_KINDS: Final = ("reading", "reading", REMEMBERING := "remembering")
 
 
 class Span(NamedTuple):

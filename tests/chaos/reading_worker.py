@@ -5,6 +5,8 @@ after the other, and acks what it has done or rejects what it can't do. It write
 
 Each of its connections is a life of its own. It reads exclusively, so that RabbitMQ never has two readers of
 one queue: X-7 promises nothing for these. On SIGTERM it ends as soon as it has nothing in hand.
+
+KIND `remembering`: it drops repeated messages, word for word as docs/protocol.md says.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ _PDEATHSIG = 1
 RETRY_S = 0.1
 #: After two of these without a sign of life RabbitMQ or the reader gives the connection up.
 HEARTBEAT_S = 5
+#: So many numbers are enough.
+REMEMBERED = 60_000
 #: In this time one that was told to end has had nothing in hand once.
 END_WITHIN_S = 20.0
 
@@ -37,13 +41,17 @@ END_WITHIN_S = 20.0
 class ReadingConsumer:
     """Reads until it is told to end."""
 
-    def __init__(self, url: str, queue: str, prefetch: int, record: RecordWriter, work_ms: float) -> None:
+    def __init__(
+        self, url: str, queue: str, prefetch: int, record: RecordWriter, work_ms: float, *, remembers: bool
+    ) -> None:
         self._parameters = pika.URLParameters(url)
         self._parameters.heartbeat = HEARTBEAT_S
         self._queue = queue
         self._prefetch = prefetch
         self._record = record
         self._work_s = work_ms / 1000
+        self._remembers = remembers
+        self._ended: dict[int, bool] = {}  # by number: whether it failed
         self._lives = 0
         self._in_hand: deque[tuple[int, dict[str, Any], bytes]] = deque()
         self.told_at: float | None = None
@@ -95,23 +103,35 @@ class ReadingConsumer:
     def _work(self, channel: Any, life: str) -> None:
         tag, headers, body = self._in_hand.popleft()
         number, seq, attempt = MessageKey.of(body), headers["x-dispatch-seq"], headers["x-dispatch-attempt"]
+        if self._remembers and seq in self._ended:
+            self._end(channel, tag, failed=self._ended[seq])
+            return
         group_seq, epoch = headers.get("x-dispatch-group-seq", 0), headers.get("x-dispatch-epoch", 0)
         self._record.started(life, number, seq, group_seq, epoch, attempt)
         time.sleep(random.expovariate(1 / self._work_s))  # sleeps: this is the work
         fails = is_failing(number) and not (is_mending(number) and attempt > 1)
         self._record.ended(life, seq, failed=fails)
-        if fails:
+        self._ended[seq] = fails
+        if len(self._ended) > REMEMBERED:
+            del self._ended[next(iter(self._ended))]
+        self._end(channel, tag, failed=fails)
+
+    @staticmethod
+    def _end(channel: Any, tag: int, *, failed: bool) -> None:
+        if failed:
             channel.basic_reject(tag, requeue=False)
         else:
             channel.basic_ack(tag)
 
 
 def main(arguments: list[str]) -> None:
-    _, url, prefix, lane, consumer_id, prefetch, record_file, work_ms, *_ = arguments
+    kind, url, prefix, lane, consumer_id, prefetch, record_file, work_ms, *_ = arguments
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
     record = RecordWriter(Path(record_file))
     queue = f"{prefix}.{lane}.consumer.{consumer_id}"
-    reader = ReadingConsumer(url, queue, int(prefetch), record, float(work_ms))
+    reader = ReadingConsumer(
+        url, queue, int(prefetch), record, float(work_ms), remembers=kind == "remembering"
+    )  # fmt: skip
 
     def told(*_: object) -> None:
         reader.told_at = time.monotonic()

@@ -24,7 +24,7 @@ from dispatcher.settings import RabbitSettings
 from tests.chaos.decisions import Decision
 from tests.chaos.lanes import LaneOnStage
 from tests.chaos.parts import Eviction, Outage, Process, Replica
-from tests.chaos.plan import CONCURRENT, DISPATCHER_HEARTBEAT_S, READERS, Plan
+from tests.chaos.plan import CONCURRENT, DISPATCHER_HEARTBEAT_S, READER_KINDS, READERS, Plan
 from tests.client.tcp_proxy import TcpProxy
 from tests.recovery.scene import DELIVERY_LIMIT
 from tests.service.clients import Client
@@ -42,7 +42,9 @@ HANDED_PRODUCERS = ("raw", "async")
 #: A bare consumer does one thing after the other.
 BARE_WORK_MS = 4.0
 #: Of consumers that do not use the SDK.
-MODULES = {"bare": "tests.chaos.bare_worker", "reading": "tests.chaos.reading_worker"}
+MODULES = {
+    "bare": "tests.chaos.bare_worker", **dict.fromkeys(READER_KINDS, "tests.chaos.reading_worker")
+}  # fmt: skip
 START_TIMEOUT_S = 60.0
 #: A consumer that was told to leave finishes what it has in hand and settles it.
 STOP_TIMEOUT_S = 45.0
@@ -93,8 +95,8 @@ class Stage:
         await asyncio.to_thread(self.servers.rabbitmq.sync_definitions)
         for lane in self.lanes:
             if lane.hands_over:
-                for who in READERS:
-                    await self.start_consumer(lane, who, "reading")
+                for who, kind in zip(READERS, READER_KINDS, strict=True):
+                    await self.start_consumer(lane, who, kind)
         for lanes, consumers, producers in (
             ([lane for lane in self.lanes if not lane.hands_over], CONSUMERS, PRODUCERS),
             ([lane for lane in self.lanes if lane.hands_over], (), HANDED_PRODUCERS),
@@ -250,7 +252,9 @@ class Stage:
                 self.start(replica)
         for lane in self.lanes:
             if not any(process.lane is lane for process in self.living(self.consumers)):
-                who, kind = (READERS[0], "reading") if lane.hands_over else (f"last-{lane.name}", "async")
+                who, kind = (
+                    (READERS[0], READER_KINDS[0]) if lane.hands_over else (f"last-{lane.name}", "async")
+                )
                 await self.start_consumer(lane, who, kind)
 
     async def start_again(self, server: LocalNode) -> bool:

@@ -75,6 +75,12 @@ def test_what_ended_after_its_connection_can_not_have_been_acked(told: Told) -> 
     assert told.found(ONE, TWO, THREE, handled(3, 3.5, B, seq=1, attempt=2)) == set()
 
 
+def test_who_remembers_acks_what_it_has_done_when_it_comes_again(told: Told) -> None:
+    told.lives[A] = Life("h0", 0.0, 2.9, remembers=True)
+    assert told.found(ONE, TWO, THREE) == set()
+    assert told.found(ONE, TWO, handled(3, 3.0, end=False)) == {"lost"}
+
+
 def test_what_was_begun_after_its_connection_counts_as_nothing(told: Told) -> None:
     told.a_ends(2.9)
     assert told.found(ONE, TWO, THREE) == {"lost"}
