@@ -27,7 +27,7 @@ from dispatcher.core.model import ConsumerState
 from dispatcher.core.views.views import Views
 from tests.spec.flag_bench import facts, why
 from tests.spec.hand_over_bench import HandOverBench, handed_names, queue_of
-from tests.spec.lane_bench import clause, names
+from tests.spec.lane_bench import clause, name_of, names
 
 
 def _two(**options: object) -> HandOverBench:
@@ -397,3 +397,19 @@ def test_nobody_is_asked_what_redis_has_forgotten() -> None:
     bench.seen("one")
     assert names(bench.arrive("a1")) == ["a1"]
     assert bench.notices == []
+
+
+def test_x6_no_number_of_a_queue_is_given_to_another_message() -> None:
+    """Its reader knows nothing of incarnations, and drops a number that it knows."""
+    clause("X-6", "In one queue a number belongs to one message for ever, also after the queue was read back")
+    bench = _two()
+    bench.arrive("a1", "a2", "b1")
+    bench.store("a1", "a2", "b1")
+    bench.lose("one", "a1", "a2")
+    bench.confirm_all()
+    bench.seen("one")
+    bench.arrive(*(f"{group}1" for group in "cdefg"))
+    again = [copy for copy in bench.sent if bench.holder(name_of(copy)) == "one"]
+    assert again
+    former = {bench.latest(name).seq for name in ("a1", "a2")}
+    assert min(copy.seq for copy in again) > max(former)

@@ -88,7 +88,9 @@ class Forwarding(Feature):
         self._asked: dict[str, int] = {}  # queues that are looked at, and what had come into them before
         self._open: dict[str, _Reclaim] = {}
         self._crowded: set[str] = set()  # queues with several readers, which was told
+        self._next_seq: dict[str, int] = {}  # by consumer: after all numbers of its former incarnations
         state.signals.consumer_entered.append(self._entered)
+        state.signals.consumer_ended.append(self._ended)
         for name in _REFUSED:
             commands.forbid(name, _refuse)
 
@@ -108,6 +110,11 @@ class Forwarding(Feature):
     def _entered(self, consumer: Consumer) -> None:
         if is_forwarding_queue(self._state.options, consumer.queue):
             consumer.depth = 0
+            # Its reader knows nothing of incarnations: to it a number that it knows is a repeated message.
+            consumer.next_seq = max(consumer.next_seq, self._next_seq.get(consumer.id, 0))
+
+    def _ended(self, consumer: Consumer) -> None:
+        self._next_seq[consumer.id] = consumer.next_seq
 
     def load_first(self, snapshot: Snapshot, replay: JournalReplay) -> None:
         """Go on with what a former leader has left. The consumers must have been loaded."""
