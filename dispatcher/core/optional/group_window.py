@@ -2,11 +2,13 @@
 
 It works as a TCP sender does, with messages instead of segments (RFC 5681). A group begins with a small
 window. *Slow start*: each message that is settled quickly lets one more out. A message is quick if it was out
-for at most `QUICK_MS`, beside the time that RabbitMQ and Redis need to take a copy. The first one that is not
-ends slow start and shrinks the window; from then on it grows by one a round, and shrinks at most once a
-round. So a group has about as much out as its consumer does in that time, and two at least. *Time-out*: if
-nothing of it is settled for four times as long as usual, its window is one, and slow start begins again with
-the next settle, up to half of the former window.
+for at most `QUICK_MS` longer than one and a half times what a message of the group takes that is out alone,
+on its way and at its consumer (as in TCP Vegas, RFC 6297: what it is out for beyond that it has spent
+waiting). The first one that is not ends slow start and shrinks the window; from then on it grows by one a
+round, and shrinks at most once a round. So of a group there waits about as much at its consumer as that does
+in `QUICK_MS`. One in hand and one on its way are out at least. *Time-out*: if nothing of it is settled for
+four times as long as usual, its window is one, and slow start begins again with the next settle, up to half
+of the former window.
 
 Only a window that was full grows (RFC 7661): what a group doesn't use says nothing about it.
 """
@@ -23,8 +25,10 @@ from dispatcher.core.model import NEVER_FULL, Consumer, Group, Original
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.state import LaneState
 
-#: A message that was out for longer is not quick. So much work of a group may wait at its consumer.
+#: So much work of a group may wait at its consumer.
 QUICK_MS: Final = 100
+#: A message is not quick if it was out for so many times as long as one that is out alone, and `QUICK_MS`.
+TIMES_ALONE: Final = 1.5
 #: A window shrinks no further while something is settled: one message in hand, one on its way.
 LEAST: Final = 2
 #: A group stands still when nothing of it was settled for so many times the usual time between two settles.
@@ -38,14 +42,30 @@ GAIN: Final = 1 / 8
 class _Window:
     """What is known of a group whose window was full since something of it was last out."""
 
-    __slots__ = ("changed_at_ms", "full_at_ms", "pace_ms", "settled_at_ms", "threshold")
+    __slots__ = (
+        "alone_ms", "first_is_alone", "full_at_ms", "grown_at_ms", "pace_ms", "settled_at_ms", "shrunk_at_ms",
+        "threshold",
+    )  # fmt: skip
 
     def __init__(self, now_ms: int) -> None:
         self.full_at_ms = now_ms  # when it was last full
-        self.changed_at_ms = now_ms  # what was handed over before tells nothing more, once slow start is over
+        self.grown_at_ms = now_ms  # once slow start is over, it grows by what was handed over since then …
+        self.shrunk_at_ms = now_ms  # … and shrinks by what was handed over since then
         self.settled_at_ms = now_ms
         self.pace_ms = float(QUICK_MS)  # between two settles, smoothed
         self.threshold = NEVER_FULL  # slow start ends at this window
+        self.first_is_alone = True  # the next message to be settled was handed over when nothing else was out
+        self.alone_ms = 0.0  # for how long such a message is out, smoothed
+
+    def note_alone(self, out_ms: int) -> None:
+        """A message that was out alone took so long. One that hung says little of those to come."""
+        self.first_is_alone = False
+        gain = GAIN if self.alone_ms else 1
+        self.alone_ms += gain * (min(out_ms, 2 * self.alone_ms + QUICK_MS) - self.alone_ms)
+
+    def quick_ms(self, way_ms: float) -> float:
+        """A message that was out for so long is quick; `way_ms`: until RabbitMQ has confirmed a copy."""
+        return QUICK_MS + 2 * way_ms + TIMES_ALONE * self.alone_ms
 
 
 class GroupWindows(Feature):
@@ -84,7 +104,7 @@ class GroupWindows(Feature):
             self._windows[group] = _Window(now_ms)
         else:
             window.full_at_ms = now_ms
-        if self._sample is None:
+        if self._sample is None and self._state.unconfirmed:
             self._sample = (self._confirmed + self._state.unconfirmed, now_ms)
 
     def _confirm(self, event: CopiesConfirmed) -> None:
@@ -98,29 +118,34 @@ class GroupWindows(Feature):
         windows = self._windows
         if not windows:
             return
-        now_ms, quick_ms = self._state.now_ms, QUICK_MS + 2 * self._way_ms
+        now_ms = self._state.now_ms
         for message in messages:
             group = message.group
             if group is not None and (window := windows.get(group)) is not None and message.dispatched_at_ms:
-                self._adapt(group, window, message.dispatched_at_ms, now_ms, quick_ms)
+                self._adapt(group, window, message.dispatched_at_ms, now_ms)
 
-    def _adapt(self, group: Group, window: _Window, out_since_ms: int, now_ms: int, quick_ms: float) -> None:
+    def _adapt(self, group: Group, window: _Window, out_since_ms: int, now_ms: int) -> None:
         """A message of it is settled, which was out since then."""
         if group not in self._settled:
             self._settled[group] = None
             window.pace_ms += GAIN * (now_ms - window.settled_at_ms - window.pace_ms)
             window.settled_at_ms = now_ms
+            # Only of a small window: a consumer that settles in batches may have kept it for the others.
+            if window.first_is_alone and (group.window <= LEAST or not window.alone_ms):
+                window.note_alone(now_ms - out_since_ms)
+        quick_ms = window.quick_ms(self._way_ms)
         if now_ms - out_since_ms <= quick_ms:
             if group.window < window.threshold:
                 grows = out_since_ms <= window.full_at_ms
             else:
-                grows = window.changed_at_ms <= out_since_ms <= window.full_at_ms
+                changed_at_ms = max(window.grown_at_ms, window.shrunk_at_ms)
+                grows = changed_at_ms <= out_since_ms <= window.full_at_ms
                 if grows:
-                    window.changed_at_ms = now_ms
+                    window.grown_at_ms = now_ms
             if grows and group.window < self._most:
                 group.window += 1
-        elif out_since_ms >= window.changed_at_ms or window.threshold == NEVER_FULL:
-            window.changed_at_ms = now_ms
+        elif out_since_ms >= window.shrunk_at_ms or window.threshold == NEVER_FULL:
+            window.shrunk_at_ms = now_ms
             fitting = int(group.window * quick_ms / (now_ms - out_since_ms))
             least = min(LEAST, self._initial)
             group.window = window.threshold = max(least, group.window // 2, fitting)
@@ -133,6 +158,8 @@ class GroupWindows(Feature):
     def before_pass(self) -> None:
         state = self._state
         for group in self._settled:
+            if not group.in_flight and (window := self._windows.get(group)) is not None:
+                window.first_is_alone = True
             state.list_backlogs(group)
         self._settled.clear()
         if state.now_ms >= self._look_at_ms:
@@ -141,7 +168,7 @@ class GroupWindows(Feature):
 
     def _look(self) -> None:
         """Find groups that stand still, and forget those that need no window."""
-        now_ms, quick_ms = self._state.now_ms, QUICK_MS + 2 * self._way_ms
+        now_ms = self._state.now_ms
         for group, window in list(self._windows.items()):
             if not group.in_flight:
                 if group.backlogs is None:
@@ -149,10 +176,10 @@ class GroupWindows(Feature):
                     del self._windows[group]
                 window.settled_at_ms = now_ms
             elif group.window > 1 and now_ms - window.settled_at_ms > max(
-                quick_ms, TIMES_USUAL * window.pace_ms
+                QUICK_MS + 2 * self._way_ms, TIMES_USUAL * window.pace_ms
             ):
                 window.threshold = max(LEAST, group.window // 2)
-                window.changed_at_ms = now_ms  # what is out tells nothing of the messages to come
+                window.shrunk_at_ms = now_ms  # what is out tells nothing of the messages to come
                 group.window = 1
                 self._state.list_backlogs(group)
                 self._state.counters["groups_stalled"] += 1
