@@ -55,8 +55,10 @@ class Publisher:
         shape: Shape = EVENLY,
         group_prefix: bytes = b"group",
         body_bytes: int = BODY_BYTES,
+        exchange: str = "",
     ) -> None:
         self._queue = queue
+        self._exchange = exchange
         self._shape = shape
         self._groups: Sequence[int] = ()  # by message
         self._group_prefix = group_prefix
@@ -71,7 +73,7 @@ class Publisher:
         )
         self._channel = await self._link.open_channel()
         await self._link.call(self._channel, commands.Confirm.Select())
-        self._method = publish_frame(self._channel, "", self._queue, mandatory=False)
+        self._method = publish_frame(self._channel, self._exchange, self._queue, mandatory=False)
 
     async def fill(self, count: int) -> None:
         """Publish messages 0 to `count` - 1 and wait until the broker has stored all of them."""

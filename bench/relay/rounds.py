@@ -57,7 +57,10 @@ class Stage:
         facts = cpu.node_facts(self._api)
         self._broker_pid = cpu.broker_pid(facts)
         #: Whether the broker has the Shovel plugin.
-        self.has_shovel = "rabbitmq_shovel" in facts.get("enabled_plugins", ())
+        plugins = facts.get("enabled_plugins", ())
+        self.has_shovel = "rabbitmq_shovel" in plugins
+        #: Whether it has the exchange that spreads messages over queues by a hash.
+        self.has_consistent_hash = "rabbitmq_consistent_hash_exchange" in plugins
         self._redis = redis.Redis.from_url(servers.redis_url)
         rabbitmq, store = self._api.request("overview"), self._redis.info("server")
         self.versions = {"rabbitmq": rabbitmq["rabbitmq_version"], "redis": store["redis_version"]}

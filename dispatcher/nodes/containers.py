@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 RABBITMQ_IMAGE: Final = "rabbitmq:4.0-management"
 REDIS_IMAGE: Final = "redis:7-alpine"
-_PLUGINS: Final = "rabbitmq_event_exchange rabbitmq_shovel rabbitmq_shovel_management"
+_PLUGINS: Final = (
+    "rabbitmq_event_exchange rabbitmq_shovel rabbitmq_shovel_management rabbitmq_consistent_hash_exchange"
+)
 _RABBITMQ_COMMAND: Final = [
     "sh",
     "-c",

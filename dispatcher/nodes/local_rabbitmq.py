@@ -20,6 +20,7 @@ PLUGINS: Final = (
     "rabbitmq_event_exchange",
     "rabbitmq_shovel",
     "rabbitmq_shovel_management",
+    "rabbitmq_consistent_hash_exchange",
 )
 
 
