@@ -86,6 +86,15 @@ def test_c10_not_while_rabbitmq_takes_nothing() -> None:
     assert beats(bench, 20, []) == 0
 
 
+def test_c10_heartbeats_that_come_all_at_once_are_old() -> None:
+    """RabbitMQ took nothing for a while: what they name is from then."""
+    bench, _ = with_three()
+    for _ in range(10):
+        beat = Heartbeat(consumer="one", incarnation="one-1", queue="one-1.1", last=0, in_hand=(), held=0)
+        bench.step(beat)
+    assert bench.lane.state.counters["copies_missed"] == 0
+
+
 def test_c10_a_new_connection_has_its_own_heartbeats() -> None:
     bench, (a, b, c) = with_three()
     assert beats(bench, 3, [a, c]) == 0

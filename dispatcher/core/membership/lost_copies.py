@@ -19,7 +19,7 @@ from dispatcher.core.state import LaneState
 from dispatcher.wire.protocol import TYPE_REJOIN, Heartbeat
 
 #: A settle and a heartbeat take different ways: what was handed over before this many heartbeats has none on
-#: its way any more.
+#: its way any more. Heartbeats that RabbitMQ had kept back come all at once, and are old: these don't count.
 BEATS: Final = 3
 
 
@@ -59,7 +59,7 @@ class LostCopies(Feature):
         heard = self._heard.get(consumer)
         if heard is None or heard.n != consumer.n:
             heard = self._heard[consumer] = _Heard(consumer.n)
-        if len(heard.at_ms) == BEATS:
+        if len(heard.at_ms) == BEATS and state.now_ms - heard.at_ms[0] >= 2 * state.options.heartbeat_ms:
             count = self._count_lost(consumer, beat, heard.at_ms[0])
             if count:
                 state.counters["copies_missed"] += count

@@ -22,8 +22,8 @@ _NO_ROOM: Final = (HoldKind.PREFETCH_FULL, HoldKind.KEPT_FREE)
 _UNTIL_MOVED: Final = 1.5
 _STAYS: Final = 4
 _LOOKS: Final = 4
-#: The wait of a group, and what of it was handed over last.
-_Since = tuple[int, tuple[int, int]]
+#: The wait of a group, at whom and behind what, and how many groups waited with it at most.
+_Since = tuple[int, tuple[int, int, int], int]
 
 
 class IndependenceChecker(Checker):
@@ -62,13 +62,16 @@ class IndependenceChecker(Checker):
             self._since.clear()
             return
         former, self._since = self._since, {}
-        for group in _waiting(lane):
-            handed = (group.epoch, group.last_seq)
-            known = former.get(group.id)
-            self._since[group.id] = known if known is not None and known[1] == handed else (now_ms, handed)
-        bound_ms = self._after_ms * (_UNTIL_MOVED + _STAYS + len(self._since) / _LOOKS)
-        for group_id, (since_ms, _) in self._since.items():
-            if now_ms - since_ms > bound_ms:
+        waiting = list(_waiting(lane))
+        for group in waiting:
+            assert group.owner is not None
+            handed = (group.owner.number, group.epoch, group.last_seq)
+            since_ms, before, most = former.get(group.id, (now_ms, handed, 0))
+            if before != handed:
+                since_ms, most = now_ms, 0
+            self._since[group.id] = since_ms, handed, max(most, len(waiting))
+        for group_id, (since_ms, _, most) in self._since.items():
+            if now_ms - since_ms > self._after_ms * (_UNTIL_MOVED + _STAYS + most / _LOOKS):
                 self.violate(f"{group_id!r} waits for {now_ms - since_ms} ms, while others have room")
 
 
