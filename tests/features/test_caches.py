@@ -67,6 +67,11 @@ async def test_a_cache_is_right_when_the_first_message_drops_it(
         await eventually(lambda: tellers[name].done == done)
         await bench.acked()
 
+    async def b_is_live() -> bool:
+        """A new leader expects a consumer until it has heard of it."""
+        rows = (await bench.ask("consumers.list"))["consumers"]
+        return any(row["consumer"] == "b" and row["state"] == "live" for row in rows)
+
     async with AsyncExitStack() as stack:
         for name, teller in tellers.items():
             await stack.enter_async_context(teller.at_work(bench, name))
@@ -78,6 +83,7 @@ async def test_a_cache_is_right_when_the_first_message_drops_it(
         await pay("a", 100)
         await bench.crash()
         await bench.run(orders=lane())
+        await eventually(b_is_live)
         await bench.ask("rebalance", group="account", to="b")
         await pay("b", 1000)
     assert balances == {ACCOUNT: balance}
