@@ -71,7 +71,7 @@ def _of_queue(row: dict[str, Any]) -> str:
     """Of a hand-over consumer: what is going on with its queue."""
     waiting = counted(row.get("waiting_there"), "message")
     text = f"{row.get('queue')}: {counted(row['readers'], 'reader')}, {waiting} waiting there"
-    return text + ("; two at a time work on one group" if row["readers"] > 1 else "")
+    return f"warning: {text}; two at a time work on one group" if row["readers"] > 1 else text
 
 
 def _state(row: dict[str, Any]) -> str:

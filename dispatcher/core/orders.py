@@ -65,6 +65,7 @@ class LogEvent(NamedTuple):
 
     event: str
     fields: dict[str, Any]
+    is_warning: bool = False  # he has to change something
 
 
 class SetWindow(NamedTuple):

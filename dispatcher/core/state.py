@@ -384,6 +384,10 @@ class LaneState:
         """Log a decision, once it is committed."""
         self.effects.actions.append(LogEvent(event, fields))
 
+    def warn(self, event: str, **fields: Any) -> None:
+        """The same as a warning: an operator has to change something."""
+        self.effects.actions.append(LogEvent(event, fields, is_warning=True))
+
     def log_message(self, message: Original, event: str, **fields: Any) -> None:
         """The same, about a message: names its group."""
         self.log_event(event, group=message.group_id and format_group(message.group_id), **fields)

@@ -152,7 +152,8 @@ class Outbox:
             case LookUp():
                 self._report(IdsLookedUp(action))
             case LogEvent():
-                log.info(action.event, lane=self._relay.names.lane, **action.fields)
+                tell = log.warning if action.is_warning else log.info
+                tell(action.event, lane=self._relay.names.lane, **action.fields)
             case _:
                 order = action.copy if isinstance(action, SendCopy) else action
                 if careful:

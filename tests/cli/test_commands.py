@@ -111,7 +111,8 @@ WHY = {
         ),
         (
             ["consumers", "list", "orders"], "consumers.list", {}, {"consumers": [READER], "unread": ["c-3"]},
-            ["c-2", "dispatch.orders.consumer.c-2: 2 readers, 7 messages waiting there; two at a time work",
+            ["c-2",
+             "\nwarning: dispatch.orders.consumer.c-2: 2 readers, 7 messages waiting there; two at a time",
              "nothing reads the queue of c-3"],
         ),
         (

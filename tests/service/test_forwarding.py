@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from dispatcher.amqp.events import Fetched
 from dispatcher.errors import CommandRefused
@@ -86,6 +87,21 @@ async def test_a_reader_gets_its_groups_in_order_and_the_confirm_settles(bench: 
     for group in GROUPS:
         assert sorted([one.group(group), two.group(group)]) == [[], _numbers(group, 1, 5)]
     assert len(one.received) == len(two.received) == 10
+
+
+async def test_operators_are_warned_of_a_second_reader(bench: HandOverBench) -> None:
+    with capture_logs() as logged:
+        await bench.run(orders=_lane("one"))
+        await bench.reader("one")
+        await bench.is_live("one")
+        await bench.reader("one")
+        await eventually(lambda: _shared(logged), what="a line about both of them")
+    (line,) = _shared(logged)
+    assert (line["log_level"], line["consumer"], line["readers"]) == ("warning", "one", 2)
+
+
+def _shared(logged: list[Any]) -> list[Any]:
+    return [line for line in logged if line["event"] == "consumer_queue_shared"]
 
 
 async def test_what_a_dead_reader_had_goes_to_another_before_anything_newer(bench: HandOverBench) -> None:

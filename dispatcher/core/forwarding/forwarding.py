@@ -244,7 +244,7 @@ class Forwarding(Feature):
             self._crowded.discard(consumer.queue)
         elif consumer.queue not in self._crowded:
             self._crowded.add(consumer.queue)
-            self._state.log_event("consumer_queue_shared", consumer=consumer.id, readers=consumer.readers)
+            self._state.warn("consumer_queue_shared", consumer=consumer.id, readers=consumer.readers)
 
     # -- queues that are read back --
 
