@@ -168,6 +168,7 @@ class BlockingGroupConsumer(ConsumerBase):
         if message is None:
             self._inbox.over.result()
             raise StopIteration
+        message.begun = True
         return message
 
     def run(
@@ -187,7 +188,8 @@ class BlockingGroupConsumer(ConsumerBase):
         runner = ThreadRunner(handler, concurrency, lambda: choice.over(self._opened()[1].retry))
         with self._stopping_on_signals() if stop_on_signals else contextlib.nullcontext():
             self.open()
-            io, _ = self._opened()
+            io, engine = self._opened()
+            io.submit(lambda: engine.limit(concurrency))
             io.submit(lambda: self._give_to(runner))
             runner.start()
             try:

@@ -110,6 +110,7 @@ class GroupConsumer(ConsumerBase):
             self._opened()
             await self._inbox.until(self._inbox.something_waits)
             message = self._inbox.take()
+        message.begun = True
         return message
 
     async def run(
@@ -139,6 +140,7 @@ class GroupConsumer(ConsumerBase):
         runner = Runner(handler, concurrency, lambda: choice.over(self._opened().retry))
         with self._stopping_on_signals() if stop_on_signals else contextlib.nullcontext():
             await self.open()
+            self._opened().limit(concurrency)
             self._inbox.give_to(runner)
             try:
                 await self._until_ended(runner)

@@ -98,7 +98,7 @@ class Copy:
     """
 
     __slots__ = (
-        "_decoded", "_raw_properties", "_settler", "attempt", "body", "deadline_at_ms", "epoch",
+        "_decoded", "_raw_properties", "_settler", "attempt", "begun", "body", "deadline_at_ms", "epoch",
         "fingerprint", "group", "group_seq", "lost", "seq", "settled",
     )  # fmt: skip
 
@@ -125,6 +125,8 @@ class Copy:
         self.lost = False
         #: True once it was acked or failed here.
         self.settled = False
+        #: True once the application has it: set by whoever hands it over, and told to the dispatcher.
+        self.begun = False
         self._raw_properties = raw_properties
         self._settler = settler
         self._decoded: tuple[Properties, dict[str | bytes, Any]] | None = None

@@ -98,6 +98,10 @@ class ConsumerEngine(Generic[M]):
         self._ask_step()
         return settled
 
+    def limit(self, concurrency: int) -> None:
+        """The application processes at most so many messages at a time, one of each group."""
+        self._membership.limit(concurrency)
+
     def leave(self) -> None:
         """Get nothing new; `ended` comes when everything in hand is settled."""
         self._membership.member.leave()

@@ -26,7 +26,7 @@ from dispatcher.client.retries import RetryPolicy
 from dispatcher.client.settling import Settling
 from dispatcher.errors import InvalidTransition
 from dispatcher.wire import protocol
-from dispatcher.wire.protocol import FailedMessage, Heartbeat, InHand, Join, Leave, Settle
+from dispatcher.wire.protocol import Begun, FailedMessage, Heartbeat, InHand, Join, Leave, Settle
 
 #: Seen numbers are kept exactly; past this many ranges (or failures) the incarnation finishes what it has
 #: and a new one, with nothing to remember, takes its place.
@@ -49,6 +49,7 @@ class Numbered(Protocol):
     group_seq: int  # 0: no order check
     epoch: int
     fingerprint: bytes
+    begun: bool  # the application has it
 
 
 C = TypeVar("C", bound=Numbered)
@@ -105,6 +106,7 @@ class Member(Generic[C]):
         offline_limit_ms: int,
         now_ms: int,
         leftovers: Iterable[Settle] = (),
+        concurrency: int | None = None,
     ) -> None:
         self.consumer = consumer
         self.incarnation = incarnation
@@ -115,6 +117,8 @@ class Member(Generic[C]):
         self.end_reason = ""
         self.n = 0  # joins announced so far
         self.queue = ""
+        #: How many messages the application processes at a time; None: nobody knows.
+        self.concurrency = concurrency
         self.retry: RetryPolicy | None = None  # of the lane, as the latest welcome said
         self.in_hand: dict[int, C] = {}  # by seq, in the order of arrival
         self.settling = Settling(consumer, incarnation, full_count=max(1, prefetch // 2))
@@ -269,7 +273,7 @@ class Member(Generic[C]):
         settles_at_ms = self.settling.due_at_ms(nothing_in_hand=not self.in_hand)
         if settles_at_ms is not None and (joins or now_ms >= settles_at_ms):
             # Settles go before a join, which does not name what they settle.
-            for settle in self.settling.take():
+            for settle in self.settling.take(self._begun()):
                 token = next(self._tokens)
                 self.settling.sent(token, settle)
                 orders.append(Publish(token, settle))
@@ -304,13 +308,16 @@ class Member(Generic[C]):
             prefetch=self.prefetch, in_hand=in_hand,
         )  # fmt: skip
 
+    def _begun(self) -> Begun:
+        """What is in hand and has begun."""
+        begun = SeqRanges.of(seq for seq, copy in self.in_hand.items() if copy.begun)
+        return Begun(begun.pairs(), self.concurrency)
+
     def _heartbeat(self) -> Heartbeat:
-        in_hand = SeqRanges()
-        for seq in sorted(self.in_hand):
-            in_hand.add(seq)
         return Heartbeat(
             consumer=self.consumer, incarnation=self.incarnation, queue=self.queue,
-            held=len(self.in_hand), last=self._seen.last, in_hand=in_hand.pairs(),
+            held=len(self.in_hand), last=self._seen.last, in_hand=SeqRanges.of(self.in_hand).pairs(),
+            begun=self._begun(),
         )  # fmt: skip
 
     # --- what changes ---------------------------------------------------------------------------------

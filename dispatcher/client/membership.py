@@ -52,12 +52,18 @@ class LaneMembership(Generic[M]):
         self.over = False
         self.ever_welcomed = False
         self.retry = RetryPolicy()  # the lane's; until the first welcome what a lane has by default
+        self._concurrency: int | None = None
         self.member = self._next_member(now_ms)
+
+    def limit(self, concurrency: int) -> None:
+        """The application processes at most so many messages at a time, one of each group."""
+        self._concurrency = self.member.concurrency = concurrency
 
     def _next_member(self, now_ms: int, leftovers: Iterable[Settle] = ()) -> Member[M]:
         return Member(
             self.consumer, self._new_incarnation(), self._prefetch, tokens=self._tokens,
             offline_limit_ms=self._offline_limit_ms, now_ms=now_ms, leftovers=leftovers,
+            concurrency=self._concurrency,
         )  # fmt: skip
 
     # --- facts ----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 
 
 class SeqRanges:
@@ -17,6 +18,14 @@ class SeqRanges:
     def __init__(self) -> None:
         self._firsts: list[int] = []
         self._lasts: list[int] = []
+
+    @classmethod
+    def of(cls, numbers: Iterable[int]) -> SeqRanges:
+        """The set of these numbers, which may come in any order."""
+        made = cls()
+        for number in sorted(numbers):
+            made.add(number)
+        return made
 
     def add(self, number: int) -> bool:
         """Put `number` in. False: it was there already."""

@@ -57,6 +57,7 @@ class GroupSchedule(Generic[M]):
                 self._leave(message)
                 continue
             self._running.add(message)
+            message.begun = True
             return message
         return None
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from dispatcher.client.ranges import SeqRanges
-from dispatcher.wire.protocol import FailedMessage, Settle
+from dispatcher.wire.protocol import Begun, FailedMessage, Settle
 
 #: A finished message waits at most this long for company (contract section 6, rule 3).
 COALESCE_MS: Final = 5
@@ -64,8 +64,9 @@ class Settling:
             return 0
         return self._first_at_ms + COALESCE_MS
 
-    def take(self) -> list[Settle]:
-        """Everything to be told now, oldest first. Each must be given to `sent` with its token."""
+    def take(self, begun: Begun | None = None) -> list[Settle]:
+        """Everything to be told now, oldest first. Each must be given to `sent` with its token. `begun` goes
+        with the last one, if that is a new one: a repeated one is as it was."""
         settles, self._repeated = self._repeated, []
         failed = list(self._failed.values())
         acked = self._acked.pairs()
@@ -73,6 +74,7 @@ class Settling:
             part, failed = failed[:FAILED_PER_SETTLE_MAX], failed[FAILED_PER_SETTLE_MAX:]
             settles.append(Settle(
                 consumer=self._consumer, incarnation=self._incarnation, acked=acked, failed=tuple(part),
+                begun=None if failed else begun,
             ))  # fmt: skip
             acked = ()
         self._acked = SeqRanges()

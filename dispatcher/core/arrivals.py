@@ -111,7 +111,7 @@ class Arrivals(Feature):
 
     def _file_ungrouped(self, inbound: Inbound, message: Original) -> None:
         inbound.begin_to_wait()
-        if message.attempt >= self._state.suspect_after:  # it was parked after its consumer had died
+        if message.deaths >= self._state.suspect_after:  # it was parked after its consumer had died
             self._state.suspects.add(message)
         else:
             inbound.ungrouped.messages.append(message)

@@ -58,7 +58,7 @@ class Eligibility:
         self._one_at_a_time = one_at_a_time  # of each group one message is out at a time
         #: What keeps all of a group from every consumer now.
         self.group_held_by: GroupCheck = self._held_while_out if one_at_a_time else self.kept_back_by
-        self.suspect_after = suspect_after  # with so many hand-overs behind it a message is tried alone
+        self.suspect_after = suspect_after  # with so many deaths behind it a message is tried alone
         self.lane_holds = LaneHolds()
         self.flag_checks: list[GroupCheck] = []  # asked of groups with flags only
         self.head_checks: list[HeadCheck] = []
@@ -100,7 +100,7 @@ class Eligibility:
 
     def head_held_by(self, head: Original) -> HoldKind | None:
         """What keeps the first message of a backlog from going in its turn."""
-        if head.attempt >= self.suspect_after:
+        if head.deaths >= self.suspect_after:
             return HoldKind.SUSPECT
         for head_check in self.head_checks:
             kind = head_check(head)

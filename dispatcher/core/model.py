@@ -26,7 +26,7 @@ from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.queue_ids import is_parking
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.errors import InvalidTransition
-from dispatcher.wire.protocol import Join
+from dispatcher.wire.protocol import Begun, Join
 
 # -- messages --
 
@@ -93,6 +93,7 @@ class Original:
     number: int | None = None  # its producer's, in its group, where the lane checks that
     rank_override: tuple[int, ...] | None = None  # where it ranks, if others that came before it wait for it
     deliveries = 0  # how often its queue has delivered it before, if that counts: a quorum queue
+    unbegun = 0  # hand-overs to consumers that died and had not begun it, as far as this leader knows
     calls = 0  # of its handler, by the consumer that has failed it
     overdue = False  # its consumer has had it for longer than the lane's ack_timeout
     #: How much the lane's consumers had settled when the first consumer died with it; 0 if that was before
@@ -139,6 +140,11 @@ class Original:
         self.seq = self.epoch = self.group_seq = 0
         self.first = False  # first of its group for its consumer since the group was assigned to it
         self.dispatched_at_ms = 0
+
+    @property
+    def deaths(self) -> int:
+        """Consumers that may have died of it, while it waits: every hand-over ends in a settle or a death."""
+        return self.attempt - self.unbegun
 
     def become(self, state: MessageState) -> None:
         """Move to `state`. Raises InvalidTransition for a move that the table doesn't have."""
@@ -443,7 +449,7 @@ class Consumer:
     """One incarnation. `in_flight` is by seq, in the order of dispatch; credit = prefetch − in flight."""
 
     __slots__ = (
-        "state", "alone_with", "broken", "credit", "depth", "drained", "evicted_by", "groups", "id",
+        "state", "alone_with", "begun", "broken", "credit", "depth", "drained", "evicted_by", "groups", "id",
         "in_flight", "incoming", "last_heard_ms", "last_sent_ms", "lost_until_ms", "n", "next_seq", "number",
         "overdue", "ping_unanswered", "pool_level", "prefetch", "queue", "readers", "receives", "refusals",
         "refused_n", "refused_until_ms", "reported", "resumes_as", "sent_again", "settled_at_ms", "sources",
@@ -475,6 +481,7 @@ class Consumer:
         self.broken: OrderedSet[Group] = OrderedSet()  # groups of which a copy is gone that it has not seen
         self.waiting: Join | None = None  # another incarnation of this id that asked to join
         self.alone_with: Original | None = None  # a suspect that it has, or for which it is kept free
+        self.begun: Begun | None = None  # what it has said last of its handlers
         self.evicted_by = EvictedBy.FORMER_LEADER if row.state == "evicted" else None
         self.drained = False  # gets nothing more, by an operator's word
         self.overdue = 0  # messages that it has had for longer than the lane's ack_timeout

@@ -197,6 +197,7 @@ class ConsumerMachine:
             new_incarnation=lambda: f"{process.name}-{next(incarnations)}",
             offline_limit_ms=OFFLINE_LIMIT_MS, now_ms=self.world.scheduler.now_ms,
         )  # fmt: skip
+        membership.limit(self.plan.concurrency)
         self.membership = membership
         self.application = Application(self)
         self.engine: ConsumerEngine[Copy] = ConsumerEngine(

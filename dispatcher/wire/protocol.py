@@ -12,7 +12,7 @@ import json
 import re
 import reprlib
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dispatcher.errors import ProtocolViolation
 from dispatcher.wire.json_fields import SHORT_STRING_BYTES_MAX, integer, is_integer, items, json_object, text
@@ -180,6 +180,13 @@ class FailedMessage:
     attempts: int
 
 
+class Begun(NamedTuple):
+    """What a consumer says of its handlers. It is in its settles and heartbeats if it says so at all."""
+
+    ranges: tuple[tuple[int, int], ...]  # numbers in hand whose processing has begun
+    concurrency: int | None = None  # messages that it processes at a time, at most; None: it does not say
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settle:
     """The consumer's word on messages it received; ranges are inclusive."""
@@ -188,6 +195,7 @@ class Settle:
     incarnation: str
     acked: tuple[tuple[int, int], ...] = ()
     failed: tuple[FailedMessage, ...] = ()
+    begun: Begun | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +212,7 @@ class Heartbeat:
     held: int
     last: int
     in_hand: tuple[tuple[int, int], ...] | None = None  # ranges of numbers; None: it does not say
+    begun: Begun | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +258,7 @@ def _as_json(message: ControlMessage | Command) -> dict[str, Any]:
             return {
                 "type": "settle", "consumer": message.consumer, "incarnation": message.incarnation,
                 "acked": [list(pair) for pair in message.acked], "failed": failed,
+                **_begun_fields(message.begun),
             }  # fmt: skip
         case Leave():
             return {"type": "leave", "consumer": message.consumer, "incarnation": message.incarnation}
@@ -257,6 +267,7 @@ def _as_json(message: ControlMessage | Command) -> dict[str, Any]:
                 "type": "heartbeat", "consumer": message.consumer, "incarnation": message.incarnation,
                 "queue": message.queue, "held": message.held, "last": message.last,
                 **({} if message.in_hand is None else {"in_hand": [list(each) for each in message.in_hand]}),
+                **_begun_fields(message.begun),
             }  # fmt: skip
         case Marker():
             return {
@@ -284,7 +295,7 @@ def decode_control(body: bytes) -> ControlMessage:
                 consumer=_name(fields, "consumer"), incarnation=text(fields, "incarnation"),
                 queue=text(fields, "queue"), held=integer(fields, "held", 0, SEQ_MAX),
                 last=integer(fields, "last", 0, SEQ_MAX),
-                in_hand=_ranges(fields, "in_hand") if "in_hand" in fields else None,
+                in_hand=_ranges(fields, "in_hand") if "in_hand" in fields else None, begun=_begun(fields),
             )  # fmt: skip
         case "join":
             return _decode_join(fields)
@@ -372,8 +383,22 @@ def _decode_settle(fields: dict[str, Any]) -> Settle:
     failed = tuple(_failed(item) for item in items(fields, "failed", SETTLE_ITEMS_MAX))
     return Settle(
         consumer=_name(fields, "consumer"), incarnation=text(fields, "incarnation"),
-        acked=_ranges(fields, "acked"), failed=failed,
+        acked=_ranges(fields, "acked"), failed=failed, begun=_begun(fields),
     )  # fmt: skip
+
+
+def _begun(fields: dict[str, Any]) -> Begun | None:
+    if "begun" not in fields:
+        return None
+    concurrency = integer(fields, "concurrency", 1, SEQ_MAX) if "concurrency" in fields else None
+    return Begun(_ranges(fields, "begun"), concurrency)
+
+
+def _begun_fields(begun: Begun | None) -> dict[str, Any]:
+    if begun is None:
+        return {}
+    told: dict[str, Any] = {"begun": [list(each) for each in begun.ranges]}
+    return told if begun.concurrency is None else {**told, "concurrency": begun.concurrency}
 
 
 def _ranges(fields: dict[str, Any], name: str) -> tuple[tuple[int, int], ...]:

@@ -19,6 +19,7 @@ class Copy:
     group_seq: int = 0
     epoch: int = 0
     fingerprint: bytes = b"\0" * 16
+    begun: bool = False
 
 
 class Subject:

@@ -214,6 +214,7 @@ async def test_rejoin_keeps_queue_incarnation_and_work(lane: LaneStub, make_cons
     queue = me.queue
     seqs = await lane.send_many(me, 2, groups=1)
     await consumer.ack(await consumer.next())
+    await consumer.flush()  # its thread has heard of it
     await lane.say(me, protocol.TYPE_REJOIN)
     await eventually(lambda: me.n == 2)
     assert (lane.joins[-1].incarnation, lane.joins[-1].queue) == (me.uuid, queue)

@@ -15,6 +15,8 @@ from dispatcher.client import RejectMessage, RetryLater
 from dispatcher.client import properties as amqp_properties
 from dispatcher.client.copies import Copy
 from dispatcher.client.properties import Properties
+from dispatcher.client.ranges import SeqRanges
+from dispatcher.wire.protocol import Begun
 from tests.client.copies_on_wire import integer_entry, string_entry
 from tests.client.lane_stub import HEARTBEAT_MS, LaneStub
 from tests.client.subjects import Consumer, MakeConsumer, Work
@@ -99,6 +101,39 @@ async def test_heartbeats_say_what_is_held(lane: LaneStub, make_consumer: MakeCo
     await consumer.next()
     await eventually(lambda: lane.heartbeats and lane.heartbeats[-1].held == 3)
     assert (lane.heartbeats[-1].last, lane.heartbeats[-1].queue) == (seqs[-1], me.queue)
+
+
+async def test_heartbeats_say_what_the_application_was_given(
+    lane: LaneStub, make_consumer: MakeConsumer
+) -> None:
+    consumer = await make_consumer()
+    me = await lane.present()
+    seqs = await lane.send_many(me, 4, groups=2)
+    for _ in range(2):
+        await consumer.next()
+    told = Begun(((seqs[0], seqs[1]),))
+    await eventually(lambda: lane.heartbeats and lane.heartbeats[-1].begun == told)
+    assert lane.heartbeats[-1].held == 4
+
+
+async def test_heartbeats_say_which_handlers_run_and_how_many_can(
+    lane: LaneStub, make_consumer: MakeConsumer
+) -> None:
+    consumer = await make_consumer()
+    work = Work()
+    work.held = {b"0", b"1", b"2", b"3", b"4"}
+    async with running(consumer, work, concurrency=3):
+        me = await lane.present()
+        seqs = await lane.send_many(me, 5, groups=5)
+        await eventually(lambda: len(work.begun) == 3, what="the handlers")
+        begun = {message.seq for message in work.begun}
+        told = Begun(SeqRanges.of(begun).pairs(), 3)
+        await eventually(lambda: lane.heartbeats and lane.heartbeats[-1].begun == told, what=str(told))
+        assert begun == set(seqs[:3])
+        work.held.discard(b"1")
+        await eventually(lambda: me.settles, what="a settle")
+        assert me.settles[-1].begun is not None
+        assert me.settles[-1].begun.concurrency == 3
 
 
 ODD_HEADERS = {

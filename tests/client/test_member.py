@@ -13,7 +13,7 @@ from dispatcher.client.member import (
     Standing,
 )
 from dispatcher.client.orders import OpenQueue
-from dispatcher.wire.protocol import FailedMessage, Heartbeat, Join, Settle
+from dispatcher.wire.protocol import Begun, FailedMessage, Heartbeat, Join, Settle
 from tests.client.member_subject import Copy, Subject, ordered
 
 # --- joining ---
@@ -75,11 +75,37 @@ def test_heartbeats_come_as_often_as_the_welcome_says(joined: Subject) -> None:
     joined.receive(Copy(5), Copy(8))
     in_hand = ((5, 5), (8, 8))
     expected = Heartbeat(
-        consumer="c1", incarnation="uuid-1", queue="q1", held=2, last=8, in_hand=in_hand
+        consumer="c1", incarnation="uuid-1", queue="q1", held=2, last=8, in_hand=in_hand,
+        begun=Begun(()),
     )  # fmt: skip
     assert joined.said(199) == []
     assert joined.said(1) == [expected]
     assert joined.said(200) == [expected]
+
+
+def test_settles_and_heartbeats_tell_what_has_begun_and_how_many_run_at_a_time(joined: Subject) -> None:
+    copies = [Copy(seq) for seq in range(1, 8)]
+    joined.receive(*copies)
+    joined.member.concurrency = 4
+    for copy in copies[:3] + copies[4:5]:
+        copy.begun = True
+    (heartbeat,) = joined.said(200)
+    assert heartbeat.begun == Begun(((1, 3), (5, 5)), 4)
+    joined.ack(2)
+    (settle,) = joined.said(5)
+    assert settle.begun == Begun(((1, 1), (3, 3), (5, 5)), 4)
+
+
+def test_a_settle_of_an_earlier_connection_says_nothing_new_of_handlers(joined: Subject) -> None:
+    copies = [Copy(seq) for seq in (1, 2)]
+    joined.receive(*copies)
+    joined.ack(1)
+    joined.poll(5)
+    joined.member.connection_lost("gone", joined.now_ms)
+    copies[1].begun = True
+    joined.open("q2")
+    (settle, _) = joined.said()
+    assert settle.begun == Begun(())
 
 
 def test_a_finished_message_is_settled_within_milliseconds(joined: Subject) -> None:
@@ -93,7 +119,7 @@ def test_a_finished_message_is_settled_within_milliseconds(joined: Subject) -> N
 def test_nothing_left_in_hand_settles_at_once(joined: Subject) -> None:
     joined.receive(Copy(1))
     joined.ack(1)
-    assert joined.said() == [Settle(consumer="c1", incarnation="uuid-1", acked=((1, 1),))]
+    assert joined.said() == [Settle(consumer="c1", incarnation="uuid-1", acked=((1, 1),), begun=Begun(()))]
 
 
 def test_half_a_prefetch_settles_at_once(joined: Subject) -> None:

@@ -80,7 +80,7 @@ class Revocation:
                 not_back.append(message)
                 continue
             state.wait_again(message)
-            if group is None and message.attempt >= state.suspect_after:
+            if group is None and message.deaths >= state.suspect_after:
                 state.suspects.add(message)
             elif group is None:
                 ungrouped.setdefault(message.inbound, []).append(message)

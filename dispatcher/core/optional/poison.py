@@ -5,18 +5,23 @@ deaths is a suspect: it goes next, with its group, to a consumer that has nothin
 nothing else until it is settled. If that one dies too, and anybody has settled anything since the suspect's
 first death (else all of them may be dying of something else), it is poison. Its neighbours go on.
 
-Every hand-over ends in a settle or a death, so `attempt` counts the deaths, also after a fail-over. A message
-that failed and was released (`retry.on_exhausted: stop`) is suspected as early as if it had died instead, but
-it is never poison before it was tried once more after its first death.
+A message can have killed its consumer only if that one may have begun to process it (`may_have_begun`).
+Every hand-over ends in a settle or a death, so `deaths` is `attempt` without the hand-overs that had not
+begun. Only this leader knows these: after a fail-over, and for a message that was parked, all count.
+
+A message that failed and was released (`retry.on_exhausted: stop`) is suspected as early as if it had died
+instead, but it is never poison before it was tried once more after its first death.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import islice
 from typing import Final
 
 from dispatcher.core.delivery import DeliveryPass
 from dispatcher.core.effects import Snapshot
-from dispatcher.core.feature import Feature
+from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.model import (
     NO_DEATH,
@@ -29,6 +34,7 @@ from dispatcher.core.model import (
     Original,
 )
 from dispatcher.core.state import LaneState
+from dispatcher.wire.protocol import Heartbeat, Settle
 
 REASON_POISON: Final = "poison"
 
@@ -54,17 +60,28 @@ class Suspects(Feature):
         """Take over who was alone with a suspect when the former leader ended."""
         for consumer in self._state.by_uuid.values():
             messages = list(consumer.in_flight.values())
-            if len(messages) == 1 and messages[0].attempt > self._state.suspect_after:
+            if len(messages) == 1 and messages[0].deaths > self._state.suspect_after:
                 self._keep_for(consumer, messages[0])
 
+    def events(self) -> Mapping[type, Handler]:
+        return {Settle: self._told, Heartbeat: self._told}
+
     # -- deaths --
+
+    def _told(self, told: Settle | Heartbeat) -> None:
+        consumer = self._state.by_uuid.get(told.incarnation)
+        if consumer is not None and told.begun is not None:
+            consumer.begun = told.begun
 
     def poison_of(self, consumer: Consumer) -> Original | None:
         """The message that has killed this consumer, if that is sure. Call it when the consumer has ended,
         while `in_flight` still has its messages."""
         settles = self._state.settles
+        begun = may_have_begun(consumer)
         for message in consumer.in_flight.values():
-            if message.attempt == 1 or message.settles_at_death == NO_DEATH:
+            if message not in begun:
+                message.unbegun += 1
+            elif message.deaths == 1 or message.settles_at_death == NO_DEATH:
                 message.settles_at_death = settles
         suspect, is_alone = consumer.alone_with, len(consumer.in_flight) == 1
         self._let_go(consumer)
@@ -84,7 +101,7 @@ class Suspects(Feature):
 
     def _note(self, _: Group, head: Original) -> None:
         """Keep a suspect's place among the others, also while its group is on its way between consumers."""
-        if head.attempt >= self._state.suspect_after:
+        if head.deaths >= self._state.suspect_after:
             self._state.suspects.add(head)
 
     def before_pass(self) -> None:
@@ -164,7 +181,7 @@ class Suspects(Feature):
             self._keep_for(other, message)
             self._state.refresh_credit(other)
             consumer = other
-        self._state.log_message(message, "suspect_tried_alone", consumer=consumer.id, deaths=message.attempt)
+        self._state.log_message(message, "suspect_tried_alone", consumer=consumer.id, deaths=message.deaths)
         self._dispatch(message, consumer)
 
     def _dispatch(self, message: Original, consumer: Consumer) -> None:
@@ -214,3 +231,27 @@ class Suspects(Feature):
         if backlog is not None and backlog.group.taker not in (None, consumer):
             return False  # it is pinned to another
         return consumer.is_open
+
+
+def may_have_begun(consumer: Consumer) -> set[Original]:
+    """What the consumer may have been processing when it was heard last, of what it has not settled.
+
+    Of each group it is the first message, for a consumer processes them one after the other
+    (docs/protocol.md, rule 2). One that says what it has begun, and how many it processes at a time, may have
+    begun that many others since, in the order in which they came. One that says nothing may have begun the
+    first of every group.
+    """
+    heads: dict[Group | Original, Original] = {}
+    for seq in sorted(consumer.in_flight):
+        message = consumer.in_flight[seq]
+        heads.setdefault(message.group or message, message)
+    told = consumer.begun
+    if told is None:
+        return set(heads.values())
+    begun = {
+        message
+        for seq, message in consumer.in_flight.items()
+        if any(first <= seq <= last for first, last in told.ranges)
+    }
+    since = (message for message in heads.values() if message not in begun)
+    return begun | set(islice(since, told.concurrency))

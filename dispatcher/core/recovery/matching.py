@@ -269,7 +269,7 @@ class Recovery(Feature):
         if message.group_id is not None and not is_loose:
             message.group = self._state.group(message.group_id)
         self._state.wait_again(message)
-        if is_loose and message.attempt >= self._state.suspect_after:
+        if is_loose and message.deaths >= self._state.suspect_after:
             self._state.suspects.add(message)
         elif is_loose:
             inbound.ungrouped.messages.append(message)

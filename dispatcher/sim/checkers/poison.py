@@ -20,27 +20,33 @@ class PoisonChecker(Checker):
         self._deaths_min = max(1, attempts - 1)
         self._given: dict[str, list[Life]] = {}  # by incarnation
         self._holders: dict[int, list[str]] = {}  # by message
+        self._unbegun: dict[int, int] = {}  # by message: how many of them had not begun it
 
     def dispatched(self, life: Life, to: DispatchFact) -> None:
         incarnation, attempt = to.incarnation, to.attempt
         given = self._given.setdefault(incarnation, [])
+        self._unbegun[life.uid] = to.unbegun
         alone = given[-1] if given and self._is_suspect(given[-1], incarnation) else None
         if alone is not None and self._has(incarnation, alone) and alone is not life:
             self.violate(f"{incarnation} gets {life} while it tries {alone} alone")
         given.append(life)
         self._holders.setdefault(life.uid, []).append(incarnation)
-        if attempt > self._deaths_min and self._is_suspect(life, incarnation):
+        if attempt - to.unbegun > self._deaths_min and self._is_suspect(life, incarnation):
             others = [other for other in given if other is not life and self._has(incarnation, other)]
             if others:
                 self.violate(f"{incarnation} gets the suspect {life} beside {others[0]}")
 
     def _is_suspect(self, life: Life, incarnation: str) -> bool:
-        """Enough other consumers had it and died. A leader whose Redis forgot deaths may not know that.
+        """Enough other consumers may have begun it and died. A leader whose Redis forgot deaths may not know
+        that.
 
         A consumer that settled it did not die of it: it may come twice, when Redis forgot its id.
         """
         former = set(self._holders[life.uid]) - {incarnation} - life.settled.keys()
-        return life.twins == 1 and self._is_known(life) and len(former) >= self._deaths_min
+        return life.twins == 1 and self._is_known(life) and self._deaths(life, former) >= self._deaths_min
+
+    def _deaths(self, life: Life, holders: set[str]) -> int:
+        return len(holders) - self._unbegun.get(life.uid, 0)
 
     def _is_known(self, life: Life) -> bool:
         return self.world.history.complete and life.uid not in self.world.history.excused
@@ -56,7 +62,8 @@ class PoisonChecker(Checker):
         if life.dead_reason != REASON_POISON or life.twins > 1 or not self._is_known(life):
             return
         holders = self._holders.get(life.uid, [])
-        if len(set(holders)) <= self._deaths_min:
-            self.violate(f"called poison after {len(set(holders))} deaths: {life}")
+        deaths = self._deaths(life, set(holders))
+        if deaths <= self._deaths_min:
+            self.violate(f"called poison after {deaths} deaths: {life}")
         elif self._given[holders[-1]][-1] is not life:
             self.violate(f"called poison although {holders[-1]} got others after it: {life}")

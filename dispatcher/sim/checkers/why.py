@@ -180,7 +180,7 @@ def _comes_back(waiting: _Waiting) -> bool:
 
 def _is_suspected(waiting: _Waiting) -> bool:
     attempts = max(1, waiting.lane.state.options.attempts - 1)
-    return any(head.attempt >= attempts for head in waiting.heads)
+    return any(head.deaths >= attempts for head in waiting.heads)
 
 
 def _misses_a_number(waiting: _Waiting) -> bool:
