@@ -21,8 +21,8 @@ class Signals:
     __slots__ = (
         "accepted", "claimed", "consumer_drained", "consumer_ended", "consumer_entered",
         "consumer_joined", "consumer_leaves", "delivered", "dispatched", "dispatching", "failing",
-        "filed", "goes_soon", "group_changed", "group_rested", "keeping", "lost", "marked", "returned",
-        "routing", "settling", "withdrawing",
+        "filed", "freeing", "goes_soon", "group_changed", "group_rested", "keeping", "lost", "marked",
+        "returned", "routing", "settling", "withdrawing",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -57,6 +57,9 @@ class Signals:
         self.lost: list[MessageListener] = []
         #: True: what waits of the group goes soon, although it does not go now.
         self.goes_soon: list[Callable[[Group], bool]] = []
+        #: The look-ahead is full of what can't go, and somebody has free capacity. True: this listener has
+        #: changed something so that some of it may go.
+        self.freeing: list[Callable[[], bool]] = []
         #: The group's owner, state, flags or waiting messages are others.
         self.group_changed: list[GroupListener] = []
         #: One of its messages ended: it may be at rest now.

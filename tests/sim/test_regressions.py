@@ -213,6 +213,16 @@ def test_what_was_a_mistake_of_the_simulator_or_of_time_holds(seed: int) -> None
     assert run_scenario(_as_it_was(draw_scenario(seed))).problem is None
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        3210,  # what waited for its owner was in a parking queue of which Redis had forgotten whose it is
+    ],
+)
+def test_what_was_a_mistake_with_windows_and_stealing_holds(seed: int) -> None:
+    assert run_scenario(draw_scenario(seed)).problem is None
+
+
 def _as_it_was(scenario: RunScenario) -> RunScenario:
     """Without windows and stealing: these seeds are older, and would be other runs."""
     options = {

@@ -52,7 +52,7 @@ class Parked:
 
 
 class ParkingBench(LaneBench):
-    """`hold_confirms`, `hold_reads`: the broker does not answer for now."""
+    """`hold_confirms`, `hold_reads`, not `opens_parking`: the broker does not answer for now."""
 
     def __init__(self, name: str = "exclusive", *, parking: int = 4, **options: Any) -> None:
         self.ready: dict[int, deque[Parked]] = {}
@@ -60,6 +60,8 @@ class ParkingBench(LaneBench):
         self.pending: deque[Event] = deque()
         self.unconfirmed: list[tuple[ParkCopy, Parked]] = []
         self.hold_confirms = self.hold_reads = False
+        self.opens_parking = True
+        self.opening: list[int] = []
         self.rounds = 0  # steps that `run` took
         self.journal: list[Record] = []
         self.owners: dict[bytes, Any] = {}
@@ -101,7 +103,9 @@ class ParkingBench(LaneBench):
                 case OpenParkingQueue():
                     self.ready.setdefault(action.queue, deque())
                     self.unacked.setdefault(action.queue, {})
-                    self.pending.append(ParkingQueueOpened(action.queue))
+                    self.opening.append(action.queue)
+                    if self.opens_parking:
+                        self._opened()
                 case GiveBack():
                     returned = [self.unacked[action.queue].pop(tag) for tag in action.tags]
                     self._requeue(action.queue, returned)
@@ -110,6 +114,16 @@ class ParkingBench(LaneBench):
                     del self.ready[action.queue], self.unacked[action.queue]
                     self.deleted.append(action.queue)
                     self.pending.append(ParkingQueueDeleted(action.queue, True))
+
+    def open_parking(self) -> None:
+        """The broker answers that the parking queues are there."""
+        self.opens_parking = True
+        self._opened()
+        self.run()
+
+    def _opened(self) -> None:
+        self.pending += [ParkingQueueOpened(queue) for queue in self.opening]
+        self.opening.clear()
 
     def _commit(self, effects: Effects) -> None:
         if effects.checkpoint:

@@ -26,6 +26,55 @@ def test_a_look_ahead_full_of_a_stuck_consumers_group_is_parked() -> None:
     assert bench.in_parking()[-1] == "a11"
 
 
+def test_p1_groups_go_on_until_their_parking_queue_is_open() -> None:
+    clause("P-1", "Until then its groups are not parked, and go on as others do")
+    bench = ParkingBench(look_ahead=10)
+    bench.opens_parking = False
+    bench.join("one", prefetch=1)
+    bench.arrive("a1")
+    bench.join("two")
+    bench.arrive(*(f"a{n}" for n in range(2, 11)))
+    bench.run(1_000)
+    assert [queue.consumer for queue in bench.lane.state.parking.values()] == ["one"]
+    for number in range(1, 4):
+        bench.settle("one", f"a{number}")
+        bench.run()
+    assert bench.handed() == ["a1", "a2", "a3", "a4"]
+    bench.arrive("a11", "a12", "a13")
+    bench.run(1_000)
+    bench.open_parking()
+    assert bench.in_parking() == [f"a{n}" for n in range(5, 14)]
+
+
+def test_p1_the_queues_of_several_consumers_are_opened_together() -> None:
+    bench = ParkingBench(look_ahead=20, steal_after_ms=None)
+    bench.opens_parking = False
+    for name, group in (("one", "a"), ("two", "b"), ("three", "c")):
+        bench.join(name, prefetch=1)
+        bench.arrive(f"{group}1")
+    bench.join("four")
+    bench.arrive(*(f"a{n}" for n in range(2, 12)), *(f"b{n}" for n in range(2, 8)), "c2")
+    bench.run(BLOCKED_MS)
+    assert [queue.consumer for queue in bench.lane.state.parking.values()] == ["one", "two"]
+    bench.open_parking()
+    assert bench.in_parking(FIRST) == [f"a{n}" for n in range(2, 12)]
+    assert bench.in_parking(FIRST + 1) == []
+    bench.run(LINGER_MS + 1)
+    assert list(bench.lane.state.parking) == [FIRST], "what nobody needed is gone"
+
+
+def test_p2_an_old_message_goes_if_it_can_while_its_parking_queue_is_being_opened() -> None:
+    bench = ParkingBench(park_after_ms=1_000)
+    bench.opens_parking = False
+    bench.arrive("a1", "-1")
+    bench.run(2_000)
+    assert not bench.moved
+    bench.join("one", prefetch=1)
+    assert bench.handed() == ["a1"]
+    bench.open_parking()
+    assert bench.moved == ["-1"]
+
+
 def test_nothing_is_parked_while_nobody_has_free_capacity() -> None:
     clause("P-1", "While no consumer has free capacity nothing is parked for want of room")
     bench = ParkingBench(look_ahead=10)

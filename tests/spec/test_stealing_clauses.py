@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dispatcher.core.events import QueueReturned
-from dispatcher.core.parking.policy import BLOCKED_MS
+from dispatcher.core.parking.policy import BLOCKED_MS, RETRY_MS
 from tests.spec.lane_bench import LaneBench, clause, names
 from tests.spec.parking_bench import ParkingBench
 
@@ -192,7 +192,40 @@ def test_o34_never_without_steal_after() -> None:
 
 
 def test_o34_a_group_whose_messages_are_all_parked_waits_too() -> None:
-    bench = ParkingBench(steal_after_ms=20 * AFTER_MS, heartbeat_ms=3_600_000, look_ahead=10)
+    bench = ParkingBench(steal_after_ms=20 * AFTER_MS, heartbeat_ms=3_600_000, park_after_ms=AFTER_MS)
+    bench.join("one", prefetch=100)
+    bench.arrive("a1", "b1")
+    bench.settle("one", "a1", "b1")
+    bench.join("one", prefetch=1, n=2)
+    bench.arrive("a2")
+    bench.arrive(*(f"b{n}" for n in range(2, 11)))
+    bench.run(AFTER_MS + RETRY_MS)
+    waiting = [f"b{n}" for n in range(2, 11)]
+    assert bench.in_parking() == waiting
+    bench.join("two", prefetch=100)
+    bench.run(30 * AFTER_MS)
+    assert bench.handed()[3:] == waiting
+    assert {bench.holder(name) for name in waiting} == {"two"}
+
+
+def test_o34_while_the_look_ahead_is_full_a_group_moves_at_once_and_is_not_parked() -> None:
+    clause("O-34", "it moves at once, and is not parked")
+    clause("P-1", "no group can change its owner (O-34)")
+    bench = ParkingBench(steal_after_ms=AFTER_MS, heartbeat_ms=3_600_000, look_ahead=10)
+    bench.join("one", prefetch=100)
+    bench.arrive("a1", "b1", "c1")
+    bench.settle("one", "a1", "b1", "c1")
+    bench.join("one", prefetch=1, n=2)
+    bench.arrive("a2")
+    bench.join("two", prefetch=5)
+    bench.arrive(*(f"b{n}" for n in range(2, 6)), *(f"c{n}" for n in range(2, 7)))
+    bench.run(BLOCKED_MS)
+    assert {bench.holder(name) for name in ("b2", "c2")} == {"two"}
+    assert not bench.moved, "what two does not take yet waits for room there"
+
+
+def test_o34_without_stealing_what_fills_the_look_ahead_is_parked() -> None:
+    bench = ParkingBench(steal_after_ms=None, heartbeat_ms=3_600_000, look_ahead=10)
     bench.join("one", prefetch=100)
     bench.arrive("a1", "b1")
     bench.settle("one", "a1", "b1")
@@ -200,9 +233,5 @@ def test_o34_a_group_whose_messages_are_all_parked_waits_too() -> None:
     bench.arrive("a2")
     bench.join("two", prefetch=100)
     bench.arrive(*(f"b{n}" for n in range(2, 11)))
-    bench.run(2 * BLOCKED_MS)
-    waiting = [f"b{n}" for n in range(2, 11)]
-    assert bench.in_parking() == waiting
-    bench.run(30 * AFTER_MS)
-    assert bench.handed()[3:] == waiting
-    assert {bench.holder(name) for name in waiting} == {"two"}
+    bench.run(BLOCKED_MS)
+    assert bench.in_parking() == [f"b{n}" for n in range(2, 11)]

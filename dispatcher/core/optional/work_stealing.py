@@ -4,7 +4,8 @@ This is work stealing (Blumofe and Leiserson, 1999) with a whole group as the pi
 group may be out, so order and exclusion need no pause. Three rules keep groups from wandering. A group has to
 wait for `steal_after` without a break, and at every look in that time somebody must have had free capacity.
 One look moves no more groups than there is free capacity for, and `MOVED_PER_LOOK` at most. A group that was
-taken over stays where it is for `STAYS` times `steal_after`.
+taken over stays where it is for `STAYS` times `steal_after`. Where the look-ahead is full, so that groups
+would be parked, they are moved without that wait.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class WorkStealing(Feature):
         self._taken: dict[Group, _Taken] = {}  # in the order of the times
         self._look_at_ms = 0
         self.pending = (_HasBoth(state),)
+        state.signals.freeing.append(self._free)
 
     def before_pass(self) -> None:
         """Look who waits, and move those that have waited for long enough."""
@@ -78,12 +80,20 @@ class WorkStealing(Feature):
         if now_ms > self._look_at_ms + self._every_ms:  # nobody had free capacity, or nobody was without
             self._waits.clear()
         self._look_at_ms = now_ms + self._every_ms
-        if state.is_suspended or state.reset_until is not None:
+        self._look(until_ms=now_ms - self._after_ms)
+
+    def _free(self) -> bool:
+        """Move groups that have waited for less time, too: else they would be parked."""
+        return self._look(until_ms=self._state.now_ms)
+
+    def _look(self, *, until_ms: int) -> bool:
+        """See who waits, and move the groups whose wait began by `until_ms`. True: there were some."""
+        if self._state.is_suspended or self._state.reset_until is not None:
             self._waits.clear()
-            return
+            return False
         self._forget_taken()
         self._waits = {group: self._wait_of(group) for group in self._waiting()}
-        self._steal()
+        return self._steal(until_ms=until_ms)
 
     def _waiting(self) -> Iterator[Group]:
         """Groups that would go now if their owners had room. Those with something out stay where they are."""
@@ -91,34 +101,42 @@ class WorkStealing(Feature):
             if not owner.receives or owner.may_receive:
                 continue
             for group in owner.groups:
-                if not group.in_flight and group.state is GroupState.OWNED and _would_go(group):
+                if not group.in_flight and group.state is GroupState.OWNED and self._would_go(group):
                     yield group
+
+    def _would_go(self, group: Group) -> bool:
+        """Nothing but its consumer holds it: it is listed, or its parked messages would be read. Those on the
+        route of all groups, which Redis has forgotten, are read for anybody."""
+        if group.unresolved or group.pinned_to is not None:
+            return False
+        if group.backlogs is not None:
+            return any(backlog.listed_in is not None for backlog in group.backlogs.values())
+        is_forgotten = not group.route and not group.flags and self._state.parking.parked(group) > 0
+        return group.demand is not None or is_forgotten
 
     def _wait_of(self, group: Group) -> _Wait:
         handed = (group.epoch, group.last_seq)
         known = self._waits.get(group)
         return known if known is not None and known.handed == handed else _Wait(self._state.now_ms, handed)
 
-    def _steal(self) -> None:
+    def _steal(self, *, until_ms: int) -> bool:
         """The groups that wait longest go to those that own the fewest, as new groups do."""
         state = self._state
-        until_ms = state.now_ms - self._after_ms
         due = [
             (wait.since_ms, group) for group, wait in self._waits.items()
             if wait.since_ms <= until_ms and group not in self._taken
         ]  # fmt: skip
-        if not due:
-            return
         due.sort(key=lambda each: each[0])
         room = {consumer: consumer.credit for consumer in state.pool}
         for since_ms, group in due[:MOVED_PER_LOOK]:
             if not room:
-                return
+                break
             taker = min(room, key=state.pool.level_of)
             room[taker] -= 1
             if not room[taker]:
                 del room[taker]
             self._move(group, taker, since_ms)
+        return bool(due)
 
     def _move(self, group: Group, taker: Consumer, since_ms: int) -> None:
         state, owner = self._state, group.owner
@@ -162,12 +180,3 @@ class WorkStealing(Feature):
 
 def _seconds(ms: int) -> str:
     return f"{ms / 1000:g} s"
-
-
-def _would_go(group: Group) -> bool:
-    """Nothing but its consumer holds it: it is listed, or its parked messages would be read."""
-    if group.unresolved or group.pinned_to is not None:
-        return False
-    if group.backlogs is None:
-        return group.demand is not None
-    return any(backlog.listed_in is not None for backlog in group.backlogs.values())

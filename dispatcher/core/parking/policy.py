@@ -44,8 +44,14 @@ BLOCKED_MS: Final = 20
 LINGER_MS: Final = 2_000
 #: When all parking queues are in use, look for a free one so often.
 BOUND_RETRY_MS: Final = 1_000
-#: What can't be parked, for its group is being recovered or sent away, is looked at again so often.
-RECOVERING_RETRY_MS: Final = 100
+#: What can't be parked yet, for its group is being recovered or sent away, or its parking queue is being
+#: opened, is looked at again so often.
+RETRY_MS: Final = 100
+#: When a consumer's backlogs are to be parked, parking queues of others are opened at the same time: of those
+#: whose groups have at least a tenth of the messages that wait …
+OPENED_PART: Final = 10
+#: … and of so many consumers at most, the first one included.
+OPENED_TOGETHER: Final = 4
 #: In the place of a consumer's id: who gets what is in a parking queue. No consumer has such an id.
 ANYBODY: Final = ""
 HELD: Final = "(held)"
@@ -64,7 +70,7 @@ class Parking(Feature):
         self._names = state.options.parking_queues
         self._idle = False  # the latest pass found nothing that could be dispatched
         self._bound_until_ms = 0
-        self._recovering_until_ms = 0
+        self._retry_at_ms = 0
         state.signals.group_changed.append(self._group_changed)
         state.signals.routing.append(self._goes_on)
         state.signals.filed.append(self._filed)
@@ -118,13 +124,11 @@ class Parking(Feature):
         if state.now_ms < state.suspended_until_ms:
             return False
         self._idle = idle
-        if idle:
-            self._look_for_blocked()
+        woken = self._look_for_blocked() if idle else False
         self._look_for_old()
         self._look_for_overtaken()
         if not state.parking:
-            return False
-        woken = False
+            return woken
         for queue in list(state.parking.values()):
             woken |= self._unpark(queue)
         if not state.publishers_blocked:
@@ -151,14 +155,19 @@ class Parking(Feature):
 
     # -- who is parked --
 
-    def _look_for_blocked(self) -> None:
-        state = self._state
+    def _look_for_blocked(self) -> bool:
+        """Park what fills a look-ahead, unless something else makes some of it go: True."""
+        state, freed = self._state, False
         over = state.bytes_held >= state.options.held_bytes_max
         for inbound in state.inbounds:
             full = inbound.is_full()
             stuck = (full and bool(state.pool)) or (over and not inbound.replaceable)
             inbound.blocked_since_ms = self._since(inbound.blocked_since_ms, stuck)
             if self._is_due(inbound.blocked_since_ms):
+                freed = freed or any([free() for free in state.signals.freeing])
+                if freed:
+                    inbound.blocked_since_ms = None
+                    continue
                 waits = (m for m in inbound.aging if self._waits_in(inbound, m))
                 inbound.blocked_since_ms = self._park_largest(waits)
         for queue in list(state.parking.values()):
@@ -170,6 +179,7 @@ class Parking(Feature):
                     m for m in queue.here.values() if m.state is MessageState.WAITING and m.relocation is None
                 )
                 queue.blocked_since_ms = self._park_largest(waits)
+        return freed
 
     def _since(self, before_ms: int | None, stuck: bool) -> int | None:
         if not stuck:
@@ -185,8 +195,9 @@ class Parking(Feature):
         return held and message.queue == inbound.index
 
     def _park_largest(self, messages: Iterable[Original]) -> int | None:
-        """Park all groups of the consumer that most of these messages wait for. Returns since when what
-        waits counts as blocked: not before it can be parked, for to look at it costs time."""
+        """Park all groups of the consumer that most of these messages wait for. They go on until there is a
+        queue for them. Returns since when what waits counts as blocked: not before it can be parked, for to
+        look at it costs time."""
         counts: dict[str, int] = {}
         groups: dict[str, dict[Group, None]] = {}
         for message in messages:
@@ -195,11 +206,14 @@ class Parking(Feature):
                 taker = _taker(group)
                 counts[taker] = counts.get(taker, 0) + 1
                 groups.setdefault(taker, {})[group] = None
-        taker = max(counts, key=lambda taker: counts[taker], default=ANYBODY)
-        parked = [self._park(group) for group in groups.get(taker, ())]
+        largest = sorted(counts, key=lambda taker: -counts[taker])
+        parked = [self._park(group) for taker in largest[:1] for group in groups[taker]]
+        for taker in largest[1:OPENED_TOGETHER]:
+            if counts[taker] * OPENED_PART >= sum(counts.values()):  # it is parked next, if that goes on
+                self._target_of(next(iter(groups[taker])), is_needed=False)
         if any(parked):
             return None
-        return max(self._state.now_ms + RECOVERING_RETRY_MS, self._bound_until_ms)
+        return max(self._state.now_ms + RETRY_MS, self._bound_until_ms)
 
     def _goes_soon(self, group: Group) -> bool:
         return any(goes_soon(group) for goes_soon in self._state.signals.goes_soon)
@@ -225,13 +239,28 @@ class Parking(Feature):
                     if not is_due or state.now_ms < self._bound_until_ms:
                         break
                     group = self._group_of(message)
-                    is_busy = group is not None and self._reading.is_busy(group)
-                    if is_busy:
-                        self._recovering_until_ms = state.now_ms + RECOVERING_RETRY_MS
-                    if is_busy or not (self._park(group) if group else self._park_alone(message)):
+                    target = self._target_of_old(group)
+                    if target is not None and not target.is_open:
+                        self._retry_at_ms = state.now_ms + RETRY_MS
+                        break
+                    if target is None:
                         aging.append(message)  # looked at again when the others were
+                    elif group is not None:
+                        self._park_in(group, target)
+                    else:
+                        self._park_alone(message, target)
                 aging.popleft()
             self._compact(inbound)
+
+    def _target_of_old(self, group: Group | None) -> ParkingQueue | None:
+        """Where an old message moves, alone or with its group. None: no queue is free, or the group can't be
+        parked now."""
+        if group is None:
+            return self._queue_for(ANYBODY, above=0)
+        if not self._reading.is_busy(group):
+            return self._target_of(group)
+        self._retry_at_ms = self._state.now_ms + RETRY_MS
+        return None
 
     @staticmethod
     def _compact(inbound: Inbound) -> None:
@@ -256,11 +285,13 @@ class Parking(Feature):
     # -- parking --
 
     def _park(self, group: Group) -> bool:
-        """Give the group a route, or a longer one, and move all that waits of it. False: no queue is free."""
+        """Give the group a route, or a longer one, and move all that waits of it. False: no queue is free, or
+        it is not open yet; until then the group goes on."""
         target = self._target_of(group)
-        if target is not None:
-            self._park_in(group, target)
-        return target is not None
+        if target is None or not target.is_open:
+            return False
+        self._park_in(group, target)
+        return True
 
     def _target_of(self, group: Group, *, is_needed: bool = True) -> ParkingQueue | None:
         """Where what waits of it moves; None: no queue is free, which is told if it `is_needed`."""
@@ -287,17 +318,13 @@ class Parking(Feature):
         if self._state.parking.is_reparked_first(group):
             self._state.parking.reparking.note(group, self._state.now_ms)
 
-    def _park_alone(self, message: Original) -> bool:
+    def _park_alone(self, message: Original, target: ParkingQueue) -> None:
         """A message that no order binds: it goes alone."""
-        target = self._queue_for(ANYBODY, above=0)
-        if target is None:
-            return False
         if message in self._state.suspects:
             self._state.suspects.discard(message)
         else:
             self._state.inbounds[message.inbound].ungrouped.messages.remove(message)
         self._relocations.wait(message, target)
-        return True
 
     def _queue_for(self, consumer: str, *, above: int, is_needed: bool = True) -> ParkingQueue | None:
         """The parking queue for what waits for this consumer; its number is larger than `above`."""
@@ -370,6 +397,11 @@ class Parking(Feature):
         queue = self._state.parking[event.queue]
         queue.become(ParkingQueueState.OPEN)
         queue.idle_since_ms = self._state.now_ms
+        self._retry_at_ms = 0
+        places: list[Inbound | ParkingQueue] = [*self._state.inbounds, *self._state.parking.values()]
+        for each in places:
+            if each.blocked_since_ms is not None:  # perhaps for want of this queue
+                each.blocked_since_ms = self._state.now_ms - BLOCKED_MS
 
     def deleted(self, event: ParkingQueueDeleted) -> None:
         """It is gone; or something was in it, which must be read then."""
@@ -391,7 +423,7 @@ class Parking(Feature):
         if state.now_ms < state.suspended_until_ms:
             return None
         after_ms = state.options.park_after_ms
-        later_ms = max(self._bound_until_ms, self._recovering_until_ms)
+        later_ms = max(self._bound_until_ms, self._retry_at_ms)
         due = [max(i.aging[0].received_at_ms + after_ms, later_ms) for i in state.inbounds if i.aging]
         if self._idle:  # else nobody looks whether it still is blocked
             since = [inbound.blocked_since_ms for inbound in state.inbounds]

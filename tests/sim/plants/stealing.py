@@ -16,7 +16,7 @@ def _stealing(lane: Any) -> Any:
 def nobody_takes_over(lane: Any, session: Any, store: Any) -> None:
     """No group changes its owner, however long it waits for room there."""
     if (stealing := _stealing(lane)) is not None:
-        stealing._steal = lambda: None
+        stealing._steal = lambda **_: False
 
 
 @planted("independence", seed=97)
