@@ -86,12 +86,15 @@ class Contender(ABC):
             self._consumers.append(consumer)
 
 
-async def declare(url: str, queues: list[str]) -> None:
-    """Declare durable classic queues."""
+async def declare(url: str, queues: list[str], kind: str | None = None) -> None:
+    """Declare durable queues of this type; None: that of the broker's default, classic."""
     link = await Link.open(RabbitSettings(url=url), name="bench", on_events=lambda _: None)
     channel = await link.open_channel()
     for queue in queues:
-        await link.call(channel, commands.Queue.Declare(queue=queue, durable=True))
+        declare = commands.Queue.Declare(queue=queue, durable=True)
+        if kind is not None:
+            declare.arguments = {"x-queue-type": kind}
+        await link.call(channel, declare)
     await link.close()
 
 

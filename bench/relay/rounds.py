@@ -133,8 +133,8 @@ async def _opened(kind: type[Contender], place: Place, meter: Meter) -> AsyncIte
         await contender.close()
 
 
-async def _until_done(meter: Meter, contender: Contender) -> None:
-    """Raises DispatcherError when nothing has arrived for a while."""
+async def until_done(meter: Meter) -> None:
+    """Wait for the last message. Raises DispatcherError when nothing has arrived for a while."""
     while not meter.done.is_set():
         before = meter.count
         with contextlib.suppress(TimeoutError):
@@ -143,7 +143,15 @@ async def _until_done(meter: Meter, contender: Contender) -> None:
             meter.failure = f"stuck after {meter.count} of {meter.expected} messages"
             break
     if meter.failure is not None:
-        raise DispatcherError(f"{contender.name}: {meter.failure}\n{contender.last_words()}".strip())
+        raise DispatcherError(meter.failure)
+
+
+async def _until_done(meter: Meter, contender: Contender) -> None:
+    """The same, and the relay's last words."""
+    try:
+        await until_done(meter)
+    except DispatcherError as stuck:
+        raise DispatcherError(f"{contender.name}: {stuck}\n{contender.last_words()}".strip()) from None
 
 
 def _since(before: float | None, after: float | None) -> float | None:

@@ -11,6 +11,7 @@ from dispatcher.cli import options
 from dispatcher.cli.command_client import ask
 from dispatcher.cli.output import console, counted, print_error, print_json, shown, span, table
 from dispatcher.cli.rabbitmq import connected
+from dispatcher.core.views.views import UNACKED_TOLD_MS
 from dispatcher.errors import BrokerUnavailable, CommandRefused, NoAnswer, ProtocolViolation
 
 _COLUMNS = ("inbound queue", "weight", "share", "dispatched", "held", "in flight", "look-ahead")
@@ -69,6 +70,9 @@ def _print(out: Console, result: dict[str, Any]) -> None:
     for row in inbound:
         if row.get("full"):
             out.print(f"{row.get('queue')}: the look-ahead is full of {row.get('full_of')}")
+        if row.get("settled_unacked_ms", 0) >= UNACKED_TOLD_MS:
+            unacked, since = counted(row.get("settled_unacked"), "settled message"), row["settled_unacked_ms"]
+            out.print(f"{row.get('queue')}: {unacked} not acked, the first one for {span(since)}")
     for row in result.get("parking", []):
         of = f", of consumer {row.get('consumer')}" if row.get("consumer") else ""
         out.print(

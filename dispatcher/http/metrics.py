@@ -110,7 +110,12 @@ INBOUND_GAUGES: Final = {
     "inbound_weight": ("weight", "Configured weight."),
     "inbound_share": ("share", "Share of the cost of all dispatched messages, 0 to 1."),
     "inbound_look_ahead_full": ("full", "1 while no more originals of this queue are taken."),
+    "inbound_settled_unacked": ("settled_unacked", "Settled originals whose acks wait for unsettled ones."),
 }
+INBOUND_SETTLED_UNACKED: Final = (
+    "inbound_settled_unacked_seconds",
+    "For how long the first of these acks has waited.",
+)
 LANE_READY: Final = ("lane_ready", "1 while the lane dispatches here or stands by.")
 LANE_ACTIVE: Final = ("lane_active", "1 while this process is the lane's active dispatcher.")
 INBOUND_DISPATCHED: Final = (
@@ -183,3 +188,9 @@ def _inbound_metrics(overviews: dict[str, dict[str, Any]]) -> Iterator[Metric]:
             if row.get(key) is not None:
                 family.add_metric([lane, str(row["queue"])], float(row[key]))
         yield family
+    name, text = INBOUND_SETTLED_UNACKED
+    waits = GaugeMetricFamily(PREFIX + name, text, labels=["lane", "queue"])
+    for lane, row in rows:
+        if row.get("settled_unacked_ms") is not None:
+            waits.add_metric([lane, str(row["queue"])], row["settled_unacked_ms"] / 1_000)
+    yield waits

@@ -1,42 +1,41 @@
 """Inbound acks, coalesced: one `multiple` ack up to the lowest unsettled delivery per wake-up.
 
-A single ack makes RabbitMQ walk, twice, over every unacked delivery before it: 0.2 ms with some hundreds of
-them, three times what relaying a message costs, and its queue delivers nothing meanwhile. So what is settled
-behind unsettled deliveries waits for these, unless few are before it, it has waited for long, the window
-is nearly full of such, or it is nearly full and somebody with free capacity awaits what is behind it. And
-what has waited long enough goes a few at a time: a delivery stands behind all acks that were sent before it.
+A single ack makes RabbitMQ walk, in the channel and in the queue, over the unacked deliveries before it:
+some 30 microseconds with none of them, 250 with a thousand, more than a millisecond with five thousand. Its
+queue delivers nothing meanwhile. So what is settled behind unsettled deliveries first waits for these. What
+has waited for long is acked singly, the lowest first, as a token bucket allows: the tokens are the time that
+RabbitMQ spends on such acks, and they come at a tenth of real time. Where somebody with free capacity awaits
+what a full prefetch keeps back they come faster, and the consumer may be replaced by one whose prefetch is
+free (`InboundFeed`).
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import OrderedDict, deque
-from itertools import islice
 from typing import Final, NamedTuple
 
 #: Under load a message is in flight for 50 to 200 ms: after that the one in front is stuck, not just slow.
 SINGLE_ACK_DELAY_MS: Final = 250
-#: With no more unsettled deliveries than this before it a single ack costs the broker some 20 microseconds.
-#: One consumer of the default prefetch that stands still is no more than that.
-FEW_BEFORE: Final = 50
-#: So that the queue's length on the broker is never wrong for long.
-SINGLE_ACK_DELAY_MS_MAX: Final = 2_000
+#: What a single ack costs RabbitMQ, and what each unacked delivery before it adds (3.10, a classic queue).
+SINGLE_ACK_US: Final = 25
+BEFORE_US: Final = 0.25
+#: So much of its time RabbitMQ may spend on single acks, in percent.
+BUDGET_PERCENT: Final = 10
+#: The same while somebody awaits what a full prefetch keeps back: the queue has little else to do.
+AWAITED_BUDGET_PERCENT: Final = 75
+#: Single acks go in portions that cost no more than this, so that deliveries come between.
+PORTION_US: Final = 10_000
 #: The prefetch is nearly used up when RabbitMQ may send less than this part of it more.
 ROOM_PART: Final = 10
 #: Then a consumer with nothing to do waits for no longer than this for each message of the prefetch. By
 #: default that is as long as a message is in flight under load; and a lane of which a part x is stuck in
 #: front still gets (1 - x) times 40,000 messages a second, however small its look-ahead.
 AWAITED_ACK_DELAY_US: Final = 25
-#: What is awaited may cost half a millisecond. More would not help: the queue would deliver nothing
-#: meanwhile.
-AWAITED_BEFORE: Final = 1_000
-#: What is due at one look is spread over this long, in slices so far apart. In one piece hundreds of single
-#: acks (a backlog was parked, or settles behind a stuck prefetch) kept the queue from delivering for up to a
-#: second.
-SPREAD_MS: Final = 500
-SLICE_MS: Final = 5
-#: So many in one slice delay nothing much.
-SLICE_MIN: Final = 4
+#: So many settles may wait for the proof of one that was settled before them; then it is acked at any price.
+UNPROVEN_MAX: Final = 40_000
+#: What is acked already is forgotten once it is half of what is remembered, and more than this.
+SPARE: Final = 1_000
 
 
 class Ack(NamedTuple):
@@ -47,26 +46,58 @@ class Ack(NamedTuple):
 
 
 class AckWindow:
-    """The deliveries of one channel that are not acked, at most `prefetch`; tags count up from 1."""
+    """The deliveries of one channel that are not acked; tags count up from 1.
+
+    The latest consumer of the channel may have `prefetch` of them; what it does not have is of former ones.
+    """
 
     def __init__(self, *, prefetch: int) -> None:
         self._delivered = 0
         self._unsettled: OrderedDict[int, None] = OrderedDict()  # in order: bounded by the look-ahead
         self._fresh: list[int] = []  # settled since the last `take`
-        self._waiting: dict[int, int] = {}  # settled behind an unsettled one: tag → since when
-        self._waiting_heap: list[int] = []  # the same tags, lowest first, and some that are acked since
-        self.resize(prefetch)
-        self._look_at_ms: int | None = None  # when to look for single acks again
-        self._front, self._front_since_ms = 0, 0  # the lowest unsettled one
-        self._due_now: deque[int] = deque()  # as the latest look found, lowest first; some are acked since
-        self._slice = SLICE_MIN
-        self._slice_at_ms = 0
+        self._waiting: OrderedDict[int, int] = OrderedDict()  # settled behind an unsettled one: tag → since
+        # The same tags, lowest first; those that have not waited for long, by time; and those that have,
+        # lowest first. Each with some that are acked since.
+        self._lowest_waiting: list[int] = []
+        self._young: deque[tuple[int, int]] = deque()
+        self._due: list[int] = []
+        self._delay_ms = SINGLE_ACK_DELAY_MS
+        self._tokens_us = float(PORTION_US)
+        self._tokens_at_ms = 0
+        self._percent = BUDGET_PERCENT
         self._settled: deque[int] = deque()  # in the order of their settles, until `take_acked`
+        self.begin_consumer(prefetch)
 
-    def resize(self, prefetch: int) -> None:
-        """This many may be unacked, beside those that a former consumer of the channel left."""
-        self._nearly_full = prefetch - prefetch // ROOM_PART  # more that wait than this: ack at once
-        self._awaited_delay_ms = -(-prefetch * AWAITED_ACK_DELAY_US // 1_000)
+    def begin_consumer(self, prefetch: int) -> None:
+        """Another consumer of the channel gets the deliveries from here on, at most so many unacked."""
+        self._former = self.unacked  # not acked, of former consumers
+        self._first = self._delivered + 1
+        self._nearly_full = prefetch - prefetch // ROOM_PART
+        self._awaited_delay_ms = min(SINGLE_ACK_DELAY_MS, -(-prefetch * AWAITED_ACK_DELAY_US // 1_000))
+
+    @property
+    def unsettled(self) -> int:
+        """Deliveries that are neither settled nor given back."""
+        return len(self._unsettled)
+
+    @property
+    def unacked(self) -> int:
+        """Deliveries that are neither acked nor given back, of all consumers of the channel."""
+        return len(self._unsettled) + len(self._waiting) + len(self._fresh)
+
+    @property
+    def is_nearly_full(self) -> bool:
+        """RabbitMQ may send the latest consumer little more before something is acked."""
+        return self.unacked - self._former >= self._nearly_full
+
+    @property
+    def waiting(self) -> int:
+        """Settled deliveries whose acks wait."""
+        return len(self._waiting)
+
+    def waits_since_ms(self) -> int | None:
+        """Since when the ack waits that does so for longest."""
+        return next(iter(self._waiting.values()), None)
 
     def deliver(self, count: int) -> None:
         """This many more deliveries arrived."""
@@ -83,6 +114,7 @@ class AckWindow:
     def give_back(self, tag: int) -> None:
         """This delivery goes back to its queue: nothing is to be acked."""
         del self._unsettled[tag]
+        self._former -= tag < self._first
 
     def take(self, now_ms: int, *, awaited: bool = False, everything: bool = False) -> list[Ack]:
         """The acks to send now, in order. `everything` leaves nothing waiting.
@@ -91,84 +123,87 @@ class AckWindow:
         """
         if not self._fresh and not self._waiting:
             return []
+        awaited = awaited and self.is_nearly_full
+        acked, single = self._coverable(now_ms), list[int]()
+        last = max(acked, default=0)
+        if self._waiting:
+            single = sorted(self._waiting) if everything else self._affordable(now_ms, awaited=awaited)
+            for tag in single:
+                del self._waiting[tag]
+        if not self._waiting:
+            self._lowest_waiting.clear()
+            self._young.clear()
+            self._due.clear()
+        elif len(self._lowest_waiting) > 2 * len(self._waiting) + SPARE:
+            self._lowest_waiting = sorted(self._waiting)
+        if self._former:
+            first = self._first
+            self._former -= sum(tag < first for tag in acked) + sum(tag < first for tag in single)
+        acks = [Ack(last, True)] if last else []
+        return acks + [Ack(tag, False) for tag in single]
+
+    def _coverable(self, now_ms: int) -> list[int]:
+        """What one multiple ack covers; what else is fresh waits from now on. A multiple ack must name a tag
+        that is not acked yet."""
         lowest = next(iter(self._unsettled), self._delivered + 1)
-        if lowest != self._front:
-            self._front, self._front_since_ms = lowest, now_ms
-        waiting, heap = self._waiting, self._waiting_heap
-        last = 0
+        waiting, heap = self._waiting, self._lowest_waiting
+        covered = []
         for tag in self._fresh:
             if tag < lowest:
-                last = max(last, tag)
+                covered.append(tag)
             else:
                 waiting[tag] = now_ms
                 heapq.heappush(heap, tag)
+                self._young.append((now_ms, tag))
         self._fresh.clear()
         while heap and heap[0] < lowest:
             tag = heapq.heappop(heap)
-            if waiting.pop(tag, None) is not None:  # a multiple ack must name a tag that is not acked yet
-                last = max(last, tag)
-        acks = [Ack(last, True)] if last else []
-        if waiting:
-            acks += self._singly(list(waiting) if everything else self._to_be_acked(now_ms, awaited=awaited))
-        if not waiting:
-            self._look_at_ms = None
-            self._due_now.clear()
-        return acks
+            if waiting.pop(tag, None) is not None:
+                covered.append(tag)
+        return covered
 
-    def _to_be_acked(self, now_ms: int, *, awaited: bool) -> list[int]:
-        """Those of the waiting that are acked singly now."""
-        if len(self._waiting) > self._nearly_full:
-            return list(self._waiting)
-        if awaited and len(self._unsettled) + len(self._waiting) >= self._nearly_full:
-            self._due_now.clear()  # what is left of it is found again
-            return self._look(now_ms, self._awaited_delay_ms, AWAITED_BEFORE)
-        return self._next_slice(now_ms)
+    def _affordable(self, now_ms: int, *, awaited: bool) -> list[int]:
+        """Those of the waiting that are acked singly now, lowest first."""
+        self._earn(now_ms)
+        self._percent = AWAITED_BUDGET_PERCENT if awaited else BUDGET_PERCENT
+        self._delay_ms = self._awaited_delay_ms if awaited else SINGLE_ACK_DELAY_MS
+        waiting, young, due = self._waiting, self._young, self._due
+        while young and young[0][0] <= now_ms - self._delay_ms:
+            tag = young.popleft()[1]
+            if tag in waiting:
+                heapq.heappush(due, tag)
+        chosen = list[int]()
+        if len(self._settled) > UNPROVEN_MAX and self._settled[0] in waiting:
+            chosen.append(self._settled[0])
+        if self._tokens_us > 0:
+            chosen = sorted({*chosen, *self._paid_for(due)})
+        return chosen
 
-    def _look(self, now_ms: int, delay_ms: int, before: int) -> list[int]:
-        """What is due, if it is time to look for that; and say when to look again."""
-        look_at_ms = now_ms + delay_ms if self._look_at_ms is None else self._look_at_ms
-        due: list[int] = []
-        if look_at_ms <= now_ms:
-            due = self._due(now_ms, delay_ms, before)
-            look_at_ms = now_ms + delay_ms
-        self._look_at_ms = min(look_at_ms, now_ms + delay_ms)
-        return due
+    def _earn(self, now_ms: int) -> None:
+        earned_us = (now_ms - self._tokens_at_ms) * 10 * self._percent
+        self._tokens_us = min(PORTION_US, self._tokens_us + earned_us)
+        self._tokens_at_ms = now_ms
 
-    def _next_slice(self, now_ms: int) -> list[int]:
-        """The next few of what is due."""
-        due = self._look(now_ms, SINGLE_ACK_DELAY_MS, FEW_BEFORE)
-        if due:
-            self._due_now = deque(sorted(due))
-            self._slice = max(SLICE_MIN, -(-len(due) * SLICE_MS // SPREAD_MS))
-        if not self._due_now or now_ms < self._slice_at_ms:
-            return []
-        self._slice_at_ms = now_ms + SLICE_MS
-        taken: list[int] = []
-        while self._due_now and len(taken) < self._slice:
-            tag = self._due_now.popleft()
-            if tag in self._waiting:
-                taken.append(tag)
-        return taken
+    def _paid_for(self, due: list[int]) -> list[int]:
+        """The lowest that are due, until the tokens are used up; the last one may cost more than is left.
 
-    def _due(self, now_ms: int, delay_ms: int, before: int) -> list[int]:
-        """Those that have waited this long with at most so many before them, or too long. Behind a stuck one
-        there is nothing to wait for."""
-        if now_ms - self._front_since_ms >= SINGLE_ACK_DELAY_MS_MAX:
-            before = AWAITED_BEFORE
-        cheap = next(islice(self._unsettled, before, None), self._delivered + 1)
-        soon_ms, late_ms = now_ms - delay_ms, now_ms - SINGLE_ACK_DELAY_MS_MAX
-        return [
-            tag
-            for tag, since_ms in self._waiting.items()
-            if since_ms <= late_ms or (tag < cheap and since_ms <= soon_ms)
-        ]
-
-    def _singly(self, tags: list[int]) -> list[Ack]:
-        for tag in tags:
-            del self._waiting[tag]
-        if not self._waiting:
-            self._waiting_heap.clear()
-        return [Ack(tag, False) for tag in sorted(tags)]
+        All that waits before such a one is acked earlier, or has not waited for long: only the unsettled are
+        counted.
+        """
+        waiting, before = self._waiting, 0
+        unsettled = iter(self._unsettled)
+        stop = next(unsettled, self._delivered + 1)
+        chosen = list[int]()
+        while due and self._tokens_us > 0:
+            tag = heapq.heappop(due)
+            if tag not in waiting:
+                continue
+            while stop < tag:
+                before += 1
+                stop = next(unsettled, self._delivered + 1)
+            self._tokens_us -= SINGLE_ACK_US + before * BEFORE_US
+            chosen.append(tag)
+        return chosen
 
     def take_acked(self) -> int:
         """How many of the settled ones, in the order of their settles, were acked since the last call.
@@ -189,6 +224,9 @@ class AckWindow:
 
     def deadline_ms(self) -> int | None:
         """When `take` should be called for those that wait."""
-        if self._look_at_ms is None or not self._due_now:
-            return self._look_at_ms
-        return min(self._look_at_ms, self._slice_at_ms)
+        if not self._waiting:
+            return None
+        if self._due:
+            missing_us = max(0.0, -self._tokens_us)
+            return self._tokens_at_ms + int(missing_us // (10 * self._percent)) + 1
+        return self._young[0][0] + self._delay_ms if self._young else None

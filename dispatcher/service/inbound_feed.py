@@ -14,8 +14,9 @@ from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import BasicConsume, QueueDeclare
 from dispatcher.core.events import AcksProven, Event, RedeliveriesEnded
 from dispatcher.core.inbound import Inbound
+from dispatcher.core.views.views import NOTHING_UNACKED, SettledUnacked
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, ConfigurationError
-from dispatcher.service.ack_window import AckWindow
+from dispatcher.service.ack_window import ROOM_PART, UNPROVEN_MAX, AckWindow
 from dispatcher.service.topology import ACCESS_REFUSED, is_classic
 
 log = structlog.get_logger()
@@ -38,6 +39,11 @@ ELECTION_S: Final = 2.0
 FIRST_WINDOW: Final = 16
 #: A look-ahead up to this is taken at once.
 SMALL_LOOK_AHEAD: Final = 64
+#: A consumer whose prefetch is used up by settled originals is replaced if that gives room for so many.
+RENEWED_FOR: Final = 500
+#: So many times its look-ahead a queue's originals may be unacked then, most of them settled: a new leader
+#: is given all of them once more.
+UNACKED_WINDOWS: Final = 3
 
 
 class InboundSource(NamedTuple):
@@ -120,8 +126,9 @@ class InboundFeed:
         self._not_in_history: set[int] = set()
         self._over: deque[int] = deque()  # to be acked, in the order of their settles, once in the history
         self._wake = asyncio.Event()
-        self._window = self._wanted = source.window  # what is, and what it is to be
-        self._resize = asyncio.Event()
+        self._window = self._wanted = source.window  # what the core wanted when it was fetched, and wants now
+        self._renewed_for = RENEWED_FOR
+        self._refetch = asyncio.Event()
         #: RabbitMQ's queue answers a consume, its channel a declare: of two at a time the later may be first.
         self._one_request = asyncio.Lock()
         #: What an operator must change: somebody else reads a quorum queue, which nothing can forbid.
@@ -152,10 +159,18 @@ class InboundFeed:
     def flush_acks(self, now_ms: int, *, everything: bool = False) -> None:
         """Send the acks that are due, in order."""
         awaited = bool(self._inbound.unowned.pool)  # somebody has free capacity, and nothing to do
+        if awaited and self._can_renew():
+            self._refetch.set()
+            awaited = False
         for ack in self._acks.take(now_ms, awaited=awaited, everything=everything):
             self._link.ack(self._channel, ack.tag, ack.multiple)
         if self._acks.unproven:
             self._wake.set()
+
+    def settled_unacked(self, now_ms: int) -> SettledUnacked:
+        """Settled originals whose acks wait for others."""
+        since_ms = self._acks.waits_since_ms()
+        return NOTHING_UNACKED if since_ms is None else SettledUnacked(self._acks.waiting, now_ms - since_ms)
 
     def deadline_ms(self) -> int | None:
         """When acks that wait are due."""
@@ -167,18 +182,32 @@ class InboundFeed:
         """Fetch this many at a time. Not for a quorum queue: its consumer is never replaced, because its
         messages would come back out of order."""
         self._wanted = originals
-        self._resize.set()
+        self._refetch.set()
 
     async def keep_window(self) -> None:
-        """Give the consumer the window that is wanted: until the connection ends."""
+        """Give the consumer the window that is wanted, and room in it: until the connection ends."""
         try:
             while True:
-                await self._resize.wait()
-                self._resize.clear()
+                await self._refetch.wait()
+                self._refetch.clear()
                 if self._wanted != self._window:
-                    await self._fetch(self._wanted)
+                    self._window = self._wanted
+                    await self._fetch(self._window)
+                elif self._can_renew():
+                    log.debug("inbound_renewed", queue=self._inbound.name, unacked=self._acks.unacked)
+                    await self._fetch(self._window - self._acks.unsettled)
         except BrokerUnavailable:
             return  # the session hears of it itself
+
+    def _can_renew(self) -> bool:
+        """Whether settled originals take the room of others, and another consumer would have it: RabbitMQ
+        counts against a prefetch what that consumer was given. The look-ahead stays what it is."""
+        acks, window = self._acks, self._window
+        if not self._source.classic or self._inbound.recovery is not None or window != self._wanted:
+            return False
+        if not acks.is_nearly_full or acks.unacked >= min(UNACKED_WINDOWS * window, UNPROVEN_MAX):
+            return False
+        return window - acks.unsettled >= max(self._renewed_for, window // ROOM_PART)
 
     # -- upkeep --
 
@@ -197,8 +226,8 @@ class InboundFeed:
         except BrokerUnavailable:
             return  # the session hears of it itself
 
-    async def _fetch(self, window: int) -> None:
-        """Put another consumer, with this window, in the place of the present one.
+    async def _fetch(self, prefetch: int) -> None:
+        """Put another consumer, with this prefetch, in the place of the present one.
 
         Without one a successor would be let in before RabbitMQ has given back what is unacked here, and
         would get newer messages first; so it is done in one piece. The tag is a new one, or acks of what
@@ -208,14 +237,14 @@ class InboundFeed:
         self._consumers += 1
         tag, queue = self._consumer_tag, self._inbound.name
         methods = (
-            commands.Basic.Qos(prefetch_count=window),
+            commands.Basic.Qos(prefetch_count=prefetch),
             commands.Basic.Cancel(consumer_tag=former),
             BasicConsume(queue=queue, consumer_tag=tag, exclusive=True),
         )
         async with self._one_request:
+            # What is still on its way to the former one counts for this one: so it is replaced earlier.
+            self._acks.begin_consumer(prefetch)
             await asyncio.gather(*(self._link.call(self._channel, method) for method in methods))
-        self._window = window
-        self._acks.resize(window)
 
     async def _look_for_end_of_redeliveries(self) -> None:
         """Nothing ready, twice, and nothing delivered between: a quorum queue counts, then delivers."""

@@ -103,7 +103,9 @@ class Session:
         """Start with a core that has been loaded; what arrived meanwhile is taken in."""
         self.lane = lane
         self._known_complete = redis_complete
-        self.views = Views(lane.state, preview)
+        self.views = Views(
+            lane.state, preview, lambda inbound: feeds[inbound].settled_unacked(self._clock.now_ms())
+        )
         self.listings = GroupListings(self.views)
         self._feeds = feeds
         self._reader = MessageReader(

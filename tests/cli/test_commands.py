@@ -20,6 +20,10 @@ STATUS: dict[str, Any] = {
     "inbound": [{
         "queue": "orders.high", "weight": 4, "held": 5, "in_flight": 60, "dispatched": 4_000, "share": 0.8,
         "look_ahead": 100, "full": True, "full_of": "90 messages of group [red]g[/red]",
+        "settled_unacked": 1_200, "settled_unacked_ms": 1_500,
+    }, {
+        "queue": "orders.low", "weight": 1, "held": 0, "in_flight": 0, "dispatched": 0, "share": 0.2,
+        "look_ahead": 100, "full": False, "full_of": None, "settled_unacked": 7, "settled_unacked_ms": 900,
     }],
 }  # fmt: skip
 GROUP = {
@@ -55,7 +59,9 @@ WHY = {
         (
             ["status", "orders"], "status", {}, STATUS,
             ["orders: exclusive, active at mq-1:77 for 3 m 20 s, lane epoch 12", "80.0%", "4,000",
-             "the look-ahead is full of 90 messages of group [red]g[/red]", "settled 12,345", "60 in flight"],
+             "the look-ahead is full of 90 messages of group [red]g[/red]", "settled 12,345", "60 in flight",
+             "orders.high: 1,200 settled messages not acked, the first one for 1.5 s\n"
+             "2 consumers"],
         ),
         (
             ["groups", "list", "orders"], "groups.list",

@@ -37,6 +37,8 @@ class Lane:
             "look_ahead": 100,
             "full": True,
             "full_of": "7 messages of group a&b",
+            "settled_unacked": 8,
+            "settled_unacked_ms": 2_500,
         }
         return {
             **head, "dispatcher": "host:1", "lane_epoch": 17, "consumers": 2, "groups": 3, "held": 5,
@@ -109,6 +111,8 @@ async def test_metrics_have_a_lanes_numbers(url: str, lanes: list[Lane]) -> None
     assert ("dispatcher_busiest_group_share", "bills", None) not in samples
     assert samples["dispatcher_inbound_dispatched_total", "orders", "q.<high>"] == 1234
     assert samples["dispatcher_inbound_look_ahead_full", "orders", "q.<high>"] == 1
+    assert samples["dispatcher_inbound_settled_unacked", "orders", "q.<high>"] == 8
+    assert samples["dispatcher_inbound_settled_unacked_seconds", "orders", "q.<high>"] == 2.5
     assert ("dispatcher_messages_in_flight", "bills", None) not in samples
 
 

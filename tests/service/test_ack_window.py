@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.service.ack_window import (
     AWAITED_ACK_DELAY_US,
-    AWAITED_BEFORE,
-    FEW_BEFORE,
+    AWAITED_BUDGET_PERCENT,
+    BEFORE_US,
+    BUDGET_PERCENT,
+    PORTION_US,
     SINGLE_ACK_DELAY_MS,
-    SINGLE_ACK_DELAY_MS_MAX,
-    SLICE_MIN,
-    SLICE_MS,
-    SPREAD_MS,
+    SINGLE_ACK_US,
+    UNPROVEN_MAX,
     Ack,
     AckWindow,
 )
@@ -51,100 +54,143 @@ def test_what_waits_goes_with_the_one_that_it_waited_for() -> None:
 
 
 def test_a_multiple_ack_never_names_a_tag_that_was_acked_singly() -> None:
-    window = _window(4, 2, prefetch=0)
-    assert window.take(0) == [Ack(2, False)]
-    window.settle(1)
-    assert window.take(0) == [Ack(1, True)]
-    window.settle(3)
-    assert window.take(0) == [Ack(3, True)]
-
-
-def test_single_acks_that_cost_much_wait_longer() -> None:
-    """RabbitMQ walks over every unacked delivery before the one that is acked."""
-    near, far = FEW_BEFORE, FEW_BEFORE + 3
-    window = _window(far, near, far)
+    window = _window(4, 2)
     window.take(0)
-    assert window.take(SINGLE_ACK_DELAY_MS) == [Ack(near, False)]
-    assert window.deadline_ms() is not None
-    assert window.take(SINGLE_ACK_DELAY_MS_MAX - 1) == []
-    assert window.take(SINGLE_ACK_DELAY_MS_MAX + SINGLE_ACK_DELAY_MS) == [Ack(far, False)]
-    assert window.deadline_ms() is None
+    assert window.take(SINGLE_ACK_DELAY_MS) == [Ack(2, False)]
+    window.settle(1)
+    assert window.take(SINGLE_ACK_DELAY_MS) == [Ack(1, True)]
+    window.settle(3)
+    assert window.take(SINGLE_ACK_DELAY_MS) == [Ack(3, True)]
+
+
+def _spent_us(acks: list[Ack], before: int) -> float:
+    """What RabbitMQ spends on single acks with so many unsettled deliveries before each."""
+    return sum(SINGLE_ACK_US + before * BEFORE_US for _ in acks)
+
+
+def _acked_until(window: AckWindow, now_ms: int, end_ms: int, *, awaited: bool = False) -> list[Ack]:
+    """The single acks from now on, taken whenever they are due."""
+    acks: list[Ack] = []
+    while now_ms <= end_ms:
+        acks += window.take(now_ms, awaited=awaited)
+        deadline_ms = window.deadline_ms()
+        if deadline_ms is None:
+            return acks
+        assert deadline_ms > now_ms, "it would be called again at once"
+        now_ms = deadline_ms
+    return acks
+
+
+@pytest.mark.parametrize("before", [0, 1_000, 5_000])
+def test_single_acks_cost_rabbitmq_a_part_of_its_time_at_any_depth(before: int) -> None:
+    """It walks over every unacked delivery before the one that is acked."""
+    count, begun_ms, lasts_ms = 4_000, 1_000, 500
+    window = _window(before + count + 1, *range(before + 2, before + count + 2))
+    window.take(0)
+    acks = _acked_until(window, begun_ms, begun_ms + lasts_ms)
+    dearest_us = SINGLE_ACK_US + (before + 1) * BEFORE_US
+    allowed_us = PORTION_US + lasts_ms * 10 * BUDGET_PERCENT + dearest_us
+    assert (
+        allowed_us - 2 * dearest_us - 1_000 * BUDGET_PERCENT // 100
+        <= _spent_us(acks, before + 1)
+        <= allowed_us
+    )
+    assert [ack.tag for ack in acks] == list(range(before + 2, before + 2 + len(acks))), "lowest first"
+
+
+def test_what_somebody_awaits_may_cost_more() -> None:
+    count, lasts_ms = 20_000, 500
+    window = _window(count, *range(1_001, count + 1), prefetch=count)
+    window.take(0)
+    acks = _acked_until(window, 1_000, 1_000 + lasts_ms, awaited=True)
+    allowed_us = PORTION_US + lasts_ms * 10 * AWAITED_BUDGET_PERCENT + SINGLE_ACK_US + 1_000 * BEFORE_US
+    assert 0.9 * allowed_us <= _spent_us(acks, 1_000) <= allowed_us
 
 
 def test_who_awaits_what_a_full_prefetch_keeps_back_is_not_kept_waiting() -> None:
     """What may wait depends on the prefetch: a small one is used up in no time."""
-    stuck, prefetch = FEW_BEFORE + 10, 100
-    window = _window(90, *range(stuck + 1, 91), prefetch=prefetch)
+    prefetch = 100
+    window = _window(90, *range(61, 91), prefetch=prefetch)
     assert window.take(0) == []
     assert window.deadline_ms() == SINGLE_ACK_DELAY_MS
     assert window.take(0, awaited=True) == []
-    soon_ms = prefetch * AWAITED_ACK_DELAY_US // 1_000 + 1
+    soon_ms = -(-prefetch * AWAITED_ACK_DELAY_US // 1_000)
     assert window.deadline_ms() == soon_ms
     assert window.take(soon_ms - 1, awaited=True) == []
-    assert window.take(soon_ms, awaited=True) == [Ack(tag, False) for tag in range(stuck + 1, 91)]
+    assert window.take(soon_ms, awaited=True) == [Ack(tag, False) for tag in range(61, 91)]
     assert window.deadline_ms() is None
 
 
-def test_what_is_awaited_may_cost_more_but_not_any_price() -> None:
-    near, far, prefetch = AWAITED_BEFORE, AWAITED_BEFORE + 3, AWAITED_BEFORE + 3
-    window = _window(far, near, far, prefetch=prefetch)
-    window.take(0, awaited=True)
-    soon_ms = prefetch * AWAITED_ACK_DELAY_US // 1_000 + 1
-    assert window.take(soon_ms, awaited=True) == [Ack(near, False)]
-    assert window.take(SINGLE_ACK_DELAY_MS_MAX - 1, awaited=True) == []
-    assert window.take(SINGLE_ACK_DELAY_MS_MAX + soon_ms, awaited=True) == [Ack(far, False)]
-
-
 def test_nobody_awaits_what_rabbitmq_may_send_anyway() -> None:
-    window = _window(89, *range(FEW_BEFORE + 10, 90), prefetch=100)
+    window = _window(89, *range(60, 90), prefetch=100)
     assert window.take(0, awaited=True) == []
-    assert window.take(SINGLE_ACK_DELAY_MS, awaited=True) == []
+    assert window.take(SINGLE_ACK_DELAY_MS - 1, awaited=True) == []
     window.deliver(1)
-    assert window.take(SINGLE_ACK_DELAY_MS + 1, awaited=True) == []
-    assert window.take(SINGLE_ACK_DELAY_MS + 4, awaited=True) != []
+    assert window.take(SINGLE_ACK_DELAY_MS - 1, awaited=True) != []
 
 
-def test_what_nobody_awaits_may_wait() -> None:
-    window = _window(100, 100, prefetch=100)
-    for now_ms in range(0, SINGLE_ACK_DELAY_MS_MAX, 100):
-        assert window.take(now_ms, awaited=False) == []
-
-
-def test_many_that_are_due_go_a_few_at_a_time_so_that_deliveries_come_between() -> None:
-    count = 1_000
-    window = _window(count + 1, *range(2, count + 2))
-    assert window.take(0) == []
-    acked: list[int] = []
-    now_ms = SINGLE_ACK_DELAY_MS_MAX + SINGLE_ACK_DELAY_MS  # no look before: they are found all at once
-    end_ms = now_ms + SPREAD_MS * 6
-    most = count * SLICE_MS // SPREAD_MS
-    while window.deadline_ms() is not None and now_ms < end_ms:
-        acks = window.take(now_ms)
-        assert 1 <= len(acks) <= most
-        assert window.take(now_ms) == []  # what wakes us up for other reasons changes nothing
-        acked += [ack.tag for ack in acks]
-        deadline_ms = window.deadline_ms()
-        now_ms = now_ms + SLICE_MS if deadline_ms is None else deadline_ms
-    assert acked == list(range(2, count + 2))
-
-
-def test_what_is_awaited_while_slices_are_left_does_not_wake_us_up_for_nothing() -> None:
-    prefetch = 200
-    window = _window(prefetch, *range(101, prefetch + 1), prefetch=prefetch * 2)
+def test_another_consumer_of_the_channel_has_its_whole_prefetch_free() -> None:
+    window = _window(100, *range(51, 101), prefetch=100)
     window.take(0)
-    now_ms = SINGLE_ACK_DELAY_MS_MAX + SINGLE_ACK_DELAY_MS
-    assert len(window.take(now_ms)) < 100, "slices are left"
-    window.resize(prefetch)
-    now_ms += 2 * SLICE_MS
-    window.take(now_ms, awaited=True)
-    deadline_ms = window.deadline_ms()
-    assert deadline_ms is None or deadline_ms > now_ms
+    assert window.is_nearly_full
+    window.begin_consumer(50)
+    assert not window.is_nearly_full
+    window.deliver(44)
+    assert not window.is_nearly_full
+    for tag in range(1, 51):  # acks of what the former one had are no room of this one
+        window.settle(tag)
+    assert window.take(1) == [Ack(100, True)]
+    window.deliver(1)
+    assert window.is_nearly_full
+    assert window.unacked == window.unsettled == 45
 
 
-def test_few_that_are_due_go_at_once() -> None:
-    window = _window(SLICE_MIN + 1, *range(2, SLICE_MIN + 2))
+def test_acks_that_hold_up_the_proof_of_very_many_go_at_any_price() -> None:
+    before = 100_000
+    window = _window(before + 1, before + 1)
     window.take(0)
-    assert len(window.take(SINGLE_ACK_DELAY_MS)) == SLICE_MIN
+    now_ms = SINGLE_ACK_DELAY_MS
+    assert window.take(now_ms) == [Ack(before + 1, False)]  # on credit
+    window = _window(before + 2, before + 1, before + 2)
+    window.take(0)
+    assert window.take(now_ms) == [Ack(before + 1, False)]
+    for tag in range(1, UNPROVEN_MAX + 1):
+        window.settle(tag)
+    assert window.take(now_ms) == [Ack(UNPROVEN_MAX, True)]
+    assert window.take_acked() == 1
+    window.settle(UNPROVEN_MAX + 1)
+    assert window.take(now_ms) == [Ack(UNPROVEN_MAX + 1, True), Ack(before + 2, False)]
+    assert window.take_acked() == UNPROVEN_MAX + 2
+
+
+def test_what_waits_is_counted_from_its_settle_on() -> None:
+    window = _window(4, 3)
+    assert (window.waiting, window.waits_since_ms()) == (0, None)
+    window.take(5)
+    window.settle(4)
+    window.take(7)
+    assert (window.waiting, window.waits_since_ms()) == (2, 5)
+    window.take(5 + SINGLE_ACK_DELAY_MS)
+    assert (window.waiting, window.waits_since_ms()) == (1, 7)
+    window.settle(1)
+    window.settle(2)
+    window.take(8 + SINGLE_ACK_DELAY_MS)
+    assert (window.waiting, window.waits_since_ms()) == (0, None)
+
+
+def test_a_stuck_one_in_front_costs_no_memory() -> None:
+    """Whatever is acked singly behind it is forgotten."""
+    window = AckWindow(prefetch=1_000)
+    window.deliver(1)
+    sizes = []
+    for number in range(400):
+        window.deliver(100)
+        for tag in range(100 * number + 2, 100 * number + 102):
+            window.settle(tag)
+        window.take(number * SINGLE_ACK_DELAY_MS)
+        window.take_acked()
+        sizes.append(len(pickle.dumps(window)))
+    assert max(sizes[200:]) < 1.5 * max(sizes[:200])
 
 
 def test_what_was_to_be_acked_singly_is_covered_by_a_multiple_ack_that_comes_first() -> None:
@@ -160,19 +206,6 @@ def test_what_was_to_be_acked_singly_is_covered_by_a_multiple_ack_that_comes_fir
     assert window.deadline_ms() is None
 
 
-def test_behind_a_stuck_one_nothing_waits_for_it_any_more() -> None:
-    early, near, far = AWAITED_BEFORE, AWAITED_BEFORE + 1, AWAITED_BEFORE + 5
-    window = _window(far, early)
-    window.take(0)
-    stuck_ms = SINGLE_ACK_DELAY_MS_MAX + SINGLE_ACK_DELAY_MS
-    assert window.take(stuck_ms) == [Ack(early, False)]
-    window.settle(near)
-    window.settle(far)
-    assert window.take(stuck_ms) == []
-    assert window.take(stuck_ms + SINGLE_ACK_DELAY_MS) == [Ack(near, False)]
-    assert window.take(stuck_ms + SINGLE_ACK_DELAY_MS_MAX + SINGLE_ACK_DELAY_MS) == [Ack(far, False)]
-
-
 def test_each_waits_from_its_own_settle() -> None:
     window = _window(3, 2)
     window.take(0)
@@ -180,13 +213,6 @@ def test_each_waits_from_its_own_settle() -> None:
     window.take(SINGLE_ACK_DELAY_MS - 1)
     assert window.take(SINGLE_ACK_DELAY_MS) == [Ack(2, False)]
     assert window.take(2 * SINGLE_ACK_DELAY_MS) == [Ack(3, False)]
-
-
-def test_many_settled_ones_behind_a_stuck_one_are_acked_at_once() -> None:
-    window = _window(4, 2, 3, prefetch=2)
-    assert window.take(0) == []
-    window.settle(4)
-    assert window.take(0) == [Ack(2, False), Ack(3, False), Ack(4, False)]
 
 
 def test_taking_everything_leaves_nothing_waiting() -> None:

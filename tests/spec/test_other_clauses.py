@@ -9,7 +9,7 @@ import pytest
 
 from dispatcher.core.events import DeadLetterConfirmed, PingRouted, QueueReturned
 from dispatcher.core.model import GroupState
-from dispatcher.core.views.views import Views
+from dispatcher.core.views.views import SettledUnacked, Views
 from dispatcher.wire.protocol import Heartbeat, InHand, Settle
 from tests.spec import diagrams
 from tests.spec.lane_bench import LaneBench, clause, names
@@ -54,6 +54,18 @@ def test_g5_why_names_what_a_full_look_ahead_is_full_of() -> None:
     views.listed(survey)
     details = views.why({"group": "b"})["details"]
     assert details == ["look-ahead of in0 is full: 2 messages of group a, 0 messages in flight"]
+
+
+def test_why_names_acks_that_are_kept_back_for_long() -> None:
+    bench = LaneBench()
+    bench.arrive("a1")
+    for for_ms, told in ((999, 0), (1_000, 1)):
+        unacked = SettledUnacked(12, for_ms)
+        views = Views(bench.lane.state, unacked=lambda _, unacked=unacked: unacked)  # type: ignore[misc]
+        details = [text for text in views.why({"group": "a"})["details"] if "not acked" in text]
+        assert len(details) == told
+        (row,) = views.status()["inbound"]
+        assert (row["settled_unacked"], row["settled_unacked_ms"]) == (12, for_ms)
 
 
 def test_f1_weights_are_ratios_of_messages() -> None:

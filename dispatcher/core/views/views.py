@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import NEVER_FULL, Consumer, Group, MessageState, Original
@@ -22,15 +22,34 @@ from dispatcher.errors import CommandRefused
 from dispatcher.wire.group_text import format_group, parse_group
 
 MESSAGES_SHOWN = 50
+#: Acks that are kept back for less time are nothing to tell.
+UNACKED_TOLD_MS: Final = 1_000
+
+
+class SettledUnacked(NamedTuple):
+    """Settled originals of an inbound queue whose acks are kept back, and how long the first one has been."""
+
+    count: int  # type: ignore[assignment]  # a tuple's method is not called
+    for_ms: int
+
+
+NOTHING_UNACKED: Final = SettledUnacked(0, 0)
 
 
 class Views:
     """Reads a lane's state; changes nothing."""
 
-    def __init__(self, state: LaneState, peek: Callable[[Any], dict[str, Any]] = lambda _: {}) -> None:
-        """`peek`: what a message's content says of itself."""
+    def __init__(
+        self,
+        state: LaneState,
+        peek: Callable[[Any], dict[str, Any]] = lambda _: {},
+        unacked: Callable[[int], SettledUnacked] = lambda _: NOTHING_UNACKED,
+    ) -> None:
+        """`peek`: what a message's content says of itself. `unacked`: the acks of an inbound queue, by its
+        index, that are kept back."""
         self._state = state
         self._peek = peek
+        self._unacked = unacked
         self._deepest: dict[int, bytes] = {}  # by inbound queue: the deepest group, at the last look
 
     def status(self) -> dict[str, Any]:
@@ -63,7 +82,7 @@ class Views:
         }
 
     def _inbound_row(self, inbound: Inbound, spent: int) -> dict[str, Any]:
-        full = inbound.is_full()
+        full, unacked = inbound.is_full(), self._unacked(inbound.index)
         return {
             "queue": inbound.name,
             "weight": inbound.weight,
@@ -75,6 +94,8 @@ class Views:
             "window": inbound.window,
             "full": full,
             "full_of": self._full_of(inbound) if full else None,
+            "settled_unacked": unacked.count,
+            "settled_unacked_ms": unacked.for_ms,
         }
 
     def _busiest(self) -> dict[str, Any] | None:
@@ -104,6 +125,16 @@ class Views:
         return [
             f"hot: {hot_group['share']:.0%} of the messages of the last minute belong to this group, and its "
             f"owner gets all of them; an even part of the {consumers} consumers would be {1 / consumers:.0%}"
+        ]
+
+    def _why_unacked(self, inbound: Inbound) -> list[str]:
+        """Whether acks are kept back for long: RabbitMQ may send less then."""
+        unacked = self._unacked(inbound.index)
+        if unacked.for_ms < UNACKED_TOLD_MS:
+            return []
+        return [
+            f"{unacked.count} settled messages of {inbound.name} are not acked, the first one for "
+            f"{unacked.for_ms / 1000:.1f} s: unsettled ones are before them"
         ]
 
     def _oldest_in_flight_ms(self, consumer: Consumer) -> int | None:
@@ -233,6 +264,7 @@ class Views:
             for inbound in self._state.inbounds
             if inbound.is_full()
         ]
+        details += [text for inbound in self._state.inbounds for text in self._why_unacked(inbound)]
         details += display.details(self._state, group)
         details += undeliverable(self._state, group)
         details += irregularities(self._state, group.id)
