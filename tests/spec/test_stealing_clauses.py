@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from dispatcher.core.bounds import ORIGINAL_BYTES
 from dispatcher.core.events import QueueReturned
+from dispatcher.core.model import Group
+from dispatcher.core.optional.work_stealing import WorkStealing
+from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.parking.policy import BLOCKED_MS, RETRY_MS
 from tests.spec.lane_bench import LaneBench, clause, names
 from tests.spec.parking_bench import ParkingBench
@@ -235,3 +240,63 @@ def test_o34_without_stealing_what_fills_the_look_ahead_is_parked() -> None:
     bench.arrive(*(f"b{n}" for n in range(2, 11)))
     bench.run(BLOCKED_MS)
     assert bench.in_parking() == [f"b{n}" for n in range(2, 11)]
+
+
+def test_o34_one_look_sees_what_waits_and_not_what_a_consumer_owns() -> None:
+    """An owner keeps idle groups for ever; looking at all of them would cost more with each."""
+    bench = stuck()
+    one = bench.lane.state.by_id["one"]
+
+    class Counted(OrderedSet[Group]):
+        def __iter__(self) -> Iterator[Group]:
+            raise AssertionError("walks over all groups of a consumer")
+
+    one.groups = Counted(one.groups)
+    assert wait(bench, 2 * AFTER_MS) == ["b2"]
+
+
+def test_p1_where_no_group_can_move_a_byte_budget_is_kept() -> None:
+    """A quorum queue's consumer is never replaced, so only parking keeps its messages within the budget."""
+    clause("P-1", "no group can change its owner (O-34)")
+    budget = 100 * ORIGINAL_BYTES
+    for steal_after_ms in (None, AFTER_MS):
+        bench = ParkingBench(
+            steal_after_ms=steal_after_ms, heartbeat_ms=3_600_000, look_ahead=1_000, look_ahead_bytes=budget
+        )
+        bench.lane.state.inbounds[0].replaceable = False
+        bench.join("one", prefetch=100)
+        bench.arrive("a1", "b1")
+        bench.settle("one", "a1", "b1")
+        bench.join("one", prefetch=1, n=2)
+        bench.join("two", prefetch=1)
+        bench.arrive("a2", "c1", *(f"b{n}" for n in range(2, 200)))
+        bench.run(BLOCKED_MS)
+        assert bench.lane.state.bytes_held <= budget
+        assert len(bench.moved) > 100
+
+
+def test_why_tells_of_no_wait_that_has_ended() -> None:
+    bench = stuck(free=0)
+    stealing = bench.lane.state.find(WorkStealing)
+    assert stealing is not None
+    group = bench.lane.state.groups[b"b"]
+    bench.join("two", prefetch=1, n=2)
+    wait(bench, LOOK_MS)
+    assert "waits for room at one" in stealing.details(group)[0]
+    bench.arrive("c1")  # nobody has free capacity any more, so nobody looks
+    bench.settle("one", "a2")
+    bench.settle("one", "b2")
+    bench.settle("two", "c1")  # and now all have some
+    wait(bench, 20 * AFTER_MS)
+    assert stealing.details(group) == []
+
+
+def test_why_tells_of_a_change_of_owner_as_long_as_the_group_stays() -> None:
+    bench = stuck()
+    wait(bench, 2 * AFTER_MS)
+    stealing = bench.lane.state.find(WorkStealing)
+    assert stealing is not None
+    group = bench.lane.state.groups[b"b"]
+    assert "taken over" in stealing.details(group)[0]
+    wait(bench, 20 * AFTER_MS)
+    assert stealing.details(group) == []

@@ -11,6 +11,7 @@ would be parked, they are moved without that wait.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 from dispatcher.core.feature import Feature
@@ -25,6 +26,8 @@ LOOKS: Final = 4
 MOVED_PER_LOOK: Final = 100
 #: So many times `steal_after` a group stays with its new owner, at least.
 STAYS: Final = 4
+#: Of the groups with parked messages that wait for one consumer, one look sees at most this number.
+PARKED_SEEN: Final = 10_000
 
 
 class _Wait(NamedTuple):
@@ -87,7 +90,7 @@ class WorkStealing(Feature):
         return self._look(until_ms=self._state.now_ms)
 
     def _look(self, *, until_ms: int) -> bool:
-        """See who waits, and move the groups whose wait began by `until_ms`. True: there were some."""
+        """See who waits, and move the groups whose wait began by `until_ms`. True: at least one has moved."""
         if self._state.is_suspended or self._state.reset_until is not None:
             self._waits.clear()
             return False
@@ -100,9 +103,19 @@ class WorkStealing(Feature):
         for owner in self._state.by_uuid.values():
             if not owner.receives or owner.may_receive:
                 continue
-            for group in owner.groups:
+            for group in self._waiting_for(owner):
                 if not group.in_flight and group.state is GroupState.OWNED and self._would_go(group):
                     yield group
+
+    def _waiting_for(self, owner: Consumer) -> dict[Group, None]:
+        """Groups of this consumer that have a message for it: few of those that it owns."""
+        parking = self._state.parking
+        found = {backlog.group: None for source in owner.sources for backlog in source.backlogs}
+        for queue in parking.values():
+            found |= dict.fromkeys(islice(queue.demand.get(owner, ()), PARKED_SEEN))
+        if parking.default_route:  # after a loss of Redis: nothing lists those that are only there
+            found |= owner.groups
+        return found
 
     def _would_go(self, group: Group) -> bool:
         """Nothing but its consumer holds it: it is listed, or its parked messages would be read. Those on the
@@ -128,6 +141,7 @@ class WorkStealing(Feature):
         ]  # fmt: skip
         due.sort(key=lambda each: each[0])
         room = {consumer: consumer.credit for consumer in state.pool}
+        has_room = bool(room)
         for since_ms, group in due[:MOVED_PER_LOOK]:
             if not room:
                 break
@@ -136,7 +150,7 @@ class WorkStealing(Feature):
             if not room[taker]:
                 del room[taker]
             self._move(group, taker, since_ms)
-        return bool(due)
+        return has_room and bool(due)
 
     def _move(self, group: Group, taker: Consumer, since_ms: int) -> None:
         state, owner = self._state, group.owner
@@ -162,16 +176,23 @@ class WorkStealing(Feature):
     def next_deadline_ms(self) -> int | None:
         return self._look_at_ms
 
+    def _still_waits(self, group: Group, wait: _Wait) -> bool:
+        """What the latest look saw holds: it may be long ago, if no consumer had free capacity since."""
+        owner = group.owner
+        if group.in_flight or owner is None or not owner.receives or owner.may_receive:
+            return False
+        return (group.epoch, group.last_seq) == wait.handed and self._would_go(group)
+
     def details(self, group: Group) -> list[str]:
         """What `groups why` adds: it is about to change its owner, or has just done so."""
         now_ms, found = self._state.now_ms, []
         wait, taken = self._waits.get(group), self._taken.get(group)
-        if wait is not None and not group.in_flight and group.owner is not None:
+        if wait is not None and group.owner is not None and self._still_waits(group, wait):
             found.append(
                 f"waits for room at {group.owner.id} since {_seconds(now_ms - wait.since_ms)}; after "
                 f"{_seconds(self._after_ms)} a consumer with free capacity takes it over"
             )
-        if taken is not None:
+        if taken is not None and taken.at_ms > now_ms - STAYS * self._after_ms:
             found.append(
                 f"taken over {_seconds(now_ms - taken.at_ms)} ago: it had waited for room at {taken.former}"
             )

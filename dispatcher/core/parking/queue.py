@@ -3,7 +3,7 @@ from it."""
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from enum import Enum
 from functools import partial
 from typing import Final
@@ -11,6 +11,7 @@ from typing import Final
 from dispatcher.core.holds import Facts, Hold, HoldKind
 from dispatcher.core.model import Consumer, Group, GroupState, MessageState, Original
 from dispatcher.core.operators.flags import awaits_operator
+from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.parking.reparking import Reparking
 from dispatcher.core.placement import Pool
 from dispatcher.errors import InvalidTransition
@@ -78,8 +79,9 @@ class ParkingQueue:
         #: Of these, when the oldest original that was not read was first received; where that is known.
         self.since_ms: dict[bytes | None, int] = {}
         self.originals = 0  # in it, as far as is known, those that were read from it included
-        #: Who could take what is read from it: owners of member groups; None: whoever has free capacity.
-        self.demand: Counter[Consumer | None] = Counter()
+        #: Who could take messages that are read from it, and of which member groups: the owners of these;
+        #: None: any consumer with free capacity.
+        self.demand: dict[Consumer | None, OrderedSet[Group]] = {}
         self.waiting: deque[Original] = deque()  # to be moved here, in order
         self.incoming: dict[bytes, Original] = {}  # open moves, by their fingerprint here
         self.moving: OrderedDict[bytes, Original] = OrderedDict()  # those that were published, in order
@@ -299,12 +301,12 @@ class ParkingQueues(dict[int, ParkingQueue]):
         before, group.demand = group.demand, None
         if before is not None:
             queue, consumer = before
-            queue.demand[consumer] -= 1
+            queue.demand[consumer].discard(group)
             if not queue.demand[consumer]:
                 del queue.demand[consumer]
         may_go = group.state in (GroupState.OWNED, GroupState.FREE) and not awaits_operator(group)
         has_room = group.in_flight < group.window and not (self.one_at_a_time and group.in_flight)
         if group.route and may_go and has_room:
             queue = self[group.route[-1]]
-            queue.demand[group.taker] += 1
+            queue.demand.setdefault(group.taker, OrderedSet()).add(group)
             group.demand = queue, group.taker
