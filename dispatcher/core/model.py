@@ -481,7 +481,9 @@ class Consumer:
         self.broken: OrderedSet[Group] = OrderedSet()  # groups of which a copy is gone that it has not seen
         self.waiting: Join | None = None  # another incarnation of this id that asked to join
         self.alone_with: Original | None = None  # a suspect that it has, or for which it is kept free
-        self.begun: Begun | None = None  # what it has said last of its handlers
+        self.begun: dict[
+            type, Begun
+        ] = {}  # what its latest settle and its latest heartbeat say of its handlers
         self.evicted_by = EvictedBy.FORMER_LEADER if row.state == "evicted" else None
         self.drained = False  # gets nothing more, by an operator's word
         self.overdue = 0  # messages that it has had for longer than the lane's ack_timeout

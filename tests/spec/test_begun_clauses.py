@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from dispatcher.core.optional.poison import may_have_begun
 from dispatcher.wire.protocol import Begun, Heartbeat, Settle
 from tests.spec.lane_bench import LaneBench, clause
 from tests.spec.parking_bench import ParkingBench
@@ -59,6 +62,49 @@ def test_m1_a_consumer_says_what_it_has_begun_and_how_many_it_processes(settles:
     assert suspects_after("c1", concurrency=1, settles=settles) == {"a1", "c1"}
     assert suspects_after("c1", concurrency=2, settles=settles) == {"a1", "b1", "c1"}
     assert suspects_after(concurrency=1, settles=settles) == {"a1"}
+
+
+def test_m1_an_older_word_that_is_read_last_takes_nothing_back() -> None:
+    """Settles and heartbeats take different ways. A heartbeat of a former connection counts for nothing."""
+    bench = LaneBench()
+    bench.join("one", uuid="one-1")
+    bench.arrive(*SIX)
+    consumer = bench.lane.state.by_uuid["one-1"]
+    first = consumer.queue
+    tells(bench, "c1", "e1", concurrency=1, uuid="one-1", settles=True)
+    tells(bench, "c1", concurrency=1, uuid="one-1")
+    assert names_begun(bench) == {"a1", "c1", "e1"}
+    bench.join("one", uuid="one-1", n=2)
+    assert consumer.queue != first
+    begun = Begun(((1, 1 << 40),), 1)
+    bench.step(Heartbeat(consumer="one", incarnation="one-1", queue=first, held=6, last=9, begun=begun))
+    bench.step(Settle(consumer="other", incarnation="one-1", begun=begun))
+    assert names_begun(bench) == {"a1", "c1", "e1"}
+
+
+def names_begun(bench: LaneBench) -> set[str]:
+    begun = may_have_begun(bench.lane.state.by_uuid["one-1"])
+    return {message.fingerprint.rstrip(b"\0").decode() for message in begun}
+
+
+def test_m1_many_ranges_cost_no_more_than_to_sort_them() -> None:
+    """A consumer with 2,000 handlers says so in as many ranges."""
+    looked_at = 0
+
+    class Pair(tuple[int, int]):
+        def __getitem__(self, key: Any) -> Any:
+            nonlocal looked_at
+            looked_at += 1
+            return super().__getitem__(key)
+
+    bench = LaneBench()
+    bench.join("one", uuid="one-1", prefetch=2_000)
+    bench.arrive(*(f"{chr(1_000 + n)}1" for n in range(2_000)))
+    consumer = bench.lane.state.by_uuid["one-1"]
+    assert len(consumer.in_flight) == 2_000
+    consumer.begun[Settle] = Begun(tuple(Pair((seq, seq)) for seq in reversed(list(consumer.in_flight))), 1)
+    assert len(may_have_begun(consumer)) == 2_000
+    assert looked_at <= 5 * 2_000
 
 
 def test_m1_one_that_does_not_say_how_many_may_have_begun_every_first_message() -> None:

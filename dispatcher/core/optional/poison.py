@@ -15,7 +15,8 @@ instead, but it is never poison before it was tried once more after its first de
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
@@ -34,7 +35,7 @@ from dispatcher.core.model import (
     Original,
 )
 from dispatcher.core.state import LaneState
-from dispatcher.wire.protocol import Heartbeat, Settle
+from dispatcher.wire.protocol import Begun, Heartbeat, Settle
 
 REASON_POISON: Final = "poison"
 
@@ -70,8 +71,11 @@ class Suspects(Feature):
 
     def _told(self, told: Settle | Heartbeat) -> None:
         consumer = self._state.by_uuid.get(told.incarnation)
-        if consumer is not None and told.begun is not None:
-            consumer.begun = told.begun
+        if told.begun is None or consumer is None or consumer.id != told.consumer:
+            return
+        if isinstance(told, Heartbeat) and consumer.queue != told.queue:
+            return  # of its former connection
+        consumer.begun[type(told)] = told.begun
 
     def poison_of(self, consumer: Consumer) -> Original | None:
         """The message that has killed this consumer, if that is sure. Call it when the consumer has ended,
@@ -242,16 +246,27 @@ def may_have_begun(consumer: Consumer) -> set[Original]:
     first of every group.
     """
     heads: dict[Group | Original, Original] = {}
-    for seq in sorted(consumer.in_flight):
+    seqs = sorted(consumer.in_flight)
+    for seq in seqs:
         message = consumer.in_flight[seq]
         heads.setdefault(message.group or message, message)
-    told = consumer.begun
-    if told is None:
+    told = consumer.begun.values()
+    if not told:
         return set(heads.values())
-    begun = {
-        message
-        for seq, message in consumer.in_flight.items()
-        if any(first <= seq <= last for first, last in told.ranges)
-    }
+    begun = {consumer.in_flight[seq] for seq in _named(seqs, told)}
+    limits = [each.concurrency for each in told]
+    others = None if None in limits else max(filter(None, limits))
     since = (message for message in heads.values() if message not in begun)
-    return begun | set(islice(since, told.concurrency))
+    return begun | set(islice(since, others))
+
+
+def _named(seqs: list[int], told: Iterable[Begun]) -> Iterator[int]:
+    """Those of these rising numbers that a consumer has named. Its settles and its heartbeats take different
+    ways, so the older of the two may be read last; but what has begun stays begun until it is settled."""
+    ranges = deque(sorted(pair for each in told for pair in each.ranges))
+    reached = 0
+    for seq in seqs:
+        while ranges and ranges[0][0] <= seq:
+            reached = max(reached, ranges.popleft()[1])
+        if seq <= reached:
+            yield seq
