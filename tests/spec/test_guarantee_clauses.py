@@ -111,6 +111,59 @@ def _whose_owner_is_away(grace_ms: int) -> ParkingBench:
     return bench
 
 
+@pytest.mark.parametrize("asks_first", [False, True])
+def test_c3_who_restarts_with_its_id_need_not_wait_for_the_time_after_a_take_over(asks_first: bool) -> None:
+    clause("C-3", "the second waits no longer than `reconnect_grace`, also after a take-over")
+    bench = ParkingBench(reconnect_grace_ms=0)
+    bench.join("one")
+    bench.arrive("a1")
+    bench.settle("one", "a1")
+    bench.fail_over()
+    bench.pending.clear()
+    if asks_first:
+        bench.join("one", uuid="one-2")
+    bench.step(bench.returned("one"))
+    if not asks_first:
+        assert bench.markers == []
+        bench.join("one", uuid="one-2")
+    bench.run(100)
+    bench.step(bench.marker())
+    assert [consumer.uuid for consumer in bench.lane.state.by_uuid.values()] == ["one-2"]
+
+
+def test_c3_nor_longer_than_its_grace() -> None:
+    clause("C-3", "the second waits no longer than `reconnect_grace`")
+    bench = ParkingBench(reconnect_grace_ms=2_000)
+    bench.join("one")
+    bench.fail_over()
+    bench.pending.clear()
+    bench.step(bench.returned("one"))
+    bench.join("one", uuid="one-2")
+    bench.run(1_000)
+    assert bench.markers == [], "its time is not over"
+    bench.join("one", uuid="one-2")  # that it asks again gives the first one no more time
+    bench.run(1_500)
+    assert len(bench.markers) == 1
+
+
+def test_o2_each_leadership_begins_with_another_consumer() -> None:
+    clause("O-2", "each leadership begins with another consumer")
+    bench = ParkingBench(group_idle_timeout_ms=1)
+    for name in ("one", "two", "three"):
+        bench.join(name)
+    firsts = []
+    for number in range(6):
+        bench.fail_over()
+        bench.run()
+        bench.arrive(f"{chr(ord('a') + number)}1")
+        bench.run()
+        name = bench.handed()[-1]
+        firsts.append(bench.holder(name))
+        bench.settle(firsts[-1], name)
+        bench.run(1_000)  # it has no owner any more
+    assert set(firsts) == {"one", "two", "three"}
+
+
 def test_g6_slowness_moves_no_group() -> None:
     clause("G-6", "Slowness alone moves no group")
     bench = ParkingBench()

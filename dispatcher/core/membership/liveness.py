@@ -56,7 +56,8 @@ class Liveness:
             return
         grace_ms = self._state.options.reconnect_grace_ms
         until_ms = self._state.now_ms + grace_ms
-        if consumer.state is ConsumerState.EXPECTED:  # its connection may have gone with the broker
+        # Its connection may have gone with the broker. But if another process has its id, it is over.
+        if consumer.state is ConsumerState.EXPECTED and consumer.waiting is None:
             until_ms = max(until_ms, self._return_until_ms)
         self.refusing.pop(consumer, None)
         consumer.become(ConsumerState.LOST)
@@ -65,6 +66,15 @@ class Liveness:
         self._state.pool.discard(consumer)
         self._state.counters["consumers_lost"] += 1
         self._state.log_event("consumer_lost", consumer=consumer.id, in_flight=len(consumer.in_flight))
+
+    def successor_waits(self, consumer: Consumer) -> None:
+        """Another incarnation of its id has asked to join: so it is given no more time than
+        `reconnect_grace`, also after a take-over."""
+        if consumer.state is ConsumerState.LOST:
+            until_ms = self._state.now_ms + self._state.options.reconnect_grace_ms
+            consumer.lost_until_ms = min(consumer.lost_until_ms, until_ms)
+        elif consumer.state in PRESENT:
+            self.ping(consumer)
 
     def mark(self, consumer: Consumer) -> None:
         """It is to be taken back: publish the marker behind which its word counts no more."""

@@ -82,15 +82,20 @@ class Membership(Feature):
     def load_first(self, snapshot: Snapshot, replay: JournalReplay) -> None:
         """Take over the incarnations that Redis names; their queues are probed at once."""
         self._is_complete = snapshot.complete
-        for number, row in sorted(snapshot.incarnations.items()):
-            self._last_number = max(self._last_number, number)
+        rows = sorted(snapshot.incarnations.items())
+        self._last_number = max(snapshot.incarnations, default=0)
+        for number, row in rows:
             if row.state == "taken":
                 self._retire(number, row)
-            else:
-                kept = of_this_lane(self._state.options, row)
-                consumer = self._enter(number, kept)
-                if kept is not row:
-                    consumer.evicted_by = EvictedBy.HANDOVER
+        present = [(number, row) for number, row in rows if row.state != "taken"]
+        # They are pinged in this order, and get new groups in the order of the answers: so that leaders with
+        # short lives don't all begin with the same one, each begins with another one.
+        first = snapshot.lane_epoch % len(present) if present else 0
+        for number, row in present[first:] + present[:first]:
+            kept = of_this_lane(self._state.options, row)
+            consumer = self._enter(number, kept)
+            if kept is not row:
+                consumer.evicted_by = EvictedBy.HANDOVER
 
     def add_rows(self, effects: Effects) -> None:
         """All incarnations, those that have ended among them."""
@@ -148,8 +153,7 @@ class Membership(Feature):
         elif present is not None:
             present.waiting = join
             self._answer(join, TYPE_WAIT)
-            if present.state in PRESENT:
-                self.liveness.ping(present)
+            self.liveness.successor_waits(present)
             return
         consumer = self.enter(join.consumer, join.incarnation, join.queue, join.prefetch, n=join.n)
         self._adoption.report(consumer, join)
