@@ -101,7 +101,7 @@ def hand_over_lanes(leaderships: Iterable[RecordedLeadership]) -> list[str]:
 
 
 def _handed_over(found: DataFrame, records: DataFrame, lanes: list[str]) -> DataFrame:
-    """With what is different in lanes that hand over, where a message is settled when its queue has it.
+    """With what is different in hand-over lanes, where a message is settled when its queue has it.
 
     What was read back from there was handed over until then, and came to nothing. `over` is when its
     consumer's queue was read to its end, and `is_shared` that several read it: what they had nobody knows.

@@ -57,7 +57,7 @@ class Pieces:
     """Keeps pieces in the report's folder, and computes those that are missing.
 
     `computed` are the dates whose files are read, `reused` the others. Where dates can't be told apart all
-    hand-overs are computed together, from all files. So are those of lanes that hand over: what becomes of a
+    hand-overs are computed together, from all files. So are those of hand-over lanes: what becomes of a
     hand-over is told much later there.
     """
 

@@ -1,4 +1,4 @@
-"""Lanes that hand over: in some of the seeds, with applications that only read a queue and ack."""
+"""Hand-over lanes: in some of the seeds, with applications that only read a queue and ack."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OPERATIONS: Final = ("purge_group", "purge_group", "move_group", "reroute_group
 _WITH_OPERATIONS: Final = 0.5
 #: Of those that make up for what was drawn and can't be: most of all, readers come and go.
 _INSTEAD: Final = ("kill_consumer", "cut_consumer", "kill_consumer", "kill_leader", "kill_at_publish")
-#: The options that a lane that hands over refuses, at their defaults.
+#: The options that a hand-over lane refuses, at their defaults.
 _UNSAID: Final[dict[str, Any]] = {
     "top_up": False, "group_idle_timeout_ms": None, "steal_after_ms": None, "max_in_flight_per_group": None,
     "ack_timeout_ms": None, "placement": PlacementName.FEWEST, "rebalance": RebalanceSettings(),

@@ -1,4 +1,4 @@
-"""What is wrong with the record of a lane that hands over, by what docs/semantics.md promises for it (X-1 to
+"""What is wrong with the record of a hand-over lane, by what docs/semantics.md promises for it (X-1 to
 X-8): nothing is lost; a message is begun for the first time in its group's order, except for what X-7 names;
 and it is begun again only if its reader lost it, or a dispatcher or server was in trouble since it was sent.
 
@@ -31,7 +31,7 @@ class Life(NamedTuple):
 
 
 class HandedBooks(NamedTuple):
-    """What is known of one lane that hands over."""
+    """What is known of one hand-over lane."""
 
     record: list[HandlingRecord]  # by start
     lives: Mapping[str, Life]

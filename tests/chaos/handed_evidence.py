@@ -1,4 +1,4 @@
-"""From what everybody wrote down to what there is to judge about a lane that hands over."""
+"""From what everybody wrote down to what there is to judge about a hand-over lane."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ EVICTING: Final = ((), ("exclusive",), ("sequenced",), ("exclusive", "sequenced"
 ACK_TIMEOUTS_S: Final = {30.0: 3.0, math.inf: 5.0}
 #: So short that attempts are used up while faults go on.
 BACKOFF: Final = "100ms"
-#: The lane that hands over, where others are named by their policies; and who reads there.
+#: The hand-over lane, where others are named by their policies; and who reads there.
 HANDOVER: Final = "handover"
 CONCURRENT: Final = "concurrent"
 READERS: Final = ("h0", "h1", "h2")

@@ -37,7 +37,7 @@ EXCHANGE = "rerouted"
 PREFETCH = 30
 CONSUMERS = ("async", "blocking", "iterating", "async", "blocking", "iterating", "bare", "bare")
 PRODUCERS = ("raw", "async", "blocking", "raw")
-#: Of a lane that hands over.
+#: Of a hand-over lane.
 HANDED_PRODUCERS = ("raw", "async")
 #: A bare consumer does one thing after the other.
 BARE_WORK_MS = 4.0

@@ -1,4 +1,4 @@
-"""The verdict over a lane that hands over finds what is planted in a record, and excuses what X-7 does."""
+"""The verdict over a hand-over lane finds what is planted in a record, and excuses what X-7 does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger of a lane that hands over: what was read back from a queue, and what became of it."""
+"""The ledger of a hand-over lane: what was read back from a queue, and what became of it."""
 
 from __future__ import annotations
 

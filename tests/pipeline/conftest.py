@@ -76,7 +76,7 @@ class Everything(NamedTuple):
     violations: set[Violation]
     verdicts: dict[str, Verdicts]  # by lane
     made: Made  # a ledger as bench.pipeline has it, with as many more
-    readers: dict[str, Verdicts]  # by lane that hands over
+    readers: dict[str, Verdicts]  # by hand-over lane
     origin: Path  # the ledger that all processes share: only to be read
 
 

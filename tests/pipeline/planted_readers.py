@@ -1,4 +1,4 @@
-"""Lanes that hand over, as the ledger tells of them, each with the verdicts that are right: a message counts
+"""Hand-over lanes, as the ledger tells of them, each with the verdicts that are right: a message counts
 as settled when its consumer's queue has it."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lanes that hand over: settled is what a queue has, and only what was surely kept is called so."""
+"""Hand-over lanes: settled is what a queue has, and only what was surely kept is called so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lanes that hand over: their consumers only read a queue and ack (docs/semantics.md, X)."""
+"""Hand-over lanes: their consumers only read a queue and ack (docs/semantics.md, X)."""
 
 from __future__ import annotations
 

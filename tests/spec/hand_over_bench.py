@@ -1,4 +1,4 @@
-"""A core of a lane that hands over, with hands: who reads which queue, what is stored, what is read back."""
+"""A core of a hand-over lane, with hands: who reads which queue, what is stored, what is read back."""
 
 from __future__ import annotations
 

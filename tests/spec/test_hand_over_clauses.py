@@ -1,4 +1,4 @@
-"""X: lanes that hand over to consumers which only read a queue and ack."""
+"""X: hand-over lanes, whose consumers only read a queue and ack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""X-4, X-6: what applications that only read a queue and ack begin with, in a lane that hands over.
+"""X-4, X-6: what applications that only read a queue and ack begin with, in a hand-over lane.
 
 A message may be begun more than once. The first time comes behind the first times of all that is before it
 in its group and inbound queue; and nothing is begun again in a run without faults.
