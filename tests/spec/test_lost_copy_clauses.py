@@ -56,6 +56,26 @@ def test_c10_it_is_asked_once_in_three_heartbeats() -> None:
     assert beats(bench, 16, [a]) == 5
 
 
+def test_c10_a_consumer_that_joins_in_vain_is_asked_less_and_less() -> None:
+    """Its link is slow: what is sent again comes behind what is on its way, and makes that later."""
+    clause("C-10", "each time it has joined again and lacks some as before, the pause is twice as long")
+    bench, (a, _, _) = with_three()
+    pauses, beats_since = [], 0
+    for _ in range(150):
+        beats_since += 1
+        n = len(pauses) + 1
+        before = len(bench.notices)
+        beat = Heartbeat(
+            consumer="one", incarnation="one-1", queue=f"one-1.{n}", last=0, in_hand=((a, a),), held=1
+        )
+        bench.step(beat, after_ms=BEAT_MS)
+        if (f"one-1.{n}", "dispatch.rejoin") in bench.notices[before:]:
+            pauses.append(beats_since)
+            beats_since = 0
+            bench.join("one", n=n + 1, in_hand=(bench.in_hand("a1"),))
+    assert pauses[2:6] == [6, 12, 24, 48]
+
+
 def test_c10_what_was_handed_over_lately_is_perhaps_on_its_way() -> None:
     clause("C-10", "handed over before the third last one")
     bench, in_hand = with_three()

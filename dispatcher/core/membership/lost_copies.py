@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import Consumer, ConsumerState
@@ -21,6 +21,9 @@ from dispatcher.wire.protocol import TYPE_REJOIN, Heartbeat
 #: A settle and a heartbeat take different ways: what was handed over before this many heartbeats has none on
 #: its way any more. Heartbeats that RabbitMQ had kept back come all at once, and are old: these don't count.
 BEATS: Final = 3
+#: A consumer that joins again and lacks copies as before has not lost them. They are late, and copies that
+#: are sent again make them later. So the pause is twice as long each time; it doubles this often at most.
+DOUBLED_MAX: Final = 6
 
 
 class _Heard:
@@ -33,19 +36,32 @@ class _Heard:
         self.at_ms: deque[int] = deque(maxlen=BEATS)
 
 
+class _Asked(NamedTuple):
+    """A consumer has lacked copies since it last had all: what it was asked last."""
+
+    n: int  # its join at that time
+    doubled: int  # how often it had joined again in vain
+    until_ms: int  # it is asked nothing before this time
+
+
 class LostCopies(Feature):
     """Compares what consumers say they have with what was handed over to them."""
 
     def __init__(self, state: LaneState) -> None:
         self._state = state
         self._heard: dict[Consumer, _Heard] = {}
-        state.signals.consumer_ended.append(self._forget)
+        self._asked: dict[Consumer, _Asked] = {}
+        state.signals.consumer_ended.append(self._ended)
 
     def events(self) -> Mapping[type, Handler]:
         return {Heartbeat: self._heartbeat}
 
     def _forget(self, consumer: Consumer) -> None:
         self._heard.pop(consumer, None)
+
+    def _ended(self, consumer: Consumer) -> None:
+        self._forget(consumer)
+        self._asked.pop(consumer, None)
 
     def _heartbeat(self, beat: Heartbeat) -> None:
         state = self._state
@@ -61,12 +77,24 @@ class LostCopies(Feature):
             heard = self._heard[consumer] = _Heard(consumer.n)
         if len(heard.at_ms) == BEATS and state.now_ms - heard.at_ms[0] >= 2 * state.options.heartbeat_ms:
             count = self._count_lost(consumer, beat, heard.at_ms[0])
-            if count:
+            if not count:
+                self._asked.pop(consumer, None)
+            elif self._may_ask(consumer):
                 state.counters["copies_missed"] += count
                 state.log_event("copies_missed", consumer=consumer.id, copies=count)
                 state.notice(consumer, TYPE_REJOIN)
                 heard.at_ms.clear()
         heard.at_ms.append(state.now_ms)
+
+    def _may_ask(self, consumer: Consumer) -> bool:
+        """Whether its pause has passed; a new one begins then."""
+        now_ms, asked = self._state.now_ms, self._asked.get(consumer)
+        if asked is not None and now_ms < asked.until_ms:
+            return False
+        doubled = 0 if asked is None else min(asked.doubled + (asked.n != consumer.n), DOUBLED_MAX)
+        pause_ms = (BEATS * self._state.options.heartbeat_ms) << doubled
+        self._asked[consumer] = _Asked(consumer.n, doubled, now_ms + pause_ms)
+        return True
 
     def _count_lost(self, consumer: Consumer, beat: Heartbeat, before_ms: int) -> int:
         """How many messages it should have and does not, of those that were handed over before then."""
