@@ -42,7 +42,7 @@ def suspects_after(
 
 
 def test_m1_of_each_group_only_the_first_message_may_have_begun() -> None:
-    clause("M-1", "the first unsettled message of each group")
+    clause("M-1a", "the first unsettled message of each group")
     bench = LaneBench(max_in_flight_per_group=10)
     for uuid in ("one-1", "one-2"):
         bench.join("one", uuid=uuid)
@@ -58,7 +58,7 @@ def test_m1_of_each_group_only_the_first_message_may_have_begun() -> None:
 
 @pytest.mark.parametrize("settles", [False, True])
 def test_m1_a_consumer_says_what_it_has_begun_and_how_many_it_processes(settles: bool) -> None:
-    clause("M-1", "those that it has begun, and as many others")
+    clause("M-1a", "those that it has begun, and as many others")
     assert suspects_after("c1", concurrency=1, settles=settles) == {"a1", "c1"}
     assert suspects_after("c1", concurrency=2, settles=settles) == {"a1", "b1", "c1"}
     assert suspects_after(concurrency=1, settles=settles) == {"a1"}
@@ -108,13 +108,13 @@ def test_m1_many_ranges_cost_no_more_than_to_sort_them() -> None:
 
 
 def test_m1_one_that_does_not_say_how_many_may_have_begun_every_first_message() -> None:
-    clause("M-1", "says nothing of it, or not how many")
+    clause("M-1a", "says nothing of it, or not how many")
     assert suspects_after("c1", concurrency=None) == {"a1", "b1", "c1", "d1", "e1"}
     assert suspects_after(concurrency=None, says_it=False) == {"a1", "b1", "c1", "d1", "e1"}
 
 
 def test_m1_what_was_parked_meanwhile_counts_every_hand_over() -> None:
-    clause("M-1", "every hand-over counts")
+    clause("M-1b", "every hand-over counts")
     bench = ParkingBench(park_after_ms=1_000)
     bench.join("one", uuid="one-1")
     bench.arrive(*SIX)

@@ -136,7 +136,7 @@ def test_f6_types_of_one_queue_have_costs_of_their_own() -> None:
 
 
 def test_f6_with_a_file_it_begins_with_what_is_known() -> None:
-    clause("F-6", "With a file it begins with the means")
+    clause("F-6c", "With a file the measurement begins with the means")
     shop = Shop(KnownWork(0, b"", 50.0, 700), KnownWork(1, b"", 5.0, 300))
     shop.open(110)
     got = shop.work(110, lambda kind: {0: 50, 1: 5}[kind[0]])
@@ -162,7 +162,7 @@ def test_f6_what_is_not_known_costs_what_all_do_on_average() -> None:
 
 def test_f6_types_that_are_settled_together_are_told_apart() -> None:
     """Consumers coalesce settles: a plain average would find all types alike."""
-    clause("F-6", "divided among their types in proportion to the expected times")
+    clause("F-6a", "divided among their types in proportion to the expected times")
     bench = LaneBench(cost=Cost.MEASURED, heartbeat_ms=3_600_000)
     bench.join("one", prefetch=100)
     number = count()
@@ -202,7 +202,7 @@ def test_f6_an_hour_in_the_debugger_counts_for_little() -> None:
 
 
 def test_f6_a_type_that_was_mistaken_for_an_expensive_one_can_show_that_it_is_not() -> None:
-    clause("F-6", "at most 100 times the average")
+    clause("F-6b", "at most 100 times the average")
     bench = LaneBench(cost=Cost.MEASURED, heartbeat_ms=1 << 40)
     bench.join("one")
     for number in range(100):

@@ -16,7 +16,7 @@ def suspected(bench: LaneBench, *arrivals: str, prefetch: int = 10, **fields: ob
 
 
 def test_m1_a_suspect_goes_alone() -> None:
-    clause("M-1", "this consumer gets nothing else until the suspect is settled")
+    clause("M-1c", "this consumer gets nothing else until the suspect is settled")
     bench = LaneBench()
     suspected(bench, "a1", "a2", "b1")
     bench.arrive("c1")
@@ -38,7 +38,7 @@ def test_m1_with_attempts_1_a_single_death_makes_a_suspect() -> None:
 
 
 def test_m1_a_suspect_goes_to_whoever_is_empty_first() -> None:
-    clause("M-1", "The suspect goes next, with its group, to the first consumer that is empty")
+    clause("M-1c", "The suspect goes next, with its group, to the first consumer that is empty")
     bench = LaneBench("concurrent", attempts=1)
     bench.join("two")
     bench.join("three")
@@ -57,7 +57,7 @@ def test_m1_a_suspect_goes_to_whoever_is_empty_first() -> None:
 
 
 def test_m1_if_nobody_is_empty_one_consumer_gets_nothing_new() -> None:
-    clause("M-1", "If no consumer is empty, one gets nothing new until it is")
+    clause("M-1c", "If no consumer is empty, one gets nothing new until it is")
     bench = LaneBench("concurrent", attempts=1)
     bench.join("busy", prefetch=5)
     bench.arrive("b1", "b2")

@@ -148,7 +148,7 @@ def test_x3_an_owner_keeps_its_group_while_its_queue_is_read() -> None:
 
 
 def test_x4_what_was_in_its_queue_goes_to_another_first_and_in_order() -> None:
-    clause("X-4", "go to others, before any other message of the lane, in the order of `x-dispatch-seq`")
+    clause("X-4a", "go to others, before any other message of the lane, in the order of `x-dispatch-seq`")
     bench = _two()
     bench.arrive("a1", "a2", "a3", "b1")
     bench.store("a1", "a2", "a3", "b1")
@@ -184,7 +184,7 @@ def test_x4_what_is_in_its_queue_and_not_confirmed_is_settled() -> None:
 
 
 def test_x4_a_repeated_number_goes_once() -> None:
-    clause("X-4", "a number that is there twice goes once")
+    clause("X-4a", "a number that is there twice goes once")
     bench = _two()
     bench.arrive("a1", "a2")
     bench.store("a1", "a2")
@@ -194,7 +194,7 @@ def test_x4_a_repeated_number_goes_once() -> None:
 
 
 def test_x4_the_prefetch_of_others_does_not_count() -> None:
-    clause("X-4", "The `prefetch` of the others does not count then")
+    clause("X-4a", "The `prefetch` of the others does not count then")
     bench = HandOverBench({"one": 10, "two": 1})
     bench.seen("one")
     bench.seen("two", ready=1)
@@ -206,7 +206,7 @@ def test_x4_the_prefetch_of_others_does_not_count() -> None:
 
 
 def test_x4_it_stays_while_nobody_else_is_there() -> None:
-    clause("X-4", "While no other consumer is present the queue stays as it is")
+    clause("X-4c", "While no other consumer is present the queue stays as it is")
     bench = HandOverBench({"one": 10, "two": 10})
     bench.seen("one")
     bench.arrive("a1")
@@ -277,7 +277,7 @@ def test_x4_its_row_says_that_it_is_being_read_back() -> None:
     row = bench.rows[number]
     assert row is not None
     assert row.state == "taking"
-    clause("X-4", "and has processed the acks in the old queue, no other message of the lane is handed over")
+    clause("X-4b", "and has processed the acks in the old queue, no other message of the lane is handed over")
     bench.hold_releases = True
     bench.confirm_all()
     row = bench.rows[number]

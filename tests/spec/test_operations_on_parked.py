@@ -97,6 +97,7 @@ def test_o32_the_first_few_are_those_in_front(kind: str, first: int) -> None:
 
 @KINDS
 def test_o32_others_in_the_same_parking_queue_keep_their_order(kind: str) -> None:
+    clause("O-32a", "Other groups in its parking queues keep their order")
     bench = MoveBench(parking=4, look_ahead=10)
     bench.join("one", prefetch=2)
     bench.arrive("b1", "a1")
@@ -142,6 +143,7 @@ def test_o32_what_comes_after_the_marker_stays(kind: str) -> None:
 
 @KINDS
 def test_o32_what_was_in_flight_is_not_part_of_it_even_if_its_consumer_dies(kind: str) -> None:
+    clause("O-32a", "if their consumer dies, they go before the remaining ones")
     bench = parked("a11")
     bench.hold_reads = True
     order(bench, kind)
@@ -154,6 +156,7 @@ def test_o32_what_was_in_flight_is_not_part_of_it_even_if_its_consumer_dies(kind
 
 @KINDS
 def test_o32_a_dry_run_counts(kind: str) -> None:
+    clause("O-32c", "A dry run counts those messages")
     bench = parked("a11", "a12")
     order(bench, kind, dry_run=True)
     result = finish(bench)
@@ -189,7 +192,7 @@ def test_o32_a_group_that_was_parked_twice_is_taken_from_both_queues(kind: str) 
 
 @KINDS
 def test_o32_a_parking_queue_that_can_not_be_read_ends_it(kind: str) -> None:
-    clause("O-32", "If nothing could be read for 60 s, the operation fails")
+    clause("O-32d", "If nothing could be read for 60 s, the operation fails")
     bench = parked("a11", "a12")
     bench.hold_reads = True
     order(bench, kind)
@@ -250,6 +253,7 @@ def test_o26_what_redis_has_forgotten_is_not_counted() -> None:
 @pytest.mark.parametrize("turns", range(14))
 def test_o32_a_leader_may_die_at_any_time(kind: str, first: int | None, turns: int) -> None:
     """The broker answers a little at a time, and the leader dies between two answers."""
+    clause("O-32b", "removed exactly the counted messages, and a later leader goes on with it")
     bench = parked("a11", "a12", "b1")
     bench.hold_confirms = True
     bench.arrive("a13")

@@ -357,7 +357,7 @@ def test_a_group_is_not_parked_while_some_of_it_is_still_to_come_back() -> None:
 
 def test_a_group_is_not_parked_behind_what_its_parking_queue_got_back() -> None:
     """Who has read it knows it from the journal: it comes back before everything else that is parked."""
-    clause("P-9", "the order of the parking queues is the order of the group")
+    clause("P-9b", "the order of the parking queues is the order of the group")
     bench = _Slow(look_ahead=6, park_after_ms=1_000, attempts=9)
     bench.join("one", prefetch=3)
     bench.arrive("a1", "b1", "b2")

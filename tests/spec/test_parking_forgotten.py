@@ -75,6 +75,7 @@ def test_p9_what_operators_decide_holds_for_what_is_parked_in_front(
 
 
 def test_p9_until_there_is_a_parking_queue_for_it_operators_decide_at_once() -> None:
+    clause("P-9a", "Until then it waits where it is")
     bench = stopped(settle=False)
     assert bench.inbound_unacked, "its queue is open, and it is not on its way there yet"
     said(bench, "dead.release", group="a")
@@ -124,6 +125,7 @@ def test_p9_what_somebody_takes_at_once_is_not_parked() -> None:
 
 def test_p9_what_was_read_from_a_lower_number_is_parked_in_front_of_a_higher_one() -> None:
     """a2 was read from a parking queue, and is out while its followers are parked in another one."""
+    clause("P-9a", "goes to a parking queue that is read before that of its group")
     bench = ParkingBench(park_after_ms=1_000)
     bench.join("one", prefetch=1)
     bench.arrive("a1", "a2")
@@ -142,6 +144,7 @@ def test_p9_what_was_read_from_a_lower_number_is_parked_in_front_of_a_higher_one
 
 
 def test_p9_without_a_higher_number_it_waits_where_it_is_and_nothing_is_said() -> None:
+    clause("P-9a", "If no parking queue with a higher number is free, the message waits where it is")
     bench = stopped(parking=1)
     bench.run(3 * OVERTAKEN_MS)
     assert not bench.lane.state.parking.at_bound

@@ -57,7 +57,7 @@ def test_o33_groups_move_when_they_are_settled() -> None:
 
 
 def test_o33_applied_again_it_changes_nothing_more() -> None:
-    clause("O-33", "a plan that is applied again changes nothing more")
+    clause("O-33b", "a plan that is applied again changes nothing more")
     bench = bench_of()
     assert applied(bench, ROUND_TRIP)["groups"] == 1
     assert skipped(applied(bench, ROUND_TRIP)) == {"a": "is on its way already"}
@@ -68,7 +68,7 @@ def test_o33_applied_again_it_changes_nothing_more() -> None:
 
 
 def test_o33_what_is_not_true_is_left_as_it_is() -> None:
-    clause("O-33", "A move that no longer applies is skipped and counted with the reason")
+    clause("O-33b", "A move that no longer applies is skipped and counted with the reason")
     bench = bench_of("abcdef")
     said(bench, "groups.pin", group="b", consumer="one")
     said(bench, "groups.purge", group="c")
@@ -101,7 +101,7 @@ def test_o33_a_consumer_that_left_meanwhile_gets_nothing() -> None:
 
 
 def test_o33_a_group_that_nobody_owns_is_given_at_once() -> None:
-    clause("O-33", "A group without an owner gets its new owner at once")
+    clause("O-33a", "A group without an owner gets its new owner at once")
     bench = LaneBench()
     bench.join("one", prefetch=1)
     bench.join("two")
@@ -172,7 +172,9 @@ def test_o33_with_buckets_buckets_move() -> None:
     ],
 )  # fmt: skip
 def test_o33_what_can_not_be_meant_is_refused_as_a_whole(arguments: dict[str, Any], error: str) -> None:
-    clause("O-33", "A plan for another number of buckets is refused as a whole")
+    clause("O-33d", "A plan for another number of buckets is refused as a whole")
+    clause("O-33c", "Up to 500 moves are one decision")
+    assert PLANNED_AT_ONCE == 500
     bench = bench_of("ab")
     assert error in refused(bench, "rebalance.plan", **arguments)
     assert [owner(bench, group) for group in "ab"] == ["one", "one"]

@@ -62,7 +62,7 @@ def test_o34_a_group_that_waits_for_room_at_its_owner_goes_to_who_has_some() -> 
 
 
 def test_o34_within_one_and_a_half_times_that() -> None:
-    clause("O-34", "so a group moves at most one and a half times `steal_after` after its wait began")
+    clause("O-34a", "so a group moves at most one and a half times `steal_after` after its wait began")
     for late_ms in (1, LOOK_MS // 2, LOOK_MS - 1, LOOK_MS + 1):
         bench = stuck()
         wait(bench, late_ms)
@@ -122,15 +122,15 @@ def test_o34_free_capacity_must_be_there_without_a_break() -> None:
 
 
 def test_o34_those_that_wait_longest_and_not_more_than_there_is_room_for() -> None:
-    clause("O-34", "The groups that wait longest move first")
-    clause("O-34", "and not more than there is free capacity for")
+    clause("O-34b", "The groups that wait longest move first")
+    clause("O-34c", "and not more than there is free capacity for")
     bench = stuck(waiting="bcdef", free=2)
     assert wait(bench, 2 * AFTER_MS) == ["b2", "c2"]
     assert [owner(bench, group) for group in "abcdef"] == ["one", "two", "two", "one", "one", "one"]
 
 
 def test_o34_to_who_owns_the_fewest() -> None:
-    clause("O-34", "Each goes to the consumer that owns the fewest groups")
+    clause("O-34b", "Each goes to the consumer that owns the fewest groups")
     bench = stuck(waiting="b", free=10)
     bench.arrive("c1", "d1")
     assert (owner(bench, "c"), owner(bench, "d")) == ("two", "two")
@@ -140,7 +140,7 @@ def test_o34_to_who_owns_the_fewest() -> None:
 
 
 def test_o34_at_most_a_hundred_at_one_look() -> None:
-    clause("O-34", "One look moves at most 100 groups")
+    clause("O-34c", "One look moves at most 100 groups")
     bench = LaneBench(steal_after_ms=AFTER_MS, heartbeat_ms=3_600_000)
     bench.join("one", prefetch=1_000)
     groups = [chr(0x4E00 + n) for n in range(150)]
@@ -155,7 +155,7 @@ def test_o34_at_most_a_hundred_at_one_look() -> None:
 
 
 def test_o34_it_stays_with_its_new_owner_for_a_while() -> None:
-    clause("O-34", "stays with its new owner for four times `steal_after`")
+    clause("O-34d", "stays with its new owner for four times `steal_after`")
     bench = stuck()
     wait(bench, AFTER_MS + LOOK_MS)
     assert owner(bench, "b") == "two"
@@ -168,7 +168,7 @@ def test_o34_it_stays_with_its_new_owner_for_a_while() -> None:
 
 
 def test_o34_a_pinned_group_stays() -> None:
-    clause("O-34", "A pinned group does not move")
+    clause("O-34f", "A pinned group does not move")
     bench = stuck()
     bench.command("groups.pin", group="b", consumer="one")
     assert wait(bench, 10 * AFTER_MS) == []
@@ -191,7 +191,7 @@ def test_o34_who_is_not_connected_keeps_its_groups() -> None:
 
 
 def test_o34_never_without_steal_after() -> None:
-    clause("O-34", "With `steal_after: null` no group moves in this way")
+    clause("O-34f", "With `steal_after: null` no group moves in this way")
     bench = stuck(steal_after_ms=None)
     assert wait(bench, 10 * AFTER_MS) == []
 
@@ -214,7 +214,7 @@ def test_o34_a_group_whose_messages_are_all_parked_waits_too() -> None:
 
 
 def test_o34_while_the_look_ahead_is_full_a_group_moves_at_once_and_is_not_parked() -> None:
-    clause("O-34", "it moves at once, and is not parked")
+    clause("O-34e", "it moves at once, and is not parked")
     clause("P-1", "no group can change its owner (O-34)")
     bench = ParkingBench(steal_after_ms=AFTER_MS, heartbeat_ms=3_600_000, look_ahead=10)
     bench.join("one", prefetch=100)

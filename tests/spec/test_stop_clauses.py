@@ -133,7 +133,7 @@ def test_d9_poison_stops_its_group_too() -> None:
 
 def test_m1_a_failure_that_was_released_counts_and_kills_nobody() -> None:
     """It is tried alone at once; what was settled since it failed says nothing about its first death."""
-    clause("M-1", "So does a hand-over that its consumer failed")
+    clause("M-1b", "So does a hand-over that its consumer failed")
     bench = stopping(attempts=2)
     bench.join("two")
     bench.arrive("a1")

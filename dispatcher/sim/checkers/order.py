@@ -34,7 +34,7 @@ class OrderChecker(Checker):
         self._first: dict[tuple[bytes, str], int] = {}
         self._behind: set[int] = set()  # nobody but the lost Redis knew that they come before what is parked
         self._parked: set[int] = set()  # what was parked then
-        #: Their copies in a parking queue may count although older ones are lost (P-9).
+        #: Their copies in a parking queue may count although older ones are lost (P-9b).
         self._early: set[int] = set()
         self._on_way: set[int] = (
             set()
