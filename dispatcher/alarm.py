@@ -1,4 +1,4 @@
-"""One timer for whoever has many deadlines and knows the earliest."""
+"""One timer for an object that has many deadlines and knows the earliest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Alarm:
         self._at_ms = 0
 
     def set(self, at_ms: int | None, now_ms: int) -> None:
-        """Ring at `at_ms`, at once if that is over; None: not at all."""
+        """Ring at `at_ms`, at once if that is past; None: not at all."""
         if at_ms is None:
             self.cancel()
         elif self._timer is None or at_ms < self._at_ms:

@@ -11,7 +11,7 @@ DispatcherError
 ├── Fenced                  another dispatcher leads this lane
 ├── NumbersBehind           consumers have seen higher numbers than this leader would give
 ├── CommandRefused          an operator's command can't be done; nothing changed
-├── NoAnswer                nobody answered a command in time: it may still be carried out
+├── NoAnswer                no dispatcher answered a command in time: it may still be carried out
 ├── ConsumerRefused         the dispatcher does not take this consumer
 └── SendFailed              RabbitMQ did not take a producer's message
 
@@ -27,7 +27,7 @@ class DispatcherError(Exception):
 
 
 class ConfigurationError(DispatcherError):
-    """What is configured can't work.
+    """A configuration that can't work.
 
     `problems` holds one line per problem, each beginning with the path of the key.
     """
@@ -85,7 +85,7 @@ class CommandRefused(DispatcherError):
 
 
 class NoAnswer(DispatcherError):
-    """Nobody answered a command in time; it may still be carried out."""
+    """No dispatcher answered a command in time; it may still be carried out."""
 
 
 class ConsumerRefused(DispatcherError):

@@ -1,7 +1,7 @@
 """Logging of the service: structlog, for people on a terminal and as JSON lines elsewhere.
 
-Message bodies are never logged: nobody hands them to a logger, and tracebacks come without local variables.
-Passwords in URLs are taken out of everything, whoever wrote them.
+Message bodies are never logged: no module hands them to a logger, and tracebacks come without local
+variables. Passwords in URLs are removed from every line.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ def carried_fields(fields: list[bytes]) -> list[bytes]:
     """The application properties by their names, then GROUP_ID and GROUP_SEQUENCE, where they are.
 
     Whole numbers become decimal strings, which mean the same (O-1). A group-sequence is an unsigned
-    number of 32 bits: what is negative for a JMS client comes as 2^31 and more. A section that can't be
-    read says nothing.
+    number of 32 bits: a number that is negative for a JMS client comes as 2^31 and more. A section that can't
+    be read says nothing.
     """
     found: list[bytes] = []
     for carried in fields:

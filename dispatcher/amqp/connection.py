@@ -31,7 +31,7 @@ from dispatcher.amqp.handshake import Handshake, Login
 from dispatcher.amqp.methods import decode_close, decode_first_string, decode_method, encode_method
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, ProtocolViolation
 
-CODE_LOST: Final = 0  # nobody said why
+CODE_LOST: Final = 0  # without a reason from the broker
 CODE_CLOSED: Final = 200  # by us
 CODE_FRAME_ERROR: Final = 501
 

@@ -1,8 +1,8 @@
 """Bytes of the broker, in any pieces, become events.
 
 Deliveries are the hot path: where method, header and body frame of a message lie in the buffer, one pass
-reads all three. Everything else goes frame by frame. Names, properties and bodies stay bytes; whoever needs
-them decodes them.
+reads all three. Everything else goes frame by frame. Names, properties and bodies stay bytes; the modules
+that need them decode them.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Decoder:
         self._contents.clear()
 
     def stop(self) -> None:
-        """Read nothing more, not even the rest of what is in hand."""
+        """Read nothing more, not even the rest of the bytes in hand."""
         self._stopped = True
 
     def feed(self, data: bytes, events: list[Event]) -> None:
@@ -128,7 +128,7 @@ class Decoder:
     def _read_deliveries(self, data: bytes, at: int, events: list[Event]) -> int:
         """Read messages for as long as one is complete in three frames; return where it stopped.
 
-        Anything unusual stops it and is left to `_read_frame`, which also says what is wrong.
+        It stops at anything unusual and leaves that to `_read_frame`, which also reports the errors.
         """
         ready, append = self._ready, events.append
         try:

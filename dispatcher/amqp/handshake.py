@@ -15,7 +15,7 @@ from dispatcher.errors import ProtocolViolation
 
 #: More channels than any lane needs; RabbitMQ's own default.
 CHANNEL_MAX: Final = 2_047
-#: AMQP lets nobody go below; a header frame of ours would hardly fit.
+#: The least that AMQP allows; a header frame of ours would hardly fit into less.
 _FRAME_MAX_LEAST: Final = 4_096
 #: Without the third, wrong credentials are answered with silence and a closed socket.
 _CAPABILITIES: Final = (

@@ -1,7 +1,7 @@
 """A connection to RabbitMQ on asyncio: `Connection` with a socket, a clock and futures.
 
-Events are reported synchronously, all of one read at once. What is written in one iteration of the event
-loop leaves in one piece at its end, or at `flush()`.
+Events are reported synchronously, all of one read at once. All bytes written in one iteration of the event
+loop leave in one piece at its end, or at `flush()`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Link(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._opened: asyncio.Future[None] = loop.create_future()
         self._lost = asyncio.Event()
-        #: Done when the connection is over, with the event that says why; never fails.
+        #: Done when the connection has ended, with the event that says why; never fails.
         self.closed: asyncio.Future[ConnectionClosed] = loop.create_future()
 
     @classmethod
@@ -115,9 +115,9 @@ class Link(asyncio.Protocol):
         """Send a method now, and have the broker's answer as the future's result.
 
         The order with publishes and acks on the channel is the order of the calls; several calls may
-        wait at once. Events that follow the answer in the same read are reported before whoever awaits
-        the future runs. basic.get answers Fetched or Basic.GetEmpty; after channel.close nothing more is
-        reported of that channel.
+        wait at once. Events that follow the answer in the same read are reported before the code that
+        awaits the future runs. basic.get answers Fetched or Basic.GetEmpty; after channel.close nothing more
+        is reported of that channel.
 
         The future fails with ChannelRefused when the broker closes the channel, with BrokerUnavailable
         when the connection ends; when they are closed already, `call` itself raises these.
@@ -173,7 +173,7 @@ class Link(asyncio.Protocol):
             self._transport.write(data)
 
     async def close(self) -> None:
-        """Say goodbye to the broker and close the socket; what was written before is sent first."""
+        """Say goodbye to the broker and close the socket; bytes written before are sent first."""
         self._connection.close()
         self.flush()
         try:
@@ -234,7 +234,7 @@ class Link(asyncio.Protocol):
     def _resolve_replies(self) -> None:
         replies, self._connection.replies = self._connection.replies, []
         for answer, reply in replies:
-            if answer.done():  # whoever asked was cancelled
+            if answer.done():  # the task that asked was cancelled
                 continue
             if isinstance(reply, BrokerUnavailable):
                 answer.set_exception(reply)
@@ -258,13 +258,13 @@ class Link(asyncio.Protocol):
         events = self._connection.handle_timer(_now_ms(self._loop))
         if events:
             self._finish(events)
-            self.abort()  # nobody is there to take what is unsent
+            self.abort()  # the broker no longer takes the unsent bytes
             return
         self.flush()
         self._arm_timer()
 
     def _finish(self, events: list[Event]) -> None:
-        """The connection is over: tell everybody once."""
+        """The connection has ended: report that once."""
         if self._timer is not None:
             self._timer.cancel()
         self._resolve_replies()

@@ -11,7 +11,7 @@ from dispatcher.amqp.properties import TYPE, split_table, type_property
 from dispatcher.amqp.relay import Content
 from dispatcher.settings import Chosen
 
-#: A cost is a ratio between messages; one message may hold up its queue for so many of the cheapest.
+#: A cost is a ratio between messages; one message may hold up its queue for this many of the cheapest.
 COST_MAX: Final = 1_000_000_000
 _STRINGS: Final = b"Sx"
 _DIGITS: Final = re.compile(rb"[0-9]{1,10}")

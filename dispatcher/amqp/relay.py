@@ -95,7 +95,7 @@ class Content:
         self.fingerprint = fingerprint  # 16 bytes, the same for every delivery of this original
         self.exchange = exchange  # that it was published to
         self.routing_key = routing_key
-        self.properties = properties  # what is relayed: less expiration, user id, headers not relayed
+        self.properties = properties  # relayed ones: without expiration, user id, some headers
         self.table_at = table_at  # first header in it; there is always a table
         self.table_end = table_end
         self.body = body
@@ -169,7 +169,7 @@ def _fingerprint(
 
 
 def _clean(content: Content, fields: list[bytes], grouping: Grouping) -> None:
-    """Take out what is not relayed. Raises ProtocolViolation."""
+    """Remove the properties and headers that are not relayed. Raises ProtocolViolation."""
     properties = content.properties
     flags, spans = bytearray(properties[:2]), spans_after_table(properties, content.table_end)
     start, end = spans.get("type", (0, 0))

@@ -109,8 +109,8 @@ def _program(
 
 
 def _mend_streams() -> None:
-    """What can't be shown where the terminal knows few characters is escaped; a stream that nobody has opened
-    takes all."""
+    """Escape characters that the terminal doesn't know; a stream that was not opened here accepts all of
+    them."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

@@ -59,7 +59,8 @@ def check_broker(settings: Settings, findings: Findings) -> None:
 def _check_own_names(
     connection: BlockingConnection, names: LaneNames, lane: LaneSettings, findings: Findings
 ) -> None:
-    """What bears one of our names must be what we would declare. Declaring what is there changes nothing."""
+    """Queues and exchanges with our names must be as we would declare them. Declaring existing ones changes
+    nothing."""
     look = partial(BlockingChannel.exchange_declare, passive=True)
     probes: list[partial[object]] = [
         partial(BlockingChannel.queue_declare, queue=queue, durable=True, arguments=arguments)

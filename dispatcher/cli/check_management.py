@@ -21,7 +21,7 @@ _POLICY_TARGETS: Final = ("queues", "classic_queues", "all")
 _ALARMS: Final = {"mem_alarm": "memory", "disk_free_alarm": "disk"}
 #: From this version on RabbitMQ obeys a consumer timeout of a queue or policy, not only its own.
 _OWN_TIMEOUTS_SINCE: Final = (3, 12)
-#: From this version on a quorum queue drops a message that came back so often, unless it says otherwise.
+#: From this version on a quorum queue drops a message that came back this often, unless it has its own limit.
 _DEFAULT_LIMIT_SINCE: Final = 4
 _DEFAULT_LIMIT: Final = 20
 
@@ -113,7 +113,7 @@ def _check_timeout(
 
 
 def priority_problem(path: str, queue: str) -> str:
-    """A queue with priorities is refused, whoever found out."""
+    """The text for a queue with priorities, which is refused; two checks find such queues."""
     text = "has x-max-priority, which reorders redeliveries; use one inbound queue per priority"
     return f"{path}: {queue!r} {text}"
 

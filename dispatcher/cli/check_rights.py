@@ -39,7 +39,7 @@ def refusal(
     except ChannelClosedByBroker as error:
         return error
     except (UnroutableError, NackError):
-        pass  # it was allowed, and nobody was there to get it
+        pass  # the publish was allowed, and no queue took the message
     channel.close()
     return None
 

@@ -84,12 +84,12 @@ def send(
 
 
 def _no_answer(names: LaneNames, command: Command, timeout_ms: int) -> NoAnswer:
-    """Of what changes something nobody knows whether it was done, or will be by the next leader."""
-    nobody = f"no dispatcher answered for lane {names.lane} within {format_duration(timeout_ms)}: "
+    """The command may have been carried out, or the next leader may still do it; the text says so."""
+    text = f"no dispatcher answered for lane {names.lane} within {format_duration(timeout_ms)}: "
     if command.name not in protocol.READING_COMMANDS:
         later = format_duration(protocol.COMMAND_AGE_MS_MAX)
-        nobody += f"{command.name} may be done, or be done yet within {later} of when it was sent; "
-    return NoAnswer(f"{nobody}is one running, and is it ready (/readyz)?")
+        text += f"{command.name} may be done, or may yet be done within {later} after it was sent; "
+    return NoAnswer(f"{text}is one running, and is it ready (/readyz)?")
 
 
 def _publish(channel: BlockingChannel, names: LaneNames, command: Command) -> list[bytes]:

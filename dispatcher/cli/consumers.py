@@ -68,7 +68,7 @@ def list_consumers(
 
 
 def _of_queue(row: dict[str, Any]) -> str:
-    """Of a hand-over consumer: what is going on with its queue."""
+    """The state of a hand-over consumer's queue."""
     waiting = counted(row.get("waiting_there"), "message")
     text = f"{row.get('queue')}: {counted(row['readers'], 'reader')}, {waiting} waiting there"
     return f"warning: {text}; two at a time work on one group" if row["readers"] > 1 else text

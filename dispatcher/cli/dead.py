@@ -185,9 +185,10 @@ def _wanted(group: str | None, reason: str | None, origin: str | None, *, everyt
 
 
 def _refuse_if_none(wanted: Selection, found: int) -> None:
-    """Of a group or a message that is named there must be something."""
+    """A group or a message that was named must have a message in the dead queue."""
     if not found and wanted.named is not None:
-        raise CommandRefused(f"there is nothing of {wanted.named}; `dispatcher dead list` shows what is")
+        text = f"the dead queue has nothing of {wanted.named}; `dispatcher dead list` shows what it has"
+        raise CommandRefused(text)
 
 
 def _carry_out(

@@ -40,7 +40,7 @@ _MESSAGE_COLUMNS = (
     "bytes",
     "age",
 )
-#: Numbers that name something: nobody counts with them, so their digits stay together.
+#: Numbers that only name something: their digits stay together.
 _NAMES = frozenset({"epoch", "seq", "number"})
 
 

@@ -26,7 +26,7 @@ _PREFETCH: Final = 1_000
 _UNCONFIRMED_MAX: Final = 500
 _NOT_FOUND: Final = 404
 _OFFSET: Final = "x-stream-offset"
-#: Whose clock wrote what may be behind RabbitMQ's by so much.
+#: The clock of the dispatcher that wrote a message may be behind RabbitMQ's by this much.
 _CLOCKS_APART_MS: Final = 60_000
 #: A message is in the history again only if it was unacked meanwhile: behind the first time there are no more
 #: than all inbound queues together may have unacked, and these few are far more than lanes have.
@@ -80,8 +80,8 @@ class HistoryReader(QueueReader):
         return end - _offset(self._next)
 
     async def messages(self, since_ms: int, passed: Callable[[], None]) -> AsyncIterator[KeptMessage]:
-        """What came in since then up to where the history ended in `begin`, in the order in which it came in;
-        `passed` is called for each message that was looked at.
+        """The messages that came in since then, in their order, up to the history's end at the time of
+        `begin`; `passed` is called for each message that was looked at.
 
         Raises ProtocolViolation for what no dispatcher has put there.
         """
@@ -95,7 +95,8 @@ class HistoryReader(QueueReader):
             delivery = await self._next_delivery()
 
     async def _put_mark(self) -> int:
-        """At the end of what is to be read; its place, as a reader from there on is told."""
+        """Put a mark at the end of the part to read; return its offset, which a reader from there on is
+        told."""
         link, history = self._opened(), self._names.history
         looking = await link.open_channel()
         await self._consume(link, looking, "next")

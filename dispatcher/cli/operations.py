@@ -22,7 +22,7 @@ OPERATION_TIMEOUT_MS: Final = 120_000
 _ASK_MS: Final = 5_000
 _POLL_S_MIN: Final = 0.02
 _POLL_S_MAX: Final = 0.5
-#: Whoever waits for longer is told what for.
+#: After a longer wait than this the command prints what it waits for.
 _TELL_S: Final = 2.0
 
 First = Annotated[

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from dispatcher.settings.urls import redact
 
-#: Where nobody looks through a window, no cell is cut or folded.
+#: Where the output is not a terminal, no cell is cut or folded.
 _WIDTH_IN_FILES: Final = 4_096
 
 

@@ -25,7 +25,8 @@ app = typer.Typer(no_args_is_help=True, help="What a ledger says, computed with 
 
 
 def _parse_instant(text: str) -> int:
-    """µs since 1970, UTC unless it says otherwise; a duration is so long ago. Raises typer.BadParameter."""
+    """µs since 1970, UTC unless the text names a zone; a duration counts back from now. Raises
+    typer.BadParameter."""
     try:
         if re.fullmatch(DURATION_PATTERN, text):
             found_us = time.time_ns() // 1_000 - parse_duration_ms(text) * 1_000

@@ -13,7 +13,7 @@ from dispatcher.settings.units import parse_duration_ms
 _TRIGGER_MS: Final = 2_000
 _FORGET_MS: Final = 3_600_000
 _KEEP_MS: Final = 86_400_000
-#: In 10 s files that is over an hour of a lane; a batch of full files fits on the disk.
+#: With files of 10 s this is more than an hour of a lane; a batch of full files fits on the disk.
 _BATCH_FILES: Final = 500
 
 

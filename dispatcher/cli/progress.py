@@ -10,7 +10,7 @@ from typing import Final
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-#: Where nobody watches a bar, a line for every so many.
+#: Where there is no terminal for a bar, one line for this many.
 LINE_EVERY: Final = 10_000
 
 

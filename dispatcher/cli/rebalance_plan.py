@@ -15,7 +15,7 @@ from dispatcher.cli.rabbitmq import connected
 from dispatcher.errors import CommandRefused, ConfigurationError, DispatcherError
 from dispatcher.pipeline.plan_file import PlanFile, read_plan
 
-#: Loads change with the time of day: what was measured before yesterday says little of now.
+#: Loads change with the time of day: an older measurement says little about now.
 AGE_MAX: Final = timedelta(hours=24)
 #: Moves that one command carries out (the dispatcher takes no more at once).
 _MOVES_PER_COMMAND: Final = 500
@@ -52,7 +52,7 @@ def apply_plan(
                     raise
                 raise CommandRefused(
                     f"{problem}; {done:,} of {len(plan.moves):,} moves were looked at before: apply the plan "
-                    "again, what is done is skipped"
+                    "again, moves that are done are skipped"
                 ) from None
             _add(found, result)
             done += max(1, len(moves))
@@ -83,7 +83,7 @@ def _add(found: dict[str, Any], result: dict[str, Any]) -> None:
 
 
 def show(result: dict[str, Any]) -> None:
-    """For people: what moves, and what was skipped and why."""
+    """For people: which groups move, and which were skipped and why."""
     moves, groups, out = result["moves"], result["groups"], console()
     if moves:
         rows = [(move["group"], move["from"], move["to"], move["waits_for"]) for move in moves]

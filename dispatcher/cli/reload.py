@@ -56,5 +56,5 @@ def reload(
 
 
 def _started(told: dict[tuple[str, str], str]) -> set[str]:
-    """Lanes that nobody led before: whoever leads another one has started them."""
+    """Lanes without a leader before, which a dispatcher has started that leads another lane."""
     return {name for (name, _), change in told.items() if change == "started"}

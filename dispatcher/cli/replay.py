@@ -21,7 +21,8 @@ from dispatcher.wire.protocol import LaneNames
 
 
 def parse_since(value: str) -> int:
-    """Milliseconds since 1970 of a point in time, or of so long ago. Raises typer.BadParameter."""
+    """Milliseconds since 1970 of a point in time; a duration counts back from now. Raises
+    typer.BadParameter."""
     now_ms = int(time.time() * 1_000)
     try:
         return now_ms - parse_duration_ms(value)

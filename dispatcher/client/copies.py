@@ -125,7 +125,8 @@ class Copy:
         self.lost = False
         #: True once it was acked or failed here.
         self.settled = False
-        #: True once the application has it: set by whoever hands it over, and told to the dispatcher.
+        #: True once the application has it: set by the code that hands it over, and reported to the
+        #: dispatcher.
         self.begun = False
         self._raw_properties = raw_properties
         self._settler = settler

@@ -99,7 +99,7 @@ class ConsumerEngine(Generic[M]):
         return settled
 
     def limit(self, concurrency: int) -> None:
-        """The application processes at most so many messages at a time, one of each group."""
+        """The application processes at most `concurrency` messages at a time, one of each group."""
         self._membership.limit(concurrency)
 
     def leave(self) -> None:

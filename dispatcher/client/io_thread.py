@@ -50,7 +50,7 @@ class IoThread:
             self.ioloop.add_callback_threadsafe(self._run_calls)
 
     def _run_calls(self) -> None:
-        self._asked = False  # first: whoever appends from now on asks again
+        self._asked = False  # first: a thread that appends from now on asks again
         with contextlib.suppress(IndexError):
             while True:
                 self._calls.popleft()()

@@ -11,7 +11,7 @@ _AWAY: Final = 0
 
 
 class Losses:
-    """What was told since the connection was last of use.
+    """The losses that were reported since the connection last worked.
 
     Attempts go on every second, and libraries and systems word one outage in several ways: a kind of loss is
     its code, see `Receiver.lost`.

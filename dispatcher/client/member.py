@@ -37,7 +37,8 @@ HEARTBEAT_BEFORE_WELCOME_MS: Final = 1_000
 ASK_AGAIN_MS: Final = 1_000
 #: A second missing copy within this time waits: whatever eats copies must not be fed with joins.
 GAP_INTERVAL_MS: Final = 1_000
-#: After a leave, `dispatch.taken` says that no copy is on its way any more; nobody waits longer for it.
+#: After a leave, `dispatch.taken` says that no copy is on its way any more; the member waits no longer than
+#: this for it.
 TAKEN_WAIT_MS: Final = 500
 
 
@@ -76,7 +77,7 @@ class Wish(Enum):
 class End(Enum):
     LEFT = "left"  # its wish is done: nothing in hand, every settle confirmed
     TAKEN = "taken"  # the dispatcher said so: nothing of it can be settled any more
-    OFFLINE_TOO_LONG = "offline too long"  # no connection for so long that others have its messages
+    OFFLINE_TOO_LONG = "offline too long"  # without a connection until others got its messages
     REFUSED = "refused"  # the dispatcher does not accept the join
 
 
@@ -117,7 +118,7 @@ class Member(Generic[C]):
         self.end_reason = ""
         self.n = 0  # joins announced so far
         self.queue = ""
-        #: How many messages the application processes at a time; None: nobody knows.
+        #: How many messages the application processes at a time; None: unknown.
         self.concurrency = concurrency
         self.retry: RetryPolicy | None = None  # of the lane, as the latest welcome said
         self.in_hand: dict[int, C] = {}  # by seq, in the order of arrival
@@ -166,7 +167,7 @@ class Member(Generic[C]):
         if token == self._leave_token:
             self._leave_token = 0
 
-    # --- facts: what came in the queue ----------------------------------------------------------------
+    # --- facts: messages of the queue -----------------------------------------------------------------
 
     def notice_received(self, kind: str, body: dict[str, Any], now_ms: int) -> None:
         """A message of type `dispatch.*` that is no work. Types that aren't known are ignored."""
@@ -309,7 +310,7 @@ class Member(Generic[C]):
         )  # fmt: skip
 
     def _begun(self) -> Begun:
-        """What is in hand and has begun."""
+        """The messages in hand that have begun."""
         begun = SeqRanges.of(seq for seq, copy in self.in_hand.items() if copy.begun)
         return Begun(begun.pairs(), self.concurrency)
 

@@ -21,8 +21,8 @@ M = TypeVar("M", bound=Copy)
 #: Numbers, properties as they came, body.
 MakeMessage = Callable[[Numbers, bytes, bytes], M]
 
-#: Without a connection for this long, what is in hand is given up: others have it by now, or will soon.
-#: Long enough for a broker to restart, which moves nothing.
+#: Without a connection for this long, messages in hand are given up: other consumers have them by now, or
+#: soon. Long enough for a broker to restart, which moves nothing.
 OFFLINE_LIMIT_MS: Final = 30_000
 
 
@@ -56,7 +56,7 @@ class LaneMembership(Generic[M]):
         self.member = self._next_member(now_ms)
 
     def limit(self, concurrency: int) -> None:
-        """The application processes at most so many messages at a time, one of each group."""
+        """The application processes at most `concurrency` messages at a time, one of each group."""
         self._concurrency = self.member.concurrency = concurrency
 
     def _next_member(self, now_ms: int, leftovers: Iterable[Settle] = ()) -> Member[M]:
@@ -125,7 +125,7 @@ class LaneMembership(Generic[M]):
         return None if self.over else self.member.next_deadline_ms()
 
     def _succeeded(self, now_ms: int, orders: list[Order]) -> bool:
-        """Whether a new incarnation took the place of the one that is over."""
+        """Whether a new incarnation took the place of the one that has ended."""
         ended = self.member
         if lost := self.abandon():
             orders.append(Lose(lost, ended.end_reason))
@@ -136,7 +136,7 @@ class LaneMembership(Generic[M]):
         if ended.wish is Wish.LEAVE:
             self._finish(None, orders)
             return False
-        # What was finished before the connection broke still counts, if it wasn't taken back meanwhile.
+        # Messages finished before the connection broke still count, if they weren't taken back meanwhile.
         offline = ended.end is End.OFFLINE_TOO_LONG
         self.member = self._next_member(now_ms, ended.settling.remaining() if offline else ())
         return True

@@ -64,7 +64,7 @@ class Runner:
         await asyncio.gather(*workers, return_exceptions=True)
 
     def _fill(self) -> None:
-        """Start workers for what is ready, and see to it that this is called again in time."""
+        """Start workers for messages that are ready, and see to it that this is called again in time."""
         free = self._concurrency - len(self._workers)
         for _ in range(min(self._handling.ready_count(monotonic_ms()), free)):
             worker = asyncio.get_running_loop().create_task(self._work())

@@ -11,7 +11,7 @@ from dispatcher.errors import SendFailed
 
 #: More unconfirmed messages don't make a broker faster.
 UNCONFIRMED_MAX: Final = 1_000
-#: Messages that wait for an answer. Whoever sends faster than the broker takes must wait for it.
+#: Messages that wait for an answer. A sender that is faster than the broker must wait for it.
 WAITING_MAX: Final = 100_000
 
 
@@ -31,7 +31,7 @@ class Outgoing:
         self.publication = publication
         self.number = publication.token  # rises with every submission
         self.resolve = resolve  # called once: with None when the broker has confirmed the message
-        self.abandoned = abandoned  # nobody waits for it any more: it is not sent if it wasn't yet
+        self.abandoned = abandoned  # its sender no longer waits: it is not sent if it wasn't yet
 
 
 class Failure(NamedTuple):

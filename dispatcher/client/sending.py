@@ -20,7 +20,7 @@ from dispatcher.client.tap import TappedDelivery
 from dispatcher.errors import ConfigurationError, SendFailed
 
 LOG: Final = logging.getLogger("dispatcher.client")
-#: Codes with which a broker closes the channel because of what was published: rights, a missing exchange,
+#: Codes with which a broker closes the channel because of a publish: rights, a missing exchange,
 #: a property that it does not accept, a body that is too large.
 PUBLISH_REFUSED_CODES: Final = frozenset({403, 404, 406})
 Group = str | bytes | int
@@ -133,7 +133,7 @@ class ProducerEngine:
         self._backoff = Backoff()
         self._connected = False
         self._ever_connected = False
-        self._error: Exception | None = None  # once it is over
+        self._error: Exception | None = None  # once it has ended
         self._close_asked = False
         self._link_closed = False
         self._step_asked = False

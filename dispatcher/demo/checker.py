@@ -62,7 +62,7 @@ def check(
     rows: Mapping[bytes, bytes],
     expected: Mapping[bytes, bytes],
 ) -> CheckResult:
-    """Compare what was recorded with what was sent, and the table with what it must be.
+    """Compare the record with the sent messages, and the table with its expected rows.
 
     `killed_at`: when which consumers were killed, in seconds on the clock of the records.
     """
@@ -79,7 +79,7 @@ def check(
 
 
 def _check_outcomes(checked: CheckResult, record: list[HandlingRecord]) -> None:
-    """What the table said to whoever wrote."""
+    """Check the table's answers to the consumers that wrote."""
     begun = set()
     for handling in record:
         message = handling.message

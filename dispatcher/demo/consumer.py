@@ -48,7 +48,7 @@ class ConsumerOptions:
 
 
 def run(options: ConsumerOptions) -> None:
-    """Consume until SIGTERM; then finish what is in hand and leave."""
+    """Consume until SIGTERM; then finish the messages in hand and leave."""
     record = RecordWriter(Path(options.records))
     record.ready()
     while not Path(options.gate).exists():
@@ -68,7 +68,7 @@ def _begin(record: RecordWriter, message: Copy) -> tuple[int, RowChange]:
 
 
 def _end(record: RecordWriter, message: Copy, outcome: ApplyOutcome) -> None:
-    """What was taken back meanwhile counts for nothing."""
+    """Record the end of a handling; a message that was taken back meanwhile doesn't count."""
     if message.lost:
         record.cancelled(_INCARNATION, message.seq)
     else:

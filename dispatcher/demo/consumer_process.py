@@ -11,7 +11,7 @@ from dispatcher.demo.consumer import ConsumerOptions
 from dispatcher.judge.record import HandlingRecord, LifeRecord
 from dispatcher.nodes.process import GuardedProcess
 
-#: Finishing what is in hand takes milliseconds here.
+#: Finishing the messages in hand takes milliseconds here.
 STOP_TIMEOUT_S = 10.0
 
 

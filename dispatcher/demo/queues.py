@@ -1,4 +1,4 @@
-"""The demo's queues on the broker: what is left in them, and their removal."""
+"""The demo's queues on the broker: how many messages are left in them, and their removal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run itself: publish everything, let consumers apply it, and take away what is needed for that."""
+"""The run itself: publish everything, let consumers apply it, and remove the queues used for it."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ INBOUND: Final = (("high", 3), ("low", 1))
 ADD_CONSUMER_AT: Final = 0.4
 KILL_CONSUMER_AT: Final = 0.5
 KILL_DISPATCHER_AT: Final = 0.6
-#: Handling a message takes so long that all of it takes about this long, and the longest group no longer:
+#: The time to handle a message is set such that the whole run, and the longest group, takes about this long:
 #: time to see what happens. A real consumer has something to do, too.
 WORK_S: Final = 5.0
 WORK_MS_MAX: Final = 50.0
 POLL_S: Final = 0.02
-#: A killed dispatcher or consumer costs about a second; nobody waits longer for a demo that is stuck.
+#: A killed dispatcher or consumer costs about a second; after this time without progress the demo is stuck.
 STUCK_S: Final = 30.0
 #: The last settles are confirmed when the consumers are gone; the dispatcher has still to read them.
 SETTLED_S: Final = 10.0
@@ -236,7 +236,8 @@ class ReplayRun:
                 raise DispatcherError(words)
 
     def _stop(self) -> None:
-        """Let everybody finish: what is settled now must have left the inbound queues when all are gone."""
+        """Let all consumers finish: messages settled now must have left the inbound queues when all are
+        gone."""
         with ThreadPoolExecutor(len(self._consumers)) as pool:
             list(pool.map(ConsumerProcess.stop, self._consumers))
         self._read()
@@ -248,7 +249,7 @@ class ReplayRun:
     # --- incidents ------------------------------------------------------------------------------------
 
     def _act(self) -> None:
-        """Do what is due; the next incident waits for the one before it."""
+        """Carry out the incident that is due; the next one waits for the one before it."""
         if self._restarted_at is not None and self._dispatcher.leads():
             after_s = time.monotonic() - self._restarted_at
             self._screen.say(f"The dispatcher leads again, {after_s:.1f} s after it was killed.")
@@ -297,7 +298,7 @@ class ReplayRun:
             self._workload.changes, handlings, killed, self._table.rows(), self._workload.expected
         )
         if self._incidents:
-            self._problems.append("it was over before everything that was planned had happened")
+            self._problems.append("it ended before all planned incidents had happened")
         return ReplayResult(
             checked=checked, seconds=seconds,
             consumers=[self._row(consumer) for consumer in self._consumers],

@@ -1,4 +1,4 @@
-"""What is seen while the demo runs: progress bars on a terminal, plain lines elsewhere."""
+"""The output while the demo runs: progress bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

@@ -48,7 +48,8 @@ class Table:
         self._script = client.register_script(SCRIPT)
 
     def apply(self, change: RowChange, epoch: int, number: int) -> ApplyOutcome:
-        """Apply change `number` if its row holds the old value and nobody newer has written to its group."""
+        """Apply change `number` if its row holds the old value and no newer owner has written to its
+        group."""
         given = self._keys.arguments(change, epoch, number)
         return ApplyOutcome(_text(self._script(keys=given[:3], args=given[3:])))
 

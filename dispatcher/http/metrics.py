@@ -59,7 +59,7 @@ COUNTERS: Final = {
     "sequence_waits": "Numbers that the rest of their group waited for (`sequence_check: hold`).",
     "sequences_forgotten": "Groups whose last number was forgotten because there were too many of them.",
     "settled": "Messages settled.",
-    "settles_ignored": "Settles for numbers that were over or never given.",
+    "settles_ignored": "Settles for numbers that had ended or were never given.",
     "stopped": "Failures that stopped a group (`on_exhausted: stop`).",
     "taken_back": "Messages taken back from a consumer that has ended.",
     "unpublishable": "Messages over whose copy RabbitMQ closed the channel or the connection.",
@@ -90,8 +90,8 @@ GAUGES: Final = {
     "redis_unavailable": ("redis_unavailable", "1 while commits to Redis are not answered."),
     "held_bytes": ("bytes_held", "Memory taken by originals."),
 }
-#: Of the group that most of what comes in is of, by their key in `overview()["busiest_group"]`. Its id is no
-#: label: there may be a million of them. `status` names it.
+#: Gauges of the group that gets most of the incoming messages, by their key in `overview()["busiest_group"]`.
+#: Its id is no label: there may be a million of them. `status` names it.
 BUSIEST_GAUGES: Final = {
     "busiest_group_share": (
         "share",

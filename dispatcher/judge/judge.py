@@ -1,8 +1,8 @@
 """Everything in a record that the guarantees don't allow (docs/semantics.md, section 3).
 
-A `life` is one process of a consumer, or one incarnation of it. What a life had in hand when it was over may
-be handed over again, with a higher attempt (G-4); everything else must have happened once, in order and
-without overlap.
+A `life` is one process of a consumer, or one incarnation of it. A message that a life had in hand when it
+ended may be handed over again, with a higher attempt (G-4); everything else must have happened once, in order
+and without overlap.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Breach(NamedTuple):
 
 
 class Forgotten(NamedTuple):
-    """Redis lost its data and nobody wrote it back: nobody knows of settles in that time whose original was
-    not acked for good, nor who owned the groups of which nobody had anything in hand."""
+    """Redis lost its data and no leader wrote it back. The dispatcher no longer knows of settles in that time
+    whose original was not acked for good, nor of the owners of groups without messages in hand."""
 
     since: float
     until: float
-    again_from: float  # what was settled in that time may be handed over again from here on
+    again_from: float  # messages settled in that time may be handed over again from here on
 
 
 class Move(NamedTuple):
@@ -70,7 +70,8 @@ class Release(NamedTuple):
 
 
 class Story(NamedTuple):
-    """What happened besides the record: what was published for sure, and whose life was ended when."""
+    """What happened besides the record: which messages were surely published, and which life was ended
+    when."""
 
     published: frozenset[MessageKey]
     killed_at: dict[str, float]  # life → just before it was killed, or when its connection was lost for good
@@ -82,19 +83,20 @@ class Story(NamedTuple):
     repeated: frozenset[MessageKey] = frozenset()
     #: (life, until when it had a connection): what it ended by then it may have settled, welcomed or not.
     connected_until: tuple[tuple[str, float], ...] = ()
-    #: Groups share so many buckets, which stand where groups do (O-15).
+    #: How many buckets the groups share; the rules for groups apply to these (O-15).
     buckets: int | None = None
-    #: An owner may lose a group of which there was nothing for so long (O-3, O-14).
+    #: How long a group must have had no messages before its owner may lose it (O-3, O-14).
     keeps_owner_idle_s: float | None = None
-    #: Who has free capacity takes a group over of which nothing was out for so long (O-34); None: never.
+    #: How long a group must have had nothing out before a consumer with free capacity takes it over (O-34);
+    #: None: never.
     steal_after_s: float | None = None
-    #: So many originals of an inbound queue a dispatcher holds at most: the rest it doesn't know yet.
+    #: How many originals of an inbound queue a dispatcher holds at most; it doesn't know the rest yet.
     look_ahead: int | None = None
     #: When RabbitMQ confirmed each message to its producer.
     confirmed_at: Mapping[MessageKey, float] = {}
     #: Given up because it died with too many consumers (M-2).
     poison: frozenset[MessageKey] = frozenset()
-    #: Taken out by an operator: whoever hands these in has accounted for them.
+    #: Removed by an operator: the caller has accounted for them.
     gone: frozenset[MessageKey] = frozenset()
     releases: tuple[Release, ...] = ()
     #: Whether a message's producer says that the group ends with it.
@@ -149,14 +151,15 @@ def lost(record: list[HandlingRecord], story: Story) -> list[Breach]:
     given_up = story.poison | story.gone
     missing = story.published - last.keys() - given_up
     return [Breach(BreachKind.LOST, f"{say_number(message)} was never handled") for message in missing] + [
-        Breach(BreachKind.LOST, f"{say(h)} began, did not end, and nobody got it again")
+        Breach(BreachKind.LOST, f"{say(h)} began, did not end, and no consumer got it again")
         for h in last.values()
         if h.end is None and h.message not in given_up
     ]
 
 
 def doubled(record: list[HandlingRecord], story: Story) -> list[Breach]:
-    """G-4: again only what a life had in hand when it was over, not confirmed, with a higher attempt."""
+    """G-4: only a message that a life had in hand, unconfirmed, when it ended comes again, with a higher
+    attempt."""
     by_message: dict[MessageKey, list[HandlingRecord]] = defaultdict(list)
     for handling in record:
         by_message[handling.message].append(handling)
@@ -209,8 +212,8 @@ def passed_over(by_group: dict[str, list[HandlingRecord]], story: Story) -> list
 
 
 def out_of_order(handlings: Iterable[HandlingRecord], story: Story, taken_up_to: TakenUpTo) -> list[Breach]:
-    """G-1 for one group: what is handed over again comes before everything later, by its inbound queue in
-    the order in which RabbitMQ got it."""
+    """G-1 for one group: a message that is handed over again comes before every later one. Later means:
+    RabbitMQ got it later in the same inbound queue."""
     found: list[Breach] = []
     lines: dict[tuple[str, str, str], list[HandlingRecord]] = defaultdict(list)
     former: dict[MessageKey, HandlingRecord] = {}
@@ -220,13 +223,13 @@ def out_of_order(handlings: Iterable[HandlingRecord], story: Story, taken_up_to:
         if handling.message in story.repeated:
             continue
         if before is not None and _forgotten_by(before, handling.start, story):
-            continue  # what came after it may be in hand already
+            continue  # later messages may be in hand already
         line = lines[line_of(handling.message)]
-        # It goes back to where the unsettled messages of one whose life is over begin.
+        # It goes back to where the unsettled messages of an ended life begin.
         for place in reversed(range(len(line))):
             other = line[place]
             if precedes(other.message, handling.message, taken_up_to):
-                break  # and so does what is left
+                break  # and so do the other ones before it
             if precedes(handling.message, other.message, taken_up_to):
                 del line[place]
                 void = is_over_by(other, handling.start, story) and not other.confirmed
@@ -237,7 +240,7 @@ def out_of_order(handlings: Iterable[HandlingRecord], story: Story, taken_up_to:
 
 
 def overlapping(handlings: list[HandlingRecord], story: Story) -> list[Breach]:
-    """G-2 for one group: nobody begins while another life may be at work on it."""
+    """G-2 for one group: no life begins while another one may be at work on it."""
     found: list[Breach] = []
     at_work: dict[str, HandlingRecord] = {}  # by life, the one that ends last
     for handling in handlings:
@@ -361,7 +364,7 @@ def _was_idle(
 
 
 def is_ghost(handling: HandlingRecord, story: Story) -> bool:
-    """Begun by a consumer that did not know yet that its life was over: no sidecar can stop it (G-2)."""
+    """Begun by a consumer that did not know yet that its life had ended: no sidecar can stop it (G-2)."""
     over_at = story.killed_at.get(handling.life)
     return over_at is not None and over_at < handling.start and not handling.confirmed
 
@@ -379,7 +382,7 @@ def _gone_by(life: str, at: float, story: Story) -> bool:
 
 
 def is_over_by(handling: HandlingRecord, at: float, story: Story) -> bool:
-    """Nothing of this handling counts any more: its life was over, or its message was lost to it."""
+    """Whether this handling no longer counts at that time: its life had ended, or had lost the message."""
     killed_at = story.killed_at.get(handling.life)
     if killed_at is not None and killed_at <= at:
         return True
@@ -427,8 +430,8 @@ def taken_up_to_of(story: Story) -> TakenUpTo:
 def precedes(first: MessageKey, second: MessageKey, taken_up_to: TakenUpTo) -> bool:
     """Whether RabbitMQ surely got `first` before `second`, of one line.
 
-    What a producer sent last before it lost its connection RabbitMQ may still be reading when the next
-    connection is up: its order to what comes over that one is anybody's guess.
+    RabbitMQ may still be reading the last messages of a lost connection when the producer's next connection
+    is up: nothing is known of the order between these and the messages of the next connection.
     """
     if first.publish == second.publish:
         return first.number < second.number

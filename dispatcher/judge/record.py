@@ -33,8 +33,8 @@ FAILED: Final = "failed"
 class MessageKey(NamedTuple):
     """Which message: the `number`-th of its producer for its group in that inbound queue.
 
-    `publish` counts the connections that its producer lost: what was not confirmed then is published again,
-    which makes another message. Queue, group and producer have no spaces.
+    `publish` counts the connections that its producer lost: a message that was not confirmed then is
+    published again, which makes another message. Queue, group and producer have no spaces.
     """
 
     queue: str
@@ -82,7 +82,7 @@ class Incarnation:
     name: str
     welcomes: list[float] = field(default_factory=list)
     over: float | None = None
-    end: str = ""  # why it is over
+    end: str = ""  # why it has ended
 
     @property
     def life(self) -> str:
@@ -159,7 +159,7 @@ class LifeRecord:
         self.read()
 
     def read(self) -> list[HandlingRecord]:
-        """Read what was added since the last call; returns the handlings that it says have ended."""
+        """Read the lines that were added since the last call; returns the handlings that ended in them."""
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:

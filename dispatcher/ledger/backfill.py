@@ -96,7 +96,7 @@ class Backfill:
     def _opened(self, entry: OpenEntry, commit: int | None) -> None:
         place = entry.inbound, entry.arrival
         self._ending.pop(place, None)
-        if not entry.incarnation:  # in nobody's hands again
+        if not entry.incarnation:  # no consumer has it any more
             if commit is not None:
                 self._end(Event.FAILED, self._take(place), commit)
             return
@@ -129,7 +129,7 @@ class Backfill:
             for hands in self._hands.values() for hand in hands.values()
             if hand.since is not None and hand.since > former.commit
         ]  # fmt: skip
-        # Without a name nobody can know a hand-over again.
+        # A hand-over without an incarnation can't be recognised later.
         nameless = sum(each[_INCARNATION] is None for each in rows)
         rows += [self._left(time_us, *gone) for gone in self._gone if gone[0] > former.commit]
         missing = max(0, self.first - former.commit - 1) + nameless

@@ -21,7 +21,7 @@ from dispatcher.ledger.tracker import Tracker
 from dispatcher.ledger.wire import NoteDecoder, decode_journal
 from dispatcher.settings import LedgerSettings
 
-#: Records are made into columns so many at a time.
+#: How many records are made into columns at a time.
 ROWS_PER_BATCH: Final = 2_000
 
 #: What the dispatcher must know: lane, records written, records lost, why (empty: none were), and when a file

@@ -21,7 +21,7 @@ from dispatcher.ledger.frames import VERSION
 from dispatcher.ledger.leadership_header import LeadershipHeader, former_epoch, in_hand, options_shown
 from dispatcher.ledger.recorder import Recorder
 
-#: Of a journal so many records are told with a step: some ms.
+#: How many records of a journal are noted with one step: this takes some ms.
 JOURNAL_PER_STEP: Final = 2_000
 #: How often the inbound queues' backlogs are recorded while the lane does anything.
 SAMPLE_US: Final = 1_000_000
@@ -53,8 +53,8 @@ class NoteQueue:
         return not self._closed and self._added - self._taken < self._bytes_max
 
     def add(self, number: int, act: str, arguments: tuple[Any, ...], noted: int) -> None:
-        """Add a note of the leadership with this number, about so many messages. Raises ValueError for values
-        that are not plain."""
+        """Add a note of the leadership with this number; `noted`: how many messages it is about. Raises
+        ValueError for values that are not plain."""
         note = marshal.dumps((number, act, arguments, noted), VERSION)
         self._added += len(note)
         self._queue.append(note)
@@ -128,7 +128,7 @@ class NoteRecorder(Recorder):
         self._reached = reached
         self._process = notes.process
         self._noted = 0  # messages, each as often as it was noted
-        self._counted_lost = (0, 0)  # of what was noted behind that many, and is in no file
+        self._counted_lost = (0, 0)  # messages in files; those noted later and counted lost
         self._lane: Lane | None = None
         self._ended = False
         self._returned: list[tuple[int, Original]] = []  # what recovery may know: looked at after its step
@@ -190,7 +190,7 @@ class NoteRecorder(Recorder):
             self._journal = None
 
     def _note_returned(self) -> None:
-        """Of what came back, that which waits counts as received."""
+        """Note those redelivered messages that wait as received."""
         returned, self._returned = self._returned, []
         for received_us, message in returned:
             if message.state is MessageState.WAITING:
@@ -223,7 +223,7 @@ class NoteRecorder(Recorder):
             self._lose(messages)
 
     def _lose(self, messages: int) -> None:
-        """So many messages' notes come to nothing."""
+        """Count the notes of this many messages as lost."""
         self._dropped_since_us = self._dropped_since_us or self.now_us()
         self._dropped += messages
         self._count_dropped(messages)
@@ -233,7 +233,7 @@ class NoteRecorder(Recorder):
         return wire.encode_in_hand(in_hand(self._lane))
 
     def _go_on(self) -> None:
-        """Say first what is missing, if anything is."""
+        """Before the next note: say how many records are missing, if any are."""
         if self._process != self._notes.process:
             self._begin_again()
         elif self._dropped:

@@ -50,7 +50,8 @@ class ReclaimedMessages:
         self._buried.clear()
 
     def decided(self, decided_us: int, committed_us: int, actions: Iterable[Action]) -> StepRecords:
-        """Records of what these say, by the step that was decided and committed then, and what is settled."""
+        """The records of these actions of one step, which was decided and committed at those times, and the
+        hand-overs that they settle."""
         found = StepRecords([], [])
         for action in actions:
             if isinstance(action, ForwardReclaimed):
@@ -75,7 +76,7 @@ class ReclaimedMessages:
     def _is_buried(self, order: DeadLetterReclaimed, time_us: int, found: StepRecords) -> None:
         handed = order.handed
         place = handed.queue, handed.tag
-        if (hand := self._taken_out(place)) is not None:  # nobody can get it
+        if (hand := self._taken_out(place)) is not None:  # no reader can get it any more
             found.rows.append(self._names.hand_over(time_us, Event.FAILED, hand, order.reason))
         else:
             found.rows.extend(self._read_back(handed, time_us))

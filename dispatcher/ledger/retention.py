@@ -11,11 +11,11 @@ from dispatcher.settings import LedgerSettings
 
 log = structlog.get_logger()
 
-#: All files are listed so often, and when enough was written to matter.
+#: All files are listed at this interval, and when enough was written to matter.
 LOOK_S: Final = 300
-#: What was added since the last look may be so much of the limit.
+#: The part of the limit that may be written between two listings.
 ADDED_PART: Final = 0.1
-#: A dotted file that was written to so long ago is what a crash has left.
+#: A dotted file that was last written to this long ago was left by a crash.
 LEFTOVER_S: Final = 3_600
 
 

@@ -126,5 +126,5 @@ class WaitCause(StrEnum):
     PAUSED = "paused"  # an operator had paused its group or the lane
     GROUP = "group"  # others of its group were out
     WINDOW = "window"  # its consumer had its whole prefetch
-    CONSUMER = "consumer"  # nobody was there
+    CONSUMER = "consumer"  # no consumer was there
     TURN = "turn"  # everything else: other queues' turns, unconfirmed copies, a recovery

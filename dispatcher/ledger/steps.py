@@ -17,7 +17,7 @@ class Step:
 
     def __init__(self, effects: Effects) -> None:
         self._effects = effects
-        self.done: set[Place] = set()  # what has its record
+        self.done: set[Place] = set()  # of messages that have their record
         self._messages: dict[Place, Original] | None = None
         self._acked: dict[Place, Original] | None = None
 

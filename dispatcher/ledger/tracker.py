@@ -44,7 +44,7 @@ from dispatcher.ledger.waits import Waits
 
 #: The event that says why an owner changes.
 GROUP_STOLEN: Final = "group_stolen"
-#: Told of by records that say more.
+#: Log events that get no record of their own: other records say more about them.
 _KNOWN_OTHERWISE: Final = frozenset({
     "consumer_joined", "consumer_taken_back", "message_dead_lettered", "messages_deduplicated",
     "message_failed", GROUP_STOLEN,
@@ -61,8 +61,8 @@ class Tracker:
         inbounds = [inbound["queue"] for inbound in header.options["inbounds"]]
         self.names = Names(inbounds, header.parking_queues)
         self._hands: dict[int, dict[int, HandOver]] = {}
-        self._waiting: dict[Original, int] = {}  # what has been received, and was not handed over
-        self._told: dict[Original, int] = {}  # of these, what has got its record
+        self._waiting: dict[Original, int] = {}  # received, and not handed over yet
+        self._told: dict[Original, int] = {}  # those of them that have their record
         self._ending: dict[Place, tuple[DeadLetterPending, Original | None]] = {}
         self._moving: dict[Place, Original] = {}
         self._hands_over = bool(header.options["handover"])
@@ -176,7 +176,7 @@ class Tracker:
             if hand is not None:
                 hand[ENDED_US] = time_us
                 settled.append(hand)
-            else:  # its hand-over is among what was dropped
+            else:  # the note of its hand-over was dropped
                 consumer, uuid = self.names.whom(number)
                 self.rows.append(row(time_us, Event.SETTLED, consumer=consumer, incarnation=uuid, seq=seq))
         self.settled += settled
@@ -191,7 +191,8 @@ class Tracker:
         self.rows.append(self.names.hand_over(time_us, event, hand, reason, calls))
 
     def _take(self, place: Place, seq: int | None) -> HandOver | None:
-        """Take the message that is at this place out of whosever hands; None: it is in nobody's."""
+        """Remove the hand-over of the message at this place, and return it; None: no consumer has the
+        message."""
         for hands in self._hands.values():
             found = [seq] if seq in hands else [] if seq else list(hands)
             for one in found:
@@ -200,7 +201,7 @@ class Tracker:
                     return hands.pop(one)
         return None
 
-    # -- what is rare --
+    # -- rare events --
 
     def _decided_rare(self, time_us: int, record: Any, step: Step) -> None:
         match record:
@@ -252,8 +253,8 @@ class Tracker:
         ))  # fmt: skip
 
     def _reopened(self, time_us: int, record: OpenEntry, step: Step) -> None:
-        """An entry that is not a dispatch: in nobody's hands again, or with other numbers, or only its
-        consumer knew of it."""
+        """An entry that is not a dispatch: no consumer has the message any more, or it has other numbers, or
+        only its consumer knew of it."""
         place = (record.inbound, record.arrival)
         self._ending.pop(place, None)
         if not record.incarnation:
@@ -274,7 +275,7 @@ class Tracker:
 
     def _vanished(self, time_us: int, place: Place, step: Step) -> None:
         step.done.add(place)
-        if place in step.acked:  # an operator has purged what was taken back
+        if place in step.acked:  # an operator has purged a message that was taken back
             self.rows.append(self._about(time_us, Event.PURGED, step.acked[place]))
             return
         hand = self._take(place, None)
@@ -289,7 +290,7 @@ class Tracker:
         )  # fmt: skip
 
     def _note_acks(self, time_us: int, effects: Effects, step: Step) -> None:
-        """What is over without ever having been handed over, and without a record so far."""
+        """Messages that end without having been handed over, and that have no record of that so far."""
         for action in effects.actions:
             if type(action) is ParkCopy:
                 message = action.message
@@ -306,7 +307,7 @@ class Tracker:
         self._told.pop(message, None)
 
     def _about(self, time_us: int, event: str, message: Original, **values: Any) -> Row:
-        """A record of a message that is in nobody's hands."""
+        """A record of a message that no consumer has."""
         arrival_epoch, arrival = message.origin_arrival or message.arrival
         size, cost = size_and_cost(message.size, message.cost)
         return row(
@@ -370,7 +371,7 @@ class Tracker:
         """The message that closed its group is settled."""
         self.rows.append(self._about(time_us, Event.CLOSED, message))
 
-    # -- what is not over --
+    # -- messages that have not ended --
 
     def open_rows(self) -> list[Row]:
         """Records of received messages and hand-overs that have not ended, each once."""

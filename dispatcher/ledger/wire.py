@@ -73,7 +73,7 @@ _JOURNAL: Final[dict[type, str]] = {
 _OF_JOURNAL: Final = {name: kind for kind, name in _JOURNAL.items()}
 #: In the place of a record's name, for those that come by the thousand.
 _DISPATCHED, _SETTLED, _DISPATCHED_RARELY, _DISPATCHED_MANY = range(4)
-#: So many are encoded together: their parts in turn, by what is written in C.
+#: How many are encoded together: their parts in turn, by functions written in C.
 _MANY: Final = 8
 _NUMBERS: Final = itemgetter(1, 3, 4, 5)  # incarnation, seq, group-seq, epoch
 _KEPT_FROM: Final = attrgetter("inbound", "tag", "cost")

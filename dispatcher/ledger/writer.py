@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 #: How often the thread looks for notes: files are seconds old when they are written.
 POLL_S: Final = 0.1
-#: About so much is written at a time.
+#: About how many bytes are written at a time.
 FRAME_BYTES: Final = 256 * 1024
 #: Before the process is started again: each time twice as long, until one has lived for the longest pause.
 RESTART_S_MIN: Final = 0.5
@@ -110,7 +110,7 @@ class Ledger:
                 return
 
     def _feed(self) -> None:
-        """Returns when everything is told, and nothing follows. Raises OSError when nobody listens."""
+        """Send notes until all are sent and none follows. Raises OSError when the process has ended."""
         is_last = False
         while not is_last:
             is_last = self._stopping.wait(POLL_S)

@@ -1,7 +1,8 @@
 """The process that writes the ledger: `dispatcher.ledger.writer_process`, started by the dispatcher.
 
-Frames of notes come in on stdin, reports go out on stdout; the first one says what is wrong with the ledger's
-place, or that all is well. At the end of stdin, also when the dispatcher was killed, it writes everything.
+Frames of notes come in on stdin, reports go out on stdout; the first one names the problems with the
+ledger's place, or says that there are none. At the end of stdin, also when the dispatcher was killed, it
+writes everything.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def serve(settings: LedgerSettings, notes: BinaryIO, reports: BinaryIO) -> None:
         try:
             write_frame(reports, told)
         except BrokenPipeError:
-            return  # nobody is there any more to be told
+            return  # the dispatcher has ended
 
     records = LedgerRecords(store, settings, report)
     while True:
@@ -57,7 +58,7 @@ def main() -> int:
     settings = LedgerSettings(**json.loads(sys.argv[1]))
     reports = os.fdopen(os.dup(1), "wb")
     try:
-        # Unbuffered, or select would not see what has been read ahead.
+        # Unbuffered, or select would not see bytes that were read ahead.
         serve(settings, os.fdopen(0, "rb", buffering=0), reports)
     except ConfigurationError as refused:
         write_frame(reports, refused.problems)

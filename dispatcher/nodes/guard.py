@@ -26,7 +26,7 @@ from pathlib import Path
 PR_SET_CHILD_SUBREAPER = 36
 #: Between two rounds of killing; the kernel needs about this long to take a large process down.
 KILL_ROUND_S = 0.005
-#: What a killed server has started may take so long for what it still has to write.
+#: How long the child processes of a killed server may go on writing.
 CRASH_S = 10.0
 
 

@@ -15,7 +15,7 @@ from dispatcher.errors import ConfigurationError
 
 _PACKAGES: Final = {"RabbitMQ": "rabbitmq-server", "Redis": "redis-server"}
 #: Run as root. policy-rc.d keeps the packages' own servers from starting now, `disable` at the next boot.
-#: Erlang's port mapper comes along with RabbitMQ; whoever had it before keeps it as it was.
+#: Erlang's port mapper comes along with RabbitMQ; a machine that had it before keeps it as it was.
 _INSTALL: Final = """
 set -e
 if [ ! -e /usr/sbin/policy-rc.d ]; then
@@ -54,7 +54,7 @@ def redis_server() -> Path:
 
 
 def ensure_installed(say: Callable[[str], None]) -> None:
-    """Install what is missing with apt where that is permitted, after saying so in one line.
+    """Install missing servers with apt where that is permitted, after saying so in one line.
 
     Raises ConfigurationError, which says what to install, where it isn't.
     """

@@ -113,7 +113,7 @@ class PrivateServers:
 
 @contextmanager
 def open_servers(say: Callable[[str], None] = _say_on_stderr) -> Iterator[Servers]:
-    """Servers for the length of the block; what was started for it is ended with it.
+    """Servers for the length of the block; servers that were started for it are ended with it.
 
     `say` gets one line about anything that takes long or changes the machine. Raises ConfigurationError,
     which says what to install, when there is no way to get servers.

@@ -40,7 +40,7 @@ class CommitChain:
         self.applied = leadership.ordinal  # the last one that Redis has said to be applied
         self.last = leadership.ordinal  # the last one that was given out; applied <= last
         self.inbounds = leadership.inbounds
-        self.complete = leadership.complete  # of what is committed from now on: Redis will hold everything
+        self.complete = leadership.complete  # whether Redis will hold all that is committed from now on
         self._keys = keys
         self._to_stored = leadership.inbounds.to_stored
         self._head = commit_head(keys, self.leader)

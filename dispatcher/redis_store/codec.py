@@ -54,8 +54,8 @@ from dispatcher.redis_store.fields import (
 )
 from dispatcher.redis_store.parking_codec import PARKING_READERS, encode_parking
 
-#: Raised when a record above changes; what was written in another format is refused. A new kind of record
-#: needs none: whoever does not know it refuses that.
+#: Raised when a record above changes; a journal in another format is refused. A new kind of record does not
+#: raise it: a version that does not know the kind refuses the record.
 VERSION: Final = 2
 
 _RESET, _ENTRY, _RANGE, _ENDED, _BURIED, _VANISHED, _TAKEN, _SETTLED, _PROVEN, _USED = range(1, 11)
@@ -135,7 +135,7 @@ def _encode_rare(record: Record, stored: Sequence[int]) -> bytes:
 
 
 def decode(blob: bytes, origin: str) -> list[Record]:
-    """The records of a blob, with stored inbound numbers and `OpenEntry` for what was `Dispatched`.
+    """The records of a blob, with stored inbound numbers; a `Dispatched` is decoded as an `OpenEntry`.
 
     `origin` names the blob in errors. Raises ConfigurationError for bytes that another version wrote, or
     that are no journal.

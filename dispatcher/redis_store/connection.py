@@ -29,7 +29,7 @@ _LOOKS_PER_TIMEOUT: Final = 4
 _NOTHING: Final = object()
 #: Error replies that somebody has to do something about; waiting doesn't help.
 _SETTINGS_ERRORS: Final = ("NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH", "ERR DB index", "ERR invalid DB")
-#: Why Redis may refuse every write for a while, and what is to be done.
+#: Why Redis may refuse every write for a while, and what operators can do.
 _WRITE_REFUSALS: Final = {
     "OOM": "is full: raise its maxmemory, or free memory",
     "READONLY": "is a read-only replica: redis.url must name its master",
@@ -235,7 +235,7 @@ def parse_server_facts(text: bytes) -> dict[str, str]:
 
 
 def version_problem(server: dict[str, str]) -> str | None:
-    """What is wrong with the server's version, or None."""
+    """The problem with the server's version, or None."""
     version = server.get("redis_version", "")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if numbers and numbers < VERSION_MIN:

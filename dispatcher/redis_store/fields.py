@@ -14,7 +14,7 @@ LENGTH: Final = Struct("!I")
 
 
 class Damaged(Exception):
-    """The bytes are no blob of this version; the text says what is wrong."""
+    """The bytes are no blob of this version; the text says why."""
 
 
 def of_another_version(origin: str, what: str, found: int, known: int) -> ConfigurationError:

@@ -79,7 +79,7 @@ class LaneStore:
         store._adopt(await store._connect())
         return store
 
-    # --- what is known ---------------------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------------------
 
     @property
     def problem(self) -> str | None:
@@ -320,7 +320,7 @@ class LaneStore:
                 self._trouble = str(error)
 
     async def _resume(self, connection: RedisConnection) -> None:
-        """Adopt it once the chain was compared with what is stored, so that a loss is noticed at once."""
+        """Compare the chain with Redis before this connection is used, so that a loss is noticed at once."""
         chain, outcome = self._chain, APPLIED
         try:
             if self._phase is _Phase.LEADING and chain is not None:

@@ -2,11 +2,11 @@
 
 A single ack makes RabbitMQ walk, in the channel and in the queue, over the unacked deliveries before it:
 some 30 microseconds with none of them, 250 with a thousand, more than a millisecond with five thousand. Its
-queue delivers nothing meanwhile. So what is settled behind unsettled deliveries first waits for these. What
-has waited for long is acked singly, the lowest first, as a token bucket allows: the tokens are the time that
-RabbitMQ spends on such acks, and they come at a tenth of real time. Where somebody with free capacity awaits
-what a full prefetch keeps back they come faster, and the consumer may be replaced by one whose prefetch is
-free (`InboundFeed`).
+queue delivers nothing meanwhile. So a settled delivery behind unsettled ones first waits for these.
+Deliveries that have waited for long are acked singly, the lowest first, as a token bucket allows: the tokens
+are the time that RabbitMQ spends on such acks, and they come at a tenth of real time. When a consumer has
+free capacity and a full prefetch keeps messages back from it they come faster, and the consumer may be
+replaced by one whose prefetch is free (`InboundFeed`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ SINGLE_ACK_DELAY_MS: Final = 250
 #: What a single ack costs RabbitMQ, and what each unacked delivery before it adds (3.10, a classic queue).
 SINGLE_ACK_US: Final = 25
 BEFORE_US: Final = 0.25
-#: So much of its time RabbitMQ may spend on single acks, in percent.
+#: How much of its time RabbitMQ may spend on single acks, in percent.
 BUDGET_PERCENT: Final = 10
-#: The same while somebody awaits what a full prefetch keeps back: the queue has little else to do.
+#: The same while a full prefetch keeps messages back from a consumer with free capacity: the queue has little
+#: else to do.
 AWAITED_BUDGET_PERCENT: Final = 75
 #: Single acks go in portions that cost no more than this, so that deliveries come between.
 PORTION_US: Final = 10_000
@@ -32,9 +33,9 @@ ROOM_PART: Final = 10
 #: default that is as long as a message is in flight under load; and a lane of which a part x is stuck in
 #: front still gets (1 - x) times 40,000 messages a second, however small its look-ahead.
 AWAITED_ACK_DELAY_US: Final = 25
-#: So many settles may wait for the proof of one that was settled before them; then it is acked at any price.
+#: How many settles may wait for the proof of an earlier one; beyond that it is acked at any price.
 UNPROVEN_MAX: Final = 40_000
-#: What is acked already is forgotten once it is half of what is remembered, and more than this.
+#: Acked deliveries are forgotten once they are half of the remembered ones, and more than this.
 SPARE: Final = 1_000
 
 
@@ -69,7 +70,8 @@ class AckWindow:
         self.begin_consumer(prefetch)
 
     def begin_consumer(self, prefetch: int) -> None:
-        """Another consumer of the channel gets the deliveries from here on, at most so many unacked."""
+        """Another consumer of the channel gets the deliveries from here on, at most `prefetch` of them
+        unacked."""
         self._former = self.unacked  # not acked, of former consumers
         self._first = self._delivered + 1
         self._nearly_full = prefetch - prefetch // ROOM_PART

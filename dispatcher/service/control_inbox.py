@@ -39,7 +39,7 @@ EVENTS_MAX: Final = 10_000
 
 
 class ReadUpTo(NamedTuple):
-    """What has been read of the control and the command queue: delivery tags up to these; 0: nothing new."""
+    """How far the control and the command queue were read: up to these delivery tags; 0: nothing new."""
 
     control_tag: int
     command_tag: int
@@ -65,7 +65,7 @@ class ControlInbox:
         self._counters = counters
         self._control_tag = self._command_tag = 0
         self._acks = AckWindow(prefetch=CONTROL_PREFETCH)
-        self._committed_tag = 0  # what came of control messages up to this tag is committed
+        self._committed_tag = 0  # the effects of control messages up to this tag are committed
         self._kept: set[int] = set()  # tags of those whose copy in the dead queue is not confirmed
 
     def receive(self, delivery: Delivery, events: list[Event]) -> None:

@@ -61,8 +61,8 @@ class ForwardingQueues:
         self._report = report
         self._look_channel = 0
         self._reclaimed: dict[str, int] = {}  # queues that are read back, and the channel of each
-        self._read: dict[int, list[ReclaimedCopy]] = {}  # what came on it
-        self._rejected = 0  # the channel on which what was rejected comes
+        self._read: dict[int, list[ReclaimedCopy]] = {}  # the copies that were read on each channel
+        self._rejected = 0  # the channel that reads rejected messages
         self._turn = asyncio.Lock()  # of looks and releases: no look may count ourselves as a reader
         self._tasks = Tasks(fail)
         if lane.handover:
@@ -71,7 +71,7 @@ class ForwardingQueues:
     # -- orders --
 
     def perform(self, order: ForwardingAction) -> None:
-        """Carry out an order that is no publish; what has an answer reports it as an event."""
+        """Carry out an order that is no publish; an answer to it is reported as an event."""
         match order:
             case InspectQueue():
                 self._tasks.start(self._look, order.queue)
@@ -150,7 +150,7 @@ class ForwardingQueues:
                 await self._link.call(channel, commands.Channel.Close(200, "released", 0, 0))
         self._report(QueueReleased(queue))
 
-    # -- what comes --
+    # -- messages that come --
 
     async def _read_rejected(self) -> None:
         channel = await self._link.open_channel()

@@ -9,7 +9,8 @@ from dispatcher.core.views.views import Views
 
 #: Groups that are looked at in one go: about a millisecond.
 GROUPS_AT_A_TIME: Final = 500
-#: What was found for a page is shown for so many times as long as it took: a tenth of the time goes into it.
+#: A page is shown again for this many times as long as it took to find it: a tenth of the time goes into
+#: that.
 KEPT_FACTOR: Final = 10
 
 

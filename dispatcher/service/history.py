@@ -1,7 +1,7 @@
 """Every message that arrives goes to the lane's history too; its ack waits until RabbitMQ has it there.
 
-RabbitMQ closes the channel over what is too large for it together with what is kept beside it. Which one that
-was is found by publishing again what was not confirmed, one at a time; it goes on without being kept.
+RabbitMQ closes the channel over a message that is too large together with the headers that are added. History
+finds it by publishing the unconfirmed messages again, one at a time; that message goes on without being kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = structlog.get_logger()
 
 
 class _Original(NamedTuple):
-    """What is kept of one delivery."""
+    """The parts of one delivery that are kept."""
 
     inbound: int
     tag: int
@@ -44,7 +44,7 @@ class _Original(NamedTuple):
 class History:
     """Publishes every original once for each delivery, on a channel of its own, if the lane keeps any.
 
-    `fail` ends the session: what was not taken is delivered again, and kept in order.
+    `fail` ends the session: messages that the stream did not take are delivered again, and kept in order.
     """
 
     def __init__(

@@ -21,8 +21,8 @@ from dispatcher.service.topology import ACCESS_REFUSED, is_classic
 
 log = structlog.get_logger()
 
-#: How often acks are proven by a passive declare on their channel: what is not proven yet is kept in memory
-#: and in the journal, so oftener costs round trips and rarer costs memory.
+#: How often acks are proven by a passive declare on their channel. Entries whose ack is not proven stay in
+#: memory and in the journal: a shorter interval costs round trips, a longer one costs memory.
 PROOF_INTERVAL_S: Final = 0.25
 #: How often to look whether the redeliveries are through: behind a long backlog that takes as long as the
 #: backlog, so they are found at most a tenth later than they could be, or by this much.
@@ -33,16 +33,16 @@ RECOVERY_POLL_PART: Final = 10
 FORMER_LEADER_S: Final = 1.0
 FORMER_LEADER_POLL_S: Final = 0.02
 #: From a restart of the broker until its quorum queues have elected a leader. That took 0.2 s on a busy
-#: machine, and nothing in AMQP says that it is over.
+#: machine, and AMQP has no message for its end.
 ELECTION_S: Final = 2.0
-#: What is fetched of a classic queue before it is known how large its messages are.
+#: How many messages of a classic queue are fetched before their size is known.
 FIRST_WINDOW: Final = 16
 #: A look-ahead up to this is taken at once.
 SMALL_LOOK_AHEAD: Final = 64
-#: A consumer whose prefetch is used up by settled originals is replaced if that gives room for so many.
+#: A consumer whose prefetch is used up by settled originals is replaced if that gives room for this many.
 RENEWED_FOR: Final = 500
-#: So many times its look-ahead a queue's originals may be unacked then, most of them settled: a new leader
-#: is given all of them once more.
+#: A queue's originals may be unacked then up to this many times its look-ahead, most of them settled: a new
+#: leader is given all of them once more.
 UNACKED_WINDOWS: Final = 3
 
 
@@ -64,8 +64,8 @@ async def open_inbound(
     a moment after its lock is gone. `election_s`: to be waited for if the queue is a quorum queue; not 0 if
     the broker has restarted since somebody recovered. Until such a queue has elected a leader, a passive
     declare tells what it knew some seconds before, perhaps without a consumer that came later, and a consume
-    waits to be the first that the new leader hears of. What that consumer had is returned only then: whoever
-    consumes so early gets newer messages before it (seen).
+    waits to be the first that the new leader hears of. Only then the messages of the later consumer are
+    returned: a consume that comes this early gets newer messages before them (seen).
     """
     classic = await is_classic(link, queue)
     window = FIRST_WINDOW if classic and look_ahead > SMALL_LOOK_AHEAD else look_ahead
@@ -229,9 +229,9 @@ class InboundFeed:
     async def _fetch(self, prefetch: int) -> None:
         """Put another consumer, with this prefetch, in the place of the present one.
 
-        Without one a successor would be let in before RabbitMQ has given back what is unacked here, and
-        would get newer messages first; so it is done in one piece. The tag is a new one, or acks of what
-        the former consumer got would count as room of this one.
+        Without a consumer RabbitMQ would let a successor in before it has given back the messages that are
+        unacked here, and the successor would get newer messages first; so it is done in one piece. The tag is
+        a new one, or acks of the former consumer's messages would count as room of this one.
         """
         former, self._consumer_tag = self._consumer_tag, f"{self._source.consumer_tag}-{self._consumers}"
         self._consumers += 1
@@ -242,7 +242,8 @@ class InboundFeed:
             BasicConsume(queue=queue, consumer_tag=tag, exclusive=True),
         )
         async with self._one_request:
-            # What is still on its way to the former one counts for this one: so it is replaced earlier.
+            # Messages on their way to the former consumer count for this one, which is replaced earlier by
+            # that.
             self._acks.begin_consumer(prefetch)
             await asyncio.gather(*(self._link.call(self._channel, method) for method in methods))
 

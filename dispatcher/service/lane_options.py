@@ -76,7 +76,8 @@ def lane_options(lane: LaneSettings, prefix: str, parking_queues: tuple[str, ...
 
 
 def _group_window(lane: LaneSettings) -> GroupWindow | None:
-    """None: nothing is bound to a group, its messages go one at a time, or nobody hears of settles."""
+    """None: messages are not bound to groups, or a group's messages go one at a time, or the dispatcher does
+    not learn of settles."""
     is_grouped = lane.policy is not PolicyName.CONCURRENT and lane.group_map.name != "none"
     if not is_grouped or lane.handover or lane.retry.on_exhausted is ExhaustedAct.STOP:
         return None

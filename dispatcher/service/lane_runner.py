@@ -47,7 +47,7 @@ log = structlog.get_logger()
 #: Between attempts after a loss: at once at first, so that a fail-over is quick, then slower.
 RETRY_S_MIN: Final = 0.05
 RETRY_S_MAX: Final = 1.0
-#: A failure that did not come for so long is another one: of attempts that fail none takes longer.
+#: A failure after this time without one begins another outage: no failing attempt takes longer.
 OUTAGE_OVER_MS: Final = 60_000
 
 
@@ -137,7 +137,7 @@ class LaneRunner:
                 if self.state is RunnerState.STOPPED:
                     return
                 self._note(failure)
-            except Exception as failure:  # a bug of ours: the lane starts afresh from what is committed
+            except Exception as failure:  # a bug of ours: the lane starts afresh from the committed state
                 log.exception("lane_failed", lane=self.name)
                 self._note(failure)
             if self._clock.now_ms() - begun_ms > 5_000:
@@ -192,7 +192,7 @@ class LaneRunner:
                 self._leaving = asyncio.create_task(self._leave(session))
 
     async def _leave(self, session: Session) -> None:
-        """End a leadership that could go on: what is settled is acked first."""
+        """End a leadership that could go on: settled messages are acked first."""
         log.info("lane_led_anew", lane=self.name)
         with contextlib.suppress(DispatcherError):  # it has ended by itself
             await session.drain()
@@ -244,7 +244,7 @@ class LaneRunner:
                 await store.close()
 
     def _why_over(self, session: Session) -> str | None:
-        """Why a leadership is over; None: on purpose."""
+        """Why a leadership has ended; None: on purpose."""
         if self.state is RunnerState.STOPPED:
             return None
         if not session.ended.done() or session.ended.cancelled():
@@ -281,7 +281,7 @@ class LaneRunner:
         )
         witness = Witness(link, self._names)
         restarted = await witness.is_gone()
-        is_new, self._is_new = self._is_new, False  # what is read from here on may be lost before it leads
+        is_new, self._is_new = self._is_new, False  # events read from here on may be lost before it leads
         sources = await asyncio.gather(*(
             open_inbound(
                 link, inbound.queue, f"inbound-{index}", self._lane.look_ahead,

@@ -8,7 +8,7 @@ from dispatcher.amqp.relay import Content
 from dispatcher.client import properties as amqp_properties
 from dispatcher.wire.group_text import format_group
 
-#: An answer is one message, and has many of these: what is longer, or more, is left out.
+#: An answer is one message with many previews: longer texts, and more headers, are left out.
 HEADERS_SHOWN: Final = 20
 TEXT_SHOWN: Final = 200
 _PROPERTIES: Final = ("message_id", "correlation_id", "type", "app_id", "content_type", "priority")
@@ -23,7 +23,7 @@ def preview(content: Content | None) -> dict[str, Any]:
         return {}
     try:
         properties, headers = amqp_properties.read(content.properties)
-    except ValueError:  # a header inside a table of headers that nobody looked at yet
+    except ValueError:  # a header inside a nested table, which was not checked before
         return {"exchange": _shown(content.exchange), "routing_key": _shown(content.routing_key)}
     present = {name: getattr(properties, name) for name in _PROPERTIES}
     return {

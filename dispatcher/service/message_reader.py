@@ -41,7 +41,7 @@ class MessageReader:
         self._recorder = recorder
         self._inbound_index = {inbound.queue: index for index, inbound in enumerate(lane.inbound)}
         self._names_bytes_max = max(len(inbound.queue.encode()) for inbound in lane.inbound)
-        # A group is among the headers or a routing key: so many bytes leave room for any.
+        # A group is among the headers or a routing key: these bytes leave room for any group.
         names_bytes_max = self._names_bytes_max + 2 * SHORT_STRING_BYTES_MAX
         self._surely_fits = (self._headers_bytes_max - names_bytes_max) // 2
 
@@ -55,7 +55,7 @@ class MessageReader:
             message = (Original if content.marker is None else BarrierMark)(
                 inbound, delivery.tag, (epoch, delivery.tag), content.fingerprint, content.group,
                 content, content.size, now_ms, delivery.redelivered,
-                content.closing and not self._hands_over,  # nobody says when it is settled
+                content.closing and not self._hands_over,  # its settle is unknown in a hand-over lane
                 None if expiration_ms is None else now_ms + expiration_ms, content.refusal,
             )  # fmt: skip
             if type(message) is BarrierMark:

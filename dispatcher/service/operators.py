@@ -121,7 +121,7 @@ class Operators:
         self._perform(Reply(token, {}, str(refused) or "the command can't be read"))
 
     def _perform(self, reply: Reply) -> None:
-        with contextlib.suppress(BrokerUnavailable):  # then whoever waits for it asks the next leader
+        with contextlib.suppress(BrokerUnavailable):  # then the client asks the next leader
             self._outbox.perform([reply])
 
     def _check_age(self, command: Command) -> None:

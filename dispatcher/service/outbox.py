@@ -72,9 +72,9 @@ class Outbox:
     the broker has answered.
 
     `channel` has confirms on and no consumer; another one takes its place when the broker closed it over a
-    publish. `later` calls something after so many seconds, `on_window` changes a consumer, `on_parking`
-    does what concerns one parking queue alone, `on_target` what operators send elsewhere, `report` takes what
-    the core must know.
+    publish. `later` calls a function after a number of seconds, `on_window` changes a consumer, `on_parking`
+    carries out orders about one parking queue, `on_target` those about targets of operators, `report` takes
+    events for the core.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Outbox:
         self._resends = Resends()
         self._frames: list[bytes] = []
         self._orders: list[Any] = []  # those that the frames are of
-        self._withdrawn: list[Dispatched] = []  # copies that nobody waits for any more: never sent
+        self._withdrawn: list[Dispatched] = []  # copies that are no longer wanted: never sent
         self._bisector = PublishBisector(bisect_state)
         self._reported: list[Dispatched] = []  # rejected ones of which the core may not know yet
         self._retry = RefusedPublishRetry(later, self._publish_with_care)

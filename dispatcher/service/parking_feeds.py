@@ -32,7 +32,8 @@ from dispatcher.wire.protocol import LaneNames
 #: RabbitMQ answers a declare up to two seconds before the queue is on disk: one that was younger was seen to
 #: be gone after a kill -9, with everything in it that had been confirmed.
 DEFINED_S: Final = 3.0
-#: For its acks it counts as full with so many unacked: what is settled behind a stuck one is acked singly.
+#: For its acks it counts as full with this many unacked: a delivery settled behind a stuck one is acked
+#: singly.
 _UNACKED_MAX: Final = 1_000
 
 
@@ -44,7 +45,7 @@ class ParkingFeed:
         self.channel = channel
         self.acks = AckWindow(prefetch=_UNACKED_MAX)
         self._link = link
-        self._left = 0  # messages in it, as the latest answer said: nobody else takes any
+        self._left = 0  # messages in it, as the latest answer said: there is no other reader
 
     async def fetch(self, limit: int) -> tuple[list[Fetched], bool]:
         """Up to `limit` messages, and whether none was left after them."""
@@ -101,7 +102,7 @@ class ParkingFeeds:
     # -- orders --
 
     def perform(self, order: ParkingAction) -> None:
-        """Carry out an order; what has an answer reports it as an event."""
+        """Carry out an order; an answer to it is reported as an event."""
         match order:
             case ReadParkingQueue():
                 self._tasks.start(self._read, self._feeds[order.queue], order)

@@ -103,7 +103,7 @@ class Publications:
         )  # fmt: skip
 
     def _handed_on(self, order: ForwardReclaimed, channel: int) -> bytes:
-        """Another copy of what was handed over before."""
+        """Another copy of a message that was handed over before."""
         handed, relay = order.handed, self._relay
         frames = copy_frames(
             handed.content, channel=channel, exchange=self._exchange, routing_key=order.queue,
@@ -165,7 +165,8 @@ class Publications:
         return self._plain(channel, "", queue, properties, body, mandatory=False)
 
     def _reply(self, order: Reply, channel: int) -> bytes:
-        """Answer a command where its sender waits; a reply to nobody is confirmed and lost."""
+        """Answer a command in the queue of its sender; RabbitMQ confirms and drops a reply without a
+        queue."""
         reply_to, correlation_id = order.token
         if not reply_to:
             return b""

@@ -3,7 +3,7 @@
 RabbitMQ doesn't say which one it was; it is one of those that it had not answered. They become candidates
 and are published again with nothing else under way, first one alone, then, as long as all goes well, twice as
 many as before at a time. If it happens again the next attempt is one alone. The one that does it alone is
-rejected. What is to be published after a candidate waits, so the order of everything stays what it was.
+rejected. Publishes that come after a candidate wait, so the order stays as it was.
 A copy may go out twice by this: its consumer knows the number and drops it.
 """
 
@@ -18,7 +18,7 @@ from dispatcher.core.orders import DeadLetter
 from dispatcher.core.parking.orders import ParkCopy
 from dispatcher.core.records import Dispatched
 
-#: Reply codes of a channel that was closed over what was published on it: too large, or with properties that
+#: Reply codes of a channel that was closed over a publish: too large, or with properties that
 #: RabbitMQ can't obey. (404 and 403 say that the exchange is missing, or our rights.)
 BLAMES_A_PUBLISH: Final = frozenset({311, 406})
 #: Reply codes of a connection that may have been ended over a publish: RabbitMQ could not read it, or failed
@@ -37,7 +37,7 @@ class BisectState(NamedTuple):
 
     candidates: frozenset[bytes] = frozenset()
     rejected: Mapping[Key, str] = MappingProxyType({})
-    #: What was on its way to operators' targets when a connection ended so: it is not sent there again.
+    #: Messages on their way to operators' targets when a connection ended so: they are not sent there again.
     transfers: Mapping[bytes, str] = MappingProxyType({})
 
 

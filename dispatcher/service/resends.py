@@ -2,8 +2,8 @@
 
 They keep the numbers of a former leader, so their consumer can't see that one is missing. If its queue does
 not take one (a nack: it is full) and takes a newer copy behind it, the consumer handles the newer one first.
-So what is new for that queue waits until RabbitMQ has answered all that were sent again to it. After a nack
-it is not sent at all: its consumer joins again then, and gets all that it does not name.
+So new copies for that queue wait until RabbitMQ has answered all that were sent again to it. After a nack
+they are not sent at all: the consumer joins again then, and gets all messages that it does not name.
 """
 
 from __future__ import annotations

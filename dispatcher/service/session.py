@@ -1,7 +1,7 @@
 """One leadership of one lane on one connection: from the fence to the loss of either.
 
-Reads, decisions, the journal commit and writes are batched per wake-up. What comes in is gathered; a tick
-hands it to the core; the commit goes to Redis; when Redis has answered, the tick's actions are carried
+Reads, decisions, the journal commit and writes are batched per wake-up. Incoming events are gathered; a tick
+hands them to the core; the commit goes to Redis; when Redis has answered, the tick's actions are carried
 out. Several ticks may be under way, and are finished in their order. Any loss of the connection or the
 fence ends the session with everything it remembers: the next one recovers from the journal.
 """
@@ -176,12 +176,12 @@ class Session:
                 self._fail(failure)
 
     def _fail(self, failure: Exception) -> None:
-        """Not to be left half done: the lane starts afresh from what is committed."""
+        """A step may be half done: end the session, and the lane starts afresh from the committed state."""
         if isinstance(failure, InvalidTransition) or not isinstance(failure, DispatcherError):
             log.error("lane_failed", lane=self._names.lane, exc_info=failure)
         self.end(failure)
 
-    # -- what comes in --
+    # -- events of the connection --
 
     def receive(self, events: list[Any]) -> None:
         """All that one read of the connection brought."""
@@ -243,7 +243,7 @@ class Session:
                 self._events.append(PublishersBlocked(False))
 
     def _reopen_publishing(self, closed: ChannelClosed) -> None:
-        """Nothing is lost with that channel but the answers to what is published on it."""
+        """Open another channel: with the closed one only the answers to its publishes are lost."""
         problem = f"{closed.code} {closed.text}"
         log.warning("publishing_refused", lane=self._names.lane, problem=problem)
         self._channels.publish = 0

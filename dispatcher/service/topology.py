@@ -17,8 +17,8 @@ NOT_FOUND: Final = 404
 ACCESS_REFUSED: Final = 403
 PRECONDITION_FAILED: Final = 406
 _CLASSIC: Final[dict[str, Any]] = {"x-queue-type": "classic"}
-#: What is too old goes a segment at a time, and never the last one: RabbitMQ's own 500 MB would keep a slow
-#: lane's messages for years.
+#: Old messages are removed one segment at a time, and never the last segment: with RabbitMQ's own 500 MB a
+#: slow lane's messages would stay for years.
 _SEGMENT_BYTES: Final = 50_000_000
 #: RabbitMQ before 3.12 keeps the messages of a classic queue in its memory, as long as there is room: over a
 #: gigabyte for a million parked ones. Later versions know the argument and do what it says with every queue.

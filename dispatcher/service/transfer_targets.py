@@ -50,8 +50,8 @@ class OpenedTarget:
 
 
 class TransferTargets:
-    """The targets of a session's open operations. `withheld` are fingerprints of what is sent to none:
-    RabbitMQ ended a connection over one of them, with these words."""
+    """The targets of a session's open operations. `withheld`: fingerprints of messages that are sent to no
+    target, with RabbitMQ's words: it ended a connection over one of them."""
 
     def __init__(
         self, relay: Relay, withheld: Mapping[bytes, str], *, report: Callable[[Event], None]
@@ -67,7 +67,7 @@ class TransferTargets:
     # -- orders --
 
     def perform(self, order: TargetAction) -> None:
-        """Carry out an order; what has an answer reports it as an event."""
+        """Carry out an order; an answer to it is reported as an event."""
         match order:
             case OpenTarget():
                 opened = OpenedTarget(order.operation, order.target, self._relay.names.exchange)
@@ -86,8 +86,8 @@ class TransferTargets:
             task.cancel()
 
     def withheld(self, problem: str) -> dict[bytes, str]:
-        """RabbitMQ ended the connection with these words, perhaps over what it had not answered here: that,
-        and what was withheld before, by their fingerprints."""
+        """RabbitMQ ended the connection with these words, perhaps over a message that it had not answered
+        here: the fingerprints of these messages, and of those withheld before."""
         unanswered = (message for target in self._by_channel.values() for message in target.window.tokens())
         return {**self._withheld, **{message.fingerprint: problem for message in unanswered}}
 

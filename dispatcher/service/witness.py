@@ -41,8 +41,9 @@ class Witness:
         self._lane = lane
 
     async def renew_after_recovery(self, decided_is_done: Callable[[], Awaitable[None]]) -> None:
-        """Lay it down again, but not before the recovery that its loss matters for is through, and Redis has
-        what it decided: whoever takes over before that must still see that the broker was restarted."""
+        """Declare the witness again, but only after the recovery that its loss matters for, and once Redis
+        has the decisions of that: a dispatcher that takes over before must still see that the broker was
+        restarted."""
         if not self._gone or self._lane is None:
             return
         try:

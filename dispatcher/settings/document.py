@@ -32,7 +32,7 @@ def path_text(path: Path) -> str:
 
 
 class Problems:
-    """What is wrong, with paths, in the order in which it was found."""
+    """The problems of a document, with paths, in the order in which they were found."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[Path, str], None] = {}
@@ -50,9 +50,9 @@ class Problems:
 def read_document(text: str, environ: Mapping[str, str], problems: Problems) -> Any:
     """The file's value, with `${VAR}` and `${VAR:-default}` replaced; a part that can't be read is BROKEN.
 
-    What came from a variable is FromVariable, text that its key may read as a number or a flag; only
-    nothing at all without quotes (`ca_file: ${CA:-}`) is null.
-    Raises ConfigurationError when the text is not YAML at all.
+    A value from a variable is FromVariable: text that its key may read as a number or a flag. Only an empty
+    value without quotes (`ca_file: ${CA:-}`) is null. Raises ConfigurationError when the text is not YAML at
+    all.
     """
     try:
         loader = yaml.SafeLoader(text)

@@ -32,7 +32,7 @@ from dispatcher.settings.parts import LedgerSettings
 from dispatcher.wire.protocol import DEFAULT_PREFIX, LaneNames, dotted_name_problem
 
 TOP_KEYS: Final = ("rabbitmq", "redis", "http", "ledger", "prefix", "defaults", "match", "lanes")
-#: Nobody writes more than this by hand, and YAML is slow to read.
+#: A file written by hand is smaller, and YAML is slow to read.
 FILE_BYTES_MAX: Final = 4 << 20
 _PATTERN_SEGMENT = re.compile(r"#|[A-Za-z0-9_*-]+")
 _Model = TypeVar("_Model", bound=BaseModel)

@@ -29,9 +29,9 @@ from dispatcher.wire.protocol import HEADER_PREFIX
 INBOUND_MAX: Final = 255
 #: A weight is a ratio between neighbours; DWRR hands out this many in a row at most.
 WEIGHT_MAX: Final = 1_000
-#: AMQP's prefetch is 16 bits wide, and some of it is needed for what is not a held original.
+#: AMQP's prefetch is 16 bits wide, and some of it is needed for messages that are not held originals.
 LOOK_AHEAD_MAX: Final = 60_000
-#: A year: whoever wants more wants `null`.
+#: A year; for longer times `null` serves.
 _IDLE_TIMEOUT_MS_MAX: Final = 365 * 24 * 3_600_000
 #: As many groups as the core is measured with.
 GROUPS_MAX: Final = 1_000_000
@@ -211,11 +211,11 @@ class LaneDefaults(Model):
     )
     max_in_flight_per_group: Annotated[int, Integer(1, LOOK_AHEAD_MAX)] | None = Field(
         default=None,
-        description="So many messages of a group at a time, never more; null: group_window says.",
+        description="The most messages of a group in flight at a time; null: group_window decides.",
     )
     steal_after_ms: Annotated[int, Duration(100, 3_600_000)] | None = Field(
         default=1_000, alias="steal_after",
-        description="A group that waits so long for room at its owner moves to who has some; null: never.",
+        description="How long a group waits for room at its owner until it moves to another; null: never.",
     )  # fmt: skip
     look_ahead: Annotated[int, Integer(1, LOOK_AHEAD_MAX)] = Field(
         default=10_000, description="Originals held per inbound queue."

@@ -137,7 +137,7 @@ class Settings(Model):
 
 
 def lane_name_problem(name: str, prefix: str) -> str | None:
-    """What is wrong with a lane's name, or None."""
+    """The problem with a lane's name, or None."""
     if problem := dotted_name_problem(name, reserved=RESERVED_SEGMENTS):
         return f"the name {problem}"
     if len(prefix) + 1 + len(name) + _NAME_TAIL_BYTES > SHORT_STRING_BYTES_MAX:

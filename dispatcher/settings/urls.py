@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-#: RabbitMQ's own default, used when the URL names nobody.
+#: RabbitMQ's own default, used when the URL has no user.
 _DEFAULT_USER: Final = "guest"
 _PASSWORD = re.compile(r"(?P<before>[a-z][a-z0-9+.-]*://[^\s/@:]*):\S*@", re.IGNORECASE)
 

@@ -16,7 +16,7 @@ from dispatcher.wire.group_text import parse_group
 
 #: Of the file's form; 1 had no types, and other means.
 VERSION: Final = 2
-#: A band counts if it has so many messages, and its mean is known within such a part of it (with 95 %).
+#: A band counts if it has this many messages, and its mean is known within this part of it (with 95 %).
 MESSAGES_MIN: Final = 30
 ERROR_PART_MAX: Final = 0.5
 #: Of each lane the kinds with most messages are taken: the core tells apart twice as many, and others come.
@@ -40,7 +40,7 @@ class WorkFile(str):
 
 
 def read_known_work(path: str) -> WorkFile:
-    """Raises ValueError, with a text that names the file and what is wrong with it."""
+    """Raises ValueError, with a text that names the file and its problem."""
     try:
         with Path(path).open("rb") as file:
             raw = file.read(_FILE_BYTES_MAX + 1)

@@ -55,7 +55,7 @@ TYPE_PING: Final = "dispatch.ping"
 KEY_CONTROL: Final = "control"
 KEY_HEARTBEAT: Final = "heartbeat"
 KEY_COMMAND: Final = "command"
-#: A command that waited for longer in the command queue is refused: whoever sent it has given it up.
+#: A command that waited for longer in the command queue is refused: its sender has given it up.
 COMMAND_AGE_MS_MAX: Final = 60_000
 #: Commands that only ask. All others change something.
 READING_COMMANDS: Final = frozenset(
@@ -79,7 +79,7 @@ SEQ_MAX: Final = 2**53 - 1
 
 
 def dotted_name_problem(name: str, *, reserved: frozenset[str] = frozenset()) -> str | None:
-    """What is wrong with a lane name or consumer id, or None (contract section 5)."""
+    """The problem with a lane name or consumer id, or None (contract section 5)."""
     for segment in name.split("."):
         if not _SEGMENT.fullmatch(segment):
             return "must be segments of A-Z a-z 0-9 _ - (1 to 64 characters each) joined by dots"
@@ -374,7 +374,7 @@ def _in_hand(item: Any) -> InHand:
         fingerprint = bytes.fromhex(identity)
     except (TypeError, ValueError, binascii.Error):
         raise ProtocolViolation("in_hand: group must be base64 or null, x-dispatch-id hexadecimal") from None
-    if len(fingerprint) != _FINGERPRINT_BYTES:  # the journal keeps exactly so many
+    if len(fingerprint) != _FINGERPRINT_BYTES:  # the journal keeps exactly this many
         raise ProtocolViolation(f"in_hand: x-dispatch-id must be {2 * _FINGERPRINT_BYTES} hexadecimal digits")
     return InHand(seq=seq, group=raw_group, fingerprint=fingerprint)
 
@@ -419,7 +419,7 @@ def _failed(item: Any) -> FailedMessage:
     reason = item.get("reason", "failed")
     if not isinstance(reason, str):
         raise ProtocolViolation("reason: must be a string")
-    reason = reason.encode(errors="replace").decode()  # JSON can write half a character: nobody else can
+    reason = reason.encode(errors="replace").decode()  # JSON can hold lone surrogates
     return FailedMessage(seq=integer(item, "seq", 1, SEQ_MAX), reason=reason, attempts=attempts)
 
 

@@ -209,7 +209,7 @@ def test_nobody_answers(run: Run, responder: Responder) -> None:
     assert result.stderr == f"{nobody}{question}\n"
     result = run("groups", "pause", "orders", "g", "--timeout", "100ms")
     assert result.exit_code == 1
-    doubt = "groups.pause may be done, or be done yet within 1m of when it was sent; "
+    doubt = "groups.pause may be done, or may yet be done within 1m after it was sent; "
     assert result.stderr == f"{nobody}{doubt}{question}\n"
 
 

@@ -120,7 +120,7 @@ def test_what_is_not_there_is_named(run: Run, dead: Dead, option: str, named: st
     dead.fill()
     for command in ("release", "drop"):
         assert refused(run, command, "orders", option, "c") == (
-            f"dispatcher: there is nothing of {named}; `dispatcher dead list` shows what is\n"
+            f"dispatcher: the dead queue has nothing of {named}; `dispatcher dead list` shows what it has\n"
         )
     assert run("dead", "drop", "orders", "--reason", "unheard of").exit_code == 0, "that is a filter"
     assert len(dead.bodies(dead.queue)) == 5

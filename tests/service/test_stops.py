@@ -104,7 +104,7 @@ async def test_skipped_it_is_in_the_dead_queue_and_dropped_it_is_gone(bench: Ben
     consumer.settle(list(consumer.in_hand))
     nothing = await program(bench.vhost, "dead", "skip", "orders", "--group", "h", **STOP)
     assert (nothing.returncode, nothing.stderr.count("\n")) == (1, 1)
-    assert "there is nothing of group 'h'" in nothing.stderr
+    assert "the dead queue has nothing of group 'h'" in nothing.stderr
     assert await operator(bench, "dead", "skip", "orders", "--all") == (
         "1 stopped group released behind what failed\n"
     )

@@ -190,7 +190,7 @@ async def test_a_lost_answer_is_said_to_be_lost_and_nothing_is_done_twice(vhost:
         # The operation's marker and two answers, which are sent when Redis has what they are about.
         await eventually(lambda: bench.status()["unanswered_publishes"] >= 3)
         nobody = "no dispatcher answered for lane orders within 1s"
-        doubt = "groups.pause may be done, or be done yet within 1m of when it was sent"
+        doubt = "groups.pause may be done, or may yet be done within 1m after it was sent"
         assert await lost == [
             (1, "dispatcher: groups.purge is not done within 1s; it may be still: ask again with --uuid one"),
             (1, f"dispatcher: {nobody}: {doubt}; is one running, and is it ready (/readyz)?"),
