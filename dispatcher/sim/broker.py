@@ -1,6 +1,6 @@
 """A modelled RabbitMQ node: queues, direct exchanges, connections, restarts and kills.
 
-What it does differently from a simple queue is what has been seen of the real one: returns come before
+It differs from a simple queue in ways that were seen of the real RabbitMQ: returns come before
 confirms, confirms are late and sometimes `multiple`, exclusive queues end with their connection, a kill
 flags every message of a classic queue, and may bring back messages that were acked.
 """
@@ -46,10 +46,10 @@ class ConnectionEnd(Protocol):
     open: bool  # as the broker sees it
 
     def unblock(self) -> None:
-        """The alarm has ended: what was sent meanwhile is read."""
+        """The alarm has ended: the broker reads the bytes that were sent meanwhile."""
 
     def ended_by_broker(self, why: str, *, code: int = 320) -> None:
-        """The broker ends it now; the process hears of it when it reads so far."""
+        """The broker ends it now; the process learns of that when it has read everything before."""
 
     def reset(self, why: str, *, told: bool = True) -> None:
         """The connection breaks on its way, or its process does."""
@@ -182,7 +182,7 @@ class Broker:
             connection.unblock()
 
     def kill(self) -> None:
-        """kill -9 of the node: connections end, what was not on disk may be lost."""
+        """kill -9 of the node: connections end, messages that were not on disk may be lost."""
         self.up = self.alarm = False
         self.observer.killed()
         self._sync_run += 1

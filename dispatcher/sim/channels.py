@@ -153,7 +153,7 @@ class BrokerChannel:
             self.connection.down.send(ConsumerCancelled(self.number, consumer.tag.encode()))
 
     def requeue_all(self) -> list[Queue]:
-        """The channel ends: its consumers are gone and what was unacked comes back."""
+        """The channel ends: its consumers are gone, and unacked messages return to their queues."""
         self.closed = True
         for queue, consumer in self.consumers.values():
             if consumer in queue.consumers:
@@ -216,7 +216,8 @@ class BrokerChannel:
             self._unconfirmed[tag] = True
 
     def send_confirms(self) -> None:
-        """Answer what is due: one `multiple` for the oldest ones without a gap, the others singly."""
+        """Answer the publishes whose answer is due: one `multiple` for the oldest ones without a gap, the
+        others singly."""
         down, number, unconfirmed = self.connection.down, self.number, self._unconfirmed
         if self._nacked:
             for tag in self._nacked:

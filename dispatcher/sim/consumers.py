@@ -297,7 +297,7 @@ class Application:
         self._fill()
 
     def changed(self) -> None:
-        """Nobody waits."""
+        """Nothing to do: no code here waits for changes."""
 
     def ended(self, error: Exception | None) -> None:
         if error is not None:

@@ -33,7 +33,7 @@ LANE: Final = "sim"
 class Environment:
     """`plants` change the pieces of each leadership (tests only)."""
 
-    _edits: dict[str, Any]  # what was changed in the configuration file
+    _edits: dict[str, Any]  # changes of the configuration file
 
     def __init__(self, scenario: RunScenario, *, plants: Sequence[Any] = (), verbose: bool = False) -> None:
         self.scenario = scenario

@@ -52,13 +52,13 @@ class RunHistory:
         self.forgot_ms = 0  # when it last did
         self.lost_parked = False  # a kill lost copies on their way to parking queues, since a leader began
         self.forgotten: set[int] = set()  # messages whose ids are not in the window any more, perhaps (U-5)
-        self.excused: set[int] = set()  # messages of which nobody but the lost Redis knew that they are over
+        self.excused: set[int] = set()  # messages of which only the lost Redis knew that they had ended
         self.stops: Callable[[Life, str], bool] = lambda *_: False  # whether such a failure stops its group
         self._moved = 0  # copies that operators' targets got
         self._commits: dict[bytes, deque[tuple[int, Facts]]] = {}
         self._markers: dict[tuple[str, int, int], int] = {}  # (incarnation, n, lane epoch) → its place
         self._unsettled: dict[int, Life] = {}
-        self._late: dict[str, list[Life]] = {}  # what incarnations settled when they were over
+        self._late: dict[str, list[Life]] = {}  # messages settled by incarnations that had ended
 
     # -- telling --
 
@@ -272,7 +272,7 @@ class RunHistory:
         if self.doubt:
             self.excused.update(self.lives)
             self.taken = {row.uuid for row in snapshot.incarnations.values() if row.state == "taken"}
-            for incarnation in self._late.keys() - self.taken:  # Redis forgot that it is over
+            for incarnation in self._late.keys() - self.taken:  # Redis forgot that it has ended
                 for life in self._late.pop(incarnation):
                     life.unsure.add(incarnation)
             self.doubt = False
@@ -336,7 +336,7 @@ class RunHistory:
     def _tell_facts(self, facts: Facts) -> None:
         for key, row in facts.flags.items():
             self._tell("flagged", key, row)
-        for uuid, result in facts.results.items():  # what follows what was purged may go in the same commit
+        for uuid, result in facts.results.items():  # messages behind purged ones may go in the same commit
             self._tell("operated", uuid, result)
         for hand_over in facts.dispatched:
             self._tell("dispatched", self.lives[hand_over.uid], hand_over)
@@ -374,7 +374,7 @@ class RunHistory:
         self.in_hand.setdefault(incarnation, {})[copy.seq] = life.uid
 
     def begun(self, incarnation: str, copy: Copy) -> Life:
-        """What is known of the message: it may kill whoever works on it, or hang."""
+        """The life of the message: it may kill the consumer that works on it, or hang."""
         life = self._life(copy)
         if incarnation not in self.taken:
             self._tell("begun", life, incarnation, copy)

@@ -1,4 +1,4 @@
-"""What is known of one message of a simulated world."""
+"""The life of one message of a simulated world."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class Life:
         self.risks = 0  # twins: crashes after which one may have been taken for another
         self.fresh = 0  # twins: acked ones that had not been delivered before
         #: Who settled it in words that may count: a kill lost them after they were read, or Redis forgot that
-        #: their incarnation was over.
+        #: their incarnation had ended.
         self.unsure: set[str] = set()
         self.starts: list[tuple[str, int, int]] = []  # (incarnation, seq, attempt)
         self.done_by: dict[str, int] = {}  # incarnation → seq
         self.settled: dict[str, int] = {}  # incarnation → place of its settle in the control queue
         self.failed: dict[tuple[str, int], int] = {}  # the same by (incarnation, seq): it stopped its group
-        self.came_back_ms: int | None = None  # when it last did from a consumer that failed it, or was over
+        self.came_back_ms: int | None = None  # the last time, from a consumer that failed it, or had ended
 
     def count_from(self, message: Stored) -> None:
         """The lane hands that one over. Of two of the same id the broker may have lost the first, and the

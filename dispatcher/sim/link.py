@@ -34,7 +34,7 @@ class SimLink:
         self._connection: BrokerConnection | None = None
         self._channels = 0
         self.blocked: str | None = None
-        self._calls: dict[asyncio.Future[Any], tuple[int, str]] = {}  # channel, what was asked; in order
+        self._calls: dict[asyncio.Future[Any], tuple[int, str]] = {}  # channel and request, in order
         self._refused: dict[int, ChannelClosed] = {}
         self._published: dict[int, int] = {}
         self.closed: asyncio.Future[ConnectionClosed] = process.create_future()
@@ -217,7 +217,7 @@ class SimLink:
             self._misread(problem)
 
     def _out_of_turn(self, answer: Answer) -> str | None:
-        """What is wrong with this answer, if anything. A reply does not name its request, so it breaks the
+        """The problem with this answer, if it has one. A reply does not name its request, so it breaks the
         protocol if the oldest open request is of another kind."""
         first_of_all = next(iter(self._calls), None)
         if first_of_all is not None and answer.token is first_of_all:

@@ -84,7 +84,8 @@ class Scheduler:
             asyncio._set_running_loop(outer)
 
     def _run_ready(self) -> None:
-        """Run what is due, in its order. The inner loop of every run: it calls nothing else."""
+        """Run the handles that are due, in their order. The inner loop of every run: it calls nothing
+        else."""
         ready, failures = self._ready, self.failures
         while ready and not failures:
             handle = ready.popleft()
@@ -107,7 +108,7 @@ class Scheduler:
                     failures.append((process.name, failure))
 
     def thaw(self, handles: list[Handle]) -> None:
-        """Run what has waited, before whatever else this moment brings."""
+        """Run the handles that have waited, before all others of this moment."""
         self._ready.extendleft(reversed(handles))
 
 
@@ -130,7 +131,7 @@ class ProcessLoop:
     # -- life --
 
     def freeze(self) -> None:
-        """SIGSTOP: nothing runs, what comes in waits."""
+        """SIGSTOP: nothing runs, incoming events wait."""
         if self.frozen is None:
             self.frozen = []
 

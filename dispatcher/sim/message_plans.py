@@ -1,4 +1,4 @@
-"""The messages of a run: when they are published, where to, and what is peculiar about some of them."""
+"""The messages of a run: when they are published, where to, and the peculiarities of some."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _messages(
 
 
 def _with_killers(random: Random, plans: tuple[MessagePlan, ...], theme: Theme) -> tuple[MessagePlan, ...]:
-    """Now and then a few that kill whoever works on them."""
+    """Now and then a few messages that kill the consumer that works on them."""
     twins = {plan.twin_of for plan in plans}
     single = [
         index for index, plan in enumerate(plans)
@@ -101,8 +101,9 @@ def _twins(random: Random, plan: MessagePlan) -> list[MessagePlan]:
 
 def with_repeated(random: Random, plans: tuple[MessagePlan, ...]) -> tuple[MessagePlan, ...] | None:
     """Some are published twice, on a lane that drops the second; None: on most lanes none are. Each has an id
-    of its own, but for twins, which have none. The second may be of another group: what repeats another one
-    waits for that in nobody's way, and so is behind what was handed over of its own group."""
+    of its own, but for twins, which have none. The second may be of another group: a repetition waits
+    for the first one without blocking others, and so comes behind messages of its own group that have
+    gone."""
     if random.random() >= REPEATING_LANES:
         return None
     twins = {plan.twin_of for plan in plans if plan.twin_of}
@@ -132,7 +133,7 @@ def with_numbers(random: Random, plans: tuple[MessagePlan, ...]) -> tuple[Messag
     twins = {plan.twin_of for plan in plans if plan.twin_of}
     home: dict[str, int] = {}
     last: dict[str, int] = {}
-    given: dict[tuple[int, str], int] = {}  # what is published twice in a group has one
+    given: dict[tuple[int, str], int] = {}  # a message published twice in a group has one number
     numbered = []
     for plan in plans:
         group = plan.group
@@ -153,8 +154,8 @@ def with_numbers(random: Random, plans: tuple[MessagePlan, ...]) -> tuple[Messag
 
 
 def with_swapped(random: Random, plans: tuple[MessagePlan, ...]) -> tuple[MessagePlan, ...]:
-    """On some lanes numbers change places with the next one of their group: what has the smaller one comes
-    late. Nothing else is peculiar about these two."""
+    """On some lanes numbers change places with the next one of their group: the message with the smaller one
+    comes late. Nothing else is peculiar about these two."""
     share, last = random.choice(SWAPPED), dict[str, int]()
     swapped, twice = list(plans), {plan.uid for plan in plans if plan.repeats}
     for index, plan in enumerate(plans):

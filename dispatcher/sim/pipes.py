@@ -1,4 +1,4 @@
-"""One direction of a connection: what is sent arrives later, in order, or a prefix of it does."""
+"""One direction of a connection: sent items arrive later, in order, or a prefix of them does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dispatcher.sim.loop import Handle, ProcessLoop, Scheduler
 
 
 class Pipe:
-    """Items on their way, in batches of what was sent in one moment.
+    """Items on their way; one batch has the items that were sent in one moment.
 
     `receiver` runs in `process` (None: a server) with each batch.
     """
@@ -61,12 +61,12 @@ class Pipe:
 
     def _arrive(self, batch: list[Any]) -> None:
         arrived = self._batches.popleft()
-        assert arrived is batch, "what was sent later arrived first"
+        assert arrived is batch, "a later batch arrived first"
         self._opened_at_ms = -1 if not self._batches else self._opened_at_ms
         self._receiver(batch)
 
     def cut(self, then: Callable[[], None] | None = None, *, everything_lost: bool = False) -> None:
-        """The connection breaks: a prefix of what is on its way still arrives, then `then` happens."""
+        """The connection breaks: a prefix of the items on their way still arrives, then `then` happens."""
         if self.closed:
             return
         self.closed = True

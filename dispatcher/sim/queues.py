@@ -31,7 +31,7 @@ def is_parking_queue(names: LaneNames, queue: str) -> bool:
 
 
 def keeps_originals(names: LaneNames, queue: str) -> bool:
-    """Whether what is in this queue of the lane has taken over an original's role."""
+    """Whether the messages in this queue of the lane have taken over their originals' role."""
     return is_parking_queue(names, queue) or queue == names.rejected or queue.startswith(names.consumer(""))
 
 
@@ -77,10 +77,10 @@ class ChannelEnd(Protocol):
         """The queue of this consumer is deleted."""
 
     def answer(self, tag: int) -> None:
-        """What was published with this tag is on disk."""
+        """The publish with this tag is on disk."""
 
     def send_confirms(self) -> None:
-        """Confirm to the publisher what is answered."""
+        """Confirm answered publishes to the publisher."""
 
 
 class QueueConsumer:
@@ -110,16 +110,16 @@ class Queue:
         self.quorum = quorum
         self.owner = owner  # None, or the connection with which an exclusive queue ends
         self.length_max = length_max
-        self.dead_letter: tuple[str, str] | None = None  # exchange and key for what is rejected
+        self.dead_letter: tuple[str, str] | None = None  # exchange and key for rejected messages
         self.stream = False  # a log: a kill loses nothing but its end
         self.ready: deque[Stored] = deque()
-        self.returned: deque[Stored] = deque()  # quorum: what came back is served first
+        self.returned: deque[Stored] = deque()  # quorum: returned messages are served first
         self.consumers: deque[QueueConsumer] = deque()
         self.unacked_count = 0
         self.declared_at_ms = 0
         self.ack_log: list[tuple[int, Stored]] = []  # classic: not on disk yet
-        self.elects = False  # quorum, after a kill: nobody leads it, so nothing of it is delivered
-        self.late: list[Stored] = []  # what its consumers had at that kill, which its next leader gives back
+        self.elects = False  # quorum, after a kill: it has no leader, and delivers nothing
+        self.late: list[Stored] = []  # its consumers' messages at that kill; its next leader returns them
         self._next_position = 0
 
     # -- in --
@@ -134,7 +134,7 @@ class Queue:
         return stored
 
     def requeue(self, messages: list[Stored]) -> None:
-        """Unacked messages come back: to their places (classic), behind what came back before (quorum)."""
+        """Unacked messages return: to their places (classic), behind those that returned before (quorum)."""
         self.unacked_count -= len(messages)
         for message in messages:
             message.redelivered = True
@@ -201,7 +201,7 @@ class Queue:
     # -- a kill --
 
     def survive_kill(self, now_ms: int, random: Random) -> list[Stored]:
-        """Keep only what is on disk. Returns the lost messages (never those whose confirm was due)."""
+        """Keep only messages on disk. Returns the lost messages (never those whose confirm was due)."""
         kept: list[Stored] = []
         lost: list[Stored] = []
         came_back = set(self.returned)
@@ -218,7 +218,7 @@ class Queue:
         if log and now_ms - log[-1][0] < IDLE_FLUSH_MS and random.random() < 0.7:
             kept += [message for _, message in log[random.randrange(len(log)) :]]
         log.clear()
-        if self.quorum:  # which goes on where its log ends: what came back before still goes first
+        if self.quorum:  # it goes on where its log ends: messages that returned before still go first
             self.returned = deque(message for message in kept if message in came_back)
             self.ready = deque(message for message in kept if message not in came_back)
             return lost

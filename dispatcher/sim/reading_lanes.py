@@ -27,7 +27,7 @@ _FAULTS: Final = frozenset({
 #: What operators do with waiting messages; in half of these seeds more often than in the others.
 _OPERATIONS: Final = ("purge_group", "purge_group", "move_group", "reroute_group")
 _WITH_OPERATIONS: Final = 0.5
-#: Of those that make up for what was drawn and can't be: most of all, readers come and go.
+#: Faults in place of drawn ones that such a lane can't have: most of all, readers come and go.
 _INSTEAD: Final = ("kill_consumer", "cut_consumer", "kill_consumer", "kill_leader", "kill_at_publish")
 #: The options that a hand-over lane refuses, at their defaults.
 _UNSAID: Final[dict[str, Any]] = {

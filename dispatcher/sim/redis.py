@@ -187,7 +187,7 @@ class Redis:
         self.restarts = 0
         self.keys = Keys()
         self.connections: list[SimRedisConnection] = []
-        self.slow_ms = 0  # so much later every answer comes, for a while
+        self.slow_ms = 0  # how much later every answer comes, for a while
         #: Called before and after a commit is carried out: where a fault may strike.
         self.around_commit: Callable[[SimRedisConnection, bool], None] | None = None
         #: Called with (leader, ordinal) when a commit is stored for the first time.
@@ -360,7 +360,7 @@ class SimRedisConnection:
     # -- faults --
 
     def cut(self, why: str, *, told: bool = True) -> None:
-        """The connection breaks; a prefix of what was sent is carried out, a prefix of the answers comes."""
+        """The connection breaks; a prefix of the commands is carried out, a prefix of the answers comes."""
         self._gone()
         self._up.cut()
         if told:

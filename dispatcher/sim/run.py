@@ -21,7 +21,7 @@ WAYS_PER_MESSAGE: Final = 3
 _LOOK_MS: Final = 10
 #: A pause when everything is done: acks get proven, and pings come back.
 SETTLING_MS: Final = 1_500
-#: How long a leader waits for a consumer that died while nobody led.
+#: How long a leader waits for a consumer that died while no dispatcher led.
 RETURN_GRACE_MS: Final = 8_000
 
 
@@ -36,7 +36,7 @@ class Run:
         self._look_at_ms = 0
 
     def carry_out(self) -> BaseException | None:
-        """The whole run. Returns what went wrong: a Violation, or an exception that nobody handled."""
+        """The whole run. Returns the failure: a Violation, or an exception that no code handled."""
         world, scheduler = self.world, self.world.scheduler
         world.start()
         self.faults.schedule()

@@ -1,6 +1,6 @@
 """What a seed means: a lane, its consumers, its messages and its faults.
 
-Each aspect of a seed is drawn from chance of its own, so what is added to one changes nothing of the others.
+Each aspect of a seed has random numbers of its own, so an addition to one changes nothing in the others.
 To add an option of the lane, add a line to `OPTIONS`; to add a fault, see `dispatcher/sim/faults`; to aim at
 the window that a rare bug needs, add a `Theme`.
 """
@@ -57,7 +57,7 @@ WINDOW_MS: Final = 10_800_000
 #: The share of runs in which handlers hang, and how many messages make them.
 HANGING_RUNS: Final = 0.3
 HANGING: Final = (1, 2, 5)
-#: Of the lanes that keep what comes in.
+#: The share of lanes that keep incoming messages.
 HISTORY_SHARE: Final = 0.1
 
 

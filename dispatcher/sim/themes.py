@@ -20,7 +20,8 @@ _OF_THE_THEME: Final = 0.7
 _APART_MS: Final = (100, 500, 1_500, 3_000)
 #: Faults strike at most this long after the work should be done.
 _LATE_MS: Final = 1_500
-#: So many wait until somebody works: the others strike in the middle of the recovery from the one before.
+#: The share of faults that wait until a consumer works: the others strike during the recovery from the one
+#: before.
 _PATIENT: Final = 0.7
 #: The share of runs with faults in which operators set flags; drawn apart: the other runs stay as they are.
 _WITH_FLAGS: Final = 1 / 5
@@ -36,7 +37,7 @@ _SOON_MS: Final = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Theme:
-    """What comes more often than elsewhere. Each tuple of values is drawn from evenly."""
+    """Values that come more often than elsewhere. Each tuple of values is drawn from evenly."""
 
     name: str
     often: int
@@ -127,7 +128,7 @@ def draw_faults(random: Random, theme: Theme, busy_ms: int) -> tuple[Fault, ...]
     at_ms = random.random() * busy_ms / 2
     for _ in range(random.choice(theme.incidents)):
         at_ms += random.expovariate(1 / apart_ms)
-        if at_ms > busy_ms + _LATE_MS:  # nobody would notice
+        if at_ms > busy_ms + _LATE_MS:  # it would come after the work
             at_ms = random.random() * busy_ms
         faults.append(_fault(random, theme, int(at_ms)))
         while random.random() < 0.25:

@@ -51,7 +51,7 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     IndependenceChecker,
     LivenessChecker,
 )
-#: Where applications only read a queue: what is promised there, and nobody says when a message is settled.
+#: For lanes whose applications only read a queue: the promises that hold there. Settles are not known.
 OF_READERS: Final[tuple[type[Checker], ...]] = (
     LossChecker,
     FenceChecker,

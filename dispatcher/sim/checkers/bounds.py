@@ -52,10 +52,10 @@ class BoundsChecker(Checker):
         """Groups without an owner are forgotten, and only owners that exist own some."""
         for group in lane.state.groups.values():
             if group.state is not GroupState.OWNED or group.owner is None:
-                self.violate(f"{group} is remembered although nothing of it is left")
+                self.violate(f"{group} is remembered although it has nothing left")
                 return
             if lane.state.by_uuid.get(group.owner.uuid) is not group.owner:
-                self.violate(f"{group} belongs to {group.owner}, which is over")
+                self.violate(f"{group} belongs to {group.owner}, which has ended")
                 return
         rows = len(self.world.redis.keys.owners)
         if rows > len(lane.state.groups) + len(lane.state.stale_owners):

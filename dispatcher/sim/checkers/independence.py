@@ -15,7 +15,7 @@ from dispatcher.core.model import Consumer, ConsumerState, Group
 from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.world import World
 
-#: Its owner has no room: for nobody, or it is kept free for one message.
+#: Its owner has no room: its prefetch is full, or it is kept free for one message.
 _NO_ROOM: Final = (HoldKind.PREFETCH_FULL, HoldKind.KEPT_FREE)
 #: In times `steal_after`: until the lane has seen it for long enough, the time for which a group stays with
 #: its new owner, and how often the lane looks.

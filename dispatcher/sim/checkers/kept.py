@@ -1,4 +1,4 @@
-"""H-1, H-2, in lanes with `history`: what is acked is in the stream, and what came first is there first."""
+"""H-1, H-2, in lanes with `history`: acked messages are in the stream, in the order in which they came."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class KeptChecker(Checker):
             self._refused.add(_read(body)[1])
 
     def _look(self) -> None:
-        """Read what is new in the stream: a kill takes only what was at its end, and not on disk."""
+        """Read new messages of the stream: a kill removes only messages at its end that were not on disk."""
         stream = self.world.broker.queues.get(self.world.names.history)
         new: list[Stored] = []
         for message in reversed(stream.ready if stream is not None else ()):
@@ -66,5 +66,5 @@ class KeptChecker(Checker):
 def _read(body: bytes) -> tuple[KeptMessage, int]:
     """The kept message, and its uid."""
     kept = read_kept(body)
-    assert not isinstance(kept, str), "only what came in is published to the stream"
+    assert not isinstance(kept, str), "only incoming messages are published to the stream"
     return kept, int(kept.content.body.rstrip(b"!"))

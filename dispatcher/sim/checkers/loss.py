@@ -17,7 +17,7 @@ class LossChecker(Checker):
             return
         is_other_left = life.repeated and len(life.acked_places) < life.stored
         if not (life.over or life.unsure or _is_kept(life) or is_other_left):
-            self.violate(f"acked although nobody has settled it: {life}")
+            self.violate(f"acked although no consumer has settled it: {life}")
         if life.uid not in history.may_be_acked:
             self.violate(f"acked before the commit that says so: {life}")
 
@@ -26,7 +26,7 @@ class LossChecker(Checker):
         if life.twins > 1 or life.over or life.unsure or _is_kept(life):
             return
         if life.acked >= life.stored:
-            self.violate(f"its last parked copy was acked although nobody has settled it: {life}")
+            self.violate(f"its last parked copy was acked although no consumer has settled it: {life}")
 
     def at_end(self) -> None:
         for life in self.world.history.lives.values():

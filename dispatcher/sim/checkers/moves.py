@@ -15,7 +15,7 @@ _WENT = re.compile(r"(\d+) of its messages went")
 
 
 class MovesChecker(Checker):
-    """Believes what is committed, and looks into the targets for it."""
+    """Takes the committed results, and looks into the targets for them."""
 
     name = "moves"
 
@@ -50,7 +50,7 @@ class MovesChecker(Checker):
         numbers, excused = self.world.scenario.held_numbers(), self.world.history.excused
         for uuid, gone in self._gone.items():
             last: dict[str, Life] = {}
-            # What was handed over may have come back when newer ones had gone.
+            # A message that was handed over may have come back when newer ones had gone.
             known = [life for life in gone if life.twins == 1 and life.moved and not life.starts]
             for life in sorted(known, key=lambda life: max(life.moved.values())):
                 before = last.get(life.inbound)

@@ -22,8 +22,8 @@ _PURGED = re.compile(r"(\d+) of its messages were purged")
 class OperationDecision:
     """What a leader decided behind a barrier."""
 
-    scope: list[int] = field(default_factory=list)  # uids of what waited and is in it
-    out: set[int] = field(default_factory=set)  # of what was in somebody's hands at the barrier
+    scope: list[int] = field(default_factory=list)  # uids of waiting messages in it
+    out: set[int] = field(default_factory=set)  # uids of messages in flight at the barrier
     left: set[int] = field(default_factory=set)  # of the group, confirmed before the command, and not in it
     in_parts: bool = False  # each is committed by itself, with the entry that it has left
 
@@ -35,9 +35,9 @@ class OperationsChecker(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._asked: dict[str, set[int]] = {}  # by uuid: what was confirmed before the command
+        self._asked: dict[str, set[int]] = {}  # by uuid: messages confirmed before the command
         self._decisions: dict[str, OperationDecision] = {}
-        self._gone: set[int] = set()  # uids of what a leader has decided is elsewhere
+        self._gone: set[int] = set()  # uids of messages that a leader has decided are gone
         self._purged: dict[str, int] = {}  # by uuid: how many have left, so far, by a purge in parts
         self._done: dict[str, dict[str, Any]] = {}
 
@@ -76,13 +76,13 @@ class OperationsChecker(Checker):
         departures._gone = left
 
     def _out(self, lane: Lane) -> set[int]:
-        """Uids of what is in somebody's hands, or ending."""
+        """Uids of messages that are in flight, or ending."""
         out = {m for c in lane.state.by_uuid.values() for m in c.in_flight.values()} | set(lane.state.ending)
         fingerprints = {message.fingerprint for message in out}
         known = {uid for uid, mark in self.world.history.fingerprints.items() if mark in fingerprints}
         return known | {
             _uid(message) for message in out if message.content is not None
-        }  # also what was parked
+        }  # also parked ones
 
     def _look_for_left(self, lane: Lane, operation: Operation) -> None:
         """Each message confirmed before the command has to be in the scope, done with, or with a consumer."""
@@ -125,7 +125,7 @@ class OperationsChecker(Checker):
             self.violate(f"{uuid} says {result}, and {purged} were purged: {decision.scope}")
         if decision.left:
             lives = [self.world.history.lives[uid] for uid in sorted(decision.left)]
-            self.violate(f"{uuid} leaves out what was confirmed before it: {lives[:3]}")
+            self.violate(f"{uuid} leaves out messages confirmed before it: {lives[:3]}")
         for uid in decision.scope if is_purge and not decision.in_parts else ():
             life = self.world.history.lives[uid]
             life.purges += 1

@@ -10,14 +10,15 @@ from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.life import Life
 from dispatcher.sim.world import World
 
-#: The number of what has none: it waits behind what waits for smaller ones.
+#: Stands for the number of a message without one: it waits behind messages that wait for smaller numbers.
 NONE: Final = 1 << 62
-#: What came back is parked in front of its followers after this time at the latest (docs/guarantees.md).
+#: A returned message is parked in front of its followers after this time at the latest (docs/guarantees.md).
 IN_FRONT_MS: Final = 5_000
 
 
 def may_go_before(numbers: dict[int, int], life: Life, earlier: Life) -> bool:
-    """Although that came before it: what has a larger number, or none, waits for smaller ones (N-10)."""
+    """Whether `life` may go before the earlier one: messages with a larger number, or none, wait for smaller
+    ones (N-10)."""
     return numbers.get(earlier.uid, NONE) > numbers.get(life.uid, NONE)
 
 
@@ -32,13 +33,13 @@ class OrderChecker(Checker):
         self._lines: dict[tuple[bytes, str], list[Life]] = {}
         self._numbers = world.scenario.held_numbers()
         self._first: dict[tuple[bytes, str], int] = {}
-        self._behind: set[int] = set()  # nobody but the lost Redis knew that they come before what is parked
-        self._parked: set[int] = set()  # what was parked then
+        self._behind: set[int] = set()  # only the lost Redis knew that they precede parked ones
+        self._parked: set[int] = set()  # messages that were parked then
         #: Their copies in a parking queue may count although older ones are lost (P-9b).
         self._early: set[int] = set()
         self._on_way: set[int] = (
             set()
-        )  # what was on its way there then: it may come twice, the first time early
+        )  # messages on their way there then: they may come twice, the first time early
 
     def stored(self, life: Life) -> None:
         group = self.world.ordered_group(life.group)

@@ -1,5 +1,5 @@
-"""C-8, C-9: what is not settled within `ack_timeout` is told of, and its consumer evicted where that is asked
-for, neither early nor never; and who is evicted gets nothing more.
+"""C-8, C-9: a message that is not settled within `ack_timeout` is reported, and its consumer evicted where
+the lane asks for that, neither early nor never; and an evicted consumer gets nothing more.
 
 The times are the world's: when a leader read Redis, handed something over, asked what RabbitMQ has for it and
 had that back, heard that RabbitMQ takes publishes again. What became of a message is in its consumer's words.
@@ -34,9 +34,9 @@ class _Leader:
         self.complete = snapshot.complete  # else consumers may say that they have something
         self.rows: dict[int, IncarnationRow] = {}
         self.uuids: dict[str, str] = {}  # by id: its present incarnation
-        self.newcomers: set[str] = set()  # who came under this leader
+        self.newcomers: set[str] = set()  # consumers that came under this leader
         self.out: dict[str, dict[int, int]] = {}  # by incarnation and seq: when it was handed over
-        self.over: set[tuple[str, int]] = set()  # what was settled
+        self.over: set[tuple[str, int]] = set()  # incarnation and seq of settled messages
         self.told: set[tuple[str, int]] = set()
         self.evicted: set[str] = set()
         self.away: set[str] = set()  # their queue is gone, or their end is on its way
@@ -105,8 +105,8 @@ class _Leader:
         return -1 if since_ms is None else asked_at_ms - max(since_ms, self.patient_from_ms)
 
     def looked(self, asked_at_ms: int, now_ms: int) -> None:
-        """RabbitMQ has everything that was handed over before it was asked. What was handed over in that very
-        millisecond may be noticed at the next look."""
+        """RabbitMQ has everything that was handed over before it was asked. A message handed over in that
+        very millisecond may be noticed at the next look."""
         self.first_look_ms = now_ms if self.first_look_ms is None else self.first_look_ms
         for uuid, seqs in self.out.items():
             for seq, given_ms in seqs.items():
@@ -153,7 +153,7 @@ class OverdueChecker(Checker):
                 leader.hand(uuid, seq, now_ms)
 
     def _is_surely_open(self, life: Life, uuid: str, seq: int) -> bool:
-        """Nobody has settled the message, and its original comes back."""
+        """No consumer has settled the message, and its original comes back."""
         history = self.world.history
         doubtful = life.twins > 1 or life.expires or life.repeated or life.was_parked
         ended = life.over or life.given_up or life.is_let_go_by(uuid) or (uuid, seq) in life.failed
@@ -163,7 +163,7 @@ class OverdueChecker(Checker):
 
     def decided(self, process: str, events: list[Event], effects: Effects) -> None:
         leader, now_ms = self._leaders[process], self.world.scheduler.now_ms
-        # It looks when its question comes back: what is read behind that is heard later.
+        # It looks when its question comes back: events behind that are handled later.
         answer = next((place for place, event in enumerate(events) if leader.answers(event)), len(events))
         for event in events[:answer]:
             leader.take_in(event, now_ms)
@@ -231,7 +231,7 @@ class OverdueChecker(Checker):
     def _is_overdue(self, leader: _Leader, uuid: str, seq: int) -> None:
         self.world.history.met["overdue", "told"] += 1
         if self._asked_at_ms is None:
-            self.violate(f"{seq} of {uuid} is overdue, and nobody has asked what RabbitMQ has")
+            self.violate(f"{seq} of {uuid} is overdue, and the leader has not asked what RabbitMQ has")
             return
         had_ms = leader.had_for_ms(uuid, seq, self._asked_at_ms)
         if leader.blocked or had_ms < self._timeout_ms - _ROUNDING_MS:
@@ -246,9 +246,9 @@ class OverdueChecker(Checker):
         self.world.history.met["overdue", "evicted"] += 1
         self._late.add(uuid)
         if not self._evicts:
-            self.violate(f"{uuid} is evicted although nobody asked for it")
+            self.violate(f"{uuid} is evicted although the lane does not ask for it")
         if self._asked_at_ms is None:
-            self.violate(f"{uuid} is evicted, and nobody has asked what RabbitMQ has")
+            self.violate(f"{uuid} is evicted, and the leader has not asked what RabbitMQ has")
             return
         asked_at_ms = self._asked_at_ms
         had = [leader.had_for_ms(uuid, seq, asked_at_ms) for seq in leader.out.get(uuid, ())]
@@ -272,7 +272,7 @@ class OverdueChecker(Checker):
                 if had_ms < self._surely_late_ms:
                     continue
                 if (uuid, seq) not in leader.told:
-                    self.violate(f"{uuid} has {seq} for {had_ms} ms, and nobody says so")
+                    self.violate(f"{uuid} has {seq} for {had_ms} ms, and the leader does not say so")
                 elif self._evicts and uuid not in leader.evicted:
                     self.violate(f"{uuid} has {seq} for {had_ms} ms, and is not evicted")
 
@@ -285,7 +285,7 @@ class OverdueChecker(Checker):
             if uuid in leader.newcomers and uuid not in leader.away:
                 for seq, given_ms in seqs.items():
                     if now_ms - max(given_ms, leader.patient_from_ms) > self._tick_ms:
-                        self.violate(f"{uuid} has {seq}, and nobody asks what RabbitMQ has")
+                        self.violate(f"{uuid} has {seq}, and the leader does not ask what RabbitMQ has")
 
     # -- the end --
 

@@ -50,7 +50,7 @@ class ReadingsChecker(Checker):
         if life.uid in self._begun:
             history.met["readings", "repeated"] += 1
             if life.settled and not self.world.scenario.faults:
-                self.violate(f"{reader} gets {life} again, and nobody was in trouble")
+                self.violate(f"{reader} gets {life} again in a run without faults")
             return
         self._begun.add(life.uid)
         if life.purges and life.uid not in self._excused and not history.excused:

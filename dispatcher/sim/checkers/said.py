@@ -24,7 +24,7 @@ class SaidChecker(Checker):
         super().__init__(world)
         self._flags: dict[bytes, dict[str, Any]] = {}
         self._newest_epoch = 0
-        self._latest: dict[bytes, tuple[Life, str]] = {}  # by group: what was handed over last, and to whom
+        self._latest: dict[bytes, tuple[Life, str]] = {}  # by group: the last hand-over, and to whom
         self._stopped_at: dict[bytes, Life] = {}
         self._goes_on_with: dict[bytes, Life] = {}
 
@@ -86,7 +86,7 @@ class SaidChecker(Checker):
         self._latest[group] = life, to.incarnation
 
     def _is_over(self, life: Life) -> bool:
-        """Or nobody can tell, as with equal messages."""
+        """Whether the message has ended, or that can't be told, as with equal messages."""
         history = self.world.history
         unclear = life.twins > 1 or life.uid in history.excused or not history.complete
         return unclear or life.over or life.given_up or life.expires

@@ -23,7 +23,7 @@ from dispatcher.sim.world import World
 
 
 class SequenceChecker(Checker):
-    """Compares what the leaders found with what was published."""
+    """Compares the leaders' findings with the published messages."""
 
     name = "sequence"
 
@@ -44,8 +44,8 @@ class SequenceChecker(Checker):
         self._went: dict[bytes, dict[int, int]] = {}  # by group: numbers as they were handed over, by uid
         self._found: set[tuple[bytes, int, int]] = set()  # group, due, number
         self._forgot = False  # Redis lost something: nothing was due afterwards
-        #: What a leader's end may make reported once more (N-7): what Redis forgot, and what was to be sent
-        #: elsewhere and stayed.
+        #: Messages that may be reported once more after a leader's end (N-7): those that Redis forgot, and
+        #: those that were to be sent elsewhere and stayed.
         self._may_be_forgotten: set[int] = set()
 
     def read(self, snapshot: Snapshot) -> None:
@@ -89,7 +89,7 @@ class SequenceChecker(Checker):
         self.world.history.met["sequence", "gap" if found.number > found.due else "repeated"] += 1
         if self._is_timed and self._handing_over and found.number > found.due:
             self._must_have_waited(found)
-        if self._swapped:  # what is missing may come when nobody waits for it any more
+        if self._swapped:  # a missing message may come after the wait for it
             return
         if found.number > found.due:
             missing = range(found.due, found.number)
@@ -137,7 +137,7 @@ class SequenceChecker(Checker):
         return all(life.purges for life in self._lives(group, number))
 
     def _is_unclear(self, found: Irregular) -> bool:
-        """It was published again and its id forgotten, or the broker gave back what had ended."""
+        """It was published again and its id forgotten, or the broker gave back a message that had ended."""
         excused = self.world.history.excused
         lives = self._lives(found.group, found.number)
         return any(life.repeated or life.expires or life.uid in excused for life in lives)
@@ -174,19 +174,19 @@ class SequenceChecker(Checker):
             for of, at, number in self._found
         )
         if clear and not is_reported:
-            self.violate(f"{plan.number} came behind {last.number} in {group!r}, and nobody reported that")
+            self.violate(f"{plan.number} came behind {last.number} in {group!r}, and no leader reported that")
 
     def _must_be_in_order(self, group: bytes, went: dict[int, int]) -> None:
         first = highest = next(iter(went.values()))  # any may come first
         for uid, number in went.items():
             life = self.world.history.lives[uid]
-            # What was to be sent elsewhere, and stayed, waits no more (N-11).
+            # A message that was to be sent elsewhere, and stayed, waits no more (N-11b).
             peculiar = life.repeated or life.expires or life.was_parked or uid in self._may_be_forgotten
             is_plain = len(self._uids[group, number]) == 1 and not peculiar
             if is_plain and first < number < highest and uid not in self.world.history.excused:
                 is_reported = any(of == group and due <= number < beyond for of, due, beyond in self._found)
                 if not is_reported:
-                    self.violate(f"{number} of {group!r} went behind {highest}, and nobody reported that")
+                    self.violate(f"{number} of {group!r} went behind {highest}, and no leader reported that")
             highest = max(highest, number)
 
     def _ended_in_turn(self, uid: int) -> bool:

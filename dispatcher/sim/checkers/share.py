@@ -15,17 +15,17 @@ MESSAGE_BYTES_MAX: Final = 200
 
 
 class ShareChecker(Checker):
-    """Counts what is served in each stretch in which all queues are eligible.
+    """Counts the served cost in each stretch in which all queues are eligible.
 
-    What a queue had overdrawn when the stretch began counts as served in it: a batch is charged at once, and
-    its queue pays for it in the rounds that follow. What a queue had saved does not count.
+    A deficit that a queue had overdrawn when the stretch began counts as served in it: a batch is charged at
+    once, and its queue pays for it in the rounds that follow. Saved deficits do not count.
     """
 
     name = "share"
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._begun: list[int] | None = None  # spent when the stretch began, less what was overdrawn
+        self._begun: list[int] | None = None  # spent when the stretch began, less the overdrawn part
         self._weights: list[int] = []
         self._cost = world.scenario.options["cost"].name
         self._cost_max = 1 if self._cost == "1" else MESSAGE_BYTES_MAX

@@ -25,12 +25,13 @@ from dispatcher.core.state import LaneState
 from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.world import World
 
-#: All groups of a lane with more are too many for every pass: so many are looked at, others the next time.
+#: A lane may have too many groups to look at all after each pass: it looks at this many, at others the next
+#: time.
 GROUPS_AT_A_TIME: Final = 12
 
 
 class _Waiting(NamedTuple):
-    """A group with messages that could go, and what is said of it."""
+    """A group with messages that could go, and the reason that is given for it."""
 
     lane: Lane
     group: Group

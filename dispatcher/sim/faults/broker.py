@@ -10,8 +10,8 @@ from dispatcher.sim.scenario import Fault
 
 @fault(often=5)
 def kill_broker(faults: Faults, fault: Fault) -> bool:
-    """The node is killed and starts again: what was not on disk is gone, acks may be forgotten, and a quorum
-    queue elects a leader first, which may give back late what its consumers had."""
+    """The node is killed and starts again: messages that were not on disk are gone, acks may be forgotten,
+    and a quorum queue elects a leader first, which may return its consumers' messages late."""
     broker = faults.world.broker
     if not broker.up:
         return False

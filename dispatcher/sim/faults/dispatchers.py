@@ -39,7 +39,7 @@ def _kill_all(faults: Faults, fault: Fault) -> None:
 
 @fault(often=6)
 def cut_leader(faults: Faults, fault: Fault) -> bool:
-    """The connection of who leads is lost, with any prefix of what was sent on it."""
+    """The leader's connection is lost; any prefix of the bytes sent on it arrives."""
     return faults.cut(faults.leader_or(fault), fault)
 
 

@@ -48,8 +48,8 @@ def reset_owners(faults: Faults, fault: Fault) -> bool:
 
 @fault(often=1)
 def apply_plan(faults: Faults, fault: Fault) -> bool:
-    """`rebalance --plan` with a plan that was true a moment ago, or for a group that nobody has; sent once or
-    twice."""
+    """`rebalance --plan` with a plan that was true a moment ago, or for a group without an owner; sent once
+    or twice."""
     lane = faults.world.leader_lane()
     groups = list(lane.state.groups.values()) if lane is not None else []
     consumers = faults.world.scenario.consumers

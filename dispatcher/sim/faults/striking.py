@@ -184,7 +184,8 @@ class Faults:
 
     def cut(self, machine: Machine, fault: Fault, away_ms: int | None = None) -> bool:
         """Its connections to the broker end, at the broker at once or somewhere on the way. It can
-        make no other for so long (None: for as long as the fault says, often not at all). False: it had none.
+        make no other for `away_ms` (None: for as long as the fault says, often not at all). False: it had
+        none.
         """
         if away_ms is None:
             away_ms = fault.amount % 700 if fault.amount % 3 else 0
