@@ -18,7 +18,7 @@ def _timeout_of(lane: Any) -> Any:
     return lane.state.find(AckTimeout) or SimpleNamespace(_report=None, finish_step=None)
 
 
-@planted("overdue", seed=2)
+@planted("overdue", seed=23)
 def overdue_a_tick_early(lane: Any, session: Any, store: Any) -> None:
     """What will be overdue at the next look is told of, and its consumer evicted, at this one."""
     timeout, options = _timeout_of(lane), lane.state.options
@@ -38,7 +38,7 @@ def time_with_a_former_leader_counted(lane: Any, session: Any, store: Any) -> No
     _timeout_of(lane)._late_up_to_ms = 0
 
 
-@planted("overdue", seed=1)
+@planted("overdue", seed=14)
 def late_by_what_was_heard(lane: Any, session: Any, store: Any) -> None:
     """Who is late is said by what was heard so far, whatever RabbitMQ has."""
     timeout = _timeout_of(lane)
@@ -55,7 +55,7 @@ def late_by_what_was_heard(lane: Any, session: Any, store: Any) -> None:
     timeout.finish_step = unasked
 
 
-@planted("overdue", seed=20)
+@planted("overdue", seed=23)
 def evicted_only_in_the_log(lane: Any, session: Any, store: Any) -> None:
     """Who does not settle in time is named, and never evicted."""
     evictions = lane.state.features[Evictions]
@@ -68,7 +68,7 @@ def evicted_only_in_the_log(lane: Any, session: Any, store: Any) -> None:
     evictions.evict = forgotten
 
 
-@planted("overdue", seed=20)
+@planted("overdue", seed=24)
 def only_the_first_one_told_of(lane: Any, session: Any, store: Any) -> None:
     """Of what a consumer has for too long only the first message is told of."""
     timeout = _timeout_of(lane)
@@ -86,7 +86,7 @@ def only_the_first_one_told_of(lane: Any, session: Any, store: Any) -> None:
     timeout._report = first_only
 
 
-@planted("overdue", seed=94)
+@planted("overdue", seed=32)
 def evicted_when_its_marker_is_read(lane: Any, session: Any, store: Any) -> None:
     """Who is evicted gets more until its last settles have been read."""
     evicted = set()
