@@ -11,8 +11,8 @@ from rich.console import Console
 from dispatcher.cli import flags, operations, options
 from dispatcher.cli.command_client import ask_lane
 from dispatcher.cli.output import console, counted, print_json, print_result, shown, span, table
+from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
 from dispatcher.core.model import GroupState
-from dispatcher.core.views.group_listing import GROUPS_PER_PAGE_MAX
 
 app = typer.Typer(
     help="Look at the message groups of a lane; pause, pin, close, purge and move them.", no_args_is_help=True

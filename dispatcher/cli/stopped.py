@@ -13,7 +13,7 @@ from dispatcher.cli.dead_queue import Selection
 from dispatcher.cli.output import counted
 from dispatcher.cli.progress import progress
 from dispatcher.cli.rabbitmq import connected
-from dispatcher.core.views.group_listing import GROUPS_PER_PAGE_MAX
+from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
 from dispatcher.errors import CommandRefused, NoAnswer
 from dispatcher.settings import ExhaustedAct
 from dispatcher.wire.group_text import parse_group

@@ -42,7 +42,9 @@ What a group waits for is one of these: the whole lane is held; the group recove
 a batch out; an operator holds it; its consumer is full or away; no consumer has free capacity; one of its
 messages is tried alone, or waits for the one before it. `groups why` shows the very value that stopped it.
 
-Everything else is a capability with a folder of its own, and a lane has it only if its options ask for it:
+Everything else is a capability with a folder of its own. Every lane has `recovery/`, `membership/`,
+`operations/`, `operators/` and `views/`; the others a lane has only if its options ask for them. Contracts in
+`pyproject.toml` say which folder may import which:
 
 - `recovery/`    what the journal says meets what the broker delivers again; what Redis forgot, consumers say
 - `membership/`  who consumes: joins, leaves, deaths, returns, evictions
@@ -51,5 +53,5 @@ Everything else is a capability with a folder of its own, and a lane has it only
 - `operators/`   commands, flags, stopped groups, changes of owners
 - `forwarding/`  consumers that only read a durable queue and ack (`handover`)
 - `optional/`    dedup, sequence numbers, limits, poison messages, idle groups, measured cost, the start gate
-- `views/`       what operators see; nothing imports it, and it changes nothing
+- `views/`       what operators see; it changes nothing, and no other folder imports it
 """

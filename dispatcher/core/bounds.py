@@ -28,6 +28,8 @@ OFFENDERS_MAX: Final = 100
 #: A quorum queue drops a message that it has delivered too often, with RabbitMQ 4 at the 21st lost connection
 #: by default: what waits here after so many is parked, where nothing is counted.
 DELIVERIES_MAX: Final = 10
+#: The groups of one answer to an operator: it is one message, and is made in one piece.
+GROUPS_PER_PAGE_MAX: Final = 1_000
 #: Sequence and epoch counters begin at lane epoch × 2^20. A lane epoch is larger than all before and at least
 #: the time in seconds, so the counters never go back: not over a take-over in the same second, and not even
 #: if Redis forgets everything.

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.core.views.group_listing import GROUPS_PER_PAGE_MAX, GROUPS_RANKED_MAX, GroupListing
+from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
+from dispatcher.core.views.group_listing import GROUPS_RANKED_MAX, GroupListing
 from dispatcher.core.views.views import Views
 from dispatcher.errors import CommandRefused
 from tests.spec.lane_bench import LaneBench

@@ -17,7 +17,7 @@ from typing import Any
 
 from dispatcher.cli.command_client import ask
 from dispatcher.cli.rabbitmq import connected
-from dispatcher.core.views.group_listing import GROUPS_PER_PAGE_MAX
+from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
 from dispatcher.demo.checker import steal_after_s
 from dispatcher.judge.judge import Forgotten, Story, say_number, violations
 from dispatcher.judge.record import STARTED, HandlingRecord, MessageKey, read_record

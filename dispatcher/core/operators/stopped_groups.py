@@ -15,6 +15,7 @@ import heapq
 from functools import partial
 from typing import Any, Final
 
+from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
 from dispatcher.core.entries import ended_entry
 from dispatcher.core.feature import Feature
 from dispatcher.core.inbound import any_recovering
@@ -25,7 +26,6 @@ from dispatcher.core.operators.flags import FLAG_HOLDS, GroupFlags, Stop, flags_
 from dispatcher.core.operators.rebalance import in_transition, known
 from dispatcher.core.records import Discharged
 from dispatcher.core.state import LaneState
-from dispatcher.core.views.group_listing import GROUPS_PER_PAGE_MAX
 from dispatcher.errors import CommandRefused
 from dispatcher.wire.group_text import format_group, parse_group
 from dispatcher.wire.origin import origin_text

@@ -1,5 +1,7 @@
 """The operators' view of a lane, as plain values. Nothing here changes the lane.
 
+No other folder of the core imports it. The list of features does, for `hot_group`.
+
 - `views`: status, rows of groups and consumers, why a group waits
 - `blocked_reason`: the sentence for each reason
 - `group_listing`: lists groups in parts, so that the lane goes on in between

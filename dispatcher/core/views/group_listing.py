@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from dispatcher.core.bounds import NEVER_MS
+from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX, NEVER_MS
 from dispatcher.core.model import Group, GroupState
 from dispatcher.core.operators.commands import argument
 from dispatcher.core.state import LaneState
@@ -16,8 +16,6 @@ from dispatcher.errors import CommandRefused
 from dispatcher.wire.group_text import format_group, parse_group
 
 GROUPS_PER_PAGE: Final = 100
-#: The rows of one answer, which is one message, and is made in one piece.
-GROUPS_PER_PAGE_MAX: Final = 1_000
 #: Groups that are kept in order while all are looked at.
 GROUPS_RANKED_MAX: Final = 5_000
 
