@@ -41,7 +41,8 @@ class Effects:
     owners: dict[bytes, OwnerRow | None] = field(default_factory=dict)  # None: forget
     incarnations: dict[int, IncarnationRow | None] = field(default_factory=dict)
     commands: dict[str, dict[str, Any]] = field(default_factory=dict)  # uuid → recorded result
-    flags: dict[bytes, dict[str, Any] | None] = field(default_factory=dict)  # operators/flags.py
+    #: What operators have set, by key: see operators/flag_commands.py, and operations that are open.
+    operator_rows: dict[bytes, dict[str, Any] | None] = field(default_factory=dict)
     sequences: dict[bytes, int | None] = field(default_factory=dict)  # id of a group → its last number
     window: WindowChange | None = None  # of ids
     checkpoint: bool = False  # records begin with Reset: what the journal holds before may be trimmed
@@ -49,7 +50,7 @@ class Effects:
     repeated: list[tuple[int, tuple[int, int]]] = field(default_factory=list)  # queue and arrival: dropped
 
     def needs_commit(self) -> bool:
-        tables = self.owners or self.incarnations or self.commands or self.flags
+        tables = self.owners or self.incarnations or self.commands or self.operator_rows
         return bool(self.records or tables or self.sequences or self.window)
 
 
@@ -68,7 +69,7 @@ class Snapshot:
     owners: dict[bytes, OwnerRow] = field(default_factory=dict)
     incarnations: dict[int, IncarnationRow] = field(default_factory=dict)
     commands: dict[str, dict[str, Any]] = field(default_factory=dict)
-    flags: dict[bytes, dict[str, Any]] = field(default_factory=dict)
+    operator_rows: dict[bytes, dict[str, Any]] = field(default_factory=dict)
     sequences: dict[bytes, int] = field(default_factory=dict)
     parking_found: tuple[int, ...] = ()  # parking queues that exist; looked for only when not complete
     #: The journal's commits: the number of each, and how many of `records` are its.

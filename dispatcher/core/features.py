@@ -109,7 +109,7 @@ def make_features(
         rebalance,
         RebalancePlan(state, commands, rebalance),
         AutoRebalance(state, rebalance) if options.rebalance_on_join else None,
-        Flags(state, snapshot.flags, commands),
+        Flags(state, snapshot.operator_rows, commands),
         evictions,
         Operations(state, commands, Transfers(state, recovery)),
         quiescing,

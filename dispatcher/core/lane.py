@@ -70,7 +70,7 @@ class Lane:
             feature.begin()
         begun = self.state.take_effects()
         effects = self.checkpoint()
-        effects.actions, effects.flags = begun.actions, begun.flags
+        effects.actions, effects.operator_rows = begun.actions, begun.operator_rows
         effects.owners, effects.incarnations = begun.owners, begun.incarnations
         effects.commands = begun.commands
         return effects

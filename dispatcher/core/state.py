@@ -96,7 +96,7 @@ class LaneState:
         #: Files a message in front of those of its id that have larger numbers (`sequence_check: hold`).
         self.insert: Insert | None = None
         self.expiries = Expiries()
-        self.parking = ParkingQueues(one_at_a_time=self.stops_failed)
+        self.parking = ParkingQueues(self.eligibility)
         self.explanation.elsewhere.append(self.parking.hold_on)
         self.counters: Counter[str] = Counter()
         self.ignored_settles = IgnoredSettles(self.counters, self.log_event)

@@ -95,7 +95,7 @@ async def read_snapshot(connection: RedisConnection, keys: LaneKeys, leadership:
             tables.to_text(uuid, _row(keys.commands, uuid)): tables.read_json(row, _row(keys.commands, uuid))
             for uuid, row in commands.items()
         },
-        flags={key: tables.read_json(row, _row(keys.flags, key)) for key, row in flags.items()},
+        operator_rows={key: tables.read_json(row, _row(keys.flags, key)) for key, row in flags.items()},
         sequences={
             group: tables.read_number(last, _row(keys.sequences, group)) for group, last in sequences.items()
         },

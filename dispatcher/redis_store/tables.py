@@ -50,7 +50,7 @@ def packed_sequences(rows: Iterable[tuple[bytes, int]]) -> bytes:
 
 def changes(effects: Effects) -> tuple[bytes, ...]:
     """The table arguments of a commit, in its script's order; none if no table changes."""
-    owners, incarnations, flags = effects.owners, effects.incarnations, effects.flags
+    owners, incarnations, flags = effects.owners, effects.incarnations, effects.operator_rows
     sequences = effects.sequences
     if not (owners or incarnations or effects.commands or flags or sequences):
         return () if effects.window is None else (*[b""] * TABLES, *window_change(effects.window))

@@ -81,7 +81,7 @@ class SimStore(LaneStore):
         if self._chain is None:
             return
         facts = Facts()
-        facts.flags, facts.results = dict(effects.flags), dict(effects.commands)
+        facts.flags, facts.results = dict(effects.operator_rows), dict(effects.commands)
         for number, row in effects.incarnations.items():
             if row is not None:
                 self._uuids[number], self._ids[number] = row.uuid, row.consumer

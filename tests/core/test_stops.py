@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.core.model import Original
-from dispatcher.core.operators.flags import Stop
+from dispatcher.core.operators.stop import Stop
 from dispatcher.core.operators.stopped_groups import is_of
 from dispatcher.core.queue_ids import parking_id
 

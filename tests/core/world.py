@@ -57,19 +57,19 @@ class Store:
     owners: dict[bytes, OwnerRow] = field(default_factory=dict)
     incarnations: dict[int, IncarnationRow] = field(default_factory=dict)
     commands: dict[str, dict[str, Any]] = field(default_factory=dict)
-    flags: dict[bytes, dict[str, Any]] = field(default_factory=dict)
+    operator_rows: dict[bytes, dict[str, Any]] = field(default_factory=dict)
 
     def copy(self) -> Store:
         return Store(
             self.lane_epoch, self.complete, list(self.records), dict(self.owners), dict(self.incarnations),
-            dict(self.commands), dict(self.flags),
+            dict(self.commands), dict(self.operator_rows),
         )  # fmt: skip
 
     def apply(self, effects: Effects, records: list[Record]) -> None:
         if effects.checkpoint:
             self.records.clear()
         self.records += records
-        for name in ("owners", "incarnations", "flags"):
+        for name in ("owners", "incarnations", "operator_rows"):
             table = getattr(self, name)
             for key, row in getattr(effects, name).items():
                 if row is None:
@@ -159,7 +159,7 @@ class World:
         self.unproven = [0] * len(self.broker.inbounds)
         snapshot = Snapshot(
             store.lane_epoch, store.complete, self.broker_restarted, list(store.records), dict(store.owners),
-            dict(store.incarnations), dict(store.commands), dict(store.flags),
+            dict(store.incarnations), dict(store.commands), dict(store.operator_rows),
         )  # fmt: skip
         self.truth.taken_over()
         self.lane = SlowlyResetting(self.options, snapshot, self.now_ms)

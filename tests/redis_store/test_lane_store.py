@@ -36,8 +36,10 @@ async def test_what_was_committed_is_read_back_in_order(lane: Lane) -> None:
     store.commit(step(owners={b"g": OwnerRow(1, 2**52), b"\xff/%\0": OwnerRow(2, 9), b"": OwnerRow(3, 1)}))
     store.commit(step(SettledRange(1, 1, 1), IncarnationEnded(2), owners={b"": None}, incarnations={2: None}))
     store.commit(step(commands={"c-1": {"moved": 3}, "c-2": {}}))
-    store.commit(step(flags={b"lane": {"paused": True}, b"group:\xff%\0": {"pin": "c"}, b"consumer:c": {}}))
-    store.commit(step(flags={b"lane": None, b"consumer:c": {"drained": True}}))
+    store.commit(
+        step(operator_rows={b"lane": {"paused": True}, b"group:\xff%\0": {"pin": "c"}, b"consumer:c": {}})
+    )
+    store.commit(step(operator_rows={b"lane": None, b"consumer:c": {"drained": True}}))
     store.commit(step(sequences={b"\xff%\0": 2**63 - 1, b"g": 3, b"": 0}))
     await store.commit(step(sequences={b"g": None, b"": 1}))
     assert store.pending == 0
@@ -50,7 +52,7 @@ async def test_what_was_committed_is_read_back_in_order(lane: Lane) -> None:
     assert snapshot.owners == {b"g": OwnerRow(1, 2**52), b"\xff/%\0": OwnerRow(2, 9)}
     assert snapshot.incarnations == {1: incarnation("a")}
     assert snapshot.commands == {"c-1": {"moved": 3}, "c-2": {}}
-    assert snapshot.flags == {b"group:\xff%\0": {"pin": "c"}, b"consumer:c": {"drained": True}}
+    assert snapshot.operator_rows == {b"group:\xff%\0": {"pin": "c"}, b"consumer:c": {"drained": True}}
     assert snapshot.sequences == {b"\xff%\0": 2**63 - 1, b"": 1}
 
 
@@ -84,7 +86,7 @@ async def test_a_commit_is_one_round_trip_whatever_is_in_it(own_lane: Lane) -> N
                     step(
                         dispatched(tag), SettledRange(1, tag, tag), owners=owned(50),
                         incarnations={1: incarnation("a")}, commands={f"c-{tag}": {}},
-                        flags={b"lane": {"paused": True}},
+                        operator_rows={b"lane": {"paused": True}},
                     )
                 )  # fmt: skip
             await client.echo("end")
@@ -257,7 +259,7 @@ async def test_keys_share_one_slot_and_hold_nothing_of_other_lanes(lane: Lane) -
     await store.commit(
         step(
             dispatched(1), owners={b"g": OwnerRow(1, 1)}, incarnations={1: incarnation("a")},
-            commands={"c": {}}, flags={b"lane": {"paused": True}}, sequences={b"g": 1},
+            commands={"c": {}}, operator_rows={b"lane": {"paused": True}}, sequences={b"g": 1},
             window=WindowChange(now_ms(), 300_000, 1_000, entered=[IdRange(now_ms(), b"i" * 16)]),
         )
     )  # fmt: skip

@@ -33,7 +33,7 @@ def whole_state(owners: int = 3, *tags: int) -> Snapshot:
         owners={group: row for group, row in owned(owners).items() if row is not None},
         incarnations={1: incarnation("a"), 2: incarnation("b")},
         commands={"c-1": {"moved": 3}},
-        flags={b"lane": {"paused": True}},
+        operator_rows={b"lane": {"paused": True}},
         sequences={group: number for number, group in enumerate(owned(owners))},
     )  # fmt: skip
 
@@ -42,7 +42,7 @@ async def write_state(store: LaneStore, state: Snapshot) -> None:
     await store.commit(
         step(
             *state.records, owners=dict(state.owners), incarnations=dict(state.incarnations),
-            commands=state.commands, flags=dict(state.flags), sequences=dict(state.sequences),
+            commands=state.commands, operator_rows=dict(state.operator_rows), sequences=dict(state.sequences),
         )
     )  # fmt: skip
 
@@ -50,7 +50,7 @@ async def write_state(store: LaneStore, state: Snapshot) -> None:
 def answer_gaps_with(lane: Lane, state: Snapshot) -> None:
     lane.whole_state = lambda: checkpoint(
         *state.records, owners=dict(state.owners), incarnations=dict(state.incarnations),
-        commands=state.commands, flags=dict(state.flags), sequences=dict(state.sequences),
+        commands=state.commands, operator_rows=dict(state.operator_rows), sequences=dict(state.sequences),
     )  # fmt: skip
 
 
@@ -60,7 +60,7 @@ async def assert_holds(lane: Lane, state: Snapshot) -> None:
     assert found.records == checkpoint(*state.records).records
     assert (found.owners, found.incarnations) == (state.owners, state.incarnations)
     assert found.commands == state.commands
-    assert (found.flags, found.sequences) == (state.flags, state.sequences)
+    assert (found.operator_rows, found.sequences) == (state.operator_rows, state.sequences)
 
 
 @pytest.fixture

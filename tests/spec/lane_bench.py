@@ -66,7 +66,11 @@ class LaneBench:
         self.lane = lane_type(
             LaneOptions(policy=policy(name, top_up=top_up, grouped=grouped), inbounds=inbounds, **options),
             Snapshot(
-                lane_epoch=7, complete=complete, broker_restarted=False, flags=flags or {}, **(snapshot or {})
+                lane_epoch=7,
+                complete=complete,
+                broker_restarted=False,
+                operator_rows=flags or {},
+                **(snapshot or {}),
             ),
             START_MS,
         )
@@ -111,7 +115,7 @@ class LaneBench:
 
     def _take(self, effects: Effects) -> list[Dispatched]:
         sent = []
-        flags = (self.flags | effects.flags).items()
+        flags = (self.flags | effects.operator_rows).items()
         self.flags = {key: row for key, row in flags if row is not None}
         for action in effects.actions:
             match action:

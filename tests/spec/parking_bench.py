@@ -271,7 +271,8 @@ class ParkingBench(LaneBench):
         snapshot = Snapshot(
             self._lane_epoch, complete=not forgot, broker_restarted=False,
             records=[] if forget else list(self.journal if older is None else older),
-            owners={} if forget else dict(self.owners), flags={} if forget else dict(self.flags),
+            owners={} if forget else dict(self.owners),
+            operator_rows={} if forget else dict(self.flags),
             incarnations={} if forget else {n: row for n, row in self.rows.items() if row is not None},
             commands={} if forget else dict(self.results),
             parking_found=tuple(self.ready) if forgot else (),

@@ -55,8 +55,8 @@ def test_o24_a_leader_writes_them_back() -> None:
         b"consumer:two": {"drained": True},
     }  # fmt: skip
     bench = LaneBench(flags=flags)
-    assert bench.lane.checkpoint(everything=True).flags == flags
-    assert bench.lane.checkpoint().flags == {}, "what Redis has is not written again"
+    assert bench.lane.checkpoint(everything=True).operator_rows == flags
+    assert bench.lane.checkpoint().operator_rows == {}, "what Redis has is not written again"
 
 
 def test_o24_said_twice_they_change_nothing() -> None:

@@ -35,7 +35,7 @@ def test_o31_the_next_leader_goes_on_and_what_was_under_way_goes_twice() -> None
         "gone": 1,
     }
     assert bench.flags == {b"operation:uuid-0": row_}
-    assert bench.lane.checkpoint(everything=True).flags == bench.flags
+    assert bench.lane.checkpoint(everything=True).operator_rows == bench.flags
     bench.fail_over()
     bench.run()
     assert bench.sending() == []

@@ -235,9 +235,9 @@ def test_o26_it_is_written_back_to_a_redis_that_lost_it() -> None:
     bench.arrive("a1")
     said(bench, "groups.purge", group="a", first=2)
     row = {"kind": "purge", "group": "a", "first": 2, "dry_run": False}
-    assert bench.lane.checkpoint(everything=True).flags == {b"operation:uuid-0": row} == bench.flags
+    assert bench.lane.checkpoint(everything=True).operator_rows == {b"operation:uuid-0": row} == bench.flags
     bench.mark()
-    assert bench.lane.checkpoint(everything=True).flags == {}
+    assert bench.lane.checkpoint(everything=True).operator_rows == {}
     assert bench.lane.checkpoint(everything=True).commands["uuid-0"]["messages"] == 1
 
 

@@ -133,10 +133,12 @@ def test_o13_a_restoration_says_that_it_is_under_way() -> None:
     bench = owned_by_one(*GROUPS)
     bench.command(reset=True)
     assert bench.flags.keys() == {RESET}
-    assert bench.lane.checkpoint(everything=True).flags == {RESET: {"until": bench.lane.state.epoch_counter}}
+    assert bench.lane.checkpoint(everything=True).operator_rows == {
+        RESET: {"until": bench.lane.state.epoch_counter}
+    }
     finish(bench)
     assert bench.flags == {}
-    assert bench.lane.checkpoint(everything=True).flags == {}
+    assert bench.lane.checkpoint(everything=True).operator_rows == {}
 
 
 def test_o13_the_next_leader_goes_on_with_it() -> None:
@@ -145,7 +147,8 @@ def test_o13_the_next_leader_goes_on_with_it() -> None:
     entry = OpenEntry(0, (7, 1), b"b" * 16, b"busy", 1, 1, 1, 5, 1)
     snapshot = Snapshot(
         8, complete=True, broker_restarted=False, records=[entry], owners=owners,
-        incarnations={1: IncarnationRow("one", "uuid", "q1", 1, 10, "live")}, flags={RESET: {"until": 5}},
+        incarnations={1: IncarnationRow("one", "uuid", "q1", 1, 10, "live")},
+        operator_rows={RESET: {"until": 5}},
     )  # fmt: skip
     lane = Lane(LaneOptions(policy=policy("exclusive"), inbounds=(("in", 1),)), snapshot, START_MS)
     gone, flags = set(), {}
@@ -154,7 +157,7 @@ def test_o13_the_next_leader_goes_on_with_it() -> None:
         lane.step([Settle(consumer="one", incarnation="uuid", acked=((1, 1),))], START_MS + 2),
     ):  # fmt: skip
         gone |= {group for group, row in effects.owners.items() if row is None}
-        flags |= effects.flags
+        flags |= effects.operator_rows
     assert gone == {b"old", b"busy"}
     assert set(lane.state.groups) == {b"new"}
     assert flags == {RESET: None}
@@ -165,7 +168,7 @@ def test_o13_it_is_through_only_when_redis_names_no_owner_that_it_means() -> Non
     """A third leader would give them back."""
     count = 2 * STALE_OWNERS_PER_STEP
     snapshot = Snapshot(
-        8, complete=True, broker_restarted=False, flags={RESET: {"until": 5}},
+        8, complete=True, broker_restarted=False, operator_rows={RESET: {"until": 5}},
         owners={b"%d" % number: OwnerRow(1, 5) for number in range(count)},
         incarnations={1: IncarnationRow("one", "uuid", "q1", 1, 10, "live")},
     )  # fmt: skip
@@ -173,9 +176,9 @@ def test_o13_it_is_through_only_when_redis_names_no_owner_that_it_means() -> Non
     gone = len(lane.start(START_MS).owners)
     for step in range(1, 6):
         effects = lane.step([], START_MS + step)
-        assert (RESET in effects.flags) is (gone == count)
+        assert (RESET in effects.operator_rows) is (gone == count)
         gone += len(effects.owners)
-        if RESET in effects.flags:
+        if RESET in effects.operator_rows:
             return
     pytest.fail("it is never through")
 

@@ -184,7 +184,9 @@ def test_d9_a_paused_group_stays_paused() -> None:
 def test_d9_it_is_committed_and_holds_under_the_next_leader() -> None:
     clause("D-9c", "committed with the failure and holds under every later leader")
     bench = stopped()
-    assert bench.lane.checkpoint(everything=True).flags == bench.flags, "written back to an empty Redis"
+    assert bench.lane.checkpoint(everything=True).operator_rows == bench.flags, (
+        "written back to an empty Redis"
+    )
     later = LaneBench(stops_failed=True, flags=bench.flags)
     later.join("one")
     later.arrive("a1", "a2", "b1")
@@ -198,7 +200,8 @@ def test_d9_a_lane_that_skips_again_skips_it() -> None:
     bench = stopped()
     later = Lane(
         LaneBench().lane.state.options,
-        Snapshot(lane_epoch=8, complete=True, broker_restarted=False, flags=bench.flags), bench.now_ms,
+        Snapshot(lane_epoch=8, complete=True, broker_restarted=False, operator_rows=bench.flags),
+        bench.now_ms,
     )  # fmt: skip
     later.start(bench.now_ms)
     (group,) = later.state.groups_with_flags

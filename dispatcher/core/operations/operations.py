@@ -27,7 +27,7 @@ from dispatcher.core.operations.orders import CloseTarget, OpenTarget
 from dispatcher.core.operations.targets import target_argument
 from dispatcher.core.operations.transfer import Transfers
 from dispatcher.core.operators.commands import Arguments, Commands, argument, group_argument
-from dispatcher.core.operators.flags import GroupFlags, flags_of, operation_on
+from dispatcher.core.operators.flags import begin_operation, end_operation, operation_on, set_transferring
 from dispatcher.core.operators.rebalance import in_transition, known
 from dispatcher.core.operators.stopped_groups import ended_by_others
 from dispatcher.core.orders import PublishBarrier
@@ -73,7 +73,7 @@ class Operations(Feature):
     def load(self, snapshot: Snapshot) -> None:
         """Take over what former leaders left open. The flags of groups must have been loaded before."""
         state = self._state
-        for key, row in snapshot.flags.items():
+        for key, row in snapshot.operator_rows.items():
             if not key.startswith(OPERATION):
                 continue
             uuid = key.removeprefix(OPERATION).decode()
@@ -81,7 +81,7 @@ class Operations(Feature):
             if not state.policy.grouped or not state.group_map.may_have(group_key):
                 error = "the lane groups otherwise since it began: " + _of_row(uuid, row).outcome()
                 self._commands.done(uuid, {"error": error})
-                state.effects.flags[key] = None
+                state.effects.operator_rows[key] = None
                 continue
             self._open_it(Operation.of_row(uuid, row, state.group_of_key(group_key)))
         self._departures.load({operation.leaves_by: operation for operation in self._open.values()})
@@ -101,7 +101,7 @@ class Operations(Feature):
             self._state.effects.actions.append(OpenTarget(operation.uuid, operation.target))
 
     def add_rows(self, effects: Effects) -> None:
-        effects.flags |= {operation.key: operation.row() for operation in self._open.values()}
+        effects.operator_rows |= {operation.key: operation.row() for operation in self._open.values()}
 
     def next_deadline_ms(self) -> int | None:
         """When the first of them may fail."""
@@ -150,7 +150,7 @@ class Operations(Feature):
         target = None if kind == PURGE else target_argument(state, kind, arguments)
         operation = Operation(uuid, kind, group, first, dry_run, target)
         self._open_it(operation)
-        state.effects.flags[operation.key] = operation.row()
+        state.effects.operator_rows[operation.key] = operation.row()
         state.log_event("operation_begun", operation=uuid, kind=kind, group=format_group(group.id))
         self._begin(operation)
         return self._progress(operation)
@@ -164,10 +164,8 @@ class Operations(Feature):
             raise CommandRefused(f"{why}: try again when that has been read back")
 
     def _open_it(self, operation: Operation) -> None:
-        group = operation.group
         self._open[operation.uuid] = operation
-        group.flags = flags = flags_of(group) or GroupFlags()
-        flags.operation = operation.uuid
+        begin_operation(operation.group, operation.uuid)
         self._commands.under_way[operation.uuid] = lambda: self._progress(operation)
 
     def _progress(self, operation: Operation) -> dict[str, Any]:
@@ -240,7 +238,7 @@ class Operations(Feature):
             operation.scan = ParkedScan(state, group) if group.route else None
             operation.scope, operation.is_scoped = deque(scope), True
             operation.phase, operation.moved_at_ms = Phase.LEAVING, state.now_ms
-            self._departures.hold(operation)
+            set_transferring(state, group, transferring=True)
             self._go_on(operation)
 
     def _succeed(self, operation: Operation, messages: int) -> None:
@@ -337,15 +335,8 @@ class Operations(Feature):
         elif operation.is_scoped or operation.left == 0:
             self._succeed(operation, operation.gone)
         else:  # that was what the former leader had on the way
-            self._let_go(operation)
+            set_transferring(self._state, operation.group, transferring=False)
             self._raise_barrier(operation)
-
-    def _let_go(self, operation: Operation) -> None:
-        """Its group goes on."""
-        flags = flags_of(operation.group)
-        if flags is not None:
-            flags.transferring = False
-            self._state.list_backlogs(operation.group)
 
     # -- the end --
 
@@ -357,23 +348,15 @@ class Operations(Feature):
 
     def _end(self, operation: Operation, result: dict[str, Any]) -> None:
         """Its result is committed with what it did, and its group is free for others."""
-        state, group = self._state, operation.group
+        state = self._state
         if operation.scan is not None:
             operation.scan.end()
         del self._open[operation.uuid]
         self._commands.done(operation.uuid, result)
-        state.effects.flags[operation.key] = None
+        state.effects.operator_rows[operation.key] = None
         if operation.target is not None:
             state.effects.actions.append(CloseTarget(operation.uuid))
-        flags = flags_of(group)
-        if flags is not None:
-            flags.operation, flags.transferring = None, False
-            if not flags:
-                group.flags = None
-                state.groups_with_flags.discard(group)
-        state.list_backlogs(group)
-        state.forget_if_unused(group)
-        state.rested(group)
+        end_operation(state, operation.group)
 
 
 def _of_row(uuid: str, row: dict[str, Any]) -> Operation:

@@ -15,7 +15,7 @@ from dispatcher.core.model import MessageState, Original
 from dispatcher.core.operations.events import TransferConfirmed, TransferRefused
 from dispatcher.core.operations.operation import Operation, Sent
 from dispatcher.core.operations.orders import SendTransfer
-from dispatcher.core.operators.flags import flags_of
+from dispatcher.core.operators.flags import set_transferring
 from dispatcher.core.operators.stopped_groups import ended_by_others
 from dispatcher.core.queue_ids import is_known_inbound
 from dispatcher.core.records import Discharged
@@ -44,7 +44,7 @@ class Transfers:
             if operation is not None:
                 message.become(MessageState.TRANSFERRING)
                 operation.out[message] = Sent.BEFORE
-                self.hold(operation)
+                set_transferring(self._state, operation.group, transferring=True)
 
     def forsake(self, message: Original) -> None:
         """Its original has not come back yet: when it does, it waits as one that was taken back."""
@@ -53,13 +53,6 @@ class Transfers:
         self._state.effects.records.append(open_entry(message))
         if is_known_inbound(message.queue):
             self._recovery.pending_redeliveries.add(message)
-
-    def hold(self, operation: Operation) -> None:
-        """Hand over none of its group's messages until the operation has ended."""
-        flags = flags_of(operation.group)
-        assert flags is not None
-        flags.transferring = True
-        self._state.list_backlogs(operation.group)
 
     # -- orders --
 
@@ -151,7 +144,7 @@ class Transfers:
         state = self._state
         del state.ending[message]
         operation.gone += 1
-        state.effects.flags[operation.key] = operation.row()
+        state.effects.operator_rows[operation.key] = operation.row()
         state.effects.records.append(Discharged(message.queue, message.arrival))
         state.settled(message)
         if operation.target is None:

@@ -1,9 +1,10 @@
 """Operators' commands for a lane: flags, decisions about stopped groups, changes of owners.
 
 - `commands`: a command is done once; its result is recorded with the commit that did it
-- `flags`: operators' settings of a group, and their consequences; `flag_changes` is where it changes
+- `flags`: operators' settings of a group, their consequences, and how they change
+- `display`: what operators see of them
 - `flag_commands`: pause, resume, pin, drain; the rows that Redis keeps of them
-- `stopped_groups`: a group stops at a failed message until an operator decides (`retry.on_exhausted: stop`)
+- `stop`, `stopped_groups` (`retry.on_exhausted: stop`): a group stops at a failed message until they decide
 - `rebalance`, `rebalance_plan`, `reset_owners`, `auto_rebalance`: groups change their owner
 - `quiescing`: a rebalance with `pause: lane` holds the lane until everything in flight is settled
 

@@ -16,8 +16,19 @@ from dispatcher.core.holds import HoldKind
 from dispatcher.core.membership.revocation import vacate
 from dispatcher.core.model import Consumer, Group, GroupState
 from dispatcher.core.operators.commands import Arguments, Commands, argument, group_argument
-from dispatcher.core.operators.flag_changes import keep_flags, point_pins
-from dispatcher.core.operators.flags import FLAG_HOLDS, GROUP, GroupFlags, facts_of, flags_of, held_by, pin_of
+from dispatcher.core.operators.flags import (
+    FLAG_HOLDS,
+    GROUP,
+    add_flag_rows,
+    facts_of,
+    held_by,
+    is_paused,
+    load_flags,
+    pin_of,
+    point_pins,
+    set_paused,
+    set_pin,
+)
 from dispatcher.core.operators.rebalance import in_transition, known
 from dispatcher.core.operators.reset_owners import RESET, reset_row
 from dispatcher.core.optional.sequence_hold import SequenceHold
@@ -58,22 +69,19 @@ class Flags(Feature):
         for key, row in self._loaded.items():
             group_key = key.removeprefix(GROUP)
             if state.policy.grouped and state.group_map.may_have(group_key):
-                group = state.group_of_key(group_key)
-                group.flags = flags = GroupFlags.of_row(row)
-                group.pinned_to = state.by_id.get(flags.pin or "")
-                state.groups_with_flags.add(group)
+                load_flags(state, state.group_of_key(group_key), row)
             else:  # of another group map: there is no such group in this lane
-                state.effects.flags[key] = None
+                state.effects.operator_rows[key] = None
         self._loaded = {}
 
     def add_rows(self, effects: Effects) -> None:
-        state, flags = self._state, effects.flags
-        flags |= {GROUP + group.id: _row(group) for group in state.groups_with_flags}
-        flags |= {CONSUMER + name.encode(): {"drained": True} for name in state.drained_consumers}
+        state, rows = self._state, effects.operator_rows
+        add_flag_rows(state, effects)
+        rows |= {CONSUMER + name.encode(): {"drained": True} for name in state.drained_consumers}
         if state.is_paused:
-            flags[LANE] = {"paused": True}
+            rows[LANE] = {"paused": True}
         if state.reset_until is not None:
-            flags[RESET] = reset_row(state)
+            rows[RESET] = reset_row(state)
 
     # -- pauses --
 
@@ -84,14 +92,14 @@ class Flags(Feature):
                 raise CommandRefused("name a group or say all, not both")
             return self._set_lane_paused(paused=paused)
         group = self._group(arguments)
-        flags = flags_of(group) or GroupFlags()
-        changed, flags.paused = flags.paused is not paused, paused
-        shown = format_group(group.id)
-        sequence_hold = self._state.find(SequenceHold)
-        if not paused and sequence_hold is not None:
-            changed = sequence_hold.give_up(group) or changed
+        shown, changed = format_group(group.id), is_paused(group) is not paused
         if changed:
-            keep_flags(self._state, group, flags)
+            set_paused(self._state, group, paused=paused)
+        sequence_hold = self._state.find(SequenceHold)
+        if not paused and sequence_hold is not None and sequence_hold.give_up(group):
+            changed = True
+            set_paused(self._state, group, paused=False)
+        if changed:
             event = "group_paused" if paused else "group_resumed"
             self._state.log_event(event, group=shown, in_flight=group.in_flight)
         return {"group": shown, "paused": paused, "changed": changed, "in_flight": group.in_flight}
@@ -102,7 +110,7 @@ class Flags(Feature):
         changed = state.is_paused is not paused
         if changed:
             state.lane_holds.set(HoldKind.LANE_PAUSED, stands=paused)
-            state.effects.flags[LANE] = {"paused": True} if paused else None
+            state.effects.operator_rows[LANE] = {"paused": True} if paused else None
             state.log_event("lane_paused" if paused else "lane_resumed", in_flight=in_flight)
         return {"group": None, "paused": paused, "changed": changed, "in_flight": in_flight}
 
@@ -114,15 +122,13 @@ class Flags(Feature):
         if (name is None) is not bool(undo):
             raise CommandRefused("name a consumer or say undo, one of them")
         group = self._group(arguments)
-        flags = flags_of(group) or GroupFlags()
-        changed = flags.pin != name
+        changed = pin_of(group) != name
         owner, shown = group.owner, format_group(group.id)
         if changed:
             consumer = self._pinnable(name) if name is not None else None
             if consumer is not None and group.state in (GroupState.RECOVERING, GroupState.DRAINING):
                 raise in_transition(group)
-            flags.pin, group.pinned_to = name, consumer
-            keep_flags(self._state, group, flags)
+            set_pin(self._state, group, name, consumer)
             if consumer is not None:
                 self._move_to_pin(group, consumer)
             in_flight = group.in_flight
@@ -188,7 +194,7 @@ class Flags(Feature):
             state.drained_consumers.add(name)
         else:
             state.drained_consumers.discard(name)
-        state.effects.flags[CONSUMER + name.encode()] = {"drained": True} if drained else None
+        state.effects.operator_rows[CONSUMER + name.encode()] = {"drained": True} if drained else None
         state.log_event("consumer_drained" if drained else "consumer_undrained", consumer=name)
         consumer = state.by_id.get(name)
         if consumer is not None:
@@ -212,8 +218,3 @@ class Flags(Feature):
         if not state.policy.grouped:
             raise CommandRefused(f"a {state.policy.name} lane has no groups")
         return known(state, group_argument(arguments))
-
-
-def _row(group: Group) -> Row | None:
-    flags = flags_of(group)
-    return flags.row() if flags is not None else None

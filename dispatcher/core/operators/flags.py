@@ -1,15 +1,18 @@
-"""The flags of a group: what operators have set (paused, pinned), or still have to decide (stopped).
+"""The flags of a group: what operators have set (paused, pinned), or still have to decide (stopped), and the
+operation that is open on it.
 
-Flags change in one place, `flag_changes.keep_flags`.
+Flags change here only: in the lane, in Redis, and in what may be served.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from dispatcher.core.effects import Effects
 from dispatcher.core.holds import Facts, HoldKind
-from dispatcher.core.model import Group, GroupState, Original
+from dispatcher.core.model import Consumer, Group, GroupState, Original
+from dispatcher.core.operators.stop import Stop, has_decision, stop_of
+from dispatcher.core.state import LaneState
 
 #: Before a group's id: the key of its row.
 GROUP: Final = b"group:"
@@ -19,41 +22,6 @@ GROUP: Final = b"group:"
 FLAG_HOLDS: Final = (
     HoldKind.TRANSFERRING, HoldKind.STOPPED, HoldKind.PAUSED, HoldKind.PIN_ABSENT, HoldKind.DECIDED
 )  # fmt: skip
-
-
-@dataclass(slots=True)
-class Stop:
-    """The message at which a group has stopped (`retry.on_exhausted: stop`)."""
-
-    inbound: int
-    fingerprint: bytes
-    arrival: tuple[int, int]
-    reason: str
-    attempt: int
-    calls: int
-    consumer: str
-    at_ms: int
-    decision: str | None = None  # "skip" or "drop": to be done once the message is in front
-
-    def row(self) -> dict[str, Any]:
-        """As Redis keeps it."""
-        row = {**asdict(self), "fingerprint": self.fingerprint.hex()}
-        row["verdict"] = row.pop("decision")
-        return row
-
-    def facts(self) -> Facts:
-        """What `groups why` tells of it."""
-        return {
-            "failure": self.reason, "attempt": self.attempt, "calls": self.calls, "consumer": self.consumer,
-            "decision": self.decision,
-        }  # fmt: skip
-
-    @classmethod
-    def of_row(cls, row: dict[str, Any]) -> Stop:
-        fields = dict(row)
-        decision = fields.pop("verdict")
-        fields |= {"fingerprint": bytes.fromhex(row["fingerprint"]), "arrival": tuple(row["arrival"])}
-        return cls(**fields, decision=decision)
 
 
 class GroupFlags:
@@ -89,16 +57,19 @@ class GroupFlags:
         return cls(paused=bool(row.get("paused")), pin=row.get("pin"), stop=stop)
 
 
+# -- what they say --
+
+
 def flags_of(group: Group) -> GroupFlags | None:
     """What operators have set for the group; None: nothing."""
     flags: GroupFlags | None = group.flags
     return flags
 
 
-def stop_of(group: Group) -> Stop | None:
-    """The message at which the group has stopped."""
+def is_paused(group: Group) -> bool:
+    """Operators have paused it."""
     flags = flags_of(group)
-    return flags.stop if flags is not None else None
+    return flags is not None and flags.paused
 
 
 def pin_of(group: Group) -> str | None:
@@ -131,10 +102,11 @@ def held_by(group: Group) -> HoldKind | None:
 
 def facts_of(group: Group, _: Original | None) -> Facts:
     """What more is to be said of such a group, whatever holds it."""
-    flags = flags_of(group)
-    assert flags is not None
-    stop = flags.stop.facts() if flags.stop is not None else {}
-    return {"operation": flags.operation, "pin": flags.pin, "is_there": group.pinned_to is not None, **stop}
+    stop = stop_of(group)
+    return {
+        "operation": operation_on(group), "pin": pin_of(group), "is_there": group.pinned_to is not None,
+        **(stop.facts() if stop is not None else {}),
+    }  # fmt: skip
 
 
 def lacks_consumer(group: Group) -> bool:
@@ -148,12 +120,6 @@ def is_transferring(group: Group) -> bool:
     return flags is not None and flags.transferring
 
 
-def has_decision(group: Group) -> bool:
-    """It has stopped, and what operators decided is to be done when the message is here."""
-    stop = stop_of(group)
-    return stop is not None and stop.decision is not None
-
-
 def awaits_operator(group: Group) -> bool:
     """Nothing of it goes before an operator acts, or its consumer comes: its messages need not be here."""
     return held_by(group) not in (None, HoldKind.DECIDED)
@@ -162,3 +128,91 @@ def awaits_operator(group: Group) -> bool:
 def is_busy(group: Group) -> bool:
     """Its waiting messages may be about to go somewhere."""
     return group.state is GroupState.RECOVERING or is_transferring(group) or has_decision(group)
+
+
+# -- how they change --
+
+
+def load_flags(state: LaneState, group: Group, row: dict[str, Any]) -> None:
+    """Take over what a former leader has left."""
+    group.flags = flags = GroupFlags.of_row(row)
+    group.pinned_to = state.by_id.get(flags.pin or "")
+    state.groups_with_flags.add(group)
+
+
+def add_flag_rows(state: LaneState, effects: Effects) -> None:
+    """The rows of all groups with flags, for a Redis that has lost some."""
+    flagged = ((group, flags_of(group)) for group in state.groups_with_flags)
+    rows = {GROUP + group.id: flags.row() if flags is not None else None for group, flags in flagged}
+    effects.operator_rows |= rows
+
+
+def set_paused(state: LaneState, group: Group, *, paused: bool) -> None:
+    """Hand over nothing more of it; or let it go on."""
+    flags = flags_of(group) or GroupFlags()
+    flags.paused = paused
+    _keep(state, group, flags)
+
+
+def set_pin(state: LaneState, group: Group, name: str | None, consumer: Consumer | None) -> None:
+    """That consumer alone gets it; with None anybody may."""
+    flags = flags_of(group) or GroupFlags()
+    flags.pin, group.pinned_to = name, consumer
+    _keep(state, group, flags)
+
+
+def set_stop(state: LaneState, group: Group, stop: Stop | None) -> None:
+    """It has stopped there; with None it goes on."""
+    flags = flags_of(group) or GroupFlags()
+    flags.stop = stop
+    _keep(state, group, flags)
+
+
+def _keep(state: LaneState, group: Group, flags: GroupFlags) -> None:
+    """Commit the flags of a group, and list its backlogs anew as they say."""
+    group.flags = flags if flags else None
+    if flags:
+        state.groups_with_flags.add(group)
+    else:
+        state.groups_with_flags.discard(group)
+    state.effects.operator_rows[GROUP + group.id] = flags.row()
+    state.list_backlogs(group)
+    state.forget_if_unused(group)
+
+
+def point_pins(state: LaneState, consumer_id: str, consumer: Consumer | None) -> None:
+    """That consumer has a new incarnation, or none any more: groups that are pinned to it wait for it."""
+    for group in state.groups_with_flags:
+        if pin_of(group) == consumer_id:
+            group.pinned_to = consumer
+            state.list_backlogs(group)
+
+
+# An operation has a row of its own in Redis, so these commit nothing.
+
+
+def begin_operation(group: Group, uuid: str) -> None:
+    """An operation is open on the group: no other one may begin."""
+    group.flags = flags = flags_of(group) or GroupFlags()
+    flags.operation = uuid
+
+
+def set_transferring(state: LaneState, group: Group, *, transferring: bool) -> None:
+    """The operation that is open on it sends it away, so nothing of it is handed over; or no longer."""
+    flags = flags_of(group)
+    if flags is not None:
+        flags.transferring = transferring
+        state.list_backlogs(group)
+
+
+def end_operation(state: LaneState, group: Group) -> None:
+    """No operation is open on the group any more: it is free for others."""
+    flags = flags_of(group)
+    if flags is not None:
+        flags.operation, flags.transferring = None, False
+        if not flags:
+            group.flags = None
+            state.groups_with_flags.discard(group)
+    state.list_backlogs(group)
+    state.forget_if_unused(group)
+    state.rested(group)

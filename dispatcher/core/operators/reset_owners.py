@@ -54,7 +54,7 @@ class OwnerReset(Feature):
         self.before_pass()
         self.pending = (state.reset_until is not None,)
         if state.reset_until is not None:
-            state.effects.flags[RESET] = reset_row(state)
+            state.effects.operator_rows[RESET] = reset_row(state)
 
     def before_pass(self) -> None:
         """Move some more; say so when none is left, here and in Redis."""
@@ -74,7 +74,7 @@ class OwnerReset(Feature):
                 self._move(group)
         if not self._left and not state.stale_owners:
             state.reset_until = None
-            state.effects.flags[RESET] = None
+            state.effects.operator_rows[RESET] = None
 
     def next_deadline_ms(self) -> int | None:
         return self._state.now_ms + 1 if self._state.reset_until is not None else None

@@ -21,9 +21,9 @@ from dispatcher.core.feature import Feature
 from dispatcher.core.inbound import any_recovering
 from dispatcher.core.model import Group, Original
 from dispatcher.core.operators.commands import Arguments, Commands, group_argument
-from dispatcher.core.operators.flag_changes import keep_flags
-from dispatcher.core.operators.flags import FLAG_HOLDS, GroupFlags, Stop, flags_of, operation_on, stop_of
+from dispatcher.core.operators.flags import FLAG_HOLDS, operation_on, set_stop
 from dispatcher.core.operators.rebalance import in_transition, known
+from dispatcher.core.operators.stop import Stop, has_decision, stop_of
 from dispatcher.core.records import Discharged
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
@@ -46,8 +46,8 @@ class Stops(Feature):
             state.signals.failing.append(self._stops_at)
             state.signals.dispatched.append(self._one_is_out)
         state.on_hold |= dict.fromkeys(FLAG_HOLDS, self._look_at)
-        for verdict in _DONE:
-            commands.add(f"dead.{verdict}", partial(self._decide, verdict), "group")
+        for decision in _DONE:
+            commands.add(f"dead.{decision}", partial(self._decide, decision), "group")
 
     def begin(self) -> None:
         """A lane whose configuration is `skip` again skips the messages at which it had stopped."""
@@ -56,7 +56,7 @@ class Stops(Feature):
         for group in list(self._state.groups_with_flags):
             stop = stop_of(group)
             if stop is not None and stop.decision is None:
-                self._judge(group, stop, "skip")
+                self._apply(group, stop, "skip")
 
     def _one_is_out(self, _: Original, group: Group | None) -> None:
         """Nothing else of the group goes before that is settled: what follows it must be here if it fails."""
@@ -69,21 +69,18 @@ class Stops(Feature):
         if group is None or reason == REASON_EXPIRED:
             return False
         assert consumer is not None
-        flags = flags_of(group) or GroupFlags()
-        if (
-            flags.stop is None
-        ):  # else others of it were out when it stopped: the first one is the one to decide
-            flags.stop = Stop(
-                message.inbound, message.fingerprint, message.order, reason, message.attempt, message.calls,
-                consumer.id, self._state.now_ms,
-            )  # fmt: skip
+        here = Stop(
+            message.inbound, message.fingerprint, message.order, reason, message.attempt, message.calls,
+            consumer.id, self._state.now_ms,
+        )  # fmt: skip
         self._state.counters["stopped"] += 1
-        keep_flags(self._state, group, flags)
+        # Others of it may have been out when it stopped: the first one is the one to decide about.
+        set_stop(self._state, group, stop_of(group) or here)
         facts = {"reason": reason, "attempt": message.attempt, "calls": message.calls}
         self._state.log_message(message, "group_stopped", consumer=consumer.id, **facts)
         return True
 
-    def _decide(self, verdict: str, arguments: Arguments) -> dict[str, Any]:
+    def _decide(self, decision: str, arguments: Arguments) -> dict[str, Any]:
         state = self._state
         name = group_argument(arguments)
         if not state.policy.grouped:
@@ -100,18 +97,15 @@ class Stops(Feature):
                 f"group {shown!r}: {stop.decision} was said before, and is done when its message is here"
             )
         behind = max(0, group.waiting() - 1)
-        self._judge(group, stop, verdict)
-        return {"group": shown, "reason": stop.reason, "verdict": verdict, "behind": behind}
+        self._apply(group, stop, decision)
+        return {"group": shown, "reason": stop.reason, "verdict": decision, "behind": behind}
 
-    def _judge(self, group: Group, stop: Stop, verdict: str) -> None:
-        flags = flags_of(group)
-        assert flags is not None
-        if verdict == "release":
-            flags.stop = None
-            self._goes_on(group, flags, verdict)
+    def _apply(self, group: Group, stop: Stop, decision: str) -> None:
+        if decision == "release":
+            self._goes_on(group, decision)
             return
-        stop.decision = verdict
-        keep_flags(self._state, group, flags)
+        stop.decision = decision
+        set_stop(self._state, group, stop)
         self._carry_out(group, stop)
 
     def _look_at(self, group: Group, _: Original) -> None:
@@ -124,27 +118,25 @@ class Stops(Feature):
         self._state.awaiting_decision.clear()
         for group in groups:
             stop = stop_of(group)
-            if stop is not None and stop.decision is not None:
+            if stop is not None and has_decision(group):
                 self._carry_out(group, stop)
 
     def _carry_out(self, group: Group, stop: Stop) -> None:
         assert stop.decision is not None
-        flags = flags_of(group)
-        assert flags is not None
         heads = [backlog.head() for backlog in (group.backlogs or {}).values()]
         message = next((head for head in heads if head is not None and is_of(stop, head)), None)
         if message is None and self._is_to_come(group):
             self._state.awaiting_decision.add(group)
             return
-        flags.stop = None
         if message is not None:  # else it has expired, or others deleted it
             message.calls = stop.calls
             if stop.decision == "skip":
                 self._state.end(message, stop.reason)
             else:
                 self._drop(message)
+        self._goes_on(group, stop.decision)
+        if message is not None:
             self._state.waits_no_more(message)
-        self._goes_on(group, flags, stop.decision)
 
     def _is_to_come(self, group: Group) -> bool:
         """It may wait in a parking queue, or on its way to one, or it has not come back from where it was
@@ -165,17 +157,16 @@ class Stops(Feature):
         state.counters["dropped"] += 1
         state.settled(message)
 
-    def _goes_on(self, group: Group, flags: GroupFlags, verdict: str) -> None:
-        self._state.log_event(_DONE[verdict], group=format_group(group.id))
-        keep_flags(self._state, group, flags)
+    def _goes_on(self, group: Group, decision: str) -> None:
+        self._state.log_event(_DONE[decision], group=format_group(group.id))
+        set_stop(self._state, group, None)
 
 
 def ended_by_others(state: LaneState, group: Group, ended: list[Original]) -> None:
     """An operation has ended these: if that at which the group had stopped is among them, it goes on."""
-    flags = flags_of(group)
-    if flags is not None and flags.stop is not None and any(is_of(flags.stop, m) for m in ended):
-        flags.stop = None
-        keep_flags(state, group, flags)
+    stop = stop_of(group)
+    if stop is not None and any(is_of(stop, message) for message in ended):
+        set_stop(state, group, None)
 
 
 def is_of(stop: Stop, message: Original) -> bool:

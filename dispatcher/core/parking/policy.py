@@ -16,7 +16,8 @@ from dispatcher.core.effects import Snapshot
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Backlog, Group, MessageState, Original
-from dispatcher.core.operators.flags import awaits_operator, stop_of
+from dispatcher.core.operators.flags import awaits_operator
+from dispatcher.core.operators.stop import stop_of
 from dispatcher.core.parking.events import ParkingQueueDeleted, ParkingQueueOpened
 from dispatcher.core.parking.loading import add_queue, load_queues, load_routes, parking_records
 from dispatcher.core.parking.orders import (
@@ -33,6 +34,7 @@ from dispatcher.core.parking.queue import (
 )
 from dispatcher.core.parking.reading import ParkedReading
 from dispatcher.core.parking.relocation import Relocations
+from dispatcher.core.parking.reparking import Reparking
 from dispatcher.core.queue_ids import parking_id
 from dispatcher.core.records import Record
 from dispatcher.core.recovery.journal_replay import JournalReplay
@@ -68,6 +70,7 @@ class Parking(Feature):
         self._reading = reading
         self._file = arrivals.file
         self._names = state.options.parking_queues
+        self._reparking = Reparking()
         self._idle = False  # the latest pass found nothing that could be dispatched
         self._bound_until_ms = 0
         self._retry_at_ms = 0
@@ -114,7 +117,9 @@ class Parking(Feature):
 
     def _returned(self, message: Original) -> None:
         self._state.inbounds[message.inbound].aging.appendleft(message)
-        self._state.parking.comes_back(message, self._state.now_ms)
+        group = message.group
+        if group is not None and self._state.parking.next_stop(group, message.queue) is not None:
+            self._reparking.note(group, self._state.now_ms)  # some were parked meanwhile, and are newer
 
     # -- the pass --
 
@@ -272,15 +277,22 @@ class Parking(Feature):
     def _look_for_overtaken(self) -> None:
         """Park what came back to a parked group: in front of the rest, so with a higher number. Not before
         there is a queue for it: until then it may be handed over, or operators decide about it."""
-        parking, now_ms = self._state.parking, self._state.now_ms
-        for group in parking.reparking.take_due(now_ms):
-            if not parking.is_reparked_first(group):
+        now_ms = self._state.now_ms
+        for group in self._reparking.take_due(now_ms):
+            if not self._is_reparked_first(group):
                 continue
             target = None if self._reading.is_busy(group) else self._target_of(group, is_needed=False)
             if target is not None and target.is_open:
                 self._park_in(group, target)
             else:
-                parking.reparking.later(group, now_ms)
+                self._reparking.later(group, now_ms)
+
+    def _is_reparked_first(self, group: Group) -> bool:
+        """Whether a message waits here that only the journal knows to be older than the parked ones of its
+        group."""
+        parking = self._state.parking
+        heads = [backlog.head() for backlog in (group.backlogs or {}).values()]
+        return any(head is not None and parking.next_stop(group, head.queue) is not None for head in heads)
 
     # -- parking --
 
@@ -315,8 +327,8 @@ class Parking(Feature):
                 self._relocations.wait(message, target)
             group.forget_if_empty(backlog)
         self._state.parking.refresh_demand(group)
-        if self._state.parking.is_reparked_first(group):
-            self._state.parking.reparking.note(group, self._state.now_ms)
+        if self._is_reparked_first(group):
+            self._reparking.note(group, self._state.now_ms)
 
     def _park_alone(self, message: Original, target: ParkingQueue) -> None:
         """A message that no order binds: it goes alone."""
@@ -429,8 +441,8 @@ class Parking(Feature):
             since = [inbound.blocked_since_ms for inbound in state.inbounds]
             since += [queue.blocked_since_ms for queue in state.parking.values()]
             due += [since_ms + BLOCKED_MS for since_ms in since if since_ms is not None]
-        if state.parking.reparking.due_ms is not None:
-            due.append(state.parking.reparking.due_ms)
+        if self._reparking.due_ms is not None:
+            due.append(self._reparking.due_ms)
         for queue in state.parking.values():
             if queue.waiting and queue.refused_until_ms > state.now_ms:
                 due.append(queue.refused_until_ms)

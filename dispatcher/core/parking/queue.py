@@ -8,11 +8,10 @@ from enum import Enum
 from functools import partial
 from typing import Final
 
+from dispatcher.core.eligibility import Eligibility
 from dispatcher.core.holds import Facts, Hold, HoldKind
-from dispatcher.core.model import Consumer, Group, GroupState, MessageState, Original
-from dispatcher.core.operators.flags import awaits_operator
+from dispatcher.core.model import Consumer, Group, MessageState, Original
 from dispatcher.core.ordered import OrderedSet
-from dispatcher.core.parking.reparking import Reparking
 from dispatcher.core.placement import Pool
 from dispatcher.errors import InvalidTransition
 from dispatcher.wire.origin import Arrival
@@ -229,15 +228,14 @@ Demand = tuple[ParkingQueue, Consumer | None]
 class ParkingQueues(dict[int, ParkingQueue]):
     """A lane's parking queues by index, in the order of these."""
 
-    def __init__(self, *, one_at_a_time: bool) -> None:
+    def __init__(self, eligibility: Eligibility) -> None:
         super().__init__()
+        self._eligibility = eligibility
         #: Part of every group's route: queues that were found after Redis had forgotten the routes.
         self.default_route: tuple[int, ...] = ()
-        self.one_at_a_time = one_at_a_time  # of each group one message is out at a time
         self.unconfirmed = 0  # moves published and not answered
         self.unconfirmed_bytes = 0
         self.at_bound = False  # the last attempt to park found no free parking queue
-        self.reparking = Reparking()
         self.passing: dict[bytes, None] = {}  # groups that may be known for nothing but the default route
 
     def insert(self, queue: ParkingQueue) -> None:
@@ -257,19 +255,6 @@ class ParkingQueues(dict[int, ParkingQueue]):
         if not self.default_route:
             return group.route
         return tuple(sorted({*group.route, *self.default_route}))
-
-    def comes_back(self, message: Original, now_ms: int) -> None:
-        """A message that was handed over waits again: messages that were parked meanwhile may stand before
-        it."""
-        group = message.group
-        if group is not None and self.next_stop(group, message.queue) is not None:
-            self.reparking.note(group, now_ms)
-
-    def is_reparked_first(self, group: Group) -> bool:
-        """Whether a message waits here that only the journal knows to be older than the parked ones of its
-        group."""
-        heads = [backlog.head() for backlog in (group.backlogs or {}).values()]
-        return any(head is not None and self.next_stop(group, head.queue) is not None for head in heads)
 
     def parked(self, group: Group) -> int:
         """How many originals of the group, or bucket, are in parking queues, as far as is known."""
@@ -304,9 +289,7 @@ class ParkingQueues(dict[int, ParkingQueue]):
             queue.demand[consumer].discard(group)
             if not queue.demand[consumer]:
                 del queue.demand[consumer]
-        may_go = group.state in (GroupState.OWNED, GroupState.FREE) and not awaits_operator(group)
-        has_room = group.in_flight < group.window and not (self.one_at_a_time and group.in_flight)
-        if group.route and may_go and has_room:
+        if group.route and self._eligibility.wants_messages(group):
             queue = self[group.route[-1]]
             queue.demand.setdefault(group.taker, OrderedSet()).add(group)
             group.demand = queue, group.taker

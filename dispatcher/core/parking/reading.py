@@ -10,7 +10,8 @@ from typing import Final
 from dispatcher.core.arrivals import Arrivals
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import Backlog, Group, MessageState, Original
-from dispatcher.core.operators.flags import has_decision, is_busy, is_transferring
+from dispatcher.core.operators.flags import is_busy, is_transferring
+from dispatcher.core.operators.stop import has_decision
 from dispatcher.core.parking.events import ParkingQueueRead
 from dispatcher.core.parking.orders import GiveBack, OpenParkingQueue, ReadParkingQueue
 from dispatcher.core.parking.queue import ParkingQueue

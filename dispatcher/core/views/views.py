@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import NEVER_FULL, Consumer, Group, MessageState, Original
 from dispatcher.core.operators.commands import argument
-from dispatcher.core.operators.flags import flags_of, operation_on, pin_of
-from dispatcher.core.operators.stopped_groups import stopped_groups, stopped_rows
+from dispatcher.core.operators.display import flag_row, flag_status
+from dispatcher.core.operators.stopped_groups import stopped_rows
 from dispatcher.core.optional.sequence_numbers import SequenceNumbers, irregularities
 from dispatcher.core.optional.start_gate import live_consumers
 from dispatcher.core.optional.work_stealing import WorkStealing
@@ -63,11 +63,7 @@ class Views:
             "consumers": len(state.by_uuid),
             "consumers_drained": len(state.drained_consumers),
             "groups": len(state.groups),
-            "groups_paused": sum(
-                flags.paused for flags in map(flags_of, state.groups_with_flags) if flags is not None
-            ),
-            "groups_pinned": sum(pin_of(group) is not None for group in state.groups_with_flags),
-            "groups_stopped": len(stopped_groups(state)),
+            **flag_status(state),
             "busiest_group": self._busiest(),
             "oldest_in_flight_ms": max(
                 (self._oldest_in_flight_ms(c) or 0 for c in state.by_uuid.values()), default=0
@@ -173,7 +169,7 @@ class Views:
         return {"total": survey.total, "groups": [self._row(group) for group in survey.page()]}
 
     def _row(self, group: Group) -> dict[str, Any]:
-        waiting, flags = self._waiting(group), flags_of(group)
+        waiting = self._waiting(group)
         hold = self._state.explanation.why(group)
         return {
             "group": format_group(group.id),
@@ -184,10 +180,7 @@ class Views:
             "in_flight": group.in_flight,
             "window": group.window if group.window < NEVER_FULL else None,
             "parked": self._state.parking.parked(group),
-            "paused": flags is not None and flags.paused,
-            "stopped": flags.stop.reason if flags is not None and flags.stop is not None else None,
-            "pin": pin_of(group),
-            "operation": operation_on(group),
+            **flag_row(group),
             "oldest_ms": self._oldest_ms(group, waiting),
             "reason": hold.kind.value if hold is not None else None,
         }

@@ -34,7 +34,7 @@ class SaidChecker(Checker):
     def read(self, snapshot: Snapshot) -> None:
         """Redis may have lost the latest flags. What a leader read before its successor came is old."""
         if snapshot.lane_epoch == self._newest_epoch:
-            self._flags = dict(snapshot.flags)
+            self._flags = dict(snapshot.operator_rows)
         if not snapshot.complete:
             self._latest.clear()
             self._stopped_at.clear()

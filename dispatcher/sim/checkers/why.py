@@ -69,7 +69,7 @@ class WhyChecker(Checker):
         self._next = 0  # group to look at first
 
     def read(self, snapshot: Snapshot) -> None:
-        self._read[snapshot.lane_epoch] = dict(snapshot.flags)
+        self._read[snapshot.lane_epoch] = dict(snapshot.operator_rows)
 
     def leading(self, lane: Lane) -> None:
         self._lane, self._is_blocked = lane, False
@@ -92,7 +92,7 @@ class WhyChecker(Checker):
         for event in events:
             if isinstance(event, PublishersBlocked):
                 self._is_blocked = event.blocked
-        for key, row in effects.flags.items():
+        for key, row in effects.operator_rows.items():
             if row is None:
                 self._flags.pop(key, None)
             else:
@@ -155,7 +155,7 @@ class WhyChecker(Checker):
     def _row(self, state: LaneState, group: Group) -> Mapping[str, Any]:
         """What operators have said of the group, up to this step."""
         key = GROUP + group.id
-        row = state.effects.flags[key] if key in state.effects.flags else self._flags.get(key)
+        row = state.effects.operator_rows[key] if key in state.effects.operator_rows else self._flags.get(key)
         return row or {}
 
 

@@ -50,14 +50,14 @@ class Side:
 def seen(snapshot: Snapshot) -> Any:
     return (
         snapshot.lane_epoch, snapshot.complete, snapshot.records, snapshot.owners, snapshot.incarnations,
-        snapshot.commands, snapshot.flags, snapshot.sequences,
+        snapshot.commands, snapshot.operator_rows, snapshot.sequences,
     )  # fmt: skip
 
 
 def a_commit() -> Effects:
     return Effects(
         records=[ENTRY], owners={b"g": OwnerRow(1, 5)}, incarnations={1: ROW}, commands={"u": {"moves": []}},
-        flags={b"lane": {"paused": True}, b"group:\xff": {"pin": "c"}},
+        operator_rows={b"lane": {"paused": True}, b"group:\xff": {"pin": "c"}},
         sequences={b"g": 7, b"\xff": 2**63 - 1},
     )  # fmt: skip
 
@@ -79,7 +79,9 @@ async def what_is_committed_is_read(side: Side) -> Any:
     store, empty = await side.lead()
     await store.confirm_complete()
     await store.commit(a_commit())
-    await store.commit(Effects(records=[SettledRange(1, 10, 10)], owners={b"g": None}, flags={b"lane": None}))
+    await store.commit(
+        Effects(records=[SettledRange(1, 10, 10)], owners={b"g": None}, operator_rows={b"lane": None})
+    )
     await store.commit(Effects(sequences={b"g": None}))
     _, snapshot = await side.lead()
     return seen(empty), seen(snapshot)
@@ -115,7 +117,7 @@ async def lost_writes_are_a_gap_and_come_back(side: Side) -> Any:
     everything = Effects(
         records=[JournalReset(), ENTRY], owners={b"g": OwnerRow(1, 5)}, incarnations={1: ROW},
         checkpoint=True,
-        flags={b"group:g": {"paused": True}}, sequences={b"g": 7},
+        operator_rows={b"group:g": {"paused": True}}, sequences={b"g": 7},
     )  # fmt: skip
     await store.restore(everything)
     await late

@@ -1,0 +1,57 @@
+"""Where a group has stopped, and what operators have decided about it (`retry.on_exhausted: stop`)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dispatcher.core.holds import Facts
+from dispatcher.core.model import Group
+
+
+@dataclass(slots=True)
+class Stop:
+    """The message at which a group has stopped."""
+
+    inbound: int
+    fingerprint: bytes
+    arrival: tuple[int, int]
+    reason: str
+    attempt: int
+    calls: int
+    consumer: str
+    at_ms: int
+    decision: str | None = None  # "skip" or "drop": to be done once the message is in front
+
+    def row(self) -> dict[str, Any]:
+        """As Redis keeps it."""
+        row = {**asdict(self), "fingerprint": self.fingerprint.hex()}
+        row["verdict"] = row.pop("decision")
+        return row
+
+    def facts(self) -> Facts:
+        """What `groups why` tells of it."""
+        return {
+            "failure": self.reason, "attempt": self.attempt, "calls": self.calls, "consumer": self.consumer,
+            "decision": self.decision,
+        }  # fmt: skip
+
+    @classmethod
+    def of_row(cls, row: dict[str, Any]) -> Stop:
+        """The opposite of `row`."""
+        fields = dict(row)
+        decision = fields.pop("verdict")
+        fields |= {"fingerprint": bytes.fromhex(row["fingerprint"]), "arrival": tuple(row["arrival"])}
+        return cls(**fields, decision=decision)
+
+
+def stop_of(group: Group) -> Stop | None:
+    """The message at which the group has stopped. It is one of the group's flags."""
+    stop: Stop | None = group.flags.stop if group.flags is not None else None
+    return stop
+
+
+def has_decision(group: Group) -> bool:
+    """It has stopped, and what operators decided is to be done when the message is here."""
+    stop = stop_of(group)
+    return stop is not None and stop.decision is not None
