@@ -1,10 +1,9 @@
 """Which consumer should have which group: the busiest one as little as possible, then few moves.
 
-Minimising the longest of several loads is NP-hard; longest processing time first is at most a third above the
-optimum on equal machines. Done from nothing it moves nearly every group. So a load that nobody may exceed
-is sought by bisection, for which only what is too much somewhere goes elsewhere; what comes of longest
-processing time first is a candidate beside that, and of all that reach the least longest load the one with
-the fewest moves is taken.
+Minimising the longest of several loads is NP-hard. Longest processing time first is at most a third above the
+optimum on equal machines, but from nothing it moves nearly every group. So bisection looks for a limit of the
+load: each consumer above it gives away only as much as is too much. Longest processing time first gives one
+more candidate. Of all candidates with the least longest load the one with the fewest moves is taken.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-#: Whose a group is that no consumer of the plan has.
-NOBODY: Final = -1
+#: In the place of an owner: no consumer of the plan has the group.
+UNOWNED: Final = -1
 #: Loads this close to each other, relatively, are the same.
 _EQUAL: Final = 1e-9
 #: The least makespan is sought as exactly as this, relatively, or a tenth of what does not count.
@@ -23,10 +22,10 @@ _EXACT: Final = 1e-4
 
 
 class Task(NamedTuple):
-    """The groups, by their places: what each costs (µs of a consumer with speed 1), and whose it is now (the
-    place of a consumer, or NOBODY); and the consumers' speeds. `is_owned`: that it leaves somebody counts
-    as a move, also if that one takes no part. `fixed`: what each consumer has besides, at the same measure,
-    and keeps."""
+    """The groups, by their places: the cost of each (µs of a consumer with speed 1), and its owner now (the
+    place of a consumer, or UNOWNED); and the consumers' speeds. `is_owned`: the group has an owner, so giving
+    it to another consumer counts as a move, also if its owner is not in the plan. `fixed`: the load that each
+    consumer has besides, at the same measure, and keeps."""
 
     costs: Sequence[float]
     owners: Sequence[int]
@@ -50,7 +49,7 @@ class Assignment(NamedTuple):
 
 def assign(task: Task, *, tolerance: float = 0.0, moves_max: int | None = None) -> Assignment:
     """The assignment with the fewest moves of those whose makespan is at most `tolerance` (a share of it)
-    above the least one found. Groups that nobody of the plan has are always given to somebody: `moves_max`
+    above the least one found. Groups that no consumer of the plan has are always given to one: `moves_max`
     must allow for these (`forced`)."""
     filled, bound = _filled(task), lower_bound(task)
     found = [filled]
@@ -97,23 +96,23 @@ def lower_bound(task: Task) -> float:
 
 def forced(task: Task) -> int:
     """How many groups must leave an owner that takes no part."""
-    return sum(owned and owner == NOBODY for owner, owned in zip(task.owners, task.is_owned, strict=True))
+    return sum(owned and owner == UNOWNED for owner, owned in zip(task.owners, task.is_owned, strict=True))
 
 
 def _filled(task: Task) -> Assignment:
-    """Everybody keeps what they have; the others go where they are done first."""
-    homeless = [group for group, owner in enumerate(task.owners) if owner == NOBODY]
+    """All consumers keep their groups; the other groups go where they are done first."""
+    homeless = [group for group, owner in enumerate(task.owners) if owner == UNOWNED]
     return _placed(task, list(task.owners), homeless)
 
 
 def _from_nothing(task: Task) -> list[int]:
     """Longest processing time first, for all groups."""
     everything = list(range(len(task.costs)))
-    return _placed(task, [NOBODY] * len(task.costs), everything).targets
+    return _placed(task, [UNOWNED] * len(task.costs), everything).targets
 
 
 def _placed(task: Task, targets: list[int], groups: list[int]) -> Assignment:
-    """Give these groups, the costliest first, to whoever is done with them first."""
+    """Give these groups, the costliest first, each to the consumer that is done with it first."""
     _place(task, targets, _loads(task, targets), groups)
     return _measured(task, targets)
 
@@ -136,7 +135,7 @@ def _place(task: Task, targets: list[int], loads: list[float], groups: list[int]
 def _loads(task: Task, targets: Sequence[int]) -> list[float]:
     loads = task.fixed_loads()
     for cost, target in zip(task.costs, targets, strict=True):
-        if target != NOBODY:
+        if target != UNOWNED:
             loads[target] += cost
     return loads
 
@@ -152,7 +151,7 @@ def _measured(task: Task, targets: list[int]) -> Assignment:
     )
 
 
-# -- from what is --
+# -- from the present owners --
 
 _Shed = Callable[[list[float], float], Iterator[int]]
 
@@ -166,21 +165,22 @@ class _Held:
         self._groups: list[list[int]] = [[] for _ in task.speeds]
         for group in sorted(range(len(task.costs)), key=lambda group: -task.costs[group]):
             owner = task.owners[group]
-            (self._groups[owner] if owner != NOBODY else self._homeless).append(group)
+            (self._groups[owner] if owner != UNOWNED else self._homeless).append(group)
         self._costs = [[task.costs[group] for group in groups] for groups in self._groups]
         self._loads = [
             sum(costs, fixed) for costs, fixed in zip(self._costs, task.fixed_loads(), strict=True)
         ]
 
     def repaired(self, makespan: float, shed: _Shed) -> Assignment | None:
-        """Whoever needs more than this time gives something away; None: then others need more than it."""
+        """Consumers that need more than this time give groups away; None: then others would need more than
+        it."""
         task = self._task
         targets, homeless, loads = list(task.owners), list(self._homeless), list(self._loads)
         for consumer, (groups, costs) in enumerate(zip(self._groups, self._costs, strict=True)):
             excess = loads[consumer] - makespan * task.speeds[consumer] * (1 + _EQUAL)
             if excess > 0:
                 for place in shed(costs, excess):
-                    targets[groups[place]] = NOBODY
+                    targets[groups[place]] = UNOWNED
                     homeless.append(groups[place])
                     loads[consumer] -= costs[place]
         if _place(task, targets, loads, homeless) > makespan * (1 + 2 * _EQUAL):
@@ -189,8 +189,8 @@ class _Held:
 
 
 def _shed_largest(costs: list[float], excess: float) -> Iterator[int]:
-    """The fewest that are so much together: the largest, the last one no larger than it has to be. `costs`
-    fall."""
+    """The fewest groups that cost `excess` together: the largest, the last one no larger than it has to be.
+    `costs` fall."""
     sums = list(accumulate(costs))
     if not costs or excess >= sums[-1]:
         yield from range(len(costs))
@@ -202,7 +202,7 @@ def _shed_largest(costs: list[float], excess: float) -> Iterator[int]:
 
 
 def _smallest_of(costs: list[float], least: float, first: int) -> int:
-    """The place of the smallest that is at least so much, from `first` on; that one if none is."""
+    """The place of the smallest cost that is at least `least`, from `first` on; `first` if there is none."""
     low, high = first, len(costs)
     while high - low > 1:
         middle = (low + high) // 2
@@ -232,7 +232,7 @@ def _kept(task: Task, targets: list[int]) -> Assignment:
     stays: dict[tuple[int, int], int] = {}
     kinds = list(zip(task.speeds, task.fixed_loads(), strict=True))
     for group, owner in enumerate(task.owners):
-        if owner != NOBODY and kinds[owner] == kinds[targets[group]]:
+        if owner != UNOWNED and kinds[owner] == kinds[targets[group]]:
             stays[targets[group], owner] = stays.get((targets[group], owner), 0) + 1
     renamed: dict[int, int] = {}
     taken: set[int] = set()
@@ -250,10 +250,10 @@ def _kept(task: Task, targets: list[int]) -> Assignment:
 
 
 def _returned(task: Task, targets: list[int], makespan: float) -> Assignment:
-    """Groups go back to their owners where that makes nobody need more than this time; small ones first."""
+    """Groups go back to their owners where no owner then needs more than this time; small ones first."""
     loads, costs = _loads(task, targets), task.costs
     rooms = [makespan * speed * (1 + _EQUAL) for speed in task.speeds]
-    moved = [g for g, owner in enumerate(task.owners) if owner != NOBODY and targets[g] != owner]
+    moved = [g for g, owner in enumerate(task.owners) if owner != UNOWNED and targets[g] != owner]
     for group in sorted(moved, key=costs.__getitem__):
         owner = task.owners[group]
         if loads[owner] + costs[group] <= rooms[owner]:

@@ -1,10 +1,10 @@
 """What an audit keeps of the hand-overs that it has judged, so that the next one need not judge them again.
 
-What a hand-over's group says of it lies in the rows before it. So of rows that are over, and before all that
-are not, a few facts by group, queue and incarnation say to later rows the same as they themselves would: the
-latest place, the latest end, the last row. These facts become rows that stand for many (`_standing`), and go
-through the same rules (`order_audit.screened`). If what is new lies before them, or what several dates tell
-together has changed, a group is judged anew from all its hand-overs.
+A hand-over is judged by the rows of its group before it. So rows that have ended, and that lie before all
+that have not, can be replaced by a few facts for each group, queue and incarnation: the latest place, the
+latest end, the last row. These facts become rows that stand for many (`_standing`), and go through the same
+rules (`order_audit.screened`). If new rows lie before them, or if hand-overs that several dates tell together
+have changed, a group is judged anew from all its hand-overs.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Audit:
         return state.join(self._stale, [*GROUP], "left_anti")
 
     def _changed(self) -> DataFrame:
-        """Groups with something new before what is kept, or with other rows across dates than then."""
+        """Groups with new rows before the kept ones, or with other rows across dates than then."""
         numbers = F.struct(*NUMBERS)
         before = self._new().join(self._cuts, [*GROUP]).where(numbers <= F.col("cut")).select(*GROUP)
         told = self._across().select(*GROUP, numbers.alias("numbers"), _fingerprint().alias("print"))
@@ -107,7 +107,7 @@ class Audit:
         return self._hands.where(F.col(DATE) == ACROSS)
 
     def _rows(self, state: DataFrame | None) -> DataFrame:
-        """The rows to judge, and before them those that stand for what is judged."""
+        """The rows to judge, and before them those that stand for judged rows."""
         if state is None:
             return self._hands
         columns = [*SCREENED, DATE, "is_carried"]
@@ -164,7 +164,8 @@ def _fingerprint() -> Column:
 
 
 def _sums(marked: DataFrame) -> DataFrame:
-    """By group, queue and incarnation, apart for what is over: counts, and what `_standing` is made of."""
+    """By group, queue and incarnation, and apart for ended rows: counts, and the facts that `_standing`
+    needs."""
     is_across = F.col(DATE) == ACROSS
     last = F.struct(F.struct(*NUMBERS).alias("numbers"), "began", "over")
     # With its hash a group's rows are where they were sorted.
@@ -186,7 +187,7 @@ def _sums(marked: DataFrame) -> DataFrame:
 
 
 def _merged(sums: DataFrame) -> DataFrame:
-    """Of what is over one row for each key."""
+    """One row for each key, of the ended rows."""
     of_both = {
         "hand_overs": F.sum, "open": F.sum, "first_at": F.min, "last_at": F.max, "because": F.min,
         "is_remarkable": F.max, "began": F.max, "ended": F.max, "place": F.max, "stayed": F.max,
@@ -214,7 +215,7 @@ def _groups(sums: DataFrame) -> DataFrame:
 
 def _standing(state: DataFrame, rows: DataFrame) -> DataFrame:
     """Rows of SCREENED that say the same to those behind them as all that they stand for: the last one's
-    numbers, and the latest end and places. What was taken back has a place of its own."""
+    numbers, and the latest end and places. Hand-overs that were taken back have a place of their own."""
     stayed = F.struct(F.lit(Event.SETTLED.value).alias("outcome"), F.col("stayed").alias("place"))
     taken = F.struct(F.lit(Event.TAKEN_BACK.value).alias("outcome"), F.col("place"))
     is_later = F.col("stayed").isNull() | (F.col("stayed") < F.col("place"))

@@ -12,7 +12,7 @@ from dispatcher.ledger.schema import Event
 from dispatcher.pipeline.work import KIND, with_work
 from dispatcher.settings import VERSION
 
-#: A normal distribution has 95 % within so many standard errors.
+#: A normal distribution has 95 % within this many standard errors.
 _Z_95: Final = 1.959964
 
 
@@ -29,7 +29,7 @@ def measured(worked: DataFrame) -> DataFrame:
 
 
 def cost_model(measured: DataFrame) -> DataFrame:
-    """Of what was `measured`: `messages`, mean and standard deviation, and `error_us`: the mean is
+    """For each kind in `measured`: `messages`, mean and standard deviation, and `error_us`: the mean is
     within it with 95 %."""
     days = F.sort_array(F.collect_list(F.struct("day", "messages", "mean_us", "squares")))
     found = measured.groupBy("lane", *KIND).agg(days.alias("days"))

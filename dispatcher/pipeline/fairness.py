@@ -20,7 +20,7 @@ from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.ledger_reading import micros
 from dispatcher.pipeline.lifecycle import WAITING
 
-#: What is said of a pool's queues is said of whole seconds.
+#: A pool's queues are compared by whole seconds.
 _SECOND_US: Final = 1_000_000
 _POOL: Final = ("lane", "turn", "pool")
 #: Who waited for these last could have been handed over all the time, had others not been chosen.
@@ -152,8 +152,8 @@ def left_over(
     leaderships: Iterable[RecordedLeadership],
 ) -> DataFrame:  # fmt: skip
     """What still waits at the end of the ledger and could go: lane, turn, inbound, since when (`since_us`),
-    and `pool`, null for every pool. Left out is what is parked, or of a group that operators may hold, and in
-    a lane with buckets what is of a group that nobody had."""
+    and `pool`, null for every pool. Left out are parked messages, messages of groups that operators may hold,
+    and in a lane with buckets messages of groups that no consumer had."""
     lanes = _lanes(spark, leaderships).where("is_last")
     held = records.where(F.col("event").isin([*_HELD]) & F.col("group").isNotNull()).select("lane", "group")
     waiting = (
@@ -182,7 +182,7 @@ def left_over(
 
 
 def _of_pools(left: DataFrame, counted: DataFrame) -> DataFrame:
-    """Like `_counted`, of what is left over."""
+    """Like `_counted`, for the messages that are left over."""
     seconds = left.withColumn("second", F.floor(F.col("since_us") / _SECOND_US).cast("bigint"))
     came = seconds.groupBy("lane", "turn", "pool", "inbound", "second").agg(F.count("*").alias("came"))
     pools = counted.select(*(F.col(name).alias(f"of_{name}") for name in _POOL)).distinct()

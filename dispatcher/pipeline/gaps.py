@@ -1,4 +1,4 @@
-"""What is missing from a ledger, by name: computed from ordinals and leaderships, never guessed.
+"""The gaps of a ledger, by name: computed from ordinals and leaderships, never guessed.
 
 A gap is a stretch of a lane's time in which something may have happened that has no record. Where the
 ledger begins and ends is a boundary: nothing is said about what lies outside.

@@ -101,10 +101,11 @@ def hand_over_lanes(leaderships: Iterable[RecordedLeadership]) -> list[str]:
 
 
 def _handed_over(found: DataFrame, records: DataFrame, lanes: list[str]) -> DataFrame:
-    """With what is different in hand-over lanes, where a message is settled when its queue has it.
+    """Corrects the hand-overs of hand-over lanes, where a message is settled when its queue has it.
 
-    What was read back from there was handed over until then, and came to nothing. `over` is when its
-    consumer's queue was read to its end, and `is_shared` that several read it: what they had nobody knows.
+    A message that was read back from there was handed over until then, without effect. `over` is when its
+    consumer's queue was read to its end, and `is_shared` that several readers read it: it is not known which
+    of them had which message.
     """
     if not lanes:
         nothing = F.lit(None).cast(found.schema["began"].dataType)
@@ -182,7 +183,7 @@ def _shape(found: DataFrame, began_turn: Column, began_at: Column, ended_at: Col
 
 
 def _completed(spark: SparkSession, ends: DataFrame, opens: DataFrame, gaps: list[Gap]) -> DataFrame:
-    """Ends of what another leader handed over, or of what was handed over while records were dropped."""
+    """Ends of hand-overs by another leader, or while records were dropped."""
     begun = opens.select(
         *KEY,
         F.col("turn").alias("open_turn"),
@@ -227,7 +228,8 @@ def _by_commit(name: str) -> Column:
 
 
 def _unended(spark: SparkSession, opens: DataFrame, gaps: list[Gap]) -> DataFrame:
-    """What has no end: it lasts until its leadership is over, or until what may hide its end."""
+    """Hand-overs without an end: each lasts until its leadership has ended, or until a gap that may hide its
+    end."""
     once = opens.dropDuplicates([*KEY])
     began = instant(F.col("turn"), F.coalesce(F.col("dispatched_at"), _by_commit("since_commit")))
     end = F.timestamp_micros(F.lit(END_OF_TIME_US))

@@ -10,16 +10,16 @@ from pyspark.sql import functions as F
 from dispatcher.ledger.schema import Event
 from dispatcher.pipeline.work import busy_us, whole_us
 
-#: Of each lane's groups the hottest so many have a row.
+#: How many of each lane's groups, the hottest ones, have a row.
 SHOWN_MAX: Final = 100
-#: Of these, so many have rows by consumer.
+#: How many of these have rows by consumer.
 HELD_MAX: Final = 20
 _TOP: Final = 10
 
 
 def shares(worked: DataFrame) -> DataFrame:
     """What each consumer had of each group on a `day` (`work.worked`): `hand_overs` that ended and the work
-    that they took, and of what was settled `messages`, `cost` and `settled_us`. Days add up."""
+    that they took; of settled messages also `messages`, `cost` and `settled_us`. Days add up."""
     settled = F.col("outcome") == Event.SETTLED
     theirs = worked.where(F.col("ended_at").isNotNull() & F.col("group").isNotNull())
     return theirs.groupBy("day", "lane", "group", "consumer").agg(

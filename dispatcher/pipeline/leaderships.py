@@ -1,7 +1,7 @@
 """Who led a lane when, and what the ledger does not have: from files' footers and the records of leaderships.
 
 Instants across hosts are ordered by `turn` first: that of a leadership is twice its lane epoch, so that it
-is the same whatever else the ledger has; the odd one before stands for what came between.
+is the same whatever else the ledger has; the odd turn before stands for the time between two leaderships.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from pyarrow import fs
 from dispatcher.errors import ConfigurationError
 from dispatcher.ledger.schema import COLUMNS, FILE_SUFFIX, METADATA_PREFIX, SCHEMA_VERSION, ColumnKind, Event
 
-#: Footers are read so many at a time: an object store takes tens of milliseconds for each.
+#: How many footers are read at a time: an object store takes tens of milliseconds for each.
 _READERS: Final = 16
 _FOLDERS: Final = re.compile(r"(?:.*/)?lane=([^/]*)/date=([0-9]{4}-[0-9]{2}-[0-9]{2})/[^/]*")
 NAME: Final = re.compile(r"(([0-9]+)-[0-9a-f]{8})-([0-9]{12,})")
@@ -69,7 +69,7 @@ Stamp = tuple[int, int]
 
 
 class Found(NamedTuple):
-    """What is in a ledger's folder. `remarks` are about files that are read all the same."""
+    """The contents of a ledger's folder. `remarks` are about files that are read all the same."""
 
     root: str
     files: list[LedgerFile]
@@ -240,7 +240,7 @@ def _fits(field: Any) -> bool:
 
 
 def _remarks(files: list[LedgerFile]) -> Iterator[str]:
-    """What is strange, and does no harm."""
+    """Remarks about strange files that do no harm."""
     renamed = {(each.folder, each.lane): each for each in files if each.folder != each.lane}
     for folder, lane in sorted(renamed):
         count = sum((each.folder, each.lane) == (folder, lane) for each in files)
@@ -248,8 +248,8 @@ def _remarks(files: list[LedgerFile]) -> Iterator[str]:
 
 
 def first_end(path: str, files: list[LedgerFile]) -> int | None:
-    """When the first event happened that these files of a writer tell of, in their order, in µs. What has not
-    ended is told with the time at which it began."""
+    """When the first event happened that these files of a writer tell of, in their order, in µs. A record of
+    a hand-over that has not ended has the time at which it began."""
     store, _ = open_ledger(path)
     for file in sorted(files, key=lambda file: file.first):
         table = pq.read_table(file.path, columns=["time", "event"], filesystem=store, partitioning=None)

@@ -13,7 +13,7 @@ from dispatcher.pipeline.hand_overs import MESSAGE, OPEN
 from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.ledger_reading import micros
 
-#: Records about a message that is in nobody's hands, in the order in which the last one counts.
+#: Records about a message that no consumer has, in the order in which the last one counts.
 OUTCOMES: Final = (
     Event.DEAD_LETTERED, Event.DROPPED, Event.MOVED, Event.PURGED, Event.DEDUPLICATED, Event.VANISHED,
 )  # fmt: skip
@@ -25,7 +25,7 @@ RETURNED: Final = "returned"
 WAITS: Final = tuple(f"wait_{cause}_us" for cause in WaitCause)
 
 
-#: Arrivals of a queue that lie together, so that what is new reaches few of them.
+#: Arrivals of a queue that lie together in one block, so that new records concern few blocks.
 _BLOCK: Final = 1_000_000
 #: More rows than that are not sent to every machine.
 _FEW: Final = 200_000
@@ -41,7 +41,7 @@ def block() -> Column:
 
 
 def is_about() -> Column:
-    """Whether a record is about a message that is in nobody's hands."""
+    """Whether a record is about a message that no consumer has."""
     return F.coalesce(F.col("event").isin([*_ABOUT]) & F.col("seq").isNull() & _is_known(), F.lit(False))
 
 
@@ -78,7 +78,7 @@ def lifecycle(
     leaderships: Iterable[RecordedLeadership],
     persist: Callable[[DataFrame], DataFrame],
 ) -> DataFrame:
-    """From hand-overs, and the records about messages in nobody's hands. `persist` keeps a table that is
+    """From hand-overs, and the records about messages that no consumer has. `persist` keeps a table that is
     needed several times."""
     handed = hand_overs.where(_is_known()).select(
         *MESSAGE, "group", "size", "cost", "received_at", "dispatched_at", "committed_at", "confirmed_at",

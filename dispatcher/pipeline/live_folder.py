@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.own_folder import locked, make_own, note_java, writable
 
-#: Of the folder's form, and of what is in it.
+#: Of the folder's form, and of its contents.
 VERSION: Final = 1
 IDENTITY: Final = "stream.json"
 ALERTS: Final = "alerts.parquet"
@@ -32,7 +32,7 @@ KEPT: Final = "kept"
 CHECKPOINT: Final = "checkpoint"
 _BATCHES, _CURRENT, _PUBLISHED, _LOCK = "batches", "current", "alerts", ".lock"
 _OURS: Final = {_BATCHES, _CURRENT, f".{_CURRENT}", _PUBLISHED, _LOCK, IDENTITY, f".{IDENTITY}", CHECKPOINT}
-#: Readers that opened a batch's tables may go on with them for so many batches more.
+#: Readers that opened a batch's tables may go on with them for this many more batches.
 _BATCHES_KEPT: Final = 3
 
 
@@ -52,7 +52,7 @@ class LiveFolder:
         return self.path / _BATCHES / f"{number:012d}"
 
     def begin(self, number: int) -> Path:
-        """An empty folder for that batch's tables, which nobody sees before `commit`."""
+        """An empty folder for that batch's tables, which readers don't see before `commit`."""
         unfinished = self.path / _BATCHES / f".{number:012d}"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
@@ -130,7 +130,7 @@ def live_folder(path: Path, checkpoint: Path | None, ledger: str) -> Iterator[Li
 
 
 def _identify(path: Path, checkpoint: Path, ledger: str) -> None:
-    """Make the two folders one stream's, or refuse what is not."""
+    """Make the two folders one stream's, or refuse folders that are not."""
     ours, theirs = _read(path / IDENTITY), _read(checkpoint / IDENTITY)
     found = ours or theirs
     if found is None:
@@ -164,7 +164,7 @@ def _identify(path: Path, checkpoint: Path, ledger: str) -> None:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Raises ConfigurationError for what is no JSON."""
+    """Raises ConfigurationError for text that is no JSON."""
     try:
         found = json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError):

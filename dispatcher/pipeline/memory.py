@@ -1,8 +1,8 @@
-"""What former runs have left in a report that still holds: dates of the ledger, and what was made of them.
+"""The results of former runs in a report that still hold: dates of the ledger, and the tables made from them.
 
-A piece is what was computed of one date's files alone. It holds while these are the same. A part of a table
-holds while all that it was made of does. Whatever is written next is forgotten first, so that a run which is
-killed leaves nothing behind that is taken for whole.
+A piece was computed from one date's files alone. It holds while these are the same. A part of a table
+holds while everything that it was made from does. A run forgets a part before it writes that anew, so that a
+killed run leaves nothing behind that looks complete.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from dispatcher.pipeline.gaps import Window
 from dispatcher.pipeline.ledger_files import Found, LedgerFile, Stamp
 from dispatcher.pipeline.report_folder import LAYOUT, MEMORY
 
-#: Of what is kept, and of how it is computed.
+#: Of the kept results, and of how they are computed.
 VERSION: Final = 4
 
 
 @dataclass
 class Piece:
-    """What was computed of one date."""
+    """The results for one date."""
 
     files: list[list[Any]]  # LedgerFiles
     stamps: dict[str, list[int]]  # by path: size, and when it was written (ns)

@@ -87,8 +87,8 @@ def screened(found: DataFrame, *kept: str) -> DataFrame:
 
 
 def stayed() -> Column:
-    """A hand-over's place if it counts for those behind it: what was taken back is handed over again after
-    each move, which is no step back, but to the same incarnation."""
+    """A hand-over's place if it counts for those behind it. A message that was taken back is handed over
+    again after each move, which is no step back, except to the same incarnation."""
     return F.when(F.col("outcome") != Event.TAKEN_BACK, F.col("place"))
 
 
@@ -124,11 +124,14 @@ def _without_released(found: DataFrame) -> DataFrame:
 
 
 def _order_violations(found: DataFrame) -> DataFrame:
-    """What was handed over after a later message of its group and queue. What one incarnation had is taken
-    back at one moment, so of its own hand-overs none was taken back in time. Of what others had, and has no
-    end, that is known only if the same leader tells, and no gap may hide the end; and that an operator did
-    not release a message only if the end of its hand-over before is known. What failed and was released went
-    again like what is taken back: what came back may go behind it, what goes for the first time may not."""
+    """Hand-overs that came after a later message of their group and queue.
+
+    All messages of one incarnation are taken back at one moment, so none of its own earlier hand-overs was
+    taken back in time. For hand-overs of other incarnations without an end this is known only if the same
+    leader tells of them, and no gap may hide the end. That an operator did not release a message is known
+    only if the end of its hand-over before is known. A message that failed and was released goes again like
+    one that is taken back: messages that came back may go behind it, messages that go for the first time may
+    not."""
     of_queue = Window.partitionBy(*_OF_GROUP, "inbound").orderBy(*NUMBERS).rowsBetween(*_BEFORE)
     of_leader = (
         Window.partitionBy(*_OF_GROUP, "inbound", "began_turn").orderBy(*NUMBERS).rowsBetween(*_BEFORE)
@@ -154,7 +157,7 @@ def _order_violations(found: DataFrame) -> DataFrame:
 
 
 def _overlaps(found: DataFrame) -> DataFrame:
-    """What began while another incarnation had something of the group.
+    """Hand-overs that began while another incarnation had messages of the group.
 
     The witness is, of the hand-overs of others that began before, the one that ended last. To find it also
     where the one that ended last of all is the incarnation's own, rows are cut into stretches over which the
@@ -189,7 +192,7 @@ def _not_permitted(
         for each in leaderships for fact in each.facts
         if fact.event == GROUPS_MOVING and fact.detail.get("pause") == "none"
     ]  # fmt: skip
-    # What was told again of a leadership that was killed happened in the turn behind it.
+    # Records that were told again of a killed leadership happened in the turn behind it.
     loose = [
         (each.lane, turn) for each in leaderships if each.options.get("rebalance_pause") == "none"
         for turn in (each.turn, _next_turn(each, leaderships) - 1)
@@ -235,7 +238,7 @@ def holes(marked: DataFrame) -> DataFrame:
 
 
 def unended(marked: DataFrame) -> DataFrame:
-    """The same of what has no end, behind which anything may have happened."""
+    """The same for hand-overs without an end, behind which anything may have happened."""
     return marked.where(F.col("outcome") == OPEN).select(
         *GROUP, F.col("ended").alias("hole_since"), _nothing(marked).alias("hole_until")
     )
@@ -248,7 +251,7 @@ def _nothing(marked: DataFrame) -> Column:
 def hidden(spark: SparkSession, holes: DataFrame, gaps: list[Gap]) -> DataFrame | None:
     """Groups of which a hand-over may be hidden, and by what: lane, group, because.
 
-    A hand-over that nobody recorded has numbers between two that do not follow each other, or behind the last
+    A hand-over without a record has numbers between two that do not follow each other, or behind the last
     ones, and was handed over between these: then a gap must have been there. None: there is no gap."""
     real = [gap for gap in gaps if gap.kind not in BOUNDARIES]
     if not real:

@@ -27,7 +27,7 @@ class MessageOrigin(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Who owns a unit, as far as the ledger tells; None: nobody."""
+    """The owner of a unit, as far as the ledger tells; None: it has none."""
 
     consumer: str | None
     incarnation: str | None
@@ -107,7 +107,7 @@ def last_holders(hand_overs: DataFrame) -> list[Holder]:
 
 
 def unit_of(group: str, buckets: int | None) -> str:
-    """What has an owner: the group, or its bucket (docs/semantics.md, O-15)."""
+    """The unit that has an owner: the group, or its bucket (docs/semantics.md, O-15)."""
     return group if buckets is None else f"bucket:{crc32(parse_group(group)) % buckets}/{buckets}"
 
 

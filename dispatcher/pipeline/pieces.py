@@ -1,6 +1,6 @@
-"""What is computed of each date's files alone, and kept: hand-overs that one record tells as a whole, and all
-records that say something else. What needs several dates is made of these, so that old files of a ledger are
-not read again (`memory`).
+"""Tables that are computed from each date's files alone, and kept: hand-overs that one record tells as a
+whole, and all records that say something else. Tables that need several dates are made from these, so that
+old files of a ledger are not read again (`memory`).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Pieces:
         return self._at_once(read_records(self._spark, self._ledger, self._found.of_dates({*self.computed})))
 
     def _at_once(self, table: DataFrame) -> DataFrame:
-        """Where results are in one part, what is read is too: then no parts exchange anything."""
+        """Where results are in one part, the input is too: then no parts exchange anything."""
         return table.coalesce(1) if self._spark.conf.get("spark.sql.shuffle.partitions") == "1" else table
 
     def _whole(self, records: DataFrame) -> DataFrame:
@@ -187,8 +187,8 @@ class Pieces:
         return hand_overs(self._spark, self.records, self.leaderships, gaps, loose)
 
     def _persist(self, table: DataFrame) -> DataFrame:
-        """Until what is made of it is written: of the next run's tables that look the same it would be
-        wrong."""
+        """Keep the table until the results made from it are written. It must go then: Spark would take it for
+        equal-looking tables of the next run, which would be wrong."""
         self._persisted.append(table.persist(StorageLevel.DISK_ONLY))
         return table
 
@@ -230,7 +230,7 @@ class Pieces:
 
     @property
     def is_apart(self) -> bool:
-        """Whether dates can be told apart, so that what is made of some may be used again."""
+        """Whether dates can be told apart, so that results for some may be used again."""
         return self._is_apart
 
     @property
@@ -329,7 +329,7 @@ class Pieces:
         return found.where(place.isin([*parts]))
 
     def about(self, blocks: Collection[str]) -> DataFrame:
-        """The records about messages of these blocks that are in nobody's hands."""
+        """The records about messages of these blocks that no consumer has."""
         records = self.records.where(is_about())
         if self._is_apart:
             records = records.where(F.col(DATE).isin(self._dates("blocks", blocks)))

@@ -13,14 +13,14 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.pipeline.assignment import NOBODY, Task, assign, forced, lower_bound
+from dispatcher.pipeline.assignment import UNOWNED, Task, assign, forced, lower_bound
 from dispatcher.pipeline.owners import Holder, LastOwner, Owner, owned, unit_of
 from dispatcher.pipeline.plan_file import PlanFile, PlannedMove
 from dispatcher.pipeline.work import KIND, with_work, worked
 
 #: Of a consumer that has settled less nothing is known of its speed.
 _MESSAGES_MIN: Final = 20
-#: A consumer is taken for at most so many times as fast as the average one, or as slow.
+#: A consumer counts as at most this many times as fast as the average one, or as slow.
 _SPEED_MAX: Final = 10.0
 POLICY: Final = "exclusive"
 
@@ -47,7 +47,7 @@ class Cell(NamedTuple):
 
 
 class PlannedLane(NamedTuple):
-    """What is known of the lane: its latest options (`policy` None: the ledger does not have them any more),
+    """The facts about the lane: its latest options (`policy` None: the ledger does not have them any more),
     and the incarnations that are there at the end, or are gone."""
 
     name: str
@@ -89,7 +89,7 @@ class Planned(NamedTuple):
     makespan_us: dict[str, float]
     bound_by: str
     moves: int
-    given: int  # groups that nobody owns, and that get an owner
+    given: int  # groups without an owner that get one
     pinned: int  # groups that stay where they are
 
 
@@ -168,7 +168,7 @@ def plan(
 
 
 def _task(units: list[Unit], consumers: list[str], speeds: dict[str, float]) -> Task:
-    """Of what is not pinned; what is stays with its consumer, as far as that takes part."""
+    """The task without pinned units: these stay with their consumers, and count as their fixed load."""
     places = {consumer: place for place, consumer in enumerate(consumers)}
     fixed, free = [0.0] * len(consumers), []
     for unit in units:
@@ -178,7 +178,7 @@ def _task(units: list[Unit], consumers: list[str], speeds: dict[str, float]) -> 
             fixed[place] += unit.cost_us
     return Task(
         [unit.cost_us for unit in free],
-        [places.get(unit.owner, NOBODY) if unit.owner is not None else NOBODY for unit in free],
+        [places.get(unit.owner, UNOWNED) if unit.owner is not None else UNOWNED for unit in free],
         [unit.owner is not None for unit in free], [speeds[consumer] for consumer in consumers], fixed,
     )  # fmt: skip
 
@@ -191,7 +191,7 @@ def _bound_by(task: Task, free: list[Unit], consumers: list[str]) -> str:
         return f"group {largest.name} alone"
     for consumer, load, speed in zip(consumers, task.fixed_loads(), task.speeds, strict=True):
         if load and load / speed >= bound:
-            return f"what is pinned to {consumer}"
+            return f"the groups pinned to {consumer}"
     return "all of it shared out evenly"
 
 
@@ -220,8 +220,8 @@ def _chosen(
     there |= {owner.consumer for owner in owners if owner.consumer is not None and lane.has(owner)}
     if not there:
         raise ConfigurationError(
-            f"lane {lane.name}: no consumer is there at the end of the ledger: name those that shall get "
-            "the groups, with --consumer"
+            f"lane {lane.name}: no consumer is there at the end of the ledger: name the consumers "
+            "for the groups with --consumer"
         )
     return sorted(there)
 
@@ -275,7 +275,7 @@ def _shares(
     return list(shares.values())
 
 
-# -- what is written --
+# -- output --
 
 
 def plan_table(spark: SparkSession, lane: str, planned: Planned) -> DataFrame:
@@ -294,7 +294,7 @@ def plan_table(spark: SparkSession, lane: str, planned: Planned) -> DataFrame:
 
 
 def plan_file(lane: PlannedLane, planned: Planned, until: datetime) -> PlanFile:
-    """What is to be applied, the costliest groups first."""
+    """The moves to apply, the costliest groups first."""
     rows = zip(planned.units, planned.targets, strict=True)
     moves = sorted((pair for pair in rows if pair[0].leaves_for(pair[1])), key=lambda pair: -pair[0].cost_us)
     return PlanFile(

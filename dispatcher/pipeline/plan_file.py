@@ -15,7 +15,7 @@ VERSION: Final = 1
 
 
 class PlannedMove(NamedTuple):
-    """One group, and whose it was when it was planned; None: nobody's."""
+    """One group, and its owner when it was planned; None: it had none."""
 
     group: str
     owner: str | None
@@ -23,8 +23,8 @@ class PlannedMove(NamedTuple):
 
 
 class PlanFile(NamedTuple):
-    """What is applied. `buckets`: the group map that it was made for; `until`: the last instant of which its
-    ledger tells."""
+    """The plan to apply. `buckets`: the group map that it was made for; `until`: the last instant of which
+    its ledger tells."""
 
     lane: str
     buckets: int | None
@@ -33,7 +33,7 @@ class PlanFile(NamedTuple):
 
 
 def write_plan(path: Path, facts: dict[str, Any], plan: PlanFile) -> None:
-    """Write the file as a whole; `facts` are for whoever reads it. Raises ConfigurationError."""
+    """Write the file as a whole; `facts` are for its readers. Raises ConfigurationError."""
     document = {
         "kind": KIND, "version": VERSION, "lane": plan.lane, "buckets": plan.buckets,
         "until": plan.until.astimezone(UTC).isoformat(), **facts,
@@ -48,7 +48,7 @@ def write_plan(path: Path, facts: dict[str, Any], plan: PlanFile) -> None:
 
 
 def read_plan(path: Path) -> PlanFile:
-    """Raises ConfigurationError for what is no plan, or one of a newer version."""
+    """Raises ConfigurationError for a file that is no plan, or one of a newer version."""
     try:
         document = json.loads(path.read_bytes())
     except OSError as problem:

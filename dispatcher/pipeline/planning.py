@@ -1,4 +1,4 @@
-"""The job behind `pipeline plan`: reads a finished report, plans one lane, and writes what came of it."""
+"""The job behind `pipeline plan`: reads a finished report, plans one lane, and writes the plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark is doing, for whoever waits: a bar on a terminal, one line a stage elsewhere; both on stderr."""
+"""Spark's progress for the user: a bar on a terminal, one line a stage elsewhere; both on stderr."""
 
 from __future__ import annotations
 

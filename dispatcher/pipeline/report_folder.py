@@ -146,7 +146,7 @@ def refuse_newer(path: Path) -> None:
         try:
             layout = json.loads((path / name).read_bytes()).get("layout", 0)
         except (OSError, ValueError, AttributeError):
-            continue  # whoever needs the file says so
+            continue  # the code that needs the file reports that
         if not isinstance(layout, int) or layout > LAYOUT:
             raise ConfigurationError(
                 f"{path}: was made by a newer version of the dispatcher (layout {layout} of reports, and "

@@ -50,7 +50,7 @@ from dispatcher.pipeline.session import (
 from dispatcher.pipeline.spark_paths import LOCAL
 from dispatcher.pipeline.summary import summarise
 
-#: Wraps what is done under a name, for whoever watches.
+#: Wraps a part of the work, and shows its name to the user meanwhile.
 Stage = Callable[[str], contextlib.AbstractContextManager[None]]
 #: A file's records may be older than its day, and it may be written somewhat after it.
 _MARGIN: Final = timedelta(days=1)
@@ -126,7 +126,7 @@ def fitting(found: Found) -> dict[str, str]:
 
 
 def fitting_records(records: int) -> dict[str, str]:
-    """The same, for so many records."""
+    """The same, for this number of records."""
     return {**(_SMALL if records <= _FEW_RECORDS else {}), **heap_setting(records)}
 
 
@@ -153,7 +153,7 @@ class _Job:
         self.gaps: list[Gap] = []
 
     def read(self) -> None:
-        """What former runs have not read, who led when, and what is missing."""
+        """Read files that former runs have not read; find who led when, and the gaps."""
         self.pieces = Pieces(self.spark, self.folder, self.ledger, self.found, self.window)
         self.leaderships, self.records = self.pieces.leaderships, self.pieces.records
         times = missing_times(self.ledger, self.found, self.leaderships)

@@ -40,7 +40,7 @@ _SETTINGS: Final = {
     # A lane may be called 007.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
 }
-#: Classes of Java that expressions are made of, and what is called most there.
+#: Classes of Java that expressions are made of, and their functions that are called most.
 _NAMED_OFTEN: Final = {
     "functions": ("col", "lit", "when"),
     "org.apache.spark.sql.functions": ("col", "lit", "when"),
@@ -82,7 +82,7 @@ def spark_session(master: str | None = None, settings: dict[str, str] | None = N
         gateway = context = None
         try:
             try:
-                # Spark's own lines go into a file: most of them are of no use to whoever reads a verdict.
+                # Spark's own lines go into a file: most of them are of no use to the reader of a verdict.
                 gateway = launch_gateway(  # type: ignore[no-untyped-call]
                     configured, {} if submitted else {"stdout": log, "stderr": log}
                 )
@@ -128,7 +128,7 @@ def _configured(configured: Any, master: str | None, settings: dict[str, str], *
 
 
 def heap_setting(records: int) -> dict[str, str]:
-    """What a session on this machine needs for a ledger of so many records."""
+    """The settings that a session on this machine needs for a ledger with this number of records."""
     return {_HEAP: f"{heap_mib(records)}m"}
 
 
@@ -148,7 +148,7 @@ def _machine_mib() -> int:
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """A connection to Java that ends is told by what comes of it, not by a stack trace beside."""
+    """The end of a connection to Java is reported by its consequences, not also by a stack trace."""
     return "py4j" not in Path(record.pathname).parts
 
 

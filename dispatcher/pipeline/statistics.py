@@ -21,10 +21,10 @@ NEEDED: Final = (
     "lane", "inbound", "consumer", "group", "type", "ended_at", "outcome", "size", "cost", *STAGES, "work_us",
 )  # fmt: skip
 PERCENTILES: Final = (50, 95, 99)
-#: Of a percentile's rank: one in so many.
+#: Of a percentile's rank: one in this many.
 _ACCURACY: Final = 2_000
 _SECONDS_PER_HOUR: Final = 3_600
-#: Of a timeline: at most so many points of a lane, so long each.
+#: Of a timeline: at most this many points of a lane.
 POINTS_MAX: Final = 100
 _DAY_MS: Final = 86_400_000
 _FIRST_DAY: Final = date(1970, 1, 1)
@@ -51,7 +51,7 @@ def group_stats(hand_overs: DataFrame) -> DataFrame:
 
 
 def step_ms(span_us: int) -> int:
-    """How long a point of a timeline over so much time is."""
+    """How long a point of a timeline over this time is."""
     least_ms = span_us / 1e3 / (POINTS_MAX - 1)  # the first and the last one are parts
     days = math.ceil(least_ms / _DAY_MS)
     return next((step for step in _STEPS_MS if step >= least_ms), days * _DAY_MS)

@@ -74,7 +74,7 @@ def _plain(
 
 
 def as_json(alert: dict[str, Any]) -> str:
-    """On one line, without what is null."""
+    """On one line, without null values."""
     shown = {
         name: value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
         for name, value in alert.items() if value is not None

@@ -1,9 +1,10 @@
-"""The order audit over a stream: the batch audit's own rules, over what is new and what still counts.
+"""The order audit over a stream: the batch audit's own rules, over new records and those that still count.
 
 A batch judges new records together with those of former batches that `kept` has left. These are few for each
-group, and yet nothing is missed: a writer's files tell everything that had begun before they were closed, so
-what comes later was handed over later, with larger numbers. It is out of order only if the last of its
-group's and queue's messages is a later one, and overlaps only with what has not ended.
+group, and yet nothing is missed: a writer's files tell of every hand-over that had begun before they were
+closed, so hand-overs in later files began later, and have larger numbers. Such a hand-over is out of order
+only if the last message of its group and queue is a later one, and it overlaps only with hand-overs that have
+not ended.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def combined(
     forget_us: int,
 ) -> DataFrame:
     """New records and those of former batches that count, with `turn`, `clock_us` of their lane, and the
-    columns of `kept` (null where they are new). What is older than `forget_us` is forgotten, but for what is
-    in somebody's hands."""
+    columns of `kept` (null where they are new). Records older than `forget_us` are forgotten, except those of
+    messages in flight."""
     last = {each.lane: each.turn for each in known}
     table = pa.table({
         "lane": pa.array([each.lane for each in known], pa.string()),
@@ -123,10 +124,10 @@ def new_violations(spark: SparkSession, found: DataFrame, known: list[RecordedLe
 def kept(
     spark: SparkSession, records: DataFrame, found: DataFrame, violations: pa.Table, whole_lanes: list[str]
 ) -> DataFrame:
-    """The records that a later batch needs: of what is in somebody's hands, of what may be handed over
-    again, and for each group and queue of the last message, also of each incarnation's.
+    """The records that a later batch needs: those of messages in flight, those of messages that may be handed
+    over again, and for each group and queue those of the last message, also of each incarnation's last one.
 
-    Of `whole_lanes` everything is kept: files that come before others are still to be read.
+    Of `whole_lanes` everything is kept: there, files that come before others are still to be read.
     """
     is_judged = F.col("group").isNotNull() & (F.coalesce("group_seq", F.lit(1)) > 0)
     here = F.struct("arrival_epoch", "arrival", "epoch", "group_seq")

@@ -43,21 +43,21 @@ _GAPS: Final = pa.schema([
 
 
 class RetentionLimits(NamedTuple):
-    """How long what is over counts."""
+    """How long ended hand-overs count."""
 
     forget_us: int  # for the audit
     keep_us: int  # in the tables
 
 
 class BatchReport(NamedTuple):
-    """What a batch did, for whoever watches."""
+    """The results of a batch, for the progress output."""
 
     files: int
     alerts: int
 
 
 class _Judged(NamedTuple):
-    """A batch's records and hand-overs, with those of former ones that count, and what is wrong with them."""
+    """A batch's records and hand-overs, with those of former ones that count, and their violations."""
 
     records: DataFrame
     found: DataFrame
@@ -80,7 +80,7 @@ class Batches:
             self.statistics = LiveStatistics.read(self.former)
 
     def make(self, number: int, arrived: Iterable[str], tell: Callable[[pa.Table], None]) -> BatchReport:
-        """Read these files and write the batch of that number; what was written before stays as it is.
+        """Read these files and write the batch of that number; former batches stay as they are.
         `tell` is called with its alerts as soon as a kill does not undo them; a batch that was killed then
         tells them again."""
         paths = list(arrived)

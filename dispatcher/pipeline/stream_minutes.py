@@ -60,9 +60,9 @@ def added(found: DataFrame, new: DataFrame | None) -> DataFrame:
     )  # fmt: skip
     rows = counted.unionByName(held)
     if new is not None:
-        nobody = F.lit(None).cast("string")
+        none = F.lit(None).cast("string")
         gone = new.where(F.col("event").isin([*OUTCOMES]) & F.col("seq").isNull()).select(
-            "lane", "inbound", _minute("time"), nobody.alias("consumer"), nobody.alias("incarnation"),
+            "lane", "inbound", _minute("time"), none.alias("consumer"), none.alias("incarnation"),
             F.col("seq"), F.col("event").alias("name"), F.lit(None).cast("int").alias("bucket"),
             F.lit(1).cast("bigint").alias("amount"),
         )  # fmt: skip

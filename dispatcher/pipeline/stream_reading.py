@@ -115,7 +115,7 @@ class LedgerLocation:
 def parts_of(
     ledger: LedgerLocation, state: StreamState, arrived: Iterable[str]
 ) -> tuple[list[Part], list[BadFile]]:
-    """What is new in these files (Spark's names of them), and which of them can't be read."""
+    """The new parts of these files (Spark's names of them), and the files that can't be read."""
     names = {ledger.name(path) for path in arrived}
     names |= ledger.empty_beside(names) - {each.path for each in state.bad}
     with ThreadPoolExecutor(_READERS) as readers:

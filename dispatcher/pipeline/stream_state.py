@@ -99,7 +99,7 @@ class StreamState:
         return self.writers[key]
 
     def found(self) -> Found:
-        """As if what was read were one file for each range."""
+        """As if the ledger had one file for each range that was read."""
         files = [
             LedgerFile(
                 "", each.lane, each.lane, each.name, each.lane_epoch, span.first, span.last, span.first_us,
@@ -135,7 +135,7 @@ class StreamState:
         self.ended[lane, incarnation] = highest  # the latest ones come last
 
     def forget(self, forget_us: int) -> None:
-        """What is of no more use: leaderships long gone, facts that are older than hand-overs that count."""
+        """Forget useless entries: leaderships long gone, facts that are older than hand-overs that count."""
         by_lane: dict[str, list[Writer]] = defaultdict(list)
         for writer in self.writers.values():
             by_lane[writer.lane].append(writer)

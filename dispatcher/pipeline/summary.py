@@ -1,4 +1,4 @@
-"""The verdict, and what is needed to believe it: as plain values, and as text."""
+"""The verdict, and the facts that it rests on: as plain values, and as text."""
 
 from __future__ import annotations
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.pipeline.assignment import NOBODY, Assignment, Task, assign, forced, lower_bound
+from dispatcher.pipeline.assignment import UNOWNED, Assignment, Task, assign, forced, lower_bound
 
 ALMOST = 1 + 1e-6
 
 
 def task(costs: list[int], owners: list[int], speeds: list[float], fixed: list[int] | None = None) -> Task:
-    return Task(costs, owners, [owner != NOBODY for owner in owners], speeds, fixed or ())
+    return Task(costs, owners, [owner != UNOWNED for owner in owners], speeds, fixed or ())
 
 
 def makespan(of: Task, targets: tuple[int, ...] | list[int]) -> float:
@@ -56,7 +56,7 @@ def tasks(
 ) -> Task:  # fmt: skip
     speed = st.just(1.0) if equal else st.sampled_from([0.5, 0.9, 1.0, 1.7, 4.0])
     speeds = draw(st.lists(speed, min_size=1, max_size=consumers))
-    owner = st.integers(NOBODY if free else 0, len(speeds) - 1)
+    owner = st.integers(UNOWNED if free else 0, len(speeds) - 1)
     costs = draw(st.lists(st.integers(0, 1_000), min_size=1, max_size=groups))
     loads = [draw(st.sampled_from([0, 0, 300, 2_000])) for _ in speeds] if fixed else None
     return task(costs, [draw(owner) for _ in costs], speeds, loads)
@@ -110,13 +110,13 @@ def test_no_more_moves_than_are_allowed(of: Task, allowed: int) -> None:
 @given(tasks(groups=40, consumers=5))
 def test_groups_that_nobody_has_go_to_somebody_and_are_no_moves(of: Task) -> None:
     found = checked(of, assign(of, moves_max=0))
-    assert [t for t, o in zip(found.targets, of.owners, strict=True) if o != NOBODY] == [
-        owner for owner in of.owners if owner != NOBODY
+    assert [t for t, o in zip(found.targets, of.owners, strict=True) if o != UNOWNED] == [
+        owner for owner in of.owners if owner != UNOWNED
     ]
 
 
 def test_who_takes_no_part_loses_its_groups() -> None:
-    of = Task([5, 5, 1, 1], [NOBODY, NOBODY, 0, 1], [True, False, True, True], [1.0, 1.0])
+    of = Task([5, 5, 1, 1], [UNOWNED, UNOWNED, 0, 1], [True, False, True, True], [1.0, 1.0])
     assert forced(of) == 1
     found = checked(of, assign(of, moves_max=1))
     assert (found.makespan, found.moves) == (6, 1)

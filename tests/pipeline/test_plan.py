@@ -215,7 +215,7 @@ def test_pinned_groups_stay_and_what_they_cost_counts() -> None:
     }  # fmt: skip
     assert (found.moves, found.given, found.pinned) == (2, 0, 2)
     assert found.makespan_us == {"now": 14e6, "planned": 9e6, "lower_bound": 9e6}
-    assert found.bound_by == "what is pinned to a"
+    assert found.bound_by == "the groups pinned to a"
     moved = plan_file(lane(), found, datetime(2026, 11, 22, tzinfo=UTC)).moves
     assert [move.group for move in moved] == ["g", "h"]
     # Where it waits for a consumer that takes no part it is nobody else's; with all of them there is no plan.

@@ -1,4 +1,4 @@
-"""The advice for one lane: what is tried, in rounds, and what is recommended of it."""
+"""The advice for one lane: tries scenarios, in rounds, and recommends some of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AdviceRow(NamedTuple):
 
 
 class LaneAdvice:
-    """Ask for `rounds`: each yields what is to be simulated, and goes on when `found` has the answers."""
+    """Ask for `rounds`: each yields scenarios to simulate, and goes on when `found` has the answers."""
 
     def __init__(self, traffic: Traffic, current: Scenario, wanted: Wanted, target_us: int | None) -> None:
         self.traffic, self.current, self.target_us = traffic, current, target_us
@@ -44,7 +44,7 @@ class LaneAdvice:
         self.groups = len({each.group for each in traffic.arrivals if each.group is not None})
 
     def rounds(self) -> Iterator[list[Scenario]]:
-        """What is to be known before it can go on."""
+        """The scenarios whose results it needs next."""
         yield self._ask(consumers_points(self._wanted, self.current))
         self._recommend(Option.CONSUMERS, rules.best_consumers(self._of(Option.CONSUMERS), self.target_us))
         if self.found[self.current].is_overloaded and (best := self._best_number()) is not None:
@@ -56,7 +56,7 @@ class LaneAdvice:
         self._verify()
 
     def lines(self) -> list[AdviceRow]:
-        """All that was tried, with what came of it."""
+        """All tried scenarios, with their results."""
         chosen = {id(point) for point in self.recommended.values()}
         return [
             AdviceRow(

@@ -1,4 +1,4 @@
-"""The advice for people: a small table for each option, then what is recommended and what to expect of it."""
+"""The advice for people: a small table for each option, then the recommendation and its expected results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a sample of a report to what is simulated: traffic, and the options that the lane ran with."""
+"""From a sample of a report to the input of simulations: traffic, and the options that the lane ran with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dispatcher.pipeline.advise.service_times import Handled, service_times
 from dispatcher.pipeline.advise.traffic import Arrival, Scenario, Traffic
 from dispatcher.wire.group_text import parse_group
 
-#: A consumer's speed counts where it differs from the mean by so many standard errors.
+#: A consumer's speed counts where it differs from the mean by this many standard errors.
 _SURE: Final = 3
 _SERVED_MIN: Final = 30
 #: Where a ledger doesn't tell.
@@ -22,8 +22,8 @@ PREFETCH_UNKNOWN: Final = 10
 
 
 def traffic_of(sample: Sample) -> Traffic:
-    """The sample's messages, with a demand for each; what has no measured one gets that of another message of
-    its queue, drawn at random from a fixed seed."""
+    """The sample's messages, with a demand for each. A message without a measured demand gets that of another
+    message of its queue, drawn at random from a fixed seed."""
     told = sample.options.get("inbounds") or []
     names = [each["queue"] for each in told]
     names += sorted({row["inbound"] for row in sample.messages} - set(names))

@@ -1,4 +1,4 @@
-"""A consumer of a simulation: it works on so many messages at a time, of one group on one."""
+"""A consumer of a simulation: it works on several messages at a time, but on one of each group."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import deque
 
 
 class SimulatedConsumer:
-    """What is ready waits in turn: what came, once what came before it of its group is done."""
+    """Ready messages wait in turn. A message is ready once the one before it of its group is done."""
 
     def __init__(self, *, at_a_time: int, speed: float) -> None:
         self.speed = speed
@@ -25,7 +25,7 @@ class SimulatedConsumer:
         return self._begin()
 
     def done(self, group: bytes | None) -> list[int]:
-        """The work on a message of this group is over; returns those to begin with."""
+        """The work on a message of this group has ended; returns those to begin with."""
         self._free += 1
         if group is not None:
             behind = self._behind[group]

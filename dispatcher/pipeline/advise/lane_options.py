@@ -13,11 +13,11 @@ UNGROUPED: Final = "none"
 POLICIES: Final = ("exclusive", "sequenced", "concurrent", UNGROUPED)
 #: Of what keeps the order of a group.
 ORDERED: Final = frozenset({"exclusive", "sequenced"})
-#: Durations that nothing in a simulation reaches: nobody is lost there.
+#: A duration that no simulation reaches: no consumer is lost there.
 _FAR_MS: Final = 1 << 50
 #: Options that a simulation takes over from the lane. Others are about messages that are not simple, about
-#: consumers that come or go, or about a look-ahead full of blocked messages (`Simulation` lets in what is
-#: behind them, as parking them would).
+#: consumers that come or go, or about a look-ahead full of blocked messages (`Simulation` lets in the
+#: messages behind them, as parking them would).
 _SIMULATED: Final = frozenset({
     "ungrouped", "groups_remembered", "known_work", "placement_is_measured", "max_in_flight_per_group",
     "rebalance_pause", "group_idle_timeout_ms", "attempts", "backoff_ms", "look_ahead", "look_ahead_bytes",

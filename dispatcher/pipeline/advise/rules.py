@@ -71,7 +71,7 @@ def best_weights(points: list[Measured], current: tuple[int, ...]) -> Point | No
 
 
 def is_gain(before_us: float | None, after_us: float | None) -> bool:
-    """Whether the second is so much less that it is worth a change. None: without bound."""
+    """Whether the second is enough below the first to be worth a change. None: without bound."""
     if after_us is None:
         return False
     return before_us is None or after_us < GAIN * before_us

@@ -1,4 +1,4 @@
-"""`pipeline advise`: reads a finished report, has scenarios simulated, and writes what came of them."""
+"""`pipeline advise`: reads a finished report, has scenarios simulated, and writes their results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCHEMA: Final = pa.schema([
 
 
 class Advised(NamedTuple):
-    """A lane, what of it was replayed, and what came of it."""
+    """A lane: the replayed sample, and the advice."""
 
     sample: Sample
     advice: LaneAdvice

@@ -1,4 +1,5 @@
-"""What is replayed, from a finished report: a window of a lane's arrivals, and who worked on each when."""
+"""The sample to replay, from a finished report: a window of a lane's arrivals, and who worked on each
+when."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from dispatcher.pipeline.report_folder import ReportFolder
 
 #: A window is found to a ten thousandth of what the ledger spans.
 _STEPS: Final = 10_000
-#: Of the window's messages so many come before it, so that it does not begin with an empty lane.
+#: Before the window come this many messages, as a part of its own, so that it does not begin with an empty
+#: lane.
 WARM_UP_PART: Final = 10
 
 
@@ -27,7 +29,7 @@ class Sample(NamedTuple):
     lane: str
     options: dict[str, Any]
     messages: list[Any]  # rows: as `_arrivals` and, where that is known, `_worked` have them
-    warm_up: int  # so many of them come first and are not counted
+    warm_up: int  # how many of them come first and are not counted
     all_messages: int  # of the lane
     ended_us: int  # the last end of anything of the lane, since 1970
     delays: Delays
@@ -97,7 +99,7 @@ def _arrivals(lifecycle: DataFrame) -> DataFrame:
 
 
 def _busiest(arrivals: DataFrame, first_us: int, last_us: int, limit: int) -> int:
-    """When the shortest stretch with so many arrivals begins, to a step."""
+    """When the shortest stretch with `limit` arrivals begins, to a step."""
     width_us = max(1, (last_us - first_us) // _STEPS)
     step = F.floor((F.col("at_us") - first_us) / width_us).cast("long")
     counts = arrivals.groupBy(step.alias("step")).count().orderBy("step").collect()
@@ -112,7 +114,7 @@ def _busiest(arrivals: DataFrame, first_us: int, last_us: int, limit: int) -> in
 
 
 def _around(arrivals: DataFrame, since_us: int, limit: int) -> tuple[DataFrame, int]:
-    """So many from then on, and some before; how many these are."""
+    """`limit` arrivals from then on, with some before; and how many of these come before."""
     order = ("at_us", "arrival_epoch", "arrival")
     before = arrivals.where(F.col("at_us") < since_us).orderBy(*(F.desc(name) for name in order))
     before = before.limit(limit // WARM_UP_PART).persist()

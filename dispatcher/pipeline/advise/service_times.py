@@ -1,11 +1,11 @@
 """How long consumers worked on messages, and on how many at a time: neither is in a ledger.
 
-What a ledger has is when a consumer can have got a message, and when its settle was read. If a consumer works
-on so many at a time, it begins with the message that is ready longest as soon as one is done; a message is
-ready when it is there, and the one before it of its group is done. That gives the beginnings, and so the
-work. Of the numbers that this can be done for, the right one is found by what work can't depend on: how much
-the consumer had in hand when the message came. With a number too small what came to a busy consumer seems to
-be less work, with one too large more.
+A ledger has the time when a consumer can have got a message, and the time when its settle was read. A
+consumer that works on N at a time begins with the message that is ready longest as soon as one is done; a
+message is ready when it is there, and the one before it of its group is done. That gives the beginnings, and
+so the work. This can be computed for several N. The right one is that for which the work does not depend on
+how much the consumer had in hand when the message came: if N is too small, messages that came to a busy
+consumer seem to be less work, and if it is too large, more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 #: Numbers of messages at a time that are considered, up to the prefetch.
 _CANDIDATES: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 100, 128, 200, 256, 500, 1_000)
-#: Clocks and medians are not exact: so many messages may be done before they can have been begun.
+#: Clocks and medians are not exact: this part of the messages may be done before they can have been begun.
 _IMPOSSIBLE_PART: Final = 0.02
 #: A rank correlation this weak, or within two standard errors of none, is none.
 _WEAK: Final = 0.05
@@ -65,7 +65,8 @@ def service_times(handled: Iterable[Handled], prefetch: int) -> ServiceTimes:
 
 
 def _work(consumers: Iterable[list[Handled]], at_a_time: int) -> tuple[dict[int, float], int]:
-    """What each message took if so many are in work at a time; and for how many that is impossible."""
+    """The time that each message took if `at_a_time` are in work together; and for how many that is
+    impossible."""
     work_us: dict[int, float] = {}
     impossible = 0
     for hands in consumers:
@@ -90,7 +91,7 @@ def _ready(hands: list[Handled]) -> Iterable[tuple[int, Handled]]:
 
 
 def _share_evenly(hands: list[Handled], work_us: dict[int, float]) -> None:
-    """Of what is settled together nobody knows what took how much of the time."""
+    """Messages that are settled together get equal parts of the time: their own parts are not known."""
     counts = Counter(each.settled_us for each in hands)
     if len(counts) == len(hands):
         return

@@ -1,7 +1,7 @@
 """A lane on virtual time: the real core decides, consumers work on what they get.
 
 Discrete events: an arrival, a copy that reaches its consumer, the end of the work on it, and its settle. A
-copy reaches its consumer when its decision is committed and its way is over, waits there for its turn, and
+copy reaches its consumer when its decision is committed and its way has ended, waits there for its turn, and
 takes its demand divided by the consumer's speed; the settle takes the way back. A message's demand is the
 same in every scenario (common random numbers), so that scenarios differ by what the options do.
 """
@@ -28,16 +28,16 @@ from dispatcher.wire.protocol import Join, Settle
 #: When a simulation begins, in ms since 1970, and its lane epoch.
 _START_MS: Final = 1_800_000_000_000
 _LANE_EPOCH: Final = 7
-#: What is let in at a time behind a look-ahead full of blocked messages.
+#: How many messages are let in at a time behind a look-ahead full of blocked ones.
 _LET_IN: Final = 64
 #: Each message is an arrival, a settle, and two events at its consumer; the core's own timers are rare.
 _INSTANTS_PER_MESSAGE: Final = 20
-#: The content of every message: nobody looks at it.
+#: The content of every message: it is not read.
 _CONTENT: Final = object()
 
 
-class _What(Enum):
-    """Of what is due at a consumer."""
+class _Point(Enum):
+    """The point that a message has reached at its consumer."""
 
     THERE = 1
     DONE = 2
@@ -82,7 +82,7 @@ class Simulation:
             SimulatedConsumer(at_a_time=traffic.at_a_time, speed=traffic.speed(n)) for n in range(consumers)
         ]
         self._is_ordered = options.policy.grouped
-        self._agenda: list[tuple[int, int, _What, int, int]] = []  # instant, rank, what, consumer, place
+        self._agenda: list[tuple[int, int, _Point, int, int]] = []  # instant, rank, point, consumer, place
         self._rank = 0
         self._seqs = [0] * len(self._arrivals)
         self._unconfirmed: deque[tuple[int, int]] = deque()  # instant, size
@@ -129,7 +129,7 @@ class Simulation:
         if not events and self._agenda and self._agenda[0][0] <= now_us:
             return
         self._step([*self._answers(now_us), *events], now_us)
-        while more := self._deliveries(now_us):  # a settle has made room, or what is here is blocked
+        while more := self._deliveries(now_us):  # a settle has made room, or messages here are blocked
             self._step(more, now_us)
         self._course.waiting_max = max(self._course.waiting_max, self._next - self._handed)
 
@@ -151,17 +151,17 @@ class Simulation:
         """What happens at the consumers; returns the settles that are read."""
         settles: list[Event] = []
         while self._agenda and self._agenda[0][0] <= now_us:
-            at_us, _, what, consumer, place = heapq.heappop(self._agenda)
+            at_us, _, point, consumer, place = heapq.heappop(self._agenda)
             who = self._consumers[consumer]
             group = self._arrivals[place].group if self._is_ordered else None
-            if what is _What.SETTLED:
+            if point is _Point.SETTLED:
                 seqs = ((self._seqs[place], self._seqs[place]),)
                 settles.append(Settle(consumer=f"c{consumer}", incarnation=f"u{consumer}", acked=seqs))
-            elif what is _What.THERE:
+            elif point is _Point.THERE:
                 begun = who.there(place, group)
                 self._begin(at_us, consumer, [] if begun is None else [begun])
             else:
-                self._enter(at_us + self._traffic.delays.way_us, _What.SETTLED, consumer, place)
+                self._enter(at_us + self._traffic.delays.way_us, _Point.SETTLED, consumer, place)
                 self._begin(at_us, consumer, who.done(group))
         return settles
 
@@ -170,17 +170,18 @@ class Simulation:
             work_us = round(self._arrivals[place].demand_us / self._consumers[consumer].speed)
             self._course.begun_us[place] = now_us
             self._course.busy_us += work_us
-            self._enter(now_us + work_us, _What.DONE, consumer, place)
+            self._enter(now_us + work_us, _Point.DONE, consumer, place)
 
-    def _enter(self, at_us: int, what: _What, consumer: int, place: int) -> None:
+    def _enter(self, at_us: int, point: _Point, consumer: int, place: int) -> None:
         self._rank += 1
-        heapq.heappush(self._agenda, (at_us, self._rank, what, consumer, place))
-        if what is _What.SETTLED:
+        heapq.heappush(self._agenda, (at_us, self._rank, point, consumer, place))
+        if point is _Point.SETTLED:
             self._course.settled_us[place] = at_us
 
     def _deliveries(self, now_us: int) -> list[Event]:
-        """What the broker delivers into the look-ahead. When that is full of what is blocked while somebody
-        has free capacity, the dispatcher parks it: so what is behind it is let in."""
+        """The messages that the broker delivers into the look-ahead. When that is full of blocked messages
+        while a consumer has free capacity, the dispatcher parks these: so the messages behind them are let
+        in."""
         messages: list[Original] = []
         for inbound, queued in zip(self._lane.state.inbounds, self._queued, strict=True):
             room = inbound.window - inbound.unacked
@@ -213,7 +214,7 @@ class Simulation:
         delays, place = self._traffic.delays, copy.message.tag - 1
         there_us = now_us + delays.commit_us + delays.way_us
         self._seqs[place], self._course.dispatched_us[place] = copy.seq, now_us
-        self._enter(there_us, _What.THERE, self._places[copy.incarnation], place)
+        self._enter(there_us, _Point.THERE, self._places[copy.incarnation], place)
         self._unconfirmed.append((there_us, copy.message.size))
         self._handed += 1
 

@@ -37,7 +37,7 @@ class Traffic:
     inbounds: tuple[str, ...]
     arrivals: list[Arrival]  # in their order; within a queue and a group that is the ledger's
     span_us: int  # in which this work had to be done
-    warm_up: int = 0  # so many of the arrivals come before the window: they are simulated, and not counted
+    warm_up: int = 0  # how many arrivals come before the window: they are simulated, and not counted
     is_whole: bool = True  # nothing came after the window
     delays: Delays = NO_DELAYS
     speeds: tuple[float, ...] = (1.0,)  # of the consumers, their mean 1; further ones repeat these

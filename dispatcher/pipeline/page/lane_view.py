@@ -82,7 +82,7 @@ def lane_view(source: Source, name: str, number: int) -> LaneSection:
 
 
 def _costs(source: Source, lane: str) -> list[Row]:
-    """What has most messages, in the order of queues, types and sizes. Reports of before had no types."""
+    """The rows with most messages, in the order of queues, types and sizes. Older reports had no types."""
     rows: list[Row] = [{"type": None, **row} for row in source.rows("cost_model", (), equals("lane", lane))]
     rows.sort(key=lambda row: -row["messages"])
     return sorted(
@@ -167,7 +167,7 @@ def _in_words(rows: list[Row], values: list[float | None]) -> str:
 
 
 def _missing(source: Source, lane: str, known_s: list[float]) -> list[tuple[float, float]]:
-    """Stretches of time of which records are missing, in seconds: a gap whose end nobody knows lasts until
+    """Stretches of time of which records are missing, in seconds: a gap without a known end lasts until
     something is known again."""
     found = []
     for gap in source.rows("gaps", ("since", "until", "is_boundary"), equals("lane", lane)):

@@ -91,7 +91,7 @@ def _environment() -> Environment:
 
 
 def _worst_first(source: Source) -> list[str]:
-    """Names of lanes: what is wrong first, then what has most."""
+    """Names of lanes: those with violations first, then those with most messages."""
     lanes = source.summary["lanes"]
     return sorted(
         lanes,

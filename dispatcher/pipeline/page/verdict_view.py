@@ -1,4 +1,4 @@
-"""What the page shows first: the verdict, and what is needed to believe it."""
+"""The top of the page: the verdict, and the facts that it rests on."""
 
 from __future__ import annotations
 

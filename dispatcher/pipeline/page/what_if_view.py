@@ -91,7 +91,7 @@ def _chart(option: str, rows: list[Row], key: str) -> Chart | None:
 
 
 def plan_view(source: Source, lane: str) -> PlanView | None:
-    """None where nobody has planned. Raises ConfigurationError."""
+    """None for a lane without a plan. Raises ConfigurationError."""
     of_lane = equals("lane", lane)
     columns = ("from_consumer", "to_consumer", "moves")
     sums = source.summed("plan", columns, ("cost_us", "messages"), of_lane)

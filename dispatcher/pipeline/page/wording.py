@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any, Final
 
-#: Of a name; what is longer is cut, and its length said.
+#: Of a name; longer ones are cut, and their length is given.
 NAME_MAX: Final = 80
 #: Of a sentence.
 TEXT_MAX: Final = 400

@@ -80,9 +80,7 @@ class OperationsChecker(Checker):
         out = {m for c in lane.state.by_uuid.values() for m in c.in_flight.values()} | set(lane.state.ending)
         fingerprints = {message.fingerprint for message in out}
         known = {uid for uid, mark in self.world.history.fingerprints.items() if mark in fingerprints}
-        return known | {
-            _uid(message) for message in out if message.content is not None
-        }  # also parked ones
+        return known | {_uid(message) for message in out if message.content is not None}  # also parked ones
 
     def _look_for_left(self, lane: Lane, operation: Operation) -> None:
         """Each message confirmed before the command has to be in the scope, done with, or with a consumer."""
