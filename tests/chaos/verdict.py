@@ -234,7 +234,7 @@ def _counts(stage: Stage, evidence: Evidence, dead: list[Fetched]) -> dict[str, 
         "groups": len({handling.message.group for handling in handlings}),
         "evicted for being late": _told_to_be_late(stage, evidence.lane),
         "parking queues made": _parking_queues(stage, evidence.lane),
-        "times that nobody could remember": len(story.forgotten),
+        "times of which no process knew": len(story.forgotten),
     }
 
 

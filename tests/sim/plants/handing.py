@@ -15,7 +15,7 @@ from tests.sim.plants.planting import planted
 
 @planted("readings", seed=806)
 def read_back_backwards(lane: Any, session: Any, store: Any) -> None:
-    """What comes from the queue of a consumer that is gone goes on from its end."""
+    """Messages from the queue of a consumer that is gone go on in reverse order."""
     hand_over = lane.state.find(Forwarding)
     if hand_over is None:
         return
@@ -31,7 +31,7 @@ def read_back_backwards(lane: Any, session: Any, store: Any) -> None:
 
 @planted("loss", seed=798)
 def acked_in_its_queue_before_it_is_in_the_next(lane: Any, session: Any, store: Any) -> None:
-    """What is read back counts as handed on when it is published."""
+    """A message that is read back counts as handed on when it is published."""
     take = lane.state.take_effects
 
     def hasty() -> Any:
@@ -69,7 +69,7 @@ def what_was_confirmed_before_is_left_out(lane: Any, session: Any, store: Any) -
 
 @planted("moves", seed=109)
 def gone_from_a_reading_lane_before_it_is_confirmed(lane: Any, session: Any, store: Any) -> None:
-    """Where a lane hands over, what is sent elsewhere counts as gone when it is sent."""
+    """In a hand-over lane a moved message counts as gone when it is sent."""
     departures = lane.state.features[Operations]._departures
     send = departures._send
 
@@ -83,7 +83,7 @@ def gone_from_a_reading_lane_before_it_is_confirmed(lane: Any, session: Any, sto
 
 @planted("operations", seed=265)
 def purged_and_handed_over(lane: Any, session: Any, store: Any) -> None:
-    """Where a lane hands over, the first message of what is purged goes on all the same."""
+    """In a hand-over lane the first of the purged messages goes on all the same."""
     operations = lane.state.features[Operations]
     purge = operations._purge
     if lane.state.options.handover:

@@ -10,7 +10,7 @@ from tests.sim.plants.planting import planted
 
 @planted("sequence", seed=15)
 def gap_not_waited_for(lane: Any, session: Any, store: Any) -> None:
-    """What follows a gap goes at once although the lane is to wait."""
+    """Messages behind a gap go at once although the lane should wait."""
     hold = lane.state.find(SequenceHold)
     if hold is not None:
         hold.bars = lambda head: False
@@ -18,6 +18,6 @@ def gap_not_waited_for(lane: Any, session: Any, store: Any) -> None:
 
 @planted("sequence", seed=889)
 def late_number_at_the_end(lane: Any, session: Any, store: Any) -> None:
-    """What comes late of a lane that waits for gaps is filed behind larger numbers."""
+    """In a lane that waits for gaps a late message is filed behind larger numbers."""
     if lane.state.insert is not None:
         lane.state.insert = lambda backlog, message: backlog.messages.append(message)

@@ -1,4 +1,4 @@
-"""Bugs to plant where a lane keeps what comes in."""
+"""Bugs to plant where a lane keeps incoming messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _once_there(lane: Any, session: Any, plant: Callable[[Any], None]) -> None:
 
 @planted("kept", seed=25)
 def what_comes_back_is_not_kept(lane: Any, session: Any, store: Any) -> None:
-    """What RabbitMQ delivers a second time counts as kept before."""
+    """A message that RabbitMQ delivers a second time counts as kept before."""
 
     def plant(history: Any) -> None:
         keep = history.keep
@@ -38,7 +38,7 @@ def what_comes_back_is_not_kept(lane: Any, session: Any, store: Any) -> None:
 
 @planted("kept", seed=1242)
 def refused_by_the_history_and_acked(lane: Any, session: Any, store: Any) -> None:
-    """What the history does not take counts as kept."""
+    """A message that the history does not take counts as kept."""
 
     def plant(history: Any) -> None:
         receive = history.receive
@@ -54,7 +54,7 @@ def refused_by_the_history_and_acked(lane: Any, session: Any, store: Any) -> Non
 
 @planted("kept", seed=25)
 def kept_from_its_end(lane: Any, session: Any, store: Any) -> None:
-    """Of what is read together the last goes to the history first."""
+    """Of messages that are read together the last goes to the history first."""
 
     def plant(history: Any) -> None:
         keep = history.keep

@@ -1,4 +1,4 @@
-"""Bugs to plant into what every leader does."""
+"""Bugs to plant into the work of every leader."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def matched_by_message_id_alone(lane: Any, session: Any, store: Any) -> None:
 
 @planted("loss", "order", seed=2)
 def numbers_go_on_from_what_redis_has(lane: Any, session: Any, store: Any) -> None:
-    """Numbers go on from what Redis has, which may have gone back."""
+    """Numbers go on from those in Redis, which may have gone back."""
     state = lane.state
     state.first_number = 1 << 20
     known = [row.epoch for row in store.snapshot.owners.values()]
@@ -132,7 +132,7 @@ def lane_epoch_not_checked(lane: Any, session: Any, store: Any) -> None:
 
 @planted("loss", seed=131)
 def settle_of_a_stale_incarnation_obeyed(lane: Any, session: Any, store: Any) -> None:
-    """A settle of an incarnation that is over counts for the id's present one."""
+    """A settle of an incarnation that has ended counts for the id's present one."""
     settle = lane._handlers[Settle]
 
     def for_whoever(event: Any) -> None:
@@ -144,7 +144,7 @@ def settle_of_a_stale_incarnation_obeyed(lane: Any, session: Any, store: Any) ->
 
 @planted("order", seed=9)
 def dispatched_again_behind_newer_ones(lane: Any, session: Any, store: Any) -> None:
-    """What is taken back goes behind the newer messages of its group."""
+    """A message that is taken back goes behind the newer messages of its group."""
     take_backs = lane._parts.membership._take_backs
     take_back = take_backs._return_messages
 
@@ -232,7 +232,7 @@ def group_goes_on_before_its_entries_are_resolved(lane: Any, session: Any, store
 
 @planted("duplicates", seed=7)
 def sent_again_with_a_new_number(lane: Any, session: Any, store: Any) -> None:
-    """What may not have arrived is sent again with a new seq."""
+    """A copy that may not have arrived is sent again with a new seq."""
     groups = lane._parts.groups
 
     def renumbered(message: Any) -> None:
@@ -300,7 +300,7 @@ def broker_restart_not_noticed(lane: Any, session: Any, store: Any) -> None:
 
 @planted("said", seed=2)
 def flags_of_the_former_leader_ignored(lane: Any, session: Any, store: Any) -> None:
-    """A new leader does not obey what operators have paused, pinned and drained before."""
+    """A new leader does not obey earlier pauses, pins and drains of operators."""
     state = lane.state
     state.lane_holds.lift(HoldKind.LANE_PAUSED)
     state.drained_consumers.clear()
@@ -315,14 +315,14 @@ def flags_of_the_former_leader_ignored(lane: Any, session: Any, store: Any) -> N
 
 @planted("operations", seed=53)
 def operation_without_a_barrier(lane: Any, session: Any, store: Any) -> None:
-    """An operation takes what is here, not what producers had confirmed before the command."""
+    """An operation takes the messages that are here, not all that were confirmed before the command."""
     operations = lane.state.features[Operations]
     operations._raise_barrier = lambda operation: operation.awaited.clear()
 
 
 @planted("operations", "duplicates", seed=414)
 def purge_not_in_the_journal(lane: Any, session: Any, store: Any) -> None:
-    """What is purged is acked, and the journal does not say so."""
+    """A purged message is acked, and the journal does not say so."""
     operations, state = lane.state.features[Operations], lane.state
     purge = operations._purge
 

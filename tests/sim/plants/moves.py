@@ -11,7 +11,7 @@ from tests.sim.plants.planting import planted
 
 @planted("moves", seed=4)
 def gone_before_it_is_confirmed(lane: Any, session: Any, store: Any) -> None:
-    """What is sent elsewhere counts as gone when it is sent."""
+    """A moved message counts as gone when it is sent."""
     departures = lane.state.features[Operations]._departures
     send = departures._send
 
@@ -32,5 +32,5 @@ def sent_elsewhere_backwards(lane: Any, session: Any, store: Any) -> None:
 
 @planted("duplicates", "order", "moves", seed=144)
 def group_goes_on_while_it_is_sent_elsewhere(lane: Any, session: Any, store: Any) -> None:
-    """What is sent elsewhere is handed over meanwhile."""
+    """Messages that are being moved are handed over meanwhile."""
     lane.state.features[Operations]._departures.hold = lambda operation: None

@@ -1,4 +1,4 @@
-"""Bugs of the watch over what is not settled in time."""
+"""Bugs of the watch over messages that are not settled in time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _timeout_of(lane: Any) -> Any:
 
 @planted("overdue", seed=23)
 def overdue_a_tick_early(lane: Any, session: Any, store: Any) -> None:
-    """What will be overdue at the next look is told of, and its consumer evicted, at this one."""
+    """A message that will be overdue at the next look is reported, and its consumer evicted, at this one."""
     timeout, options = _timeout_of(lane), lane.state.options
     report = timeout._report
 
@@ -33,14 +33,14 @@ def overdue_a_tick_early(lane: Any, session: Any, store: Any) -> None:
 
 @planted("overdue", seed=2)
 def time_with_a_former_leader_counted(lane: Any, session: Any, store: Any) -> None:
-    """What a former leader handed over is overdue as soon as a new one looks."""
+    """A message that a former leader handed over is overdue as soon as a new one looks."""
     lane.state.patience_from_ms = 0
     _timeout_of(lane)._late_up_to_ms = 0
 
 
 @planted("overdue", seed=14)
 def late_by_what_was_heard(lane: Any, session: Any, store: Any) -> None:
-    """Who is late is said by what was heard so far, whatever RabbitMQ has."""
+    """Lateness is judged by the settles read so far, without asking what RabbitMQ has."""
     timeout = _timeout_of(lane)
     look = timeout.finish_step
 
@@ -57,7 +57,7 @@ def late_by_what_was_heard(lane: Any, session: Any, store: Any) -> None:
 
 @planted("overdue", seed=23)
 def evicted_only_in_the_log(lane: Any, session: Any, store: Any) -> None:
-    """Who does not settle in time is named, and never evicted."""
+    """A consumer that does not settle in time is named, and never evicted."""
     evictions = lane.state.features[Evictions]
     evict = evictions.evict
 
@@ -70,7 +70,7 @@ def evicted_only_in_the_log(lane: Any, session: Any, store: Any) -> None:
 
 @planted("overdue", seed=24)
 def only_the_first_one_told_of(lane: Any, session: Any, store: Any) -> None:
-    """Of what a consumer has for too long only the first message is told of."""
+    """Of the messages that a consumer has for too long only the first one is reported."""
     timeout = _timeout_of(lane)
     report = timeout._report
 
@@ -88,7 +88,7 @@ def only_the_first_one_told_of(lane: Any, session: Any, store: Any) -> None:
 
 @planted("overdue", seed=32)
 def evicted_when_its_marker_is_read(lane: Any, session: Any, store: Any) -> None:
-    """Who is evicted gets more until its last settles have been read."""
+    """An evicted consumer gets more until its last settles have been read."""
     evicted = set()
 
     def order_only(consumer: Any) -> None:

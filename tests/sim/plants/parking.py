@@ -10,7 +10,7 @@ from tests.sim.plants.planting import planted
 
 @planted("order", seed=5)
 def parked_group_goes_on_directly(lane: Any, session: Any, store: Any) -> None:
-    """What arrives of a parked group does not go behind what is parked of it."""
+    """New messages of a parked group do not go behind its parked ones."""
     lane.state.parking.next_stop = lambda group, queue: None
 
 

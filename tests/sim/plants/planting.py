@@ -1,4 +1,4 @@
-"""How a planted bug is told of: what it does, who has to find it, and where the search begins."""
+"""How a planted bug is described: its effect, the checkers that must find it, where the search begins."""
 
 from __future__ import annotations
 

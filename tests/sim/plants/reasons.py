@@ -1,4 +1,4 @@
-"""Bugs in what may go, and in what is said of it."""
+"""Bugs in the decision which groups may go, and in the reasons that are given."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def room_not_offered(lane: Any, session: Any, store: Any) -> None:
 
 @planted("why", seed=217)
 def lane_never_goes_on_after_a_rebalance(lane: Any, session: Any, store: Any) -> None:
-    """What a rebalance holds is held for good."""
+    """A group that a rebalance holds is held for good."""
     holds = lane.state.lane_holds
     lift = holds.lift
 
@@ -58,7 +58,7 @@ def lane_never_goes_on_after_a_rebalance(lane: Any, session: Any, store: Any) ->
 
 @planted("why", seed=39)
 def stopped_is_called_paused(lane: Any, session: Any, store: Any) -> None:
-    """Of a group that has stopped at a message it is said that an operator has paused it."""
+    """A group that has stopped at a message is reported as paused by an operator."""
     checks = lane.state.eligibility.flag_checks
     held_by = checks[0]
 
@@ -71,7 +71,7 @@ def stopped_is_called_paused(lane: Any, session: Any, store: Any) -> None:
 
 @planted("why", seed=33)
 def one_at_a_time_not_said(lane: Any, session: Any, store: Any) -> None:
-    """Where one message of a group is out at a time, nothing is said to hold the others."""
+    """Where one message of a group is out at a time, no reason is given for the others."""
     eligibility, explanation = lane.state.eligibility, lane.state.explanation
     why, decide = explanation.why, eligibility.group_held_by
 

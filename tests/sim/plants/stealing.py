@@ -1,4 +1,4 @@
-"""Bugs in what changes its owner because it waits for room."""
+"""Bugs in the take-over of groups that wait for room at their owner."""
 
 from __future__ import annotations
 
