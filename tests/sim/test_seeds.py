@@ -1,4 +1,4 @@
-"""A thousand worlds: in none of them a message is lost, doubled, out of order or stuck."""
+"""Five hundred worlds: in none of them a message is lost, doubled, out of order or stuck."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dispatcher.sim.faults import KINDS
 from dispatcher.sim.message_plans import REFUSALS
 from dispatcher.sim.themes import THEMES
 
-SEEDS = 1_000
+SEEDS = 500
 #: The first ones also show that everything happens that is meant to.
 COVERING = 120
-#: What they don't meet by chance: a rebalance because somebody joined, a group that is owned when an operator
-#: closes it, a queue with much in it that is read back, an original that is gone.
-RARE = (223, 224, 806, 1093)
+#: What they don't meet by chance: an original that is gone, a rebalance because somebody joined, a group that
+#: is owned when an operator closes it, a queue with much in it that is read back.
+RARE = (201, 223, 224, 806)
 #: So many per test: enough of them for several processes to share, each far from the timeout.
 PART = 40
 
@@ -72,5 +72,5 @@ def test_every_guarantee_holds_and_everything_happens_that_is_meant_to() -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(COVERING + 1, SEEDS + 1, PART))
 def test_every_guarantee_holds(first: int) -> None:
-    for seed in range(first, first + PART):
+    for seed in range(first, min(first + PART, SEEDS + 1)):
         _run(seed)
