@@ -8,7 +8,6 @@ from dispatcher.core.events import MessagesArrived
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import SETTLED, BarrierMark, MessageState, Original
-from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 
 REASON_UNGROUPED = "ungrouped"
@@ -17,10 +16,9 @@ REASON_UNGROUPED = "ungrouped"
 class Arrivals(Feature):
     """Files every original that the broker delivers."""
 
-    def __init__(self, state: LaneState, recovery: Recovery) -> None:
+    def __init__(self, state: LaneState) -> None:
         self._state = state
         self._signals = state.signals
-        self._recovery = recovery
         self._grouped = state.policy.grouped
         ungrouped = state.options.ungrouped
         self._rejects_ungrouped = ungrouped == "reject"
@@ -59,8 +57,8 @@ class Arrivals(Feature):
                 state.end(message, message.refusal or REASON_UNGROUPED)
 
     def _is_known(self, inbound: Inbound, message: Original) -> bool:
-        """Recovery knows it: its entry stands for it from now on, if that is still open."""
-        if not self._recovery.claims(inbound, message):
+        """Its entry stands for it from now on, if that is still open."""
+        if not any(claims(inbound, message) for claims in self._signals.claiming):
             return False
         if message.state is not SETTLED:  # it was acked again
             message.become(MessageState.SETTLED)
@@ -94,7 +92,8 @@ class Arrivals(Feature):
         if message.deadline_at_ms is not None:
             state.expiries.watch(message)
         if group_id is None or not self._grouped:
-            self._file_ungrouped(inbound, message)
+            inbound.begin_to_wait()
+            state.wait_ungrouped(message)
         else:
             group = state.groups.get(group_id) if state.keys_are_ids else None
             if group is None:
@@ -108,11 +107,3 @@ class Arrivals(Feature):
                 state.list_backlog(backlog)
         for filed in self._signals.filed:
             filed(message)
-
-    def _file_ungrouped(self, inbound: Inbound, message: Original) -> None:
-        inbound.begin_to_wait()
-        if message.deaths >= self._state.suspect_after:  # it was parked after its consumer had died
-            self._state.suspects.add(message)
-        else:
-            inbound.ungrouped.messages.append(message)
-            inbound.enlist(inbound.ungrouped)

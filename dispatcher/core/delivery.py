@@ -141,8 +141,7 @@ class DeliveryPass:
         else:
             message.group_seq, message.epoch = 0, state.epoch_counter
         if message.attempt or state.revoked:  # one that did not leave was perhaps never handed over
-            state.revoked.discard(message)
-            state.suspects.discard(message)
+            state.leave_wait(message)
         message.attempt += 1
         message.state = IN_FLIGHT  # from WAITING: not asked, as this is done for each message
         message.consumer = consumer

@@ -61,16 +61,16 @@ class Explanation:
     def why(self, group: Group) -> Hold | None:
         """Why the group waits; None: it goes with the next step, or nothing of it waits."""
         heads = list(waiting_heads(group))
-        parked = None
+        away = None
         if not heads and not group.unresolved:
-            parked = next((hold for look in self.elsewhere if (hold := look(group)) is not None), None)
-            if parked is None:
+            away = next((hold for look in self.elsewhere if (hold := look(group)) is not None), None)
+            if away is None:
                 return None
         lane_hold = self.lane_hold()
         if lane_hold is not None:
             return lane_hold
         if not heads:
-            return self._hold_on(group, None, self._decisions.held_by(group, None)) or parked
+            return self._hold_on(group, None, self._decisions.held_by(group, None)) or away
         found = [self._hold_on(backlog.group, head, self._held_by(backlog, head)) for backlog, head in heads]
         return None if None in found else found[0]
 

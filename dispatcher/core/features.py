@@ -43,6 +43,7 @@ from dispatcher.core.optional.sequence_hold import SequenceHold
 from dispatcher.core.optional.sequence_numbers import Leftovers, SequenceNumbers
 from dispatcher.core.optional.start_gate import StartGate
 from dispatcher.core.optional.work_stealing import WorkStealing
+from dispatcher.core.parking.parked_entries import ParkedEntries
 from dispatcher.core.parking.policy import Parking
 from dispatcher.core.parking.reading import ParkedReading
 from dispatcher.core.parking.relocation import Relocations
@@ -74,13 +75,13 @@ def make_features(
     """The features of this lane; Lane and LaneState get to know all of them."""
     options, commands = state.options, Commands(state, snapshot.commands)
     groups = GroupRecovery(state, redis_complete=snapshot.complete)
-    recovery = Recovery(state, groups, broker_restarted=snapshot.broker_restarted)
+    elsewhere = ParkedEntries(state)
+    recovery = Recovery(state, groups, elsewhere, broker_restarted=snapshot.broker_restarted)
     reports = ConsumerReports(state, recovery, groups)
-    settlement, arrivals = Settlement(state, recovery), Arrivals(state, recovery)
+    settlement, arrivals = Settlement(state, recovery), Arrivals(state)
     measured = MeasuredWork(state) if options.measures_work else None  # before GroupLimits: see there
     limited = GroupLimits(state, limit) if (limit := options.max_in_flight_per_group) is not None else None
-    suspects = Suspects(state, delivery)
-    membership = Membership(state, recovery, groups, reports, suspects)
+    membership = Membership(state, recovery, groups, reports)
     resets, quiescing = OwnerReset(state, resets_per_step), Quiescing(state)
     rebalance = Rebalance(state, commands, resets, quiescing)
     evictions = Evictions(state, membership.liveness, commands)
@@ -121,7 +122,7 @@ def make_features(
         Stops(state, commands),
         relocations if options.parking_queues else None,
         Parking(state, relocations, parked, arrivals) if options.parking_queues else None,
-        suspects,
+        Suspects(state, delivery),
         HotGroupWatch(state),
         AckTimeout(state, evictions, options.ack_timeout_ms) if options.ack_timeout_ms is not None else None,
     ]

@@ -159,6 +159,11 @@ class Original:
         return self.tag > 0
 
     @property
+    def waits_here(self) -> bool:
+        """It waits in a backlog or among those without a group, and is not on its way to another queue."""
+        return self.state is WAITING and self.relocation is None
+
+    @property
     def is_parked(self) -> bool:
         """Its original is in a parking queue."""
         return is_parking(self.queue)

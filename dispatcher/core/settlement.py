@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Final
+from typing import Final, Protocol
 
 from dispatcher.core.entries import open_entry
 from dispatcher.core.events import CopiesConfirmed, DeadLetterConfirmed
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import NO_DEATH, Consumer, MessageState, Original
 from dispatcher.core.records import Discharged, Record, SettledRange
-from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.wire.protocol import FailedMessage, Settle
 
@@ -19,12 +18,28 @@ from dispatcher.wire.protocol import FailedMessage, Settle
 CALLS_MAX: Final = 2**31 - 1
 
 
+class AbsentOriginals(Protocol):
+    """What becomes of messages in flight whose originals have not come back after a take-over."""
+
+    def is_lost(self, message: Original) -> bool:
+        """Its original will not come back."""
+
+    def settled_before_its_return(self, message: Original) -> list[Record]:
+        """It is to be acked when it comes. Returns further records."""
+
+    def failed_before_its_return(self, message: Original, reason: str) -> None:
+        """It goes to the dead queue when it comes."""
+
+    def revoked_before_their_return(self, messages: list[Original]) -> None:
+        """They wait for another consumer when they come."""
+
+
 class Settlement(Feature):
     """Ends messages. Seqs that were never sent, or are over, are counted and ignored (an expected race)."""
 
-    def __init__(self, state: LaneState, recovery: Recovery) -> None:
+    def __init__(self, state: LaneState, absent: AbsentOriginals) -> None:
         self._state = state
-        self._recovery = recovery
+        self._absent = absent
 
     def events(self) -> Mapping[type, Handler]:
         return {
@@ -81,7 +96,7 @@ class Settlement(Feature):
             if message.is_here:
                 state.settled(message)
             else:
-                moved += self._recovery.settled_before_its_return(message)
+                moved += self._absent.settled_before_its_return(message)
         _free(consumer, len(seqs))
         state.counters["settled"] += len(seqs)
         records = state.effects.records
@@ -115,7 +130,8 @@ class Settlement(Feature):
             attempt=message.attempt, calls=message.calls,
         )  # fmt: skip
         failing = self._state.signals.failing
-        stops = not self._recovery.is_lost(message) and any(stop(message, failed.reason) for stop in failing)
+        is_lost = self._absent.is_lost(message)
+        stops = not is_lost and any(stop(message, failed.reason) for stop in failing)
         self.leave(consumer, message)
         for settling in self._state.signals.settling:
             settling(consumer, [message])
@@ -124,7 +140,7 @@ class Settlement(Feature):
         elif message.is_here:
             self._state.end(message, failed.reason)
         else:
-            self._recovery.failed_before_its_return(message, failed.reason)
+            self._absent.failed_before_its_return(message, failed.reason)
 
     def _wait_in_front(self, message: Original) -> None:
         """Its group has stopped at it: it waits before everything newer of it, in nobody's hands."""
@@ -135,7 +151,7 @@ class Settlement(Feature):
             self._state.put_in_front(message, message.group)
         else:
             message.become(MessageState.WAITING)
-            self._recovery.taken_before_their_return([message])
+            self._absent.revoked_before_their_return([message])
         self._state.effects.records.append(open_entry(message))
 
     def discharged(self, message: Original) -> None:

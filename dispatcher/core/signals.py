@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import BarrierMark, Consumer, Group, Original
 
 MessageListener = Callable[[Original], None]
@@ -19,15 +20,19 @@ class Signals:
     """The listeners of one lane."""
 
     __slots__ = (
-        "accepted", "claimed", "consumer_drained", "consumer_ended", "consumer_entered",
-        "consumer_joined", "consumer_leaves", "delivered", "dispatched", "dispatching", "failing",
-        "filed", "freeing", "goes_soon", "group_changed", "group_rested", "keeping", "lost", "marked",
-        "returned", "routing", "settling", "withdrawing",
+        "accepted", "blaming", "claimed", "claiming", "consumer_drained", "consumer_ended",
+        "consumer_entered", "consumer_joined", "consumer_leaves", "delivered", "dispatched",
+        "dispatching", "failing", "filed", "freeing", "goes_soon", "group_changed", "group_rested",
+        "keeping", "lost", "marked", "returned", "routing", "settled_elsewhere", "settling",
+        "withdrawing",
     )  # fmt: skip
 
     def __init__(self) -> None:
         #: An operation's marker is here, as the broker delivered it.
         self.marked: list[Callable[[BarrierMark], None]] = []
+        #: The broker has delivered an original that it may have delivered before. True: the journal knows it,
+        #: and its entry stands for it from now on, if that is still open.
+        self.claiming: list[Callable[[Inbound, Original], bool]] = []
         #: The broker has delivered an original; recovery does not know it.
         self.delivered: list[MessageListener] = []
         #: The same, and the journal has an entry of it.
@@ -49,6 +54,11 @@ class Signals:
         self.dispatched: list[Callable[[Original, Group | None], None]] = []
         #: A consumer settles these messages, which are still in its hands.
         self.settling: list[Callable[[Consumer, list[Original]], None]] = []
+        #: An original has ended that is not in its inbound queue any more.
+        self.settled_elsewhere: list[MessageListener] = []
+        #: A consumer has ended, and what it had still names it. The message that has killed it, and the
+        #: reason with which that ends, if the listener knows.
+        self.blaming: list[Callable[[Consumer], tuple[Original, str] | None]] = []
         #: A consumer could not process it, for this reason. True: its group has stopped at it.
         self.failing: list[Callable[[Original, str], bool]] = []
         #: It was in a consumer's hands, and waits once more.

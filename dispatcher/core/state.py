@@ -25,7 +25,6 @@ from dispatcher.core.ignored_settles import IgnoredSettles
 from dispatcher.core.inbound import Insert, enlist_source, make_inbounds
 from dispatcher.core.model import (
     FREE,
-    IN_FLIGHT,
     NEVER_FULL,
     OWNED,
     SETTLED,
@@ -97,7 +96,6 @@ class LaneState:
         self.insert: Insert | None = None
         self.expiries = Expiries()
         self.parking = ParkingQueues(self.eligibility)
-        self.explanation.elsewhere.append(self.parking.hold_on)
         self.counters: Counter[str] = Counter()
         self.ignored_settles = IgnoredSettles(self.counters, self.log_event)
         self.patience_from_ms = now_ms  # since when consumers could be heard
@@ -397,8 +395,7 @@ class LaneState:
     def end(self, message: Original, reason: str) -> None:
         """Send a message that is in no consumer's hands to the dead queue (G-7)."""
         message.become(MessageState.ENDING)
-        self.revoked.discard(message)
-        self.suspects.discard(message)
+        self.leave_wait(message)
         self.ending[message] = reason
         self.effects.records.append(ended_entry(message, reason))
         self.effects.actions.append(DeadLetter(message, reason))
@@ -408,25 +405,42 @@ class LaneState:
 
     def remove_waiting(self, message: Original) -> None:
         """A message that waited is found to be out already: it waits no more. Its group is kept for it."""
-        backlog = self.backlog_of(message) if message.relocation is None else None
-        if message.relocation is not None:
-            message.relocation.target.waiting.remove(message)
-            message.relocation = None
-        elif backlog is not None:
+        backlog = self.backlog_of(message)
+        if backlog is not None:
             backlog.messages.remove(message)
-        elif message not in self.suspects:
-            self.inbounds[message.inbound].ungrouped.messages.remove(message)
+        else:
+            self.leave_ungrouped(message)
         self.inbounds[message.inbound].end_to_wait()
-        self.revoked.discard(message)
-        self.suspects.discard(message)
+        self.leave_wait(message)
         if backlog is not None:
             backlog.group.forget_if_empty(backlog)
             self.list_backlog(backlog)
 
+    def leave_wait(self, message: Original) -> None:
+        """It waits no more: no entry of it has to be met again, and it is not to be tried alone."""
+        self.revoked.discard(message)
+        self.suspects.discard(message)
+
+    def wait_ungrouped(self, message: Original) -> None:
+        """It waits behind the others without a group; or to be tried alone, if consumers died with it."""
+        if message.deaths >= self.suspect_after:
+            self.suspects.add(message)
+        else:
+            inbound = self.inbounds[message.inbound]
+            inbound.ungrouped.messages.append(message)
+            inbound.enlist(inbound.ungrouped)
+
+    def leave_ungrouped(self, message: Original) -> None:
+        """The opposite of `wait_ungrouped`."""
+        if message in self.suspects:
+            self.suspects.discard(message)
+        else:
+            self.inbounds[message.inbound].ungrouped.messages.remove(message)
+
     def waits_no_more(self, message: Original) -> None:
         """A message ended while it waited: its group is forgotten if nothing else is left of that."""
         self.inbounds[message.inbound].end_to_wait()
-        backlog = self.backlog_of(message) if message.relocation is None else None
+        backlog = self.backlog_of(message)
         message.relocation = None
         if backlog is not None:
             backlog.group.forget_if_empty(backlog)
@@ -454,7 +468,9 @@ class LaneState:
         self.list_backlog(backlog)
 
     def backlog_of(self, message: Original) -> Backlog | None:
-        """Where it waits; None: among the loose ones."""
+        """Where it waits; None: among those without a group, or on its way to another queue."""
+        if message.relocation is not None:
+            return None
         group = message.group
         if group is None and message.group_id is not None:
             group = self.known_group(message.group_id)
@@ -464,12 +480,11 @@ class LaneState:
 
     def settled(self, message: Original) -> None:
         """The original has ended: remember it until its ack is proven, and ack it."""
-        if self.parking and message.is_parked:
-            if message.state is IN_FLIGHT:
-                self.inbounds[message.inbound].came_back()
-            self.parking[message.queue].settle(message, self.member_key(message.group_id))
+        if message.queue == message.inbound:
+            self.inbounds[message.inbound].settle(message)
         else:
-            self.inbounds[message.queue].settle(message)
+            for settled in self.signals.settled_elsewhere:
+                settled(message)
         message.state = SETTLED  # every state may: not asked, as this is done for each message
         self.bytes_held -= message.footprint
         self.acks.append(message)

@@ -17,7 +17,6 @@ from dispatcher.core.forwarding.rules import NOBODY_JOINS, of_this_lane
 from dispatcher.core.membership.liveness import Liveness
 from dispatcher.core.membership.revocation import Revocation, vacate
 from dispatcher.core.model import PRESENT, REACHABLE, Consumer, ConsumerState, EvictedBy
-from dispatcher.core.optional.poison import Suspects
 from dispatcher.core.orders import SendNotice
 from dispatcher.core.recovery.consumer_reports import ConsumerReports
 from dispatcher.core.recovery.groups import GroupRecovery
@@ -50,13 +49,12 @@ class Membership(Feature):
         recovery: Recovery,
         groups: GroupRecovery,
         adoption: ConsumerReports,
-        suspects: Suspects,
     ) -> None:
         self._state = state
         self._recovery = recovery
         self._groups = groups
         self._adoption = adoption
-        self._take_backs = Revocation(state, recovery, suspects)
+        self._take_backs = Revocation(state, recovery)
         self.liveness = Liveness(state, adoption)
         self._retired: dict[str, tuple[int, IncarnationRow]] = {}  # by uuid, oldest first
         self._strangers: dict[str, None] = {}  # unknown uuids heard of once

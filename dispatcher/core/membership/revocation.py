@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dispatcher.core.model import Backlog, Consumer, ConsumerState, Group, GroupState, MessageState, Original
 from dispatcher.core.operators.flags import pin_of
-from dispatcher.core.optional.poison import REASON_POISON, Suspects
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.records import IncarnationEnded
 from dispatcher.core.recovery.matching import Recovery
@@ -14,10 +13,9 @@ from dispatcher.core.state import LaneState
 class Revocation:
     """Returns what a consumer holds to where it came from, in order."""
 
-    def __init__(self, state: LaneState, recovery: Recovery, suspects: Suspects) -> None:
+    def __init__(self, state: LaneState, recovery: Recovery) -> None:
         self._state = state
         self._recovery = recovery
-        self._suspects = suspects
 
     def revoke(self, consumer: Consumer) -> None:
         """End an incarnation: its word counts no more, its messages and groups go to others."""
@@ -33,10 +31,7 @@ class Revocation:
             ended(consumer)
         groups, messages = len(consumer.groups), len(consumer.in_flight)
         state.log_event("consumer_taken_back", consumer=consumer.id, groups=groups, messages=messages)
-        poison = self._suspects.poison_of(consumer)
-        if poison is not None and any(stops(poison, REASON_POISON) for stops in state.signals.failing):
-            poison = None
-        touched = self._return_messages(consumer, poison)
+        touched = self._return_messages(consumer, *self._find_killer(consumer))
         for group in list(consumer.incoming):
             _cancel_move(state, group)
         for group in list(consumer.groups):
@@ -53,9 +48,19 @@ class Revocation:
                 state.forget_if_unused(group)
         state.counters["consumers_taken"] += 1
 
-    def _return_messages(self, consumer: Consumer, poison: Original | None) -> OrderedSet[Group]:
-        """Its unsettled messages go back in front of everything newer of their groups, in queue order; poison
-        to the dead queue.
+    def _find_killer(self, consumer: Consumer) -> tuple[Original | None, str]:
+        """The message that is to end because it has killed the consumer, and the reason. Its group may stop
+        at it instead."""
+        signals = self._state.signals
+        for blame in signals.blaming:
+            blamed = blame(consumer)
+            if blamed is not None and not any(is_kept(*blamed) for is_kept in signals.failing):
+                return blamed
+        return None, ""
+
+    def _return_messages(self, consumer: Consumer, killer: Original | None, why: str) -> OrderedSet[Group]:
+        """Its unsettled messages go back in front of everything newer of their groups, in queue order; the
+        one that has killed it goes to the dead queue.
 
         Returns the groups that it held messages of.
         """
@@ -73,15 +78,15 @@ class Revocation:
                 touched.add(group)
             if message.is_here:
                 state.inbounds[message.inbound].came_back()
-            if message is poison:
-                self._bury(message)
+            if message is killer:
+                self._bury(message, why)
                 continue
             if not message.is_here:
                 not_back.append(message)
                 continue
             state.wait_again(message)
             if group is None and message.deaths >= state.suspect_after:
-                state.suspects.add(message)
+                state.wait_ungrouped(message)
             elif group is None:
                 ungrouped.setdefault(message.inbound, []).append(message)
             else:
@@ -94,14 +99,14 @@ class Revocation:
             messages.sort(key=lambda message: message.tag)
             state.inbounds[index].ungrouped.messages.extendleft(reversed(messages))
             state.inbounds[index].enlist(state.inbounds[index].ungrouped)
-        self._recovery.taken_before_their_return(not_back)
+        self._recovery.revoked_before_their_return(not_back)
         return touched
 
-    def _bury(self, poison: Original) -> None:
-        if poison.is_here:
-            self._state.end(poison, REASON_POISON)
+    def _bury(self, killer: Original, why: str) -> None:
+        if killer.is_here:
+            self._state.end(killer, why)
         else:
-            self._recovery.failed_before_its_return(poison, REASON_POISON)
+            self._recovery.failed_before_its_return(killer, why)
 
 
 def vacate(state: LaneState, consumer: Consumer) -> None:

@@ -31,7 +31,7 @@ from dispatcher.core.operators.flags import begin_operation, end_operation, oper
 from dispatcher.core.operators.rebalance import in_transition, known
 from dispatcher.core.operators.stopped_groups import ended_by_others
 from dispatcher.core.orders import PublishBarrier
-from dispatcher.core.parking.scan import ParkedScan, parked_of
+from dispatcher.core.parking.scan import ParkedScan, parked_of, unread_queues
 from dispatcher.core.records import SettledEntries, Vanished
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
@@ -158,8 +158,8 @@ class Operations(Feature):
     def _refuse_lost(self, group: Group) -> None:
         """Redis has forgotten what is in some parking queues: how often, and whose, only reading tells."""
         state = self._state
-        if state.parking.default_route:
-            names = ", ".join(state.parking[index].name for index in state.parking.default_route)
+        names = ", ".join(unread_queues(state))
+        if names:
             why = f"Redis has forgotten what {names} may hold of the group"
             raise CommandRefused(f"{why}: try again when that has been read back")
 
@@ -238,7 +238,7 @@ class Operations(Feature):
             operation.scan = ParkedScan(state, group) if group.route else None
             operation.scope, operation.is_scoped = deque(scope), True
             operation.phase, operation.moved_at_ms = Phase.LEAVING, state.now_ms
-            set_transferring(state, group, transferring=True)
+            self._departures.hold(operation)
             self._go_on(operation)
 
     def _succeed(self, operation: Operation, messages: int) -> None:
@@ -275,8 +275,7 @@ class Operations(Feature):
             records.append(SettledEntries(queue, False, entries))
             for message in messages:
                 state.inbounds[message.inbound].end_to_wait()
-                state.revoked.discard(message)
-                state.suspects.discard(message)
+                state.leave_wait(message)
                 state.settled(message)
         state.counters["purged"] += len(scope)
         for backlog in list((group.backlogs or {}).values()):

@@ -44,7 +44,7 @@ class Transfers:
             if operation is not None:
                 message.become(MessageState.TRANSFERRING)
                 operation.out[message] = Sent.BEFORE
-                set_transferring(self._state, operation.group, transferring=True)
+                self.hold(operation)
 
     def forsake(self, message: Original) -> None:
         """Its original has not come back yet: when it does, it waits as one that was taken back."""
@@ -53,6 +53,10 @@ class Transfers:
         self._state.effects.records.append(open_entry(message))
         if is_known_inbound(message.queue):
             self._recovery.pending_redeliveries.add(message)
+
+    def hold(self, operation: Operation) -> None:
+        """Hand over none of its group's messages until the operation has ended."""
+        set_transferring(self._state, operation.group, transferring=True)
 
     # -- orders --
 
@@ -71,7 +75,7 @@ class Transfers:
         size = sum(message.size for message in operation.out)
         while operation.scope and self._has_room(operation, size):
             message = operation.scope.popleft()
-            if message.state is MessageState.WAITING and message.relocation is None:  # else it has expired
+            if message.waits_here:  # else it has expired
                 self._send(operation, message)
                 size += message.size
         return not (operation.out or operation.scope)
@@ -104,8 +108,7 @@ class Transfers:
         backlog.messages.remove(message)  # it stands in front, or nearly
         group.forget_if_empty(backlog)
         state.inbounds[message.inbound].end_to_wait()
-        state.revoked.discard(message)
-        state.suspects.discard(message)
+        state.leave_wait(message)
         message.become(MessageState.TRANSFERRING)
         state.ending[message] = operation.leaves_by
         state.effects.records.append(ended_entry(message, operation.leaves_by))

@@ -149,8 +149,7 @@ class Stops(Feature):
 
     def _drop(self, message: Original) -> None:
         state = self._state
-        state.revoked.discard(message)
-        state.suspects.discard(message)
+        state.leave_wait(message)
         state.effects.records += [
             ended_entry(message, REASON_DROPPED), Discharged(message.queue, message.arrival)
         ]  # fmt: skip

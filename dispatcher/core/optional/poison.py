@@ -54,6 +54,7 @@ class Suspects(Feature):
         #: at that moment.
         self._unproven: dict[Original, int] = {}
         self.pending = (self._alone, state.suspects)
+        state.signals.blaming.append(self._blame)
         for kind in (HoldKind.SUSPECT, HoldKind.RECOVERING, HoldKind.DRAINING, HoldKind.BATCHED):
             state.on_hold[kind] = self._note
 
@@ -77,9 +78,12 @@ class Suspects(Feature):
             return  # of its former connection
         consumer.begun[type(told)] = told.begun
 
-    def poison_of(self, consumer: Consumer) -> Original | None:
-        """The message that has killed this consumer, if that is sure. Call it when the consumer has ended,
-        while `in_flight` still has its messages."""
+    def _blame(self, consumer: Consumer) -> tuple[Original, str] | None:
+        """The message that has killed this consumer, if that is sure."""
+        poison = self._poison_of(consumer)
+        return (poison, REASON_POISON) if poison is not None else None
+
+    def _poison_of(self, consumer: Consumer) -> Original | None:
         settles = self._state.settles
         begun = may_have_begun(consumer)
         for message in consumer.in_flight.values():
@@ -220,7 +224,7 @@ class Suspects(Feature):
 
     def _may_go(self, message: Original) -> bool:
         """It waits, it is the first of its group, and nothing keeps that back."""
-        if message.state is not MessageState.WAITING or message.relocation is not None or not message.is_here:
+        if not (message.waits_here and message.is_here):
             return False
         backlog = self._state.backlog_of(message)
         if backlog is None:

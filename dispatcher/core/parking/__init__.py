@@ -7,6 +7,7 @@
 - `scan`: for an operation: has all that is parked of its group been read?
 - `reparking`: what came back to a parked group, in front of the rest
 - `loading`, `journal_replay`: what a new leader takes over
+- `parked_entries`: what recovery asks and tells about parked messages
 - `display`: what operators see of it
 - `orders`, `events`: records, what is ordered of the edges, what they report
 

@@ -78,6 +78,9 @@ class Parking(Feature):
         state.signals.routing.append(self._goes_on)
         state.signals.filed.append(self._filed)
         state.signals.returned.append(self._returned)
+        state.signals.withdrawing.append(self._withdraw)
+        state.signals.settled_elsewhere.append(self._settled)
+        state.explanation.elsewhere.append(state.parking.hold_on)
 
     def events(self) -> Mapping[type, Handler]:
         return {ParkingQueueOpened: self.opened, ParkingQueueDeleted: self.deleted}
@@ -120,6 +123,24 @@ class Parking(Feature):
         group = message.group
         if group is not None and self._state.parking.next_stop(group, message.queue) is not None:
             self._reparking.note(group, self._state.now_ms)  # some were parked meanwhile, and are newer
+
+    def _withdraw(self, message: Original) -> bool:
+        """A consumer has a message that was on its way to a parking queue."""
+        state = self._state
+        if message.relocation is None:
+            return False
+        message.relocation.target.waiting.remove(message)
+        message.relocation = None
+        state.inbounds[message.inbound].end_to_wait()
+        state.leave_wait(message)
+        return True
+
+    def _settled(self, message: Original) -> None:
+        """An original that was read from a parking queue has ended."""
+        state = self._state
+        if message.state is MessageState.IN_FLIGHT:
+            state.inbounds[message.inbound].came_back()
+        state.parking[message.queue].settle(message, state.member_key(message.group_id))
 
     # -- the pass --
 
@@ -180,9 +201,7 @@ class Parking(Feature):
             stuck = full and not queue.at_end and queue.is_wanted(state.pool)
             queue.blocked_since_ms = self._since(queue.blocked_since_ms, stuck)
             if self._is_due(queue.blocked_since_ms):
-                waits = (
-                    m for m in queue.here.values() if m.state is MessageState.WAITING and m.relocation is None
-                )
+                waits = (m for m in queue.here.values() if m.waits_here)
                 queue.blocked_since_ms = self._park_largest(waits)
         return freed
 
@@ -196,8 +215,7 @@ class Parking(Feature):
 
     @staticmethod
     def _waits_in(inbound: Inbound, message: Original) -> bool:
-        held = message.state is MessageState.WAITING and message.relocation is None
-        return held and message.queue == inbound.index
+        return message.waits_here and message.queue == inbound.index
 
     def _park_largest(self, messages: Iterable[Original]) -> int | None:
         """Park all groups of the consumer that most of these messages wait for. They go on until there is a
@@ -332,10 +350,7 @@ class Parking(Feature):
 
     def _park_alone(self, message: Original, target: ParkingQueue) -> None:
         """A message that no order binds: it goes alone."""
-        if message in self._state.suspects:
-            self._state.suspects.discard(message)
-        else:
-            self._state.inbounds[message.inbound].ungrouped.messages.remove(message)
+        self._state.leave_ungrouped(message)
         self._relocations.wait(message, target)
 
     def _queue_for(self, consumer: str, *, above: int, is_needed: bool = True) -> ParkingQueue | None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from dispatcher.core.arrivals import Arrivals
 from dispatcher.core.feature import Feature, Handler
-from dispatcher.core.model import Backlog, Group, MessageState, Original
+from dispatcher.core.model import Backlog, Group, Original
 from dispatcher.core.operators.flags import is_busy, is_transferring
 from dispatcher.core.operators.stop import has_decision
 from dispatcher.core.parking.events import ParkingQueueRead
@@ -197,9 +197,7 @@ class ParkedReading(Feature):
         returned: set[Original] = set()
         tags = []
         for message in list(queue.here.values()):
-            if message.state is not MessageState.WAITING or message.relocation is not None:
-                continue
-            if not self._returns_in_order(queue, message):
+            if not message.waits_here or not self._returns_in_order(queue, message):
                 continue
             returned.add(message)
             tags.append(message.tag)
@@ -234,9 +232,9 @@ class ParkedReading(Feature):
             backlog = state.backlog_of(message)
             if backlog is not None:
                 backlogs[backlog] = None
-            elif message not in state.suspects:
-                inbound.ungrouped.messages.remove(message)
-            state.suspects.discard(message)
+                state.suspects.discard(message)
+            else:
+                state.leave_ungrouped(message)
         for backlog in backlogs:
             backlog.messages = deque(message for message in backlog.messages if message not in messages)
             backlog.group.forget_if_empty(backlog)

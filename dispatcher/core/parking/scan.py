@@ -100,6 +100,11 @@ def is_of(state: LaneState, message: Original, group: Group) -> bool:
     return message.group_id is not None and state.known_group(message.group_id) is group
 
 
+def unread_queues(state: LaneState) -> list[str]:
+    """The parking queues that may hold messages of any group, for Redis has forgotten whose they hold."""
+    return [state.parking[index].name for index in state.parking.default_route]
+
+
 def parked_of(state: LaneState, group: Group) -> int:
     """How many messages of the group wait in parking queues, or move there, and are in no backlog here."""
     count = 0

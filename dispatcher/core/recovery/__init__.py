@@ -2,6 +2,7 @@
 
 - `journal_replay`: from the journal's records to the entries that are still open
 - `matching`: redelivered originals are matched with open and settled entries
+- `elsewhere`: what recovery asks and tells about originals in other queues than the inbound ones
 - `expected`: what one inbound queue may still deliver again
 - `groups`: when a group goes on after a recovery, and with whom
 - `pending_redeliveries`: messages that no consumer has, and whose originals are still to come

@@ -18,15 +18,13 @@ from collections.abc import Mapping
 from dispatcher.core.entries import ended_entry, open_entry
 from dispatcher.core.events import AcksProven, RedeliveriesEnded
 from dispatcher.core.feature import Feature, Handler
-from dispatcher.core.inbound import Inbound
+from dispatcher.core.inbound import Inbound, any_recovering
 from dispatcher.core.model import Consumer, Group, MessageState, Original
 from dispatcher.core.optional.sequence_hold import may_be_passed, resume_sequence_hold
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import DeadLetter
 from dispatcher.core.parking.orders import Relocating
-from dispatcher.core.parking.queue import ParkingQueue
-from dispatcher.core.parking.relocation import forget_relocation, resume_relocation
-from dispatcher.core.queue_ids import UNKNOWN_INBOUND, is_known_inbound, is_parking
+from dispatcher.core.queue_ids import UNKNOWN_INBOUND, is_known_inbound
 from dispatcher.core.records import (
     DeadLetterPending,
     JournalEntry,
@@ -35,6 +33,7 @@ from dispatcher.core.records import (
     SettledEntries,
     Vanished,
 )
+from dispatcher.core.recovery.elsewhere import Elsewhere, Expecting
 from dispatcher.core.recovery.expected import REDELIVERIES_MAX, ExpectedRedeliveries
 from dispatcher.core.recovery.groups import GroupRecovery
 from dispatcher.core.recovery.journal_replay import Arrival, JournalReplay
@@ -46,16 +45,19 @@ from dispatcher.core.state import LaneState
 class Recovery(Feature):
     """Matches redeliveries with open entries and settled originals."""
 
-    def __init__(self, state: LaneState, groups: GroupRecovery, *, broker_restarted: bool) -> None:
+    def __init__(
+        self, state: LaneState, groups: GroupRecovery, elsewhere: Elsewhere, *, broker_restarted: bool
+    ) -> None:
         self._state = state
         self._groups = groups
+        self._elsewhere = elsewhere
         self._broker_restarted = broker_restarted
         self.awaited: OrderedSet[Original] = OrderedSet()  # open entries whose original has not come back
         #: Messages that only their consumer told us of, settled ones too; matched in whatever queue.
         self._adopted: dict[bytes, deque[Original]] = {}
         self.lost_originals = LostOriginals(state)
-        self._parked_groups: set[bytes | None] = set()  # the journal knows parked messages of theirs
         self.pending_redeliveries = PendingRedeliveries(state.group_map.key)
+        state.signals.claiming.append(self.claims)
 
     def events(self) -> Mapping[type, Handler]:
         inbounds = self._state.inbounds
@@ -84,7 +86,7 @@ class Recovery(Feature):
             message.become(MessageState.SETTLED)
             self._adopted.setdefault(fingerprint, deque()).append(message)
         entries = replay.finish()
-        self._parked_groups = {e.group for e in entries if is_parking(e.inbound)}
+        self._elsewhere.load(entries)
         for entry in entries:
             self._load_entry(entry)
         resume_sequence_hold(state, self.awaited, self.pending_redeliveries)
@@ -97,7 +99,7 @@ class Recovery(Feature):
             message.calls = entry.calls
             self._state.ending[message] = entry.reason
         elif isinstance(entry, Relocating):
-            resume_relocation(self._state, message, entry, is_known=self._groups.redis_complete)
+            self._elsewhere.resume(message, entry, is_known=self._groups.redis_complete)
         else:
             holder = self._state.by_number.get(entry.incarnation)
             message.seq, message.epoch, message.group_seq = entry.seq, entry.epoch, entry.group_seq
@@ -106,7 +108,7 @@ class Recovery(Feature):
                 self.put_in_flight(message, holder)
             elif is_known_inbound(entry.inbound):
                 self.pending_redeliveries.add(message)
-            if holder is not None or entry.group in self._parked_groups:
+            if holder is not None or self._elsewhere.has_entries_of(entry.group):
                 self._groups.wait_for(message)
         self.awaited.add(message)
         if entry.inbound == UNKNOWN_INBOUND:
@@ -114,10 +116,10 @@ class Recovery(Feature):
         else:
             self._expecting(message).expect(message)
 
-    def _expecting(self, message: Original) -> ExpectedRedeliveries | ParkingQueue:
+    def _expecting(self, message: Original) -> Expecting:
         """Who waits for its original."""
         if message.is_parked:
-            return self._state.parking[message.queue]
+            return self._elsewhere.expecting(message)
         recovery: ExpectedRedeliveries | None = self._state.inbounds[message.queue].recovery
         assert recovery is not None
         return recovery
@@ -205,8 +207,7 @@ class Recovery(Feature):
 
     def _is_through(self) -> bool:
         """Nothing that was unacked before is still to come from any queue."""
-        parking, inbounds = self._state.parking.values(), self._state.inbounds
-        return not any(q.redelivering for q in parking) and all(i.recovery is None for i in inbounds)
+        return self._elsewhere.is_through() and not any_recovering(self._state.inbounds)
 
     # -- meetings --
 
@@ -239,13 +240,12 @@ class Recovery(Feature):
         message.received_at_ms, message.waits_since_ms = delivered.received_at_ms, delivered.waits_since_ms
         message.cost, message.kind, message.deliveries = delivered.cost, delivered.kind, delivered.deliveries
         if message.is_parked:
-            self._state.parking[message.queue].here[message.fingerprint] = message
+            self._elsewhere.is_back(message)
         del self.awaited[message]
         self.pending_redeliveries.discard(message)
         match message.state:
             case MessageState.RELOCATING:
-                assert message.relocation is not None
-                message.relocation.target.waiting.append(message)
+                self._elsewhere.go_on(message)
                 return
             case MessageState.TRANSFERRING:
                 return
@@ -258,24 +258,21 @@ class Recovery(Feature):
                     self._groups.send_again(message)
             case MessageState.WAITING:
                 is_waited_for = message.group is not None
-                self._back_to_backlog(inbound, message)
+                self._back_to_backlog(message)
                 if not is_waited_for:
                     return
         self._groups.resolved(message)
 
-    def _back_to_backlog(self, inbound: Inbound, message: Original) -> None:
+    def _back_to_backlog(self, message: Original) -> None:
         """Its consumer is over: it waits for the next one, before everything newer of its group."""
-        is_loose = message.group_id is None or not self._state.policy.grouped
-        if message.group_id is not None and not is_loose:
-            message.group = self._state.group(message.group_id)
-        self._state.wait_again(message)
-        if is_loose and message.deaths >= self._state.suspect_after:
-            self._state.suspects.add(message)
-        elif is_loose:
-            inbound.ungrouped.messages.append(message)
-            inbound.enlist(inbound.ungrouped)
-        elif message.group is not None:
-            self._state.put_in_front(message, message.group)
+        state = self._state
+        if message.group_id is not None and state.policy.grouped:
+            message.group = state.group(message.group_id)
+        state.wait_again(message)
+        if message.group is not None:
+            state.put_in_front(message, message.group)
+        else:
+            state.wait_ungrouped(message)
 
     # -- settles, failures and deaths that come before the original --
 
@@ -290,7 +287,7 @@ class Recovery(Feature):
             if not message.is_parked:
                 self._state.inbounds[message.queue].proven.append(entry)
             else:
-                self._state.parking[message.queue].remember(message.fingerprint, message.arrival)
+                self._elsewhere.is_settled(message)
             return [SettledEntries(message.queue, True, (entry,))]
         del self.awaited[message]
         self.pending_redeliveries.discard(message)
@@ -310,7 +307,7 @@ class Recovery(Feature):
         self._groups.resolved(message)
         message.group = None
 
-    def taken_before_their_return(self, messages: list[Original]) -> None:
+    def revoked_before_their_return(self, messages: list[Original]) -> None:
         """Their consumer has ended and their originals are not here: these are gone too, or they come before
         all newer messages of their groups. The groups don't wait for them, because the look-ahead may end
         before the last."""
@@ -327,8 +324,9 @@ class Recovery(Feature):
 
     def _comes_in_order(self, message: Original, group: Group) -> bool:
         """Everything of the group comes out of one queue."""
-        is_parked = message.is_parked or message.group_id in self._parked_groups
-        return not (is_parked or self._state.parking.route(group))
+        elsewhere = self._elsewhere
+        has_others = elsewhere.has_entries_of(message.group_id) or elsewhere.may_have(group)
+        return not (message.is_parked or has_others)
 
     # -- the end --
 
@@ -345,8 +343,7 @@ class Recovery(Feature):
         self.pending_redeliveries.discard(message)
         for lost in self._state.signals.lost:
             lost(message)
-        if message.relocation is not None:
-            forget_relocation(self._state, message, is_known=self._groups.redis_complete)
+        self._elsewhere.forget(message, is_known=self._groups.redis_complete)
         if message.state is not MessageState.IN_FLIGHT:
             self._state.ending.pop(message, None)
             self.lost_originals.forget(message)

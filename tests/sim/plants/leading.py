@@ -16,7 +16,7 @@ from dispatcher.core.model import GroupState
 from dispatcher.core.operations.operations import Operations
 from dispatcher.core.optional.dedup import Dedup
 from dispatcher.core.optional.group_limit import GroupLimits
-from dispatcher.core.optional.poison import Suspects
+from dispatcher.core.optional.poison import REASON_POISON, Suspects
 from dispatcher.core.orders import AckInbound
 from dispatcher.core.records import Dispatched, IncarnationEnded
 from dispatcher.wire.protocol import Marker, Settle
@@ -264,9 +264,9 @@ def a_death_counted_for_every_neighbour(lane: Any, session: Any, store: Any) -> 
     def blames_all(consumer: Any) -> Any:
         guilty = [m for m in consumer.in_flight.values() if m.attempt > lane.state.suspect_after]
         suspects._let_go(consumer)
-        return guilty[0] if guilty else None
+        return (guilty[0], REASON_POISON) if guilty else None
 
-    suspects.poison_of = blames_all
+    lane.state.signals.blaming[:] = [blames_all]
     suspects.before_pass = lambda: None
     lane.state.eligibility.suspect_after = 1_000_000
 

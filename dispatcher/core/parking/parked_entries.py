@@ -1,0 +1,57 @@
+"""Recovery of parked messages: entries whose originals are in parking queues, and relocations that a former
+leader has begun.
+
+To recovery this is what is elsewhere (`recovery/elsewhere.py` says what each method is for).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dispatcher.core.model import Group, Original
+from dispatcher.core.parking.orders import Relocating
+from dispatcher.core.parking.queue import ParkingQueue
+from dispatcher.core.parking.relocation import forget_relocation, resume_relocation
+from dispatcher.core.queue_ids import is_parking
+from dispatcher.core.records import JournalEntry
+from dispatcher.core.state import LaneState
+
+
+class ParkedEntries:
+    """Of one lane, whether its options ask for parking or not: a former leader's may have."""
+
+    def __init__(self, state: LaneState) -> None:
+        self._state = state
+        self._groups: set[bytes | None] = set()  # the journal knows parked messages of theirs
+
+    def load(self, entries: Iterable[JournalEntry]) -> None:
+        self._groups = {entry.group for entry in entries if is_parking(entry.inbound)}
+
+    def has_entries_of(self, group_id: bytes | None) -> bool:
+        return group_id in self._groups
+
+    def may_have(self, group: Group) -> bool:
+        return bool(self._state.parking.route(group))
+
+    def expecting(self, message: Original) -> ParkingQueue:
+        return self._state.parking[message.queue]
+
+    def resume(self, message: Original, entry: Relocating, *, is_known: bool) -> None:
+        resume_relocation(self._state, message, entry, is_known=is_known)
+
+    def is_back(self, message: Original) -> None:
+        self._state.parking[message.queue].here[message.fingerprint] = message
+
+    def go_on(self, message: Original) -> None:
+        assert message.relocation is not None
+        message.relocation.target.waiting.append(message)
+
+    def forget(self, message: Original, *, is_known: bool) -> None:
+        if message.relocation is not None:
+            forget_relocation(self._state, message, is_known=is_known)
+
+    def is_settled(self, message: Original) -> None:
+        self._state.parking[message.queue].remember(message.fingerprint, message.arrival)
+
+    def is_through(self) -> bool:
+        return not any(queue.redelivering for queue in self._state.parking.values())
