@@ -115,6 +115,7 @@ class BlockingGroupConsumer(ConsumerBase):
                 self._inbox,
                 lambda receiver: PikaLink(endpoint, receiver, io),
             )
+            self._engine.wake_through(io.submit)
             self._inbox.over.add_done_callback(lambda _: io.end())
             io.start()
             io.submit(self._engine.start)
@@ -168,7 +169,7 @@ class BlockingGroupConsumer(ConsumerBase):
         if message is None:
             self._inbox.over.result()
             raise StopIteration
-        message.begun = True
+        message.begin()
         return message
 
     def run(

@@ -35,6 +35,10 @@ class GroupConsumer(ConsumerBase):
     If they are not, or if there was no connection for `offline_limit_ms`, they are cancelled: `message.lost`
     is set, a handler's task is cancelled, and its result no longer counts.
 
+    If it dies, only messages that it had begun may count as what killed it: those whose handler ran, or that
+    were taken by iteration. It tells the dispatcher by itself, with its settles; while more than one message
+    that it has not told was taken and is not settled, with a word more, at most every 5 ms.
+
     `consumer_id` must be unique in the lane: a second consumer of the same id waits until the first is gone.
     Raises ConfigurationError for arguments that can't work. Iteration and `run` raise ConfigurationError when
     RabbitMQ refuses user, vhost or rights at the first attempt, and ConsumerRefused when the dispatcher does;
@@ -110,7 +114,7 @@ class GroupConsumer(ConsumerBase):
             self._opened()
             await self._inbox.until(self._inbox.something_waits)
             message = self._inbox.take()
-        message.begun = True
+        message.begin()
         return message
 
     async def run(

@@ -98,8 +98,8 @@ class Copy:
     """
 
     __slots__ = (
-        "_decoded", "_raw_properties", "_settler", "attempt", "begun", "body", "deadline_at_ms", "epoch",
-        "fingerprint", "group", "group_seq", "lost", "seq", "settled",
+        "_decoded", "_note_begun", "_raw_properties", "_settler", "attempt", "body", "deadline_at_ms",
+        "epoch", "fingerprint", "group", "group_seq", "lost", "seq", "settled",
     )  # fmt: skip
 
     def __init__(self, numbers: Numbers, raw_properties: bytes, body: bytes, settler: Settler) -> None:
@@ -125,9 +125,7 @@ class Copy:
         self.lost = False
         #: True once it was acked or failed here.
         self.settled = False
-        #: True once the application has it: set by the code that hands it over, and reported to the
-        #: dispatcher.
-        self.begun = False
+        self._note_begun: Callable[[int], None] = _nobody_listens
         self._raw_properties = raw_properties
         self._settler = settler
         self._decoded: tuple[Properties, dict[str | bytes, Any]] | None = None
@@ -172,6 +170,14 @@ class Copy:
         """Its deadline has passed, by this machine's clock."""
         return self.deadline_at_ms is not None and time.time() * 1000 >= self.deadline_at_ms
 
+    def on_begun(self, note: Callable[[int], None]) -> None:
+        """Tell `note` the number when the application gets this message."""
+        self._note_begun = note
+
+    def begin(self) -> None:
+        """The application has it from now on. Whatever hands it over says so, in the thread that gets it."""
+        self._note_begun(self.seq)
+
     def settle(self, reason: str | None = None, attempts: int = 1) -> bool:
         """Done (no reason), or failed. False: it was lost or settled before, and nothing happens.
 
@@ -189,6 +195,10 @@ class Copy:
     def __repr__(self) -> str:
         lost = " lost" if self.lost else ""
         return f"<{type(self).__name__} {self.seq} group={self.group_text!r} attempt={self.attempt}{lost}>"
+
+
+def _nobody_listens(_: int) -> None:
+    """What has begun matters to the member that a copy came to."""
 
 
 def _text(reason: object) -> str:

@@ -85,6 +85,7 @@ class ConsumerEngine(Generic[M]):
         self._error: Exception | None = None
         self._losses = Losses()
         self._joined_as = ("", 0)
+        membership.wake = self._ask_step
 
     # --- the application's facts ----------------------------------------------------------------------
 
@@ -101,6 +102,10 @@ class ConsumerEngine(Generic[M]):
     def limit(self, concurrency: int) -> None:
         """The application processes at most `concurrency` messages at a time, one of each group."""
         self._membership.limit(concurrency)
+
+    def wake_through(self, submit: Callable[[Callable[[], None]], None]) -> None:
+        """Messages begin in other threads than the loop's; `submit` runs a call in the loop's."""
+        self._membership.wake = lambda: submit(self._ask_step)
 
     def leave(self) -> None:
         """Get nothing new; `ended` comes when everything in hand is settled."""

@@ -14,16 +14,17 @@ be reached from everywhere; `end` says how.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from dispatcher.client.begun import BegunMessages
 from dispatcher.client.group_order import GroupOrder
 from dispatcher.client.orders import OpenQueue, Order, Publish
 from dispatcher.client.pacing import Backoff
 from dispatcher.client.ranges import SeqRanges
 from dispatcher.client.retries import RetryPolicy
-from dispatcher.client.settling import Settling
+from dispatcher.client.settling import COALESCE_MS, Settling
 from dispatcher.errors import InvalidTransition
 from dispatcher.wire import protocol
 from dispatcher.wire.protocol import Begun, FailedMessage, Heartbeat, InHand, Join, Leave, Settle
@@ -50,7 +51,9 @@ class Numbered(Protocol):
     group_seq: int  # 0: no order check
     epoch: int
     fingerprint: bytes
-    begun: bool  # the application has it
+
+    def on_begun(self, note: Callable[[int], None]) -> None:
+        """Tell `note` the number when the application gets this message."""
 
 
 C = TypeVar("C", bound=Numbered)
@@ -107,7 +110,8 @@ class Member(Generic[C]):
         offline_limit_ms: int,
         now_ms: int,
         leftovers: Iterable[Settle] = (),
-        concurrency: int | None = None,
+        concurrency: int = 1,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self.consumer = consumer
         self.incarnation = incarnation
@@ -118,10 +122,12 @@ class Member(Generic[C]):
         self.end_reason = ""
         self.n = 0  # joins announced so far
         self.queue = ""
-        #: How many messages the application processes at a time; None: unknown.
-        self.concurrency = concurrency
         self.retry: RetryPolicy | None = None  # of the lane, as the latest welcome said
         self.in_hand: dict[int, C] = {}  # by seq, in the order of arrival
+        #: What the application has of these. `wake`: `poll` is to be called, perhaps from another thread.
+        self.begun = BegunMessages(concurrency, wake)
+        self._note_begun = self.begun.add
+        self._told_at_ms = 0  # when the dispatcher last heard what has begun
         self.settling = Settling(consumer, incarnation, full_count=max(1, prefetch // 2))
         self.settling.adopt(leftovers)
         self._tokens = tokens
@@ -203,6 +209,7 @@ class Member(Generic[C]):
             return False
         self._seen.add(seq)
         self.in_hand[seq] = copy
+        copy.on_begun(self._note_begun)
         if len(self._seen) > REMEMBERED_MAX:
             self._renew()
         return True
@@ -213,6 +220,7 @@ class Member(Generic[C]):
         """The application is done with it. False: it isn't in hand, nothing happens."""
         if self.in_hand.pop(seq, None) is None:
             return False
+        self.begun.discard(seq)
         self.settling.ack(seq, now_ms)
         return True
 
@@ -220,10 +228,18 @@ class Member(Generic[C]):
         """The application has given it up. False: it isn't in hand, nothing happens."""
         if self.in_hand.pop(failed.seq, None) is None:
             return False
+        self.begun.discard(failed.seq)
         self.settling.fail(failed, now_ms)
         if len(self.settling.failures) > REMEMBERED_MAX:
             self._renew()
         return True
+
+    def abandon(self) -> list[C]:
+        """Nothing is in hand any more; what was, is returned."""
+        abandoned = list(self.in_hand.values())
+        self.in_hand.clear()
+        self.begun.clear()
+        return abandoned
 
     def leave(self) -> None:
         """Get no new messages, finish those in hand, and end."""
@@ -248,6 +264,7 @@ class Member(Generic[C]):
         if self.standing in ONLINE:
             deadlines.append(self._join_at_ms if self.standing is Standing.JOINING else self._heartbeat_at_ms)
             deadlines.append(self.settling.due_at_ms(nothing_in_hand=not self.in_hand))
+            deadlines.append(self._word_at_ms())
             deadlines.append(self._left_at_ms)
         else:
             deadlines.append(self._open_at_ms if self.standing is Standing.OFFLINE else None)
@@ -274,7 +291,8 @@ class Member(Generic[C]):
         settles_at_ms = self.settling.due_at_ms(nothing_in_hand=not self.in_hand)
         if settles_at_ms is not None and (joins or now_ms >= settles_at_ms):
             # Settles go before a join, which does not name what they settle.
-            for settle in self.settling.take(self._begun()):
+            begun = self._tell_begun(now_ms) if self.settling.waiting else None
+            for settle in self.settling.take(begun):
                 token = next(self._tokens)
                 self.settling.sent(token, settle)
                 orders.append(Publish(token, settle))
@@ -282,8 +300,11 @@ class Member(Generic[C]):
             orders.append(Publish(0, self._join()))
             self._join_at_ms = now_ms + self._heartbeat_ms
         if self.standing is Standing.JOINED and now_ms >= self._heartbeat_at_ms:
-            orders.append(Publish(0, self._heartbeat()))
+            orders.append(Publish(0, self._heartbeat(now_ms)))
             self._heartbeat_at_ms = now_ms + self._heartbeat_ms
+        word_at_ms = self._word_at_ms()
+        if word_at_ms is not None and now_ms >= word_at_ms:
+            orders.append(Publish(0, self._word(now_ms)))
         if self.wish is not Wish.STAY:
             self._go(now_ms, orders)
 
@@ -309,16 +330,26 @@ class Member(Generic[C]):
             prefetch=self.prefetch, in_hand=in_hand,
         )  # fmt: skip
 
-    def _begun(self) -> Begun:
-        """The messages in hand that have begun."""
-        begun = SeqRanges.of(seq for seq, copy in self.in_hand.items() if copy.begun)
-        return Begun(begun.pairs(), self.concurrency)
+    def _tell_begun(self, now_ms: int) -> Begun:
+        self._told_at_ms = now_ms
+        return self.begun.tell()
 
-    def _heartbeat(self) -> Heartbeat:
+    def _word_at_ms(self) -> int | None:
+        """When a word of its own has to say what has begun; None: not before the next settle or heartbeat."""
+        if self.standing is Standing.JOINED and self.begun.word_is_due and not self.settling.waiting:
+            return self._told_at_ms + COALESCE_MS
+        return None
+
+    def _word(self, now_ms: int) -> Settle:
+        """A settle of nothing: heartbeats have a rhythm, by which the dispatcher finds lost copies."""
+        begun = self._tell_begun(now_ms)
+        return Settle(consumer=self.consumer, incarnation=self.incarnation, begun=begun)
+
+    def _heartbeat(self, now_ms: int) -> Heartbeat:
         return Heartbeat(
             consumer=self.consumer, incarnation=self.incarnation, queue=self.queue,
             held=len(self.in_hand), last=self._seen.last, in_hand=SeqRanges.of(self.in_hand).pairs(),
-            begun=self._begun(),
+            begun=self._tell_begun(now_ms),
         )  # fmt: skip
 
     # --- what changes ---------------------------------------------------------------------------------

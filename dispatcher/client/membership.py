@@ -24,6 +24,11 @@ MakeMessage = Callable[[Numbers, bytes, bytes], M]
 #: Without a connection for this long, messages in hand are given up: other consumers have them by now, or
 #: soon. Long enough for a broker to restart, which moves nothing.
 OFFLINE_LIMIT_MS: Final = 30_000
+#: Who iterates may take so many messages before the dispatcher hears of it (M-1). One is enough: messages are
+#: taken in the order of their numbers, so the first that it was not told is the one. An application that has
+#: one message at a time, or settles as it takes, sends nothing more; one that collects messages sends a word
+#: more, at most every COALESCE_MS. With a larger number a death would blame messages that were never taken.
+TAKEN_UNSAID_MAX: Final = 1
 
 
 class LaneMembership(Generic[M]):
@@ -52,18 +57,20 @@ class LaneMembership(Generic[M]):
         self.over = False
         self.ever_welcomed = False
         self.retry = RetryPolicy()  # the lane's; until the first welcome what a lane has by default
-        self._concurrency: int | None = None
+        self._concurrency = TAKEN_UNSAID_MAX
+        #: `poll` is to be called soon. Called in the thread in which a message has begun.
+        self.wake: Callable[[], None] = lambda: None
         self.member = self._next_member(now_ms)
 
     def limit(self, concurrency: int) -> None:
         """The application processes at most `concurrency` messages at a time, one of each group."""
-        self._concurrency = self.member.concurrency = concurrency
+        self._concurrency = self.member.begun.concurrency = concurrency
 
     def _next_member(self, now_ms: int, leftovers: Iterable[Settle] = ()) -> Member[M]:
         return Member(
             self.consumer, self._new_incarnation(), self._prefetch, tokens=self._tokens,
             offline_limit_ms=self._offline_limit_ms, now_ms=now_ms, leftovers=leftovers,
-            concurrency=self._concurrency,
+            concurrency=self._concurrency, wake=lambda: self.wake(),
         )  # fmt: skip
 
     # --- facts ----------------------------------------------------------------------------------------
@@ -104,8 +111,7 @@ class LaneMembership(Generic[M]):
 
     def abandon(self) -> list[M]:
         """Forget the messages in hand without settling them: the dispatcher gives them to others."""
-        abandoned = list(self.member.in_hand.values())
-        self.member.in_hand.clear()
+        abandoned = self.member.abandon()
         for message in abandoned:
             message.lost = True
         return abandoned

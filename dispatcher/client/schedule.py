@@ -14,8 +14,10 @@ M = TypeVar("M", bound=Copy)
 
 
 class GroupSchedule(Generic[M]):
-    """Messages in hand that wait for a handler. Pure: time is an argument, nothing is called back.
+    """Messages in hand that wait for a handler. Pure: time is an argument.
 
+    Of those that may run, the one with the lowest number starts: by that the dispatcher knows which of them
+    may have begun since it was last told (docs/protocol.md, begun). Numbers rise, so none waits for ever.
     A message whose order counts (`group_seq` is not 0) starts only when the one before it in its group has
     left the schedule, also one that was lost while its handler still runs: two handlers of one process
     never work on one group.
@@ -23,7 +25,7 @@ class GroupSchedule(Generic[M]):
 
     def __init__(self) -> None:
         self._lines: dict[bytes | None, deque[M]] = {}  # by group; only the first may run
-        self._ready: deque[M] = deque()
+        self._ready: list[tuple[int, int, M]] = []  # heap of (number, tie-break, message)
         self._delayed: list[tuple[int, int, M]] = []  # heap of (not before, tie-break, message)
         self._ties = count()
         self._running: set[M] = set()
@@ -36,7 +38,7 @@ class GroupSchedule(Generic[M]):
     def ready_count(self, now_ms: int) -> int:
         """Messages that `start_next` could give now, lost ones included."""
         while self._delayed and self._delayed[0][0] <= now_ms:
-            self._ready.append(heapq.heappop(self._delayed)[2])
+            self._make_ready(heapq.heappop(self._delayed)[2])
         return len(self._ready)
 
     def add(self, message: M) -> None:
@@ -47,17 +49,17 @@ class GroupSchedule(Generic[M]):
             line.append(message)
             if len(line) > 1:
                 return
-        self._ready.append(message)
+        self._make_ready(message)
 
     def start_next(self, now_ms: int) -> M | None:
         """Take the next message that may run now; `finish` or `retry` it. None: nothing may."""
         while self.ready_count(now_ms):
-            message = self._ready.popleft()
+            message = heapq.heappop(self._ready)[2]
             if message.lost:
                 self._leave(message)
                 continue
             self._running.add(message)
-            message.begun = True
+            message.begin()
             return message
         return None
 
@@ -76,16 +78,20 @@ class GroupSchedule(Generic[M]):
         lost = {message for message in messages if message not in self._running}
         if not lost:
             return
-        kept = [entry for entry in self._delayed if entry[2] not in lost]
-        for _, _, message in self._delayed:
-            if message in lost:
-                self._leave(message)
-        self._delayed = kept
-        heapq.heapify(self._delayed)
+        gone = [message for _, _, message in (*self._ready, *self._delayed) if message in lost]
+        for heap in (self._ready, self._delayed):
+            heap[:] = [entry for entry in heap if entry[2] not in lost]
+            heapq.heapify(heap)
+        for message in gone:
+            self._leave(message)
 
     def next_deadline_ms(self) -> int | None:
         """When a delayed message may run."""
         return self._delayed[0][0] if self._delayed else None
+
+    def _make_ready(self, message: M) -> None:
+        # Numbers of two incarnations may be equal.
+        heapq.heappush(self._ready, (message.seq, next(self._ties), message))
 
     def _leave(self, message: M) -> None:
         self._size -= 1
@@ -97,6 +103,6 @@ class GroupSchedule(Generic[M]):
             line.popleft()
             self._size -= 1
         if line:
-            self._ready.append(line[0])
+            self._make_ready(line[0])
         else:
             del self._lines[message.group]

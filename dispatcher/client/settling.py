@@ -104,6 +104,11 @@ class Settling:
         return self.take()
 
     @property
+    def waiting(self) -> bool:
+        """Something is finished that no settle has told yet."""
+        return bool(self._count)
+
+    @property
     def done(self) -> bool:
         """Everything finished so far is confirmed."""
         return not (self._count or self._repeated or self._unconfirmed)

@@ -53,18 +53,21 @@ class BareConsumer:
             self.due_at = time.monotonic() + self.beat_s
             if self.welcomed:
                 last = max([*self.outcomes, *self.in_hand], default=0)
-                self.say("heartbeat", queue=self.queue, held=len(self.in_hand), last=last)
+                held = {"held": len(self.in_hand), "in_hand": [[seq, seq] for seq in self.in_hand]}
+                self.say("heartbeat", queue=self.queue, last=last, **held)
             else:
                 held = [entry for entry, _ in self.in_hand.values()]
                 self.say("join", protocol=1, n=self.n, queue=self.queue, prefetch=50, in_hand=held)
         self.connection.process_data_events(time_limit=0 if self.in_hand else 0.05)
         if self.in_hand and self.welcomed:
-            seq = next(iter(self.in_hand))
+            seq = min(self.in_hand)
             self.outcomes[seq] = self.handle(self.in_hand.pop(seq)[1])
             self.to_settle.append(seq)
 
     def say(self, kind, **fields):
         body = {"type": kind, "consumer": self.consumer, "incarnation": self.incarnation, **fields}
+        if kind != "join":
+            body |= {"begun": [], "concurrency": 1}  # it says nothing while it processes a message
         key, mode = ("heartbeat", 1) if kind == "heartbeat" else ("control", 2)
         properties = pika.BasicProperties(delivery_mode=mode)
         self.channel.basic_publish(self.exchange + ".in", key, json.dumps(body), properties, mandatory=True)

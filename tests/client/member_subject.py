@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -19,7 +20,12 @@ class Copy:
     group_seq: int = 0
     epoch: int = 0
     fingerprint: bytes = b"\0" * 16
-    begun: bool = False
+
+    def on_begun(self, note: Callable[[int], None]) -> None:
+        self.note = note
+
+    def begin(self) -> None:
+        self.note(self.seq)
 
 
 class Subject:

@@ -111,9 +111,53 @@ async def test_heartbeats_say_what_the_application_was_given(
     seqs = await lane.send_many(me, 4, groups=2)
     for _ in range(2):
         await consumer.next()
-    told = Begun(((seqs[0], seqs[1]),))
+    told = Begun(((seqs[0], seqs[1]),), 1)
     await eventually(lambda: lane.heartbeats and lane.heartbeats[-1].begun == told)
     assert lane.heartbeats[-1].held == 4
+
+
+async def test_a_word_says_at_once_that_several_were_taken(
+    lane: LaneStub, make_consumer: MakeConsumer
+) -> None:
+    consumer = await make_consumer()
+    me = await lane.present()
+    seqs = await lane.send_many(me, 4, groups=4)
+    for _ in range(3):
+        await consumer.next()
+    words = [Begun(((seqs[0], seqs[last]),), 1) for last in (1, 2)]  # one for two messages, or for three
+    await eventually(lambda: me.settles, what="a word before the next heartbeat")
+    assert (me.settles[0].acked, me.settles[0].failed) == ((), ())
+    assert me.settles[0].begun in words
+    assert not me.acked
+
+
+async def test_who_has_one_message_at_a_time_sends_no_word_of_its_own(
+    lane: LaneStub, make_consumer: MakeConsumer
+) -> None:
+    consumer = await make_consumer()
+    me = await lane.present()
+    await lane.send_many(me, 50, groups=5)
+    for _ in range(50):
+        await consumer.ack(await consumer.next())
+    await consumer.flush()
+    await eventually(lambda: not me.unsettled)
+    assert all(settle.acked for settle in me.settles)
+
+
+async def test_handlers_begin_in_the_order_of_the_numbers(
+    lane: LaneStub, make_consumer: MakeConsumer
+) -> None:
+    consumer = await make_consumer()
+    work = Work()
+    work.held = {b"first"}
+    async with running(consumer, work, concurrency=1):
+        me = await lane.present()
+        for body, group in ((b"first", b"a"), (b"a2", b"a"), (b"b3", b"b"), (b"c4", b"c")):
+            await lane.send(me, body, group)
+        await eventually(lambda: lane.heartbeats and lane.heartbeats[-1].held == 4)
+        work.held.clear()
+        await eventually(lambda: not me.unsettled)
+    assert work.bodies() == [b"first", b"a2", b"b3", b"c4"]
 
 
 async def test_heartbeats_say_which_handlers_run_and_how_many_can(

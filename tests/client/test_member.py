@@ -76,7 +76,7 @@ def test_heartbeats_come_as_often_as_the_welcome_says(joined: Subject) -> None:
     in_hand = ((5, 5), (8, 8))
     expected = Heartbeat(
         consumer="c1", incarnation="uuid-1", queue="q1", held=2, last=8, in_hand=in_hand,
-        begun=Begun(()),
+        begun=Begun((), 1),
     )  # fmt: skip
     assert joined.said(199) == []
     assert joined.said(1) == [expected]
@@ -86,14 +86,75 @@ def test_heartbeats_come_as_often_as_the_welcome_says(joined: Subject) -> None:
 def test_settles_and_heartbeats_tell_what_has_begun_and_how_many_run_at_a_time(joined: Subject) -> None:
     copies = [Copy(seq) for seq in range(1, 8)]
     joined.receive(*copies)
-    joined.member.concurrency = 4
+    joined.member.begun.concurrency = 4
     for copy in copies[:3] + copies[4:5]:
-        copy.begun = True
+        copy.begin()
     (heartbeat,) = joined.said(200)
     assert heartbeat.begun == Begun(((1, 3), (5, 5)), 4)
     joined.ack(2)
     (settle,) = joined.said(5)
     assert settle.begun == Begun(((1, 1), (3, 3), (5, 5)), 4)
+
+
+def test_what_has_ended_is_not_begun_any_more(joined: Subject) -> None:
+    copies = [Copy(seq) for seq in range(1, 5)]
+    joined.receive(*copies)
+    for copy in copies[:3]:
+        copy.begin()
+    joined.ack(1)
+    assert joined.member.failed(FailedMessage(seq=2, reason="bad", attempts=1), joined.now_ms)
+    (settle,) = joined.said(5)
+    assert settle.begun == Begun(((3, 3),), 1)
+    assert joined.member.abandon() == copies[2:]
+    (heartbeat,) = joined.said(200)
+    assert heartbeat.begun == Begun((), 1)
+
+
+def test_the_dispatcher_hears_at_once_of_more_than_it_may_take_as_begun(joined: Subject) -> None:
+    copies = [Copy(seq) for seq in range(1, 9)]
+    joined.receive(*copies)
+    copies[0].begin()
+    assert joined.said(100) == [], "one that was taken needs no word"
+    copies[1].begin()
+    assert joined.said() == [
+        Settle(consumer="c1", incarnation="uuid-1", begun=Begun(((1, 2),), 1)),
+    ], "not a heartbeat: these have a rhythm"
+    for copy in copies[2:6]:
+        copy.begin()
+    assert joined.said(4) == [], "one word for several"
+    (word,) = joined.said(1)
+    assert word.begun == Begun(((1, 6),), 1)
+    copies[6].begin()
+    copies[7].begin()
+    joined.ack(3)
+    (settle,) = joined.said(5)
+    assert (settle.acked, settle.begun) == (((3, 3),), Begun(((1, 2), (4, 8)), 1)), "a settle says it as well"
+    assert joined.said(5) == []
+
+
+def test_what_begins_again_needs_no_new_word(joined: Subject) -> None:
+    copies = [Copy(seq) for seq in (1, 2)]
+    joined.receive(*copies)
+    for copy in copies:
+        copy.begin()
+    assert len(joined.said(5)) == 1
+    for copy in copies:
+        copy.begin()
+    assert joined.said(100) == []
+
+
+def test_what_has_begun_is_told_over_the_next_connection_when_that_is_welcomed(joined: Subject) -> None:
+    copies = [Copy(seq) for seq in (1, 2)]
+    joined.receive(*copies)
+    joined.lose_connection()
+    for copy in copies:
+        copy.begin()
+    joined.open("q2")
+    (join,) = joined.said(100)
+    assert isinstance(join, Join)
+    joined.welcome()
+    (heartbeat,) = joined.said()
+    assert heartbeat.begun == Begun(((1, 2),), 1)
 
 
 def test_a_settle_of_an_earlier_connection_says_nothing_new_of_handlers(joined: Subject) -> None:
@@ -102,10 +163,10 @@ def test_a_settle_of_an_earlier_connection_says_nothing_new_of_handlers(joined: 
     joined.ack(1)
     joined.poll(5)
     joined.member.connection_lost("gone", joined.now_ms)
-    copies[1].begun = True
+    copies[1].begin()
     joined.open("q2")
     (settle, _) = joined.said()
-    assert settle.begun == Begun(())
+    assert settle.begun == Begun((), 1)
 
 
 def test_a_finished_message_is_settled_within_milliseconds(joined: Subject) -> None:
@@ -119,7 +180,7 @@ def test_a_finished_message_is_settled_within_milliseconds(joined: Subject) -> N
 def test_nothing_left_in_hand_settles_at_once(joined: Subject) -> None:
     joined.receive(Copy(1))
     joined.ack(1)
-    assert joined.said() == [Settle(consumer="c1", incarnation="uuid-1", acked=((1, 1),), begun=Begun(()))]
+    assert joined.said() == [Settle(consumer="c1", incarnation="uuid-1", acked=((1, 1),), begun=Begun((), 1))]
 
 
 def test_half_a_prefetch_settles_at_once(joined: Subject) -> None:

@@ -14,6 +14,7 @@ import pytest
 from dispatcher.client.member import REMEMBERED_MAX
 from dispatcher.client.membership import OFFLINE_LIMIT_MS
 from dispatcher.wire import protocol
+from dispatcher.wire.protocol import Begun
 from tests.client.lane_stub import LANE, LaneStub
 from tests.client.tcp_proxy import TcpProxy
 from tests.waiting import eventually
@@ -57,7 +58,7 @@ async def bare(lane: LaneStub, proxy: TcpProxy) -> AsyncIterator[Bare]:
 
 def test_the_bare_consumer_is_short_and_knows_nothing_of_ours() -> None:
     source = PROGRAM.read_text()
-    assert len(source.splitlines()) <= 100
+    assert len(source.splitlines()) <= 105
     assert "dispatcher." not in source
 
 
@@ -69,6 +70,7 @@ async def test_the_bare_consumer_works_settles_and_fails(lane: LaneStub, bare: B
     assert bare.printed == ["one", "bad two", "three"]
     assert [reason for _, reason, _ in me.failed] == ["it is bad"]
     await eventually(lambda: lane.heartbeats)
+    assert (lane.heartbeats[-1].in_hand, lane.heartbeats[-1].begun) == ((), Begun((), 1))
 
 
 async def test_the_bare_consumer_asks_for_a_missing_copy(lane: LaneStub, bare: Bare) -> None:

@@ -43,6 +43,35 @@ def test_only_the_first_of_each_group_may_start() -> None:
     assert started(made) == [2]
 
 
+def test_the_lowest_number_that_may_run_starts_next() -> None:
+    a1, a2, b3, c4 = message(1, b"a"), message(2, b"a"), message(3, b"b"), message(4, b"c")
+    made = schedule(a1, a2, b3, c4)
+    order = []
+    while (one := made.start_next(0)) is not None:
+        order.append(one.seq)
+        made.finish(one)
+    assert order == [1, 2, 3, 4]
+
+
+def test_a_retry_starts_before_larger_numbers() -> None:
+    made = schedule(message(1, b"a"), message(2, b"b"), message(3, b"c"))
+    first = made.start_next(0)
+    assert first is not None
+    made.retry(first, at_ms=50)
+    assert started(made, now_ms=50) == [1, 2, 3]
+
+
+def test_a_lost_message_with_a_large_number_does_not_hold_back_what_comes_after_it() -> None:
+    former = message(1_000, b"a")
+    made = schedule(former)
+    former.lost = True
+    made.drop_lost([former])
+    assert len(made) == 0
+    made.add(message(2, b"b"))
+    made.add(message(1, b"a"))
+    assert started(made) == [1, 2]
+
+
 def test_ungrouped_messages_do_not_wait_for_each_other() -> None:
     assert started(schedule(message(1), message(2))) == [1, 2]
 

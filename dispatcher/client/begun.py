@@ -1,0 +1,53 @@
+"""What the application has begun, and what the dispatcher knows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dispatcher.client.ranges import SeqRanges
+from dispatcher.wire.protocol import Begun
+
+
+class BegunMessages:
+    """Numbers of one incarnation that have begun and have not ended.
+
+    If the consumer dies, the dispatcher blames those that it was told, and as many others as `concurrency`
+    says (M-1). So it needs another word only when more than these have begun since the latest one: then
+    `word_is_due`, and `wake` is called. `add` may be called from any thread, everything else from one.
+    """
+
+    __slots__ = ("_told", "_untold", "_wake", "concurrency")
+
+    def __init__(self, concurrency: int, wake: Callable[[], None]) -> None:
+        self.concurrency = concurrency
+        self._wake = wake
+        # A set's single operations are atomic, also where other threads add to it meanwhile.
+        self._told: set[int] = set()
+        self._untold: set[int] = set()
+
+    def add(self, seq: int) -> None:
+        """This one has begun, perhaps not for the first time."""
+        if seq not in self._told:
+            self._untold.add(seq)
+            if self.word_is_due:
+                self._wake()
+
+    def discard(self, seq: int) -> None:
+        """This one has ended, or is not in hand any more."""
+        self._told.discard(seq)
+        self._untold.discard(seq)
+
+    def clear(self) -> None:
+        self._told.clear()
+        self._untold.clear()
+
+    @property
+    def word_is_due(self) -> bool:
+        return len(self._untold) > self.concurrency
+
+    def tell(self) -> Begun:
+        """The word for the dispatcher; from now on it counts as told."""
+        new = tuple(self._untold)
+        self._told.update(new)
+        self._untold.difference_update(new)
+        return Begun(SeqRanges.of(self._told).pairs(), self.concurrency)
