@@ -289,6 +289,7 @@ async def test_the_views_tell_what_is_going_on(bench: Bench) -> None:
     )
 
 
+@pytest.mark.seed("R25")
 async def test_what_waits_says_what_it_is(bench: Bench) -> None:
     await bench.run(orders=lane())
     client = await bench.client()

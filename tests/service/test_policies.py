@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import pytest
+from pamqp import commands
 
 from tests.amqp.samples import field
 from tests.service.clients import Client
@@ -52,6 +53,27 @@ async def test_exclusive_pins_each_group_to_one_consumer_and_spreads_them_evenly
             assert len({copy.epoch for copy in copies}) == 1
     headers = {name for consumer in consumers for copy in consumer.received for name in copy.headers}
     assert {name for name in headers if not name.startswith("x-dispatch-")} == {"x-group-id"}, "no first one"
+
+
+@pytest.mark.seed("R26")
+async def test_one_exchange_feeds_an_ordered_and_a_concurrent_lane(bench: Bench) -> None:
+    await bench.run(ordered=lane("in"), spread=lane("second", policy="concurrent"))
+    client = await bench.client()
+    await client.link.call(
+        client.channel, commands.Exchange.Declare(exchange="topic", exchange_type="fanout")
+    )
+    for queue in ("in", "second"):
+        await client.link.call(client.channel, commands.Queue.Bind(queue=queue, exchange="topic"))
+    pairs = [[await bench.joined(f"c{n}", name) for n in (1, 2)] for name in ("ordered", "spread")]
+    for number in range(40):
+        client.send("", b"%d" % number, "g", exchange="topic")
+    await client.confirmed()
+    for pair in pairs:
+        await eventually(lambda pair=pair: sum(len(c.received) for c in pair) == 40)  # type: ignore[misc]
+    ordered, spread = pairs
+    assert sorted(len(consumer.received) for consumer in ordered) == [0, 40]
+    assert all(_in_order(consumer.received) for consumer in ordered)
+    assert all(consumer.received for consumer in spread), "one group, two consumers"
 
 
 @pytest.mark.seed("Q8", "C2", "A12", "C10")
