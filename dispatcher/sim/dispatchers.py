@@ -104,8 +104,7 @@ class SimStore(LaneStore):
                     self._ids.get(record.incarnation, ""),
                 )
                 key = group.id if group is not None else None
-                unbegun = record.message.unbegun
-                fact = DispatchFact(uid, holder, consumer, record.attempt, key, record.seq, unbegun)
+                fact = DispatchFact(uid, holder, consumer, record.attempt, key, record.seq)
                 facts.dispatched.append(fact)
             if type(record) is DispatchedRecord or type(record) is OpenEntry:
                 facts.journalled.append((self._uuids.get(record.incarnation, ""), record.seq))

@@ -17,7 +17,6 @@ class DispatchFact(NamedTuple):
     attempt: int
     group: bytes | None  # the key of its group in the lane's map
     seq: int
-    unbegun: int  # of its former hand-overs: those to consumers that died and had not begun it
 
 
 class Facts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -269,6 +270,32 @@ def a_death_counted_for_every_neighbour(lane: Any, session: Any, store: Any) -> 
     lane.state.signals.blaming[:] = [blames_all]
     suspects.before_pass = lambda: None
     lane.state.eligibility.suspect_after = 1_000_000
+
+
+@planted("poison", seed=24)
+def every_hand_over_counts_as_a_death(lane: Any, session: Any, store: Any) -> None:
+    """A death counts for all that its consumer had, begun or not."""
+    _count_deaths(lane, lambda before: before)
+
+
+@planted("poison", seed=4)
+def no_hand_over_counts_as_a_death(lane: Any, session: Any, store: Any) -> None:
+    """A death counts for nothing that its consumer had, begun or not."""
+    _count_deaths(lane, lambda before: before + 1)
+
+
+def _count_deaths(lane: Any, unbegun: Callable[[int], int]) -> None:
+    suspects = lane.state.features[Suspects]
+    poison_of = suspects.poison_of
+
+    def counted(consumer: Any) -> Any:
+        before = {message: message.unbegun for message in consumer.in_flight.values()}
+        poison = poison_of(consumer)
+        for message, count in before.items():
+            message.unbegun = unbegun(count)
+        return poison
+
+    suspects.poison_of = counted
 
 
 @planted("duplicates", seed=1)
