@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from dispatcher.amqp import wire
 from dispatcher.amqp.decoder import Decoder
-from dispatcher.amqp.events import Delivery, Event
+from dispatcher.amqp.events import ConnectionEvent, Delivery
 from dispatcher.amqp.grouping import Grouping
 from dispatcher.amqp.properties import string_field
 from dispatcher.amqp.relay import copy_frames, read_content
@@ -61,8 +61,8 @@ def best_us(run: Callable[[], object]) -> float:
     return min(costs) / MESSAGES / 1_000
 
 
-def parse(data: bytes, step: int) -> list[Event]:
-    events: list[Event] = []
+def parse(data: bytes, step: int) -> list[ConnectionEvent]:
+    events: list[ConnectionEvent] = []
     decoder = Decoder(lambda *_: None, lambda *_: None)
     decoder.open_channel(1)
     for at in range(0, len(data), step):

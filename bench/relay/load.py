@@ -10,7 +10,7 @@ from typing import Final
 from pamqp import commands
 
 from bench.relay.shapes import Shape
-from dispatcher.amqp.events import Confirmed, Event
+from dispatcher.amqp.events import Confirmed, ConnectionEvent
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.properties import string_field
 from dispatcher.amqp.wire import content_frames, pack_u32, publish_frame
@@ -111,7 +111,7 @@ class Publisher:
             self._window.add(tag, None)
         self._link.flush()
 
-    def _on_events(self, events: list[Event]) -> None:
+    def _on_events(self, events: list[ConnectionEvent]) -> None:
         for event in events:
             if isinstance(event, Confirmed):
                 for _ in self._window.answered(event):

@@ -20,9 +20,9 @@ from dispatcher.amqp.events import (
     ChannelClosed,
     Confirmed,
     ConnectionClosed,
+    ConnectionEvent,
     ConsumerCancelled,
     Delivery,
-    Event,
     Fetched,
     Returned,
     Unblocked,
@@ -37,7 +37,7 @@ CODE_FRAME_ERROR: Final = 501
 
 #: AMQP's rule: a peer that was silent for two intervals is gone.
 _SILENT_INTERVALS: Final = 2
-Reply = base.Frame | Fetched | BrokerUnavailable
+MethodReply = base.Frame | Fetched | BrokerUnavailable
 
 
 class ConnectionState(Enum):
@@ -53,7 +53,7 @@ class Connection:
     def __init__(self, login: Login, now_ms: int) -> None:
         self.state = ConnectionState.HANDSHAKE
         self.blocked: str | None = None  # the broker's reason, while it reads nothing from us
-        self.replies: list[tuple[Any, Reply]] = []  # (token, answer), for the owner to take
+        self.replies: list[tuple[Any, MethodReply]] = []  # (token, answer), for the owner to take
         self.handshake = Handshake(login)
         self._decoder = Decoder(self._on_method, self._on_fetched)
         self._out: list[bytes] = [wire.PROTOCOL_HEADER]
@@ -80,11 +80,11 @@ class Connection:
 
     # --- bytes and time -----------------------------------------------------------------------------
 
-    def receive_data(self, data: bytes, now_ms: int) -> list[Event]:
+    def receive_data(self, data: bytes, now_ms: int) -> list[ConnectionEvent]:
         """The events in these bytes, in their order. Raises ProtocolViolation when they are not AMQP; the
         connection has ended then, and `data_to_send` has the close for the broker.
         """
-        events: list[Event] = []
+        events: list[ConnectionEvent] = []
         if self.state is ConnectionState.CLOSED:
             return events
         self._heard_at_ms = now_ms
@@ -101,7 +101,7 @@ class Connection:
             return [event for event in events if not _is_of(event, closing)]
         return events
 
-    def receive_eof(self, text: str) -> list[Event]:
+    def receive_eof(self, text: str) -> list[ConnectionEvent]:
         """The transport is gone; `text` says why, as far as that is known."""
         return [] if self.state is ConnectionState.CLOSED else [self._end(CODE_LOST, text)]
 
@@ -121,7 +121,7 @@ class Connection:
         silent_at_ms = self._heard_at_ms + _SILENT_INTERVALS * self._interval_ms
         return min(self._sent_at_ms + self._interval_ms // 2, silent_at_ms)
 
-    def handle_timer(self, now_ms: int) -> list[Event]:
+    def handle_timer(self, now_ms: int) -> list[ConnectionEvent]:
         """Send a heartbeat when nothing else went out for half an interval; end a silent connection."""
         deadline_ms = self.next_deadline_ms()
         if deadline_ms is None or now_ms < deadline_ms:
@@ -211,7 +211,7 @@ class Connection:
 
     # --- methods of the broker ----------------------------------------------------------------------
 
-    def _on_method(self, channel: int, index: int, arguments: bytes, events: list[Event]) -> None:
+    def _on_method(self, channel: int, index: int, arguments: bytes, events: list[ConnectionEvent]) -> None:
         if channel == 0:
             self._on_connection_method(index, arguments, events)
         elif channel not in self._waiting:
@@ -226,7 +226,7 @@ class Connection:
         else:
             self._on_reply(channel, decode_method(index, arguments))
 
-    def _on_connection_method(self, index: int, arguments: bytes, events: list[Event]) -> None:
+    def _on_connection_method(self, index: int, arguments: bytes, events: list[ConnectionEvent]) -> None:
         if index == wire.CONNECTION_CLOSE:
             code, text, _, _ = decode_close(arguments)
             self._out.append(wire.method_frame(0, wire.CONNECTION_CLOSE_OK))
@@ -253,7 +253,7 @@ class Connection:
             self._out.append(answer)
             self._interval_ms = self.handshake.heartbeat_s * 1_000
 
-    def _on_channel_close(self, channel: int, arguments: bytes, events: list[Event]) -> None:
+    def _on_channel_close(self, channel: int, arguments: bytes, events: list[ConnectionEvent]) -> None:
         code, text, class_id, method_id = decode_close(arguments)
         self._out.append(wire.method_frame(channel, wire.CHANNEL_CLOSE_OK))
         waiting = self._waiting[channel]
@@ -303,7 +303,7 @@ class Connection:
         return ConnectionClosed(code, text)
 
 
-def _is_of(event: Event, channels: set[int]) -> bool:
+def _is_of(event: ConnectionEvent, channels: set[int]) -> bool:
     """Whether it is a message, confirm or cancel of one of these channels."""
     return (
         isinstance(event, Delivery | Returned | Confirmed | ConsumerCancelled) and event.channel in channels

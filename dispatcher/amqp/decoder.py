@@ -12,7 +12,7 @@ from struct import Struct, error
 from typing import Any, Final
 
 from dispatcher.amqp import wire
-from dispatcher.amqp.events import Confirmed, Delivery, Event, Fetched, Returned
+from dispatcher.amqp.events import Confirmed, ConnectionEvent, Delivery, Fetched, Returned
 from dispatcher.errors import ProtocolViolation
 
 #: What we ask for; RabbitMQ's own default. Larger frames would only delay the others on the connection.
@@ -68,7 +68,7 @@ class Decoder:
 
     def __init__(
         self,
-        on_method: Callable[[int, int, bytes, list[Event]], None],
+        on_method: Callable[[int, int, bytes, list[ConnectionEvent]], None],
         on_fetched: Callable[[int, Fetched], None],
     ) -> None:
         self._on_method = on_method
@@ -106,7 +106,7 @@ class Decoder:
         """Read nothing more, not even the rest of the bytes in hand."""
         self._stopped = True
 
-    def feed(self, data: bytes, events: list[Event]) -> None:
+    def feed(self, data: bytes, events: list[ConnectionEvent]) -> None:
         """Append what `data` completes. Raises ProtocolViolation; the decoder is of no use after that."""
         if self._pieces:
             self._pieces.append(data)
@@ -125,7 +125,7 @@ class Decoder:
                 return
             at = following
 
-    def _read_deliveries(self, data: bytes, at: int, events: list[Event]) -> int:
+    def _read_deliveries(self, data: bytes, at: int, events: list[ConnectionEvent]) -> int:
         """Read messages for as long as one is complete in three frames; return where it stopped.
 
         It stops at anything unusual and leaves that to `_read_frame`, which also reports the errors.
@@ -169,7 +169,7 @@ class Decoder:
         except (error, IndexError):  # the rest of this message isn't here yet
             return at
 
-    def _read_frame(self, data: bytes, at: int, end: int, events: list[Event]) -> int:
+    def _read_frame(self, data: bytes, at: int, end: int, events: list[ConnectionEvent]) -> int:
         """Read one frame; return where the next one begins, -1 when this one isn't complete."""
         if data[at] not in _FRAME_KINDS:
             hint = " (perhaps it expects TLS)" if data[at] == _TLS_ALERT else ""
@@ -191,7 +191,7 @@ class Decoder:
         self._read_payload(kind, channel, data[at + 7 : payload_end], events)
         return payload_end + 1
 
-    def _read_payload(self, kind: int, channel: int, payload: bytes, events: list[Event]) -> None:
+    def _read_payload(self, kind: int, channel: int, payload: bytes, events: list[ConnectionEvent]) -> None:
         if kind == wire.FRAME_HEARTBEAT:
             if channel or payload:
                 raise ProtocolViolation("the broker sent a heartbeat with a channel or content")
@@ -202,7 +202,7 @@ class Decoder:
         else:
             self._read_content(kind, channel, payload, events)
 
-    def _read_method(self, channel: int, payload: bytes, events: list[Event]) -> None:
+    def _read_method(self, channel: int, payload: bytes, events: list[ConnectionEvent]) -> None:
         try:
             (index,) = _read_u32(payload)
             if channel in self._contents:
@@ -220,7 +220,7 @@ class Decoder:
         except (error, IndexError):
             raise ProtocolViolation("the broker sent a method that is too short") from None
 
-    def _read_content(self, kind: int, channel: int, payload: bytes, events: list[Event]) -> None:
+    def _read_content(self, kind: int, channel: int, payload: bytes, events: list[ConnectionEvent]) -> None:
         content = self._contents.get(channel)
         if content is None or (kind == wire.FRAME_HEADER) != (content.properties is None):
             raise ProtocolViolation(f"the broker sent content out of order (channel {channel})")

@@ -81,7 +81,7 @@ class ConnectionClosed(NamedTuple):
     text: str
 
 
-Event = (
+ConnectionEvent = (
     Delivery
     | Confirmed
     | Returned

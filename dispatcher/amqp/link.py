@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 from pamqp import base
 
 from dispatcher.amqp.connection import CODE_FRAME_ERROR, Connection, ConnectionState
-from dispatcher.amqp.events import ConnectionClosed, Event, Fetched
+from dispatcher.amqp.events import ConnectionClosed, ConnectionEvent, Fetched
 from dispatcher.amqp.tls import login, tls_context
 from dispatcher.amqp.wire import content_frames, publish_frame
 from dispatcher.errors import BrokerUnavailable, LoginRefused, ProtocolViolation
@@ -37,7 +37,9 @@ class Link(asyncio.Protocol):
     not raise. Channels, tags and futures end with the connection: nothing is reconnected here.
     """
 
-    def __init__(self, connection: Connection, where: str, on_events: Callable[[list[Event]], None]) -> None:
+    def __init__(
+        self, connection: Connection, where: str, on_events: Callable[[list[ConnectionEvent]], None]
+    ) -> None:
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._connection = connection
@@ -57,7 +59,7 @@ class Link(asyncio.Protocol):
         settings: RabbitSettings,
         *,
         name: str,
-        on_events: Callable[[list[Event]], None],
+        on_events: Callable[[list[ConnectionEvent]], None],
         timeout_s: float = OPEN_TIMEOUT_S,
     ) -> Self:
         """Connect, log in and open the vhost; `name` is how the broker lists this connection.
@@ -263,7 +265,7 @@ class Link(asyncio.Protocol):
         self.flush()
         self._arm_timer()
 
-    def _finish(self, events: list[Event]) -> None:
+    def _finish(self, events: list[ConnectionEvent]) -> None:
         """The connection has ended: report that once."""
         if self._timer is not None:
             self._timer.cancel()

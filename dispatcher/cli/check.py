@@ -9,8 +9,8 @@ import typer
 
 from dispatcher.cli import options
 from dispatcher.cli.check_broker import check_broker
+from dispatcher.cli.check_findings import Findings, Level
 from dispatcher.cli.check_management import check_management, usual_management_url
-from dispatcher.cli.findings import Findings, Level
 from dispatcher.cli.output import counted, print_error, print_json
 from dispatcher.errors import ConfigurationError
 from dispatcher.ledger.opening import open_ledger

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 
+from dispatcher.cli.check_findings import Findings
 from dispatcher.cli.check_management import priority_problem
 from dispatcher.cli.check_rights import IMPOSSIBLE_QUEUE, RightsCheck, refusal
-from dispatcher.cli.findings import Findings
 from dispatcher.cli.output import counted
 from dispatcher.cli.rabbitmq import connected, user_text
 from dispatcher.errors import BrokerUnavailable, ConfigurationError

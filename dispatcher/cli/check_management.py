@@ -6,7 +6,7 @@ import re
 from typing import Any, Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from dispatcher.cli.findings import Findings
+from dispatcher.cli.check_findings import Findings
 from dispatcher.errors import BrokerUnavailable
 from dispatcher.nodes.management import Management
 from dispatcher.settings import RabbitSettings, Settings

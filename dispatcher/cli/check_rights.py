@@ -15,7 +15,7 @@ from typing import Any, Final
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
 
-from dispatcher.cli.findings import Findings
+from dispatcher.cli.check_findings import Findings
 from dispatcher.settings import LaneSettings
 from dispatcher.wire.protocol import LaneNames
 

@@ -23,7 +23,7 @@ app = typer.Typer(help="Look at what a lane has given up, and decide about it.",
 _KEYS = ("origin", "group", "reason", "attempt", "calls", "size", "message_id")
 _COLUMNS = ("origin", "group", "reason", "hand-overs", "calls", "bytes", "message id")
 
-Group = Annotated[
+GroupOption = Annotated[
     str | None, typer.Option("--group", metavar="GROUP", help="Only of this group (as `list` shows it).")
 ]
 Reason = Annotated[
@@ -63,7 +63,7 @@ async def _do_nothing(_: DeadMessage) -> None:
 @app.command("list")
 def list_dead(
     lane: options.LaneName,
-    group: Group = None,
+    group: GroupOption = None,
     reason: Reason = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Show at most this many.")] = 50,
     offset: Annotated[int, typer.Option(min=0, help="Leave out this many from the beginning.")] = 0,
@@ -97,7 +97,7 @@ def list_dead(
 @app.command("release")
 def release(
     lane: options.LaneName,
-    group: Group = None,
+    group: GroupOption = None,
     reason: Reason = None,
     origin: Origin = None,
     everything: Everything = False,
@@ -129,7 +129,7 @@ def release(
 @app.command("drop")
 def drop(
     lane: options.LaneName,
-    group: Group = None,
+    group: GroupOption = None,
     reason: Reason = None,
     origin: Origin = None,
     everything: Everything = False,
@@ -150,7 +150,7 @@ def drop(
 @app.command("skip")
 def skip(
     lane: options.LaneName,
-    group: Group = None,
+    group: GroupOption = None,
     reason: Reason = None,
     origin: Origin = None,
     everything: Everything = False,

@@ -10,7 +10,7 @@ from dispatcher.cli import options
 from dispatcher.cli.command_client import ask_lane
 from dispatcher.cli.output import counted, print_result
 
-Group = Annotated[
+GroupArgument = Annotated[
     str | None,
     typer.Argument(metavar="GROUP", help="Group id as `groups list` shows it.", show_default=False),
 ]
@@ -20,7 +20,7 @@ Undo = Annotated[bool, typer.Option("--undo", help="End it.")]
 
 def pause(
     lane: options.LaneName,
-    group: Group = None,
+    group: GroupArgument = None,
     everything: WholeLane = False,
     file: options.ConfigFile = options.DEFAULT_CONFIG,
     as_json: options.AsJson = False,
@@ -34,7 +34,7 @@ def pause(
 
 def resume(
     lane: options.LaneName,
-    group: Group = None,
+    group: GroupArgument = None,
     everything: WholeLane = False,
     file: options.ConfigFile = options.DEFAULT_CONFIG,
     as_json: options.AsJson = False,

@@ -44,7 +44,7 @@ _MESSAGE_COLUMNS = (
 _NAMES = frozenset({"epoch", "seq", "number"})
 
 
-class Order(StrEnum):
+class SortOrder(StrEnum):
     """What `groups list` sorts by."""
 
     DEPTH = "depth"
@@ -58,8 +58,8 @@ def list_groups(
     limit: Annotated[int, typer.Option(min=1, max=GROUPS_PER_PAGE_MAX, help="Show at most this many.")] = 50,
     offset: Annotated[int, typer.Option(min=0, help="Leave out this many from the beginning.")] = 0,
     sort: Annotated[
-        Order, typer.Option(help="Deepest first, oldest waiting message first, or by id.")
-    ] = Order.DEPTH,
+        SortOrder, typer.Option(help="Deepest first, oldest waiting message first, or by id.")
+    ] = SortOrder.DEPTH,
     after: Annotated[
         str | None,
         typer.Option(metavar="GROUP", help="With --sort group: those behind this one."),

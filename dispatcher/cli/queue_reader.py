@@ -12,9 +12,9 @@ from dispatcher.amqp.events import (
     ChannelClosed,
     Confirmed,
     ConnectionClosed,
+    ConnectionEvent,
     ConsumerCancelled,
     Delivery,
-    Event,
     Returned,
 )  # fmt: skip
 from dispatcher.amqp.link import Link
@@ -89,7 +89,7 @@ class QueueReader(ABC):
         if self._problem is not None:
             raise BrokerUnavailable(self._problem)
 
-    def _on_events(self, events: list[Event]) -> None:
+    def _on_events(self, events: list[ConnectionEvent]) -> None:
         for event in events:
             match event:
                 case Delivery():

@@ -15,7 +15,7 @@ from dispatcher.client.links import CLOSE_TIMEOUT_S
 from dispatcher.client.pika_link import PikaLink
 from dispatcher.client.properties import Properties
 from dispatcher.client.send_queue import Outgoing, SendQueue
-from dispatcher.client.sending import Group, ProducerBase, ProducerEngine
+from dispatcher.client.sending import GroupId, ProducerBase, ProducerEngine
 from dispatcher.errors import BrokerUnavailable
 
 
@@ -49,7 +49,7 @@ class BlockingGroupProducer(ProducerBase):
     def send(
         self,
         body: bytes,
-        group: Group | None = None,
+        group: GroupId | None = None,
         *,
         headers: Mapping[str | bytes, Any] | None = None,
         properties: Properties | None = None,
@@ -76,7 +76,7 @@ class BlockingGroupProducer(ProducerBase):
     def submit(
         self,
         body: bytes,
-        group: Group | None = None,
+        group: GroupId | None = None,
         *,
         headers: Mapping[str | bytes, Any] | None = None,
         properties: Properties | None = None,
@@ -99,7 +99,7 @@ class BlockingGroupProducer(ProducerBase):
             )
         return answer
 
-    def close_group(self, group: Group | None = None) -> str:
+    def close_group(self, group: GroupId | None = None) -> str:
         """Close a group by an empty message. A consumer gets it: prefer `close` on the last real one."""
         return self.send(b"", group, close=True)
 

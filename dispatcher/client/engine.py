@@ -17,7 +17,7 @@ from dispatcher.client.copies import Copy
 from dispatcher.client.links import NOT_TAKEN, REFUSAL_CODES, Loop, MakeLink, Publication
 from dispatcher.client.losses import Losses
 from dispatcher.client.membership import LaneMembership
-from dispatcher.client.orders import Finish, Lose, OpenQueue, Order, Publish
+from dispatcher.client.orders import Finish, Lose, MemberOrder, OpenQueue, Publish
 from dispatcher.client.properties import Properties
 from dispatcher.client.retries import RetryPolicy
 from dispatcher.client.tap import TappedDelivery
@@ -220,7 +220,7 @@ class ConsumerEngine(Generic[M]):
         self._alarm.set(self._membership.next_deadline_ms(), now_ms)
         self._listener.changed()
 
-    def _carry_out_all(self, orders: list[Order]) -> None:
+    def _carry_out_all(self, orders: list[MemberOrder]) -> None:
         for order in orders:
             match order:
                 case Publish():

@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from dispatcher.client.begun import BegunMessages
 from dispatcher.client.group_order import GroupOrder
-from dispatcher.client.orders import OpenQueue, Order, Publish
+from dispatcher.client.orders import MemberOrder, OpenQueue, Publish
 from dispatcher.client.pacing import Backoff
 from dispatcher.client.ranges import SeqRanges
 from dispatcher.client.retries import RetryPolicy
@@ -247,9 +247,9 @@ class Member(Generic[C]):
 
     # --- orders ---------------------------------------------------------------------------------------
 
-    def poll(self, now_ms: int) -> list[Order]:
+    def poll(self, now_ms: int) -> list[MemberOrder]:
         """The orders to carry out now. Call it after every fact and at `next_deadline_ms`."""
-        orders: list[Order] = []
+        orders: list[MemberOrder] = []
         if self.standing in ONLINE:
             self._tell(now_ms, orders)
         elif self.standing is not Standing.OVER:
@@ -276,7 +276,7 @@ class Member(Generic[C]):
     def _unfinished(self) -> bool:
         return bool(self.in_hand) or not self.settling.done
 
-    def _come_online(self, now_ms: int, orders: list[Order]) -> None:
+    def _come_online(self, now_ms: int, orders: list[MemberOrder]) -> None:
         if self.wish is not Wish.STAY and not self._unfinished:
             # The broker knows that the queue is gone, and nothing is left to tell.
             self._finish(End.LEFT)
@@ -286,7 +286,7 @@ class Member(Generic[C]):
             self._become(Standing.OPENING)
             orders.append(OpenQueue(self._open_reason))
 
-    def _tell(self, now_ms: int, orders: list[Order]) -> None:
+    def _tell(self, now_ms: int, orders: list[MemberOrder]) -> None:
         joins = self.standing is Standing.JOINING and now_ms >= self._join_at_ms
         settles_at_ms = self.settling.due_at_ms(nothing_in_hand=not self.in_hand)
         if settles_at_ms is not None and (joins or now_ms >= settles_at_ms):
@@ -308,7 +308,7 @@ class Member(Generic[C]):
         if self.wish is not Wish.STAY:
             self._go(now_ms, orders)
 
-    def _go(self, now_ms: int, orders: list[Order]) -> None:
+    def _go(self, now_ms: int, orders: list[MemberOrder]) -> None:
         """Leave: say so once per connection, then wait for the end of everything in hand."""
         if self._leave_token is None:
             self._leave_token = next(self._tokens)

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 from dispatcher.client import properties as amqp_properties
 from dispatcher.client.copies import Copy, Numbers, read_numbers
 from dispatcher.client.member import End, Member, Standing, Wish
-from dispatcher.client.orders import Finish, Lose, Order
+from dispatcher.client.orders import Finish, Lose, MemberOrder
 from dispatcher.client.retries import RetryPolicy
 from dispatcher.client.tap import TappedDelivery
 from dispatcher.errors import ConsumerRefused
@@ -118,7 +118,7 @@ class LaneMembership(Generic[M]):
 
     # --- orders ---------------------------------------------------------------------------------------
 
-    def poll(self, now_ms: int) -> list[Order]:
+    def poll(self, now_ms: int) -> list[MemberOrder]:
         """Like Member.poll, over the end of incarnations."""
         if self.over:
             return []
@@ -130,7 +130,7 @@ class LaneMembership(Generic[M]):
     def next_deadline_ms(self) -> int | None:
         return None if self.over else self.member.next_deadline_ms()
 
-    def _succeeded(self, now_ms: int, orders: list[Order]) -> bool:
+    def _succeeded(self, now_ms: int, orders: list[MemberOrder]) -> bool:
         """Whether a new incarnation took the place of the one that has ended."""
         ended = self.member
         if lost := self.abandon():
@@ -151,14 +151,14 @@ class LaneMembership(Generic[M]):
     def joined(self) -> bool:
         return self.member.standing is Standing.JOINED
 
-    def end(self, error: Exception | None) -> list[Order]:
+    def end(self, error: Exception | None) -> list[MemberOrder]:
         """Be over at once, without another word to the dispatcher."""
-        orders: list[Order] = []
+        orders: list[MemberOrder] = []
         if lost := self.abandon():
             orders.append(Lose(lost, str(error or "the consumer was closed")))
         self._finish(error, orders)
         return orders
 
-    def _finish(self, error: Exception | None, orders: list[Order]) -> None:
+    def _finish(self, error: Exception | None, orders: list[MemberOrder]) -> None:
         self.over = True
         orders.append(Finish(error))

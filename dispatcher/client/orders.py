@@ -41,4 +41,4 @@ class Finish(NamedTuple):
     error: Exception | None
 
 
-Order = OpenQueue | Publish | Lose | Finish
+MemberOrder = OpenQueue | Publish | Lose | Finish

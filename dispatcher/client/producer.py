@@ -11,7 +11,7 @@ from typing import Any, Self
 from dispatcher.client.aio_link import AioLink, AioLoop
 from dispatcher.client.properties import Properties
 from dispatcher.client.send_queue import Outgoing, SendQueue
-from dispatcher.client.sending import Group, ProducerBase, ProducerEngine
+from dispatcher.client.sending import GroupId, ProducerBase, ProducerEngine
 
 
 class GroupProducer(ProducerBase):
@@ -52,7 +52,7 @@ class GroupProducer(ProducerBase):
     async def send(
         self,
         body: bytes,
-        group: Group | None = None,
+        group: GroupId | None = None,
         *,
         headers: Mapping[str | bytes, Any] | None = None,
         properties: Properties | None = None,
@@ -73,7 +73,7 @@ class GroupProducer(ProducerBase):
     def submit(
         self,
         body: bytes,
-        group: Group | None = None,
+        group: GroupId | None = None,
         *,
         headers: Mapping[str | bytes, Any] | None = None,
         properties: Properties | None = None,
@@ -93,7 +93,7 @@ class GroupProducer(ProducerBase):
         self._engine.submit(Outgoing(key, publication, resolve, answer.cancelled))
         return answer
 
-    async def close_group(self, group: Group | None = None) -> str:
+    async def close_group(self, group: GroupId | None = None) -> str:
         """Close a group by an empty message. A consumer gets it: prefer `close` on the last real one."""
         return await self.send(b"", group, close=True)
 

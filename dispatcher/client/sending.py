@@ -23,13 +23,13 @@ LOG: Final = logging.getLogger("dispatcher.client")
 #: Codes with which a broker closes the channel because of a publish: rights, a missing exchange,
 #: a property that it does not accept, a body that is too large.
 PUBLISH_REFUSED_CODES: Final = frozenset({403, 404, 406})
-Group = str | bytes | int
+GroupId = str | bytes | int
 #: What a lane's configuration says unless it says something else.
 GROUP_HEADER: Final = "x-group-id"
 SEQUENCE_HEADER: Final = "x-group-seq"
 
 
-def group_bytes(group: Group) -> bytes:
+def group_bytes(group: GroupId) -> bytes:
     """The group id as the dispatcher reads it: 7 and "7" are one group. Raises ValueError if it is empty."""
     raw = group if isinstance(group, bytes) else str(group).encode()
     if not raw:
@@ -43,7 +43,7 @@ class Labels:
 
     exchange: str
     routing_key: str
-    group: Group | None
+    group: GroupId | None
     group_header: str
     sequence_header: str
 
@@ -51,7 +51,7 @@ class Labels:
         self,
         token: int,
         body: bytes,
-        group: Group | None,
+        group: GroupId | None,
         headers: Mapping[str | bytes, Any] | None,
         properties: Properties | None,
         routing_key: str | None,
@@ -86,7 +86,7 @@ class ProducerBase(ABC):
         *,
         exchange: str | None = None,
         routing_key: str = "",
-        group: Group | None = None,
+        group: GroupId | None = None,
         auto_group: bool = False,
         group_header: str = GROUP_HEADER,
         sequence_header: str = SEQUENCE_HEADER,
@@ -115,7 +115,7 @@ class ProducerBase(ABC):
         """Make what belongs to this kind of producer."""
 
     @property
-    def group(self) -> Group | None:
+    def group(self) -> GroupId | None:
         """The group of messages that name none."""
         return self._labels.group
 

@@ -20,7 +20,7 @@ from dispatcher.client.copies import BlockingMessage, Copy, Message, Numbers, Se
 from dispatcher.client.properties import Properties
 from dispatcher.client.retries import RetryPolicy
 from dispatcher.client.runner import Handler, Runner
-from dispatcher.client.sending import Group, group_bytes
+from dispatcher.client.sending import GroupId, group_bytes
 from dispatcher.client.thread_runner import BlockingHandler, ThreadRunner
 
 #: A handler that takes longer than this in a test hangs.
@@ -45,7 +45,7 @@ class PracticeLane:
     def add(
         self,
         body: bytes = b"",
-        group: Group | None = None,
+        group: GroupId | None = None,
         *,
         headers: Mapping[str | bytes, Any] | None = None,
         properties: Properties | None = None,

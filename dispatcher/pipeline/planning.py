@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,9 +28,7 @@ from dispatcher.pipeline.plan import (
 )
 from dispatcher.pipeline.plan_file import write_plan
 from dispatcher.pipeline.report_folder import SUMMARY, ReportFolder, finished_report
-from dispatcher.pipeline.run import clear_errors
-
-Stage = Callable[[str], AbstractContextManager[None]]
+from dispatcher.pipeline.run import Stage, clear_errors
 
 
 class WrittenPlan(NamedTuple):

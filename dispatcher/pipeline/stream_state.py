@@ -78,19 +78,19 @@ class Writer:
         self.spans = made
 
 
-Key = tuple[str, str]
+WriterKey = tuple[str, str]
 
 
 @dataclass
 class StreamState:
     """Of the whole ledger."""
 
-    writers: dict[Key, Writer] = field(default_factory=dict)  # by lane and name
+    writers: dict[WriterKey, Writer] = field(default_factory=dict)  # by lane and name
     bad: list[BadFile] = field(default_factory=list)
     clocks: dict[str, int] = field(default_factory=dict)  # by lane: the latest time told, in µs
     gaps_raised: set[tuple[Any, ...]] = field(default_factory=set)
     #: By lane and incarnation: up to which number the ends of its hand-overs were told.
-    ended: dict[Key, int] = field(default_factory=dict)
+    ended: dict[WriterKey, int] = field(default_factory=dict)
 
     def writer(self, file: LedgerFile) -> Writer:
         key = file.lane, file.writer

@@ -32,7 +32,7 @@ from dispatcher.service.channels import LOCK_RETRY_S, Channels
 from dispatcher.service.clock import Clock
 from dispatcher.service.inbound_feed import ELECTION_S, InboundFeed, open_inbound
 from dispatcher.service.lane_options import lane_options
-from dispatcher.service.operators import Reload
+from dispatcher.service.operators import ReloadCall
 from dispatcher.service.parking_feeds import find_parking_queues
 from dispatcher.service.publish_bisect import NOTHING_REJECTED
 from dispatcher.service.reloading import Change, change_of
@@ -78,7 +78,7 @@ class LaneRunner:
     parking_queues_max = PARKING_QUEUES_MAX
 
     def __init__(
-        self, settings: Settings, lane: LaneSettings, reload: Reload | None = None,
+        self, settings: Settings, lane: LaneSettings, reload: ReloadCall | None = None,
         ledger: OpensRecorders = NO_LEDGER,
     ) -> None:  # fmt: skip
         self.name = lane.name

@@ -28,7 +28,7 @@ REFUSALS: Final = (CommandRefused, ProtocolViolation, ValueError, TypeError)
 
 
 #: Reads the configuration again and applies it: what became of each lane. Raises CommandRefused.
-Reload = Callable[[], Awaitable[dict[str, Any]]]
+ReloadCall = Callable[[], Awaitable[dict[str, Any]]]
 
 
 class Operators:
@@ -43,7 +43,7 @@ class Operators:
         listings: GroupListings,
         describe: Callable[[], dict[str, Any]],
         commands: Commands,
-        reload: Reload | None = None,
+        reload: ReloadCall | None = None,
     ) -> None:
         self._views = views
         self._outbox = outbox

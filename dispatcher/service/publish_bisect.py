@@ -27,7 +27,7 @@ ENDS_OVER_A_PUBLISH: Final = frozenset({501, 502, 541})
 #: Suspects that are tried together at most: as many are published again when one of them is to blame.
 TOGETHER_MAX: Final = 256
 _COPY, _DEAD, _PARKED = "copy", "dead letter", "parked copy"
-Key = tuple[str, bytes]
+PublishKey = tuple[str, bytes]
 
 
 class BisectState(NamedTuple):
@@ -36,7 +36,7 @@ class BisectState(NamedTuple):
     found again."""
 
     candidates: frozenset[bytes] = frozenset()
-    rejected: Mapping[Key, str] = MappingProxyType({})
+    rejected: Mapping[PublishKey, str] = MappingProxyType({})
     #: Messages on their way to operators' targets when a connection ended so: they are not sent there again.
     transfers: Mapping[bytes, str] = MappingProxyType({})
 
@@ -147,7 +147,7 @@ def _identity(order: Any) -> bytes | int:
     return key[1] if key is not None else id(order)
 
 
-def _key(order: Any) -> Key | None:
+def _key(order: Any) -> PublishKey | None:
     match order:
         case Dispatched():
             return _COPY, order.message.fingerprint

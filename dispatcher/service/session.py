@@ -45,7 +45,7 @@ from dispatcher.service.history import History
 from dispatcher.service.inbound_feed import InboundFeed
 from dispatcher.service.message_preview import preview
 from dispatcher.service.message_reader import MessageReader
-from dispatcher.service.operators import Operators, Reload
+from dispatcher.service.operators import Operators, ReloadCall
 from dispatcher.service.original_acks import OriginalAcks
 from dispatcher.service.outbox import Outbox
 from dispatcher.service.parking_feeds import ParkingFeeds
@@ -76,7 +76,7 @@ class Session:
         clock: Clock,
         recorder: Recorder,
         bisect_state: BisectState,
-        reload: Reload | None = None,
+        reload: ReloadCall | None = None,
     ) -> None:
         self._settings = lane
         self._names = names

@@ -37,7 +37,7 @@ class FromVariable(str):
     __slots__ = ()
 
 
-class Kind:
+class ValueKind:
     """A kind of value: `read` checks it, `schema` describes it to editors."""
 
     def read(self, value: Any, from_file: bool) -> Any:
@@ -66,7 +66,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Integer(Kind):
+class Integer(ValueKind):
     """A whole number from `low` to `high`."""
 
     low: int
@@ -87,7 +87,7 @@ class Integer(Kind):
 
 
 @dataclass(frozen=True)
-class Duration(Kind):
+class Duration(ValueKind):
     """A time span; the bounds and the value are milliseconds."""
 
     low_ms: int
@@ -112,7 +112,7 @@ class Duration(Kind):
 
 
 @dataclass(frozen=True)
-class Size(Kind):
+class Size(ValueKind):
     """An amount of memory; the bounds and the value are bytes."""
 
     low: int
@@ -135,7 +135,7 @@ class Size(Kind):
 
 
 @dataclass(frozen=True)
-class Text(Kind):
+class Text(ValueKind):
     """Text, with what `check` adds to it (it returns the value or raises ValueError)."""
 
     check: Callable[[str], str] | None = None
@@ -152,7 +152,7 @@ class Text(Kind):
 
 
 @dataclass(frozen=True)
-class Flag(Kind):
+class Flag(ValueKind):
     """Yes or no."""
 
     def read(self, value: Any, from_file: bool) -> bool:
@@ -167,7 +167,7 @@ class Flag(Kind):
 
 
 @dataclass(frozen=True)
-class Choice(Kind):
+class Choice(ValueKind):
     """One word of a closed list."""
 
     words: type[StrEnum]
@@ -210,11 +210,11 @@ class Chosen(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OneOf(Kind):
+class OneOf(ValueKind):
     """One of several words (or numbers), or a mapping with one key: `exact`, `{lru: 1024}`."""
 
     words: tuple[str | int, ...]
-    keys: tuple[tuple[str, str, Kind], ...]  # key, what its value is called, its kind
+    keys: tuple[tuple[str, str, ValueKind], ...]  # key, what its value is called, its kind
 
     def read(self, value: Any, from_file: bool) -> Chosen:
         if isinstance(value, Chosen):
@@ -230,7 +230,7 @@ class OneOf(Kind):
         raise ValueError(f"must be {', '.join(most)} or {last}")
 
     @staticmethod
-    def _read_value(kind: Kind, key: str, value: Any, from_file: bool) -> Any:
+    def _read_value(kind: ValueKind, key: str, value: Any, from_file: bool) -> Any:
         try:
             return kind.read(value, from_file)
         except ValueError as error:

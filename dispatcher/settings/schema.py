@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
-from dispatcher.settings.kinds import Kind
+from dispatcher.settings.kinds import ValueKind
 from dispatcher.settings.lane import InboundSettings, LaneDefaults, LaneSettings, RetrySettings
 from dispatcher.settings.model import HttpSettings, RabbitSettings, RedisSettings, Settings
 from dispatcher.settings.parts import DedupSettings, LedgerSettings, RebalanceSettings, StartSettings
@@ -69,7 +69,7 @@ def _of(model: type[BaseModel]) -> dict[str, Any]:
 def _show_defaults(model: type[BaseModel], properties: dict[str, Any]) -> None:
     """Defaults as the file would have them: `5s`, not 5000."""
     for name, field in model.model_fields.items():
-        kind = next((item for item in _metadata(field) if isinstance(item, Kind)), None)
+        kind = next((item for item in _metadata(field) if isinstance(item, ValueKind)), None)
         shown = properties.get(field.alias or name, {})
         if isinstance(field.default, BaseModel):
             del shown["default"]  # its keys have theirs

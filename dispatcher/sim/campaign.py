@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from dispatcher.sim.history import EVENTS_KEPT
 from dispatcher.sim.narration import narrate
-from dispatcher.sim.run import Run
+from dispatcher.sim.run import SimulatedRun
 from dispatcher.sim.scenario import RunScenario
 from dispatcher.sim.seeds import make_scenario
 from dispatcher.sim.watcher import Violation
@@ -48,7 +48,7 @@ def run_scenario(
     collecting = gc.isenabled()
     gc.disable()  # a run is short, and all that it made goes at its end
     try:
-        run = Run(scenario, plants=plants, verbose=verbose)
+        run = SimulatedRun(scenario, plants=plants, verbose=verbose)
         scheduler = run.world.scheduler
         if on_sent is not None:
             scheduler.on_sent = lambda item: on_sent(scheduler.now_ms, item)
@@ -59,7 +59,7 @@ def run_scenario(
             gc.enable()
 
 
-def _run(run: Run, verbose: bool) -> RunOutcome:
+def _run(run: SimulatedRun, verbose: bool) -> RunOutcome:
     world, failure = run.world, run.carry_out()
     checker, problem = "", None
     events: tuple[str, ...] = ()

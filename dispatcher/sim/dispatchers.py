@@ -25,7 +25,7 @@ from dispatcher.service.lane_runner import LaneRunner
 from dispatcher.service.session import Session
 from dispatcher.settings import LaneSettings, Settings
 from dispatcher.sim.environment import Environment
-from dispatcher.sim.facts import DispatchFact, Facts
+from dispatcher.sim.facts import DispatchFact, StepFacts
 from dispatcher.sim.link import SimLink
 from dispatcher.sim.loop import ProcessLoop
 from dispatcher.sim.redis import SimRedisConnection
@@ -80,7 +80,7 @@ class SimStore(LaneStore):
     def _remember(self, effects: Effects) -> None:
         if self._chain is None:
             return
-        facts = Facts()
+        facts = StepFacts()
         facts.flags, facts.results = dict(effects.operator_rows), dict(effects.commands)
         for number, row in effects.incarnations.items():
             if row is not None:
@@ -90,7 +90,7 @@ class SimStore(LaneStore):
         self._remember_messages(effects, facts)
         self.world.history.will_commit(self._chain.leader.encode(), self._chain.last, facts)
 
-    def _remember_messages(self, effects: Effects, facts: Facts) -> None:
+    def _remember_messages(self, effects: Effects, facts: StepFacts) -> None:
         dropped = {
             (r.inbound, r.arrival)
             for r in effects.records

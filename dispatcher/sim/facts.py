@@ -19,7 +19,7 @@ class DispatchFact(NamedTuple):
     seq: int
 
 
-class Facts:
+class StepFacts:
     """Everything that one commit says."""
 
     __slots__ = (

@@ -14,7 +14,7 @@ from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import Event
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import BarrierMark, Original
-from dispatcher.sim.facts import Facts, Tag
+from dispatcher.sim.facts import StepFacts, Tag
 from dispatcher.sim.life import Life
 from dispatcher.sim.loop import Scheduler
 from dispatcher.sim.queues import REROUTED, TARGET, Queue, Stored, is_parking_queue, keeps_originals
@@ -55,7 +55,7 @@ class RunHistory:
         self.excused: set[int] = set()  # messages of which only the lost Redis knew that they had ended
         self.stops: Callable[[Life, str], bool] = lambda *_: False  # whether such a failure stops its group
         self._moved = 0  # copies that operators' targets got
-        self._commits: dict[bytes, deque[tuple[int, Facts]]] = {}
+        self._commits: dict[bytes, deque[tuple[int, StepFacts]]] = {}
         self._markers: dict[tuple[str, int, int], int] = {}  # (incarnation, n, lane epoch) → its place
         self._unsettled: dict[int, Life] = {}
         self._late: dict[str, list[Life]] = {}  # messages settled by incarnations that had ended
@@ -306,7 +306,7 @@ class RunHistory:
             self.events.append((self.scheduler.now_ms, process, "step", (events, effects)))
         self._tell("decided", process, events, effects)
 
-    def will_commit(self, leader: bytes, ordinal: int, facts: Facts) -> None:
+    def will_commit(self, leader: bytes, ordinal: int, facts: StepFacts) -> None:
         self._commits.setdefault(leader, deque()).append((ordinal, facts))
 
     def committed(self, leader: bytes, ordinal: int) -> None:
@@ -333,7 +333,7 @@ class RunHistory:
         self.note("redis", "left", life.uid, uuid)
         self._tell("left", life, uuid)
 
-    def _tell_facts(self, facts: Facts) -> None:
+    def _tell_facts(self, facts: StepFacts) -> None:
         for key, row in facts.flags.items():
             self._tell("flagged", key, row)
         for uuid, result in facts.results.items():  # messages behind purged ones may go in the same commit

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pamqp import commands
 
 from dispatcher.amqp.connection import CODE_FRAME_ERROR
-from dispatcher.amqp.events import Blocked, ChannelClosed, ConnectionClosed, Event, Unblocked
+from dispatcher.amqp.events import Blocked, ChannelClosed, ConnectionClosed, ConnectionEvent, Unblocked
 from dispatcher.errors import BrokerUnavailable, ChannelRefused
 from dispatcher.sim.broker import Broker
 from dispatcher.sim.channels import Answer
@@ -28,7 +28,7 @@ class SimLink:
 
     frame_max = 131_072
 
-    def __init__(self, process: ProcessLoop, on_events: Callable[[list[Event]], None]) -> None:
+    def __init__(self, process: ProcessLoop, on_events: Callable[[list[ConnectionEvent]], None]) -> None:
         self._process = process
         self._on_events = on_events
         self._connection: BrokerConnection | None = None
@@ -41,7 +41,12 @@ class SimLink:
 
     @classmethod
     async def open(
-        cls, broker: Broker, process: ProcessLoop, *, name: str, on_events: Callable[[list[Event]], None]
+        cls,
+        broker: Broker,
+        process: ProcessLoop,
+        *,
+        name: str,
+        on_events: Callable[[list[ConnectionEvent]], None],
     ) -> SimLink:
         link = cls(process, on_events)
         await asyncio.sleep(_OPEN_MS / 1000)
@@ -195,7 +200,7 @@ class SimLink:
     def _receive(self, batch: list[Any]) -> None:
         if self.connection.gone:
             return
-        events: list[Event] = []
+        events: list[ConnectionEvent] = []
         problem: str | None = None
         for item in batch:
             kind = type(item)

@@ -25,7 +25,7 @@ SETTLING_MS: Final = 1_500
 RETURN_GRACE_MS: Final = 8_000
 
 
-class Run:
+class SimulatedRun:
     """From the first start to the end, when everything has to be done. `plants`: see Environment."""
 
     def __init__(self, scenario: RunScenario, *, plants: Sequence[Any] = (), verbose: bool = False) -> None:

@@ -11,7 +11,7 @@ import pytest
 import uvloop
 from pamqp.commands import Basic, Confirm, Exchange, Queue
 
-from dispatcher.amqp.events import ConnectionClosed, Delivery, Event
+from dispatcher.amqp.events import ConnectionClosed, ConnectionEvent, Delivery
 from dispatcher.amqp.link import Link
 from dispatcher.settings import RabbitSettings
 from tests.conftest import Vhost
@@ -26,11 +26,11 @@ class Peer:
     """A link, everything that it reported, and short words for what tests do with it."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[ConnectionEvent] = []
         self.reads: list[int] = []  # events per call
         self.link: Link
 
-    def record(self, events: list[Event]) -> None:
+    def record(self, events: list[ConnectionEvent]) -> None:
         self.reads.append(len(events))
         self.events += events
 
@@ -66,10 +66,10 @@ class Peer:
             channel, exchange="", routing_key=queue, properties=properties, body=body, **given
         )
 
-    def of(self, kind: type[Event]) -> list[Any]:
+    def of(self, kind: type[ConnectionEvent]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 
-    async def until(self, kind: type[Event], count: int = 1, timeout_s: float = 10.0) -> list[Any]:
+    async def until(self, kind: type[ConnectionEvent], count: int = 1, timeout_s: float = 10.0) -> list[Any]:
         """The first `count` events of this kind, once they are there."""
         await eventually(
             lambda: len(self.of(kind)) >= count, timeout_s, f"{count} {kind.__name__} in {self.events[-5:]}"

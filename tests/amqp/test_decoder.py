@@ -12,7 +12,7 @@ from pamqp.commands import Basic, Channel, Queue
 from pamqp.heartbeat import Heartbeat
 
 from dispatcher.amqp.decoder import BODY_BYTES_MAX, FRAME_MAX, Decoder
-from dispatcher.amqp.events import Confirmed, Delivery, Event, Fetched, Returned
+from dispatcher.amqp.events import Confirmed, ConnectionEvent, Delivery, Fetched, Returned
 from dispatcher.errors import ProtocolViolation
 from tests.amqp import samples
 from tests.amqp.samples import content, cut, deliver, method, raw_frame, returned
@@ -24,17 +24,17 @@ class Listener:
     """A decoder with channels 1 and 2 open, and everything that it said."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[ConnectionEvent] = []
         self.methods: list[tuple[int, int, bytes]] = []
         self.fetched: list[tuple[int, Fetched]] = []
         self.decoder = Decoder(self._on_method, lambda *found: self.fetched.append(found))
         self.decoder.open_channel(1)
         self.decoder.open_channel(2)
 
-    def _on_method(self, channel: int, index: int, arguments: bytes, events: list[Event]) -> None:
+    def _on_method(self, channel: int, index: int, arguments: bytes, events: list[ConnectionEvent]) -> None:
         self.methods.append((channel, index, arguments))
 
-    def feed(self, *pieces: bytes) -> list[Event]:
+    def feed(self, *pieces: bytes) -> list[ConnectionEvent]:
         for piece in pieces:
             self.decoder.feed(piece, self.events)
         return self.events

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import pika
 import pytest
 
+from dispatcher.cli.check_findings import Findings, Level
 from dispatcher.cli.check_management import _check_inbound
-from dispatcher.cli.findings import Findings, Level
 from dispatcher.nodes.servers import Servers
 from dispatcher.wire.protocol import LaneNames
 from tests.cli.conftest import Run, as_user

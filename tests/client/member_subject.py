@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from dispatcher.client.member import Member
-from dispatcher.client.orders import OpenQueue, Order, Publish
+from dispatcher.client.orders import MemberOrder, OpenQueue, Publish
 
 OFFLINE_LIMIT_MS = 30_000
 
@@ -37,7 +37,7 @@ class Subject:
             "c1", "uuid-1", prefetch, tokens=count(1), offline_limit_ms=OFFLINE_LIMIT_MS, now_ms=self.now_ms
         )
 
-    def poll(self, after_ms: int = 0) -> list[Order]:
+    def poll(self, after_ms: int = 0) -> list[MemberOrder]:
         self.now_ms += after_ms
         return self.member.poll(self.now_ms)
 

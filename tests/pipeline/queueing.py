@@ -6,7 +6,7 @@ import heapq
 from math import exp, factorial
 from random import Random
 
-from dispatcher.pipeline.advise.traffic import Arrival, Scenario, Traffic
+from dispatcher.pipeline.advise.traffic import SampledArrival, Scenario, Traffic
 
 WORK_US = 10_000  # mean demand
 FIFO = Scenario(consumers=1, prefetch=1, policy="none", weights=(1,))
@@ -24,7 +24,7 @@ def traffic(
     arrivals, at_us = [], 0.0
     for gap, demand in zip(gaps, demands, strict=True):
         at_us += gap
-        arrivals.append(Arrival(round(at_us), 0, random.choice(owners), 100, 1, round(demand)))
+        arrivals.append(SampledArrival(round(at_us), 0, random.choice(owners), 100, 1, round(demand)))
     return Traffic("orders", ("in",), arrivals, arrivals[-1].at_us, is_whole=False)
 
 

@@ -12,7 +12,7 @@ from dispatcher.core.optional.measured_cost import MeasuredWork
 from dispatcher.pipeline.advise.lane_options import lane_options
 from dispatcher.pipeline.advise.measures import Measures, bound, measures, percentile, simulate, spread
 from dispatcher.pipeline.advise.simulation import Course, Simulation
-from dispatcher.pipeline.advise.traffic import Arrival, Delays, Scenario, Traffic
+from dispatcher.pipeline.advise.traffic import Delays, SampledArrival, Scenario, Traffic
 from tests.pipeline import queueing
 from tests.pipeline.queueing import FIFO, traffic
 
@@ -121,7 +121,10 @@ def most_at_a_time(found: Course) -> int:
 
 def test_delays_add_to_waits_and_keep_nobody_busy() -> None:
     came = Traffic(
-        "orders", ("in",), [Arrival(0, 0, None, 1, 1, 1_000), Arrival(0, 0, None, 1, 1, 1_000)], 10_000
+        "orders",
+        ("in",),
+        [SampledArrival(0, 0, None, 1, 1, 1_000), SampledArrival(0, 0, None, 1, 1, 1_000)],
+        10_000,
     )
     late = replace(came, delays=Delays(decide_us=10, commit_us=200, way_us=3_000))
     found = course(late, replace(FIFO, prefetch=2))
@@ -149,8 +152,8 @@ def test_queues_share_by_weight_while_both_have_a_backlog() -> None:
 
 def test_what_is_behind_a_look_ahead_full_of_blocked_messages_goes_on() -> None:
     """As parking lets it: without, the second group would wait for the first."""
-    blocked = [Arrival(n, 0, b"stuck", 1, 1, 1_000_000) for n in range(50)]
-    came = Traffic("orders", ("in",), [*blocked, Arrival(60, 0, b"free", 1, 1, 1)], 60_000_000)
+    blocked = [SampledArrival(n, 0, b"stuck", 1, 1, 1_000_000) for n in range(50)]
+    came = Traffic("orders", ("in",), [*blocked, SampledArrival(60, 0, b"free", 1, 1, 1)], 60_000_000)
     narrow = replace(came, options={"look_ahead": 10})
     found = course(narrow, replace(FIFO, consumers=2, policy="exclusive"))
     assert found.begun_us[-1] < 1_000_000
@@ -179,8 +182,8 @@ def test_a_consumer_that_works_on_several_is_as_good_as_several() -> None:
 
 def test_the_lanes_own_timers_run() -> None:
     """Groups a and c are one consumer's; after they have rested for long enough they are anybody's."""
-    three = [Arrival(n * 100, 0, group, 1, 1, 10) for n, group in enumerate((b"a", b"b", b"c"))]
-    long = [Arrival(60_000_000 + n, 0, group, 1, 1, 1_000_000) for n, group in enumerate((b"a", b"c"))]
+    three = [SampledArrival(n * 100, 0, group, 1, 1, 10) for n, group in enumerate((b"a", b"b", b"c"))]
+    long = [SampledArrival(60_000_000 + n, 0, group, 1, 1, 1_000_000) for n, group in enumerate((b"a", b"c"))]
     came = Traffic("orders", ("in",), [*three, *long], 63_000_000)
     owned = replace(FIFO, consumers=2, policy="exclusive", prefetch=5)
     assert waits(came, owned)[-1] == 999_999
@@ -198,7 +201,7 @@ def test_what_takes_too_many_steps_is_cut_off() -> None:
 
 def test_costs_are_measured_for_each_type() -> None:
     mixed = [
-        Arrival(n * 10_000, 0, None, 1, 1, 1_000 * (1 + n % 4), b"even" if n % 2 else b"odd")
+        SampledArrival(n * 10_000, 0, None, 1, 1, 1_000 * (1 + n % 4), b"even" if n % 2 else b"odd")
         for n in range(400)
     ]  # fmt: skip
     came = Traffic("orders", ("in",), mixed, 4_000_000, options={"cost": "measured"})

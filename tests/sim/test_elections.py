@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.sim.campaign import run_seed
-from dispatcher.sim.run import Run
+from dispatcher.sim.run import SimulatedRun
 from dispatcher.sim.seeds import make_scenario
 from dispatcher.sim.watcher import Violation
 
@@ -19,6 +19,6 @@ def test_who_does_not_wait_for_an_election_loses_the_order() -> None:
 
 
 def _run_without_waiting(seed: int) -> BaseException | None:
-    run = Run(make_scenario(seed))
+    run = SimulatedRun(make_scenario(seed))
     run.world.election_s = 0.0
     return run.carry_out()

@@ -11,7 +11,7 @@ from typing import Any, Final
 from dispatcher.pipeline.advise.lane_options import ORDERED, policy_name
 from dispatcher.pipeline.advise.sample import Sample
 from dispatcher.pipeline.advise.service_times import Handled, service_times
-from dispatcher.pipeline.advise.traffic import Arrival, Scenario, Traffic
+from dispatcher.pipeline.advise.traffic import SampledArrival, Scenario, Traffic
 from dispatcher.wire.group_text import parse_group
 
 #: A consumer's speed counts where it differs from the mean by this many standard errors.
@@ -32,7 +32,7 @@ def traffic_of(sample: Sample) -> Traffic:
     demands = _Demands(sample.messages, found.work_us, speeds)
     start_us = sample.messages[0]["at_us"]
     arrivals = [
-        Arrival(
+        SampledArrival(
             row["at_us"] - start_us, names.index(row["inbound"]),
             parse_group(row["group"]) if row["group"] is not None else None,
             row["size"] or 0, row["cost"] or 1, demands.of(place, row),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,9 +16,8 @@ from dispatcher.pipeline.advise.sample import Sample, read_options, read_sample
 from dispatcher.pipeline.advise.spreading import simulate_all, workers
 from dispatcher.pipeline.advise.sweeps import Wanted
 from dispatcher.pipeline.report_folder import ReportFolder, finished_report
-from dispatcher.pipeline.run import clear_errors
+from dispatcher.pipeline.run import Stage, clear_errors
 
-Stage = Callable[[str], contextlib.AbstractContextManager[None]]
 #: Messages of a lane that are replayed by default: a scenario takes about a second.
 MESSAGES: Final = 10_000
 #: The table, and its columns.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 
-class Arrival(NamedTuple):
+class SampledArrival(NamedTuple):
     """One message."""
 
     at_us: int  # since the window began
@@ -35,7 +35,7 @@ class Traffic:
 
     lane: str
     inbounds: tuple[str, ...]
-    arrivals: list[Arrival]  # in their order; within a queue and a group that is the ledger's
+    arrivals: list[SampledArrival]  # in their order; within a queue and a group that is the ledger's
     span_us: int  # in which this work had to be done
     warm_up: int = 0  # how many arrivals come before the window: they are simulated, and not counted
     is_whole: bool = True  # nothing came after the window

@@ -8,7 +8,7 @@ from typing import Final
 
 from dispatcher.pipeline.page import wording
 from dispatcher.pipeline.page.charts import Chart, Timeline, durations_over_time, heat, rate_over_time
-from dispatcher.pipeline.page.source import Row, Source, equals, judged
+from dispatcher.pipeline.page.source import ReportRow, Source, equals, judged
 from dispatcher.pipeline.page.what_if_view import PlanView, Sweep, plan_view, sweeps
 
 GROUPS_SHOWN: Final = 20
@@ -53,12 +53,12 @@ class LaneSection:
     step: str = ""
     has_missing: bool = False
     heat_map: HeatMap | None = None
-    hot: list[Row] = field(default_factory=list)
-    shares: list[Row] = field(default_factory=list)
+    hot: list[ReportRow] = field(default_factory=list)
+    shares: list[ReportRow] = field(default_factory=list)
     jain: float | None = None
-    consumers: list[Row] = field(default_factory=list)
+    consumers: list[ReportRow] = field(default_factory=list)
     consumers_count: int = 0
-    costs: list[Row] = field(default_factory=list)
+    costs: list[ReportRow] = field(default_factory=list)
     sweeps: list[Sweep] = field(default_factory=list)
     plan: PlanView | None = None
 
@@ -81,9 +81,11 @@ def lane_view(source: Source, name: str, number: int) -> LaneSection:
     return view
 
 
-def _costs(source: Source, lane: str) -> list[Row]:
+def _costs(source: Source, lane: str) -> list[ReportRow]:
     """The rows with most messages, in the order of queues, types and sizes. Older reports had no types."""
-    rows: list[Row] = [{"type": None, **row} for row in source.rows("cost_model", (), equals("lane", lane))]
+    rows: list[ReportRow] = [
+        {"type": None, **row} for row in source.rows("cost_model", (), equals("lane", lane))
+    ]
     rows.sort(key=lambda row: -row["messages"])
     return sorted(
         rows[:ROWS_SHOWN], key=lambda row: (row["inbound"] or "", row["type"] or "", row["size_below"])
@@ -106,7 +108,7 @@ def add_consumers(source: Source, views: list[LaneSection]) -> None:
             row["speed"] = (row["cost"] or 0) * 1e6 / busy_us if busy_us else None
 
 
-def _facts(facts: Row) -> list[tuple[str, str]]:
+def _facts(facts: ReportRow) -> list[tuple[str, str]]:
     shape = facts.get("shape") or {}
     found = [("hand-overs", wording.count(facts["hand_overs"]))]
     if facts.get("first"):
@@ -126,7 +128,7 @@ def _facts(facts: Row) -> list[tuple[str, str]]:
     return found
 
 
-def _stages(stages: Row) -> list[tuple[str, str, list[str]]]:
+def _stages(stages: ReportRow) -> list[tuple[str, str, list[str]]]:
     """Name, meaning and percentiles of each stage over the whole time."""
     return [
         (title, about, [wording.duration(value) for value in stages[f"{stage}_us"]])
@@ -156,7 +158,7 @@ def _add_timeline(source: Source, view: LaneSection) -> None:
     ]
 
 
-def _in_words(rows: list[Row], values: list[float | None]) -> str:
+def _in_words(rows: list[ReportRow], values: list[float | None]) -> str:
     known = [(value, row["at"]) for value, row in zip(values, rows, strict=True) if value is not None]
     if not known:
         return "not known"
@@ -186,7 +188,7 @@ def _seconds(time: datetime) -> float:
     return time.timestamp()
 
 
-def _heat_map(rows: list[Row], all_hand_overs: int) -> HeatMap | None:
+def _heat_map(rows: list[ReportRow], all_hand_overs: int) -> HeatMap | None:
     """The hottest groups by consumers: those that had most of them."""
     if not rows or not all_hand_overs:
         return None

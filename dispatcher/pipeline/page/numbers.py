@@ -8,7 +8,7 @@ from typing import Any
 
 from dispatcher.pipeline.page.lane_view import add_consumers, lane_view
 from dispatcher.pipeline.page.render import shown_lanes
-from dispatcher.pipeline.page.source import Row, Source, equals
+from dispatcher.pipeline.page.source import ReportRow, Source, equals
 from dispatcher.pipeline.page.verdict_view import verdict_view
 
 #: Tables of which a lane has few rows, and what they are sorted by.
@@ -43,7 +43,7 @@ def as_numbers(source: Source) -> dict[str, Any]:
     }
 
 
-def _rows(source: Source, name: str, lane: str) -> list[Row]:
+def _rows(source: Source, name: str, lane: str) -> list[ReportRow]:
     found = source.rows(name, (), equals("lane", lane))
     found.sort(key=lambda row: [(row.get(each) is None, row.get(each)) for each in _SMALL[name]])
     return [{column: value for column, value in row.items() if column != "lane"} for row in found]

@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.report_folder import LOCK, SUMMARY, refuse_newer
 
-Row = dict[str, Any]
+ReportRow = dict[str, Any]
 #: Every run writes them.
 _NEEDED: Final = (
     "files", "gaps", "violations", "groups", "timeline", "hot_groups", "holders", "fairness",
@@ -28,7 +28,7 @@ _NEEDED: Final = (
 class Source:
     """The tables of one report. Every method raises ConfigurationError for a file that can't be read."""
 
-    def __init__(self, folder: Path, summary: Row) -> None:
+    def __init__(self, folder: Path, summary: ReportRow) -> None:
         self.folder, self.summary = folder, summary
         self._open: dict[str, Any] = {}
 
@@ -36,14 +36,14 @@ class Source:
         """Whether there is such a table: some are there only when somebody asked for them."""
         return self._dataset(name) is not None
 
-    def rows(self, name: str, columns: Sequence[str] = (), where: Any = None) -> list[Row]:
+    def rows(self, name: str, columns: Sequence[str] = (), where: Any = None) -> list[ReportRow]:
         """All rows of a small table, or some; none if there is no such table."""
         found = self._table(name, columns, where)
         return found.to_pylist() if found is not None else []
 
     def first(
         self, name: str, count: int, columns: Sequence[str] = (), where: Any = None
-    ) -> tuple[list[Row], int]:
+    ) -> tuple[list[ReportRow], int]:
         """Some `count` rows, and how many there are."""
         table = self._dataset(name)
         if table is None:
@@ -57,10 +57,10 @@ class Source:
         found = self.summed(name, by, (), where)
         return Counter({tuple(row[each] for each in by): row["rows"] for row in found})
 
-    def summed(self, name: str, by: Sequence[str], sums: Sequence[str], where: Any = None) -> list[Row]:
+    def summed(self, name: str, by: Sequence[str], sums: Sequence[str], where: Any = None) -> list[ReportRow]:
         """Sums of columns by others, and how many `rows` they are of; only a part of the table is in memory
         at a time."""
-        found: dict[tuple[Any, ...], Row] = {}
+        found: dict[tuple[Any, ...], ReportRow] = {}
         wanted = [([], "count_all"), *((each, "sum") for each in sums)]
         for part in self._parts(name, [*by, *sums], where):
             for row in part.group_by(list(by)).aggregate(wanted).to_pylist():
@@ -72,7 +72,7 @@ class Source:
                     total[each] += row[f"{each}_sum"] or 0
         return list(found.values())
 
-    def highest(self, name: str, by: str, count: int, where: Any = None) -> list[Row]:
+    def highest(self, name: str, by: str, count: int, where: Any = None) -> list[ReportRow]:
         """The rows with the highest values of a column."""
         best: pa.Table | None = None
         for part in self._parts(name, None, where):
@@ -138,7 +138,7 @@ def open_report(folder: Path) -> Iterator[Source]:
         yield Source(folder, _summary(folder))
 
 
-def _summary(folder: Path) -> Row:
+def _summary(folder: Path) -> ReportRow:
     refuse_newer(folder)
     try:
         found = json.loads((folder / SUMMARY).read_bytes())
@@ -159,7 +159,7 @@ def _summary(folder: Path) -> Row:
     return found
 
 
-def judged(facts: Row) -> str:
+def judged(facts: ReportRow) -> str:
     """The verdict of a lane or of the whole ledger: kept, violated, unknown, or nothing, where no group was
     handed over. `facts` has `verdict` and the numbers of `groups`."""
     if facts["verdict"] == "kept" and not facts["groups"]["kept"]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from dispatcher.pipeline.order_audit import EVIDENCE, KEPT, UNKNOWN, VIOLATED
 from dispatcher.pipeline.page import wording
-from dispatcher.pipeline.page.source import Row, Source, judged
+from dispatcher.pipeline.page.source import ReportRow, Source, judged
 from dispatcher.pipeline.summary import about_violation, verdict_sentence
 
 #: Of each list; the tables have all.
@@ -24,7 +24,7 @@ _HEADLINES: Final = {
 class Listed:
     """The beginning of a list, and how long it is."""
 
-    rows: list[Row]
+    rows: list[ReportRow]
     count: int
 
     @property
@@ -76,7 +76,7 @@ def verdict_view(source: Source) -> VerdictView:
     )  # fmt: skip
 
 
-def _facts(summary: Row) -> list[tuple[str, str]]:
+def _facts(summary: ReportRow) -> list[tuple[str, str]]:
     lanes = summary["lanes"].values()
     spans = [(facts["first"], facts["last"]) for facts in lanes if facts["first"]]
     window = summary.get("window") or {}
@@ -98,7 +98,7 @@ def _facts(summary: Row) -> list[tuple[str, str]]:
     return found
 
 
-def _groups(summary: Row) -> dict[str, int]:
+def _groups(summary: ReportRow) -> dict[str, int]:
     lanes = summary["lanes"].values()
     return {name: sum(facts["groups"][name] for facts in lanes) for name in (KEPT, VIOLATED, UNKNOWN)}
 
@@ -107,7 +107,7 @@ def _violations(source: Source) -> Listed:
     """The first ones, with the two hand-overs of each side by side."""
     rows, number = source.first("violations", LIST_MAX)
     rows.sort(key=lambda row: (row["lane"], row["group"] or "", row["epoch"] or 0, row["group_seq"] or 0))
-    found: list[Row] = [
+    found: list[ReportRow] = [
         {
             "lane": row["lane"], "group": row["group"], "rule": row["rule"],
             "sentence": about_violation(row | {

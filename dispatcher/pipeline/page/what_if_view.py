@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from dispatcher.pipeline.page import wording
 from dispatcher.pipeline.page.charts import Chart, durations_by_number
-from dispatcher.pipeline.page.source import Row, Source, equals
+from dispatcher.pipeline.page.source import ReportRow, Source, equals
 
 #: Of one option, and how many options.
 SCENARIOS_SHOWN: Final = 40
@@ -27,7 +27,7 @@ class Sweep:
 
     option: str
     chart: Chart | None  # where the values are numbers
-    rows: list[Row]
+    rows: list[ReportRow]
     left_out: int
 
 
@@ -35,8 +35,8 @@ class Sweep:
 class PlanView:
     """Of a lane: `consumers` with their work now and as planned, the costliest moves, how many there are."""
 
-    consumers: list[Row]
-    moves: list[Row]
+    consumers: list[ReportRow]
+    moves: list[ReportRow]
     moved: int
     given: int
     groups: int
@@ -44,14 +44,14 @@ class PlanView:
 
 def sweeps(source: Source, lane: str, key: str) -> list[Sweep]:
     """Raises ConfigurationError."""
-    by_option: dict[str, list[Row]] = defaultdict(list)
+    by_option: dict[str, list[ReportRow]] = defaultdict(list)
     for row in source.rows("advise", (), equals("lane", lane)):
         by_option[row["option"]].append(row)
     order = sorted(by_option, key=lambda each: (_FIRST.index(each) if each in _FIRST else len(_FIRST), each))
     return [_sweep(option, by_option[option], key) for option in order[:OPTIONS_SHOWN]]
 
 
-def _sweep(option: str, rows: list[Row], key: str) -> Sweep:
+def _sweep(option: str, rows: list[ReportRow], key: str) -> Sweep:
     is_number = all(row["number"] is not None for row in rows if row["value"] != "exact")
     if is_number:
         rows = sorted(rows, key=lambda row: (row["number"] is None, row["number"]))
@@ -61,7 +61,7 @@ def _sweep(option: str, rows: list[Row], key: str) -> Sweep:
     return Sweep(option, chart, [_told(row) for row in shown], len(rows) - len(shown))
 
 
-def _told(row: Row) -> Row:
+def _told(row: ReportRow) -> ReportRow:
     is_known = row["wait_p99_us"] is not None
     return {
         "value": row["value"],
@@ -72,13 +72,13 @@ def _told(row: Row) -> Row:
     }
 
 
-def _marks(row: Row) -> str:
+def _marks(row: ReportRow) -> str:
     return ", ".join(
         word for word, is_so in (("now", row["is_current"]), ("recommended", row["is_recommended"])) if is_so
     )
 
 
-def _chart(option: str, rows: list[Row], key: str) -> Chart | None:
+def _chart(option: str, rows: list[ReportRow], key: str) -> Chart | None:
     series = {name: [row[f"wait_{name}_us"] for row in rows] for name in ("p50", "p99")}
     marks = {
         place: ("recommended" if row["is_recommended"] else "current", f"{row['value']}: {_marks(row)}")
@@ -97,8 +97,8 @@ def plan_view(source: Source, lane: str) -> PlanView | None:
     sums = source.summed("plan", columns, ("cost_us", "messages"), of_lane)
     if not sums:
         return None
-    work: dict[str | None, Row] = defaultdict(lambda: dict.fromkeys(("now", "planned"), 0) | dict.fromkeys(
-        ("groups_now", "groups_planned"), 0))  # fmt: skip
+    amounts = ("now", "planned", "groups_now", "groups_planned")
+    work: dict[str | None, ReportRow] = defaultdict(lambda: dict.fromkeys(amounts, 0))
     for row in sums:
         for side, name in (("now", row["from_consumer"]), ("planned", row["to_consumer"])):
             work[name][side] += row["cost_us"]

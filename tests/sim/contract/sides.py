@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from dispatcher.amqp.events import Event
+from dispatcher.amqp.events import ConnectionEvent
 from dispatcher.amqp.link import Link
 from dispatcher.settings import RabbitSettings
 from dispatcher.sim.broker import Broker
@@ -21,13 +21,13 @@ class Recorded:
     """A link and everything that it reported."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[ConnectionEvent] = []
         self.link: Any = None
 
     def of(self, kind: type[T]) -> list[T]:
         return [event for event in self.events if isinstance(event, kind)]
 
-    def note(self, events: list[Event]) -> None:
+    def note(self, events: list[ConnectionEvent]) -> None:
         self.events += events
 
 
