@@ -1,7 +1,7 @@
 """Every error of the product, on one page.
 
 DispatcherError
-├── ConfigurationError      the file, the environment or the broker's set-up must be changed by somebody
+├── ConfigurationError      an operator must change the file, the environment or the broker's set-up
 ├── ProtocolViolation       a peer sent what the wire contract does not allow
 ├── InvalidTransition       a bug of ours: the state can't be trusted, the lane stops
 ├── BrokerUnavailable       RabbitMQ can't be reached, or ended the connection

@@ -125,7 +125,7 @@ def test_lane_keys_refused(keys: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
-        ("handover: true", "handover: needs consumers: who reads, by id and prefetch"),
+        ("handover: true", "handover: needs consumers: the readers, by id and prefetch"),
         ("consumers: [{id: a}]", "consumers: needs handover: true"),
         ("handover: 1", "handover: must be true or false"),
         ("handover: true, consumers: 3", "consumers: must be a list"),

@@ -48,7 +48,7 @@ class Grouping:
         *,
         reads_numbers: bool = False,
     ) -> None:
-        self.reads_numbers = reads_numbers  # whether anybody wants to know a message's place in its group
+        self.reads_numbers = reads_numbers  # whether a message's place in its group is wanted
         self._sources = [(_key(name), name) for name in group_header]
         self._sequence_key = None
         if sequence_header is not None:

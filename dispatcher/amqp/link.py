@@ -283,7 +283,7 @@ class Link(asyncio.Protocol):
             self._opened.set_exception(refused(self._refusal_text(end)))
         elif not self._opened.cancelled():
             self._on_events(events)
-        if not self.closed.done():  # cancelled by somebody who stopped waiting for it
+        if not self.closed.done():  # it may be cancelled by a caller that stopped waiting
             self.closed.set_result(end)
 
     def _refusal_text(self, end: ConnectionClosed) -> str:

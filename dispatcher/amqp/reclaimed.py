@@ -74,7 +74,7 @@ def read_reclaimed(delivery: Delivery, own_prefix: str, first_header: str | None
 
 
 def stranger(delivery: Delivery) -> Content:
-    """A message that somebody else put into a queue of ours: its headers are left out."""
+    """A message in a queue of ours that no dispatcher put there: its headers are left out."""
     table_only = bytes((HEADERS, 0)) + bytes(4)
     size = len(table_only)
     return Content(

@@ -95,7 +95,7 @@ def _check_inbound_queues(
             foreign = seen.consumers - leaders
             if foreign > 0:
                 findings.problem(
-                    f"{path}: {inbound.queue!r} has {counted(foreign, 'consumer')} of somebody else; "
+                    f"{path}: {inbound.queue!r} has {counted(foreign, 'consumer')} of another program; "
                     "stop them, or messages of one group go two ways"
                 )
             if _has_priorities(connection, inbound.queue):

@@ -105,9 +105,9 @@ class _Missing:
 
     @staticmethod
     def named(error: ChannelClosedByBroker | None) -> str:
-        """What the broker names in its refusal: a binding needs rights on two things."""
+        """The name in the broker's refusal: a binding needs rights on two things."""
         found = _REFUSED_ON.search(error.reply_text) if error is not None else None
-        return found[1] if found else "what RabbitMQ does not name"
+        return found[1] if found else "something that RabbitMQ does not name"
 
     def lines(self) -> Iterator[tuple[str, str]]:
         for right, names in self._names_of.items():

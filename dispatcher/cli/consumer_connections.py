@@ -1,4 +1,5 @@
-"""Connections of consumers, by RabbitMQ's management API: who has a queue, and closing it."""
+"""Connections of consumers, by RabbitMQ's management API: finds the connection that has a queue, and closes
+it."""
 
 from __future__ import annotations
 

@@ -164,13 +164,13 @@ def skip(
     stopped = StoppedGroups(file, lane, timeout_ms)
     if not stopped.may_be:
         raise CommandRefused(
-            f"lanes.{lane}.retry.on_exhausted is not stop: no group stops, what fails is skipped"
+            f"lanes.{lane}.retry.on_exhausted is not stop: no group stops, failed messages are skipped"
         )
     wanted = _wanted(group, reason, origin, everything=everything)
     count = stopped.decide("skip", wanted, limit, dry_run=dry_run)
     _refuse_if_none(wanted, count)
     would = "would be " if dry_run else ""
-    text = f"{counted(count, 'stopped group')} {would}released behind what failed"
+    text = f"{counted(count, 'stopped group')} {would}released behind the failed message"
     print_result({"lane": lane, "groups": count, "applied": not dry_run}, text, as_json=as_json)
 
 

@@ -102,7 +102,7 @@ class Selection:
 
 
 def read_dead(delivery: Delivery) -> DeadMessage:
-    """What the headers of a message in a dead queue say; anybody may have put it there."""
+    """The facts in the headers of a message in a dead queue, which other programs may have put there."""
     try:
         found, headers = amqp_properties.read(delivery.properties)
     except (ValueError, IndexError):

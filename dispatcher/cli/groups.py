@@ -144,7 +144,7 @@ def close_group(
     as_json: options.AsJson = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
-    """End a group as a negative sequence does: once it is settled, its next message goes to anybody."""
+    """End a group as a negative sequence does: once it is settled, its next message goes to any consumer."""
     result = ask_lane(file, lane, "groups.close", {"group": group}, timeout_ms)
     name, owner, waits_for = result.get("group"), result.get("owner"), result.get("waits_for")
     if owner is None:

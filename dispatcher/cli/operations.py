@@ -111,7 +111,7 @@ def _print(result: dict[str, Any], done: str, *, as_json: bool) -> None:
 def operate(
     file: Path, lane: str, name: str, arguments: dict[str, Any], command_uuid: str | None, timeout_ms: int
 ) -> dict[str, Any]:
-    """Send the command, and again until it is done: who has its uuid gets how far it has come.
+    """Send the command, and again until it is done: the answer to a repeated uuid says how far it has come.
 
     Raises what `send` does, and NoAnswer with its uuid when it is not done in time.
     """

@@ -40,19 +40,19 @@ def advise(
     ] = None,
     consumers: Annotated[
         str | None,
-        typer.Option(metavar="NUMBERS", help="To try, 1..64 unless said; or 3,4,5.", show_default=False),
+        typer.Option(metavar="NUMBERS", help="To try, 1..64 by default; or 3,4,5.", show_default=False),
     ] = None,
     prefetch: Annotated[
         str | None,
-        typer.Option(metavar="NUMBERS", help="To try, 1..1000 unless said.", show_default=False),
+        typer.Option(metavar="NUMBERS", help="To try, 1..1000 by default.", show_default=False),
     ] = None,
     buckets: Annotated[
         str | None,
-        typer.Option(metavar="NUMBERS", help="To try, 64..65536 and exact unless said.", show_default=False),
+        typer.Option(metavar="NUMBERS", help="To try, 64..65536 and exact by default.", show_default=False),
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(metavar="POLICIES", help="To try, all unless said.", show_default=False),
+        typer.Option(metavar="POLICIES", help="To try, all by default.", show_default=False),
     ] = None,
     target_us: Annotated[
         int | None,

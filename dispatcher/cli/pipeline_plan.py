@@ -31,8 +31,8 @@ def plan(
     consumer: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="CONSUMER", show_default="who is there at the ledger's end",
-            help="Who gets the groups; may be repeated.",
+            metavar="CONSUMER", show_default="those at the ledger's end",
+            help="A consumer for the groups; may be repeated.",
         ),
     ] = None,
     max_moves: Annotated[

@@ -68,7 +68,7 @@ def checked(plan: PlanFile, path: Path, lane: str) -> PlanFile:
     age = datetime.now(UTC) - plan.until
     if age > AGE_MAX:
         raise ConfigurationError(
-            f"{path}: is made from what happened until {plan.until:%Y-%m-%d %H:%M} UTC, more than 24 h ago: "
+            f"{path}: is made from records until {plan.until:%Y-%m-%d %H:%M} UTC, more than 24 h ago: "
             "run the pipeline and plan again"
         )
     return plan

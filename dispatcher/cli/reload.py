@@ -16,7 +16,7 @@ from dispatcher.errors import BrokerUnavailable, CommandRefused, ConfigurationEr
 def reload(
     lane: Annotated[
         str | None,
-        typer.Argument(metavar="LANE", help="Only who leads this lane; without it, who leads any of them."),
+        typer.Argument(metavar="LANE", help="Only this lane's leader; without it, all leaders."),
     ] = None,
     file: options.ConfigFile = options.DEFAULT_CONFIG,
     as_json: options.AsJson = False,

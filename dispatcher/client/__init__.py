@@ -48,7 +48,7 @@ _MODULES: Final = {
 if not TYPE_CHECKING:  # to a type checker it would mean that every name exists
 
     def __getattr__(name: str) -> Any:
-        """Imports at first use: who takes the asynchronous half needs no pika, and the service neither."""
+        """Imports at first use: the asynchronous half needs no pika, and neither does the service."""
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

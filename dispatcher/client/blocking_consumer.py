@@ -35,7 +35,7 @@ class _BlockingInbox:
         while (message := self._waiting.get()) is not None:
             if not message.lost:
                 return message
-        self._waiting.put(None)  # for the next one who asks
+        self._waiting.put(None)  # for the next caller
         return None
 
     def take_waiting(self) -> list[BlockingMessage]:

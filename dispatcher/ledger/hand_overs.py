@@ -1,7 +1,7 @@
-"""Hand-overs in whosever hands, and their records: the part of the ledger that every message pays for.
+"""Hand-overs to all consumers, and their records: the part of the ledger that every message pays for.
 
-So a hand-over is a plain list, what happens to many is done to many at once, and records of hand-overs that
-were settled are made column by column.
+So a hand-over is a plain list, many are changed at once where the same happens to them, and records of
+settled hand-overs are made column by column.
 """
 
 from __future__ import annotations

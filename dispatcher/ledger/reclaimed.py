@@ -108,7 +108,7 @@ class ReclaimedMessages:
         )]  # fmt: skip
 
     def _dead_lettered(self, handed: ReclaimedCopy, reason: str, time_us: int) -> Row:
-        if not handed.origin:  # somebody else has put it there
+        if not handed.origin:  # no dispatcher has put it there
             return row(time_us, Event.DEAD_LETTERED, size=handed.size, reason=reason)
         message = self._message(handed, time_us)
         return row(

@@ -319,7 +319,7 @@ class Tracker:
             type=self.names.groups[message.kind], **values,
         )  # fmt: skip
 
-    # -- who, whose --
+    # -- consumers and owners --
 
     def _note_incarnations(self, time_us: int, effects: Effects) -> None:
         for number, found in effects.incarnations.items():

@@ -12,11 +12,11 @@ class Waits:
     """What ended in the step that is looked at."""
 
     def __init__(self, *, groups_first: bool) -> None:
-        self.groups_first = groups_first  # what ends of a group lets others of it go
+        self.groups_first = groups_first  # the end of a group's message lets its others go
         self.prefetch: dict[int, int] = {}  # by the number of the incarnation
         self.ended_groups: set[bytes | None] = set()
         self.somebody_came = False
-        self._full: set[int] = set()  # who had no credit when the step began
+        self._full: set[int] = set()  # consumers without credit when the step began
         self._resumed: set[str] = set()
         self._lane_resumed = False
 

@@ -129,7 +129,7 @@ class Ledger:
             except (ConfigurationError, OSError) as problem:
                 log.error("ledger_not_started", problem=str(problem), again_in_s=self._pause_s)
                 continue
-            self._notes.open_again()  # before anybody can see the process
+            self._notes.open_again()  # before the process can be seen
             self._process = process
             self._reader = self._new_reader()
             self._reader.start()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     # It needs pyarrow, which only the other process has to have.
     from dispatcher.ledger.leadership_records import Report
 
-#: As much as Linux lets everybody have: who writes has to wait less often.
+#: As much as Linux allows to any user: the writing side has to wait less often.
 PIPE_BYTES: Final = 1 << 20
 
 

@@ -13,7 +13,7 @@ from dispatcher.nodes.process import POLL_S, GuardedProcess
 
 #: A node is up in 4 s; on a machine that is busy with tests it was seen to take 20 s.
 START_TIMEOUT_S: Final = 90.0
-#: Somebody may take a port between our look and the server's start.
+#: Another process may take a port between our look and the server's start.
 PORT_ATTEMPTS_MAX: Final = 5
 _PORT_TAKEN: Final = ("eaddrinuse", "address already in use", "address in use", "could not bind")
 

@@ -59,7 +59,7 @@ class LocalRedis(LocalNode):
             f"dir {process.directory / 'data'}",
             f"appendonly {'yes' if self.append_only else 'no'}",
             "maxmemory-policy noeviction",
-            'save ""',  # only a SAVE that somebody asks for writes a snapshot
+            'save ""',  # only an explicit SAVE writes a snapshot
             *self.config,
         ]
         config = process.directory / "redis.conf"

@@ -157,7 +157,7 @@ _Shed = Callable[[list[float], float], Iterator[int]]
 
 
 class _Held:
-    """What everybody has, the costliest first."""
+    """The groups that each consumer has, the costliest first."""
 
     def __init__(self, task: Task) -> None:
         self._task = task

@@ -1,8 +1,9 @@
 """Did inbound queues get the shares that their weights say, while there was a choice between them?
 
-A queue is backlogged only while something in it could be handed over. That depends on who may have it: its
-group's owner, or anybody. So shares are counted by pool: of what may go to one incarnation only, or to all
-that are free. In a pool every message that is handed over was a choice between the queues that had one.
+A queue is backlogged only while something in it could be handed over. That depends on its pool: its
+group's owner, or any consumer. So shares are counted by pool: a pool has the messages that may go to one
+incarnation only, or those that may go to all free ones. In a pool every message that is handed over was a
+choice between the queues that had one.
 """
 
 from __future__ import annotations

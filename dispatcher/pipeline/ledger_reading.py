@@ -64,8 +64,8 @@ def read_records(spark: SparkSession, path: str, found: Found) -> DataFrame:
 
 
 def _by_place(names: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Files by the folder that has their `lane=…`: somebody may have moved old ones further down, or look at
-    several ledgers at once."""
+    """Files by the folder that has their `lane=…`: old ones may have been moved further down, or the job may
+    read several ledgers at once."""
     for place, found in groupby(sorted(names, key=_place), _place):
         yield place, [*found]
 

@@ -46,7 +46,7 @@ def is_about() -> Column:
 
 
 def is_undecided() -> Column:
-    """Of a message: whether what became of it depends on who leads."""
+    """Of a message: whether its fate depends on the leader."""
     return F.col("outcome").isin(WAITING, RETURNED)
 
 
@@ -188,7 +188,7 @@ def _shown(leaderships: Iterable[RecordedLeadership], messages: DataFrame) -> Da
 
 
 def _leads(leaderships: Iterable[RecordedLeadership]) -> Column:
-    """Whether who received a message may still hold it."""
+    """Whether the leader that received a message may still hold it."""
     last = {each.lane: each for each in sorted(leaderships, key=lambda each: each.turn)}
     leads = F.lit(False)
     for lane, leadership in last.items():

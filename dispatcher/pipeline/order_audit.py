@@ -53,8 +53,8 @@ def _has_numbers() -> Column:
 
 
 def screened(found: DataFrame, *kept: str) -> DataFrame:
-    """Each hand-over of `judged`, without the evidence, and with what its group's rows before it say:
-    `is_remarkable`, `is_linked`; `is_over`: neither it nor any before it is still in somebody's hands.
+    """Each hand-over of `judged`, without the evidence, and with the facts from its group's rows before it:
+    `is_remarkable`, `is_linked`; `is_over`: it has ended, and so have all before it.
 
     A row that stands for several (`audit_state`) says the same to those behind it as these would."""
     found = found.select(*SCREENED, *kept)

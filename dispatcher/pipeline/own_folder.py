@@ -1,4 +1,4 @@
-"""Folders that are one command's alone while it writes there, and hold nothing of anybody else.
+"""Folders that are one command's alone while it writes there, and hold only files of ours.
 
 A command that is killed lets its lock go, but Spark's Java process lives for a moment more, and may write. So
 its id stands in the lock's file until the command lets go itself; the next command waits for its end.

@@ -1,4 +1,5 @@
-"""Whose groups are at the end of a ledger: what it tells of owners, and who got the latest of each group."""
+"""The owners of groups at the end of a ledger: from its records of owners, and from each group's last
+hand-over."""
 
 from __future__ import annotations
 
@@ -59,8 +60,7 @@ class LastOwner(NamedTuple):
 
 
 def owners(records: DataFrame) -> DataFrame:
-    """One row for each group or bucket of which the records tell whose it became, that it was closed, or that
-    it was pinned to a consumer, or not any more."""
+    """One row for each group or bucket with records of an owner, a close, a pin or the end of a pin."""
     order = ("turn", "ordinal")
     changed, closed = F.col("event") == Event.OWNER_CHANGED, F.col("event") == Event.CLOSED
     pinned = F.col("event").isin([_PINNED, _UNPINNED])
@@ -112,8 +112,8 @@ def unit_of(group: str, buckets: int | None) -> str:
 
 
 def owned(holders: Iterable[Holder], told: Iterable[LastOwner], buckets: int | None) -> dict[str, Owner]:
-    """By unit, whose it is, as was told last: by a record of its owner, or by a hand-over since. Groups that
-    were closed by the last message that anybody got of them are none any more."""
+    """By unit, its owner as last recorded: by a record of its owner, or by a hand-over since. Groups that
+    were closed by their last message have none any more."""
     latest: dict[str, Holder] = {}
     for holder in holders:
         unit = unit_of(holder.group, buckets)

@@ -303,7 +303,7 @@ class Pieces:
         }
 
     def write_lifecycle(self) -> None:
-        """Where a message waits depends on who leads: such blocks are made again when that changes."""
+        """Blocks of messages whose fate depends on the leader are made again when the leader changes."""
         lead = digest((each.lane, each.turn, each.ended is None) for each in self.leaderships)
         waiting = self._memory.made.get(WAITING, {})
 

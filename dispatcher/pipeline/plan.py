@@ -26,8 +26,8 @@ POLICY: Final = "exclusive"
 
 
 class Wishes(NamedTuple):
-    """What the user asks for. `consumers`: those that get the groups, None: who is there at the end of the
-    ledger; `tolerance`: a share of the makespan that is not worth a move."""
+    """What the user asks for. `consumers`: those that get the groups, None: those that are there at the end
+    of the ledger; `tolerance`: a share of the makespan that is not worth a move."""
 
     consumers: Sequence[str] | None = None
     moves_max: int | None = None

@@ -24,7 +24,7 @@ from dispatcher.pipeline.spark_paths import read_from, written_to
 LAYOUT: Final = 1
 SUMMARY: Final = "summary.json"
 LOCK: Final = ".lock"
-#: Of a report. Anything else in a folder says that it is somebody else's.
+#: Of a report. Any other file in a folder shows that the folder is not ours.
 TABLES: Final = (
     "files", "gaps", "options", "incarnations", "owners", "hand_overs", "lifecycle", "violations", "groups",
     "lane_stats", "consumer_stats", "group_stats", "timeline", "hot_groups", "holders", "lanes", "fairness",

@@ -1,4 +1,4 @@
-"""One connection to Redis: commands out, replies back in order, each handed to who waits for it.
+"""One connection to Redis: commands out, replies back in order, each handed to its caller.
 
 A protocol on asyncio's transport with hiredis' parser. A client library's per-command machinery would cost
 the commit path more than twice as much, and none of it is needed for a pipeline that one task owns.

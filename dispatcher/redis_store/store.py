@@ -364,7 +364,7 @@ class LaneStore:
         self._chain.applied = restoration.ordinal
         self._phase = _Phase.LEADING
         if self._connection is not None:
-            for commit in self._chain.pending:  # before anybody who hears of it can commit more
+            for commit in self._chain.pending:  # before a listener can commit more
                 self._send(self._connection, commit)
         resolve(restoration.futures)
         self._works()

@@ -60,9 +60,9 @@ async def open_inbound(
 ) -> InboundSource:
     """Consume an inbound queue on a channel of its own, as its only consumer.
 
-    Raises ConfigurationError when somebody else consumes it. A former leader's consumer may be there for
+    Raises ConfigurationError when another program consumes it. A former leader's consumer may be there for
     a moment after its lock is gone. `election_s`: to be waited for if the queue is a quorum queue; not 0 if
-    the broker has restarted since somebody recovered. Until such a queue has elected a leader, a passive
+    the broker has restarted since the last recovery. Until such a queue has elected a leader, a passive
     declare tells what it knew some seconds before, perhaps without a consumer that came later, and a consume
     waits to be the first that the new leader hears of. Only then the messages of the later consumer are
     returned: a consume that comes this early gets newer messages before them (seen).
@@ -131,7 +131,7 @@ class InboundFeed:
         self._refetch = asyncio.Event()
         #: RabbitMQ's queue answers a consume, its channel a declare: of two at a time the later may be first.
         self._one_request = asyncio.Lock()
-        #: What an operator must change: somebody else reads a quorum queue, which nothing can forbid.
+        #: What an operator must change: another program reads a quorum queue, which nothing can forbid.
         self.problem: str | None = None
 
     # -- deliveries and acks --

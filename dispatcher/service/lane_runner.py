@@ -214,7 +214,7 @@ class LaneRunner:
             await prepare_inbound(link, self._lane)
             channels = self._channels = Channels(link, self._names, lock_retry_s=self.lock_retry_s)
             self.state, self.problem = RunnerState.STANDBY, None
-            was_new, self._is_new = self._is_new, False  # who waits in vain doesn't know who led meanwhile
+            was_new, self._is_new = self._is_new, False  # another may lead during this wait
             self._is_new = await channels.take_lock() and was_new
             if self._lane is not self._wanted:
                 self._lane = self._wanted

@@ -68,8 +68,8 @@ RETRY_S: Final = 1.0
 
 
 class Outbox:
-    """One connection's way out, in the order of the orders. An order that is published is its own token until
-    the broker has answered.
+    """Carries out the core's orders on one connection, in their order. A published order is the token of its
+    publish: the broker's answer comes back with it.
 
     `channel` has confirms on and no consumer; another one takes its place when the broker closed it over a
     publish. `later` calls a function after a number of seconds, `on_window` changes a consumer, `on_parking`

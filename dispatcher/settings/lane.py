@@ -161,7 +161,7 @@ class LaneDefaults(Model):
     )
     placement: Annotated[PlacementName, Choice(PlacementName)] = Field(
         default=PlacementName.FEWEST,
-        description="New groups go to who owns the fewest, or to who has the least measured work.",
+        description="New groups go to the consumer that owns the fewest, or has the least measured work.",
     )
     cost: Annotated[Chosen, _COST] = Field(
         default=Chosen("1"),
@@ -341,7 +341,7 @@ def _of_group_window(lane: LaneDefaults) -> list[Conflict]:
 
 
 def _steals(lane: LaneDefaults) -> bool:
-    """Somebody has asked for it: the default goes with everything."""
+    """Whether the file asks for it: the default goes with everything."""
     return "steal_after_ms" in lane.model_fields_set and lane.steal_after_ms is not None
 
 
@@ -392,7 +392,7 @@ def _of_handover(lane: LaneDefaults) -> list[Conflict]:
         )
         found.append(Conflict(("policy", "handover"), text))
     if not lane.consumers:
-        found.append(Conflict(("handover", "consumers"), "needs consumers: who reads, by id and prefetch"))
+        found.append(Conflict(("handover", "consumers"), "needs consumers: the readers, by id and prefetch"))
     ids = [consumer.id for consumer in lane.consumers]
     if repeated := sorted({name for name in ids if ids.count(name) > 1}):
         found.append(Conflict(("consumers", "handover"), f"names {', '.join(repeated)} twice"))

@@ -219,7 +219,7 @@ class Broker:
         self._waiting_consumes.setdefault(queue, []).append(consume)
 
     def _elect(self, queue: Queue, run: int) -> None:
-        """The leader hears of who consumes, and that those before are gone, in any order."""
+        """The leader learns of new consumers, and that former ones are gone, in any order."""
         if run != self._sync_run:
             return
         queue.elects = False

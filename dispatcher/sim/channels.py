@@ -13,7 +13,7 @@ LATE_SHARE: Final = 0.3
 
 
 class Answer(NamedTuple):
-    """The reply to a call, on its way to who waits for it."""
+    """The reply to a call, on its way to the caller."""
 
     token: Any
     result: Any

@@ -1,10 +1,10 @@
-"""What commits say, for those who check what happens after them."""
+"""The contents of commits, for checkers of what follows them."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-#: A delivery: who leads, index of the inbound queue, delivery tag.
+#: A delivery: the leader, index of the inbound queue, delivery tag.
 Tag = tuple[str, int, int]
 
 

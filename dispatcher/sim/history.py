@@ -221,7 +221,7 @@ class RunHistory:
         self.met["struck", "nack"] += 1
         self._tell("nacked", queue, body)
 
-    def blocked(self) -> None:  # somebody has published during an alarm
+    def blocked(self) -> None:  # a client has published during an alarm
         self.met["struck", "alarm"] += 1
 
     def _forget_settles(self, message: Stored) -> None:

@@ -142,7 +142,7 @@ class ProcessLoop:
             self.scheduler.thaw(waiting)
 
     def kill(self, tasks: list[asyncio.Task[Any]]) -> None:
-        """SIGKILL, once its connections are cut: nothing that its tasks still do reaches anybody."""
+        """SIGKILL, once its connections are cut: nothing that its tasks still do reaches other processes."""
         outer = asyncio._get_running_loop()
         self.dead = True
         self._zombie = deque()

@@ -172,7 +172,7 @@ class Queue:
             message.deliveries += 1
 
     def fetch(self) -> Stored | None:
-        """The next message for somebody who asks for one."""
+        """The next message for a client that asks for one."""
         line = self.returned or self.ready
         if not line:
             return None

@@ -64,7 +64,7 @@ class SimulatedRun:
         scheduler.run(scheduler.now_ms + SETTLING_MS, lambda: False)
         until_ms = scheduler.now_ms + RETURN_GRACE_MS
         is_quiet = False
-        while not is_quiet and scheduler.now_ms < until_ms:  # who is taken back may make room for another
+        while not is_quiet and scheduler.now_ms < until_ms:  # a consumer taken back may make room for another
             scheduler.run(until_ms, self._nobody_is_awaited)
             scheduler.run(scheduler.now_ms + SETTLING_MS, lambda: False)
             is_quiet = self._nobody_is_awaited()

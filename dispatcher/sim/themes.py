@@ -1,4 +1,4 @@
-"""What goes wrong in a run: most runs have a theme, whose faults come more often in a lane that they hurt.
+"""The faults of a run: most runs have a theme, whose faults come more often in a lane that they hurt.
 
 Faults that are drawn evenly from everything meet the windows of rare bugs about once in a thousand runs. A
 theme brings together what such a window needs.

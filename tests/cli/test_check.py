@@ -88,7 +88,7 @@ def test_a_foreign_consumer_is_a_problem_and_a_dispatcher_is_not(run: Run, vhost
     with channel(vhost) as other:
         other.basic_consume("orders.high", lambda *_: None)
         assert levels(run)["problem"] == [
-            "lanes.orders.inbound[0].queue: 'orders.high' has 1 consumer of somebody else; "
+            "lanes.orders.inbound[0].queue: 'orders.high' has 1 consumer of another program; "
             "stop them, or messages of one group go two ways"
         ]
         lock = LaneNames("orders", vhost.redis_prefix).lock

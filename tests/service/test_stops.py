@@ -106,7 +106,7 @@ async def test_skipped_it_is_in_the_dead_queue_and_dropped_it_is_gone(bench: Ben
     assert (nothing.returncode, nothing.stderr.count("\n")) == (1, 1)
     assert "the dead queue has nothing of group 'h'" in nothing.stderr
     assert await operator(bench, "dead", "skip", "orders", "--all") == (
-        "1 stopped group released behind what failed\n"
+        "1 stopped group released behind the failed message\n"
     )
     await client.has_ready(bench.names().dead, 1)
     (message,) = await client.take(bench.names().dead)

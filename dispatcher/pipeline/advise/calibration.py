@@ -133,6 +133,6 @@ def _speeds(rows: list[Any], work_us: dict[int, float]) -> dict[str, float]:
 
 
 def _in_order(speeds: dict[str, float], rows: list[Any]) -> tuple[float, ...]:
-    """Of who served most first, so that fewer consumers are those."""
+    """The speeds of the consumers that served most come first: a run with fewer consumers has those."""
     served = Counter(row["consumer"] for row in rows if row["consumer"] is not None)
     return tuple(speeds[consumer] for consumer, _ in served.most_common() if consumer in speeds) or (1.0,)

@@ -33,7 +33,7 @@ class Source:
         self._open: dict[str, Any] = {}
 
     def has(self, name: str) -> bool:
-        """Whether there is such a table: some are there only when somebody asked for them."""
+        """Whether there is such a table: some are there only on request."""
         return self._dataset(name) is not None
 
     def rows(self, name: str, columns: Sequence[str] = (), where: Any = None) -> list[ReportRow]:

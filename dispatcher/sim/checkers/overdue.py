@@ -130,9 +130,9 @@ class OverdueChecker(Checker):
         self._tick_ms = min(self._timeout_ms, options["liveness_interval_ms"]) + _ROUNDING_MS
         self._surely_late_ms = self._timeout_ms + self._timeout_ms // ARRIVALS_MAX + _ROUNDING_MS
         self._leaders: dict[str, _Leader] = {}  # by process
-        self._late: set[str] = set()  # who is evicted for that in this step
+        self._late: set[str] = set()  # consumers evicted for that in this step
         self._asked_at_ms: int | None = None  # where the leader of this step looks: when it had asked
-        self._latest: dict[int, tuple[str, int]] = {}  # by message: who got it last, and its seq
+        self._latest: dict[int, tuple[str, int]] = {}  # by message: its last consumer, and its seq
 
     # -- what leaders find --
 
@@ -195,7 +195,7 @@ class OverdueChecker(Checker):
             elif type(action) is PublishMarker:
                 leader.away.add(action.incarnation)
             elif type(action) is SendCopy and leader.rows[action.copy.incarnation].uuid in evicted:
-                self.violate(f"{action.copy.seq} is sent again to somebody who is evicted")
+                self.violate(f"{action.copy.seq} is sent again to an evicted consumer")
         if asked_at_ms is not None:
             if not leader.blocked:
                 self._must_be_told_of(leader, asked_at_ms)

@@ -111,7 +111,7 @@ class SequenceChecker(Checker):
                     self.violate(f"{message.number} of {group_id!r} is given up while it is here")
 
     def _must_have_waited(self, found: Irregular) -> None:
-        """Somebody of its group: it may have come when others had waited for long."""
+        """A message of the group must have waited: this one may have come when others had waited for long."""
         world, group = self.world, found.group.decode()
         first_ms = min(p.at_ms for p in world.scenario.messages if p.group == group and p.number > found.due)
         waited_ms = world.scheduler.now_ms - world.begun_at_ms - first_ms

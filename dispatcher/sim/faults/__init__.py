@@ -1,4 +1,4 @@
-"""What goes wrong: one function per kind of fault, and who carries them out.
+"""Faults: one function per kind, and the class that carries them out.
 
 To add a kind, write one function with `@fault(often=…)` in one of the modules below. Scenarios draw it from
 then on, and a test sees to it that it strikes.

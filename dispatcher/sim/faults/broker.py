@@ -41,7 +41,8 @@ def refuse_target(faults: Faults, fault: Fault) -> bool:
 
 @fault(often=0)
 def delete_target(faults: Faults, fault: Fault) -> bool:
-    """Somebody deletes the queues that operators send groups to, and declares them again up to 1 s later."""
+    """An operator deletes the queues that operators send groups to, and declares them again up to 1 s
+    later."""
     broker = faults.world.broker
     found = [broker.queues[name] for name in (TARGET, REROUTED) if name in broker.queues]
     for queue in found:
@@ -63,7 +64,7 @@ def alarm(faults: Faults, fault: Fault) -> bool:
 
 @fault(often=2)
 def slow_link(faults: Faults, fault: Fault) -> bool:
-    """One connection of anybody is slow until everything is repaired."""
+    """One connection, of any process, is slow until everything is repaired."""
     connections = faults.world.broker.connections
     if connections:
         connection = connections[fault.target % len(connections)]

@@ -72,7 +72,7 @@ def kill_after_commit(faults: Faults, fault: Fault) -> bool:
 def _killer(faults: Faults, fault: Fault) -> Any:
     def strike(connection: Any) -> None:
         faults.kill_owner(connection, 100)
-        if fault.amount % 2:  # who could have told of the settle goes with it
+        if fault.amount % 2:  # the consumer that could repeat the settle dies with it
             for consumer in faults.world.consumers:
                 faults.kill(consumer, 300)
 

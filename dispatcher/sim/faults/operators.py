@@ -127,7 +127,7 @@ def purge_group(faults: Faults, fault: Fault) -> bool:
 
 @fault(often=0)
 def reload(faults: Faults, fault: Fault) -> bool:
-    """The file is changed, and the leader reads it again, or all who run do."""
+    """The file is changed, and the leader reads it again, or all running dispatchers do."""
     world = faults.world
     leader = world.leader()
     (lane,) = world.edit_settings(fault.amount).lanes.values()

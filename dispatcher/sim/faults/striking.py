@@ -1,4 +1,5 @@
-"""The kinds of faults, and who carries out a scenario's faults and undoes all of them at the end."""
+"""The kinds of faults, and the class that carries out a scenario's faults and undoes all of them at the
+end."""
 
 from __future__ import annotations
 
@@ -97,7 +98,7 @@ class Faults:
         self.world.scheduler.after(delay_ms, act, *arguments)
 
     def stop(self) -> None:
-        """Everything is repaired, everybody is there again."""
+        """Everything is repaired, and all processes are there again."""
         world = self.world
         self._armed.clear()
         world.refusals.stop()
