@@ -63,8 +63,8 @@ def test_a_refusal_half_way_says_how_far_it_came(run: Run, responder: Responder,
     result = run("rebalance", "orders", "--plan", plan(tmp_path, 600))
     assert result.exit_code == 1
     assert result.stderr.endswith(
-        "all groups are being reset; 500 of 600 moves were looked at before: apply the plan again, what is "
-        "done is skipped\n"
+        "all groups are being reset; 500 of 600 moves were looked at before: apply the plan again, moves "
+        "that are done are skipped\n"
     )
 
 

@@ -208,7 +208,7 @@ def test_o8_a_closing_message_frees_the_group_once_it_is_settled() -> None:
 
 
 def test_o8_closing_a_group_that_nobody_owns_leaves_it_unowned() -> None:
-    clause("O-8", "Closing a group that nobody owns leaves it unowned")
+    clause("O-8", "Closing a group without an owner leaves it unowned")
     bench = LaneBench()
     bench.join("one")
     bench.arrive("a1", closing=True)
@@ -248,7 +248,7 @@ def test_o8_an_operator_closes_a_group() -> None:
 
 @pytest.mark.parametrize("name", ["exclusive", "sequenced"])
 def test_o8_closing_what_nobody_owns_changes_nothing(name: str) -> None:
-    clause("O-8", "Closing a group that nobody owns leaves it unowned")
+    clause("O-8", "Closing a group without an owner leaves it unowned")
     bench = LaneBench(name)
     bench.arrive("a1")
     bench.command("groups.close", group="a")

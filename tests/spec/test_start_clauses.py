@@ -108,7 +108,7 @@ def test_o18_before_anybody_came_no_time_runs() -> None:
 def test_o18_a_take_over_goes_on_with_what_is_known_to_have_begun(
     policy: str, settled: bool, waits: bool
 ) -> None:
-    clause("O-18", "only if nothing is in flight and nobody owns a group")
+    clause("O-18", "only if nothing is in flight and no group has an owner")
     options: dict[str, Any] = {"start_consumers": 2, "start_wait_ms": 700}
     lane = world(policy, **options)
     members = [lane.join(name) for name in ("one", "two")]
