@@ -88,19 +88,6 @@ async def test_what_is_not_there_is_named(bench: Bench) -> None:
     assert (owner.bodies(), other.bodies()) == ([b"1", b"2", b"3"], [])
 
 
-async def test_a_group_that_changes_hands_is_left_alone(bench: Bench) -> None:
-    owner, other = await a_stuck_group(bench)
-    await bench.ask("rebalance", group="g", to="c2")
-    with nothing_changes(bench):
-        for name, arguments in [*CHANGES, ("groups.pin", {"consumer": "c1"})]:
-            assert await refusal(bench, name, group="g", **arguments) == (
-                "the group is in transition (draining); try again when it is settled"
-            ), name
-    owner.release()
-    await bench.acked()
-    assert (owner.bodies(), other.bodies()) == ([b"1"], [b"2", b"3"])
-
-
 async def test_a_group_with_an_open_operation_is_left_alone(bench: Bench) -> None:
     await bench.run(orders=lane(look_ahead=3))
     client = await bench.client()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -26,6 +27,11 @@ def refused(bench: LaneBench, command: str, **arguments: Any) -> str:
     bench.command(command, **arguments)
     assert bench.flags == before
     return bench.replies[-1].error or "done"
+
+
+def says(text: str, *facts: object) -> bool:
+    """Whether a text for people has these names and numbers, none of them a part of a longer one."""
+    return all(re.search(rf"(?<!\w){re.escape(str(fact))}(?!\w)", text) for fact in facts)
 
 
 def why(bench: LaneBench, group: str) -> HoldKind | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.core.operators.rebalance_plan import PLANNED_AT_ONCE
+from dispatcher.core.operators.rebalance_plan import DONE, ON_ITS_WAY, PLANNED_AT_ONCE
 from tests.spec.flag_bench import refused, said
 from tests.spec.lane_bench import LaneBench, clause, names
 
@@ -60,9 +60,9 @@ def test_o33_applied_again_it_changes_nothing_more() -> None:
     clause("O-33b", "a plan that is applied again changes nothing more")
     bench = bench_of()
     assert applied(bench, ROUND_TRIP)["groups"] == 1
-    assert skipped(applied(bench, ROUND_TRIP)) == {"a": "is on its way already"}
+    assert skipped(applied(bench, ROUND_TRIP)) == {"a": ON_ITS_WAY}
     bench.settle("one", "a1")
-    assert skipped(applied(bench, ROUND_TRIP)) == {"a": "is with its consumer already"}
+    assert skipped(applied(bench, ROUND_TRIP)) == {"a": DONE}
     assert owner(bench, "a") == "two"
     assert bench.lane.state.counters["groups_moved"] == 1
 
@@ -80,7 +80,7 @@ def test_o33_what_is_not_true_is_left_as_it_is() -> None:
         ["e", "one", "three"], ["f", None, "two"], ["g", "one", "two"],
     )  # fmt: skip
     assert skipped(result) == {
-        "a": "is with its consumer already", "b": "is pinned", "c": "has an open operation",
+        "a": DONE, "b": "is pinned", "c": "has an open operation",
         "d": "consumer four is not there", "e": "consumer three is drained",
         "f": "belongs to another consumer by now", "g": "has no owner by now",
     }  # fmt: skip
