@@ -176,20 +176,22 @@ async def _consume_hashed(connection: Any, exchange: Any, number: int, hands: Ha
 # -- runs --
 
 
-async def measure_one(stage: Stage, contender: str, trouble: Trouble, hang_s: float) -> Wait:
+async def measure_one(
+    stage: Stage, contender: str, trouble: Trouble, hang_s: float, rate: int = RATE
+) -> Wait:
     """One run."""
     async with stage.place() as place:
         hands = Hands(trouble, hang_s)
         keys = FIXED if contender == "fixed" else {}
         running = hashing(place, hands) if contender == "native" else dispatching(place, hands, keys)
         shape = Shape(GROUPS, ZIPF)
-        count = round((BEFORE_S + hang_s + AFTER_S) * RATE)
+        count = round((BEFORE_S + hang_s + AFTER_S) * rate)
         others = sum(b"group-%03d" % group not in hands.stuck for group in shape.group_numbers(count))
         async with running as exchange:
             publisher = Publisher(INBOUND, shape=shape, exchange=exchange)
             await publisher.open(place.amqp_url)
             hands.begin()
-            await publisher.send_steadily(count, RATE)
+            await publisher.send_steadily(count, rate)
             await publisher.close()
             until = time.monotonic() + hang_s + STILL_S
             while len(hands.waits_ms) < others and time.monotonic() < until:  # noqa: ASYNC110 - as above
@@ -206,7 +208,7 @@ async def measure(stage: Stage, options: argparse.Namespace) -> dict[str, dict[s
             console.print("Without native: the broker lacks the plugin rabbitmq_consistent_hash_exchange.")
             continue
         for trouble in TROUBLES:
-            wait = await measure_one(stage, contender, trouble, options.hang)
+            wait = await measure_one(stage, contender, trouble, options.hang, options.rate)
             found.setdefault(contender, {})[str(trouble)] = wait
             console.print(
                 f"{contender}, {trouble}: p50 {wait.p50_ms:.1f}, p99 {wait.p99_ms:.1f}, "
@@ -253,10 +255,11 @@ def arguments(given: list[str]) -> argparse.Namespace:
         "--contenders", type=lambda text: text.split(","), default=list(CONTENDERS),
         help="some of adaptive,fixed,native",
     )  # fmt: skip
+    parser.add_argument("--rate", type=int, default=RATE, help=f"messages/s ({RATE})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
     options = parser.parse_args(given)
-    if options.hang <= 0:
-        parser.error("--hang must be more than 0")
+    if options.hang <= 0 or options.rate < 1:
+        parser.error("--hang must be more than 0, --rate at least 1")
     if unknown := [name for name in options.contenders if name not in CONTENDERS]:
         parser.error(f"unknown: {', '.join(unknown)}; contenders are {', '.join(CONTENDERS)}")
     return options

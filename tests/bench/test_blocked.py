@@ -20,7 +20,7 @@ def test_a_backlog_larger_than_the_look_ahead_is_parked_and_others_go_on(
     servers: Servers, tmp_path: Path
 ) -> None:
     file = tmp_path / "results.json"
-    small = ("--messages", "15000", "--rate", "200", "--seconds", "2")
+    small = ("--messages", "11000", "--rate", "200", "--seconds", "2")
     ended = subprocess.run(
         [sys.executable, "-m", "bench.blocked", *small, "--json", str(file)], cwd=ROOT,
         env=servers.as_environment(), capture_output=True, text=True, check=False,

@@ -1,4 +1,4 @@
-"""The memory benchmark runs with one command, and a hundred thousand messages that wait cost little."""
+"""The memory benchmark runs with one command, and fifty thousand messages that wait cost little."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from dispatcher.nodes import Servers
 
 ROOT = Path(__file__).parents[2]
 #: The program itself takes 66 MB, a full look-ahead of 10,000 messages of 1 kB with a group each about 40.
+#: All that wait would take more.
 PEAK_MB_MAX = 150
 
 
 @pytest.mark.slow
-async def test_a_hundred_thousand_messages_of_as_many_groups(servers: Servers) -> None:
-    row = await waiting(Stage(servers), 100_000, 1_024, 100_000, seconds=2)
+async def test_fifty_thousand_messages_of_as_many_groups(servers: Servers) -> None:
+    row = await waiting(Stage(servers), 50_000, 1_024, 50_000, seconds=2)
     assert row.settled > 0
     assert row.idle_mb < row.no_consumers_mb <= row.slow_consumers_mb < PEAK_MB_MAX
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.relay.__main__ import arguments, races
+from bench.relay.contenders import Exclusive, Shovel
 from bench.relay.meter import Meter
 from bench.relay.report import Results
 from bench.relay.rounds import Latency, Throughput
@@ -63,19 +65,21 @@ def test_every_contender_is_measured(servers: Servers, tmp_path: Path) -> None:
         (("--spread", "even"), "--spread: unknown: even"),
     ],
 )
-def test_wrong_options_are_named(servers: Servers, options: tuple[str, str], problem: str) -> None:
-    ended = _bench(servers, *options)
-    assert ended.returncode == 2
-    assert problem in ended.stderr
+def test_wrong_options_are_named(
+    options: tuple[str, str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        arguments([*options])
+    assert problem in capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.slow
-def test_a_dispatcher_is_measured_with_every_number_of_groups(servers: Servers) -> None:
-    few = ("--messages", "300", "--rounds", "1", "--seconds", "0", "--contenders", "exclusive")
-    ended = _bench(servers, *few, "--groups", "1,50", "--spread", "zipf")
-    assert ended.returncode == 0, ended.stderr
-    for shape in ("1 groups by Zipf", "50 groups by Zipf"):
-        assert f"round 1: dispatcher, exclusive, {shape}:" in ended.stdout
+def test_a_dispatcher_is_measured_with_every_number_of_groups() -> None:
+    options = arguments(["--groups", "1,50", "--spread", "zipf"])
+    measured = races([Exclusive, Shovel], options)
+    assert [name for name, _, _ in measured] == [
+        "dispatcher, exclusive, 1 groups by Zipf", "dispatcher, exclusive, 50 groups by Zipf", "Shovel",
+    ]  # fmt: skip
+    assert [shape for _, _, shape in measured] == [Shape(1, ZIPF), Shape(50, ZIPF), Shape(1, ZIPF)]
 
 
 def test_messages_are_spread_over_their_groups() -> None:
