@@ -89,7 +89,7 @@ def test_g5_without_steal_after_they_wait_for_room() -> None:
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        ("sequenced", "a group with nothing out has no owner, and waits for nobody"),
+        ("sequenced", "a group with nothing out has no owner, and waits for no other"),
         ("concurrent", "Under `concurrent` no message waits for another one"),
     ],
 )
