@@ -10,7 +10,7 @@ An *event* is a fact that an edge reports: originals arrived, a consumer settled
 edges carry out its orders, one after the other: publish this copy, ack that original. So after a crash the
 journal always knows at least as much as the broker does, and the next leader can go on.
 
-Read in this order. It is all there is in a lane without options:
+Read in this order. It is all that a lane without options needs while no dispatcher or consumer fails:
 
 1. `model`        messages, groups with their backlogs, consumers; which states they have, and the tables of
                   transitions between these.
@@ -23,13 +23,15 @@ Read in this order. It is all there is in a lane without options:
 5. `delivery`     the one pass that dispatches, at the end of each step. Nothing else does.
 6. `arrivals`     originals come in, and wait in their group's backlog.
    `settlement`   consumers settle or fail what they got; the original is acked, or goes to the dead queue.
-7. `lane`         a step, from its first event to its effects.
+7. `state`        what a lane remembers, and the acts that its parts share: assign a group, release it, list
+                  its backlogs, end a message. All of the above call it, so it is as long as `model`: read an
+                  act when something calls it.
+8. `lane`         a step, from its first event to its effects.
 
-Behind them stand, to look things up: `state` (everything that a lane remembers, and the acts that its parts
-share: assign a group, release it, end a message); `holds` (all that can keep messages from going, by their
-codes) and `explanation` (why a group waits: the same decisions, with their facts); `records`, `orders`,
-`tables` and `effects` (what a step yields); `events`, `options`, `bounds`; `feature`, `features` and
-`signals` (how a capability plugs in, and which of them a lane has, in which order); `checkpoint`.
+Behind them stand, to look things up: `holds` (all that can keep messages from going, by their codes) and
+`explanation` (why a group waits: the same decisions, with their facts); `records`, `orders`, `tables` and
+`effects` (what a step yields); `events`, `options`, `bounds`; `feature`, `features` and `signals` (how a
+capability plugs in, and which of them a lane has, in which order); `checkpoint`.
 
 How a step runs. Handlers of events only change state. A group's backlog is in at most one list, the list of
 its owner or that of groups without an owner; `LaneState.list_backlog` puts it there if `eligibility` finds

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dispatcher.core.events import MessagesArrived
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.inbound import Inbound
-from dispatcher.core.model import SETTLED, BarrierMark, MessageState, Original
+from dispatcher.core.model import SETTLED, MessageState, Original
 from dispatcher.core.state import LaneState
 
 REASON_UNGROUPED = "ungrouped"
@@ -34,8 +34,8 @@ class Arrivals(Feature):
         state, signals = self._state, self._signals
         for message in event.messages:
             inbound = state.inbounds[message.inbound]
-            if type(message) is BarrierMark:
-                inbound.latest = message.arrival
+            if message.is_marker:
+                inbound.see(message)
                 if not any(keeps(message) for keeps in signals.keeping):
                     self.accept(message)
                 continue
@@ -49,7 +49,7 @@ class Arrivals(Feature):
                 delivered(message)
             if signals.keeping and any(keeps(message) for keeps in signals.keeping):
                 continue
-            for accepted in signals.accepted:
+            for accepted in signals.accepted:  # from here on as `accept`, without a call for each message
                 accepted(message)
             if message.refusal is None and (message.group_id is not None or not self._rejects_ungrouped):
                 self.file(message)
@@ -73,7 +73,7 @@ class Arrivals(Feature):
 
     def accept(self, message: Original) -> None:
         """It has arrived, and no feature keeps it any longer."""
-        if type(message) is BarrierMark:
+        if message.is_marker:
             for marked in self._signals.marked:
                 marked(message)
             return
@@ -90,7 +90,7 @@ class Arrivals(Feature):
         state, group_id = self._state, message.group_id
         inbound = state.inbounds[message.inbound]
         if message.deadline_at_ms is not None:
-            state.expiries.watch(message)
+            state.deadlines.watch(message)
         if group_id is None or not self._grouped:
             inbound.begin_to_wait()
             state.wait_ungrouped(message)

@@ -34,21 +34,22 @@ class IdNumbers:
 class Bucket(Group):
     """All groups whose ids have one hash."""
 
-    __slots__ = ("lines",)
+    __slots__ = ("lines", "_next_epoch")
 
-    def __init__(self, key: bytes, state: GroupState = GroupState.FREE, window: int = NEVER_FULL) -> None:
+    def __init__(self, key: bytes, state: GroupState, window: int, next_epoch: Callable[[], int]) -> None:
         super().__init__(key, state, window)
+        self._next_epoch = next_epoch
         self.lines: dict[bytes, IdNumbers] = {}
 
-    def number(self, message: Original, next_epoch: Callable[[], int]) -> None:
+    def number(self, message: Original) -> None:
         line = self._line(message)
         if line.epoch < self.epoch or not line.epoch:
-            line.epoch, line.last_seq = next_epoch(), 0
+            line.epoch, line.last_seq = self._next_epoch(), 0
         line.last_seq += 1
         message.group_seq, message.epoch = line.last_seq, line.epoch
 
-    def hand_out(self, message: Original, next_epoch: Callable[[], int]) -> None:
-        self.number(message, next_epoch)
+    def hand_out(self, message: Original) -> None:
+        self.number(message)
         self.went_out(message)
 
     def renumbered(self, message: Original) -> None:
@@ -79,8 +80,11 @@ class Bucket(Group):
 class GroupMap:
     """Which group the messages of an id belong to: the one of that id, or a bucket."""
 
-    def __init__(self, buckets: int | None, window: int = NEVER_FULL) -> None:
+    def __init__(
+        self, buckets: int | None, window: int = NEVER_FULL, next_epoch: Callable[[], int] = lambda: 0
+    ) -> None:
         self._buckets = buckets
+        self._next_epoch = next_epoch  # of the lane: larger than all before
         self._window = window  # that a group begins with
 
     def key(self, group_id: bytes) -> bytes:
@@ -94,7 +98,9 @@ class GroupMap:
         return name if self.is_bucket(name) else self.key(name)
 
     def make(self, key: bytes, state: GroupState = GroupState.FREE) -> Group:
-        return (Group if self._buckets is None else Bucket)(key, state, self._window)
+        if self._buckets is None:
+            return Group(key, state, self._window)
+        return Bucket(key, state, self._window, self._next_epoch)
 
     def may_have(self, key: bytes) -> bool:
         """Whether a group of this key can have been made by this map, not by one of another kind or size."""

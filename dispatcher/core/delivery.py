@@ -134,7 +134,7 @@ class DeliveryPass:
             message.first, group.fresh = group.fresh, False
             if group.epoch == 0:
                 state.begin_epoch(group)
-            group.hand_out(message, state.next_epoch)
+            group.hand_out(message)
             message.group = group
             if message.closing and group.state is OWNED:
                 state.close(group)

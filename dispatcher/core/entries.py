@@ -1,9 +1,16 @@
-"""Journal entries of a message as it stands now."""
+"""Journal entries: of a message as it stands now, and which originals a record is an entry of."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from dispatcher.core.model import Consumer, Original
-from dispatcher.core.records import DeadLetterPending, Dispatched, OpenEntry
+from dispatcher.core.parking.orders import Relocating
+from dispatcher.core.records import DeadLetterPending, Dispatched, OpenEntry, Record, SettledEntries
+from dispatcher.wire.origin import Arrival
+
+#: A queue and an original's arrival in it.
+OriginalKey = tuple[int, Arrival]
 
 
 def copy_of(message: Original, consumer: Consumer) -> Dispatched:
@@ -30,3 +37,15 @@ def ended_entry(message: Original, reason: str) -> DeadLetterPending:
         message.queue, message.arrival, message.fingerprint, message.group_id, message.attempt, reason,
         message.calls,
     )  # fmt: skip
+
+
+def originals_of(record: Record) -> Iterator[OriginalKey]:
+    """The originals that a record is an entry of. The first such record says that something is decided."""
+    match record:
+        case Dispatched(message=message):
+            yield message.queue, message.arrival
+        case OpenEntry() | DeadLetterPending() | Relocating():
+            yield record.inbound, record.arrival
+        case SettledEntries():
+            for arrival, _ in record.entries:
+                yield record.inbound, arrival

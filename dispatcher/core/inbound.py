@@ -65,7 +65,7 @@ class Inbound:
     """One inbound queue of the lane. Sizes are in bytes."""
 
     __slots__ = (
-        "aging", "blocked_since_ms", "deficit", "dispatched", "unowned", "in_flight", "index", "latest",
+        "deficit", "dispatched", "unowned", "in_flight", "index", "latest",
         "ungrouped", "mean_bytes", "name", "paused", "proven", "ready", "recovery", "replaceable",
         "spent", "_spare", "unacked", "unproven", "waiting", "weight", "window",
     )  # fmt: skip
@@ -91,8 +91,6 @@ class Inbound:
         self._spare: list[dict[int, Backlog]] = []
         self.paused = False  # not fetched from because of the byte budget
         self.replaceable = True  # False: its consumer must never be replaced, and its window stays
-        self.aging: deque[Original] = deque()  # what waits here, longest first, and some that no longer does
-        self.blocked_since_ms: int | None = None  # full of what can't go, while somebody has free capacity
         self.recovery: Any = None  # what it may still deliver again: recovery/expected.py has the type
         # Settled originals, in settle order: their acks are on the way …
         self.unproven: deque[tuple[tuple[int, int], bytes]] = deque()
@@ -150,6 +148,10 @@ class Inbound:
         mean, footprint = self.mean_bytes, message.footprint
         self.mean_bytes = mean + (footprint - mean) / SIZES_REMEMBERED if mean else footprint
 
+    def see(self, message: Original) -> None:
+        """It was delivered, and may be taken in later."""
+        self.latest = message.arrival
+
     def take_in_marker(self) -> None:
         """The same for a marker, which says nothing of sizes."""
         self.unacked += 1
@@ -188,6 +190,14 @@ class Inbound:
         self.in_flight += 1
         self.dispatched += 1
 
+    def repay(self, cost: int) -> None:
+        """What was dispatched last went out of its turn: the queue does not pay for it."""
+        self.deficit += cost
+
+    def keep_proven(self, entries: Iterable[tuple[tuple[int, int], bytes]]) -> None:
+        """The acks of these settled originals are known to be processed."""
+        self.proven.extend(entries)
+
     def is_out(self) -> None:
         """One is in a consumer's hands that was not dispatched by this leader."""
         self.in_flight += 1
@@ -196,7 +206,7 @@ class Inbound:
         """One is in no consumer's hands any more."""
         self.in_flight -= 1
 
-    def enlist(self, source: UnownedSource | UngroupedSource) -> None:
+    def enlist(self, source: ConsumerSource | UnownedSource | UngroupedSource) -> None:
         """Let the delivery pass look at this source again."""
         if not source.in_ring:
             source.in_ring = True
@@ -233,10 +243,3 @@ def make_inbounds(options: LaneOptions, pool: Pool) -> list[Inbound]:
     for inbound in made:
         inbound.window = options.look_ahead
     return made
-
-
-def enlist_source(inbound: Inbound, source: ConsumerSource) -> None:
-    """Let the delivery pass look at this source again."""
-    if not source.in_ring and source.backlogs:
-        source.in_ring = True
-        inbound.ready.append(source)

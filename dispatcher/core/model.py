@@ -17,7 +17,6 @@ Slots that a capability owns (`flags`, `demand`, `relocation`) are opaque here: 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, Protocol
 
@@ -86,6 +85,7 @@ class Original:
     )  # fmt: skip
 
     # Rare: most messages never have another value of these, so the class has it for them.
+    is_marker = False  # of an operation (operations/events.py): never work
     origin_arrival: tuple[int, int] | None = None  # in the first queue that it was in, if that is not this
     term = 0  # of a parked copy: in which round of publishes it was made
     relocation: Any = None  # its way to a parking queue: parking/queue.py has the type
@@ -182,14 +182,6 @@ class Original:
         return f"<Original {self.group_id!r} {self.arrival} {self.state.value} seq={self.seq}>"
 
 
-class BarrierMark(Original):
-    """The marker of an operation's barrier: never work."""
-
-    __slots__ = ("command",)
-
-    command: str  # uuid of the operation, perhaps of one that nobody knows any more
-
-
 # -- groups --
 
 #: The window of a group that may have as much out as its consumer's prefetch lets out.
@@ -268,11 +260,6 @@ class Backlog:
         self.messages = deque(messages[: last + 1])
         return [message for message in messages[last + 1 :] if message.state is WAITING]
 
-    def enter(self, source: BacklogList) -> None:
-        """Let it be served from this list, behind the others."""
-        source.backlogs[self] = None
-        self.listed_in = source
-
     def leave(self) -> None:
         """It is served from nowhere."""
         if self.listed_in is not None:
@@ -334,27 +321,20 @@ class Group:
 
     def forget_if_empty(self, backlog: Backlog) -> None:
         """Give back the memory of a backlog that ran empty. A backlog that is kept has a message in front."""
-        if backlog.head() is None:
-            self.forget_empty(backlog)
-
-    def forget_empty(self, backlog: Backlog) -> None:
-        """The same, for a backlog that is known to be empty."""
-        if self.backlogs is not None:
-            if backlog.listed_in is not None:
-                del backlog.listed_in.backlogs[backlog]
-                backlog.listed_in = None
+        if backlog.head() is None and self.backlogs is not None:
+            backlog.leave()
             self.backlogs.pop(backlog.inbound, None)
             if not self.backlogs:
                 self.backlogs = None
 
-    def hand_out(self, message: Original, next_epoch: Callable[[], int]) -> None:
+    def hand_out(self, message: Original) -> None:
         """The message goes to a consumer, with the next number under the epoch of the present assignment."""
         self.last_seq += 1
         self.in_flight += 1
         message.group_seq, message.epoch = self.last_seq, self.epoch
 
-    def number(self, message: Original, next_epoch: Callable[[], int]) -> None:
-        """Give it that number, and do not count it."""
+    def number(self, message: Original) -> None:
+        """Give it that number, and do not count it: it is not in flight."""
         self.last_seq += 1
         message.group_seq, message.epoch = self.last_seq, self.epoch
 
@@ -387,15 +367,6 @@ class Group:
 
 
 # -- consumers --
-
-
-class EvictedBy(Enum):
-    """Who ends an incarnation that would go on."""
-
-    OPERATOR = "operator"
-    ACK_TIMEOUT = "ack_timeout"
-    FORMER_LEADER = "a former dispatcher"  # for any reason
-    HANDOVER = "handover"  # the lane has, or has no more, consumers that only read their queues
 
 
 class ConsumerState(Enum):
@@ -486,10 +457,9 @@ class Consumer:
         self.broken: OrderedSet[Group] = OrderedSet()  # groups of which a copy is gone that it has not seen
         self.waiting: Join | None = None  # another incarnation of this id that asked to join
         self.alone_with: Original | None = None  # a suspect that it has, or for which it is kept free
-        self.begun: dict[
-            type, Begun
-        ] = {}  # what its latest settle and its latest heartbeat say of its handlers
-        self.evicted_by = EvictedBy.FORMER_LEADER if row.state == "evicted" else None
+        #: What its latest settle and its latest heartbeat say of its handlers.
+        self.begun: dict[type, Begun] = {}
+        self.evicted_by: Any = None  # who ends it although it would go on: membership/rows.py has the type
         self.drained = False  # gets nothing more, by an operator's word
         self.overdue = 0  # messages that it has had for longer than the lane's ack_timeout
         self.last_heard_ms = now_ms
@@ -535,15 +505,6 @@ class Consumer:
         """It may own groups: it is not over and has not said that it leaves."""
         is_over = self.state is ConsumerState.REVOKED or self.evicted_by is not None or self.drained
         return not is_over and self.resumes_as is ConsumerState.LIVE
-
-    def row(self) -> IncarnationRow:
-        """What Redis keeps of it."""
-        stored = "leaving" if self.resumes_as is ConsumerState.LEAVING else "live"
-        if self.evicted_by is not None:
-            stored = "evicted"
-        if self.state is ConsumerState.REVOKED:
-            stored = "taken"
-        return IncarnationRow(self.id, self.uuid, self.queue, self.n, self.prefetch, stored)
 
     def __repr__(self) -> str:
         return f"<Consumer {self.id} #{self.number} {self.state.value} in_flight={len(self.in_flight)}>"

@@ -45,7 +45,7 @@ class PrefetchWindows(Feature):
             else:
                 limit = held_max // 2 + 1 if inbound.paused else held_max
                 inbound.paused = state.bytes_held >= limit
-                window = STOPPED_WINDOW if inbound.paused else _fitting(state, inbound)
+                window = STOPPED_WINDOW if inbound.paused else _best_window(state, inbound)
             if inbound.replaceable and window != inbound.window:
                 inbound.window = window
                 state.effects.actions.append(SetWindow(inbound.index, window))
@@ -55,7 +55,7 @@ def _wider(state: LaneState, inbound: Inbound) -> int:
     """A wider window once the present one is full of what others wait for."""
     if inbound.unacked < inbound.window:
         return inbound.window
-    room = _room(state, inbound)
+    room = _free_places(state, inbound)
     if room <= 0 and _holds_up_its_own(state, inbound):
         room = WINDOW_MAX - inbound.unacked
     return max(inbound.window, min(WIDENED_BY * inbound.window, room))
@@ -78,24 +78,24 @@ def _holds_up_its_own(state: LaneState, inbound: Inbound) -> bool:
     )
 
 
-def _fitting(state: LaneState, inbound: Inbound) -> int:
+def _best_window(state: LaneState, inbound: Inbound) -> int:
     """The present window, unless one of a quite different size would suit better: each change is a new
     consumer to RabbitMQ, which may get a whole window beside what the former ones left here."""
     window, mean = inbound.window, inbound.mean_bytes
     if window > state.options.look_ahead:  # it had to be wider for a recovery
-        return max(STOPPED_WINDOW, _room(state, inbound))
+        return max(STOPPED_WINDOW, _free_places(state, inbound))
     if not mean:
         return window
     held, own = state.bytes_held, window * mean
     room = state.options.held_bytes_max - held + (own if own < held else held)
-    fitting = max(1, int(room * 3 / (4 * len(state.inbounds) * mean)))
-    if 2 * fitting <= window:
-        return fitting
-    if fitting < 2 * window:
+    best = max(1, int(room * 3 / (4 * len(state.inbounds) * mean)))
+    if 2 * best <= window:
+        return best
+    if best < 2 * window:
         return window
-    widened = min(fitting, _room(state, inbound))
+    widened = min(best, _free_places(state, inbound))
     return widened if widened >= 2 * window else window
 
 
-def _room(state: LaneState, inbound: Inbound) -> int:
+def _free_places(state: LaneState, inbound: Inbound) -> int:
     return state.options.look_ahead - inbound.unacked

@@ -7,9 +7,10 @@ order in which they were added, which is that of the lane's features. They chang
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from dispatcher.core.inbound import Inbound
-from dispatcher.core.model import BarrierMark, Consumer, Group, Original
+from dispatcher.core.model import Consumer, Group, Original
 
 MessageListener = Callable[[Original], None]
 GroupListener = Callable[[Group], None]
@@ -29,7 +30,7 @@ class Signals:
 
     def __init__(self) -> None:
         #: An operation's marker is here, as the broker delivered it.
-        self.marked: list[Callable[[BarrierMark], None]] = []
+        self.marked: list[Callable[[Any], None]] = []  # operations/events.py has the type
         #: The broker has delivered an original that it may have delivered before. True: the journal knows it,
         #: and its entry stands for it from now on, if that is still open.
         self.claiming: list[Callable[[Inbound, Original], bool]] = []

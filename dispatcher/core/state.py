@@ -14,15 +14,15 @@ from dispatcher.core.bounds import (
     UNCONFIRMED_MAX,
 )
 from dispatcher.core.buckets import GroupMap
+from dispatcher.core.deadlines import Deadlines
 from dispatcher.core.effects import Effects
 from dispatcher.core.eligibility import Eligibility
 from dispatcher.core.entries import ended_entry
-from dispatcher.core.expiries import Expiries
 from dispatcher.core.explanation import Explanation
 from dispatcher.core.feature import Feature
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.ignored_settles import IgnoredSettles
-from dispatcher.core.inbound import Insert, enlist_source, make_inbounds
+from dispatcher.core.inbound import Insert, make_inbounds
 from dispatcher.core.model import (
     FREE,
     NEVER_FULL,
@@ -62,7 +62,7 @@ class LaneState:
         self.effects = Effects()
         window = options.group_window
         self.first_window = NEVER_FULL if window is None else window.initial  # that a group begins with
-        self.group_map = GroupMap(options.buckets, self.first_window)
+        self.group_map = GroupMap(options.buckets, self.first_window, self.next_epoch)
         self.keys_are_ids = options.buckets is None  # a group's key is the id that its messages have
         self.groups: dict[bytes, Group] = {}  # by the key that the map gives them
         self.signals = Signals()
@@ -94,7 +94,7 @@ class LaneState:
         self.acks: list[Original] = []  # of this step
         #: Files a message in front of those of its id that have larger numbers (`sequence_check: hold`).
         self.insert: Insert | None = None
-        self.expiries = Expiries()
+        self.deadlines = Deadlines()
         self.parking = ParkingQueues(self.eligibility)
         self.counters: Counter[str] = Counter()
         self.ignored_settles = IgnoredSettles(self.counters, self.log_event)
@@ -337,16 +337,11 @@ class LaneState:
             return
         inbound = self.inbounds[backlog.inbound]
         taker = group.owner if group.owner is not None else group.pinned_to
-        if taker is not None:
-            source = taker.sources[backlog.inbound]
-            source.backlogs[backlog] = None
-            backlog.listed_in = source
-            if not source.in_ring:
-                source.in_ring = True
-                inbound.ready.append(source)
-        else:
-            backlog.enter(inbound.unowned)
-            inbound.enlist(inbound.unowned)
+        source = inbound.unowned if taker is None else taker.sources[backlog.inbound]
+        source.backlogs[backlog] = None
+        backlog.listed_in = source
+        if not source.in_ring:
+            inbound.enlist(source)
 
     def held_back(self, kind: HoldKind, group: Group, head: Original) -> None:
         """This message does not go in its turn: tell the feature that handles this cause."""
@@ -369,7 +364,9 @@ class LaneState:
             self.pool.discard(consumer)
         if consumer.credit > 0:
             for inbound in self.inbounds:
-                enlist_source(inbound, consumer.sources[inbound.index])
+                source = consumer.sources[inbound.index]
+                if source.backlogs:
+                    inbound.enlist(source)
 
     @property
     def settles(self) -> int:
@@ -458,7 +455,7 @@ class LaneState:
         for returned in self.signals.returned:
             returned(message)
         self.revoked.add(message)
-        self.expiries.watch(message)
+        self.deadlines.watch(message)
 
     def put_in_front(self, message: Original, group: Group) -> None:
         """A message that was handed over waits before everything newer of its group."""

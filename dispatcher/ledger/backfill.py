@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from dispatcher.core.operations.operation import LEAVES_BY, PURGED_BY
+from dispatcher.core.operations.operation import PURGED_BY, TRANSFERRED_BY
 from dispatcher.core.operators.stopped_groups import REASON_DROPPED
 from dispatcher.core.queue_ids import UNKNOWN_INBOUND
 from dispatcher.core.records import (
@@ -173,8 +173,8 @@ class Backfill:
 
 def what_left(reason: str) -> tuple[str, str]:
     """How a message ended without a settle, by the reason in its last entry; and why."""
-    if reason.startswith(LEAVES_BY):
-        return Event.MOVED, reason.removeprefix(LEAVES_BY)
+    if reason.startswith(TRANSFERRED_BY):
+        return Event.MOVED, reason.removeprefix(TRANSFERRED_BY)
     if reason.startswith(PURGED_BY):
         return Event.PURGED, reason.removeprefix(PURGED_BY)
     return (Event.DROPPED if reason == REASON_DROPPED else Event.DEAD_LETTERED), reason

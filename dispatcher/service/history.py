@@ -17,7 +17,8 @@ from dispatcher.amqp.events import ChannelClosed, Confirmed, Delivery
 from dispatcher.amqp.history_message import kept_frames
 from dispatcher.amqp.identity import was_here
 from dispatcher.amqp.relay import Content
-from dispatcher.core.model import BarrierMark, Original
+from dispatcher.core.model import Original
+from dispatcher.core.operations.events import BarrierMark
 from dispatcher.errors import BrokerUnavailable, ChannelRefused
 from dispatcher.service.channels import Channels
 from dispatcher.service.confirms import PublishWindow

@@ -11,7 +11,8 @@ from dispatcher.amqp.identity import id_of, was_here
 from dispatcher.amqp.parked import read_parked
 from dispatcher.amqp.pricing import kind_of, pricing
 from dispatcher.amqp.relay import delivery_count, read_content
-from dispatcher.core.model import BarrierMark, Original
+from dispatcher.core.model import Original
+from dispatcher.core.operations.events import BarrierMark
 from dispatcher.errors import ProtocolViolation
 from dispatcher.ledger.recorder import Recorder
 from dispatcher.settings import SHORT_STRING_BYTES_MAX, LaneSettings, SequenceCheck

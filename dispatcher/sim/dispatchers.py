@@ -11,7 +11,7 @@ from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import Event, MessagesArrived
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Original
-from dispatcher.core.operations.operation import LEAVES_BY, PURGED_BY
+from dispatcher.core.operations.operation import PURGED_BY, TRANSFERRED_BY
 from dispatcher.core.operators.stopped_groups import REASON_DROPPED
 from dispatcher.core.orders import AckInbound, DeadLetter
 from dispatcher.core.parking.events import ParkingQueueRead
@@ -126,8 +126,8 @@ class SimStore(LaneStore):
         """The messages that have left, each with the operation that took it, by these and earlier records."""
         left = {}
         for record in effects.records:
-            if type(record) is DeadLetterPending and record.reason.startswith((LEAVES_BY, PURGED_BY)):
-                uuid = record.reason.removeprefix(LEAVES_BY).removeprefix(PURGED_BY)
+            if type(record) is DeadLetterPending and record.reason.startswith((TRANSFERRED_BY, PURGED_BY)):
+                uuid = record.reason.removeprefix(TRANSFERRED_BY).removeprefix(PURGED_BY)
                 self._leaving[record.inbound, record.arrival] = uuid
             elif type(record) is OpenEntry:
                 self._leaving.pop((record.inbound, record.arrival), None)

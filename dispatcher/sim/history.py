@@ -13,7 +13,8 @@ from dispatcher.core.bounds import COUNTER_SHIFT
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import Event
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import BarrierMark, Original
+from dispatcher.core.model import Original
+from dispatcher.core.operations.events import BarrierMark
 from dispatcher.sim.facts import StepFacts, Tag
 from dispatcher.sim.life import Life
 from dispatcher.sim.loop import Scheduler

@@ -18,7 +18,8 @@ from dispatcher.core.events import (
 )
 from dispatcher.core.lane import Lane
 from dispatcher.core.membership.ack_timeout import EVERYBODY
-from dispatcher.core.model import BarrierMark, Original
+from dispatcher.core.model import Original
+from dispatcher.core.operations.events import BarrierMark
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.orders import (
     AckInbound,

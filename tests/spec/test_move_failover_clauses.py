@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.core.operations.operation import LEAVES_BY
+from dispatcher.core.operations.operation import TRANSFERRED_BY
 from dispatcher.core.records import DeadLetterPending
 from tests.spec.lane_bench import clause, names
 from tests.spec.move_bench import MoveBench, waiting
@@ -115,7 +115,7 @@ def test_o31_what_leaves_by_no_operation_waits_again() -> None:
     bench.order()
     bench.mark()
     ended = next(record for record in bench.journal if isinstance(record, DeadLetterPending))
-    assert ended.reason == LEAVES_BY + "uuid-0"
+    assert ended.reason == TRANSFERRED_BY + "uuid-0"
     bench.flags.clear()
     bench.fail_over()
     bench.run()

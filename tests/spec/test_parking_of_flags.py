@@ -7,7 +7,7 @@ import pytest
 from dispatcher.core.events import DeadLetterConfirmed
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.operators.stopped_groups import stopped_rows
-from dispatcher.core.parking.policy import BLOCKED_MS, HELD
+from dispatcher.core.parking.policy import BLOCKED_MS, HELD_BY_OPERATORS
 from dispatcher.wire.origin import origin_text
 from tests.spec.flag_bench import said, why
 from tests.spec.lane_bench import clause
@@ -32,7 +32,7 @@ def test_a_held_group_is_parked_apart_and_comes_back_in_order(flag: str) -> None
     bench.arrive(*(f"a{number}" for number in range(2, 10)))
     bench.run(BLOCKED_MS)
     assert bench.in_parking() == [f"a{number}" for number in range(2, 10)], "b2 is not behind them"
-    assert bench.lane.state.parking[FIRST].consumer == HELD
+    assert bench.lane.state.parking[FIRST].consumer == HELD_BY_OPERATORS
     assert why(bench, "a") is (HoldKind.PAUSED if flag == "pause" else HoldKind.PIN_ABSENT)
     bench.arrive("c1", "a10")
     bench.run(1_000)
@@ -60,7 +60,7 @@ def test_a_stopped_group_is_parked_apart_and_decided_about_where_it_is(decision:
     bench.arrive(*(f"a{number}" for number in range(2, 11)))
     bench.run(BLOCKED_MS)
     assert bench.in_parking() == [f"a{number}" for number in range(1, 11)]
-    assert bench.lane.state.parking[FIRST].consumer == HELD
+    assert bench.lane.state.parking[FIRST].consumer == HELD_BY_OPERATORS
     bench.arrive("b1", "a11")
     bench.run(10_000)
     assert bench.handed() == ["a1", "b1"]

@@ -39,6 +39,7 @@ from dispatcher.core.forwarding.rules import (
     receivers,
 )
 from dispatcher.core.membership.membership import Membership
+from dispatcher.core.membership.rows import incarnation_row
 from dispatcher.core.model import Consumer, ConsumerState, Group, GroupState, Original
 from dispatcher.core.operators.commands import Arguments, Commands
 from dispatcher.core.records import NumbersUsed
@@ -99,7 +100,7 @@ class Forwarding(Feature):
             CopiesStored: self.stored,
             QueueInspected: self.seen,
             ReadersChanged: self.changed,
-            QueueReclaimed: self.taken,
+            QueueReclaimed: self.reclaimed,
             QueueInUse: self.kept,
             QueueReleased: self.released,
             ReclaimedForwarded: self.handed_on,
@@ -255,7 +256,7 @@ class Forwarding(Feature):
             consumer.reclaiming = False
             self._goes_on(consumer)
 
-    def taken(self, event: QueueReclaimed) -> None:
+    def reclaimed(self, event: QueueReclaimed) -> None:
         """All that was in a queue is here: it goes to others, in its order."""
         state, queue = self._state, event.queue
         consumer = state.by_queue.get(queue)
@@ -270,7 +271,9 @@ class Forwarding(Feature):
             state.effects.actions.append(ReleaseQueue(queue))
             return
         self._settle(consumer, [handed.seq for handed in event.messages])
-        over = self._open[queue] = _Reclaim(consumer.number, consumer.row()._replace(state="taking"))
+        over = self._open[queue] = _Reclaim(
+            consumer.number, incarnation_row(consumer)._replace(state="taking")
+        )
         self._membership.revoke(consumer)
         begin_reclaiming(state, over.number)
         state.effects.incarnations[over.number] = over.row
@@ -307,7 +310,7 @@ class Forwarding(Feature):
             message.first, group.fresh = group.fresh, False
             if group.epoch == 0:
                 state.begin_epoch(group)
-            group.number(message, state.next_epoch)
+            group.number(message)
         else:
             target = self._least_loaded()
         seq, target.next_seq = target.next_seq, target.next_seq + 1

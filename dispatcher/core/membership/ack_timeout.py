@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.membership.evictions import Evictions
-from dispatcher.core.model import PRESENT, Consumer, EvictedBy
+from dispatcher.core.membership.rows import EvictedBy
+from dispatcher.core.model import PRESENT, Consumer
 from dispatcher.core.orders import PublishMarker
 from dispatcher.core.records import Dispatched
 from dispatcher.core.state import LaneState

@@ -10,7 +10,8 @@ from typing import Any
 
 from dispatcher.core.feature import Feature
 from dispatcher.core.membership.liveness import Liveness
-from dispatcher.core.model import Consumer, EvictedBy
+from dispatcher.core.membership.rows import EvictedBy, keep_row
+from dispatcher.core.model import Consumer
 from dispatcher.core.operators.commands import Arguments, Commands, argument
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
@@ -54,7 +55,7 @@ class Evictions(Feature):
         consumer.evicted_by = by
         state.counters["consumers_evicted"] += 1
         self._tell(consumer, by)
-        state.effects.incarnations[consumer.number] = consumer.row()
+        keep_row(state, consumer)
         self._liveness.mark(consumer)
 
     def _tell(self, consumer: Consumer, by: EvictedBy) -> None:

@@ -34,9 +34,9 @@ REFUSAL_PAUSE_MS_MAX: Final = 10_000
 class Liveness:
     """The state of each consumer's queue and connection, and the probes to learn it."""
 
-    def __init__(self, state: LaneState, adoption: ConsumerReports) -> None:
+    def __init__(self, state: LaneState, reports: ConsumerReports) -> None:
         self._state = state
-        self._adoption = adoption
+        self._reports = reports
         self.lost: dict[Consumer, None] = {}  # LOST and MARKED
         self.refusing: dict[Consumer, None] = {}
         self.wakes_at_ms = 0
@@ -136,7 +136,7 @@ class Liveness:
         state.lane_holds.set(HoldKind.PUBLISHERS_BLOCKED, stands=blocked)
         if blocked:
             return
-        self._adoption.wait()
+        self._reports.wait()
         self._grant_return()
         state.patience_from_ms = state.now_ms
         for consumer in state.by_uuid.values():

@@ -16,7 +16,8 @@ from dispatcher.core.forwarding.orders import ReclaimQueue
 from dispatcher.core.forwarding.rules import NOBODY_JOINS, of_this_lane
 from dispatcher.core.membership.liveness import Liveness
 from dispatcher.core.membership.revocation import Revocation, vacate
-from dispatcher.core.model import PRESENT, REACHABLE, Consumer, ConsumerState, EvictedBy
+from dispatcher.core.membership.rows import EvictedBy, incarnation_row, keep_row
+from dispatcher.core.model import PRESENT, REACHABLE, Consumer, ConsumerState
 from dispatcher.core.orders import SendNotice
 from dispatcher.core.recovery.consumer_reports import ConsumerReports
 from dispatcher.core.recovery.groups import GroupRecovery
@@ -48,14 +49,14 @@ class Membership(Feature):
         state: LaneState,
         recovery: Recovery,
         groups: GroupRecovery,
-        adoption: ConsumerReports,
+        reports: ConsumerReports,
     ) -> None:
         self._state = state
         self._recovery = recovery
         self._groups = groups
-        self._adoption = adoption
-        self._take_backs = Revocation(state, recovery)
-        self.liveness = Liveness(state, adoption)
+        self._reports = reports
+        self._revocation = Revocation(state, recovery)
+        self.liveness = Liveness(state, reports)
         self._retired: dict[str, tuple[int, IncarnationRow]] = {}  # by uuid, oldest first
         self._strangers: dict[str, None] = {}  # unknown uuids heard of once
         self._last_number = 0
@@ -98,16 +99,16 @@ class Membership(Feature):
     def add_rows(self, effects: Effects) -> None:
         """All incarnations, those that have ended among them."""
         effects.incarnations = dict(self._retired.values())
-        effects.incarnations |= {n: c.row() for n, c in self._state.by_number.items()}
+        effects.incarnations |= {n: incarnation_row(c) for n, c in self._state.by_number.items()}
 
     def begin(self) -> None:
         """Ping every known queue; where Redis may have lost data, ask every consumer which messages it has.
         Consumers of a forwarding lane can't be asked."""
         consumers = self._state.by_uuid.values()
         if not self._is_complete and not self._state.options.handover:
-            self._adoption.begin()
+            self._reports.begin()
             for consumer in consumers:
-                self._adoption.ask(consumer)
+                self._reports.ask(consumer)
         for consumer in consumers:
             if consumer.evicted_by is None:
                 self.liveness.ping(consumer)
@@ -120,6 +121,7 @@ class Membership(Feature):
         state.by_uuid[row.uuid] = state.by_id[row.consumer] = consumer
         state.by_queue[row.queue] = state.by_number[number] = consumer
         consumer.drained = row.consumer in state.drained_consumers
+        consumer.evicted_by = EvictedBy.FORMER_LEADER if row.state == "evicted" else None
         for entered in state.signals.consumer_entered:
             entered(consumer)
         return consumer
@@ -143,7 +145,7 @@ class Membership(Feature):
             self._answer(join, TYPE_TAKEN)
             return
         present = state.by_id.get(join.consumer)
-        if present is not None and self._adoption.open and join.in_hand and self._is_doubtful(present):
+        if present is not None and self._reports.open and join.in_hand and self._is_doubtful(present):
             # Redis forgot that this one took the other's place: else it would have nothing in hand.
             present.waiting = None
             state.notice(present, TYPE_TAKEN)
@@ -154,7 +156,7 @@ class Membership(Feature):
             self.liveness.successor_waits(present)
             return
         consumer = self.enter(join.consumer, join.incarnation, join.queue, join.prefetch, n=join.n)
-        self._adoption.report(consumer, join)
+        self._reports.report(consumer, join)
         self._welcome(consumer)
 
     def enter(self, name: str, uuid: str, queue: str, prefetch: int, *, n: int = 1) -> Consumer:
@@ -163,7 +165,7 @@ class Membership(Feature):
         self._last_number += 1
         uuid = uuid or f"{name}#{self._last_number}"
         consumer = self._enter(self._last_number, IncarnationRow(name, uuid, queue, n, prefetch, "live"))
-        state.effects.incarnations[consumer.number] = consumer.row()
+        keep_row(state, consumer)
         state.counters["joins"] += 1
         for joined in state.signals.consumer_joined:
             joined(consumer)
@@ -177,7 +179,7 @@ class Membership(Feature):
     def _is_over(self, join: Join) -> bool:
         """An incarnation that was taken back, or that has joined before and is not known any more."""
         waits = self._awaited_by(join.consumer, join.incarnation) is not None
-        is_forgotten = join.n > 1 and not waits and not self._adoption.open
+        is_forgotten = join.n > 1 and not waits and not self._reports.open
         return is_forgotten or join.incarnation in self._retired
 
     def _awaited_by(self, consumer: str, incarnation: str) -> Consumer | None:
@@ -200,16 +202,16 @@ class Membership(Feature):
         consumer.queue, consumer.ping_unanswered = join.queue, False
         state.by_queue[join.queue] = consumer
         if consumer.evicted_by is not None:  # in the new one it will hear that it was taken back
-            state.effects.incarnations[consumer.number] = consumer.row()
+            keep_row(state, consumer)
             return
         consumer.n = join.n
         consumer.credit += join.prefetch - consumer.prefetch
         consumer.prefetch = join.prefetch
         state.counters["rejoins"] += 1
         state.log_event("consumer_returned", consumer=join.consumer, incarnation=join.incarnation, n=join.n)
-        self._adoption.report(consumer, join)
+        self._reports.report(consumer, join)
         if self.liveness.must_pause(consumer):
-            state.effects.incarnations[consumer.number] = consumer.row()
+            keep_row(state, consumer)
             self._answer(join, TYPE_WELCOME)
         else:
             self.resume(consumer)
@@ -222,9 +224,9 @@ class Membership(Feature):
 
     def _welcome(self, consumer: Consumer) -> None:
         self.liveness.found(consumer)
-        self._state.effects.incarnations[consumer.number] = consumer.row()
+        keep_row(self._state, consumer)
         self._state.notice(consumer, TYPE_WELCOME)
-        self._adoption.ask(consumer)
+        self._reports.ask(consumer)
         self._state.refresh_credit(consumer)
 
     def _send_missing(self, consumer: Consumer) -> None:
@@ -270,13 +272,13 @@ class Membership(Feature):
             leaves(consumer)
         state.log_event("consumer_leaving", consumer=consumer.id, in_flight=len(consumer.in_flight))
         state.pool.discard(consumer)
-        state.effects.incarnations[consumer.number] = consumer.row()
+        keep_row(state, consumer)
         vacate(state, consumer)
         self.finish_leaving(consumer)
 
     def finish_leaving(self, consumer: Consumer) -> None:
         """A leaving consumer that has settled its last message ends, and is told so."""
-        if consumer.state is ConsumerState.LEAVING and not consumer.in_flight and not self._adoption.open:
+        if consumer.state is ConsumerState.LEAVING and not consumer.in_flight and not self._reports.open:
             self._state.notice(consumer, TYPE_TAKEN)
             self.revoke(consumer)
 
@@ -285,13 +287,13 @@ class Membership(Feature):
             self.finish_leaving(consumer)
 
     def heartbeat(self, beat: Heartbeat) -> None:
-        self._adoption.heard_of(beat.last)
+        self._reports.heard_of(beat.last)
         consumer = self._state.by_uuid.get(beat.incarnation)
         if consumer is None or consumer.id != beat.consumer:
             self._stranger(beat)
             return
         consumer.last_heard_ms = self._state.now_ms
-        if self._adoption.open and beat.queue != consumer.queue:  # Redis forgot its latest join
+        if self._reports.open and beat.queue != consumer.queue:  # Redis forgot its latest join
             self._say(beat, TYPE_REJOIN)
         if consumer.state is ConsumerState.FROZEN:
             consumer.become(ConsumerState.LIVE)
@@ -301,7 +303,7 @@ class Membership(Feature):
         """A consumer that we don't know. Its join may be on its way: only the second word is answered."""
         if self._awaited_by(beat.consumer, beat.incarnation) is not None:
             return  # it has its answer: wait
-        if self._adoption.open:
+        if self._reports.open:
             self._say(beat, TYPE_REJOIN)
         elif beat.incarnation in self._strangers or beat.incarnation in self._retired:
             self._say(beat, TYPE_TAKEN)
@@ -343,8 +345,8 @@ class Membership(Feature):
         if consumer.evicted_by is not None:
             self._state.notice(consumer, TYPE_TAKEN)
         self.liveness.forget(consumer)
-        self._take_backs.revoke(consumer)
-        self._retire(consumer.number, consumer.row())
+        self._revocation.revoke(consumer)
+        self._retire(consumer.number, incarnation_row(consumer))
         if consumer.waiting is not None:
             self.join(consumer.waiting)
 
@@ -363,7 +365,7 @@ class Membership(Feature):
         if liveness.lost or liveness.refusing or self._state.now_ms >= liveness.wakes_at_ms:
             for consumer in liveness.run_timers():
                 self.resume(consumer)
-        if self._adoption.open and self._adoption.closes_now():
+        if self._reports.open and self._reports.closes_now():
             self.finish_all_leaving()
 
     def next_deadline_ms(self) -> int | None:

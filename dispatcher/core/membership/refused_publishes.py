@@ -45,9 +45,9 @@ class RefusedPublishes(Feature):
         self._state.end(message, f"unpublishable: {event.problem}")
         self._state.refresh_credit(consumer)
         if group is not None:
-            self._close_gap(group, consumer, followers, first=message.first)
+            self._renumber(group, consumer, followers, first=message.first)
 
-    def _close_gap(self, group: Group, consumer: Consumer, followers: list[Original], *, first: bool) -> None:
+    def _renumber(self, group: Group, consumer: Consumer, followers: list[Original], *, first: bool) -> None:
         """The consumer would wait for the number that is missing: what follows gets new ones."""
         if followers:
             followers[0].first |= first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dispatcher.core.membership.rows import keep_row
 from dispatcher.core.model import Backlog, Consumer, ConsumerState, Group, GroupState, MessageState, Original
 from dispatcher.core.operators.flags import pin_of
 from dispatcher.core.ordered import OrderedSet
@@ -23,7 +24,7 @@ class Revocation:
         consumer.become(ConsumerState.REVOKED)
         state.pool.discard(consumer)
         state.effects.records.append(IncarnationEnded(consumer.number))
-        state.effects.incarnations[consumer.number] = consumer.row()
+        keep_row(state, consumer)
         del state.by_uuid[consumer.uuid], state.by_id[consumer.id], state.by_number[consumer.number]
         if state.by_queue.get(consumer.queue) is consumer:
             del state.by_queue[consumer.queue]

@@ -1,10 +1,19 @@
-"""What the edges report of where operations send messages."""
+"""What the edges report of operations: their markers, and where they send messages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from dispatcher.core.model import Original
+
+
+class BarrierMark(Original):
+    """The marker of an operation's barrier, as an inbound queue delivers it."""
+
+    __slots__ = ("command",)
+
+    is_marker = True
+    command: str  # uuid of the operation, perhaps of one that nobody knows any more
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from dispatcher.wire.group_text import format_group
 
 #: Key of an open operation's row among the flags, before its uuid.
 OPERATION: Final = b"operation:"
-#: In the journal only: before the uuid of the operation that a message leaves by, in the place of a reason.
-LEAVES_BY: Final = "\0operation "
+#: In the journal only: before the uuid of the operation that sends a message away, in the place of a reason.
+TRANSFERRED_BY: Final = "\0operation "
 #: The same where it is purged: such an entry ends in the commit that begins it.
 PURGED_BY: Final = "\0purge "
 PURGE: Final = "purge"
@@ -28,7 +28,7 @@ class Phase(Enum):
 
     OPENING = "opening"  # its target is looked for
     BARRIER = "barrier"  # its markers are under way
-    LEAVING = "leaving"  # its scope goes to the target, or is purged; nothing else of the group moves
+    SENDING = "sending"  # its scope goes to the target, or is purged; nothing else of the group moves
 
 
 class Sent(Enum):
@@ -69,9 +69,9 @@ class Operation:
         return OPERATION + self.uuid.encode()
 
     @property
-    def leaves_by(self) -> str:
+    def entry_reason(self) -> str:
         """The reason of its journal entries."""
-        return (PURGED_BY if self.target is None else LEAVES_BY) + self.uuid
+        return (PURGED_BY if self.target is None else TRANSFERRED_BY) + self.uuid
 
     @property
     def left(self) -> int | None:

@@ -20,9 +20,23 @@ from typing import Any, Final
 from dispatcher.core.bounds import NEVER_MS
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.feature import Feature, Handler
-from dispatcher.core.model import BarrierMark, Group, GroupState, MessageState, Original
-from dispatcher.core.operations.events import TargetOpened, TargetRefused, TransferConfirmed, TransferRefused
-from dispatcher.core.operations.operation import LEAVES_BY, MOVE, OPERATION, PURGE, REROUTE, Operation, Phase
+from dispatcher.core.model import Group, GroupState, MessageState, Original
+from dispatcher.core.operations.events import (
+    BarrierMark,
+    TargetOpened,
+    TargetRefused,
+    TransferConfirmed,
+    TransferRefused,
+)
+from dispatcher.core.operations.operation import (
+    MOVE,
+    OPERATION,
+    PURGE,
+    REROUTE,
+    TRANSFERRED_BY,
+    Operation,
+    Phase,
+)
 from dispatcher.core.operations.orders import CloseTarget, OpenTarget
 from dispatcher.core.operations.targets import target_argument
 from dispatcher.core.operations.transfer import Transfers
@@ -48,10 +62,10 @@ PASSAGE_LOOK_MS: Final = 20
 class Operations(Feature):
     """The operations of one lane that are open, by their uuid."""
 
-    def __init__(self, state: LaneState, commands: Commands, departures: Transfers) -> None:
+    def __init__(self, state: LaneState, commands: Commands, transfers: Transfers) -> None:
         self._state = state
         self._commands = commands
-        self._departures = departures
+        self._transfers = transfers
         self._open: dict[str, Operation] = {}
         self.pending = (self._open,)
         state.signals.marked.append(self.marked)
@@ -64,10 +78,10 @@ class Operations(Feature):
 
     def events(self) -> Mapping[type, Handler]:
         return {
-            TargetOpened: self.opened,
-            TargetRefused: self.refused,
-            TransferConfirmed: self.left,
-            TransferRefused: self.stays,
+            TargetOpened: self.target_opened,
+            TargetRefused: self.target_refused,
+            TransferConfirmed: self.transfer_confirmed,
+            TransferRefused: self.transfer_refused,
         }
 
     def load(self, snapshot: Snapshot) -> None:
@@ -84,9 +98,9 @@ class Operations(Feature):
                 state.effects.operator_rows[key] = None
                 continue
             self._open_it(Operation.of_row(uuid, row, state.group_of_key(group_key)))
-        self._departures.load({operation.leaves_by: operation for operation in self._open.values()})
+        self._transfers.load({operation.entry_reason: operation for operation in self._open.values()})
         for message in [m for m, reason in state.ending.items() if _is_nobodys(m, reason)]:
-            self._departures.forsake(message)
+            self._transfers.forsake(message)
 
     def begin(self) -> None:
         """The first orders of a leader."""
@@ -115,9 +129,9 @@ class Operations(Feature):
         state = self._state
         for operation in list(self._open.values()):
             if state.suspended_until_ms == NEVER_MS:
-                if operation.phase is not Phase.LEAVING and not operation.out:  # else the next leader goes on
+                if operation.phase is not Phase.SENDING and not operation.out:  # else the next leader goes on
                     self._fail(operation, "the dispatcher stops")
-            elif operation.phase is Phase.LEAVING:
+            elif operation.phase is Phase.SENDING:
                 self._go_on(operation)
             elif operation.phase is Phase.OPENING:
                 continue
@@ -237,8 +251,8 @@ class Operations(Feature):
         else:
             operation.scan = ParkedScan(state, group) if group.route else None
             operation.scope, operation.is_scoped = deque(scope), True
-            operation.phase, operation.moved_at_ms = Phase.LEAVING, state.now_ms
-            self._departures.hold(operation)
+            operation.phase, operation.moved_at_ms = Phase.SENDING, state.now_ms
+            self._transfers.hold(operation)
             self._go_on(operation)
 
     def _succeed(self, operation: Operation, messages: int) -> None:
@@ -285,35 +299,35 @@ class Operations(Feature):
 
     # -- what goes elsewhere --
 
-    def opened(self, event: TargetOpened) -> None:
+    def target_opened(self, event: TargetOpened) -> None:
         """The target is there: first what former leaders had on the way goes, if there is any."""
         operation = self._open.get(event.operation)
         if operation is None or operation.phase is not Phase.OPENING:
             return
         if operation.out:
-            operation.phase = Phase.LEAVING
+            operation.phase = Phase.SENDING
         else:
             self._raise_barrier(operation)
 
-    def refused(self, event: TargetRefused) -> None:
+    def target_refused(self, event: TargetRefused) -> None:
         """The target is not there, or not any more."""
         operation = self._open.get(event.operation)
         if operation is None:
             return
         operation.problem = operation.problem or event.problem
-        if operation.phase is not Phase.LEAVING:
+        if operation.phase is not Phase.SENDING:
             operation.awaited.clear()
-            operation.phase = Phase.LEAVING
+            operation.phase = Phase.SENDING
 
-    def left(self, event: TransferConfirmed) -> None:
+    def transfer_confirmed(self, event: TransferConfirmed) -> None:
         """The target has a message."""
         if (operation := self._open.get(event.operation)) is not None:
-            self._departures.left(operation, event)
+            self._transfers.confirmed(operation, event)
 
-    def stays(self, event: TransferRefused) -> None:
+    def transfer_refused(self, event: TransferRefused) -> None:
         """The target did not take a message."""
         if (operation := self._open.get(event.operation)) is not None:
-            self._departures.stays(operation, event)
+            self._transfers.refused(operation, event)
 
     def _go_on(self, operation: Operation) -> None:
         scan = operation.scan
@@ -321,8 +335,8 @@ class Operations(Feature):
         if scan is not None and not operation.scope:
             operation.scope.extend(self._scope(operation))
         if operation.target is None:
-            self._departures.purge(operation)
-        elif not self._departures.run(operation):
+            self._transfers.purge(operation)
+        elif not self._transfers.run(operation):
             return
         if operation.problem is not None:
             self._fail(operation, operation.problem)
@@ -340,7 +354,7 @@ class Operations(Feature):
     # -- the end --
 
     def _fail(self, operation: Operation, why: str) -> None:
-        self._departures.revoke(operation)
+        self._transfers.revoke(operation)
         error = f"{operation.kind} {operation.uuid}: {why}: {operation.outcome()}"
         self._end(operation, {"error": error})
         self._state.log_event("operation_failed", uuid=operation.uuid, problem=why)
@@ -368,5 +382,5 @@ def _is_anything(_: Original) -> bool:
 
 
 def _is_nobodys(message: Original, reason: str) -> bool:
-    """It was leaving by an operation that is over."""
-    return message.state is MessageState.ENDING and reason.startswith(LEAVES_BY)
+    """An operation that is over was sending it away."""
+    return message.state is MessageState.ENDING and reason.startswith(TRANSFERRED_BY)

@@ -110,8 +110,8 @@ class Transfers:
         state.inbounds[message.inbound].end_to_wait()
         state.leave_wait(message)
         message.become(MessageState.TRANSFERRING)
-        state.ending[message] = operation.leaves_by
-        state.effects.records.append(ended_entry(message, operation.leaves_by))
+        state.ending[message] = operation.entry_reason
+        state.effects.records.append(ended_entry(message, operation.entry_reason))
 
     def purge(self, operation: Operation) -> None:
         """End the waiting messages of the scope: no consumer gets them."""
@@ -127,7 +127,7 @@ class Transfers:
 
     # -- answers --
 
-    def left(self, operation: Operation, event: TransferConfirmed) -> None:
+    def confirmed(self, operation: Operation, event: TransferConfirmed) -> None:
         """The target has it. It counts once the target has all that were sent before it, too: a killed
         broker may keep a later one and lose an earlier one, and then both are sent again, in order."""
         if event.message in operation.out:
@@ -156,7 +156,7 @@ class Transfers:
             state.counters["moved"] += 1
         ended_by_others(state, operation.group, [message])
 
-    def stays(self, operation: Operation, event: TransferRefused) -> None:
+    def refused(self, operation: Operation, event: TransferRefused) -> None:
         """The target refused it, or did not answer: send no more there."""
         if operation.out.pop(event.message, None) is not None:
             operation.staying.append(event.message)

@@ -2,8 +2,8 @@
 
 The message goes back in front of its group, its entry open and without a consumer, so it survives whatever a
 message that was taken back survives. That the group has stopped is one of its flags: committed with the
-failure, read by every leader. Nothing of the group is handed over beside another one of it
-(`dispatcher.core.delivery.SerialDelivery`), so what follows a failed message is always here.
+failure, read by every leader. Nothing of the group is handed over beside another one of it (`eligibility`),
+so what follows a failed message is always here.
 
 A release is done at once. To skip or to drop the message it must be here, which it may not be: it may wait in
 a parking queue. So the decision is kept until it stands in front, and carried out then.

@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from dispatcher.core.effects import Effects, IdRange, WindowChange
+from dispatcher.core.entries import OriginalKey, originals_of
 from dispatcher.core.events import IdsLookedUp
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import Original
-from dispatcher.core.optional.first_entries import OriginalKey, originals_of
 from dispatcher.core.options import DedupOptions
 from dispatcher.core.orders import LookUp
 from dispatcher.core.records import SettledEntries

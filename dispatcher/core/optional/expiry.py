@@ -8,7 +8,7 @@ from dispatcher.wire.protocol import REASON_EXPIRED
 
 
 class Expiry(Feature):
-    """Code that lets a message wait has `LaneState.expiries` watch its deadline.
+    """Code that lets a message wait has `LaneState.deadlines` watch its deadline.
 
     In flight only the consumer may fail a message, so nothing expires while consumers are being asked which
     messages they have.
@@ -16,13 +16,13 @@ class Expiry(Feature):
 
     def __init__(self, state: LaneState) -> None:
         self._state = state
-        self.pending = (state.expiries.heap,)
+        self.pending = (state.deadlines.heap,)
 
     def before_pass(self) -> None:
         state = self._state
         if state.is_asking:
             return
-        for message in state.expiries.due(state.now_ms):
+        for message in state.deadlines.due(state.now_ms):
             state.end(message, REASON_EXPIRED)
             state.waits_no_more(message)
             state.counters["expired"] += 1
@@ -31,4 +31,4 @@ class Expiry(Feature):
         state = self._state
         if state.is_asking or state.now_ms < state.suspended_until_ms:
             return None
-        return state.expiries.next_ms()
+        return state.deadlines.next_ms()

@@ -28,7 +28,6 @@ from dispatcher.core.model import (
     NO_DEATH,
     Consumer,
     ConsumerState,
-    EvictedBy,
     Group,
     GroupState,
     MessageState,
@@ -95,8 +94,8 @@ class Suspects(Feature):
         self._let_go(consumer)
         if suspect is None or suspect.consumer is not consumer or not is_alone:
             return None
-        is_evicted = consumer.evicted_by not in (None, EvictedBy.ACK_TIMEOUT)
-        if is_evicted or consumer.resumes_as is ConsumerState.LEAVING:
+        is_meant = consumer.evicted_by is not None and consumer.evicted_by.is_meant
+        if is_meant or consumer.resumes_as is ConsumerState.LEAVING:
             return None  # it ended because it was meant to
         if settles > suspect.settles_at_death:
             self._unproven.pop(suspect, None)
@@ -197,7 +196,6 @@ class Suspects(Feature):
         for long."""
         state = self._state
         inbound = state.inbounds[message.inbound]
-        deficit = inbound.deficit
         backlog = state.backlog_of(message)
         if backlog is None:
             self._delivery.dispatch(inbound, message, consumer, None)
@@ -210,7 +208,7 @@ class Suspects(Feature):
             self._delivery.dispatch(inbound, message, consumer, group)
             group.forget_if_empty(backlog)
             state.list_backlog(backlog)
-        inbound.deficit = deficit
+        inbound.repay(message.cost)
 
     def _keep_for(self, consumer: Consumer, message: Original) -> None:
         consumer.alone_with = message

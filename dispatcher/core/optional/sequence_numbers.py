@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from dispatcher.core.effects import Effects, Snapshot
+from dispatcher.core.entries import OriginalKey, originals_of
 from dispatcher.core.feature import Feature
 from dispatcher.core.model import Original
-from dispatcher.core.optional.first_entries import OriginalKey, originals_of
 from dispatcher.core.parking.orders import Relocating
 from dispatcher.core.records import Dispatched
 from dispatcher.core.recovery.journal_replay import JournalReplay

@@ -11,5 +11,5 @@
 - `display`: what operators see of it
 - `orders`, `events`: records, what is ordered of the edges, what they report
 
-May touch: the waiting messages of the groups that it parks, their routes, `Inbound.aging`, its own queues.
+May touch: the waiting messages of the groups that it parks, their routes, its own queues.
 """

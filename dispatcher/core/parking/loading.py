@@ -101,5 +101,5 @@ def parking_records(state: LaneState) -> list[Record]:
         settled = tuple((arrival, copy) for copy, arrival in queue.settled.items())
         records.append(SettledEntries(queue.index, True, settled))
     for queue in queues:
-        records += [Relocations.entry(message) for message in queue.incoming.values()]
+        records += [Relocations.entry(message) for message in queue.relocating.values()]
     return records

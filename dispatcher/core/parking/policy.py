@@ -56,7 +56,17 @@ OPENED_PART: Final = 10
 OPENED_TOGETHER: Final = 4
 #: In the place of a consumer's id: who gets what is in a parking queue. No consumer has such an id.
 ANYBODY: Final = ""
-HELD: Final = "(held)"
+HELD_BY_OPERATORS: Final = "(held)"
+
+
+class _LookAhead:
+    """What parking remembers of the messages of one inbound queue that wait here."""
+
+    __slots__ = ("aging", "blocked_since_ms")
+
+    def __init__(self) -> None:
+        self.aging: deque[Original] = deque()  # the longest here first, and some that don't wait any more
+        self.blocked_since_ms: int | None = None  # full of what can't go, while somebody has free capacity
 
 
 class Parking(Feature):
@@ -71,6 +81,7 @@ class Parking(Feature):
         self._file = arrivals.file
         self._names = state.options.parking_queues
         self._reparking = Reparking()
+        self._look_aheads = [_LookAhead() for _ in state.inbounds]
         self._idle = False  # the latest pass found nothing that could be dispatched
         self._bound_until_ms = 0
         self._retry_at_ms = 0
@@ -112,14 +123,14 @@ class Parking(Feature):
 
     def _filed(self, message: Original) -> None:
         if message.queue == message.inbound:
-            aging = self._state.inbounds[message.inbound].aging
+            aging = self._look_aheads[message.inbound].aging
             if message.deliveries < DELIVERIES_MAX:
                 aging.append(message)
             else:
                 aging.appendleft(message)
 
     def _returned(self, message: Original) -> None:
-        self._state.inbounds[message.inbound].aging.appendleft(message)
+        self._look_aheads[message.inbound].aging.appendleft(message)
         group = message.group
         if group is not None and self._state.parking.next_stop(group, message.queue) is not None:
             self._reparking.note(group, self._state.now_ms)  # some were parked meanwhile, and are newer
@@ -185,17 +196,17 @@ class Parking(Feature):
         """Park what fills a look-ahead, unless something else makes some of it go: True."""
         state, freed = self._state, False
         over = state.bytes_held >= state.options.held_bytes_max
-        for inbound in state.inbounds:
+        for inbound, look_ahead in zip(state.inbounds, self._look_aheads, strict=True):
             full = inbound.is_full()
             stuck = (full and bool(state.pool)) or (over and not inbound.replaceable)
-            inbound.blocked_since_ms = self._since(inbound.blocked_since_ms, stuck)
-            if self._is_due(inbound.blocked_since_ms):
+            look_ahead.blocked_since_ms = self._since(look_ahead.blocked_since_ms, stuck)
+            if self._is_due(look_ahead.blocked_since_ms):
                 freed = freed or any([free() for free in state.signals.freeing])
                 if freed:
-                    inbound.blocked_since_ms = None
+                    look_ahead.blocked_since_ms = None
                     continue
-                waits = (m for m in inbound.aging if self._waits_in(inbound, m))
-                inbound.blocked_since_ms = self._park_largest(waits)
+                waits = (m for m in look_ahead.aging if self._waits_in(inbound, m))
+                look_ahead.blocked_since_ms = self._park_largest(waits)
         for queue in list(state.parking.values()):
             full = over or len(queue.here) >= state.options.look_ahead
             stuck = full and not queue.at_end and queue.is_wanted(state.pool)
@@ -252,7 +263,7 @@ class Parking(Feature):
         state = self._state
         limit_ms = state.now_ms - state.options.park_after_ms
         for inbound in state.inbounds:
-            aging = inbound.aging
+            aging = self._look_aheads[inbound.index].aging
             if not aging:
                 continue
             for _ in range(len(aging)):
@@ -285,12 +296,12 @@ class Parking(Feature):
         self._retry_at_ms = self._state.now_ms + RETRY_MS
         return None
 
-    @staticmethod
-    def _compact(inbound: Inbound) -> None:
+    def _compact(self, inbound: Inbound) -> None:
         """What has gone long ago is remembered only until it would be most of what is remembered."""
-        if len(inbound.aging) > 2 * inbound.unacked + 1_000:
-            waiting = (message for message in inbound.aging if Parking._waits_in(inbound, message))
-            inbound.aging = deque(dict.fromkeys(waiting))  # what was taken back may be in it twice
+        look_ahead = self._look_aheads[inbound.index]
+        if len(look_ahead.aging) > 2 * inbound.unacked + 1_000:
+            waiting = (message for message in look_ahead.aging if self._waits_in(inbound, message))
+            look_ahead.aging = deque(dict.fromkeys(waiting))  # what was revoked may be in it twice
 
     def _look_for_overtaken(self) -> None:
         """Park what came back to a parked group: in front of the rest, so with a higher number. Not before
@@ -425,7 +436,7 @@ class Parking(Feature):
         queue.become(ParkingQueueState.OPEN)
         queue.idle_since_ms = self._state.now_ms
         self._retry_at_ms = 0
-        places: list[Inbound | ParkingQueue] = [*self._state.inbounds, *self._state.parking.values()]
+        places: list[_LookAhead | ParkingQueue] = [*self._look_aheads, *self._state.parking.values()]
         for each in places:
             if each.blocked_since_ms is not None:  # perhaps for want of this queue
                 each.blocked_since_ms = self._state.now_ms - BLOCKED_MS
@@ -451,9 +462,10 @@ class Parking(Feature):
             return None
         after_ms = state.options.park_after_ms
         later_ms = max(self._bound_until_ms, self._retry_at_ms)
-        due = [max(i.aging[0].received_at_ms + after_ms, later_ms) for i in state.inbounds if i.aging]
+        oldest = (look_ahead.aging[0] for look_ahead in self._look_aheads if look_ahead.aging)
+        due = [max(message.received_at_ms + after_ms, later_ms) for message in oldest]
         if self._idle:  # else nobody looks whether it still is blocked
-            since = [inbound.blocked_since_ms for inbound in state.inbounds]
+            since = [look_ahead.blocked_since_ms for look_ahead in self._look_aheads]
             since += [queue.blocked_since_ms for queue in state.parking.values()]
             due += [since_ms + BLOCKED_MS for since_ms in since if since_ms is not None]
         if self._reparking.due_ms is not None:
@@ -473,7 +485,7 @@ def _taker(group: Group) -> str:
     """Whose parking queue its messages belong in. What operators hold gets one of its own, so that nothing
     that could go is behind it."""
     if awaits_operator(group):
-        return HELD
+        return HELD_BY_OPERATORS
     return group.taker.id if group.taker is not None else ANYBODY
 
 

@@ -19,7 +19,8 @@ from dispatcher.wire.origin import Arrival
 #: Enough for many stuck consumers at once; each costs the broker a queue and us a channel. At this bound
 #: nothing more is parked, so a full inbound queue stands still, and says so.
 PARKING_QUEUES_MAX: Final = 64
-#: A repeated copy lies at most as far behind the first as moves can be unconfirmed or redeliveries late.
+#: A repeated copy lies at most as far behind the first as relocations can be unconfirmed, or redeliveries
+#: late.
 SETTLED_KEPT_MAX: Final = 40_000
 
 
@@ -50,6 +51,11 @@ class Relocation:
         self.resumed = False  # a former leader has begun it
 
     @property
+    def is_published(self) -> bool:
+        """A copy of it is on its way to its parking queue."""
+        return self.copy in self.target.published
+
+    @property
     def term_needed(self) -> int:
         """Copies from before that term are void."""
         if self.repeated and self.term:
@@ -62,7 +68,7 @@ class ParkingQueue:
 
     __slots__ = (
         "_state", "asked_at", "awaited", "blocked_since_ms", "confirmed", "consumer", "demand", "early",
-        "end_at", "end_seen", "here", "idle_since_ms", "incoming", "index", "left", "members", "moving",
+        "end_at", "end_seen", "here", "idle_since_ms", "relocating", "index", "left", "members", "published",
         "name", "originals", "read_through", "reading", "redelivering", "refused_until_ms", "settled",
         "since_ms", "stored", "term", "terms_needed", "unknown", "unwanted_since_ms", "void_before",
         "waiting",
@@ -81,14 +87,14 @@ class ParkingQueue:
         #: Who could take messages that are read from it, and of which member groups: the owners of these;
         #: None: any consumer with free capacity.
         self.demand: dict[Consumer | None, OrderedSet[Group]] = {}
-        self.waiting: deque[Original] = deque()  # to be moved here, in order
-        self.incoming: dict[bytes, Original] = {}  # open moves, by their fingerprint here
-        self.moving: OrderedDict[bytes, Original] = OrderedDict()  # those that were published, in order
+        self.waiting: deque[Original] = deque()  # to be relocated here, in order
+        self.relocating: dict[bytes, Original] = {}  # whose relocation is open, by their fingerprint here
+        self.published: OrderedDict[bytes, Original] = OrderedDict()  # those that were published, in order
         self.confirmed: set[bytes] = set()  # of those
         self.stored = 0  # changes whenever something may have come into it
         self.term = 0
         self.terms_needed: dict[bytes, int] = {}  # copies from before are void
-        self.void_before = 0  # in moves that were open, copies from before that term never count
+        self.void_before = 0  # in relocations that were open, copies from before that term never count
         self.refused_until_ms = 0
         self.here: dict[bytes, Original] = {}  # read and not settled
         self.settled: OrderedDict[bytes, Arrival] = OrderedDict()
@@ -123,14 +129,14 @@ class ParkingQueue:
     @property
     def at_end(self) -> bool:
         """Nothing is in it that was not read."""
-        return self.end_at == self.stored and not self.moving
+        return self.end_at == self.stored and not self.published
 
     @property
     def is_read(self) -> bool:
         """All that was in it is here, and the journal waits for nothing of it."""
         if not self.at_end or self.reading:
             return False
-        return not (self.incoming or self.early or self.awaited or self.redelivering)
+        return not (self.relocating or self.early or self.awaited or self.redelivering)
 
     def is_wanted(self, pool: Pool) -> bool:
         """Whether a consumer could take its messages, or an operation waits for them."""
@@ -155,15 +161,17 @@ class ParkingQueue:
 
     def holds_undecided(self, revoked: dict[Original, None]) -> bool:
         """Something read from it waits or moves on, and the journal does not know that it is here."""
-        held, moving = MessageState.WAITING, MessageState.RELOCATING
+        waiting, relocating = MessageState.WAITING, MessageState.RELOCATING
         return any(
-            message.state is moving or (message.state is held and message not in revoked)
+            message.state is relocating or (message.state is waiting and message not in revoked)
             for message in self.here.values()
         )
 
     def is_empty(self) -> bool:
         """Nothing of it, or on its way to it, is known."""
-        return not (self.members or self.waiting or self.incoming or self.here or self.awaited or self.early)
+        return not (
+            self.members or self.waiting or self.relocating or self.here or self.awaited or self.early
+        )
 
     def store(self, message: Original, key: bytes | None) -> None:
         """An original of this member has come to its end."""
@@ -233,7 +241,7 @@ class ParkingQueues(dict[int, ParkingQueue]):
         self._eligibility = eligibility
         #: Part of every group's route: queues that were found after Redis had forgotten the routes.
         self.default_route: tuple[int, ...] = ()
-        self.unconfirmed = 0  # moves published and not answered
+        self.unconfirmed = 0  # relocations published and not answered
         self.unconfirmed_bytes = 0
         self.at_bound = False  # the last attempt to park found no free parking queue
         self.passing: dict[bytes, None] = {}  # groups that may be known for nothing but the default route

@@ -28,7 +28,7 @@ READ_MIN: Final = 10
 class CopyKind(Enum):
     """What a delivery of a parking queue is."""
 
-    WAIT = auto()  # not known before a move that is under way has been decided
+    WAIT = auto()  # not known before a relocation that is under way has ended
     REPEATED = auto()  # another copy counts
     KNOWN = auto()  # the journal, or a consumer, knows it: its original is back
     ORIGINAL = auto()
@@ -103,17 +103,17 @@ class ParkedReading(Feature):
                 case CopyKind.ORIGINAL:
                     self._take(queue, message)
             early.popleft()
-        if queue.end_at == queue.stored and not queue.moving and queue.awaited:
+        if queue.end_at == queue.stored and not queue.published and queue.awaited:
             for message in list(queue.awaited.values()):  # others deleted their originals
                 self._recovery.vanish(message)
 
     def _judge(self, queue: ParkingQueue, message: Original) -> CopyKind:
         copy = message.fingerprint
-        moving = queue.incoming.get(copy)
-        if moving is not None:
-            verdict = self._judge_moving(queue, message, moving)
-            if verdict is not None:
-                return verdict
+        original = queue.relocating.get(copy)
+        if original is not None:
+            kind = self._judge_relocated(queue, message, original)
+            if kind is not None:
+                return kind
         if copy in queue.awaited or self._recovery.is_adopted(copy):
             return CopyKind.KNOWN
         if self._recovery.pending_redeliveries.has_any(message.group_id):
@@ -123,17 +123,17 @@ class ParkedReading(Feature):
         return CopyKind.ORIGINAL
 
     @staticmethod
-    def _judge_moving(queue: ParkingQueue, message: Original, moving: Original) -> CopyKind | None:
-        """What a copy is whose message is to be moved here. None: it may count although it is older than that
-        move, for Redis has forgotten what was moved behind it, and that counts as well."""
-        move = moving.relocation
-        assert move is not None
-        is_under_way = message.fingerprint in queue.moving
-        if is_under_way and message.term >= move.term:
+    def _judge_relocated(queue: ParkingQueue, message: Original, original: Original) -> CopyKind | None:
+        """What a copy is whose original is to be relocated to this queue. None: it may count although it is
+        older than that relocation, for Redis has forgotten what came behind it, and that counts as well."""
+        relocation = original.relocation
+        assert relocation is not None
+        is_published = message.fingerprint in queue.published
+        if is_published and message.term >= relocation.term:
             return CopyKind.WAIT
-        if not move.repeated:  # whoever was published again was so with all that was open
+        if not relocation.repeated:  # what was published again was so with all that was open
             return CopyKind.REPEATED if message.term < queue.void_before else None
-        return CopyKind.REPEATED if is_under_way or moving.is_here else CopyKind.WAIT
+        return CopyKind.REPEATED if is_published or original.is_here else CopyKind.WAIT
 
     def _take(self, queue: ParkingQueue, message: Original) -> None:
         state = self._state
@@ -162,7 +162,7 @@ class ParkedReading(Feature):
 
     def _limit(self, queue: ParkingQueue, *, idle: bool) -> int:
         state = self._state
-        if queue.moving and queue.end_at == queue.stored:
+        if queue.published and queue.end_at == queue.stored:
             return 0  # it was empty, and what is on its way there counts when that is confirmed
         if queue.awaited:
             return READ_MAX

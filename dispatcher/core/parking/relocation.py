@@ -1,4 +1,4 @@
-"""Moving originals into parking queues: committed, published in order, confirmed, settled where they were."""
+"""Originals go to parking queues: committed, published in order, confirmed, settled where they were."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dispatcher.core.parking.queue import ParkingQueue, Relocation
 from dispatcher.core.state import LaneState
 from dispatcher.wire.origin import origin_fingerprint, origin_text
 
-#: Moves published and not yet confirmed: enough for the disk to be busy, and few enough that dispatches,
+#: Copies published and not yet confirmed: enough for the disk to be busy, and few enough that dispatches,
 #: which share the connection with them, don't wait.
 RELOCATIONS_UNCONFIRMED_MAX: Final = 256
 RELOCATIONS_UNCONFIRMED_BYTES_MAX: Final = 2 * 1024 * 1024
@@ -22,7 +22,7 @@ RETRY_MS: Final = 1_000
 
 
 class Relocations(Feature):
-    """The moves of one lane."""
+    """The relocations of one lane."""
 
     def __init__(self, state: LaneState) -> None:
         self._state = state
@@ -58,7 +58,7 @@ class Relocations(Feature):
         """It is nearly read out, and by somebody who can take all of it: what waits may go directly soon."""
         if self._state.now_ms < queue.refused_until_ms:
             return True
-        if len(queue.incoming) > len(queue.moving):  # some must be moved again
+        if len(queue.relocating) > len(queue.published):  # some must be published again
             return False
         if not queue.end_seen or not queue.is_wanted(self._state.pool):
             return False
@@ -76,30 +76,30 @@ class Relocations(Feature):
                 self._begin(message, queue)
 
     def _begin(self, message: Original, queue: ParkingQueue) -> None:
-        state, move = self._state, message.relocation
-        assert move is not None
+        state, relocation = self._state, message.relocation
+        assert relocation is not None
         if message.state is MessageState.WAITING:
             state.inbounds[message.inbound].end_to_wait()
             state.revoked.discard(message)
             message.become(MessageState.RELOCATING)
-            queue.incoming[move.copy] = message
+            queue.relocating[relocation.copy] = message
         if not queue.term:
             queue.term = state.next_epoch()
-        move.term = queue.term
-        queue.moving[move.copy] = message
+        relocation.term = queue.term
+        queue.published[relocation.copy] = message
         state.parking.unconfirmed += 1
         state.parking.unconfirmed_bytes += message.size
         state.effects.records.append(self.entry(message))
-        state.effects.actions.append(ParkCopy(message, queue.index, move.term))
+        state.effects.actions.append(ParkCopy(message, queue.index, relocation.term))
 
     @staticmethod
     def entry(message: Original) -> Relocating:
-        """The journal entry of an open move."""
-        move = message.relocation
-        assert move is not None
+        """The journal entry of an open relocation."""
+        relocation = message.relocation
+        assert relocation is not None
         return Relocating(
             message.queue, message.arrival, message.fingerprint, message.group_id, message.attempt,
-            move.target.index, move.copy, move.term_needed,
+            relocation.target.index, relocation.copy, relocation.term_needed,
         )  # fmt: skip
 
     # -- answers --
@@ -107,63 +107,63 @@ class Relocations(Feature):
     def confirmed(self, event: RelocationConfirmed) -> None:
         """The broker has this copy. It counts once it has all that were published before it, too: a killed
         broker may keep a later one and lose an earlier one."""
-        move = event.message.relocation
+        relocation = event.message.relocation
         self._answered(event.message)
-        if move is None or event.term != move.term or move.copy not in move.target.moving:
+        if relocation is None or event.term != relocation.term or not relocation.is_published:
             return
-        queue = move.target
-        queue.confirmed.add(move.copy)
+        queue = relocation.target
+        queue.confirmed.add(relocation.copy)
         self._take_confirmed(queue)
 
     def _take_confirmed(self, queue: ParkingQueue) -> None:
-        while queue.moving:
-            copy, message = next(iter(queue.moving.items()))
+        while queue.published:
+            copy, message = next(iter(queue.published.items()))
             if copy not in queue.confirmed:
                 return
-            del queue.moving[copy]
+            del queue.published[copy]
             queue.confirmed.discard(copy)
-            self._moved(message, queue)
+            self._end_relocation(message, queue)
 
-    def _moved(self, message: Original, queue: ParkingQueue) -> None:
-        state, move = self._state, message.relocation
-        assert move is not None
+    def _end_relocation(self, message: Original, queue: ParkingQueue) -> None:
+        state, relocation = self._state, message.relocation
+        assert relocation is not None
         state.effects.records.append(Relocated(message.queue, message.arrival))
-        del queue.incoming[move.copy]
+        del queue.relocating[relocation.copy]
         queue.stored += 1
         queue.store(message, state.member_key(message.group_id))
-        if move.term_needed:
-            queue.terms_needed[move.copy] = move.term_needed
+        if relocation.term_needed:
+            queue.terms_needed[relocation.copy] = relocation.term_needed
         state.settled(message)
         message.relocation = None
         state.counters["parked"] += 1
 
     def refused(self, event: RelocationRefused) -> None:
         """The broker did not take it, and may have taken later ones: all are published again, in order."""
-        move = event.message.relocation
+        relocation = event.message.relocation
         self._answered(event.message)
-        if move is None or event.term != move.term or move.copy not in move.target.moving:
+        if relocation is None or event.term != relocation.term or not relocation.is_published:
             return
-        queue = move.target
+        queue = relocation.target
         queue.term = self._state.next_epoch()
         queue.refused_until_ms = self._state.now_ms + RETRY_MS
-        again = list(queue.moving.values())
+        again = list(queue.published.values())
         for message in again:
             assert message.relocation is not None
             message.relocation.repeated = True
-        queue.moving.clear()
+        queue.published.clear()
         queue.confirmed.clear()
         queue.waiting.extendleft(reversed(again))
         self._state.log_event("parking_refused", queue=queue.name, messages=len(again))
 
     def given_up(self, event: RelocationImpossible) -> None:
         """It can't be parked: it goes to the dead queue, and the copies behind it go on."""
-        message, move = event.message, event.message.relocation
+        message, relocation = event.message, event.message.relocation
         self._answered(message)
-        if message.state is not MessageState.RELOCATING or move is None:
+        if message.state is not MessageState.RELOCATING or relocation is None:
             return
-        queue = move.target
-        queue.moving.pop(move.copy, None)
-        queue.incoming.pop(move.copy, None)
+        queue = relocation.target
+        queue.published.pop(relocation.copy, None)
+        queue.relocating.pop(relocation.copy, None)
         message.relocation = None
         self._state.counters["unpublishable"] += 1
         self._state.end(message, f"unpublishable: {event.problem}")
@@ -175,10 +175,10 @@ class Relocations(Feature):
 
 
 def resume_relocation(state: LaneState, message: Original, entry: Relocating, *, is_known: bool) -> None:
-    """The journal has an open move of this message: it is done again when the original comes.
+    """The journal has an open relocation of this message: it is done again when the original comes.
 
-    A copy that came through all the same is void then. Not unless it `is_known` which moves were open: if
-    Redis has forgotten those of later messages, their copies count, and must not pass it.
+    A copy that came through all the same is void then. Not unless it `is_known` which relocations were open:
+    if Redis has forgotten those of later messages, their copies count, and must not pass it.
     """
     target = state.parking[entry.target]
     message.become(MessageState.RELOCATING)
@@ -186,18 +186,18 @@ def resume_relocation(state: LaneState, message: Original, entry: Relocating, *,
     message.relocation.repeated = is_known
     message.relocation.resumed = True
     target.void_before = max(target.void_before, entry.term)
-    target.incoming[entry.copy] = message
+    target.relocating[entry.copy] = message
 
 
 def forget_relocation(state: LaneState, message: Original, *, is_known: bool) -> None:
     """Its original is gone from where it was: a copy that came through all the same is none. Only if it
-    is known that the move was not done: Redis may have forgotten that."""
-    move = message.relocation
-    assert move is not None
-    queue = move.target
-    queue.incoming.pop(move.copy, None)
-    term = state.next_epoch() if is_known else move.term_needed
+    is known that the relocation was not done: Redis may have forgotten that."""
+    relocation = message.relocation
+    assert relocation is not None
+    queue = relocation.target
+    queue.relocating.pop(relocation.copy, None)
+    term = state.next_epoch() if is_known else relocation.term_needed
     if term:
-        queue.terms_needed[move.copy] = term
-        state.effects.records.append(TermNeeded(queue.index, move.copy, term))
+        queue.terms_needed[relocation.copy] = term
+        state.effects.records.append(TermNeeded(queue.index, relocation.copy, term))
     message.relocation = None

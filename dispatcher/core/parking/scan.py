@@ -71,7 +71,7 @@ class ParkedScan:
         self._goal = None
         if queue is not None:
             queue.read_through += 1
-            coming = [*queue.incoming.values(), *queue.waiting]
+            coming = [*queue.relocating.values(), *queue.waiting]
             self._coming = deque(m for m in coming if is_of(self._state, m, self._group) and self.has(m))
 
     def _is_read(self, queue: ParkingQueue) -> bool:
@@ -111,7 +111,7 @@ def parked_of(state: LaneState, group: Group) -> int:
     for index in state.parking.route(group):
         queue = state.parking[index]
         here = (m for m in queue.here.values() if m.relocation is None and is_of(state, m, group))
-        coming = (m for m in (*queue.incoming.values(), *queue.waiting) if not m.is_parked)
+        coming = (m for m in (*queue.relocating.values(), *queue.waiting) if not m.is_parked)
         count += queue.members.get(group.id, 0) - sum(1 for _ in here)
         count += len({m for m in coming if is_of(state, m, group)})
     return max(0, count)

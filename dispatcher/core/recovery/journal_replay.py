@@ -40,7 +40,7 @@ class JournalReplay:
         #: … and those whose acks have; kept in case the broker is killed.
         self.proven: dict[int, deque[tuple[Arrival, bytes]]] = {}
         self._by_seq: dict[tuple[int, int], OpenEntry] = {}
-        self._taken: set[int] = set()
+        self._ended: set[int] = set()
         #: The highest seq of each incarnation that was ever used, and the highest epoch.
         self.highest_seq: dict[int, int] = {}
         self.highest_epoch = 0
@@ -76,7 +76,7 @@ class JournalReplay:
             case NumbersUsed():
                 self._used(record.incarnation, record.highest)
             case IncarnationEnded():
-                self._taken.add(record.incarnation)
+                self._ended.add(record.incarnation)
             case SettledEntries():
                 self._read_settled(record)
             case Relocated():
@@ -99,7 +99,7 @@ class JournalReplay:
         """All open entries in arrival order; those of ended incarnations have no consumer (0)."""
         entries: list[JournalEntry] = [
             entry._replace(incarnation=0)
-            if isinstance(entry, OpenEntry) and entry.incarnation in self._taken
+            if isinstance(entry, OpenEntry) and entry.incarnation in self._ended
             else entry
             for entry in self.entries.values()
         ]

@@ -78,7 +78,7 @@ class Recovery(Feature):
             inbound.recovery = ExpectedRedeliveries()
             unproven = replay.unproven.get(inbound.index, {})
             inbound.recovery.expect_unproven(unproven)
-            inbound.proven.extend(replay.proven.get(inbound.index, ()))
+            inbound.keep_proven(replay.proven.get(inbound.index, ()))
             proven = {a: fp for a, fp in inbound.proven if a not in unproven}  # else acked once more
             inbound.recovery.expect_proven(proven, broker_restarted=self._broker_restarted)
         for arrival, fingerprint in replay.unproven.get(UNKNOWN_INBOUND, {}).items():
@@ -285,7 +285,7 @@ class Recovery(Feature):
                 return [Vanished(UNKNOWN_INBOUND, message.arrival)]
             entry = (message.arrival, message.fingerprint)
             if not message.is_parked:
-                self._state.inbounds[message.queue].proven.append(entry)
+                self._state.inbounds[message.queue].keep_proven([entry])
             else:
                 self._elsewhere.is_settled(message)
             return [SettledEntries(message.queue, True, (entry,))]
@@ -359,7 +359,7 @@ class Recovery(Feature):
         for message in recovery.all_open():
             self.vanish(message)
         if arrived := recovery.unmatched_settled():  # their acks had reached the broker
-            inbound.proven.extend(arrived)
+            inbound.keep_proven(arrived)
             self._state.effects.records.append(SettledEntries(inbound.index, True, tuple(arrived)))
         inbound.recovery = None
         self.proven(inbound, recovery.proven_meanwhile)

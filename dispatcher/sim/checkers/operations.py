@@ -66,14 +66,14 @@ class OperationsChecker(Checker):
             succeed(operation, messages)
 
         operations._scope, operations._succeed = watched, succeeds
-        departures: Any = operations._departures
-        gone = departures._gone
+        transfers: Any = operations._transfers
+        gone = transfers._gone
 
         def left(operation: Operation, message: Original) -> None:
             self._gone.add(_uid(message))
             gone(operation, message)
 
-        departures._gone = left
+        transfers._gone = left
 
     def _out(self, lane: Lane) -> set[int]:
         """Uids of messages that are in flight, or ending."""

@@ -70,15 +70,15 @@ def what_was_confirmed_before_is_left_out(lane: Any, session: Any, store: Any) -
 @planted("moves", seed=109)
 def gone_from_a_reading_lane_before_it_is_confirmed(lane: Any, session: Any, store: Any) -> None:
     """In a hand-over lane a moved message counts as gone when it is sent."""
-    departures = lane.state.features[Operations]._departures
-    send = departures._send
+    transfers = lane.state.features[Operations]._transfers
+    send = transfers._send
 
     def hasty(operation: Any, message: Any) -> None:
         send(operation, message)
-        departures.left(operation, TransferConfirmed(operation.uuid, message))
+        transfers.confirmed(operation, TransferConfirmed(operation.uuid, message))
 
     if lane.state.options.handover:
-        departures._send = hasty
+        transfers._send = hasty
 
 
 @planted("operations", seed=265)

@@ -66,8 +66,8 @@ def control_acked_before_the_commit(lane: Any, session: Any, store: Any) -> None
 @planted("duplicates", seed=2)
 def take_back_not_committed(lane: Any, session: Any, store: Any) -> None:
     """An incarnation is taken back, and that is not committed."""
-    take_backs = lane._parts.membership._take_backs
-    take_back = take_backs.revoke
+    revocation = lane._parts.membership._revocation
+    take_back = revocation.revoke
 
     def silently(consumer: Any) -> None:
         take_back(consumer)
@@ -75,7 +75,7 @@ def take_back_not_committed(lane: Any, session: Any, store: Any) -> None:
         effects.records[:] = [record for record in effects.records if type(record) is not IncarnationEnded]
         effects.incarnations.pop(consumer.number, None)
 
-    take_backs.revoke = silently
+    revocation.revoke = silently
 
 
 @planted("loss", seed=96)
@@ -146,8 +146,8 @@ def settle_of_a_stale_incarnation_obeyed(lane: Any, session: Any, store: Any) ->
 @planted("order", seed=9)
 def dispatched_again_behind_newer_ones(lane: Any, session: Any, store: Any) -> None:
     """A message that is taken back goes behind the newer messages of its group."""
-    take_backs = lane._parts.membership._take_backs
-    take_back = take_backs._return_messages
+    revocation = lane._parts.membership._revocation
+    take_back = revocation._return_messages
 
     def behind(consumer: Any, *rest: Any) -> Any:
         messages = list(consumer.in_flight.values())
@@ -159,7 +159,7 @@ def dispatched_again_behind_newer_ones(lane: Any, session: Any, store: Any) -> N
                 waiting.append(message)
         return touched
 
-    take_backs._return_messages = behind
+    revocation._return_messages = behind
 
 
 @planted("order", "overlap", seed=24)
@@ -301,15 +301,15 @@ def _count_deaths(lane: Any, unbegun: Callable[[int], int]) -> None:
 @planted("duplicates", seed=1)
 def attempt_not_counted(lane: Any, session: Any, store: Any) -> None:
     """`x-dispatch-attempt` stays the same when a message is handed over again."""
-    take_backs = lane._parts.membership._take_backs
-    returned = take_backs._return_messages
+    revocation = lane._parts.membership._revocation
+    returned = revocation._return_messages
 
     def forgiving(consumer: Any, *rest: Any) -> Any:
         for message in consumer.in_flight.values():
             message.attempt -= 1
         return returned(consumer, *rest)
 
-    take_backs._return_messages = forgiving
+    revocation._return_messages = forgiving
 
 
 @planted("liveness", seed=24)

@@ -12,14 +12,14 @@ from tests.sim.plants.planting import planted
 @planted("moves", seed=4)
 def gone_before_it_is_confirmed(lane: Any, session: Any, store: Any) -> None:
     """A moved message counts as gone when it is sent."""
-    departures = lane.state.features[Operations]._departures
-    send = departures._send
+    transfers = lane.state.features[Operations]._transfers
+    send = transfers._send
 
     def hasty(operation: Any, message: Any) -> None:
         send(operation, message)
-        departures.left(operation, TransferConfirmed(operation.uuid, message))
+        transfers.confirmed(operation, TransferConfirmed(operation.uuid, message))
 
-    departures._send = hasty
+    transfers._send = hasty
 
 
 @planted("moves", seed=4)
@@ -33,4 +33,4 @@ def sent_elsewhere_backwards(lane: Any, session: Any, store: Any) -> None:
 @planted("duplicates", "order", "moves", seed=144)
 def group_goes_on_while_it_is_sent_elsewhere(lane: Any, session: Any, store: Any) -> None:
     """Messages that are being moved are handed over meanwhile."""
-    lane.state.features[Operations]._departures.hold = lambda operation: None
+    lane.state.features[Operations]._transfers.hold = lambda operation: None

@@ -9,16 +9,16 @@ from typing import Final
 from dispatcher.core.model import MessageState, Original
 
 #: Deadlines kept before those of messages that no longer wait are thrown out.
-EXPIRIES_KEPT_MIN: Final = 1_000
+DEADLINES_KEPT_MIN: Final = 1_000
 
 
-class Expiries:
+class Deadlines:
     """The deadlines of one lane, earliest first."""
 
     def __init__(self) -> None:
         self.heap: list[tuple[int, int, Original]] = []  # (deadline, tie breaker, message)
         self._pushed = 0
-        self._kept_max = EXPIRIES_KEPT_MIN
+        self._kept_max = DEADLINES_KEPT_MIN
 
     def watch(self, message: Original) -> None:
         """Remember its deadline, if it has one. Nothing is lost by doing so twice."""
@@ -26,9 +26,9 @@ class Expiries:
             return
         heap = self.heap
         if len(heap) >= self._kept_max:  # mostly of messages that went out long before their deadline
-            heap[:] = [expiry for expiry in heap if _waits(expiry[2])]
+            heap[:] = [entry for entry in heap if _waits(entry[2])]
             heapq.heapify(heap)
-            self._kept_max = max(EXPIRIES_KEPT_MIN, 2 * len(heap))
+            self._kept_max = max(DEADLINES_KEPT_MIN, 2 * len(heap))
         self._pushed += 1
         heapq.heappush(heap, (message.deadline_at_ms, self._pushed, message))
 
