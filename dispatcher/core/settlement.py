@@ -131,11 +131,11 @@ class Settlement(Feature):
         )  # fmt: skip
         failing = self._state.signals.failing
         is_lost = self._absent.is_lost(message)
-        stops = not is_lost and any(stop(message, failed.reason) for stop in failing)
+        is_kept = not is_lost and any(keeps(message, failed.reason) for keeps in failing)
         self.leave(consumer, message)
         for settling in self._state.signals.settling:
             settling(consumer, [message])
-        if stops:
+        if is_kept:
             self._wait_in_front(message)
         elif message.is_here:
             self._state.end(message, failed.reason)

@@ -343,6 +343,11 @@ class LaneState:
         if not source.in_ring:
             inbound.enlist(source)
 
+    def head_changed(self, backlog: Backlog) -> None:
+        """A message was taken out: forget the backlog if it is empty, else list it if it may be served."""
+        backlog.group.forget_if_empty(backlog)
+        self.list_backlog(backlog)
+
     def held_back(self, kind: HoldKind, group: Group, head: Original) -> None:
         """This message does not go in its turn: tell the feature that handles this cause."""
         tell = self.on_hold.get(kind)
@@ -410,8 +415,7 @@ class LaneState:
         self.inbounds[message.inbound].end_to_wait()
         self.leave_wait(message)
         if backlog is not None:
-            backlog.group.forget_if_empty(backlog)
-            self.list_backlog(backlog)
+            self.head_changed(backlog)
 
     def leave_wait(self, message: Original) -> None:
         """It waits no more: no entry of it has to be met again, and it is not to be tried alone."""
@@ -440,8 +444,7 @@ class LaneState:
         backlog = self.backlog_of(message)
         message.relocation = None
         if backlog is not None:
-            backlog.group.forget_if_empty(backlog)
-            self.list_backlog(backlog)
+            self.head_changed(backlog)
             self.forget_if_unused(backlog.group)
             self.rested(backlog.group)
 

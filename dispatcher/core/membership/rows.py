@@ -25,12 +25,12 @@ class EvictedBy(Enum):
 
 def incarnation_row(consumer: Consumer) -> IncarnationRow:
     """What Redis keeps of it."""
-    stored = "leaving" if consumer.resumes_as is ConsumerState.LEAVING else "live"
+    state = "leaving" if consumer.resumes_as is ConsumerState.LEAVING else "live"
     if consumer.evicted_by is not None:
-        stored = "evicted"
+        state = "evicted"
     if consumer.state is ConsumerState.REVOKED:
-        stored = "taken"
-    return IncarnationRow(consumer.id, consumer.uuid, consumer.queue, consumer.n, consumer.prefetch, stored)
+        state = "taken"
+    return IncarnationRow(consumer.id, consumer.uuid, consumer.queue, consumer.n, consumer.prefetch, state)
 
 
 def keep_row(state: LaneState, consumer: Consumer) -> None:

@@ -206,8 +206,7 @@ class Suspects(Feature):
                 state.assign(group, consumer, GroupState.OWNED if tops_up else GroupState.BATCHED)
             backlog.messages.popleft()
             self._delivery.dispatch(inbound, message, consumer, group)
-            group.forget_if_empty(backlog)
-            state.list_backlog(backlog)
+            state.head_changed(backlog)
         inbound.repay(message.cost)
 
     def _keep_for(self, consumer: Consumer, message: Original) -> None:

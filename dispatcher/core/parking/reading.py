@@ -237,8 +237,7 @@ class ParkedReading(Feature):
                 state.leave_ungrouped(message)
         for backlog in backlogs:
             backlog.messages = deque(message for message in backlog.messages if message not in messages)
-            backlog.group.forget_if_empty(backlog)
-            state.list_backlog(backlog)
+            state.head_changed(backlog)
 
     def _leave(self, queue: ParkingQueue, message: Original) -> None:
         state = self._state
