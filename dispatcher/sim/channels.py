@@ -201,6 +201,10 @@ class BrokerChannel:
                 self._unconfirmed.pop(tag, None)
                 later = True
                 continue
+            if broker.lose_next.get(queue.name) and body.rstrip(b"!").isdigit():
+                broker.lose_next[queue.name] -= 1
+                broker.observer.copy_lost(queue, body)
+                continue
             message = broker.put(queue, exchange.encode(), key.encode(), properties, body, uid, expires_ms)
             if message.persistent and queue.owner is None:
                 later = True

@@ -222,6 +222,10 @@ class RunHistory:
         self.met["struck", "nack"] += 1
         self._tell("nacked", queue, body)
 
+    def copy_lost(self, queue: Queue, body: bytes) -> None:
+        self.met["struck", "lose_copy"] += 1
+        self.note("broker", "lost a copy", body)
+
     def blocked(self) -> None:  # a client has published during an alarm
         self.met["struck", "alarm"] += 1
 

@@ -35,7 +35,7 @@ from dispatcher.sim.message_plans import (
     with_swapped,
 )
 from dispatcher.sim.reading_lanes import with_readers
-from dispatcher.sim.scenario import ConsumerPlan, RunScenario
+from dispatcher.sim.scenario import ConsumerPlan, Fault, RunScenario
 from dispatcher.sim.themes import (
     THEMES,
     Theme,
@@ -57,6 +57,8 @@ WINDOW_MS: Final = 10_800_000
 #: The share of runs in which handlers hang, and how many messages make them.
 HANGING_RUNS: Final = 0.3
 HANGING: Final = (1, 2, 5)
+#: The share of runs with faults in which copies get lost on their way to consumers that are there.
+LOSING_RUNS: Final = 0.1
 #: The share of lanes that keep incoming messages.
 HISTORY_SHARE: Final = 0.1
 
@@ -109,7 +111,20 @@ OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
 
 def make_scenario(seed: int, messages: int | None = None) -> RunScenario:
     """The scenario of a seed; `messages` overrides how many there are."""
-    return _with_hanging(Random(f"{seed} hanging"), draw_scenario(seed, messages))
+    scenario = _with_hanging(Random(f"{seed} hanging"), draw_scenario(seed, messages))
+    return _with_lost_copies(Random(f"{seed} losing copies"), scenario)
+
+
+def _with_lost_copies(random: Random, scenario: RunScenario) -> RunScenario:
+    """In some runs copies get lost on their way to consumers."""
+    if random.random() >= LOSING_RUNS or scenario.hands_over or not scenario.faults:
+        return scenario
+    until_ms = 1 + max(fault.at_ms for fault in scenario.faults)
+    lost = tuple(
+        Fault(random.randrange(until_ms), "lose_copy", random.randrange(60), random.randrange(10_000))
+        for _ in range(random.choice((1, 2, 4)))
+    )
+    return replace(scenario, faults=tuple(sorted(scenario.faults + lost)))
 
 
 def _with_hanging(random: Random, scenario: RunScenario) -> RunScenario:

@@ -1,78 +1,151 @@
-"""O-34: while a consumer has free capacity, no group waits for room at its owner for longer than it may.
+"""O-34 and W-3: what the trouble of some groups costs the others.
 
-Counted anew in each delivery pass, from groups and consumers. The bound is the time in which the lane moves
-it, and that of all groups that wait with it: one look moves one group at least.
+While a consumer has free capacity, no group waits for room at its owner for longer than it may: the time in
+which the lane moves it, and that of all groups that wait with it if they are more than there are places; one
+look moves one group at least. A group that has just moved waits until it may move again. And a group that
+stands still does not keep its window.
+
+Counted anew after each delivery pass, from groups and consumers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Consumer, ConsumerState, Group
+from dispatcher.core.optional.group_window import GroupWindows
 from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.world import World
 
 #: Its owner has no room: its prefetch is full, or it is kept free for one message.
 _NO_ROOM: Final = (HoldKind.PREFETCH_FULL, HoldKind.KEPT_FREE)
-#: In times `steal_after`: until the lane has seen it for long enough, the time for which a group stays with
-#: its new owner, and how often the lane looks.
-_UNTIL_MOVED: Final = 1.5
-_STAYS: Final = 4
+#: So often in `steal_after` the lane looks who waits. A group moves at the look that is `steal_after` after
+#: the one that saw it first, and stays with its new owner for so many times `steal_after`.
 _LOOKS: Final = 4
-#: The wait of a group, at whom and behind what, and how many groups waited with it at most.
-_Since = tuple[int, tuple[int, int, int], int]
+_STAYS: Final = 4
+#: The service steps the core at least so often, and not always when the core asks for it.
+_TICK_MS: Final = 100
+#: So many groups move at one look, at most.
+_AT_ONCE: Final = 100
+#: A group stands still when nothing of it was settled for so many times as long as ever before, and for so
+#: long. A leader can't know how long RabbitMQ and Redis take any better than twice the slowest way so far.
+_TIMES: Final = 4
+_STILL_MS_MIN: Final = 1_000
+
+
+class _Wait(NamedTuple):
+    """Of a group for room at its owner."""
+
+    since_ms: int
+    handed: tuple[int, int, int]  # at whom, and behind what
+    most: int  # groups that waited with it, when they were more than there were places
+
+
+class _Pace(NamedTuple):
+    """How a group is settled, while something of it is out."""
+
+    settled: tuple[int, int]  # epoch, and how many of it
+    since_ms: int
+    longest_ms: int  # between two settles
 
 
 class IndependenceChecker(Checker):
-    """Keeps in mind since when groups wait."""
+    """Keeps in mind since when groups wait, when they moved, and how they are settled."""
 
     name = "independence"
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._after_ms = world.scenario.options["steal_after_ms"]
-        self._since: dict[bytes, _Since] = {}
+        self._waits: dict[bytes, _Wait] = {}
+        self._owners: dict[bytes, Consumer] = {}
+        self._moved_at_ms: dict[bytes, int] = {}
+        self._paces: dict[bytes, _Pace] = {}
+        self._still_ms = _STILL_MS_MIN + 2 * _TIMES * max(world.scenario.redis_ms)
         self._lane: Lane | None = None
         self._looked_at_ms = 0
 
     def leading(self, lane: Lane) -> None:
         self._lane = lane
-        self._since.clear()
+        for known in (self._waits, self._owners, self._moved_at_ms, self._paces):
+            known.clear()
         delivery: Any = lane._delivery
         run = delivery.run
+        steals = self._after_ms is not None and lane.state.policy.keeps_owner
+        adapts = GroupWindows.are_adapted(lane.state.options)
 
         def watched() -> bool:
             idle: bool = run()
-            if lane is self._lane and self._after_ms is not None and lane.state.policy.keeps_owner:
-                self._look(lane, idle=idle)
+            if lane is self._lane and steals:
+                self._look_at_owners(lane)
+                self._look(lane)
+            if lane is self._lane and adapts:
+                self._look_at_windows(lane)
             return idle
 
         delivery.run = watched
 
-    def _look(self, lane: Lane, *, idle: bool) -> None:
+    def _look_at_owners(self, lane: Lane) -> None:
+        """A group whose owner could have kept it has moved."""
+        former, self._owners = self._owners, {}
+        for group in lane.state.groups.values():
+            if group.owner is not None:
+                before = former.get(group.id)
+                if before is not None and before is not group.owner and before.stays:
+                    self._moved_at_ms[group.id] = lane.state.now_ms
+                self._owners[group.id] = group.owner
+
+    def _look(self, lane: Lane) -> None:
         state = lane.state
         now_ms, asked_at_ms = state.now_ms, self._looked_at_ms
         self._looked_at_ms = now_ms
         is_late = now_ms - asked_at_ms > self._after_ms / _LOOKS  # its dispatcher stood still
-        has_room = any(map(_takes_new, state.by_uuid.values()))
-        if is_late or not idle or not has_room or state.reset_until is not None:
-            self._since.clear()
+        room = sum(consumer.credit for consumer in state.by_uuid.values() if _takes_new(consumer))
+        if is_late or not room or state.reset_until is not None:
+            self._waits.clear()
             return
-        former, self._since = self._since, {}
+        former, self._waits = self._waits, {}
         waiting = list(_waiting(lane))
+        crowd = len(waiting) if len(waiting) > min(room, _AT_ONCE) else 0
         for group in waiting:
             assert group.owner is not None
             handed = (group.owner.number, group.epoch, group.last_seq)
-            since_ms, before, most = former.get(group.id, (now_ms, handed, 0))
-            if before != handed:
-                since_ms, most = now_ms, 0
-            self._since[group.id] = since_ms, handed, max(most, len(waiting))
-        for group_id, (since_ms, _, most) in self._since.items():
-            if now_ms - since_ms > self._after_ms * (_UNTIL_MOVED + _STAYS + most / _LOOKS):
-                self.violate(f"{group_id!r} waits for {now_ms - since_ms} ms, while others have room")
+            wait = former.get(group.id)
+            if wait is None or wait.handed != handed:
+                wait = _Wait(now_ms, handed, 0)
+            self._waits[group.id] = wait._replace(most=max(wait.most, crowd))
+        for group_id, wait in self._waits.items():
+            if now_ms > self._until_ms(group_id, wait):
+                waits_ms = now_ms - wait.since_ms
+                self.violate(f"{group_id!r} waits for {waits_ms} ms, while others have room")
+
+    def _until_ms(self, group_id: bytes, wait: _Wait) -> float:
+        """Until when it may wait."""
+        moved_at_ms = self._moved_at_ms.get(group_id, 0)
+        look_ms = self._after_ms / _LOOKS
+        looks_ms = (_LOOKS + 1) * (look_ms + min(look_ms, _TICK_MS))  # each look may be a tick late
+        first_ms = max(wait.since_ms, moved_at_ms + _STAYS * self._after_ms - self._after_ms)
+        return float(first_ms + looks_ms + look_ms + wait.most * (look_ms + min(look_ms, _TICK_MS)))
+
+    def _look_at_windows(self, lane: Lane) -> None:
+        state, former = lane.state, self._paces
+        now_ms, self._paces = state.now_ms, {}
+        for group in state.groups.values():
+            if not group.in_flight:
+                continue
+            settled = (group.epoch, group.last_seq - group.in_flight)
+            pace = former.get(group.id) or _Pace(settled, now_ms, 0)
+            out_ms = now_ms - pace.since_ms
+            if pace.settled != settled:
+                pace = _Pace(settled, now_ms, max(pace.longest_ms, out_ms))
+            elif group.window > 1 and out_ms > _TIMES * pace.longest_ms + self._still_ms:
+                hold = state.explanation.why(group)
+                if hold is not None and hold.kind is HoldKind.WINDOW_FULL:
+                    self.violate(f"{group.id!r} stands still for {out_ms} ms with a window of {group.window}")
+            self._paces[group.id] = pace
 
 
 def _takes_new(consumer: Consumer) -> bool:

@@ -32,6 +32,16 @@ def nack(faults: Faults, fault: Fault) -> bool:
 
 
 @fault(often=0)
+def lose_copy(faults: Faults, fault: Fault) -> bool:
+    """The next copies to a consumer get lost on their way, if there are any, and the consumer is there."""
+    broker = faults.world.broker
+    queues = [queue.name for queue in broker.queues.values() if queue.owner is not None]
+    if queues:
+        broker.lose_next[queues[fault.target % len(queues)]] = 1 + fault.amount % 3
+    return False
+
+
+@fault(often=0)
 def refuse_target(faults: Faults, fault: Fault) -> bool:
     """The queues that operators send groups to refuse the next publishes, if there are any."""
     for queue in (TARGET, REROUTED):

@@ -106,6 +106,7 @@ class Faults:
         world.broker.restart()
         world.broker.end_alarm()
         world.broker.nack_next.clear()
+        world.broker.lose_next.clear()
         world.declare_targets()
         if not world.redis.up:
             world.redis.restart(0)

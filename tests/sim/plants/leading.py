@@ -13,6 +13,7 @@ from dispatcher.core.entries import copy_of
 from dispatcher.core.events import CopyRefused, MessagesArrived
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.membership.ack_timeout import AckTimeout
+from dispatcher.core.membership.lost_copies import LostCopies
 from dispatcher.core.model import GroupState
 from dispatcher.core.operations.operations import Operations
 from dispatcher.core.optional.dedup import Dedup
@@ -255,6 +256,12 @@ def sent_again_with_a_new_number(lane: Any, session: Any, store: Any) -> None:
 def returns_not_noticed(lane: Any, session: Any, store: Any) -> None:
     """A returned copy does not say that its consumer is gone."""
     lane._parts.membership.liveness.queue_gone = lambda queue: None
+
+
+@planted("liveness", seed=10)
+def lost_copies_never_found(lane: Any, session: Any, store: Any) -> None:
+    """A copy that gets lost is missed by nobody if none of its group follows."""
+    lane.state.features[LostCopies]._count_lost = lambda *_: 0
 
 
 @planted("poison", seed=16)

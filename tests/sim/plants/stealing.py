@@ -1,9 +1,10 @@
-"""Bugs in the take-over of groups that wait for room at their owner."""
+"""Bugs in windows of groups, and in the take-over of groups that wait for room at their owner."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from dispatcher.core.optional.group_window import GroupWindows
 from dispatcher.core.optional.work_stealing import WorkStealing
 from tests.sim.plants.planting import planted
 
@@ -44,3 +45,10 @@ def what_is_out_moves_too(lane: Any, session: Any, store: Any) -> None:
         state.change_owner(group)
 
     stealing._waiting, stealing._move = everything, change_owner
+
+
+@planted("independence", seed=72)
+def windows_never_fall(lane: Any, session: Any, store: Any) -> None:
+    """A group that stands still keeps its window."""
+    if (windows := lane.state.find(GroupWindows)) is not None:
+        windows._look = lambda: None
