@@ -32,7 +32,8 @@ LOGS = {
 #: … and the core's counters.
 CORE = {
     "acked_again", "adopted", "consumers_evicted", "consumers_frozen", "consumers_lost",
-    "consumers_refused", "consumers_taken", "copies_missed", "dead_lettered", "deduplicated", "expired", "failed",
+    "consumers_refused", "consumers_taken", "copies_missed", "dead_lettered",
+    "deduplicated", "expired", "failed",
     "groups_closed", "given_back", "groups_forgotten", "groups_idled", "groups_moved", "groups_parked",
     "groups_stalled", "groups_stolen", "handed_on", "joins", "leaves", "moved",
     "overdue", "parked", "poisoned", "purged", "rebalances_on_join", "rejoins", "repeated_copies",

@@ -50,6 +50,7 @@ class _Pace(NamedTuple):
     settled: tuple[int, int]  # epoch, and how many of it
     since_ms: int
     longest_ms: int  # between two settles
+    is_full: bool = False  # its window was seen to be full after that time; it is given the time once more
 
 
 class IndependenceChecker(Checker):
@@ -143,7 +144,9 @@ class IndependenceChecker(Checker):
                 pace = _Pace(settled, now_ms, max(pace.longest_ms, out_ms))
             elif group.window > 1 and out_ms > _TIMES * pace.longest_ms + self._still_ms:
                 hold = state.explanation.why(group)
-                if hold is not None and hold.kind is HoldKind.WINDOW_FULL:
+                if hold is not None and hold.kind is HoldKind.WINDOW_FULL and not pace.is_full:
+                    pace = pace._replace(since_ms=now_ms, is_full=True)
+                elif hold is not None and hold.kind is HoldKind.WINDOW_FULL:
                     self.violate(f"{group.id!r} stands still for {out_ms} ms with a window of {group.window}")
             self._paces[group.id] = pace
 
