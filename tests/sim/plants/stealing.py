@@ -47,7 +47,7 @@ def what_is_out_moves_too(lane: Any, session: Any, store: Any) -> None:
     stealing._waiting, stealing._move = everything, change_owner
 
 
-@planted("independence", seed=72)
+@planted("independence", seed=146)
 def windows_never_fall(lane: Any, session: Any, store: Any) -> None:
     """A group that stands still keeps its window."""
     if (windows := lane.state.find(GroupWindows)) is not None:
