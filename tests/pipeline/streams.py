@@ -19,11 +19,13 @@ HOUR_US = 3_600_000_000
 BATCH_FILES = 30
 
 
-def catch_up(spark: SparkSession, ledger: Path, live: Path, batch_files: int = 500) -> None:
+def catch_up(
+    spark: SparkSession, ledger: Path, live: Path, batch_files: int = 500, checkpoint: Path | None = None
+) -> None:
     """Stream what is there."""
     place = LedgerLocation(str(ledger))
     options = StreamOptions(5_000, True, batch_files, RetentionLimits(72 * HOUR_US, 72 * HOUR_US))
-    with live_folder(live, None, place.url) as folder:
+    with live_folder(live, checkpoint, place.url) as folder:
         Stream(spark, place, folder, options).run()
 
 
