@@ -53,6 +53,8 @@ _HEAP_FULL: Final = "java.lang.OutOfMemoryError"
 _ENDING_S: Final = 5
 #: What a file system says that takes no more.
 _NO_ROOM: Final = [os.strerror(each) for each in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)]
+#: The session of a `spark_session` that is not over.
+_open: Final[list[Any]] = []
 _ASCII_LOCALES: Final = ("C", "POSIX")
 _LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
@@ -64,10 +66,15 @@ _LOCAL: Final = {
 @contextlib.contextmanager
 def spark_session(master: str | None = None, settings: dict[str, str] | None = None) -> Iterator[Any]:
     """A session that is stopped afterwards. `master` None: what spark-submit says, else every core of this
-    machine. Raises ConfigurationError where Spark can't start, and where it ends within."""
+    machine. Within another one it is that one's session, which goes on: a program may run several commands
+    for one start of Spark. Raises ConfigurationError where Spark can't start, and where it ends within."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         _require_java()
+    if _open:
+        yield _open[-1]
+        return
+    if not submitted:
         _share_encoding()
     from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
@@ -91,12 +98,14 @@ def spark_session(master: str | None = None, settings: dict[str, str] | None = N
                 raise ConfigurationError(f"Spark can't start: {_reason(problem, log)}") from None
             _remember_classes(context._jvm)
             try:
-                yield SparkSession.builder.getOrCreate()
+                _open.append(SparkSession.builder.getOrCreate())
+                yield _open[-1]
             except (PySparkException, Py4JError, OSError) as problem:
                 if ended := _end_of_spark(problem, log, gateway, heap):
                     raise ConfigurationError(ended) from None
                 raise
         finally:
+            _open.clear()
             if context is not None:
                 with contextlib.suppress(Py4JError, OSError):  # its Java process was killed
                     context.stop()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -150,15 +148,13 @@ def test_a_damaged_report_is_named(spark: SparkSession, report: Report) -> None:
         made(spark, report)
 
 
-@pytest.mark.slow
-def test_the_command_shows_the_plan_and_writes_it(report: Report, tmp_path: Path) -> None:
+def test_the_command_shows_the_plan_and_writes_it(
+    spark: SparkSession, report: Report, tmp_path: Path
+) -> None:
     plan = tmp_path / "plan.json"
-    command = [
-        sys.executable, "-m", "dispatcher", "pipeline", "plan", "--report", str(report.folder),
-        "--lane", LANE, "--output", str(plan), "--master", "local[1]",
-    ]  # fmt: skip
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
-    assert found.returncode == 0, found.stderr
+    command = ["pipeline", "plan", "--report", str(report.folder), "--lane", LANE, "--output", str(plan)]
+    found = CliRunner().invoke(app, command)  # in the session that all tests share
+    assert found.exit_code == 0, found.output
     stages = [line.partition(":")[0] for line in found.stderr.splitlines()]
     assert stages == ["reading costs", "assignment", "writing"]
     lines = found.stdout.splitlines()
