@@ -59,7 +59,8 @@ class Settlement(Feature):
         consumer = state.by_uuid.get(settle.incarnation)
         if consumer is None or consumer.id != settle.consumer:
             named = sum(b - a + 1 for a, b in settle.acked if b >= a) + len(settle.failed)
-            state.ignored_settles.note(settle.consumer, named)
+            if named:  # else it only says what has begun
+                state.ignored_settles.note(settle.consumer, named)
             return
         for first, last in settle.acked:
             self.settle_range(consumer, first, last)

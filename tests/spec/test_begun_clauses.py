@@ -80,6 +80,8 @@ def test_m1_an_older_word_that_is_read_last_takes_nothing_back() -> None:
     bench.step(Heartbeat(consumer="one", incarnation="one-1", queue=first, held=6, last=9, begun=begun))
     bench.step(Settle(consumer="other", incarnation="one-1", begun=begun))
     assert names_begun(bench) == {"a1", "c1", "e1"}
+    bench.step(after_ms=60_000)
+    assert not [event for event, _ in bench.told if event == "settles_ignored"], "it settled nothing"
 
 
 def names_begun(bench: LaneBench) -> set[str]:

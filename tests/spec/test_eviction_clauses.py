@@ -252,6 +252,21 @@ def test_c9_an_operator_blames_nobody_and_a_timeout_does() -> None:
         assert bench.dead == ([] if by_operator else [(b"a1", "poison")])
 
 
+def test_c9_an_eviction_makes_no_suspect() -> None:
+    clause("C-9", "one by an operator counts as none")
+    for by_operator in (True, False):
+        bench = LaneBench(attempts=2)
+        bench.join("one")
+        bench.arrive("a1", "b1")
+        if by_operator:
+            evict(bench, "one")
+            bench.step(bench.marker())
+        else:
+            bench.die("one")
+        assert len(bench.lane.state.suspects) == (0 if by_operator else 2)
+        assert names(bench.join("two")) == (["a1", "b1"] if by_operator else ["a1"])
+
+
 def test_an_eviction_is_refused_for_whom_it_makes_no_sense() -> None:
     bench = LaneBench()
     bench.join("one")

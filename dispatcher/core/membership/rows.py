@@ -22,6 +22,11 @@ class EvictedBy(Enum):
         """Whether that says nothing of the messages that the incarnation had."""
         return self is not EvictedBy.ACK_TIMEOUT
 
+    @property
+    def is_no_death(self) -> bool:
+        """Whether it counts as no death for any message (C-9)."""
+        return self in (EvictedBy.OPERATOR, EvictedBy.HANDOVER)
+
 
 def incarnation_row(consumer: Consumer) -> IncarnationRow:
     """What Redis keeps of it."""

@@ -84,7 +84,9 @@ class Suspects(Feature):
 
     def _poison_of(self, consumer: Consumer) -> Original | None:
         settles = self._state.settles
-        begun = may_have_begun(consumer)
+        evicted_by = consumer.evicted_by
+        is_no_death = evicted_by is not None and evicted_by.is_no_death
+        begun = set() if is_no_death else may_have_begun(consumer)
         for message in consumer.in_flight.values():
             if message not in begun:
                 message.unbegun += 1
@@ -94,7 +96,7 @@ class Suspects(Feature):
         self._let_go(consumer)
         if suspect is None or suspect.consumer is not consumer or not is_alone:
             return None
-        is_meant = consumer.evicted_by is not None and consumer.evicted_by.is_meant
+        is_meant = evicted_by is not None and evicted_by.is_meant
         if is_meant or consumer.resumes_as is ConsumerState.LEAVING:
             return None  # it ended because it was meant to
         if settles > suspect.settles_at_death:

@@ -65,6 +65,7 @@ class PoisonChecker(Checker):
         self._at_marker: dict[str, dict[str, _Told | None]] = {}  # the same when the marker came
         self._deaths: dict[str, _Death] = {}  # by incarnation
         self._tried: set[tuple[int, int]] = set()  # (uid, seq) of what a leader tries alone
+        self._evicted: dict[str, int] = {}  # by operators: in which leadership
         self._refused: set[int] = set()  # copies that RabbitMQ did not take: nobody has them
 
     # -- what leaders are told --
@@ -89,6 +90,8 @@ class PoisonChecker(Checker):
         for action in effects.actions:
             if type(action) is LogEvent:
                 is_tried = is_tried or action.event == _TRIED
+                if action.event == "consumer_evicted" and action.fields["by"] != "ack_timeout":
+                    self._evicted[action.fields["incarnation"]] = self.world.history.leaderships
             elif is_tried and type(action) is Dispatched:  # the log tells of it first
                 self._tried.add((int(action.message.content.body.rstrip(b"!")), action.seq))
                 is_tried = False
@@ -112,7 +115,7 @@ class PoisonChecker(Checker):
         """Whatever the leader knew, this consumer may have begun the message, and died."""
         death = self._deaths.get(incarnation)
         found = death.hand_over(life) if death is not None else None
-        if death is None or found is None or life.is_let_go_by(incarnation):
+        if death is None or found is None or life.is_let_go_by(incarnation) or incarnation in self._evicted:
             return False
         _, own = found
         if death.told is not None and _includes(death.told.begun, own.seq):
@@ -130,6 +133,8 @@ class PoisonChecker(Checker):
             return True
         number, own = found
         told = death.told
+        if self._evicted.get(incarnation) == death.leaderships == self.world.history.leaderships:
+            return False  # C-9
         is_begun = told is not None and _includes(told.begun, own.seq)
         if is_begun or death.leaderships != self.world.history.leaderships:
             return True
