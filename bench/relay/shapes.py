@@ -10,11 +10,13 @@ from typing import Final
 
 UNIFORM: Final = "uniform"
 ZIPF: Final = "zipf"
+HALF: Final = "half"
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`spread`: UNIFORM, each group in turn, or ZIPF, the n-th group getting 1/n of what the first gets."""
+    """`spread`: UNIFORM, each group in turn; ZIPF, the n-th group getting 1/n of what the first gets; HALF,
+    every second message is of the first group, and the other groups take the rest in turn."""
 
     groups: int = 1_000
     spread: str = UNIFORM
@@ -26,5 +28,7 @@ class Shape:
         """The groups of `count` messages, in their order; the same ones every time."""
         if self.spread == UNIFORM:
             return [number % self.groups for number in range(count)]
+        if self.spread == HALF:
+            return [number % 2 and 1 + number // 2 % (self.groups - 1) for number in range(count)]
         weights = list(accumulate(1 / (number + 1) for number in range(self.groups)))
         return Random(self.groups).choices(range(self.groups), cum_weights=weights, k=count)

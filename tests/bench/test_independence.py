@@ -17,32 +17,38 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_every_trouble_is_measured_and_nothing_stands_still(servers: Servers, tmp_path: Path) -> None:
+def test_stuck_groups_cost_others_nothing_and_with_fixed_windows_they_do(
+    servers: Servers, tmp_path: Path
+) -> None:
     file = tmp_path / "results.json"
     ended = subprocess.run(
         [
-            sys.executable, "-m", "bench.independence", "--hang", "1", "--contenders", "adaptive",
-            "--rate", "200", "--json", str(file),
+            sys.executable, "-m", "bench.independence", "--hang", "3", "--contenders", "adaptive,fixed",
+            "--troubles", "4,6", "--json", str(file),
         ],
         cwd=ROOT, env=servers.as_environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert "wait of the groups that are not stuck" in ended.stdout, ended.stderr
-    measured = json.loads(file.read_text())["adaptive"]
-    assert list(measured) == [str(trouble) for trouble in TROUBLES]
-    assert not any(wait["standing_still"] for wait in measured.values())
+    assert "wait of the groups that are neither stuck nor large" in ended.stdout, ended.stderr
+    measured = json.loads(file.read_text())
+    for trouble in (TROUBLES[3], TROUBLES[5]):
+        adaptive, fixed = measured["adaptive"][str(trouble)], measured["fixed"][str(trouble)]
+        assert adaptive["standing_still"] == 0
+        assert adaptive["p99_ms"] < fixed["p99_ms"], trouble
 
 
 def test_what_is_exceeded_is_named() -> None:
-    waits = {str(trouble): Wait(1.0, 10.0, 20.0, 0) for trouble in TROUBLES}
+    waits = {str(trouble): Wait(1.0, 5.0, 10.0, 20.0, 0) for trouble in TROUBLES}
     assert exceeded({"adaptive": waits}) == []
     assert exceeded({name: waits for name in CONTENDERS if name != "adaptive"}) == []
-    (slow,) = exceeded({"adaptive": waits | {"10 stuck": Wait(1.0, 20.1, 30.0, 0)}})
+    (slow,) = exceeded({"adaptive": waits | {"10 stuck": Wait(1.0, 5.0, 20.1, 30.0, 0)}})
     assert slow.startswith("p99 20.1 ms with 10 stuck groups")
-    (still,) = exceeded({"adaptive": waits | {"1 stuck": Wait(1.0, 10.0, 30.0, 3)}})
+    (still,) = exceeded({"adaptive": waits | {"1 stuck": Wait(1.0, 5.0, 10.0, 30.0, 3)}})
     assert still == "3 messages stand still: 1 stuck"
 
 
-@pytest.mark.parametrize("options", [("--hang", "0"), ("--contenders", "adaptive,nobody")])
+@pytest.mark.parametrize(
+    "options", [("--hang", "0"), ("--contenders", "adaptive,nobody"), ("--troubles", "1,7")]
+)
 def test_wrong_options_are_named(options: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         arguments([*options])
