@@ -53,7 +53,7 @@ def policy(name: str, *, top_up: bool = False, grouped: bool = True) -> Policy:
 
 
 class Pool:
-    """Consumers that can take something new: LIVE and with credit.
+    """Consumers that can take something new: `takes_new` is true of them.
 
     Two orders over the same members. `least_loaded`: lowest level first (the policy says what a level
     counts: groups owned, or messages in flight), within a level the one that has been there longest.

@@ -305,7 +305,7 @@ class LaneState:
             self.assign(group, target, OWNED)
 
     def drained(self, group: Group) -> None:
-        """The last message in flight of the group is settled."""
+        """Nothing of the group is in flight any more."""
         if group.state is GroupState.RECOVERING or group.unresolved:
             return
         if group.state is not OWNED or not self.policy.keeps_owner:

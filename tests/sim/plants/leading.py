@@ -82,13 +82,13 @@ def take_back_not_committed(lane: Any, session: Any, store: Any) -> None:
 @planted("loss", seed=96)
 def redelivered_flag_ignored(lane: Any, session: Any, store: Any) -> None:
     """A delivery that was never delivered before is matched with an entry."""
-    claims = lane._parts.recovery.claims
+    (claims,) = lane.state.signals.claiming
 
     def anything(inbound: Any, delivered: Any) -> bool:
         delivered.redelivered = True
         return bool(claims(inbound, delivered))
 
-    lane._parts.recovery.claims = anything
+    lane.state.signals.claiming[:] = [anything]
 
 
 @planted("duplicates", "loss", "order", seed=66)
@@ -293,7 +293,7 @@ def no_hand_over_counts_as_a_death(lane: Any, session: Any, store: Any) -> None:
 
 def _count_deaths(lane: Any, unbegun: Callable[[int], int]) -> None:
     suspects = lane.state.features[Suspects]
-    poison_of = suspects.poison_of
+    poison_of = suspects._poison_of
 
     def counted(consumer: Any) -> Any:
         before = {message: message.unbegun for message in consumer.in_flight.values()}
@@ -302,7 +302,7 @@ def _count_deaths(lane: Any, unbegun: Callable[[int], int]) -> None:
             message.unbegun = unbegun(count)
         return poison
 
-    suspects.poison_of = counted
+    suspects._poison_of = counted
 
 
 @planted("duplicates", seed=1)
