@@ -8,6 +8,7 @@ from dispatcher.core.events import MessagesArrived
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import SETTLED, MessageState, Original
+from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.state import LaneState
 
 REASON_UNGROUPED = "ungrouped"
@@ -84,7 +85,7 @@ class Arrivals(Feature):
         else:
             self._state.end(message, message.refusal or REASON_UNGROUPED)
 
-    def file(self, message: Original, passed: int | None = None) -> None:
+    def file(self, message: Original, passed: QueueId | None = None) -> None:
         """It waits: to be moved on along its group's route, or in its backlog. The route's stops up to
         `passed` are behind it; the queue that it is in, if that is not given."""
         state, group_id = self._state, message.group_id

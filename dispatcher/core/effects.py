@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dispatcher.core.orders import Action, LookUp
+from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.records import Record
 from dispatcher.core.tables import IncarnationRow, OwnerRow
 
@@ -47,7 +48,7 @@ class Effects:
     window: WindowChange | None = None  # of ids
     checkpoint: bool = False  # records begin with Reset: what the journal holds before may be trimmed
     actions: list[Action] = field(default_factory=list)
-    repeated: list[tuple[int, tuple[int, int]]] = field(default_factory=list)  # queue and arrival: dropped
+    repeated: list[tuple[QueueId, tuple[int, int]]] = field(default_factory=list)  # queue, arrival: dropped
 
     def needs_commit(self) -> bool:
         tables = self.owners or self.incarnations or self.commands or self.operator_rows
@@ -71,6 +72,6 @@ class Snapshot:
     commands: dict[str, dict[str, Any]] = field(default_factory=dict)
     operator_rows: dict[bytes, dict[str, Any]] = field(default_factory=dict)
     sequences: dict[bytes, int] = field(default_factory=dict)
-    parking_found: tuple[int, ...] = ()  # parking queues that exist; looked for only when not complete
+    parking_found: tuple[QueueId, ...] = ()  # parking queues that exist; looked for only when not complete
     #: The journal's commits: the number of each, and how many of `records` are its.
     commits: list[tuple[int, int]] = field(default_factory=list)

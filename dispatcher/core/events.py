@@ -10,6 +10,7 @@ from dispatcher.core.model import Original
 from dispatcher.core.operations.events import OperationEvent
 from dispatcher.core.orders import LookUp
 from dispatcher.core.parking.events import ParkingEvent
+from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.records import Dispatched
 from dispatcher.wire.protocol import Heartbeat, Join, Leave, Marker, Settle
 
@@ -25,7 +26,7 @@ class MessagesArrived:
 class RedeliveriesEnded:
     """Nothing that was unacked before this connection is still to come from this inbound queue."""
 
-    inbound: int
+    inbound: QueueId
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class AcksProven:
     """The broker has processed the acks of the first `count` settled originals of this queue that were
     not proven before."""
 
-    inbound: int
+    inbound: QueueId
     count: int
 
 

@@ -14,6 +14,7 @@ from dispatcher.core.bounds import PROVEN_PER_INBOUND_MAX
 from dispatcher.core.model import IN_FLIGHT, WAITING, Backlog, ConsumerSource, Group, Original
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.placement import Pool
+from dispatcher.core.queue_ids import QueueId, inbound_id
 
 #: The mean size of originals is that of about so many.
 SIZES_REMEMBERED: Final = 64
@@ -70,7 +71,7 @@ class Inbound:
         "spent", "_spare", "unacked", "unproven", "waiting", "weight", "window",
     )  # fmt: skip
 
-    def __init__(self, index: int, name: str, weight: int, pool: Pool) -> None:
+    def __init__(self, index: QueueId, name: str, weight: int, pool: Pool) -> None:
         self.index = index
         self.name = name
         self.weight = weight  # its quantum: what a turn adds to the deficit
@@ -88,7 +89,7 @@ class Inbound:
         self.latest = (0, 0)  # arrival of what was delivered last
         self.mean_bytes = 0.0  # that the latest originals took; 0: none came
         #: Of groups whose only message went out: a group that has one at a time would make them each time.
-        self._spare: list[dict[int, Backlog]] = []
+        self._spare: list[dict[QueueId, Backlog]] = []
         self.paused = False  # not fetched from because of the byte budget
         self.replaceable = True  # False: its consumer must never be replaced, and its window stays
         self.recovery: Any = None  # what it may still deliver again: recovery/expected.py has the type
@@ -239,7 +240,7 @@ def any_recovering(inbounds: Iterable[Inbound]) -> bool:
 
 def make_inbounds(options: LaneOptions, pool: Pool) -> list[Inbound]:
     """The lane's inbound queues."""
-    made = [Inbound(n, name, weight, pool) for n, (name, weight) in enumerate(options.inbounds)]
+    made = [Inbound(inbound_id(n), name, weight, pool) for n, (name, weight) in enumerate(options.inbounds)]
     for inbound in made:
         inbound.window = options.look_ahead
     return made

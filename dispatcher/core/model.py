@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 
 from dispatcher.core.bounds import ORIGINAL_BYTES
 from dispatcher.core.ordered import OrderedSet
-from dispatcher.core.queue_ids import is_parking
+from dispatcher.core.queue_ids import QueueId, is_parking
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.errors import InvalidTransition
 from dispatcher.wire.protocol import Begun, Join
@@ -102,7 +102,7 @@ class Original:
 
     def __init__(
         self,
-        inbound: int,
+        inbound: QueueId,
         tag: int,
         arrival: tuple[int, int],
         fingerprint: bytes,
@@ -226,7 +226,7 @@ class Backlog:
 
     __slots__ = ("group", "inbound", "messages", "listed_in")
 
-    def __init__(self, group: Group, inbound: int) -> None:
+    def __init__(self, group: Group, inbound: QueueId) -> None:
         self.group = group
         self.inbound = inbound
         self.messages: deque[Original] = deque()
@@ -253,7 +253,7 @@ class Backlog:
         else:
             waiting.extendleft(reversed(messages))
 
-    def pop_behind(self, queue: int) -> list[Original]:
+    def pop_behind(self, queue: QueueId) -> list[Original]:
         """Take out the messages behind the last one that came from this queue; all, if none did."""
         messages = list(self.messages)
         last = max((at for at, message in enumerate(messages) if message.queue == queue), default=-1)
@@ -288,8 +288,8 @@ class Group:
         self.window = window  # so many of its messages may be out; optional/group_window.py changes it
         self.unresolved = 0  # open entries whose original has not come back yet
         self.target: Consumer | None = None  # DRAINING: who gets it next, None: nobody in particular
-        self.backlogs: dict[int, Backlog] | None = None  # by inbound index; None: nothing waits
-        self.route: tuple[int, ...] = ()  # parking queues that its messages pass, by rising index
+        self.backlogs: dict[QueueId, Backlog] | None = None  # by inbound index; None: nothing waits
+        self.route: tuple[QueueId, ...] = ()  # parking queues that its messages pass, by rising index
         self.flags: Any = None  # what operators have set: operators/flags.py has the type
         self.pinned_to: Consumer | None = None  # the only consumer that may become its owner
         self.demand: Any = None  # who waits for its parked messages: parking/queue.py has the type
@@ -310,7 +310,7 @@ class Group:
         """Nothing is left of it: once it is free too, it is no group any more."""
         return self.backlogs is None and not (self.route or self.in_flight or self.flags)
 
-    def backlog(self, inbound: int) -> Backlog:
+    def backlog(self, inbound: QueueId) -> Backlog:
         """The backlog for that inbound queue, made when it is first needed."""
         if self.backlogs is None:
             self.backlogs = {}

@@ -8,6 +8,7 @@ from dispatcher.core.forwarding.orders import ForwardingAction
 from dispatcher.core.model import Original
 from dispatcher.core.operations.orders import TargetAction
 from dispatcher.core.parking.orders import ParkingAction
+from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.records import Dispatched
 
 
@@ -35,7 +36,7 @@ class PublishMarker(NamedTuple):
 class PublishBarrier(NamedTuple):
     """Publish this command's marker to an inbound queue; it comes back as a `BarrierMark`."""
 
-    inbound: int
+    inbound: QueueId
     command: str
 
 
@@ -72,7 +73,7 @@ class SetWindow(NamedTuple):
     """From now on fetch at most `originals` messages of this inbound queue at a time, beside those that are
     here."""
 
-    inbound: int
+    inbound: QueueId
     originals: int
 
 

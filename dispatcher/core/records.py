@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from dispatcher.core.model import Original
 from dispatcher.core.parking.orders import ParkingRecord, Relocating
+from dispatcher.core.queue_ids import QueueId
 
 
 class JournalReset(NamedTuple):
@@ -31,7 +32,7 @@ class Dispatched(NamedTuple):
 class OpenEntry(NamedTuple):
     """A dispatched message as the journal keeps it (what `Dispatched` is after decoding)."""
 
-    inbound: int  # UNKNOWN_INBOUND: only its consumer told us
+    inbound: QueueId  # UNKNOWN_INBOUND: only its consumer told us
     arrival: tuple[int, int]
     fingerprint: bytes
     incarnation: int  # 0: nobody has it (refused before any dispatch)
@@ -54,7 +55,7 @@ class SettledRange(NamedTuple):
 class DeadLetterPending(NamedTuple):
     """The message goes to the dead queue for this reason; it stays open until its copy is confirmed."""
 
-    inbound: int
+    inbound: QueueId
     arrival: tuple[int, int]
     fingerprint: bytes
     group: bytes | None
@@ -66,14 +67,14 @@ class DeadLetterPending(NamedTuple):
 class Discharged(NamedTuple):
     """The broker has the dead queue's copy: the original is settled."""
 
-    inbound: int
+    inbound: QueueId
     arrival: tuple[int, int]
 
 
 class Vanished(NamedTuple):
     """The original is no longer in its queue: others deleted it, or it expired."""
 
-    inbound: int
+    inbound: QueueId
     arrival: tuple[int, int]
 
 
@@ -86,7 +87,7 @@ class IncarnationEnded(NamedTuple):
 class SettledEntries(NamedTuple):
     """Settled originals that a killed broker may deliver again: (arrival, fingerprint) in settle order."""
 
-    inbound: int
+    inbound: QueueId
     proven: bool
     entries: tuple[tuple[tuple[int, int], bytes], ...]
 
@@ -94,7 +95,7 @@ class SettledEntries(NamedTuple):
 class ProvenAcks(NamedTuple):
     """The acks of the `count` longest settled unproven originals of this queue are on the broker."""
 
-    inbound: int
+    inbound: QueueId
     count: int  # type: ignore[assignment]  # a tuple has a method of that name, which nobody calls here
 
 

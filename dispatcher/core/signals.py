@@ -11,6 +11,7 @@ from typing import Any
 
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Consumer, Group, Original
+from dispatcher.core.queue_ids import QueueId
 
 MessageListener = Callable[[Original], None]
 GroupListener = Callable[[Group], None]
@@ -46,7 +47,7 @@ class Signals:
         self.accepted: list[MessageListener] = []
         #: True: the group's route goes on from here, so the message waits for its relocation. The last
         #: argument is the queue up to which the route is behind it; None: the queue that it is in.
-        self.routing: list[Callable[[Group, Original, int | None], bool]] = []
+        self.routing: list[Callable[[Group, Original, QueueId | None], bool]] = []
         #: It waits in a backlog of its group, or among the ungrouped messages.
         self.filed: list[MessageListener] = []
         #: A message is about to be dispatched.

@@ -7,12 +7,12 @@ settled hand-overs are made column by column.
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
 from dispatcher.core.model import Original
-from dispatcher.core.queue_ids import is_parking, parking_id
+from dispatcher.core.queue_ids import QueueId, inbound_id, is_parking, parking_id
 from dispatcher.core.records import Dispatched
 from dispatcher.ledger.rows import TYPES, Row
 from dispatcher.ledger.schema import RECORD_COLUMNS, ColumnKind, Event
@@ -63,18 +63,18 @@ class Names:
     """What the numbers in the core's objects are called."""
 
     def __init__(self, inbounds: list[str], parking_queues: tuple[str, ...]) -> None:
-        self.inbounds = dict(enumerate(inbounds))
-        self.queues: dict[int, str] = {parking_id(place): name for place, name in enumerate(parking_queues)}
+        self.inbounds = {inbound_id(place): name for place, name in enumerate(inbounds)}
+        self.queues = {parking_id(place): name for place, name in enumerate(parking_queues)}
         self.groups = GroupNames()
         self.incarnations: dict[int, tuple[str | None, str | None]] = {}  # consumer and uuid by number
         self._uuids: dict[str, str] = {}  # of the latest incarnation of a consumer
 
-    def number_of(self, inbound: str) -> int:
+    def number_of(self, inbound: str) -> QueueId:
         """Of an inbound queue, also of one that the lane names no more."""
         for number, name in self.inbounds.items():
             if name == inbound:
                 return number
-        number = -1 - len(self.inbounds)
+        number = inbound_id(-1 - len(self.inbounds))
         self.inbounds[number] = inbound
         return number
 
@@ -145,7 +145,10 @@ def _column(values: Any, kind: ColumnKind, count: int) -> pa.Array:
     return values if isinstance(values, pa.Array) else pa.array(values, TYPES[kind])
 
 
-def _looked_up(numbers: tuple[int, ...], names: dict[int, Any]) -> pa.Array:
+_Number = TypeVar("_Number", bound=int)
+
+
+def _looked_up(numbers: tuple[_Number, ...], names: dict[_Number, Any]) -> pa.Array:
     """A column of names by numbers, of which there are few; null where there is none."""
     places = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
     values = pa.array([names.get(number) for number in places], pa.string())

@@ -6,10 +6,11 @@ from dispatcher.core.effects import Effects
 from dispatcher.core.model import Original
 from dispatcher.core.operations.orders import SendTransfer
 from dispatcher.core.orders import AckInbound, DeadLetter, LogEvent
+from dispatcher.core.queue_ids import QueueId
 from dispatcher.ledger.schema import Event
 
 #: The queue that an original is in, and its arrival there.
-Place = tuple[int, tuple[int, int]]
+Place = tuple[QueueId, tuple[int, int]]
 
 
 class Step:

@@ -24,6 +24,7 @@ from dispatcher.core.model import MessageState, Original
 from dispatcher.core.operations.orders import SendTransfer
 from dispatcher.core.orders import AckInbound, Action, DeadLetter, LogEvent
 from dispatcher.core.parking.orders import GroupParked, ParkCopy, Relocated
+from dispatcher.core.queue_ids import FIRST_INBOUND, QueueId
 from dispatcher.core.records import (
     DeadLetterPending,
     Discharged,
@@ -38,7 +39,7 @@ from dispatcher.core.records import (
 from dispatcher.core.tables import IncarnationRow, OwnerRow
 from dispatcher.ledger.leadership_header import CopiesInHand
 
-Place = tuple[int, tuple[int, int]]
+Place = tuple[QueueId, tuple[int, int]]
 _ARRIVAL: Final = attrgetter(
     "tag", "group_id", "fingerprint", "size", "cost", "closing", "kind",
 )  # fmt: skip
@@ -87,7 +88,7 @@ _STATES: Final = {
 }  # fmt: skip
 
 
-def encode_arrivals(messages: list[Original]) -> tuple[int, list[Any]]:
+def encode_arrivals(messages: list[Original]) -> tuple[QueueId, list[Any]]:
     """Originals that are new, all of one inbound queue."""
     return messages[0].inbound, list(map(_ARRIVAL, messages))
 
@@ -192,7 +193,7 @@ class NoteDecoder:
         """Messages that are named from now on come with their facts, or are not known."""
         self._messages.clear()
 
-    def arrivals(self, received_us: int, encoded: tuple[int, list[Any]]) -> list[Original]:
+    def arrivals(self, received_us: int, encoded: tuple[QueueId, list[Any]]) -> list[Original]:
         inbound, rows = encoded
         received_at_ms, known, made = received_us // 1_000, self._messages, []
         epoch = self._lane_epoch
@@ -272,7 +273,7 @@ class NoteDecoder:
         message.state = _STATES[name]
         if name == "DeadLetter":
             return DeadLetter(message, "")
-        return SendTransfer("", message) if name == "SendTransfer" else ParkCopy(message, 0, 0)
+        return SendTransfer("", message) if name == "SendTransfer" else ParkCopy(message, FIRST_INBOUND, 0)
 
 
 def _handed(facts: tuple[Any, ...]) -> ReclaimedCopy:

@@ -19,7 +19,7 @@ from dispatcher.core.parking.orders import (
     Relocating,
     TermNeeded,
 )
-from dispatcher.core.queue_ids import UNKNOWN_INBOUND, is_parking, parking_id
+from dispatcher.core.queue_ids import UNKNOWN_INBOUND, QueueId, inbound_id, is_parking, parking_id
 from dispatcher.core.records import (
     DeadLetterPending,
     Discharged,
@@ -61,7 +61,7 @@ class InboundTable:
         #: Stored number by configured position, for `codec.encode`.
         self.to_stored = [UNKNOWN_STORED] * parking_id(len(parking))
         positions = [
-            *enumerate(configured),
+            *((inbound_id(place), name) for place, name in enumerate(configured)),
             *((parking_id(place), name) for place, name in enumerate(parking)),
         ]
         for position, name in positions:
@@ -107,7 +107,7 @@ class InboundTable:
                 "put it back under inbound until the lane has finished them"
             )
 
-    def _parking_position(self, number: int, origin: str) -> int:
+    def _parking_position(self, number: int, origin: str) -> QueueId:
         self._check_known(number, origin)
         position = self._to_configured.get(number)
         if position is None or not is_parking(position):

@@ -14,6 +14,7 @@ from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import BasicConsume, QueueDeclare
 from dispatcher.core.events import Event, QueueReturned
 from dispatcher.core.forwarding.events import ReadersChanged
+from dispatcher.core.queue_ids import QueueId
 from dispatcher.errors import ChannelRefused, ConfigurationError, DispatcherError
 from dispatcher.service.topology import ACCESS_REFUSED
 from dispatcher.wire.protocol import LaneNames
@@ -40,7 +41,7 @@ class Channels:
         self._lock_retry_s = lock_retry_s
         self.lock = self.publish = self.control = self.command = self.heartbeat = self.events = 0
         self.history = 0
-        self.inbound_index: dict[int, int] = {}  # channel → index of its inbound queue
+        self.inbound_index: dict[int, QueueId] = {}  # channel → index of its inbound queue
         self.parking: set[int] = set()
         self.handed: set[int] = set()  # on which hand-over consumers' messages come back
         self._vhost = ""

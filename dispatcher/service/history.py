@@ -19,6 +19,7 @@ from dispatcher.amqp.identity import was_here
 from dispatcher.amqp.relay import Content
 from dispatcher.core.model import Original
 from dispatcher.core.operations.events import BarrierMark
+from dispatcher.core.queue_ids import QueueId
 from dispatcher.errors import BrokerUnavailable, ChannelRefused
 from dispatcher.service.channels import Channels
 from dispatcher.service.confirms import PublishWindow
@@ -33,7 +34,7 @@ log = structlog.get_logger()
 class _Original(NamedTuple):
     """The parts of one delivery that are kept."""
 
-    inbound: int
+    inbound: QueueId
     tag: int
     origin: str
     content: Content

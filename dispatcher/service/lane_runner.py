@@ -16,6 +16,7 @@ from dispatcher.amqp.link import Link
 from dispatcher.core.lane import Lane
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
+from dispatcher.core.queue_ids import inbound_id
 from dispatcher.core.views.views import Views
 from dispatcher.errors import (
     BrokerUnavailable,
@@ -289,7 +290,7 @@ class LaneRunner:
             )
             for index, inbound in enumerate(self._lane.inbound)
         ))  # fmt: skip
-        channels.inbound_index = {source.channel: index for index, source in enumerate(sources)}
+        channels.inbound_index = {source.channel: inbound_id(index) for index, source in enumerate(sources)}
         seconds_ms = max(self._clock.now_ms(), self._lane_epoch_min * 1_000)
         inbounds, parking = [inbound.queue for inbound in self._lane.inbound], self._parking_queues()
         snapshot = await store.lead(seconds_ms, inbounds, parking)

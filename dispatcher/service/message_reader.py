@@ -13,6 +13,7 @@ from dispatcher.amqp.pricing import kind_of, pricing
 from dispatcher.amqp.relay import delivery_count, read_content
 from dispatcher.core.model import Original
 from dispatcher.core.operations.events import BarrierMark
+from dispatcher.core.queue_ids import FIRST_INBOUND, QueueId, inbound_id
 from dispatcher.errors import ProtocolViolation
 from dispatcher.ledger.recorder import Recorder
 from dispatcher.settings import SHORT_STRING_BYTES_MAX, LaneSettings, SequenceCheck
@@ -40,13 +41,13 @@ class MessageReader:
         self._reads_ids = lane.dedup is not None
         self._now_ms = now_ms
         self._recorder = recorder
-        self._inbound_index = {inbound.queue: index for index, inbound in enumerate(lane.inbound)}
+        self._inbound_index = {inbound.queue: inbound_id(index) for index, inbound in enumerate(lane.inbound)}
         self._names_bytes_max = max(len(inbound.queue.encode()) for inbound in lane.inbound)
         # A group is among the headers or a routing key: these bytes leave room for any group.
         names_bytes_max = self._names_bytes_max + 2 * SHORT_STRING_BYTES_MAX
         self._surely_fits = (self._headers_bytes_max - names_bytes_max) // 2
 
-    def messages(self, inbound: int, deliveries: list[Delivery]) -> list[Original]:
+    def messages(self, inbound: QueueId, deliveries: list[Delivery]) -> list[Original]:
         """One message per delivery; what can't be understood carries its `refusal`."""
         grouping, epoch, now_ms = self._grouping, self._lane_epoch, self._now_ms()
         messages = []
@@ -96,7 +97,7 @@ class MessageReader:
             if self._has_kinds:
                 message.kind = kind_of(message.content)
 
-    def parked(self, queue: int, fetched: list[Fetched]) -> list[Original]:
+    def parked(self, queue: QueueId, fetched: list[Fetched]) -> list[Original]:
         """One message per original that was read from a parking queue. Those that came through an inbound
         queue that the lane no longer lists count for the first one."""
         messages = [self._parked(queue, one) for one in fetched]
@@ -104,7 +105,7 @@ class MessageReader:
             self._read_costs(messages)
         return messages
 
-    def _parked(self, queue: int, fetched: Fetched) -> Original:
+    def _parked(self, queue: QueueId, fetched: Fetched) -> Original:
         now_ms, arrival = self._now_ms(), (self._lane_epoch, fetched.tag)
         try:
             content, name, root, term, attempt, deadline_at_ms, since_ms = read_parked(
@@ -113,17 +114,17 @@ class MessageReader:
         except ProtocolViolation as problem:
             return self._stranger(queue, fetched, str(problem))
         message = Original(
-            self._inbound_index.get(name, 0), fetched.tag, arrival, content.fingerprint, content.group,
-            content, content.size, now_ms, fetched.redelivered,
+            self._inbound_index.get(name, FIRST_INBOUND), fetched.tag, arrival, content.fingerprint,
+            content.group, content, content.size, now_ms, fetched.redelivered,
             content.closing and not self._hands_over, deadline_at_ms, content.refusal,
         )  # fmt: skip
         message.queue, message.origin_arrival, message.term, message.attempt = queue, root, term, attempt
         message.waits_since_ms = now_ms if since_ms is None else since_ms
         return message
 
-    def _stranger(self, queue: int, fetched: Fetched, problem: str) -> Original:
+    def _stranger(self, queue: QueueId, fetched: Fetched, problem: str) -> Original:
         """Somebody else put it there."""
         delivery = Delivery(0, b"", *fetched[:4], fetched.properties, fetched.body)
-        (message,) = self.messages(0, [delivery])
+        (message,) = self.messages(FIRST_INBOUND, [delivery])
         message.queue, message.refusal, message.group_id = queue, problem, None
         return message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatcher.core.queue_ids import is_parking
+from dispatcher.core.queue_ids import QueueId, is_parking
 from dispatcher.service.inbound_feed import InboundFeed
 from dispatcher.service.parking_feeds import ParkingFeeds
 
@@ -16,7 +16,7 @@ class OriginalAcks:
         self._feeds = feeds
         self._parking = parking
 
-    def settle(self, queue: int, tag: int) -> None:
+    def settle(self, queue: QueueId, tag: int) -> None:
         """This original has ended: ack it with the next flush."""
         if not is_parking(queue):
             self._feeds[queue].settle(tag)

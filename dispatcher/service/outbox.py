@@ -50,6 +50,7 @@ from dispatcher.core.parking.orders import (
     ParkingAction,
     ReadParkingQueue,
 )
+from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.records import Dispatched
 from dispatcher.errors import ChannelRefused
 from dispatcher.ledger.recorder import Recorder
@@ -84,9 +85,9 @@ class Outbox:
         bisect_state: BisectState,
         recorder: Recorder,
         *,
-        ack: Callable[[int, int], None],
+        ack: Callable[[QueueId, int], None],
         later: Callable[[float, Callable[[], None]], None],
-        on_window: Callable[[int, int], None],
+        on_window: Callable[[QueueId, int], None],
         on_parking: Callable[[ParkingAction], None],
         on_target: Callable[[TargetAction], None],
         on_forwarding: Callable[[ForwardingAction], None],

@@ -20,7 +20,7 @@ from dispatcher.core.parking.orders import (
     ParkingAction,
     ReadParkingQueue,
 )
-from dispatcher.core.queue_ids import parking_id, parking_place
+from dispatcher.core.queue_ids import QueueId, parking_id, parking_place
 from dispatcher.errors import BrokerUnavailable, ChannelRefused
 from dispatcher.service.ack_window import AckWindow
 from dispatcher.service.channels import Channels
@@ -96,7 +96,7 @@ class ParkingFeeds:
         self._channels = channels
         self._reader = reader
         self._report = report
-        self._feeds: dict[int, ParkingFeed] = {}
+        self._feeds: dict[QueueId, ParkingFeed] = {}
         self._tasks = Tasks(fail)
 
     # -- orders --
@@ -117,7 +117,7 @@ class ParkingFeeds:
         """The session has ended: wait for nothing more."""
         self._tasks.close()
 
-    async def _open(self, queue: int) -> None:
+    async def _open(self, queue: QueueId) -> None:
         name = self._names[parking_place(queue)]
         channel, was_there = await open_parking(self._link, self._lane, name)
         self._channels.parking.add(channel)
@@ -132,7 +132,7 @@ class ParkingFeeds:
         left = fetched[-1].message_count if fetched and not is_end else 0
         self._report(ParkingQueueRead(order.queue, messages, is_end, left))
 
-    async def _delete(self, queue: int) -> None:
+    async def _delete(self, queue: QueueId) -> None:
         feed = self._feeds.pop(queue)
         feed.flush_acks(0, everything=True)
         self._channels.parking.discard(feed.channel)
@@ -146,7 +146,7 @@ class ParkingFeeds:
         self._report(ParkingQueueDeleted(queue, True))
         await self._link.call(feed.channel, commands.Channel.Close(200, "deleted", 0, 0))
 
-    async def _open_again(self, queue: int, *, gone: bool) -> None:
+    async def _open_again(self, queue: QueueId, *, gone: bool) -> None:
         """It was not deleted: somebody did that before, or something is in it."""
         if gone:
             self._report(ParkingQueueDeleted(queue, True))
@@ -159,7 +159,7 @@ class ParkingFeeds:
 
     # -- acks --
 
-    def settle(self, queue: int, tag: int) -> None:
+    def settle(self, queue: QueueId, tag: int) -> None:
         """This original has ended: ack it with the next flush."""
         self._feeds[queue].acks.settle(tag)
 
@@ -175,7 +175,7 @@ class ParkingFeeds:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
 
-async def find_parking_queues(link: Link, names: tuple[str, ...]) -> tuple[int, ...]:
+async def find_parking_queues(link: Link, names: tuple[str, ...]) -> tuple[QueueId, ...]:
     """The indexes of those that exist. Asked only when Redis may have forgotten some."""
 
     async def exists(name: str) -> bool:

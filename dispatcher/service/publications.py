@@ -17,7 +17,7 @@ from dispatcher.core.forwarding.orders import DeadLetterReclaimed, ForwardReclai
 from dispatcher.core.model import Original
 from dispatcher.core.orders import DeadLetter, PublishBarrier, PublishMarker, Reply, SendNotice
 from dispatcher.core.parking.orders import ParkCopy
-from dispatcher.core.queue_ids import parking_place
+from dispatcher.core.queue_ids import QueueId, parking_place
 from dispatcher.core.records import Dispatched
 from dispatcher.errors import InvalidTransition
 from dispatcher.wire.origin import origin_text
@@ -140,7 +140,7 @@ class Publications:
         origin: str | None = message.content.origin
         return origin or origin_text(self._parking_queue(message.queue), message.arrival)
 
-    def _parking_queue(self, index: int) -> str:
+    def _parking_queue(self, index: QueueId) -> str:
         return self._relay.parking_queues[parking_place(index)]
 
     def _notice(self, notice: SendNotice, channel: int) -> bytes:

@@ -32,6 +32,7 @@ from dispatcher.core.effects import Effects
 from dispatcher.core.events import Event, MessagesArrived, PublishersBlocked, QueueReturned
 from dispatcher.core.lane import Lane
 from dispatcher.core.options import LaneOptions
+from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.views.views import Views
 from dispatcher.errors import BrokerUnavailable, DispatcherError, Fenced, InvalidTransition
 from dispatcher.ledger.recorder import Recorder
@@ -191,7 +192,7 @@ class Session:
             self._fail(failure)
 
     def _receive(self, events: list[Any]) -> None:
-        deliveries: dict[int, list[Delivery]] = {}
+        deliveries: dict[QueueId, list[Delivery]] = {}
         inbound_by_channel = self._channels.inbound_index
         for event in events:
             if self.ended.done():

@@ -15,6 +15,7 @@ from dispatcher.core.operations.operation import PURGED_BY, TRANSFERRED_BY
 from dispatcher.core.operators.stopped_groups import REASON_DROPPED
 from dispatcher.core.orders import AckInbound, DeadLetter
 from dispatcher.core.parking.events import ParkingQueueRead
+from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.records import DeadLetterPending, Discharged, OpenEntry
 from dispatcher.core.records import Dispatched as DispatchedRecord
 from dispatcher.core.recovery.journal_replay import Arrival
@@ -62,7 +63,7 @@ class SimStore(LaneStore):
         self.snapshot = snapshot
         self.leader = f"{self.process.name} {snapshot.lane_epoch}"
         self._uuids = {number: row.uuid for number, row in snapshot.incarnations.items()}
-        self._leaving: dict[tuple[int, Arrival], str] = {}
+        self._leaving: dict[tuple[QueueId, Arrival], str] = {}
         self._ids = {number: row.consumer for number, row in snapshot.incarnations.items()}
         self.world.history.led(self.process.name, snapshot)
         return snapshot
@@ -122,7 +123,7 @@ class SimStore(LaneStore):
                     if (message.queue, message.arrival) in dropped:
                         facts.dropped.append(self.world.history.uid_of[tag])
 
-    def _left(self, effects: Effects) -> dict[tuple[int, Arrival], str]:
+    def _left(self, effects: Effects) -> dict[tuple[QueueId, Arrival], str]:
         """The messages that have left, each with the operation that took it, by these and earlier records."""
         left = {}
         for record in effects.records:

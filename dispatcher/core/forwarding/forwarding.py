@@ -42,6 +42,7 @@ from dispatcher.core.membership.membership import Membership
 from dispatcher.core.membership.rows import incarnation_row
 from dispatcher.core.model import Consumer, ConsumerState, Group, GroupState, Original
 from dispatcher.core.operators.commands import Arguments, Commands
+from dispatcher.core.queue_ids import FIRST_INBOUND
 from dispatcher.core.records import NumbersUsed
 from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.settlement import Settlement, runs
@@ -302,7 +303,9 @@ class Forwarding(Feature):
         """To the owner of its group, or whoever has the least; its prefetch does not count: the queue must be
         free again soon, for its own consumer."""
         state = self._state
-        message = Original(0, 0, (0, 0), handed.fingerprint, handed.group, None, handed.size, state.now_ms)
+        message = Original(
+            FIRST_INBOUND, 0, (0, 0), handed.fingerprint, handed.group, None, handed.size, state.now_ms
+        )
         message.epoch = state.epoch_counter
         if handed.group is not None and state.policy.grouped:
             group = state.group(handed.group)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from dispatcher.core.model import Group, Original
 from dispatcher.core.operations.orders import Target
 from dispatcher.core.parking.scan import ParkedScan
+from dispatcher.core.queue_ids import QueueId
 from dispatcher.wire.group_text import format_group
 
 #: Key of an open operation's row among the flags, before its uuid.
@@ -51,7 +52,7 @@ class Operation:
     target: Target | None = None
     gone: int = 0  # that the target has, or that were purged one by one, under all leaders
     phase: Phase = Phase.BARRIER
-    awaited: set[int] = field(default_factory=set)  # inbound queues whose marker has not come back
+    awaited: set[QueueId] = field(default_factory=set)  # inbound queues whose marker has not come back
     seen: Any = None  # what those queues looked like …
     moved_at_ms: int = 0  # … and when they last looked otherwise
     scope: deque[Original] = field(default_factory=deque)  # what is still to go

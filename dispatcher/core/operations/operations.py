@@ -46,6 +46,7 @@ from dispatcher.core.operators.rebalance import in_transition, known
 from dispatcher.core.operators.stopped_groups import ended_by_others
 from dispatcher.core.orders import PublishBarrier
 from dispatcher.core.parking.scan import ParkedScan, parked_of, unread_queues
+from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.records import SettledEntries, Vanished
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
@@ -281,7 +282,7 @@ class Operations(Feature):
         for message in scope:
             if message in state.revoked:
                 records.append(Vanished(message.queue, message.arrival))  # its entry, which nobody has
-        queues: dict[int, list[Original]] = {}
+        queues: dict[QueueId, list[Original]] = {}
         for message in scope:
             queues.setdefault(message.queue, []).append(message)
         for queue, messages in queues.items():

@@ -7,13 +7,14 @@ from typing import Any
 
 from dispatcher.core.holds import Facts
 from dispatcher.core.model import Group
+from dispatcher.core.queue_ids import QueueId
 
 
 @dataclass(slots=True)
 class Stop:
     """The message at which a group has stopped."""
 
-    inbound: int
+    inbound: QueueId
     fingerprint: bytes
     arrival: tuple[int, int]
     reason: str

@@ -24,6 +24,7 @@ from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import Original
 from dispatcher.core.options import DedupOptions
 from dispatcher.core.orders import LookUp
+from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.records import SettledEntries
 from dispatcher.core.state import LaneState
 
@@ -159,7 +160,7 @@ class Dedup(Feature):
         """They are over: what they repeat is committed, or is in this very commit."""
         state, dropped = self._state, self._dropped
         self._dropped = []
-        queues: dict[int, list[Original]] = {}
+        queues: dict[QueueId, list[Original]] = {}
         for message in dropped:
             queues.setdefault(message.queue, []).append(message)
         for queue, messages in queues.items():

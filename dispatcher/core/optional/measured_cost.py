@@ -19,6 +19,7 @@ from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Consumer, Original
 from dispatcher.core.options import Cost
 from dispatcher.core.placement import Pool
+from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.state import LaneState
 
 #: Weight of the latest settle: a change is followed within some ten of them.
@@ -44,7 +45,7 @@ class MeasuredInbound(Inbound):
     __slots__ = ("cost_of",)
 
     def __init__(
-        self, index: int, name: str, weight: int, pool: Pool, cost_of: Callable[[Original], int]
+        self, index: QueueId, name: str, weight: int, pool: Pool, cost_of: Callable[[Original], int]
     ) -> None:
         super().__init__(index, name, weight, pool)
         self.cost_of = cost_of
@@ -77,7 +78,7 @@ class MeasuredWork(Feature):
         if state.options.cost is Cost.MEASURED:
             state.signals.dispatching.append(self._set_cost)
             for index, plain in enumerate(state.inbounds):
-                inbound = MeasuredInbound(index, plain.name, plain.weight, state.pool, self.cost_us)
+                inbound = MeasuredInbound(plain.index, plain.name, plain.weight, state.pool, self.cost_us)
                 inbound.window, inbound.ungrouped = plain.window, plain.ungrouped
                 state.inbounds[index] = inbound
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dispatcher.core.model import Original
+from dispatcher.core.queue_ids import QueueId
 
 
 @dataclass(frozen=True, slots=True)
 class ParkingQueueOpened:
     """The parking queue is declared and can be read and published to."""
 
-    queue: int
+    queue: QueueId
 
 
 @dataclass(frozen=True, slots=True)
 class ParkingQueueRead:
     """What an order to read brought, in the queue's order; `is_end`: then nothing was left in it."""
 
-    queue: int
+    queue: QueueId
     messages: list[Original]
     is_end: bool
     left: int  # messages still in it
@@ -52,7 +53,7 @@ class RelocationImpossible:
 class ParkingQueueDeleted:
     """The answer to an order to delete; not gone: something was in it."""
 
-    queue: int
+    queue: QueueId
     is_gone: bool
 
 

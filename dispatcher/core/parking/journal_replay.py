@@ -12,6 +12,7 @@ from dispatcher.core.parking.orders import (
     Relocating,
     TermNeeded,
 )
+from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.records import JournalEntry, Record
 
 
@@ -19,12 +20,12 @@ class ParkingReplay:
     """By parking queue. Part of `Replay`, which knows the entries."""
 
     def __init__(self) -> None:
-        self.consumers: dict[int, str] = {}  # whose groups are parked there
-        self.routes: dict[int, dict[bytes, None]] = {}  # groups that go there
+        self.consumers: dict[QueueId, str] = {}  # whose groups are parked there
+        self.routes: dict[QueueId, dict[bytes, None]] = {}  # groups that go there
         #: Originals that are there, by group id; part of a group's may be counted under the group itself.
-        self.counts: dict[int, Counter[bytes | None]] = {}
-        self.since_ms: dict[int, dict[bytes, int]] = {}  # since when groups that go there wait
-        self.terms: dict[int, dict[bytes, int]] = {}  # copies from before that term are void
+        self.counts: dict[QueueId, Counter[bytes | None]] = {}
+        self.since_ms: dict[QueueId, dict[bytes, int]] = {}  # since when groups that go there wait
+        self.terms: dict[QueueId, dict[bytes, int]] = {}  # copies from before that term are void
 
     def read(self, record: Record) -> None:
         """Apply a record that is of parking only."""
@@ -46,13 +47,13 @@ class ParkingReplay:
             case TermNeeded():
                 self.terms.setdefault(record.queue, {})[record.copy] = record.term
 
-    def _clear(self, queue: int) -> None:
+    def _clear(self, queue: QueueId) -> None:
         self.routes.pop(queue, None)
         self.counts.pop(queue, None)
         self.since_ms.pop(queue, None)
         self.terms.pop(queue, None)
 
-    def known(self, queue: int, fingerprint: bytes) -> None:
+    def known(self, queue: QueueId, fingerprint: bytes) -> None:
         """An original of this queue has an entry: if it was parked, it has been read."""
         self.terms.get(queue, {}).pop(fingerprint, None)
 

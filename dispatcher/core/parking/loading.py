@@ -7,13 +7,13 @@ from dispatcher.core.parking.journal_replay import ParkingReplay
 from dispatcher.core.parking.orders import ANY_GROUP, GroupParked, ParkingQueueNamed, TermNeeded
 from dispatcher.core.parking.queue import ParkingQueue
 from dispatcher.core.parking.relocation import Relocations
-from dispatcher.core.queue_ids import parking_place
+from dispatcher.core.queue_ids import QueueId, parking_place
 from dispatcher.core.records import Record, SettledEntries
 from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.state import LaneState
 
 
-def add_queue(state: LaneState, index: int, consumer: str) -> ParkingQueue:
+def add_queue(state: LaneState, index: QueueId, consumer: str) -> ParkingQueue:
     """A parking queue that the lane did not know of."""
     name = state.options.parking_queues[parking_place(index)]
     queue = ParkingQueue(index, name, consumer, state.now_ms)
@@ -21,7 +21,7 @@ def add_queue(state: LaneState, index: int, consumer: str) -> ParkingQueue:
     return queue
 
 
-def load_queues(state: LaneState, replay: JournalReplay, found: tuple[int, ...]) -> None:
+def load_queues(state: LaneState, replay: JournalReplay, found: tuple[QueueId, ...]) -> None:
     """Take over the parking queues, before the entries that name them.
 
     `found` exist on the broker, after Redis had forgotten something: messages of any group may be in them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from dispatcher.core.model import Original
+from dispatcher.core.queue_ids import QueueId
 
 #: In place of a group's id, which is never empty (O-1): messages of any group may be there.
 ANY_GROUP: Final = b""
@@ -15,21 +16,21 @@ ANY_GROUP: Final = b""
 class ParkingQueueNamed(NamedTuple):
     """This parking queue exists, or will: committed before it is declared."""
 
-    queue: int
+    queue: QueueId
     consumer: str  # whose groups are parked there; empty: nobody's in particular
 
 
 class ParkingQueueForgotten(NamedTuple):
     """This parking queue was deleted."""
 
-    queue: int
+    queue: QueueId
 
 
 class GroupParked(NamedTuple):
     """From here on what arrives of the group goes to the end of this parking queue."""
 
     group: bytes | None  # None: messages without a group, which have no route
-    queue: int
+    queue: QueueId
     count: int  # type: ignore[assignment]  # how many of its originals are in it; a tuple's method is not called
     since_ms: int = 0  # when the oldest of these was first received, ms since 1970; 0: not known
 
@@ -37,18 +38,18 @@ class GroupParked(NamedTuple):
 class QueueUnparked(NamedTuple):
     """This parking queue was read to its end: no group goes there any more."""
 
-    queue: int
+    queue: QueueId
 
 
 class Relocating(NamedTuple):
     """An original is on its way to a parking queue; open until the copy there is confirmed."""
 
-    inbound: int  # the queue that it is in
+    inbound: QueueId  # the queue that it is in
     arrival: tuple[int, int]
     fingerprint: bytes
     group: bytes | None
     attempt: int
-    target: int
+    target: QueueId
     copy: bytes  # the fingerprint that it has in the parking queue
     term: int  # 0: published once; else what was published of it before this term is void
 
@@ -56,14 +57,14 @@ class Relocating(NamedTuple):
 class Relocated(NamedTuple):
     """The parking queue has the copy: the original is settled where it was."""
 
-    inbound: int
+    inbound: QueueId
     arrival: tuple[int, int]
 
 
 class TermNeeded(NamedTuple):
     """Copies of this original from before that term are void. Only checkpoints need to say so."""
 
-    queue: int
+    queue: QueueId
     copy: bytes
     term: int
 
@@ -84,13 +85,13 @@ ParkingRecord = (
 class OpenParkingQueue(NamedTuple):
     """Declare the parking queue and be ready to read it; answer with ParkingQueueOpened."""
 
-    queue: int
+    queue: QueueId
 
 
 class ReadParkingQueue(NamedTuple):
     """Fetch up to `limit` messages; answer with ParkingQueueRead."""
 
-    queue: int
+    queue: QueueId
     limit: int
 
 
@@ -98,21 +99,21 @@ class ParkCopy(NamedTuple):
     """Publish the original to a parking queue; answer with MoveConfirmed or MoveRefused."""
 
     message: Original
-    queue: int
+    queue: QueueId
     term: int
 
 
 class GiveBack(NamedTuple):
     """Put these originals back into their places in this parking queue."""
 
-    queue: int
+    queue: QueueId
     tags: tuple[int, ...]
 
 
 class DeleteParkingQueue(NamedTuple):
     """Delete it unless something is in it; answer with ParkingQueueDeleted."""
 
-    queue: int
+    queue: QueueId
 
 
 ParkingAction = OpenParkingQueue | ReadParkingQueue | ParkCopy | GiveBack | DeleteParkingQueue

@@ -35,7 +35,7 @@ from dispatcher.core.parking.queue import (
 from dispatcher.core.parking.reading import ParkedReading
 from dispatcher.core.parking.relocation import Relocations
 from dispatcher.core.parking.reparking import Reparking
-from dispatcher.core.queue_ids import parking_id
+from dispatcher.core.queue_ids import FIRST_INBOUND, QueueId, parking_id
 from dispatcher.core.records import Record
 from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.state import LaneState
@@ -108,7 +108,7 @@ class Parking(Feature):
         if group.route or group.demand:
             self._state.parking.refresh_demand(group)
 
-    def _goes_on(self, group: Group, message: Original, passed: int | None) -> bool:
+    def _goes_on(self, group: Group, message: Original, passed: QueueId | None) -> bool:
         """Whether its group's route goes on from where it is; then it waits to be moved there."""
         parking = self._state.parking
         if not (group.route or parking.default_route):
@@ -290,7 +290,7 @@ class Parking(Feature):
         """Where an old message moves, alone or with its group. None: no queue is free, or the group can't be
         parked now."""
         if group is None:
-            return self._queue_for(ANYBODY, above=0)
+            return self._queue_for(ANYBODY, above=FIRST_INBOUND)
         if not self._reading.is_busy(group):
             return self._target_of(group)
         self._retry_at_ms = self._state.now_ms + RETRY_MS
@@ -338,7 +338,7 @@ class Parking(Feature):
         """Where what waits of it moves; None: no queue is free, which is told if it `is_needed`."""
         waiting = [m for b in (group.backlogs or {}).values() for m in b.messages]
         route = self._state.parking.route(group)
-        last = max([m.queue for m in waiting if m.is_parked] + list(route), default=0)
+        last = max([m.queue for m in waiting if m.is_parked] + list(route), default=FIRST_INBOUND)
         if last and last not in route:  # it was read to its end, and what was read of the group waits here
             return self._state.parking[last]
         return self._queue_for(_taker(group), above=last, is_needed=is_needed)
@@ -364,7 +364,7 @@ class Parking(Feature):
         self._state.leave_ungrouped(message)
         self._relocations.wait(message, target)
 
-    def _queue_for(self, consumer: str, *, above: int, is_needed: bool = True) -> ParkingQueue | None:
+    def _queue_for(self, consumer: str, *, above: QueueId, is_needed: bool = True) -> ParkingQueue | None:
         """The parking queue for what waits for this consumer; its number is larger than `above`."""
         state = self._state
         deleting = ParkingQueueState.DELETING
@@ -374,7 +374,7 @@ class Parking(Feature):
                 return queue
         return self._name_queue(consumer, above, is_needed=is_needed)
 
-    def _name_queue(self, consumer: str, above: int, *, is_needed: bool) -> ParkingQueue | None:
+    def _name_queue(self, consumer: str, above: QueueId, *, is_needed: bool) -> ParkingQueue | None:
         state = self._state
         indexes = map(parking_id, range(len(self._names)))
         free = next((index for index in indexes if index > above and index not in state.parking), None)
@@ -497,5 +497,5 @@ def _stopped_first(group: Group) -> list[Backlog]:
     return backlogs if stop is None else sorted(backlogs, key=lambda backlog: backlog.inbound != stop.inbound)
 
 
-def _without(queue: int, route: tuple[int, ...]) -> tuple[int, ...]:
+def _without(queue: QueueId, route: tuple[QueueId, ...]) -> tuple[QueueId, ...]:
     return tuple(index for index in route if index != queue)

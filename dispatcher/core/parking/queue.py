@@ -13,6 +13,7 @@ from dispatcher.core.holds import Facts, Hold, HoldKind
 from dispatcher.core.model import Consumer, Group, MessageState, Original
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.placement import Pool
+from dispatcher.core.queue_ids import QueueId
 from dispatcher.errors import InvalidTransition
 from dispatcher.wire.origin import Arrival
 
@@ -74,7 +75,7 @@ class ParkingQueue:
         "waiting",
     )  # fmt: skip
 
-    def __init__(self, index: int, name: str, consumer: str, now_ms: int) -> None:
+    def __init__(self, index: QueueId, name: str, consumer: str, now_ms: int) -> None:
         self.index = index
         self.name = name
         self.consumer = consumer  # id of the one whose groups are parked here; empty: nobody's in particular
@@ -233,14 +234,14 @@ class ParkingQueue:
 Demand = tuple[ParkingQueue, Consumer | None]
 
 
-class ParkingQueues(dict[int, ParkingQueue]):
+class ParkingQueues(dict[QueueId, ParkingQueue]):
     """A lane's parking queues by index, in the order of these."""
 
     def __init__(self, eligibility: Eligibility) -> None:
         super().__init__()
         self._eligibility = eligibility
         #: Part of every group's route: queues that were found after Redis had forgotten the routes.
-        self.default_route: tuple[int, ...] = ()
+        self.default_route: tuple[QueueId, ...] = ()
         self.unconfirmed = 0  # relocations published and not answered
         self.unconfirmed_bytes = 0
         self.at_bound = False  # the last attempt to park found no free parking queue
@@ -258,7 +259,7 @@ class ParkingQueues(dict[int, ParkingQueue]):
         """Something may come that could be dispatched."""
         return any(queue.reading for queue in self.values())
 
-    def route(self, group: Group) -> tuple[int, ...]:
+    def route(self, group: Group) -> tuple[QueueId, ...]:
         """The parking queues that its messages pass."""
         if not self.default_route:
             return group.route
@@ -282,7 +283,7 @@ class ParkingQueues(dict[int, ParkingQueue]):
         known = (q.since_ms.get(group.id) for q in queues if q.members.get(group.id))
         return min((since_ms for since_ms in known if since_ms is not None), default=None)
 
-    def next_stop(self, group: Group, queue: int) -> ParkingQueue | None:
+    def next_stop(self, group: Group, queue: QueueId) -> ParkingQueue | None:
         """Where a message of the group in this queue has to go; None: nowhere, it may be dispatched."""
         for index in self.route(group):
             if index > queue:

@@ -12,6 +12,7 @@ from collections import deque
 
 from dispatcher.core.model import Group, MessageState, Original
 from dispatcher.core.parking.queue import ParkingQueue
+from dispatcher.core.queue_ids import FIRST_INBOUND
 from dispatcher.core.state import LaneState
 
 _WAITING = (MessageState.WAITING, MessageState.RELOCATING)
@@ -66,7 +67,7 @@ class ParkedScan:
         return self._queue.name if self._queue is not None else ""
 
     def _go_to_next(self) -> None:
-        passed = self._queue.index if self._queue is not None else 0
+        passed = self._queue.index if self._queue is not None else FIRST_INBOUND
         queue = self._queue = self._state.parking.next_stop(self._group, passed)
         self._goal = None
         if queue is not None:

@@ -9,7 +9,7 @@ from itertools import islice
 from dispatcher.core.bounds import PROVEN_PER_INBOUND_MAX
 from dispatcher.core.parking.journal_replay import ParkingReplay
 from dispatcher.core.parking.orders import Relocated, Relocating
-from dispatcher.core.queue_ids import is_parking
+from dispatcher.core.queue_ids import QueueId, is_parking
 from dispatcher.core.records import (
     NOBODY,
     DeadLetterPending,
@@ -33,12 +33,12 @@ class JournalReplay:
     """What a journal says. Entries are in the order of their inbound queues' arrivals once `finish` ran."""
 
     def __init__(self) -> None:
-        self.entries: dict[tuple[int, Arrival], JournalEntry] = {}
+        self.entries: dict[tuple[QueueId, Arrival], JournalEntry] = {}
         self.parking = ParkingReplay()
         #: By inbound queue: settled originals by arrival, in settle order, whose acks may not have arrived …
-        self.unproven: dict[int, dict[Arrival, bytes]] = {}
+        self.unproven: dict[QueueId, dict[Arrival, bytes]] = {}
         #: … and those whose acks have; kept in case the broker is killed.
-        self.proven: dict[int, deque[tuple[Arrival, bytes]]] = {}
+        self.proven: dict[QueueId, deque[tuple[Arrival, bytes]]] = {}
         self._by_seq: dict[tuple[int, int], OpenEntry] = {}
         self._ended: set[int] = set()
         #: The highest seq of each incarnation that was ever used, and the highest epoch.
@@ -156,18 +156,18 @@ class JournalReplay:
         else:
             self.highest_seq[incarnation] = max(self.highest_seq.get(incarnation, 0), highest)
 
-    def _drop(self, key: tuple[int, Arrival]) -> JournalEntry | None:
+    def _drop(self, key: tuple[QueueId, Arrival]) -> JournalEntry | None:
         entry = self.entries.pop(key, None)
         if isinstance(entry, OpenEntry):
             self._by_seq.pop((entry.incarnation, entry.seq), None)
         return entry
 
-    def _keep_unproven(self, inbound: int, arrival: Arrival, fingerprint: bytes) -> None:
+    def _keep_unproven(self, inbound: QueueId, arrival: Arrival, fingerprint: bytes) -> None:
         unproven = self.unproven.setdefault(inbound, {})
         unproven.pop(arrival, None)  # settled again: it moves to the end
         unproven[arrival] = fingerprint
 
-    def _kept(self, inbound: int) -> deque[tuple[Arrival, bytes]]:
+    def _kept(self, inbound: QueueId) -> deque[tuple[Arrival, bytes]]:
         kept = self.proven.get(inbound)
         if kept is None:
             kept = self.proven[inbound] = deque(maxlen=PROVEN_PER_INBOUND_MAX)

@@ -24,7 +24,7 @@ from dispatcher.core.optional.sequence_hold import may_be_passed, resume_sequenc
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import DeadLetter
 from dispatcher.core.parking.orders import Relocating
-from dispatcher.core.queue_ids import UNKNOWN_INBOUND, is_known_inbound
+from dispatcher.core.queue_ids import UNKNOWN_INBOUND, QueueId, is_known_inbound
 from dispatcher.core.records import (
     DeadLetterPending,
     JournalEntry,
@@ -124,7 +124,7 @@ class Recovery(Feature):
         assert recovery is not None
         return recovery
 
-    def _entry(self, inbound: int, arrival: Arrival, fingerprint: bytes, group: bytes | None) -> Original:
+    def _entry(self, inbound: QueueId, arrival: Arrival, fingerprint: bytes, group: bytes | None) -> Original:
         return Original(inbound, 0, arrival, fingerprint, group, None, 0, self._state.now_ms)
 
     def put_in_flight(self, message: Original, holder: Consumer) -> None:

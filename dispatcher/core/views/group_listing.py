@@ -11,6 +11,7 @@ from typing import Any, Final
 from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX, NEVER_MS
 from dispatcher.core.model import Group, GroupState
 from dispatcher.core.operators.commands import argument
+from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
 from dispatcher.wire.group_text import format_group, parse_group
@@ -104,7 +105,7 @@ class GroupListing:
         self._rank()
         return [group for _, group in self._ranked[self._offset :]]
 
-    def deepest(self, inbound: int) -> bytes | None:
+    def deepest(self, inbound: QueueId) -> bytes | None:
         """The group with most messages waiting from this inbound queue."""
         deepest = self._deepest[inbound]
         return deepest[1] if deepest is not None else None

@@ -14,6 +14,7 @@ from dispatcher.core.optional.sequence_numbers import SequenceNumbers, irregular
 from dispatcher.core.optional.start_gate import live_consumers
 from dispatcher.core.optional.work_stealing import WorkStealing
 from dispatcher.core.parking import display
+from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.state import LaneState
 from dispatcher.core.views.blocked_reason import text, undeliverable, unheld
 from dispatcher.core.views.group_listing import GroupListing, depth
@@ -43,14 +44,14 @@ class Views:
         self,
         state: LaneState,
         peek: Callable[[Any], dict[str, Any]] = lambda _: {},
-        unacked: Callable[[int], SettledUnacked] = lambda _: NOTHING_UNACKED,
+        unacked: Callable[[QueueId], SettledUnacked] = lambda _: NOTHING_UNACKED,
     ) -> None:
         """`peek`: what a message's content says of itself. `unacked`: the acks of an inbound queue, by its
         index, that are kept back."""
         self._state = state
         self._peek = peek
         self._unacked = unacked
-        self._deepest: dict[int, bytes] = {}  # by inbound queue: the deepest group, at the last look
+        self._deepest: dict[QueueId, bytes] = {}  # by inbound queue: the deepest group, at the last look
 
     def status(self) -> dict[str, Any]:
         state = self._state

@@ -8,6 +8,7 @@ from random import Random
 from statistics import fmean, pstdev
 from typing import Any, Final
 
+from dispatcher.core.queue_ids import inbound_id
 from dispatcher.pipeline.advise.lane_options import ORDERED, policy_name
 from dispatcher.pipeline.advise.sample import Sample
 from dispatcher.pipeline.advise.service_times import Handled, service_times
@@ -33,7 +34,7 @@ def traffic_of(sample: Sample) -> Traffic:
     start_us = sample.messages[0]["at_us"]
     arrivals = [
         SampledArrival(
-            row["at_us"] - start_us, names.index(row["inbound"]),
+            row["at_us"] - start_us, inbound_id(names.index(row["inbound"])),
             parse_group(row["group"]) if row["group"] is not None else None,
             row["size"] or 0, row["cost"] or 1, demands.of(place, row),
             row["type"].encode() if row["type"] is not None else None,

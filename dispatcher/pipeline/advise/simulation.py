@@ -20,6 +20,7 @@ from dispatcher.core.lane import Lane
 from dispatcher.core.model import Original
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.orders import AckInbound
+from dispatcher.core.queue_ids import inbound_id
 from dispatcher.core.records import Dispatched
 from dispatcher.pipeline.advise.consumers import SimulatedConsumer
 from dispatcher.pipeline.advise.traffic import Traffic
@@ -69,7 +70,7 @@ class Simulation:
         self._lane = lane = Lane(options, snapshot, _START_MS)
         lane.start(_START_MS)
         inbounds = range(len(options.inbounds))
-        lane.step([RedeliveriesEnded(each) for each in inbounds], _START_MS)
+        lane.step([RedeliveriesEnded(inbound_id(each)) for each in inbounds], _START_MS)
         lane.step(
             [
                 Join(consumer=f"c{n}", incarnation=f"u{n}", n=1, queue=f"q{n}", prefetch=prefetch)
@@ -143,7 +144,7 @@ class Simulation:
             events.append(CopiesConfirmed(confirmed, size))
         for inbound, count in enumerate(self._acked):
             if count:
-                events.append(AcksProven(inbound, count))
+                events.append(AcksProven(inbound_id(inbound), count))
                 self._acked[inbound] = 0
         return events
 

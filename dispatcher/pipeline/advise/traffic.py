@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from dispatcher.core.queue_ids import QueueId
+
 
 class SampledArrival(NamedTuple):
     """One message."""
 
     at_us: int  # since the window began
-    inbound: int  # index of its queue
+    inbound: QueueId  # index of its queue
     group: bytes | None
     size: int
     cost: int
