@@ -16,8 +16,10 @@ M = TypeVar("M", bound=Copy)
 class GroupSchedule(Generic[M]):
     """Messages in hand that wait for a handler. Pure: time is an argument.
 
-    Of those that may run, the one with the lowest number starts: by that the dispatcher knows which of them
-    may have begun since it was last told (docs/protocol.md, begun). Numbers rise, so none waits for ever.
+    Of those that may run for the first time, the one with the lowest number starts: by that the dispatcher
+    knows which of them may have begun since it was last told (docs/protocol.md, begun). Numbers rise, so none
+    waits for ever. Messages that run again have low numbers: they take turns with the others, or a few that
+    always fail would keep all others from starting.
     A message whose order counts (`group_seq` is not 0) starts only when the one before it in its group has
     left the schedule, also one that was lost while its handler still runs: two handlers of one process
     never work on one group.
@@ -27,6 +29,8 @@ class GroupSchedule(Generic[M]):
         self._lines: dict[bytes | None, deque[M]] = {}  # by group; only the first may run
         self._ready: list[tuple[int, int, M]] = []  # heap of (number, tie-break, message)
         self._delayed: list[tuple[int, int, M]] = []  # heap of (not before, tie-break, message)
+        self._again: deque[M] = deque()  # those of them that are due, in the order in which they became it
+        self._again_next = False  # one of these starts next, else one that has not run yet
         self._ties = count()
         self._running: set[M] = set()
         self._size = 0
@@ -38,8 +42,8 @@ class GroupSchedule(Generic[M]):
     def ready_count(self, now_ms: int) -> int:
         """Messages that `start_next` could give now, lost ones included."""
         while self._delayed and self._delayed[0][0] <= now_ms:
-            self._make_ready(heapq.heappop(self._delayed)[2])
-        return len(self._ready)
+            self._again.append(heapq.heappop(self._delayed)[2])
+        return len(self._ready) + len(self._again)
 
     def add(self, message: M) -> None:
         """A new message, behind those of its group that are here."""
@@ -54,7 +58,7 @@ class GroupSchedule(Generic[M]):
     def start_next(self, now_ms: int) -> M | None:
         """Take the next message that may run now; `finish` or `retry` it. None: nothing may."""
         while self.ready_count(now_ms):
-            message = heapq.heappop(self._ready)[2]
+            message = self._pop()
             if message.lost:
                 self._leave(message)
                 continue
@@ -62,6 +66,11 @@ class GroupSchedule(Generic[M]):
             message.begin()
             return message
         return None
+
+    def _pop(self) -> M:
+        is_again = bool(self._again) and (self._again_next or not self._ready)
+        self._again_next = not is_again
+        return self._again.popleft() if is_again else heapq.heappop(self._ready)[2]
 
     def finish(self, message: M) -> None:
         """A running message has ended; the next of its group may start."""
@@ -79,6 +88,8 @@ class GroupSchedule(Generic[M]):
         if not lost:
             return
         gone = [message for _, _, message in (*self._ready, *self._delayed) if message in lost]
+        gone += [message for message in self._again if message in lost]
+        self._again = deque(message for message in self._again if message not in lost)
         for heap in (self._ready, self._delayed):
             heap[:] = [entry for entry in heap if entry[2] not in lost]
             heapq.heapify(heap)

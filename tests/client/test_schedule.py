@@ -35,6 +35,36 @@ def started(made: GroupSchedule[Copy], now_ms: int = 0) -> list[int]:
     return seqs
 
 
+def test_messages_that_fail_again_and_again_keep_no_others_from_starting() -> None:
+    """They have the lowest numbers. One handler, and no pause between two attempts."""
+    failing = {1: message(1, b"a"), 2: message(2, b"b"), 3: message(3, b"c")}
+    made = schedule(*failing.values(), *(message(seq, b"d") for seq in range(4, 10)), message(10))
+    order = []
+    for now_ms in range(30):
+        one = made.start_next(now_ms)
+        assert one is not None
+        order.append(one.seq)
+        if one.seq in failing:
+            made.retry(one, now_ms)
+        else:
+            made.finish(one)
+    assert [seq for seq in order if seq > 3] == list(range(4, 11)), "and new ones start by number"
+    assert {order.count(seq) >= 5 for seq in failing} == {True}
+
+
+def test_lost_messages_that_were_to_run_again_leave() -> None:
+    again, other = message(1, b"a"), message(2, b"b")
+    made = schedule(again, other)
+    assert made.start_next(0) is again
+    made.retry(again, 0)
+    assert made.ready_count(0) == 2
+    again.lost = True
+    made.drop_lost([again])
+    assert started(made) == [2]
+    made.finish(other)
+    assert len(made) == 0
+
+
 def test_only_the_first_of_each_group_may_start() -> None:
     a1, a2, b1 = message(1, b"a"), message(2, b"a"), message(3, b"b")
     made = schedule(a1, a2, b1)
