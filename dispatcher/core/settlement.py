@@ -145,7 +145,7 @@ class Settlement(Feature):
 
     def _wait_in_front(self, message: Original) -> None:
         """Its group has stopped at it: it waits before everything newer of it, in nobody's hands."""
-        if message.attempt == 1:
+        if message.deaths == 1:
             message.settles_at_death = NO_DEATH
         if message.is_here and message.group is not None:
             self._state.wait_again(message)

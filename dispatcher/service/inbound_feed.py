@@ -41,8 +41,9 @@ FIRST_WINDOW: Final = 16
 SMALL_LOOK_AHEAD: Final = 64
 #: A consumer whose prefetch is used up by settled originals is replaced if that gives room for this many.
 RENEWED_FOR: Final = 500
-#: A queue's originals may be unacked then up to this many times its look-ahead, most of them settled: a new
-#: leader is given all of them once more.
+#: A consumer is replaced only while fewer look-aheads than this are unacked, most of them settled: a new
+#: leader is given all of them once more. With the new prefetch one more may be, and at most UNPROVEN_MAX
+#: deliveries.
 UNACKED_WINDOWS: Final = 3
 
 
@@ -205,7 +206,9 @@ class InboundFeed:
         acks, window = self._acks, self._window
         if not self._source.classic or self._inbound.recovery is not None or window != self._wanted:
             return False
-        if not acks.is_nearly_full or acks.unacked >= min(UNACKED_WINDOWS * window, UNPROVEN_MAX):
+        if not acks.is_nearly_full or acks.unacked >= UNACKED_WINDOWS * window:
+            return False
+        if acks.unacked + window - acks.unsettled > UNPROVEN_MAX:
             return False
         return window - acks.unsettled >= max(self._renewed_for, window // ROOM_PART)
 

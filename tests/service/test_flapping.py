@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dispatcher.client.copies import Copy
 from tests.client.subjects import AsyncConsumer, BlockingConsumer, Consumer, Work
 from tests.client.tcp_proxy import TcpProxy
 from tests.service.harness import Bench, lane
@@ -31,8 +32,18 @@ class Application:
         self.may_settle = 0
         self.seen: set[bytes] = set()
 
+    def __contains__(self, body: bytes) -> bool:
+        """Whether its handlers have to wait before they end."""
+        return self.may_settle <= 0
+
     async def run(self) -> None:
-        await self.consumer.run(Work(lambda message: self.seen.add(message.body)), concurrency=CONCURRENCY)
+        work = Work(self._ends)
+        work.held = self  # type: ignore[assignment]
+        await self.consumer.run(work, concurrency=CONCURRENCY)
+
+    def _ends(self, message: Copy) -> None:
+        self.seen.add(message.body)
+        self.may_settle -= 1
 
     async def iterate(self) -> None:
         await self.consumer.open()

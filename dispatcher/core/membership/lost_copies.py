@@ -71,6 +71,8 @@ class LostCopies(Feature):
         is_there = consumer.state is ConsumerState.LIVE and consumer.queue == beat.queue
         if not is_there or not consumer.in_flight or state.publishers_blocked:
             self._forget(consumer)
+            if is_there and not consumer.in_flight:
+                self._asked.pop(consumer, None)  # it lacks nothing
             return
         heard = self._heard.get(consumer)
         if heard is None or heard.n != consumer.n:

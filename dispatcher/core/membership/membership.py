@@ -8,6 +8,7 @@ its messages go to others. A join of the same incarnation in between brings it b
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import PingRouted, PublishersBlocked, QueueNacked, QueueReturned
@@ -39,6 +40,10 @@ from dispatcher.wire.protocol import (
 
 #: Uuids of incarnations that are over, so that a late word of theirs is answered with `taken`.
 RETIRED_MAX = 1_000
+
+
+#: Knuth's multiplicative hash: 2 to the 32, divided by the golden ratio.
+EPOCH_MIXER: Final = 2_654_435_761
 
 
 class Membership(Feature):
@@ -87,9 +92,10 @@ class Membership(Feature):
             if row.state == "taken":
                 self._retire(number, row)
         present = [(number, row) for number, row in rows if row.state != "taken"]
-        # They are pinged in this order, and get new groups in the order of the answers: so that leaders with
-        # short lives don't all begin with the same one, each begins with another one.
-        first = snapshot.lane_epoch % len(present) if present else 0
+        # They are pinged in this order, and get new groups in the order of the answers. So that leaders with
+        # short lives begin with different ones, their epochs say where, well mixed: epochs may rise by
+        # the same number each time.
+        first = (snapshot.lane_epoch * EPOCH_MIXER >> 16) % len(present) if present else 0
         for number, row in present[first:] + present[:first]:
             kept = of_this_lane(self._state.options, row)
             consumer = self._enter(number, kept)
