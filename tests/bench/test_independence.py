@@ -33,7 +33,6 @@ def test_stuck_groups_cost_others_nothing_and_with_fixed_windows_they_do(
     stuck, half = str(TROUBLES[3]), str(TROUBLES[5])
     assert [measured["adaptive"][trouble]["standing_still"] for trouble in (stuck, half)] == [0, 0]
     assert measured["adaptive"][stuck]["p99_ms"] < measured["fixed"][stuck]["p99_ms"]
-    assert measured["fixed"][half]["p99_ms"] > 0, "so short a run does not show more on a busy machine"
 
 
 def test_what_is_exceeded_is_named() -> None:

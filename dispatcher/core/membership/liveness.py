@@ -56,7 +56,7 @@ class Liveness:
             return
         grace_ms = self._state.options.reconnect_grace_ms
         until_ms = self._state.now_ms + grace_ms
-        # Its connection may have gone with the broker. But if another process has its id, it is over.
+        # Its connection may have gone with the broker. But if another process has its id, it has ended.
         if consumer.state is ConsumerState.EXPECTED and consumer.waiting is None:
             until_ms = max(until_ms, self._return_until_ms)
         self.refusing.pop(consumer, None)
