@@ -70,6 +70,32 @@ def test_o34_within_one_and_a_half_times_that() -> None:
         assert wait(bench, AFTER_MS * 3 // 2 - late_ms)[:1] == ["b2"]
 
 
+def test_o34_however_slowly_the_lane_steps() -> None:
+    clause("O-34a", "A look comes later while Redis has not answered the lane's commits")
+    bench = stuck()
+    assert names(bench.step(after_ms=2 * LOOK_MS + 1)) == []
+    assert names(bench.step(after_ms=2 * LOOK_MS + 1)) == ["b2"]
+
+
+def test_o34_an_owner_that_others_fill_at_once_is_full() -> None:
+    """It has room when a settle comes, and none when the lane has handed out what may go."""
+    clause("O-34", "its owner is connected, and has its whole prefetch")
+    bench = LaneBench(weights=(1, 100), steal_after_ms=AFTER_MS, heartbeat_ms=3_600_000)
+    bench.join("one", prefetch=100)
+    bench.arrive("a1", "b1")
+    bench.settle("one", "a1", "b1")
+    bench.join("one", prefetch=1, n=2)
+    bench.arrive(*(f"a{n}" for n in range(2, 12)), inbound=1)
+    bench.arrive("b2")
+    bench.join("three", prefetch=1)
+    bench.arrive("c1")  # three is full
+    bench.join("two", prefetch=1)
+    for n in range(2, 6):
+        assert owner(bench, "b") == "one", n
+        bench.settle_seqs("one", bench.latest(f"a{n}").seq, after_ms=LOOK_MS)
+    assert bench.holder("b2") == "two"
+
+
 def test_o34_it_is_a_new_assignment() -> None:
     """As after each change of owner (O-7, D-12)."""
     bench = stuck()

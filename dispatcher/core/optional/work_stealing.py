@@ -45,16 +45,6 @@ class _Taken(NamedTuple):
     former: str
 
 
-class _HasBoth:
-    """True: some consumers of the lane can take something new, and others can't."""
-
-    def __init__(self, state: LaneState) -> None:
-        self._state = state
-
-    def __bool__(self) -> bool:
-        return 0 < len(self._state.pool) < len(self._state.by_uuid)
-
-
 class WorkStealing(Feature):
     """The groups of one lane that may change their owner, and since when."""
 
@@ -71,19 +61,19 @@ class WorkStealing(Feature):
         self._waits: dict[Group, _Wait] = {}
         self._taken: dict[Group, _Taken] = {}  # in the order of the times
         self._look_at_ms = 0
-        self.pending = (_HasBoth(state),)
         state.signals.freeing.append(self._free)
 
-    def before_pass(self) -> None:
-        """Look who waits, and move those that have waited for long enough."""
-        state = self._state
-        now_ms = state.now_ms
-        if now_ms < self._look_at_ms:
-            return
-        if now_ms > self._look_at_ms + self._every_ms:  # nobody had free capacity, or nobody was without
-            self._waits.clear()
+    def after_pass(self, *, idle: bool) -> bool:
+        """Look who waits now that all is handed out, and move those that have waited for long enough."""
+        now_ms = self._state.now_ms
+        if now_ms < self._look_at_ms or not (self._waits or self._has_both()):
+            return False
         self._look_at_ms = now_ms + self._every_ms
-        self._look(until_ms=now_ms - self._after_ms)
+        return self._look(until_ms=now_ms - self._after_ms)
+
+    def _has_both(self) -> bool:
+        """Some consumers of the lane can take something new, and others can't."""
+        return 0 < len(self._state.pool) < len(self._state.by_uuid)
 
     def _free(self) -> bool:
         """Move groups that have waited for less time, too: else they would be parked."""
@@ -91,7 +81,7 @@ class WorkStealing(Feature):
 
     def _look(self, *, until_ms: int) -> bool:
         """See who waits, and move the groups whose wait began by `until_ms`. True: at least one has moved."""
-        if self._state.is_suspended or self._state.reset_until is not None:
+        if self._state.is_suspended or self._state.reset_until is not None or not self._has_both():
             self._waits.clear()
             return False
         self._forget_taken()
@@ -174,7 +164,7 @@ class WorkStealing(Feature):
             del self._taken[group]
 
     def next_deadline_ms(self) -> int | None:
-        return self._look_at_ms
+        return self._look_at_ms if self._waits or self._has_both() else None
 
     def _still_waits(self, group: Group, wait: _Wait) -> bool:
         """What the latest look saw holds: it may be long ago, if no consumer had free capacity since."""

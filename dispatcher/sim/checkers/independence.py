@@ -103,9 +103,9 @@ class IndependenceChecker(Checker):
         state = lane.state
         now_ms, asked_at_ms = state.now_ms, self._looked_at_ms
         self._looked_at_ms = now_ms
-        is_late = now_ms - asked_at_ms > self._after_ms / _LOOKS  # its dispatcher stood still
+        stood_still_ms = max(0, now_ms - asked_at_ms - _TICK_MS)  # its dispatcher waited for Redis
         room = sum(consumer.credit for consumer in state.by_uuid.values() if _takes_new(consumer))
-        if is_late or not room or state.reset_until is not None:
+        if not room or state.reset_until is not None:
             self._waits.clear()
             return
         former, self._waits = self._waits, {}
@@ -117,6 +117,8 @@ class IndependenceChecker(Checker):
             wait = former.get(group.id)
             if wait is None or wait.handed != handed:
                 wait = _Wait(now_ms, handed, 0)
+            else:
+                wait = wait._replace(since_ms=wait.since_ms + stood_still_ms)
             self._waits[group.id] = wait._replace(most=max(wait.most, crowd))
         for group_id, wait in self._waits.items():
             if now_ms > self._until_ms(group_id, wait):
