@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from typing import Any, Final
+from typing import Final
 
-from dispatcher.settings import Chosen, PlacementName, RebalanceSettings, RetrySettings, SequenceCheck
+from dispatcher.settings import Chosen, PolicyName, SequenceCheck
+from dispatcher.sim.accepted_options import accepted_options
 from dispatcher.sim.scenario import Fault, RunScenario
 
 #: The share of seeds whose lane hands over.
@@ -29,12 +30,6 @@ _OPERATIONS: Final = ("purge_group", "purge_group", "move_group", "reroute_group
 _WITH_OPERATIONS: Final = 0.5
 #: Faults in place of drawn ones that such a lane can't have: most of all, readers come and go.
 _INSTEAD: Final = ("kill_consumer", "cut_consumer", "kill_consumer", "kill_leader", "kill_at_publish")
-#: The options that a hand-over lane refuses, at their defaults.
-_UNSAID: Final[dict[str, Any]] = {
-    "top_up": False, "group_idle_timeout_ms": None, "steal_after_ms": None, "max_in_flight_per_group": None,
-    "ack_timeout_ms": None, "placement": PlacementName.FEWEST, "rebalance": RebalanceSettings(),
-    "retry": RetrySettings(), "dedup": None, "sequence_check": SequenceCheck.OFF,
-}  # fmt: skip
 
 
 def with_readers(random: Random, scenario: RunScenario) -> RunScenario:
@@ -42,9 +37,9 @@ def with_readers(random: Random, scenario: RunScenario) -> RunScenario:
     if random.random() >= SHARE:
         return scenario
     policy = "concurrent" if scenario.policy == "concurrent" else "exclusive"
-    options = {**scenario.options, **_UNSAID}
-    if options["cost"].name == "measured":
-        options["cost"] = Chosen("1")
+    group_map = Chosen("exact")
+    options = {**scenario.options, "dedup": None, "sequence_check": SequenceCheck.OFF}  # see `messages`
+    options = accepted_options(options, policy=PolicyName(policy), group_map=group_map, handover=True)
     messages = tuple(
         plan._replace(kills=False, refused="", expires_ms=0)
         for plan in scenario.messages
@@ -60,7 +55,7 @@ def with_readers(random: Random, scenario: RunScenario) -> RunScenario:
     if random.random() < _WITH_OPERATIONS and scenario.faults:
         faults = tuple(sorted(faults + _operations(random, scenario.faults)))
     return replace(
-        scenario, policy=policy, options=options, group_maps=(Chosen("exact"),), messages=messages,
+        scenario, policy=policy, options=options, group_maps=(group_map,), messages=messages,
         consumers=consumers, faults=faults, hands_over=True,
     )  # fmt: skip
 

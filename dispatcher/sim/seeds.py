@@ -21,11 +21,13 @@ from dispatcher.settings import (
     OverdueAct,
     PauseName,
     PlacementName,
+    PolicyName,
     RebalanceSettings,
     RetrySettings,
     SequenceCheck,
     StartSettings,
 )
+from dispatcher.sim.accepted_options import accepted_options
 from dispatcher.sim.message_plans import (
     HOLDING_LANES,
     draw_count,
@@ -63,20 +65,16 @@ LOSING_RUNS: Final = 0.1
 HISTORY_SHARE: Final = 0.1
 
 
-#: Options of the lane that a seed draws: a field of LaneSettings, and how, given the lane's policy.
+#: Options of the lane that a seed draws: a field of LaneSettings, and how, given the lane's policy. What such
+#: a lane refuses keeps its default.
 OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
-    "top_up": lambda random, policy: policy == "sequenced" and random.random() < 0.3,
-    "ungrouped": lambda random, policy: (
-        "balance" if policy == "concurrent"
-        else random.choices(("balance", "reject", "group:common"), (8, 1, 1))[0]
-    ),
+    "top_up": lambda random, _: random.random() < 0.3,
+    "ungrouped": lambda random, _: random.choices(("balance", "reject", "group:common"), (8, 1, 1))[0],
     "look_ahead": lambda random, _: random.choice((3, 10, 50, 10_000, 10_000)),
     "look_ahead_bytes": lambda random, _: random.choice((256 << 20, 256 << 20, 100_000, 20_000)),
     "reconnect_grace_ms": lambda random, _: random.choice((0, 0, 200, 2_000)),
     "liveness_interval_ms": lambda random, _: random.choice((500, 1_000)),
-    "group_idle_timeout_ms": lambda random, policy: (
-        random.choice((None, None, 100, 1_000)) if policy == "exclusive" else None
-    ),
+    "group_idle_timeout_ms": lambda random, _: random.choice((None, None, 100, 1_000)),
     "max_in_flight_per_group": lambda random, policy: (
         random.choice((None, 1, 3)) if policy == "concurrent" else random.choice((None,) * 8 + (1, 3))
     ),
@@ -84,9 +82,7 @@ OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
         GroupWindowSettings(), GroupWindowSettings(), GroupWindowSettings(initial=1, max=5),
         GroupWindowSettings(initial=10_000),
     )),
-    "steal_after_ms": lambda random, policy: (
-        random.choice((None, 1_000, 1_000, 100, 100)) if policy == "exclusive" else None
-    ),
+    "steal_after_ms": lambda random, _: random.choice((None, 1_000, 1_000, 100, 100)),
     "placement": lambda random, _: random.choice(tuple(PlacementName)),
     "cost": lambda random, _: Chosen(random.choice(("1", "1", "1", "bytes", "measured"))),
     "rebalance": lambda random, policy: RebalanceSettings(
@@ -138,10 +134,13 @@ def _with_hanging(random: Random, scenario: RunScenario) -> RunScenario:
         plan._replace(hangs=index in hanging and not (plan.kills or plan.twin_of or plan.repeats))
         for index, plan in enumerate(plans)
     )
-    if scenario.options["steal_after_ms"] is None or random.random() < 0.5:
+    often = {"steal_after_ms": 100}
+    policy, group_map = PolicyName(scenario.policy), scenario.group_maps[0]
+    is_refused = accepted_options(often, policy=policy, group_map=group_map) != often
+    if is_refused or scenario.options["steal_after_ms"] is None or random.random() < 0.5:
         return replace(scenario, messages=messages)
     return replace(
-        scenario, messages=messages, options={**scenario.options, "steal_after_ms": 100},
+        scenario, messages=messages, options={**scenario.options, **often},
         consumers=tuple(replace(plan, prefetch=random.choice((1, 2, 3))) for plan in scenario.consumers),
     )  # fmt: skip
 
@@ -161,10 +160,6 @@ def draw_scenario(seed: int, messages: int | None = None) -> RunScenario:
     )
     options = {name: draw(chance(name), policy) for name, draw in OPTIONS.items()}
     group_maps = _group_maps(chance("group maps"), policy)
-    if group_maps == (Chosen("none"),):
-        options |= {"group_idle_timeout_ms": None, "ungrouped": "balance", "rebalance": RebalanceSettings()}
-        options |= {"max_in_flight_per_group": None, "steal_after_ms": None}
-        options["retry"] = RetrySettings(attempts=options["retry"].attempts)
     options |= theme.draw_options(chance("theme"))
     parking = chance("parking")
     parking_queues = parking.choice(theme.parking_queues)
@@ -196,6 +191,8 @@ def draw_scenario(seed: int, messages: int | None = None) -> RunScenario:
         faults += draw_flags(chance("flags"), work_ms) + draw_operations(chance("operations"), work_ms)
         faults += draw_edits(chance("edited file"), work_ms) + draw_moves(chance("moves"), work_ms)
         faults = tuple(sorted(faults))
+    for group_map in group_maps:
+        options = accepted_options(options, policy=PolicyName(policy), group_map=group_map)
     scenario = RunScenario(
         seed=seed, theme=theme.name, policy=policy, inbounds=inbounds, options=options, group_maps=group_maps,
         records_per_checkpoint=random.choice((30, 200, 100_000)),

@@ -11,6 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dispatcher.cli import app
+from dispatcher.settings import LaneDefaults, PolicyName
+from dispatcher.sim.accepted_options import accepted_options
 from dispatcher.sim.campaign import run_scenario, run_seed, shrink
 from dispatcher.sim.command import run_many, run_one
 from dispatcher.sim.scenario import RunScenario
@@ -104,3 +106,15 @@ def test_a_digest_is_that_of_all_that_is_sent() -> None:
     assert {line.split()[1] for line in lines()} == {b"RabbitMQ", b"Redis"}
     assert lines() == lines() != lines(PLANT)
     assert digest(3) == digest(3)
+
+
+def test_no_lane_has_an_option_that_check_would_refuse() -> None:
+    drawn = [make_scenario(seed) for seed in range(1, 301)]
+    for scenario in drawn:
+        for group_map in scenario.group_maps:
+            lane = {"policy": PolicyName(scenario.policy), "handover": scenario.hands_over}
+            accepted = accepted_options(scenario.options, group_map=group_map, **lane)
+            assert accepted == scenario.options, scenario.seed
+    default = LaneDefaults.model_fields["steal_after_ms"].default
+    sequenced = [each.options["steal_after_ms"] for each in drawn if each.policy == "sequenced"]
+    assert set(sequenced) == {default, None}  # it only works with policy: exclusive

@@ -17,6 +17,7 @@ from dispatcher.core.holds import HoldKind
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Consumer, ConsumerState, Group
 from dispatcher.core.optional.group_window import GroupWindows
+from dispatcher.core.optional.work_stealing import WorkStealing
 from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.world import World
 
@@ -75,7 +76,7 @@ class IndependenceChecker(Checker):
             known.clear()
         delivery: Any = lane._delivery
         run = delivery.run
-        steals = self._after_ms is not None and lane.state.policy.keeps_owner
+        steals = WorkStealing.is_on(lane.state.options)
         adapts = GroupWindows.are_adapted(lane.state.options)
 
         def watched() -> bool:
