@@ -55,6 +55,7 @@ _ENDING_S: Final = 5
 _NO_ROOM: Final = [os.strerror(each) for each in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)]
 #: The session of a `spark_session` that is not over.
 _open: Final[list[Any]] = []
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _ASCII_LOCALES: Final = ("C", "POSIX")
 _LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
@@ -67,12 +68,15 @@ _LOCAL: Final = {
 def spark_session(master: str | None = None, settings: dict[str, str] | None = None) -> Iterator[Any]:
     """A session that is stopped afterwards. `master` None: what spark-submit says, else every core of this
     machine. Within another one it is that one's session, which goes on: a program may run several commands
-    for one start of Spark. Raises ConfigurationError where Spark can't start, and where it ends within."""
+    for one start of Spark. Settings that Spark can change while it runs are changed until the inner one is
+    over. Raises ConfigurationError where Spark can't start, where it ends within, and where the outer session
+    has another master, or settings that need another start of Spark."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         _require_java()
     if _open:
-        yield _open[-1]
+        with _changed(_open[-1], master, _wanted(settings or {}, submitted=submitted)):
+            yield _open[-1]
         return
     if not submitted:
         _share_encoding()
@@ -124,16 +128,67 @@ def _configured(configured: Any, master: str | None, settings: dict[str, str], *
     if chosen is not None:
         configured.setMaster(chosen)
     is_local = not submitted and chosen is not None and chosen.startswith("local")
-    wanted = {**_SETTINGS, **(_LOCAL if is_local else {}), **settings}
-    if submitted:
-        wanted.pop(_HEAP, None)  # its Java process is there
-    else:
-        wanted[_HEAP] = os.environ.get(HEAP_VARIABLE) or wanted.get(_HEAP, f"{heap_mib(0)}m")
-    for name, value in wanted.items():
+    wanted = _wanted(settings, submitted=submitted)
+    if not submitted:
+        wanted.setdefault(_HEAP, f"{heap_mib(0)}m")
+    for name, value in {**_SETTINGS, **(_LOCAL if is_local else {}), **wanted}.items():
         configured.set(name, value)
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     return configured
+
+
+def _wanted(settings: dict[str, str], *, submitted: bool) -> dict[str, str]:
+    """`settings`, with the heap that counts."""
+    wanted = dict(settings)
+    if submitted:  # its Java process is there
+        for name in (_HEAP, _JAVA_OPTIONS):
+            wanted.pop(name, None)
+    elif heap := os.environ.get(HEAP_VARIABLE):
+        wanted[_HEAP] = heap
+    return wanted
+
+
+@contextlib.contextmanager
+def _changed(session: Any, master: str | None, settings: dict[str, str]) -> Iterator[None]:
+    """A session that goes on, with other settings meanwhile. Raises ConfigurationError."""
+    from py4j.protocol import Py4JError
+
+    process = getattr(session.sparkContext._gateway, "proc", None)
+    if process is not None and process.poll() is not None:
+        raise ConfigurationError(_ended(process.returncode))
+    has = session.sparkContext.getConf()
+    others = {name: value for name, value in settings.items() if session.conf.isModifiable(name)}
+    fixed = {"spark.master": master} if master is not None else {}
+    fixed |= {name: value for name, value in settings.items() if name not in others}
+    for name, value in fixed.items():
+        if not _is_met(session, name, value, has.get(name, "")):
+            raise ConfigurationError(
+                f"{name}: {value} is asked for, and the Spark session that is open has "
+                f"{has.get(name, 'none')}: this can't change while Spark runs; open it with that value"
+            )
+    before = {name: session.conf.get(name, None) for name in others}
+    for name, value in others.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Py4JError, OSError):  # its Java process was killed
+            for name, former in before.items():
+                if former is None:
+                    session.conf.unset(name)
+                else:
+                    session.conf.set(name, former)
+
+
+def _is_met(session: Any, name: str, wanted: str, has: str) -> bool:
+    """Whether a session has what is asked for; more heap, and other options of Java besides, will do."""
+    if name == _HEAP:
+        in_mib = session._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsMb
+        return bool(in_mib(wanted) <= in_mib(has))
+    if name == _JAVA_OPTIONS:
+        return {*wanted.split()} <= {*has.split()}
+    return wanted == has
 
 
 def heap_setting(records: int) -> dict[str, str]:
@@ -254,7 +309,11 @@ def _end_of_spark(problem: BaseException, log: Any, gateway: Any, heap: str) -> 
         process.wait(_ENDING_S if is_lost and not isinstance(problem, Py4JJavaError) else 0)
     if process.returncode is None:
         return None
-    return f"Spark's Java process has ended (exit code {process.returncode}): start again"
+    return _ended(process.returncode)
+
+
+def _ended(code: int) -> str:
+    return f"Spark's Java process has ended (exit code {code}): start again"
 
 
 def _end(gateway: Any) -> None:

@@ -6,21 +6,32 @@ import os
 import subprocess
 import sys
 
+import pytest
+from pyspark.sql import SparkSession
+
+from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.run import fitting_records
-from dispatcher.pipeline.session import heap_mib
+from dispatcher.pipeline.session import heap_mib, spark_session
+
+HEAP, JAVA_OPTIONS = "spark.driver.memory", "spark.driver.extraJavaOptions"
 
 #: Both in one process, which has a Spark of its own: one after the other ends.
 BOTH = """
-import os, signal
 from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.run import clear_errors
-from dispatcher.pipeline.session import java_process, spark_session
+from dispatcher.pipeline.session import spark_session
 
 def fill(spark):
     spark.range(1).selectExpr("size(sequence(id, 100000000 + id))").collect()
 
 def kill(spark):
-    os.kill(java_process(spark), signal.SIGKILL)
+    spark.sparkContext._gateway.proc.kill()
+    spark.sparkContext._gateway.proc.wait()
+    try:
+        with spark_session():
+            print("never")
+    except ConfigurationError as error:
+        print("within:", error)
     spark.range(1).collect()
 
 for act in fill, kill:
@@ -41,12 +52,33 @@ def test_a_full_heap_and_a_killed_process_are_told_in_a_line() -> None:
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
     assert "Traceback" not in found.stderr
-    full, killed = found.stdout.splitlines()
+    full, within, killed = found.stdout.splitlines()
     assert full == (
         "Spark has too little memory (500m of heap here): set SPARK_DRIVER_MEMORY to more (on a cluster "
         "--driver-memory and --executor-memory of spark-submit), and start again"
     )
+    assert within == f"within: {killed}"
     assert killed == "Spark's Java process has ended (exit code -9): start again"
+
+
+def test_a_session_within_a_session_has_what_it_asks_for_or_says_why_not(spark: SparkSession) -> None:
+    name = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(name)
+    with spark_session(settings={name: "17", HEAP: "512m", JAVA_OPTIONS: "-XX:+UseSerialGC"}) as same:
+        assert same is spark
+        assert spark.conf.get(name) == "17"
+        with spark_session("local[1]"):
+            assert spark.conf.get(name) == "17"
+    assert spark.conf.get(name) == before
+    for asked, named in (
+        (("local[2]", {}), "spark.master: local[2] is asked for, and the Spark session that is open has "),
+        ((None, {HEAP: "900g"}), f"{HEAP}: 900g is asked for"),
+        ((None, {JAVA_OPTIONS: "-Dx=1"}), f"{JAVA_OPTIONS}: -Dx=1 is asked for"),
+        ((None, {"spark.executor.cores": "3"}), "spark.executor.cores: 3 is asked for"),
+    ):
+        with pytest.raises(ConfigurationError) as refused, spark_session(*asked):
+            pass
+        assert str(refused.value).startswith(named)
 
 
 def test_the_heap_grows_with_the_ledger_up_to_half_of_the_memory() -> None:
