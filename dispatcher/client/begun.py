@@ -51,3 +51,12 @@ class BegunMessages:
         self._told.update(new)
         self._untold.difference_update(new)
         return Begun(SeqRanges.of(self._told).pairs(), self.concurrency)
+
+    def mention(self) -> Begun:
+        """The same word on a way on which it may be dropped: nothing counts as told because of it."""
+        return Begun(SeqRanges.of(self._told | set(tuple(self._untold))).pairs(), self.concurrency)
+
+    def connection_lost(self) -> None:
+        """The latest word may not have arrived: nothing counts as told any more."""
+        told, self._told = self._told, set()
+        self._untold.update(told)

@@ -161,6 +161,7 @@ class Member(Generic[C]):
         it has gone to others.
         """
         self.settling.connection_lost()
+        self.begun.connection_lost()
         self._leave_token = self._left_at_ms = None
         if self.standing in ONLINE:
             self._offline_since_ms = now_ms
@@ -335,7 +336,7 @@ class Member(Generic[C]):
         return self.begun.tell()
 
     def _word_at_ms(self) -> int | None:
-        """When a word of its own has to say what has begun; None: not before the next settle or heartbeat."""
+        """When a word of its own has to say what has begun; None: not before the next settle."""
         if self.standing is Standing.JOINED and self.begun.word_is_due and not self.settling.waiting:
             return self._told_at_ms + COALESCE_MS
         return None
@@ -349,7 +350,7 @@ class Member(Generic[C]):
         return Heartbeat(
             consumer=self.consumer, incarnation=self.incarnation, queue=self.queue,
             held=len(self.in_hand), last=self._seen.last, in_hand=SeqRanges.of(self.in_hand).pairs(),
-            begun=self._tell_begun(now_ms),
+            begun=self.begun.mention(),  # heartbeats are dropped where too many wait
         )  # fmt: skip
 
     # --- what changes ---------------------------------------------------------------------------------

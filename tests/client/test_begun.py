@@ -26,6 +26,20 @@ def test_a_word_is_due_when_more_has_begun_than_the_dispatcher_assumes() -> None
     assert not begun.word_is_due, "what it was told counts no more"
 
 
+def test_what_may_not_arrive_tells_nothing() -> None:
+    """Heartbeats are dropped where too many wait; a settle may be lost with its connection."""
+    begun = BegunMessages(1, lambda: None)
+    for seq in (5, 6):
+        begun.add(seq)
+    assert begun.mention() == Begun(((5, 6),), 1)
+    assert begun.word_is_due
+    begun.tell()
+    assert not begun.word_is_due
+    begun.connection_lost()
+    assert begun.word_is_due
+    assert begun.tell() == Begun(((5, 6),), 1)
+
+
 def test_threads_may_begin_messages_while_they_are_told() -> None:
     begun = BegunMessages(1, lambda: None)
     start = threading.Barrier(5)

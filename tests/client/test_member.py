@@ -153,8 +153,14 @@ def test_what_has_begun_is_told_over_the_next_connection_when_that_is_welcomed(j
     (join,) = joined.said(100)
     assert isinstance(join, Join)
     joined.welcome()
-    (heartbeat,) = joined.said()
-    assert heartbeat.begun == Begun(((1, 2),), 1)
+    heartbeat, word = joined.said()
+    assert (type(heartbeat), heartbeat.begun) == (Heartbeat, Begun(((1, 2),), 1))
+    assert (type(word), word.begun) == (Settle, heartbeat.begun), "the heartbeat may be dropped"
+    assert joined.said(5) == []
+    joined.lose_connection()
+    joined.open("q3")
+    joined.welcome()
+    assert Settle(consumer="c1", incarnation="uuid-1", begun=heartbeat.begun) in joined.said(), "lost with it"
 
 
 def test_a_settle_of_an_earlier_connection_says_nothing_new_of_handlers(joined: Subject) -> None:
