@@ -123,7 +123,9 @@ class PoisonChecker(Checker):
         ahead = [to for _, to in death.held if to.seq < own.seq]
         if death.told is None and self._groups_stay:  # it may have begun the first one of each group
             ahead = [to for to in ahead if to.group == own.group and to.group is not None]
-        return all(incarnation in self.world.history.lives[to.uid].settled for to in ahead)
+        lives = [self.world.history.lives[to.uid] for to in ahead]
+        # Of equal messages nobody can tell which one was settled.
+        return all(incarnation in each.settled and each.twins == 1 for each in lives)
 
     def _may_count(self, life: Life, incarnation: str) -> bool:
         """The consumer may have begun it, or the leader may not know that it had not."""
