@@ -47,6 +47,11 @@ def rounds(bench: LaneBench, count: int, *, after_ms: int = ROUND_MS) -> list[in
     return sizes
 
 
+def _settled(bench: LaneBench) -> Settle:
+    """Of all that is out."""
+    return Settle(consumer="one", incarnation="one-1", acked=tuple((seq, seq) for seq in out_of(bench)))
+
+
 # -- W-1 --
 
 
@@ -168,10 +173,8 @@ def test_w2_the_way_of_a_copy_counts_for_no_one() -> None:
     bench = windowed(prefetch=50)
     backlog(bench, 1_000)
     for _ in range(20):
-        out = out_of(bench)
         bench.now_ms += ROUND_MS
-        settled = Settle(consumer="one", incarnation="one-1", acked=tuple((seq, seq) for seq in out))
-        sent = bench.lane.step((settled,), bench.now_ms).actions  # not confirmed yet
+        sent = bench.lane.step((_settled(bench),), bench.now_ms).actions  # not confirmed yet
         copies = [action.message for action in sent if isinstance(action, Dispatched)]
         bench.step(CopiesConfirmed(len(copies), sum(copy.size for copy in copies)), after_ms=300)
     assert len(out_of(bench)) == 50
@@ -190,6 +193,34 @@ def test_w3_a_group_that_stands_still_has_a_window_of_one() -> None:
     *others, last = out_of(bench)
     bench.settle_seqs("one", *others)
     assert out_of(bench) == [last]
+
+
+def test_w3_also_when_all_that_waits_of_it_is_parked() -> None:
+    """A new leader reads none of it while the window is full, so none of it waits here."""
+    bench = ParkingBench(group_window=GroupWindow(2, None), look_ahead=10, heartbeat_ms=3_600_000)
+    bench.join("one", prefetch=100)
+    bench.arrive(*(f"a{n}" for n in range(1, 11)))
+    bench.run(10_000)
+    assert bench.in_parking() == [f"a{n}" for n in range(3, 11)]
+    bench.fail_over()
+    bench.run()
+    group = bench.lane.state.groups[b"a"]
+    assert (group.window, group.in_flight) == (2, 2)
+    bench.run(10_000)
+    assert group.window == 1
+
+
+def test_w3_one_slow_copy_says_little_of_the_way() -> None:
+    clause("W-2", "twice the time in which RabbitMQ and Redis take a copy (smoothed in the same way)")
+    bench = windowed(prefetch=50)
+    backlog(bench, 1_000)
+    sent = bench.lane.step((_settled(bench),), bench.now_ms).actions
+    copies = [action.message for action in sent if isinstance(action, Dispatched)]
+    bench.step(CopiesConfirmed(len(copies), sum(copy.size for copy in copies)), after_ms=3_000)
+    rounds(bench, 3)
+    for _ in range(30):
+        bench.step(after_ms=100)
+    assert bench.lane.state.groups[b"a"].window == 1
 
 
 def test_w3_then_it_grows_up_to_half_of_what_it_was() -> None:

@@ -90,14 +90,21 @@ class GroupWindows(Feature):
         self._way_ms = 0.0  # until RabbitMQ has confirmed a copy, smoothed
         self._confirmed = 0  # copies, since this leader's start
         self._sample: tuple[int, int] | None = None  # (confirmed copies, time) of the copy that is timed
-        state.on_hold[HoldKind.WINDOW_FULL] = self._is_full
+        state.on_hold[HoldKind.WINDOW_FULL] = lambda group, _: self._is_full(group)
+        if state.options.parking_queues:
+            state.signals.group_changed.append(self._changed)
         state.signals.settling.append(self._settle)
         state.signals.goes_soon.append(self._goes_soon)
 
     def events(self) -> Mapping[type, Handler]:
         return {CopiesConfirmed: self._confirm}
 
-    def _is_full(self, group: Group, _: Original) -> None:
+    def _changed(self, group: Group) -> None:
+        """What waits of it may all be parked: then no backlog is held back by its window."""
+        if group.route and group.in_flight >= group.window:
+            self._is_full(group)
+
+    def _is_full(self, group: Group) -> None:
         now_ms = self._state.now_ms
         window = self._windows.get(group)
         if window is None:
@@ -111,7 +118,8 @@ class GroupWindows(Feature):
         self._confirmed += event.count
         if self._sample is not None and self._confirmed >= self._sample[0]:
             gain = GAIN if self._way_ms else 1
-            self._way_ms += gain * (self._state.now_ms - self._sample[1] - self._way_ms)
+            took_ms = min(self._state.now_ms - self._sample[1], 2 * self._way_ms + QUICK_MS)
+            self._way_ms += gain * (took_ms - self._way_ms)
             self._sample = None
 
     def _settle(self, _: Consumer, messages: list[Original]) -> None:

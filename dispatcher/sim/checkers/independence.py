@@ -140,10 +140,12 @@ class IndependenceChecker(Checker):
         if not state.keys_are_ids:
             return  # the numbers of a bucket's messages count for each id, and do not tell what was settled
         for group in state.groups.values():
-            if not group.in_flight:
-                continue
             settled = (group.epoch, group.last_seq - group.in_flight)
             pace = former.get(group.id) or _Pace(settled, now_ms, 0)
+            if not group.in_flight:  # the leader knows its usual time still
+                if group.id in former:
+                    self._paces[group.id] = pace._replace(settled=settled, since_ms=now_ms, is_full=False)
+                continue
             out_ms = now_ms - pace.since_ms
             if pace.settled != settled:
                 pace = _Pace(settled, now_ms, max(pace.longest_ms, out_ms))
