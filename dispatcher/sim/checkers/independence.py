@@ -1,9 +1,9 @@
-"""O-34 and W-3: what the trouble of some groups costs the others.
+"""O-34, W-1 and W-3: what the trouble of some groups costs the others.
 
 While a consumer has free capacity, no group waits for room at its owner for longer than it may: the time in
 which the lane moves it, and that of all groups that wait with it if they are more than there are places; one
-look moves one group at least. A group that has just moved waits until it may move again. And a group that
-stands still does not keep its window.
+look moves one group at least. A group that has just moved waits until it may move again. A group that stands
+still does not keep its window, and one that is settled quickly does not wait at a window that stays as it is.
 
 Counted anew after each delivery pass, from groups and consumers.
 """
@@ -11,11 +11,12 @@ Counted anew after each delivery pass, from groups and consumers.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import Consumer, ConsumerState, Group
+from dispatcher.core.model import Consumer, ConsumerState, Group, Original
 from dispatcher.core.optional.group_window import GroupWindows
 from dispatcher.core.optional.work_stealing import WorkStealing
 from dispatcher.sim.checkers.checker import Checker
@@ -35,6 +36,10 @@ _AT_ONCE: Final = 100
 #: long. A leader can't know how long RabbitMQ and Redis take any better than twice the slowest way so far.
 _TIMES: Final = 4
 _STILL_MS_MIN: Final = 1_000
+#: What was out for no longer is settled quickly, whatever is usual for its group.
+_QUICK_MS: Final = 100
+#: A full window grows at least once in a round, which is as many messages as it lets out.
+_ROUNDS: Final = 2
 
 
 class _Wait(NamedTuple):
@@ -54,6 +59,15 @@ class _Pace(NamedTuple):
     is_full: bool = False  # its window was seen to be full after that time; it is given the time once more
 
 
+@dataclass(slots=True)
+class _Full:
+    """A window that has let nothing more out at any look since then, and has not changed."""
+
+    since_ms: int
+    window: int
+    quick: int = 0  # messages that were handed over since then, and settled quickly
+
+
 class IndependenceChecker(Checker):
     """Keeps in mind since when groups wait, when they moved, and how they are settled."""
 
@@ -66,13 +80,14 @@ class IndependenceChecker(Checker):
         self._owners: dict[bytes, Consumer] = {}
         self._moved_at_ms: dict[bytes, int] = {}
         self._paces: dict[bytes, _Pace] = {}
+        self._full: dict[bytes, _Full] = {}
         self._still_ms = _STILL_MS_MIN + 2 * _TIMES * max(world.scenario.redis_ms)
         self._lane: Lane | None = None
         self._looked_at_ms = 0
 
     def leading(self, lane: Lane) -> None:
         self._lane = lane
-        for known in (self._waits, self._owners, self._moved_at_ms, self._paces):
+        for known in (self._waits, self._owners, self._moved_at_ms, self._paces, self._full):
             known.clear()
         delivery: Any = lane._delivery
         run = delivery.run
@@ -86,9 +101,12 @@ class IndependenceChecker(Checker):
                 self._look(lane)
             if lane is self._lane and adapts:
                 self._look_at_windows(lane)
+                self._look_at_full_windows(lane)
             return idle
 
         delivery.run = watched
+        if adapts:
+            lane.state.signals.settling.append(lambda _, messages: self._settled(lane, messages))
 
     def _look_at_owners(self, lane: Lane) -> None:
         """A group whose owner could have kept it has moved."""
@@ -156,6 +174,37 @@ class IndependenceChecker(Checker):
                 elif hold is not None and hold.kind is HoldKind.WINDOW_FULL:
                     self.violate(f"{group.id!r} stands still for {out_ms} ms with a window of {group.window}")
             self._paces[group.id] = pace
+
+    def _look_at_full_windows(self, lane: Lane) -> None:
+        state, former = lane.state, self._full
+        most, self._full = state.options.group_window.most, {}
+        for group in state.groups.values():
+            if group.in_flight < group.window or (most is not None and group.window >= most):
+                continue
+            hold = state.explanation.why(group)
+            if hold is None or hold.kind is not HoldKind.WINDOW_FULL:
+                continue
+            full = former.get(group.id)
+            if full is None or full.window != group.window:
+                full = _Full(state.now_ms, group.window)
+            self._full[group.id] = full
+
+    def _settled(self, lane: Lane, messages: list[Original]) -> None:
+        """These messages are settled: what was not quick may shrink the window of its group."""
+        if lane is not self._lane:
+            return
+        now_ms = lane.state.now_ms
+        for message in messages:
+            group = message.group
+            full = self._full.get(group.id) if group is not None else None
+            if group is None or full is None:
+                continue
+            if now_ms - message.dispatched_at_ms > _QUICK_MS:
+                del self._full[group.id]
+            elif message.dispatched_at_ms >= full.since_ms:
+                full.quick += 1
+                if full.quick > _ROUNDS * full.window and group.window == full.window:
+                    self.violate(f"{group.id!r} is quick, and its window of {full.window} does not grow")
 
 
 def _takes_new(consumer: Consumer) -> bool:

@@ -52,3 +52,17 @@ def windows_never_fall(lane: Any, session: Any, store: Any) -> None:
     """A group that stands still keeps its window."""
     if (windows := lane.state.find(GroupWindows)) is not None:
         windows._look = lambda: None
+
+
+@planted("independence", seed=9)
+def windows_never_grow(lane: Any, session: Any, store: Any) -> None:
+    """The window of a group that is settled quickly stays as it is."""
+    if (windows := lane.state.find(GroupWindows)) is not None:
+        adapt = windows._adapt
+
+        def shrinking(group: Any, *others: Any) -> None:
+            former = group.window
+            adapt(group, *others)
+            group.window = min(former, group.window)
+
+        windows._adapt = shrinking
