@@ -73,9 +73,12 @@ class ControlInbox:
         channels = self._channels
         if delivery.channel == channels.command:
             self._command_tag = delivery.tag
-            command = self._operators.receive(delivery)
-            if command is not None:
-                events.append(command)
+            if _came_through(delivery, self._names.command_exchange):
+                command = self._operators.receive(delivery)
+                if command is not None:
+                    events.append(command)
+            else:
+                self._keep(delivery, _elsewhere(delivery, self._names.command_exchange))
         elif delivery.channel == channels.events:
             event = channels.event_of(delivery)
             if event is not None:
@@ -87,6 +90,9 @@ class ControlInbox:
         if delivery.channel == self._channels.control:
             self._control_tag = delivery.tag
             self._acks.deliver(1)
+        if not _came_through(delivery, self._names.control_exchange, self._names.exchange):
+            self._keep(delivery, _elsewhere(delivery, self._names.control_exchange))
+            return
         try:
             message = self._decode(delivery)
         except ProtocolViolation as problem:
@@ -106,17 +112,22 @@ class ControlInbox:
         return message
 
     def _refuse(self, delivery: Delivery, problem: str) -> None:
-        """Not understood: to the dead queue with its reason, and counted; acked when it is there."""
-        self._counters["control_refused"] += 1
-        sender = _sender(delivery)
+        """Not understood: a consumer that would join is told, everything else is kept."""
         queue = refusable_join(delivery.body)
         if queue is not None and not self._names.is_ours(queue):
+            self._counters["control_refused"] += 1
+            sender = _sender(delivery)
             log.warning("join_refused", lane=self._names.lane, queue=queue, problem=problem, **sender)
             self._outbox.perform([SendNotice(queue, TYPE_REFUSED, {"reason": problem})])
             return
+        self._keep(delivery, problem)
+
+    def _keep(self, delivery: Delivery, problem: str) -> None:
+        """To the dead queue with its reason, and counted; acked when it is there."""
+        self._counters["control_refused"] += 1
         log.warning(
             "control_message_refused", lane=self._names.lane, problem=problem, size=len(delivery.body),
-            **sender,
+            **_sender(delivery),
         )  # fmt: skip
         properties = commands.Basic.Properties(
             delivery_mode=2, headers={"x-dispatch-reason": f"control: {problem}"}
@@ -157,6 +168,20 @@ class ControlInbox:
         for ack in self._acks.take(0, everything=True):  # nothing waits, so the time does not matter
             self._link.ack(self._channels.control, ack.tag, ack.multiple)
         self._acks.take_acked()
+
+
+def _came_through(delivery: Delivery, *exchanges: str) -> bool:
+    """Whether rights on one of these exchanges were needed to publish it.
+
+    Who may write to RabbitMQ's default exchange, as producers may, publishes to any queue by its name.
+    """
+    return delivery.exchange.decode(errors="replace") in exchanges
+
+
+def _elsewhere(delivery: Delivery, exchange: str) -> str:
+    """Why a message is refused that came through another exchange."""
+    name = delivery.exchange.decode(errors="replace")
+    return f"it came through the exchange {name!r}, and only what is published to {exchange} counts"
 
 
 def _sender(delivery: Delivery) -> dict[str, str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 
 import pytest
 import structlog
 
 from dispatcher.core.orders import SendNotice
+from dispatcher.wire import protocol
+from dispatcher.wire.protocol import Command, Heartbeat, Settle
 from tests.amqp.samples import properties
 from tests.service.clients import Client
 from tests.service.harness import Bench, lane
@@ -279,6 +282,35 @@ async def test_a_deleted_consumer_queue_without_grace_is_a_death(bench: Bench) -
     await bench.acked()
     assert heir.bodies() == [b"%d" % number for number in range(6)]
     assert [copy.attempt for copy in heir.received[:5]] == [2] * 5
+
+
+@pytest.mark.parametrize("to_heartbeats", [False, True])
+async def test_a_producer_does_not_speak_for_consumers(bench: Bench, to_heartbeats: bool) -> None:
+    """It may write to the default exchange, which reaches every queue by its name."""
+    client, consumer = await _working(bench)
+    names, speaker = bench.names(), {"consumer": "c1", "incarnation": consumer.incarnation}
+    seqs = [copy.seq for copy in consumer.received]
+    forged: Settle | Heartbeat = Settle(**speaker, acked=((min(seqs), max(seqs)),))
+    if to_heartbeats:
+        forged = Heartbeat(**speaker, queue=consumer.queue, held=0, last=max(seqs), in_hand=())
+    queue = names.heartbeat if to_heartbeats else names.control
+    client.send_raw(queue, protocol.encode(forged), properties(user_id=b"guest"))
+    await client.has_ready(names.dead, 1)
+    assert bench.counter("control_refused") == 1
+    await _still_works(bench, client, consumer)
+
+
+async def test_a_producer_is_no_operator(bench: Bench) -> None:
+    """What it publishes to the command queue by its name is kept, and the log names its user."""
+    client, consumer = await _working(bench)
+    now_ms = int(time.time() * 1000)
+    pause = Command(uuid=str(uuid.uuid4()), name="groups.pause", sent_at_ms=now_ms, arguments={"group": "g"})
+    with structlog.testing.capture_logs() as logs:
+        client.send_raw(bench.names().command, protocol.encode(pause), properties(user_id=b"guest"))
+        await client.has_ready(bench.names().dead, 1)
+    (refused,) = (line for line in logs if line["event"] == "control_message_refused")
+    assert refused["user_id"] == "guest"
+    await _still_works(bench, client, consumer)
 
 
 async def test_a_flood_of_nonsense_does_not_stop_the_lane(bench: Bench) -> None:
