@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from dispatcher.client.ranges import SeqRanges
 from dispatcher.wire.protocol import Begun
+
+#: A settle carries the word about no more than so many messages at no cost that counts.
+SMALL: Final = 64
+#: A message that a consumer may have died of begins when the dispatcher was told of it, or after so long.
+TOLD_WITHIN_S: Final = 0.05
 
 
 class BegunMessages:
@@ -16,7 +22,7 @@ class BegunMessages:
     `word_is_due`, and `wake` is called. `add` may be called from any thread, everything else from one.
     """
 
-    __slots__ = ("_told", "_untold", "_wake", "concurrency")
+    __slots__ = ("_awaited", "_told", "_untold", "_wake", "concurrency")
 
     def __init__(self, concurrency: int, wake: Callable[[], None]) -> None:
         self.concurrency = concurrency
@@ -24,6 +30,10 @@ class BegunMessages:
         # A set's single operations are atomic, also where other threads add to it meanwhile.
         self._told: set[int] = set()
         self._untold: set[int] = set()
+        self._awaited: list[Callable[[], None]] = []
+
+    def __len__(self) -> int:
+        return len(self._told) + len(self._untold)
 
     def add(self, seq: int) -> None:
         """This one has begun, perhaps not for the first time."""
@@ -31,6 +41,20 @@ class BegunMessages:
             self._untold.add(seq)
             if self.word_is_due:
                 self._wake()
+
+    def tell_now(self, told: Callable[[], None]) -> None:
+        """What has begun so far is told at once. `told` is called when RabbitMQ has confirmed it, or when it
+        can't be told soon. May be called from any thread; `told` is called in the member's."""
+        self._awaited.append(told)
+        self._wake()
+
+    @property
+    def is_awaited(self) -> bool:
+        return bool(self._awaited)
+
+    def take_awaited(self) -> list[Callable[[], None]]:
+        """Who waits for the next word. Only those that were there before: others may come meanwhile."""
+        return [self._awaited.pop(0) for _ in range(len(self._awaited))]
 
     def discard(self, seq: int) -> None:
         """This one has ended, or is not in hand any more."""

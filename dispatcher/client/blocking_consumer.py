@@ -18,7 +18,7 @@ from dispatcher.client.io_thread import IoThread
 from dispatcher.client.links import CLOSE_TIMEOUT_S
 from dispatcher.client.pika_link import PikaLink
 from dispatcher.client.retries import RetryChoice
-from dispatcher.client.thread_runner import BlockingHandler, ThreadRunner
+from dispatcher.client.thread_runner import BlockingHandler, ThreadRunner, wait_until_told
 
 
 class _BlockingInbox:
@@ -170,6 +170,8 @@ class BlockingGroupConsumer(ConsumerBase):
             self._inbox.over.result()
             raise StopIteration
         message.begin()
+        if message.is_at_risk:
+            wait_until_told(message)
         return message
 
     def run(

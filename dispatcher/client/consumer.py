@@ -16,7 +16,7 @@ from dispatcher.client.identity import STOP_SIGNALS, ConsumerBase
 from dispatcher.client.inbox import Inbox
 from dispatcher.client.links import CLOSE_TIMEOUT_S
 from dispatcher.client.retries import RetryChoice
-from dispatcher.client.runner import SLICE_MS, Handler, Runner, monotonic_ms
+from dispatcher.client.runner import SLICE_MS, Handler, Runner, monotonic_ms, until_told
 
 
 class GroupConsumer(ConsumerBase):
@@ -115,6 +115,8 @@ class GroupConsumer(ConsumerBase):
             await self._inbox.until(self._inbox.something_waits)
             message = self._inbox.take()
         message.begin()
+        if message.is_at_risk:
+            await until_told(message)
         return message
 
     async def run(

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote_from_bytes
 
 from dispatcher.client import properties as amqp_properties
+from dispatcher.client.begun import BegunMessages
 from dispatcher.client.properties import Properties
 from dispatcher.client.tables import read_value, text_or_bytes, value_end
 from dispatcher.wire import protocol
@@ -98,7 +99,7 @@ class Copy:
     """
 
     __slots__ = (
-        "_decoded", "_note_begun", "_raw_properties", "_settler", "attempt", "body", "deadline_at_ms",
+        "_begun", "_decoded", "_raw_properties", "_settler", "attempt", "body", "deadline_at_ms",
         "epoch", "fingerprint", "group", "group_seq", "lost", "seq", "settled",
     )  # fmt: skip
 
@@ -125,7 +126,7 @@ class Copy:
         self.lost = False
         #: True once it was acked or failed here.
         self.settled = False
-        self._note_begun: Callable[[int], None] = _nobody_listens
+        self._begun: BegunMessages | None = None  # whom it matters to what has begun
         self._raw_properties = raw_properties
         self._settler = settler
         self._decoded: tuple[Properties, dict[str | bytes, Any]] | None = None
@@ -170,13 +171,27 @@ class Copy:
         """Its deadline has passed, by this machine's clock."""
         return self.deadline_at_ms is not None and time.time() * 1000 >= self.deadline_at_ms
 
-    def on_begun(self, note: Callable[[int], None]) -> None:
-        """Tell `note` the number when the application gets this message."""
-        self._note_begun = note
+    def note_in(self, begun: BegunMessages) -> None:
+        """`begun` is to know when the application gets this message."""
+        self._begun = begun
 
     def begin(self) -> None:
         """The application has it from now on. Whatever hands it over says so, in the thread that gets it."""
-        self._note_begun(self.seq)
+        if self._begun is not None:
+            self._begun.add(self.seq)
+
+    @property
+    def is_at_risk(self) -> bool:
+        """It was handed over before: its consumer may have died of it. Whatever hands it over waits for
+        `when_told` first, at most `TOLD_WITHIN_S`, so that another death of it counts (M-1)."""
+        return self.attempt > 1
+
+    def when_told(self, call: Callable[[], None]) -> None:
+        """Call this when the dispatcher surely hears that it has begun, or can't hear it soon."""
+        if self._begun is None:
+            call()
+        else:
+            self._begun.tell_now(call)
 
     def settle(self, reason: str | None = None, attempts: int = 1) -> bool:
         """Done (no reason), or failed. False: it was lost or settled before, and nothing happens.
@@ -195,10 +210,6 @@ class Copy:
     def __repr__(self) -> str:
         lost = " lost" if self.lost else ""
         return f"<{type(self).__name__} {self.seq} group={self.group_text!r} attempt={self.attempt}{lost}>"
-
-
-def _nobody_listens(_: int) -> None:
-    """What has begun matters to the member that a copy came to."""
 
 
 def _text(reason: object) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from dispatcher.client.begun import BegunMessages
+from dispatcher.client.begun import SMALL, BegunMessages
 from dispatcher.client.group_order import GroupOrder
 from dispatcher.client.orders import MemberOrder, OpenQueue, Publish
 from dispatcher.client.pacing import Backoff
@@ -52,7 +52,7 @@ class Numbered(Protocol):
     epoch: int
     fingerprint: bytes
 
-    def on_begun(self, note: Callable[[int], None]) -> None:
+    def note_in(self, begun: BegunMessages) -> None:
         """Tell `note` the number when the application gets this message."""
 
 
@@ -126,8 +126,9 @@ class Member(Generic[C]):
         self.in_hand: dict[int, C] = {}  # by seq, in the order of arrival
         #: What the application has of these. `wake`: `poll` is to be called, perhaps from another thread.
         self.begun = BegunMessages(concurrency, wake)
-        self._note_begun = self.begun.add
         self._told_at_ms = 0  # when the dispatcher last heard what has begun
+        #: Who waits for RabbitMQ's confirm of a word, by its token.
+        self._awaited: dict[int, list[Callable[[], None]]] = {}
         self.settling = Settling(consumer, incarnation, full_count=max(1, prefetch // 2))
         self.settling.adopt(leftovers)
         self._tokens = tokens
@@ -162,6 +163,7 @@ class Member(Generic[C]):
         """
         self.settling.connection_lost()
         self.begun.connection_lost()
+        self._await_no_more()
         self._leave_token = self._left_at_ms = None
         if self.standing in ONLINE:
             self._offline_since_ms = now_ms
@@ -171,6 +173,8 @@ class Member(Generic[C]):
     def confirmed(self, token: int) -> None:
         """The broker confirmed the control message that was published with this token."""
         self.settling.confirmed(token)
+        for told in self._awaited.pop(token, ()):
+            told()
         if token == self._leave_token:
             self._leave_token = 0
 
@@ -210,7 +214,7 @@ class Member(Generic[C]):
             return False
         self._seen.add(seq)
         self.in_hand[seq] = copy
-        copy.on_begun(self._note_begun)
+        copy.note_in(self.begun)
         if len(self._seen) > REMEMBERED_MAX:
             self._renew()
         return True
@@ -251,6 +255,8 @@ class Member(Generic[C]):
     def poll(self, now_ms: int) -> list[MemberOrder]:
         """The orders to carry out now. Call it after every fact and at `next_deadline_ms`."""
         orders: list[MemberOrder] = []
+        if self.begun.is_awaited and (self.standing is not Standing.JOINED or len(self.begun) > SMALL):
+            self._await_no_more()
         if self.standing in ONLINE:
             self._tell(now_ms, orders)
         elif self.standing is not Standing.OVER:
@@ -290,13 +296,16 @@ class Member(Generic[C]):
     def _tell(self, now_ms: int, orders: list[MemberOrder]) -> None:
         joins = self.standing is Standing.JOINING and now_ms >= self._join_at_ms
         settles_at_ms = self.settling.due_at_ms(nothing_in_hand=not self.in_hand)
-        if settles_at_ms is not None and (joins or now_ms >= settles_at_ms):
+        if settles_at_ms is not None and (joins or now_ms >= settles_at_ms or self.begun.is_awaited):
             # Settles go before a join, which does not name what they settle.
-            begun = self._tell_begun(now_ms) if self.settling.waiting else None
+            begun = self._tell_begun(now_ms) if self.settling.waiting and self._may_tell(now_ms) else None
+            token = 0
             for settle in self.settling.take(begun):
                 token = next(self._tokens)
                 self.settling.sent(token, settle)
                 orders.append(Publish(token, settle))
+            if begun is not None and self.begun.is_awaited:
+                self._awaited[token] = self.begun.take_awaited()
         if joins:
             orders.append(Publish(0, self._join()))
             self._join_at_ms = now_ms + self._heartbeat_ms
@@ -305,7 +314,10 @@ class Member(Generic[C]):
             self._heartbeat_at_ms = now_ms + self._heartbeat_ms
         word_at_ms = self._word_at_ms()
         if word_at_ms is not None and now_ms >= word_at_ms:
-            orders.append(Publish(0, self._word(now_ms)))
+            token = next(self._tokens) if self.begun.is_awaited else 0
+            orders.append(Publish(token, self._word(now_ms)))
+            if token:
+                self._awaited[token] = self.begun.take_awaited()
         if self.wish is not Wish.STAY:
             self._go(now_ms, orders)
 
@@ -335,11 +347,30 @@ class Member(Generic[C]):
         self._told_at_ms = now_ms
         return self.begun.tell()
 
+    def _may_tell(self, now_ms: int) -> bool:
+        """A settle may say what has begun. Of very many it does not each time: that would cost more than all
+        else that settles say."""
+        return len(self.begun) <= SMALL or now_ms >= self._told_at_ms + self._word_interval_ms
+
+    @property
+    def _word_interval_ms(self) -> int:
+        return COALESCE_MS * max(SMALL, len(self.begun)) // SMALL
+
     def _word_at_ms(self) -> int | None:
         """When a word of its own has to say what has begun; None: not before the next settle."""
-        if self.standing is Standing.JOINED and self.begun.word_is_due and not self.settling.waiting:
-            return self._told_at_ms + COALESCE_MS
+        if self.standing is not Standing.JOINED:
+            return None
+        if self.begun.is_awaited:
+            return 0
+        if self.begun.word_is_due and not self.settling.waiting:
+            return self._told_at_ms + self._word_interval_ms
         return None
+
+    def _await_no_more(self) -> None:
+        """No word can be had soon: whoever waits for one goes on."""
+        for told in [*self.begun.take_awaited(), *(told for each in self._awaited.values() for told in each)]:
+            told()
+        self._awaited.clear()
 
     def _word(self, now_ms: int) -> Settle:
         """A settle of nothing: heartbeats have a rhythm, by which the dispatcher finds lost copies."""

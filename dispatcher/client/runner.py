@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
+from dispatcher.client.begun import TOLD_WITHIN_S
 from dispatcher.client.copies import Message
 from dispatcher.client.handling import Handling
 from dispatcher.client.retries import RetryPolicyNow
@@ -18,6 +19,13 @@ SLICE_MS: Final = 5
 
 def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
+
+
+async def until_told(message: Message) -> None:
+    """Wait until the dispatcher surely hears that this message has begun; not for long."""
+    told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    message.when_told(lambda: None if told.done() else told.set_result(None))
+    await asyncio.wait((told,), timeout=TOLD_WITHIN_S)
 
 
 class Runner:
@@ -103,6 +111,8 @@ class Runner:
         self._current[message] = worker
         error: BaseException | None = None
         try:
+            if message.is_at_risk:
+                await until_told(message)
             await self._handler(message)
         except asyncio.CancelledError as cancelled:
             if worker.cancelling() > message.lost:

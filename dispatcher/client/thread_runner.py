@@ -5,12 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
+from dispatcher.client.begun import TOLD_WITHIN_S
 from dispatcher.client.copies import BlockingMessage
 from dispatcher.client.handling import Handling
 from dispatcher.client.retries import RetryPolicyNow
 from dispatcher.client.runner import monotonic_ms
 
 BlockingHandler = Callable[[BlockingMessage], object]
+
+
+def wait_until_told(message: BlockingMessage) -> None:
+    """Wait until the dispatcher surely hears that this message has begun; not for long."""
+    told = threading.Event()
+    message.when_told(told.set)
+    told.wait(TOLD_WITHIN_S)
 
 
 class ThreadRunner:
@@ -58,6 +66,8 @@ class ThreadRunner:
         while (message := self._next()) is not None:
             error: BaseException | None = None
             try:
+                if message.is_at_risk:
+                    wait_until_told(message)
                 self._handler(message)
             except (
                 BaseException

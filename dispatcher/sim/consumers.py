@@ -7,6 +7,7 @@ from typing import Any
 
 from dispatcher.amqp.events import ChannelClosed, Confirmed, ConsumerCancelled, Delivery, Returned
 from dispatcher.client import links, tap
+from dispatcher.client.begun import TOLD_WITHIN_S
 from dispatcher.client.copies import Copy
 from dispatcher.client.engine import ConsumerEngine
 from dispatcher.client.membership import OFFLINE_LIMIT_MS, LaneMembership
@@ -256,21 +257,41 @@ class Application:
         self._fill()
 
     def _fill(self) -> None:
-        plan, process = self._machine.plan, self._machine.process
-        scheduler = self._machine.world.scheduler
-        assert process is not None
+        plan, scheduler = self._machine.plan, self._machine.world.scheduler
         while len(self._running) < plan.concurrency:
             message = self._schedule.start_next(scheduler.now_ms)
             if message is None:
                 return
-            life = self._history.begun(self._incarnations[message], message)
-            work_ms = int(scheduler.random.random() * 2 * plan.work_ms) * self._machine.slowness
-            if scheduler.random.random() < 0.01:
-                work_ms *= 20
-            if life.hangs:
-                work_ms, life.hangs = HANG_MS, False
-            then = self._die if life.kills else self._finish
-            self._running[message] = process.call_later(work_ms / 1000, then, message)
+            if message.is_at_risk:
+                self._begin_when_told(message)
+            else:
+                self._begin(message)
+
+    def _begin_when_told(self, message: Copy) -> None:
+        process = self._machine.process
+        assert process is not None
+        timer = process.call_later(TOLD_WITHIN_S, self._begin, message)
+        self._running[message] = timer
+
+        def begin() -> None:
+            if self._running.get(message) is timer and timer is not None:
+                timer.cancel()
+                self._begin(message)
+
+        message.when_told(begin)
+
+    def _begin(self, message: Copy) -> None:
+        plan, process = self._machine.plan, self._machine.process
+        random = self._machine.world.scheduler.random
+        assert process is not None
+        life = self._history.begun(self._incarnations[message], message)
+        work_ms = int(random.random() * 2 * plan.work_ms) * self._machine.slowness
+        if random.random() < 0.01:
+            work_ms *= 20
+        if life.hangs:
+            work_ms, life.hangs = HANG_MS, False
+        then = self._die if life.kills else self._finish
+        self._running[message] = process.call_later(work_ms / 1000, then, message)
 
     def _die(self, message: Copy) -> None:
         self._history.note(self._incarnations[message], "dies of", self._history._life(message).uid)

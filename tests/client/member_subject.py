@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from dispatcher.client.begun import BegunMessages
 from dispatcher.client.member import Member
 from dispatcher.client.orders import MemberOrder, OpenQueue, Publish
 
@@ -21,11 +21,11 @@ class Copy:
     epoch: int = 0
     fingerprint: bytes = b"\0" * 16
 
-    def on_begun(self, note: Callable[[int], None]) -> None:
-        self.note = note
+    def note_in(self, begun: BegunMessages) -> None:
+        self.begun = begun
 
     def begin(self) -> None:
-        self.note(self.seq)
+        self.begun.add(self.seq)
 
 
 class Subject:

@@ -144,6 +144,33 @@ async def test_who_has_one_message_at_a_time_sends_no_word_of_its_own(
     assert all(settle.acked for settle in me.settles)
 
 
+async def test_what_was_handed_over_before_is_told_before_it_begins(
+    lane: LaneStub, make_consumer: MakeConsumer
+) -> None:
+    """Its consumer may have died of it. So the next death counts, whatever else was begun since."""
+    work = Work()
+    work.held = {b"killer"}
+    async with running(await make_consumer(opened=False), work, concurrency=3):
+        me = await lane.present()
+        seq = await lane.send(me, b"killer", b"g", attempt=2)
+        await eventually(lambda: work.begun)
+        assert not work.ended
+        told = Begun(((seq, seq),), 3)
+        await eventually(lambda: any(settle.begun == told for settle in me.settles), what="a word")
+        work.held.clear()
+        await eventually(lambda: not me.unsettled)
+
+
+async def test_who_takes_messages_is_told_of_as_well(lane: LaneStub, make_consumer: MakeConsumer) -> None:
+    consumer = await make_consumer()
+    me = await lane.present()
+    seq = await lane.send(me, b"killer", b"g", attempt=2)
+    message = await consumer.next()
+    told = Begun(((seq, seq),), 1)
+    await eventually(lambda: any(settle.begun == told for settle in me.settles), what="a word")
+    await consumer.ack(message)
+
+
 async def test_handlers_begin_in_the_order_of_the_numbers(
     lane: LaneStub, make_consumer: MakeConsumer
 ) -> None:

@@ -177,7 +177,8 @@ class IndependenceChecker(Checker):
 
     def _look_at_full_windows(self, lane: Lane) -> None:
         state, former = lane.state, self._full
-        most, self._full = state.options.group_window.most, {}
+        window, self._full = state.options.group_window, {}
+        most = None if window is None else window.most
         for group in state.groups.values():
             if group.in_flight < group.window or (most is not None and group.window >= most):
                 continue
