@@ -1,7 +1,8 @@
 """The client: receive the messages of a lane in order, and send messages that have a group.
 
 `GroupConsumer` and `GroupProducer` are asynchronous (on aio-pika), `BlockingGroupConsumer` and
-`BlockingGroupProducer` are for threads (on pika). docs/protocol.md says what they do on the wire.
+`BlockingGroupProducer` are for threads (on pika). docs/sdk.md shows how to use them, docs/protocol.md
+says what they do on the wire. `dispatcher.client.testing` runs handlers without a network.
 """
 
 from __future__ import annotations
@@ -52,3 +53,6 @@ if not TYPE_CHECKING:  # to a type checker it would mean that every name exists
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+    def __dir__() -> list[str]:
+        return [*globals(), *__all__]

@@ -13,6 +13,7 @@ from typing import Self
 
 from dispatcher.client.copies import BlockingMessage
 from dispatcher.client.engine import ConsumerEngine
+from dispatcher.client.handler_kinds import check_blocking
 from dispatcher.client.identity import STOP_SIGNALS, ConsumerBase
 from dispatcher.client.io_thread import IoThread
 from dispatcher.client.links import CLOSE_TIMEOUT_S
@@ -186,9 +187,15 @@ class BlockingGroupConsumer(ConsumerBase):
         """Call `handler(message)` in `concurrency` threads for every message until `stop`, SIGTERM or SIGINT.
 
         Order, retries, RetryLater, RejectMessage and signals are those of `GroupConsumer.run`.
+
+        Raises TypeError for an `async def` function, before anything is consumed, and for a handler whose
+        result must be awaited, when it has returned one: that message is not settled.
         """
+        check_blocking(handler)
         choice = RetryChoice(attempts, backoff_ms)
-        runner = ThreadRunner(handler, concurrency, lambda: choice.over(self._opened()[1].retry))
+        runner = ThreadRunner(
+            handler, concurrency, lambda: choice.over(self._opened()[1].retry), self._broken_handler
+        )
         with self._stopping_on_signals() if stop_on_signals else contextlib.nullcontext():
             self.open()
             io, engine = self._opened()
@@ -200,6 +207,10 @@ class BlockingGroupConsumer(ConsumerBase):
             finally:
                 runner.stop()
                 self.close()
+
+    def _broken_handler(self, error: Exception) -> None:
+        io, engine = self._opened()
+        io.submit(lambda: engine.end(error))
 
     def _give_to(self, runner: ThreadRunner) -> None:
         self._inbox.runner = runner

@@ -16,6 +16,7 @@ from dispatcher.client.pika_link import PikaLink
 from dispatcher.client.properties import Properties
 from dispatcher.client.send_queue import Outgoing, SendQueue
 from dispatcher.client.sending import GroupId, ProducerBase, ProducerEngine
+from dispatcher.client.unseen import BlockingAnswer, UnseenFailures
 from dispatcher.errors import BrokerUnavailable
 
 
@@ -33,7 +34,8 @@ class BlockingGroupProducer(ProducerBase):
         self._io: IoThread | None = None
         self._engine: ProducerEngine | None = None
         self._submitting = threading.Lock()  # numbers are submitted in their order
-        self._answers: set[Future[str]] = set()
+        self._answers: set[BlockingAnswer] = set()
+        self._failures: UnseenFailures[BlockingAnswer] = UnseenFailures()
 
     def open(self) -> None:
         """Begin to connect; `with` does it. Returns at once: sends wait for the connection."""
@@ -41,8 +43,9 @@ class BlockingGroupProducer(ProducerBase):
             endpoint = self._endpoint
             io = self._io = IoThread(f"dispatcher {endpoint.connection_name}", self._crashed)
             self._engine = ProducerEngine(
-                SendQueue(), io, lambda receiver: PikaLink(endpoint, receiver, io), io.end
-            )
+                SendQueue(), io, lambda receiver: PikaLink(endpoint, receiver, io), io.end,
+                self._give_up_after_s,
+            )  # fmt: skip
             io.start()
             io.submit(self._engine.start)
 
@@ -83,17 +86,20 @@ class BlockingGroupProducer(ProducerBase):
         routing_key: str | None = None,
         close: bool = False,
     ) -> Future[str]:
-        """`send` without waiting: the place in the order is fixed when this returns."""
+        """`send` without waiting: the place in the order is fixed when this returns.
+
+        Ask what it returns for its result, or `flush`: that raises the failures for which nobody has asked.
+        """
         if self._io is None or self._engine is None:
             raise RuntimeError("the producer is not open: use `with`, or call its open()")
-        answer: Future[str] = Future()
+        answer = BlockingAnswer()
         with self._submitting:
             key, publication = self._labels.publication(
                 next(self._tokens), body, group, headers, properties, routing_key, close
             )
             self._answers.add(answer)
-            answer.add_done_callback(self._answers.discard)
-            resolve = partial(_resolve, answer, publication.message_id)
+            answer.add_done_callback(lambda _: self._answers.discard(answer))
+            resolve = partial(_resolve, answer, publication.message_id, self._failures)
             self._io.submit(
                 partial(self._engine.submit, Outgoing(key, publication, resolve, answer.cancelled))
             )
@@ -104,9 +110,14 @@ class BlockingGroupProducer(ProducerBase):
         return self.send(b"", group, close=True)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until every message submitted so far is confirmed or has failed. Raises TimeoutError."""
+        """Wait until every message submitted so far is confirmed or has failed. Raises TimeoutError.
+
+        Raises what failed since the last flush and for whose result nobody has asked: the exception of its
+        `send`, or SendFailed for several.
+        """
         if wait(list(self._answers), timeout_s).not_done:
             raise TimeoutError(f"not within {timeout_s} s")
+        self._failures.raise_them()
 
     def close(self) -> None:
         """Close the connection. Unconfirmed messages fail."""
@@ -130,12 +141,19 @@ class BlockingGroupProducer(ProducerBase):
 
     def _crashed(self, error: Exception) -> None:
         for answer in list(self._answers):
-            _resolve(answer, "", BrokerUnavailable(f"the connection's thread ended: {error}"))
+            unavailable = BrokerUnavailable(f"the connection's thread ended: {error}")
+            _resolve(answer, "", self._failures, unavailable)
 
 
-def _resolve(answer: Future[str], message_id: str, error: Exception | None) -> None:
+def _resolve(
+    answer: BlockingAnswer,
+    message_id: str,
+    failures: UnseenFailures[BlockingAnswer],
+    error: Exception | None,
+) -> None:
     with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
         if error is None:
             answer.set_result(message_id)
         else:
+            failures.note(answer, error)  # first: who waits in `flush` goes on with the next line
             answer.set_exception(error)

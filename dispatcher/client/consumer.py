@@ -12,6 +12,7 @@ from typing import Self
 from dispatcher.client.aio_link import AioLink, AioLoop
 from dispatcher.client.copies import Message
 from dispatcher.client.engine import ConsumerEngine
+from dispatcher.client.handler_kinds import check_asynchronous
 from dispatcher.client.identity import STOP_SIGNALS, ConsumerBase
 from dispatcher.client.inbox import Inbox
 from dispatcher.client.links import CLOSE_TIMEOUT_S
@@ -141,7 +142,10 @@ class GroupConsumer(ConsumerBase):
 
         On the first signal (in the main thread, unless `stop_on_signals` is False) it leaves, finishes what
         is in hand, and returns when that is settled; on the second it stops at once.
+
+        Raises TypeError for a handler that is not an `async def` function, before anything is consumed.
         """
+        check_asynchronous(handler)
         choice = RetryChoice(attempts, backoff_ms)
         runner = Runner(handler, concurrency, lambda: choice.over(self._opened().retry))
         with self._stopping_on_signals() if stop_on_signals else contextlib.nullcontext():

@@ -99,8 +99,8 @@ class Copy:
     """
 
     __slots__ = (
-        "_begun", "_decoded", "_raw_properties", "_settler", "attempt", "body", "deadline_at_ms",
-        "epoch", "fingerprint", "group", "group_seq", "lost", "seq", "settled",
+        "_begun", "_decoded", "_raw_properties", "_settler", "attempt", "body", "calls",
+        "deadline_at_ms", "epoch", "fingerprint", "group", "group_seq", "lost", "seq", "settled",
     )  # fmt: skip
 
     def __init__(self, numbers: Numbers, raw_properties: bytes, body: bytes, settler: Settler) -> None:
@@ -111,7 +111,7 @@ class Copy:
         self.group_seq: int
         #: The fencing number of this assignment of the group: let a database refuse writes with an older one.
         self.epoch: int
-        #: Hand-overs of this message so far, this one included.
+        #: Hand-overs of this message so far, this one included. See `calls` for those of the handler.
         self.attempt: int
         #: When it expires, in ms since 1970, or None.
         self.deadline_at_ms: int | None
@@ -122,6 +122,8 @@ class Copy:
             self.deadline_at_ms, self.fingerprint,
         ) = numbers  # fmt: skip
         self.body = body
+        #: Calls of the handler of `run` with this message in this hand-over, the present one included.
+        self.calls = 0
         #: True once the message belongs to somebody else: nothing that is done with it counts any more.
         self.lost = False
         #: True once it was acked or failed here.

@@ -85,6 +85,7 @@ class ConsumerEngine(Generic[M]):
         self._error: Exception | None = None
         self._losses = Losses()
         self._joined_as = ("", 0)
+        self._waits_as = ""  # the incarnation that has said that it waits for another consumer of its id
         membership.wake = self._ask_step
 
     # --- the application's facts ----------------------------------------------------------------------
@@ -180,7 +181,17 @@ class ConsumerEngine(Generic[M]):
         if messages:
             self._listener.received(messages)
         self._say_if_joined()
+        self._say_if_another_is_there()
         self._ask_step()
+
+    def _say_if_another_is_there(self) -> None:
+        member = self._membership.member
+        if self._membership.waits_for_another and self._waits_as != member.incarnation:
+            self._waits_as = member.incarnation
+            LOG.warning(
+                "consumer %s waits: lane %s has a consumer of this id; ids must be unique in a lane",
+                member.consumer, self._names.lane,
+            )  # fmt: skip
 
     def _say_if_joined(self) -> None:
         member = self._membership.member

@@ -21,7 +21,7 @@ class Handling(Generic[M]):
     def __init__(self, policy: RetryPolicyNow) -> None:
         self._policy = policy
         self._schedule: GroupSchedule[M] = GroupSchedule()
-        self._calls: dict[M, int] = {}  # of messages that were tried before
+        self._free: dict[M, int] = {}  # calls that are no attempts, of messages that had any
 
     def add(self, messages: Iterable[M]) -> None:
         for message in messages:
@@ -32,20 +32,22 @@ class Handling(Generic[M]):
         messages = list(messages)
         self._schedule.drop_lost(messages)
         for message in messages:
-            self._calls.pop(message, None)
+            self._free.pop(message, None)
 
     def begin(self, now_ms: int) -> M | None:
         """The next message to call the handler with; answer with `end`. None: nothing now."""
         while (message := self._schedule.start_next(now_ms)) is not None:
             if not message.expired:
+                message.calls += 1
                 return message
-            message.settle(REASON_EXPIRED, max(1, self._calls.pop(message, 0)))
+            self._free.pop(message, None)
+            message.settle(REASON_EXPIRED, max(1, message.calls))
             self._schedule.finish(message)
         return None
 
     def end(self, message: M, error: BaseException | None, now_ms: int) -> None:
         """The handler returned, or raised `error`. A message that it settled itself stays as it said."""
-        calls = self._calls.pop(message, 0) + 1
+        calls, free = message.calls, self._free.pop(message, 0)
         if message.lost or message.settled:
             if error is not None and not message.lost:
                 LOG.error("the handler raised after it had settled %r", message, exc_info=error)
@@ -55,13 +57,15 @@ class Handling(Generic[M]):
             asked = isinstance(error, RetryLater | RejectMessage)  # the handler's word, not its accident
             trace = None if asked else error
             policy = self._policy()
-            match policy.after(error, calls):
+            free += isinstance(error, RetryLater) and not error.counts
+            match policy.after(error, calls - free):
                 case RetryIn(delay_ms):
                     LOG.warning(
-                        "attempt %d of %d at %r failed, again in %d ms",
-                        calls, policy.attempts, message, delay_ms, exc_info=trace,
+                        "call %d (attempt %d of %d) at %r failed, again in %d ms: %s",
+                        calls, calls - free, policy.attempts, message, delay_ms, error, exc_info=trace,
                     )  # fmt: skip
-                    self._calls[message] = calls
+                    if free:
+                        self._free[message] = free
                     self._schedule.retry(message, now_ms + delay_ms)
                     return
                 case GiveUp(reason):
@@ -71,7 +75,7 @@ class Handling(Generic[M]):
 
     def discard(self, message: M) -> None:
         """The handler was stopped in the middle: nothing is known, nothing is settled."""
-        self._calls.pop(message, None)
+        self._free.pop(message, None)
         self._schedule.finish(message)
 
     def ready_count(self, now_ms: int) -> int:

@@ -56,6 +56,7 @@ class LaneMembership(Generic[M]):
         self._tokens = count(1)  # over all incarnations: a late confirm can't mean another's message
         self.over = False
         self.ever_welcomed = False
+        self.waits_for_another = False  # the dispatcher said that another consumer of this id is there
         self.retry = RetryPolicy()  # the lane's; until the first welcome what a lane has by default
         self._concurrency = TAKEN_UNSAID_MAX
         #: `poll` is to be called soon. Called in the thread in which a message has begun.
@@ -98,6 +99,7 @@ class LaneMembership(Generic[M]):
             raise ValueError(f"the body of a {kind} is not JSON") from None
         self.member.notice_received(kind, body if isinstance(body, dict) else {}, now_ms)
         self.ever_welcomed |= self.joined
+        self.waits_for_another = kind == protocol.TYPE_WAIT and not self.joined
         self.retry = self.member.retry or self.retry
 
     def settle(self, message: M, reason: str | None, attempts: int, now_ms: int) -> bool:

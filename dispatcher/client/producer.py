@@ -12,6 +12,7 @@ from dispatcher.client.aio_link import AioLink, AioLoop
 from dispatcher.client.properties import Properties
 from dispatcher.client.send_queue import Outgoing, SendQueue
 from dispatcher.client.sending import GroupId, ProducerBase, ProducerEngine
+from dispatcher.client.unseen import AsyncAnswer, UnseenFailures
 
 
 class GroupProducer(ProducerBase):
@@ -31,13 +32,18 @@ class GroupProducer(ProducerBase):
     group that wait behind it fail too. After a lost connection unconfirmed messages are sent again in order:
     the broker may get a message twice, with the same message id.
 
-    Leaving `async with` without an exception waits until everything submitted is confirmed or has failed.
+    Leaving `async with` without an exception flushes: it waits until everything submitted is confirmed or has
+    failed, and raises failures that nobody has awaited.
+
+    With `give_up_after_s` messages fail with SendFailed when there was no connection for so long; without it
+    they wait for as long as it takes.
     """
 
     def _set_up(self) -> None:
         self._engine: ProducerEngine | None = None
         self._ended = asyncio.Event()
-        self._answers: set[asyncio.Future[str]] = set()
+        self._answers: set[AsyncAnswer] = set()
+        self._failures: UnseenFailures[AsyncAnswer] = UnseenFailures()
 
     async def open(self) -> None:
         """Begin to connect; `async with` does it. Returns at once: sends wait for the connection."""
@@ -45,8 +51,9 @@ class GroupProducer(ProducerBase):
             endpoint = self._endpoint
             self._ended.clear()
             self._engine = ProducerEngine(
-                SendQueue(), AioLoop(), lambda receiver: AioLink(endpoint, receiver), self._ended.set
-            )
+                SendQueue(), AioLoop(), lambda receiver: AioLink(endpoint, receiver), self._ended.set,
+                self._give_up_after_s,
+            )  # fmt: skip
             self._engine.start()
 
     async def send(
@@ -80,14 +87,17 @@ class GroupProducer(ProducerBase):
         routing_key: str | None = None,
         close: bool = False,
     ) -> asyncio.Future[str]:
-        """`send` without waiting: the place in the order is fixed when this returns."""
+        """`send` without waiting: the place in the order is fixed when this returns.
+
+        Await what it returns, or `flush`: that raises the failures which nobody has awaited.
+        """
         if self._engine is None:
             raise RuntimeError("the producer is not open: use `async with`, or await its open()")
         key, publication = self._labels.publication(
             next(self._tokens), body, group, headers, properties, routing_key, close
         )
-        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        resolve = partial(_resolve, answer, publication.message_id)
+        answer = AsyncAnswer(loop=asyncio.get_running_loop())
+        resolve = partial(_resolve, answer, publication.message_id, self._failures)
         self._answers.add(answer)
         answer.add_done_callback(self._answers.discard)
         self._engine.submit(Outgoing(key, publication, resolve, answer.cancelled))
@@ -98,9 +108,14 @@ class GroupProducer(ProducerBase):
         return await self.send(b"", group, close=True)
 
     async def flush(self) -> None:
-        """Wait until every message submitted so far is confirmed or has failed."""
+        """Wait until every message submitted so far is confirmed or has failed.
+
+        Raises what failed since the last flush and was not awaited: the exception of its `send`, or
+        SendFailed for several.
+        """
         if self._answers:
             await asyncio.wait(list(self._answers))
+        self._failures.raise_them()
 
     async def close(self) -> None:
         """Close the connection. Unconfirmed messages fail."""
@@ -123,10 +138,13 @@ class GroupProducer(ProducerBase):
             await self.close()
 
 
-def _resolve(answer: asyncio.Future[str], message_id: str, error: Exception | None) -> None:
+def _resolve(
+    answer: AsyncAnswer, message_id: str, failures: UnseenFailures[AsyncAnswer], error: Exception | None
+) -> None:
     if answer.done():
         return  # cancelled meanwhile
     if error is None:
         answer.set_result(message_id)
     else:
         answer.set_exception(error)
+        failures.note(answer, error)

@@ -12,14 +12,17 @@ BACKOFF_MAX_MS: Final = 60_000
 class RetryLater(Exception):
     """Raised by a handler: call me again with this message after `delay_ms`, instead of the usual back-off.
 
-    The group waits meanwhile, others go on. It counts as an attempt.
+    The group waits meanwhile, others go on. `reason` goes into the log, and into the dead queue if this was
+    the last attempt. With `counts=False` the call is no attempt: the message waits for as long as it takes,
+    as it should while a database is down. `message.calls` counts it anyway.
     """
 
-    def __init__(self, delay_ms: int) -> None:
+    def __init__(self, delay_ms: int, reason: object = "", *, counts: bool = True) -> None:
         if delay_ms < 0:
             raise ValueError(f"delay_ms must not be negative, but is {delay_ms}")
         self.delay_ms = delay_ms
-        super().__init__(f"retry in {delay_ms} ms")
+        self.counts = counts
+        super().__init__(str(reason) or f"retry in {delay_ms} ms")
 
 
 class RejectMessage(Exception):
@@ -65,9 +68,11 @@ class RetryPolicy:
         return None
 
     def after(self, error: BaseException, calls: int) -> RetryIn | GiveUp:
-        """What to do when call number `calls` (1 first) raised `error`."""
+        """What to do when attempt number `calls` raised `error`: 1 first; 0 before any that counts."""
         if isinstance(error, RejectMessage):
             return GiveUp(error.reason)
+        if isinstance(error, RetryLater) and not error.counts:
+            return RetryIn(error.delay_ms)
         if calls >= self.attempts:
             text = str(error)
             return GiveUp(f"{type(error).__name__}: {text}" if text else type(error).__name__)

@@ -109,6 +109,16 @@ class SendQueue:
             self._message_ids.discard(one.publication.message_id)
         return failures
 
+    def place(self, token: int) -> str | None:
+        """Why no queue takes the message that is in flight with this token; None: it is not in flight."""
+        outgoing = self._in_flight.get(token)
+        if outgoing is None:
+            return None
+        exchange, key = outgoing.publication.exchange, outgoing.publication.routing_key
+        if not exchange:
+            return f"there is no queue {key!r}"
+        return f"no queue is bound to the exchange {exchange!r} for {key!r}"
+
     def connection_lost(self) -> None:
         """Publish the unconfirmed messages again."""
         again = sorted([*self._in_flight.values(), *self._ready], key=lambda outgoing: outgoing.number)

@@ -7,11 +7,12 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import Any, Final
 
 from dispatcher.client import properties as amqp_properties
-from dispatcher.client.links import REFUSAL_CODES, Endpoint, Loop, MakeLink, Publication, Tls
+from dispatcher.client.links import NACKED, REFUSAL_CODES, Endpoint, Loop, MakeLink, Publication, Tls
 from dispatcher.client.losses import Losses
 from dispatcher.client.pacing import Backoff
 from dispatcher.client.properties import Properties
@@ -57,7 +58,12 @@ class Labels:
         routing_key: str | None,
         close: bool,
     ) -> tuple[bytes | None, Publication]:
-        """The group's id and the message. Raises ValueError for what can't be written."""
+        """The group's id and the message. Raises ValueError or TypeError for what can't be written."""
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise TypeError(
+                f"body: must be bytes, not {type(body).__name__}: text.encode() makes them of text, and "
+                "json.dumps(value).encode() of anything else"
+            )
         group = self.group if group is None else group
         if close and group is None:
             raise ValueError("close: there is no group to close")
@@ -91,8 +97,11 @@ class ProducerBase(ABC):
         group_header: str = GROUP_HEADER,
         sequence_header: str = SEQUENCE_HEADER,
         tls: Tls | None = None,
+        give_up_after_s: float | None = None,
     ) -> None:
         problems = []
+        if give_up_after_s is not None and give_up_after_s <= 0:
+            problems.append("give_up_after_s: must be positive, or None to wait for as long as it takes")
         if (queue is None) == (exchange is None):
             problems.append("queue: either it or exchange must be given")
         if queue is not None and routing_key:
@@ -107,6 +116,7 @@ class ProducerBase(ABC):
         key = queue if queue is not None else routing_key
         own = str(uuid.uuid4()) if auto_group else group
         self._labels = Labels(exchange or "", key, own, group_header, sequence_header)
+        self._give_up_after_s = give_up_after_s
         self._tokens = count(1)
         self._set_up()
 
@@ -124,8 +134,16 @@ class ProducerEngine:
     """Runs a SendQueue over a link, in the link's event loop."""
 
     def __init__(
-        self, to_send: SendQueue, loop: Loop, make_link: MakeLink, ended: Callable[[], None]
+        self,
+        to_send: SendQueue,
+        loop: Loop,
+        make_link: MakeLink,
+        ended: Callable[[], None],
+        give_up_after_s: float | None = None,
     ) -> None:
+        self._give_up_after_s = give_up_after_s
+        self._given_up: SendFailed | None = None  # while there is no connection, and was none for too long
+        self._offline = 0  # how often the connection was lost
         self._to_send = to_send
         self._loop = loop
         self._link = make_link(self)
@@ -140,12 +158,13 @@ class ProducerEngine:
         self._losses = Losses()
 
     def start(self) -> None:
+        self._be_offline("it is not connected yet")
         self._link.open(None)
 
     def submit(self, outgoing: Outgoing) -> None:
         """Send it when its turn comes; its `resolve` is called in any case."""
-        if self._error is not None:
-            outgoing.resolve(self._error)
+        if (failure := self._error or self._given_up) is not None:
+            outgoing.resolve(failure)
             return
         try:
             self._to_send.submit(outgoing)
@@ -164,6 +183,7 @@ class ProducerEngine:
 
     def opened(self, queue: str) -> None:
         self._connected = self._ever_connected = True
+        self._given_up = None
         self._losses.over()
         self._backoff.reset()
         self._step()
@@ -177,7 +197,10 @@ class ProducerEngine:
         LOG.log(self._losses.level(code), "producer: %s", reason)
         if self._connected and code in PUBLISH_REFUSED_CODES:
             _resolve(self._to_send.fail_in_flight(reason))
-        self._connected = False
+        if self._connected:
+            self._connected = False
+            self._be_offline(reason)
+        self._reason = reason
         self._to_send.connection_lost()
         self._loop.call_later(self._backoff.next_delay_ms(), self._reopen)
 
@@ -190,7 +213,8 @@ class ProducerEngine:
         self._ask_step()
 
     def returned(self, token: int, reason: str) -> None:
-        _resolve(self._to_send.refused(token, reason))
+        place = self._to_send.place(token)
+        _resolve(self._to_send.refused(token, f"{reason}; {place}" if place and reason != NACKED else reason))
         self._ask_step()
 
     def closed(self) -> None:
@@ -199,6 +223,21 @@ class ProducerEngine:
             self._ended()
 
     # --- steps ----------------------------------------------------------------------------------------
+
+    def _be_offline(self, reason: str) -> None:
+        """There is no connection from now on: give up in time."""
+        self._reason = reason
+        self._offline += 1
+        if self._give_up_after_s is not None:
+            self._loop.call_later(round(self._give_up_after_s * 1000), partial(self._give_up, self._offline))
+
+    def _give_up(self, offline: int) -> None:
+        if self._connected or offline != self._offline or self._error is not None:
+            return
+        self._given_up = SendFailed(
+            f"there was no connection to RabbitMQ for {self._give_up_after_s:g} s: {self._reason}"
+        )
+        _resolve(self._to_send.fail_all(self._given_up))
 
     def _reopen(self) -> None:
         if self._error is None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from dispatcher.client import properties as amqp_properties
 from dispatcher.client.copies import BlockingMessage, Copy, Message, Numbers, Settler
+from dispatcher.client.handler_kinds import check_asynchronous, check_blocking
 from dispatcher.client.properties import Properties
 from dispatcher.client.retries import RetryPolicy
 from dispatcher.client.runner import Handler, Runner
@@ -69,7 +70,11 @@ class PracticeLane:
     async def run(
         self, handler: Handler, *, concurrency: int = 10, attempts: int = 3, backoff_ms: int = 0
     ) -> list[Outcome]:
-        """Handle everything added; the outcomes are in the order in which the messages were settled."""
+        """Handle everything added; the outcomes are in the order in which the messages were settled.
+
+        Raises TypeError for a handler that `GroupConsumer.run` refuses.
+        """
+        check_asynchronous(handler)
         outcomes: list[Outcome] = []
         policy = RetryPolicy(attempts=attempts, backoff_ms=backoff_ms)
         runner = Runner(handler, concurrency, lambda: policy)
@@ -85,6 +90,8 @@ class PracticeLane:
         self, handler: BlockingHandler, *, concurrency: int = 10, attempts: int = 3, backoff_ms: int = 0
     ) -> list[Outcome]:
         """`run` for a handler in threads. Raises TimeoutError."""
+        check_blocking(handler)
+        broken: list[Exception] = []
         outcomes: list[Outcome] = []
         done = threading.Event()
         record = _recording(outcomes)
@@ -96,7 +103,12 @@ class PracticeLane:
             return True
 
         policy = RetryPolicy(attempts=attempts, backoff_ms=backoff_ms)
-        runner = ThreadRunner(handler, concurrency, lambda: policy)
+
+        def is_broken(error: Exception) -> None:
+            broken.append(error)
+            done.set()
+
+        runner = ThreadRunner(handler, concurrency, lambda: policy, is_broken)
         runner.add(BlockingMessage(*planned, settled) for planned in self._planned)
         runner.start()
         try:
@@ -104,6 +116,8 @@ class PracticeLane:
                 raise TimeoutError(f"not handled within {TIMEOUT_S} s")
         finally:
             runner.stop()
+        if broken:
+            raise broken[0]
         return outcomes
 
 

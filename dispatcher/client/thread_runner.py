@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from dispatcher.client.begun import TOLD_WITHIN_S
 from dispatcher.client.copies import BlockingMessage
+from dispatcher.client.handler_kinds import check_result
 from dispatcher.client.handling import Handling
 from dispatcher.client.retries import RetryPolicyNow
 from dispatcher.client.runner import monotonic_ms
@@ -27,10 +28,18 @@ class ThreadRunner:
     A thread can't be cancelled: the handler of a lost message runs on, and its group waits for it here.
     """
 
-    def __init__(self, handler: BlockingHandler, concurrency: int, policy: RetryPolicyNow) -> None:
+    def __init__(
+        self,
+        handler: BlockingHandler,
+        concurrency: int,
+        policy: RetryPolicyNow,
+        broken: Callable[[Exception], None],
+    ) -> None:
+        """`broken` is called, in a thread of a handler, with the TypeError for a handler that can't work."""
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, but is {concurrency}")
         self._handler = handler
+        self._broken = broken
         self._handling: Handling[BlockingMessage] = Handling(policy)
         self._changed = threading.Condition()
         self._stopped = False
@@ -68,11 +77,17 @@ class ThreadRunner:
             try:
                 if message.is_at_risk:
                     wait_until_told(message)
-                self._handler(message)
+                result = self._handler(message)
             except (
                 BaseException
             ) as raised:  # also SystemExit: in a thread it would end nothing but this thread
                 error = raised
+            else:
+                try:
+                    check_result(result)
+                except TypeError as useless:
+                    self._broken(useless)
+                    return
             with self._changed:
                 self._handling.end(message, error, monotonic_ms())
 

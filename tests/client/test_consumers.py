@@ -16,6 +16,7 @@ from dispatcher.client import properties as amqp_properties
 from dispatcher.client.copies import Copy
 from dispatcher.client.properties import Properties
 from dispatcher.client.ranges import SeqRanges
+from dispatcher.wire import protocol
 from dispatcher.wire.protocol import Begun
 from tests.client.copies_on_wire import integer_entry, string_entry
 from tests.client.lane_stub import HEARTBEAT_MS, LaneStub
@@ -159,6 +160,21 @@ async def test_what_was_handed_over_before_is_told_before_it_begins(
         await eventually(lambda: any(settle.begun == told for settle in me.settles), what="a word")
         work.held.clear()
         await eventually(lambda: not me.unsettled)
+
+
+async def test_a_second_consumer_of_an_id_says_that_it_waits(
+    lane: LaneStub, make_consumer: MakeConsumer, caplog: pytest.LogCaptureFixture
+) -> None:
+    lane.answer = protocol.TYPE_WAIT
+    await make_consumer()
+
+    def said() -> list[str]:
+        return [record.message for record in caplog.records if record.levelname == "WARNING"]
+
+    await eventually(lambda: any("unique" in line for line in said()))
+    seen = len(lane.joins)
+    await eventually(lambda: len(lane.joins) >= seen + 2)
+    assert sum("unique" in line for line in said()) == 1
 
 
 async def test_who_takes_messages_is_told_of_as_well(lane: LaneStub, make_consumer: MakeConsumer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import aio_pika
 import pytest
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
-from dispatcher.client import Properties
+from dispatcher.client import BlockingGroupProducer, GroupProducer, Properties
 from dispatcher.errors import ConfigurationError, SendFailed
 from tests.client.subjects import AsyncProducer, MakeProducer
 from tests.client.tcp_proxy import TcpProxy
@@ -228,6 +229,89 @@ async def test_flush_waits_for_every_confirm(channel: AbstractChannel, make_prod
     await eventually(lambda: all(send.done() for send in sends))
 
 
+async def test_flush_raises_what_failed_and_was_not_looked_at(
+    channel: AbstractChannel, make_producer: MakeProducer
+) -> None:
+    producer = await make_producer("no.such.queue")
+    producer.producer.submit(b"1")
+    with pytest.raises(SendFailed, match=r"no\.such\.queue"):
+        await producer.flush()
+    await producer.flush()  # it was told
+    for group in ("a", "b"):
+        producer.producer.submit(b"2", group)
+    with pytest.raises(SendFailed, match="2 messages failed"):
+        await producer.flush()
+    with pytest.raises(SendFailed):
+        await producer.send(b"3")
+    with pytest.raises(SendFailed):
+        await producer.submit(b"4")
+    await producer.flush()  # whoever sent them knows
+
+
+async def test_leaving_raises_what_failed(vhost: Vhost) -> None:
+    with pytest.raises(SendFailed):
+        async with GroupProducer(vhost.amqp_url, "no.such.queue") as producer:
+            producer.submit(b"1")
+
+    def leave() -> None:
+        with BlockingGroupProducer(vhost.amqp_url, "no.such.queue") as producer:
+            producer.submit(b"1")
+
+    with pytest.raises(SendFailed):
+        await asyncio.to_thread(leave)
+
+
+async def test_the_error_names_the_exchange_that_has_no_queue_for_it(
+    channel: AbstractChannel, make_producer: MakeProducer
+) -> None:
+    await channel.declare_exchange("shop", "direct")
+    producer = await make_producer(exchange="shop", routing_key="unknown")
+    with pytest.raises(SendFailed, match="'shop' for 'unknown'"):
+        await producer.send(b"1")
+
+
+async def test_a_producer_gives_up_when_it_was_told_so(
+    channel: AbstractChannel, proxy: TcpProxy, make_producer: MakeProducer
+) -> None:
+    producer = await make_producer(QUEUE, url=proxy.url, give_up_after_s=0.5)
+    await producer.send(b"1", "g")
+    proxy.refuses = True
+    proxy.cut()
+    with pytest.raises(SendFailed, match=r"0\.5 s"):
+        await producer.send(b"2", "g")
+    with pytest.raises(SendFailed, match=r"0\.5 s"):
+        await producer.send(b"3")
+    proxy.refuses = False
+    await eventually(lambda: len(proxy.connections) >= 2, what="the next connection")
+
+    async def sent() -> bool:
+        with contextlib.suppress(SendFailed):
+            return bool(await producer.send(b"4", "g"))
+        return False
+
+    await eventually(sent, what="a message over the next connection")
+    assert [message.body for message in await received(channel, 2)] == [b"1", b"4"]
+
+
+async def test_a_producer_gives_up_that_was_never_connected(
+    proxy: TcpProxy, make_producer: MakeProducer
+) -> None:
+    proxy.refuses = True
+    producer = await make_producer(QUEUE, url=proxy.url, give_up_after_s=0.2)
+    with pytest.raises(SendFailed, match=r"0\.2 s"):
+        await producer.send(b"1", "g")
+
+
+@pytest.mark.parametrize("body", [5, {}, {1: 2}, "text", [1, 2], None])
+async def test_a_body_is_bytes(channel: AbstractChannel, make_producer: MakeProducer, body: Any) -> None:
+    producer = await make_producer(QUEUE)
+    with pytest.raises(TypeError, match=r"^body: "):
+        await producer.send(body)
+    for number, good in enumerate((b"1", bytearray(b"2"), memoryview(b"3"))):
+        await producer.send(good, f"g{number}")
+    assert sorted(message.body for message in await received(channel, 3)) == [b"1", b"2", b"3"]
+
+
 async def test_a_wrong_password_fails_every_send(vhost: Vhost, make_producer: MakeProducer) -> None:
     producer = await make_producer(QUEUE, url=with_login(vhost.amqp_url, "guest", "wrong"))
     for _ in range(2):
@@ -243,6 +327,7 @@ async def test_a_wrong_password_fails_every_send(vhost: Vhost, make_producer: Ma
         ({"queue": "q", "routing_key": "k"}, "routing_key: goes with exchange"),
         ({"queue": "q", "group": "g", "auto_group": True}, "auto_group: makes a group of its own"),
         ({"queue": "q", "group": ""}, "group: must not be empty"),
+        ({"queue": "q", "give_up_after_s": 0}, "give_up_after_s: must be positive"),
     ],
 )
 def test_arguments_that_can_not_work_are_named(arguments: dict[str, Any], problem: str) -> None:

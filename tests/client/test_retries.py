@@ -34,6 +34,13 @@ def test_a_handler_may_choose_the_pause_but_not_the_number_of_attempts() -> None
     assert policy.after(RetryLater(7), 2) == GiveUp("RetryLater: retry in 7 ms")
 
 
+def test_a_handler_may_bridge_an_outage() -> None:
+    """What is no attempt can't be the last one, and its reason is told."""
+    policy = RetryPolicy(attempts=1)
+    assert policy.after(RetryLater(7, "the database is down", counts=False), 0) == RetryIn(7)
+    assert policy.after(RetryLater(7, "database down"), 1) == GiveUp("RetryLater: database down")
+
+
 def test_a_rejected_message_is_given_up_at_once() -> None:
     assert RetryPolicy().after(RejectMessage("unknown customer"), 1) == GiveUp("unknown customer")
     assert RetryPolicy().after(RejectMessage(ValueError("no such id")), 1) == GiveUp("no such id")

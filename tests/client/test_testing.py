@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.client import BlockingMessage, Message, RejectMessage
+from dispatcher.client import BlockingMessage, Message, RejectMessage, RetryLater
 from dispatcher.client.testing import Outcome, PracticeLane
 
 
@@ -68,3 +68,17 @@ async def test_options_that_can_not_work_are_named() -> None:
 
     with pytest.raises(ValueError, match="concurrency must be at least 1"):
         await lane(b"1").run(handle, concurrency=0)
+
+
+async def test_calls_that_are_no_attempts_use_none_up() -> None:
+    calls: list[tuple[int, int]] = []
+
+    async def handle(message: Message) -> None:
+        calls.append((message.calls, message.attempt))
+        if message.calls <= 5:
+            raise RetryLater(0, "not yet", counts=False)
+        raise ValueError("broken")
+
+    outcomes = await lane(b"1").run(handle, attempts=2)
+    assert calls == [(number, 1) for number in range(1, 8)]
+    assert [(outcome.reason, outcome.attempts) for outcome in outcomes] == [("ValueError: broken", 7)]
