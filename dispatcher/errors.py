@@ -6,6 +6,7 @@ DispatcherError
 ├── InvalidTransition       a bug of ours: the state can't be trusted, the lane stops
 ├── BrokerUnavailable       RabbitMQ can't be reached, or ended the connection
 │   ├── ChannelRefused      RabbitMQ closed one channel and said why
+│   ├── DeliveredAgain      RabbitMQ took unacked originals back and delivers them again
 │   └── LoginRefused        RabbitMQ does not let this user in, or not into this vhost
 ├── StoreUnavailable        Redis did not answer: the outcome is unknown, nothing may be sent
 ├── Fenced                  another dispatcher leads this lane
@@ -55,6 +56,10 @@ class ChannelRefused(BrokerUnavailable):
     def __init__(self, code: int, text: str) -> None:
         self.code, self.text = code, text
         super().__init__(f"{code} {text}")
+
+
+class DeliveredAgain(BrokerUnavailable):
+    """RabbitMQ took back what was unacked on a channel that is open, and delivers it again."""
 
 
 class NumbersBehind(DispatcherError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 import structlog
@@ -14,6 +14,7 @@ from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import BasicConsume, QueueDeclare
 from dispatcher.core.events import AcksProven, Event, RedeliveriesEnded
 from dispatcher.core.inbound import Inbound
+from dispatcher.core.model import Original
 from dispatcher.core.views.views import NOTHING_UNACKED, SettledUnacked
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, ConfigurationError
 from dispatcher.service.ack_window import ROOM_PART, UNPROVEN_MAX, AckWindow
@@ -114,6 +115,7 @@ class InboundFeed:
         inbound: Inbound,
         *,
         report: Callable[[Event], None],
+        compares_counts: bool = True,
     ) -> None:
         self._link = link
         self._source = source
@@ -124,6 +126,9 @@ class InboundFeed:
         self._consumer_tag, self._consumers = source.consumer_tag, 1
         self._acks = AckWindow(prefetch=source.window)
         self._delivered = 0
+        self._compares_counts = compares_counts
+        self._out: dict[int, Original] = {}  # of a quorum queue: the unsettled ones, by their tags
+        self._returned_are_through = False  # all that earlier sessions had has been delivered again
         self._not_in_history: set[int] = set()
         self._over: deque[int] = deque()  # to be acked, in the order of their settles, once in the history
         self._wake = asyncio.Event()
@@ -141,8 +146,45 @@ class InboundFeed:
         self._delivered += count
         self._acks.deliver(count)
 
+    def delivers_again(self, messages: Iterable[Original]) -> bool:
+        """Whether one of these new deliveries is an original that this session has already.
+
+        A quorum queue whose leader has lost sight of this node gives back all that is unacked here, and
+        delivers it again on the same channel when it sees the node again. What was given back is delivered
+        first. So behind a message without the flag, or when nothing was ready any more, the flag means that.
+        Before, it may mean an earlier session: then a higher count than the one that is here says so.
+        """
+        if self._source.classic:  # it takes unacked messages back only when their channel ends
+            return False
+        unsettled: dict[bytes, int] | None = None
+        settled: set[bytes] | None = None
+        for message in messages:
+            if not message.redelivered:
+                self._returned_are_through = True
+            elif self._returned_are_through or (self._compares_counts and message.deliveries > 1):
+                if unsettled is None:
+                    unsettled = {known.fingerprint: known.deliveries for known in self._out.values()}
+                count = unsettled.get(message.fingerprint)
+                if count is not None and (self._returned_are_through or message.deliveries > count):
+                    return True
+                if self._returned_are_through:
+                    settled = self._settled_fingerprints() if settled is None else settled
+                    if message.fingerprint in settled:
+                        return True
+            if unsettled is not None:
+                unsettled[message.fingerprint] = message.deliveries
+            self._out[message.tag] = message
+        return False
+
+    def _settled_fingerprints(self) -> set[bytes]:
+        """Of originals whose ack may not have reached the queue's leader. That an ack is proven does not say
+        so: a node that doesn't see the leader answers a declare all the same."""
+        inbound = self._inbound
+        return {fingerprint for entries in (inbound.unproven, inbound.proven) for _, fingerprint in entries}
+
     def settle(self, tag: int) -> None:
         """This original has ended: ack it with the next flush."""
+        self._out.pop(tag, None)
         if self._over or tag in self._not_in_history:  # acks are counted in the order of the settles
             self._over.append(tag)
         else:
@@ -254,6 +296,7 @@ class InboundFeed:
         """Nothing ready, twice, and nothing delivered between: a quorum queue counts, then delivers."""
         before = self._delivered
         if await self._ready() == 0 and await self._ready() == 0 and self._delivered == before:
+            self._returned_are_through = True
             self._report(RedeliveriesEnded(self._inbound.index))
         lasts_s = asyncio.get_running_loop().time() - self._begun_s
         await asyncio.sleep(min(RECOVERY_POLL_S_MAX, RECOVERY_POLL_S + lasts_s / RECOVERY_POLL_PART))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from dispatcher.core.views.views import Views
 from dispatcher.errors import (
     BrokerUnavailable,
     ConfigurationError,
+    DeliveredAgain,
     DispatcherError,
     Fenced,
     LoginRefused,
@@ -31,7 +32,7 @@ from dispatcher.ledger.recorder import NO_LEDGER, OpensRecorders, Recorder
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.channels import LOCK_RETRY_S, Channels
 from dispatcher.service.clock import Clock
-from dispatcher.service.inbound_feed import ELECTION_S, InboundFeed, open_inbound
+from dispatcher.service.inbound_feed import ELECTION_S, InboundFeed, InboundSource, open_inbound
 from dispatcher.service.lane_options import lane_options
 from dispatcher.service.operators import ReloadCall
 from dispatcher.service.parking_feeds import find_parking_queues
@@ -50,6 +51,9 @@ RETRY_S_MIN: Final = 0.05
 RETRY_S_MAX: Final = 1.0
 #: A failure after this time without one begins another outage: no failing attempt takes longer.
 OUTAGE_OVER_MS: Final = 60_000
+#: So many leaderships in a row may end because the count of an original has risen while it was here. Equal
+#: messages with different counts could look like that for ever, and each end raises the counts.
+DELIVERED_AGAIN_MAX: Final = 3
 
 
 class RunnerState(Enum):
@@ -103,6 +107,7 @@ class LaneRunner:
         self._lane_epoch_min = 0  # consumers have seen numbers below it
         self._bisect_state = NOTHING_REJECTED
         self._is_new = False  # its exchange was not there: no consumer can hold anything of it
+        self._delivered_again = 0  # times in a row that this has ended a leadership
         self._failed_at_ms: dict[object, int] = {}  # by the kind of failure, since this last led
 
     # -- life --
@@ -147,6 +152,10 @@ class LaneRunner:
             pause_s = min(pause_s * 2, RETRY_S_MAX)
 
     def _note(self, failure: BaseException) -> None:
+        if isinstance(failure, DeliveredAgain):
+            self._delivered_again += 1
+        elif self.state is RunnerState.LEADING:
+            self._delivered_again = 0
         self.state, self.problem = (
             RunnerState.WAITING,
             str(failure).splitlines()[0] if str(failure) else repr(failure),
@@ -295,19 +304,14 @@ class LaneRunner:
         inbounds, parking = [inbound.queue for inbound in self._lane.inbound], self._parking_queues()
         snapshot = await store.lead(seconds_ms, inbounds, parking)
         await channels.prove_fence()
-        snapshot.broker_restarted = restarted
+        snapshot.broker_restarted = restarted or self._delivered_again > 0
         trusted = snapshot.complete
         if is_new and not snapshot.records and not snapshot.incarnations:
             snapshot.complete = True
         if not snapshot.complete:
             snapshot.parking_found = await find_parking_queues(link, parking)
         lane = self.lane_type(self._options(), snapshot, self._clock.now_ms())
-        feeds = [
-            InboundFeed(link, source, inbound, report=session.report)
-            for source, inbound in zip(sources, lane.state.inbounds, strict=True)
-        ]
-        for source, inbound in zip(sources, lane.state.inbounds, strict=True):
-            inbound.window, inbound.replaceable = source.window, source.classic
+        feeds = self._feeds(link, sources, lane, session)
         await channels.listen(keeps_history=self._lane.history is not None)
         vhost = self._settings.rabbitmq.address.vhost
         await channels.listen_to_broker_events(vhost, consumers=self._lane.handover)
@@ -322,6 +326,18 @@ class LaneRunner:
         self._tasks += [asyncio.create_task(feed.look_after(self._clock.now_ms)) for feed in feeds]
         self._tasks += [asyncio.create_task(feed.keep_window()) for feed in feeds]
         return session, witness
+
+    def _feeds(
+        self, link: Link, sources: Sequence[InboundSource], lane: Lane, session: Session
+    ) -> list[InboundFeed]:
+        feeds = []
+        for source, inbound in zip(sources, lane.state.inbounds, strict=True):
+            inbound.window, inbound.replaceable = source.window, source.classic
+            compares_counts = self._delivered_again < DELIVERED_AGAIN_MAX
+            feeds.append(
+                InboundFeed(link, source, inbound, report=session.report, compares_counts=compares_counts)
+            )
+        return feeds
 
     def _parking_queues(self) -> tuple[str, ...]:
         return parking_queues(self._names, self.parking_queues_max)

@@ -34,7 +34,7 @@ from dispatcher.core.lane import Lane
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.views.views import Views
-from dispatcher.errors import BrokerUnavailable, DispatcherError, Fenced, InvalidTransition
+from dispatcher.errors import BrokerUnavailable, DeliveredAgain, DispatcherError, Fenced, InvalidTransition
 from dispatcher.ledger.recorder import Recorder
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.channels import Channels
@@ -213,6 +213,9 @@ class Session:
         for index, arrived in deliveries.items():
             self._feeds[index].delivered(len(arrived))
             messages = self._reader.messages(index, arrived)
+            if self._feeds[index].delivers_again(messages):
+                queue = self._settings.inbound[index].queue
+                return self.end(DeliveredAgain(f"RabbitMQ delivers again what is unacked of {queue!r}"))
             self._history.keep(arrived, messages)
             self._events.append(MessagesArrived(messages))
         self._schedule()

@@ -39,6 +39,7 @@ class BrokerChannel:
         self.consumers: dict[str, tuple[Queue, QueueConsumer]] = {}
         self.unacked: dict[int, tuple[Queue, QueueConsumer | None, Stored]] = {}  # None: it was fetched
         self.closed = False
+        self._void: set[int] = set()  # tags of messages that their queue has taken back: acks mean nothing
         self._delivered = 0
         self._published = 0
         self._late: list[Any] | None = None  # what queues have said and the channel has not passed on yet
@@ -109,6 +110,18 @@ class BrokerChannel:
         queue.requeue([message])
         return queue
 
+    def lose_unacked(self, queue: Queue) -> int:
+        """A quorum queue takes back what its consumers on this channel have unacked; the channel stays open.
+        Returns how many messages that were."""
+        taken = []
+        for tag, (holder, consumer, message) in self.unacked.items():
+            if holder is queue and consumer is not None and tag not in self._void:
+                consumer.unacked -= 1
+                self._void.add(tag)
+                taken.append(message)
+        queue.requeue(taken)
+        return len(taken)
+
     def reject(self, tag: int) -> None:
         """basic.nack without `requeue`: the message goes to its queue's dead letter exchange and is acked."""
         if tag not in self.unacked:
@@ -138,6 +151,9 @@ class BrokerChannel:
         queues: dict[Queue, None] = {}
         for known in tags:
             queue, consumer, message = self.unacked.pop(known)
+            if known in self._void:
+                self._void.discard(known)
+                continue
             if consumer is not None:
                 consumer.unacked -= 1
             queue.acked(message, broker.scheduler.now_ms)
@@ -160,8 +176,9 @@ class BrokerChannel:
                 queue.consumers.remove(consumer)
         self.consumers.clear()
         by_queue: dict[Queue, list[Stored]] = {}
-        for queue, _, message in self.unacked.values():
-            by_queue.setdefault(queue, []).append(message)
+        for tag, (queue, _, message) in self.unacked.items():
+            if tag not in self._void:
+                by_queue.setdefault(queue, []).append(message)
         self.unacked.clear()
         for queue, messages in by_queue.items():
             queue.requeue(messages)

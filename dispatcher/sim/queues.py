@@ -76,6 +76,9 @@ class ChannelEnd(Protocol):
     def lose_queue(self, consumer: QueueConsumer) -> None:
         """The queue of this consumer is deleted."""
 
+    def lose_unacked(self, queue: Queue) -> int:
+        """The queue takes back what its consumers on this channel have; returns how many messages."""
+
     def answer(self, tag: int) -> None:
         """The publish with this tag is on disk."""
 

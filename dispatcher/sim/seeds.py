@@ -61,6 +61,8 @@ HANGING_RUNS: Final = 0.3
 HANGING: Final = (1, 2, 5)
 #: The share of runs with faults in which copies get lost on their way to consumers that are there.
 LOSING_RUNS: Final = 0.1
+#: The share of runs with faults in which a quorum queue delivers again what is unacked.
+RETURNING_RUNS: Final = 0.3
 #: The share of lanes that keep incoming messages.
 HISTORY_SHARE: Final = 0.1
 
@@ -108,7 +110,21 @@ OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
 def make_scenario(seed: int, messages: int | None = None) -> RunScenario:
     """The scenario of a seed; `messages` overrides how many there are."""
     scenario = _with_hanging(Random(f"{seed} hanging"), draw_scenario(seed, messages))
-    return _with_lost_copies(Random(f"{seed} losing copies"), scenario)
+    scenario = _with_lost_copies(Random(f"{seed} losing copies"), scenario)
+    return _with_returns(Random(f"{seed} delivering again"), scenario)
+
+
+def _with_returns(random: Random, scenario: RunScenario) -> RunScenario:
+    """In some runs quorum queues deliver again what is unacked, on channels that stay open."""
+    has_quorum = any(quorum for _, _, quorum in scenario.inbounds)
+    if random.random() >= RETURNING_RUNS or not has_quorum or not scenario.faults:
+        return scenario
+    until_ms = 1 + max(fault.at_ms for fault in scenario.faults)
+    returns = tuple(
+        Fault(random.randrange(until_ms), "deliver_again", random.randrange(60), 0, random.random() < 0.7)
+        for _ in range(random.choice((1, 2, 4)))
+    )
+    return replace(scenario, faults=tuple(sorted(scenario.faults + returns)))
 
 
 def _with_lost_copies(random: Random, scenario: RunScenario) -> RunScenario:

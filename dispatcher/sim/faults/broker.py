@@ -42,6 +42,20 @@ def lose_copy(faults: Faults, fault: Fault) -> bool:
 
 
 @fault(often=0)
+def deliver_again(faults: Faults, fault: Fault) -> bool:
+    """A quorum inbound queue's leader lost sight of the node with its reader and sees it again: it delivers
+    everything unacked again, on the same channel."""
+    broker = faults.world.broker
+    queues = [broker.queues[name] for name, _, quorum in faults.world.scenario.inbounds if quorum]
+    if not broker.up or not queues:
+        return False
+    queue = queues[fault.target % len(queues)]
+    taken = sum(consumer.channel.lose_unacked(queue) for consumer in queue.consumers)
+    broker.pump(queue)
+    return taken > 0
+
+
+@fault(often=0)
 def refuse_target(faults: Faults, fault: Fault) -> bool:
     """The queues that operators send groups to refuse the next publishes, if there are any."""
     for queue in (TARGET, REROUTED):

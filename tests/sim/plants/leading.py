@@ -39,6 +39,19 @@ def _do_early(session: Any, kind: type) -> None:
     session._commit = early
 
 
+@planted("duplicates", seed=10)
+def taken_for_new_when_delivered_again(lane: Any, session: Any, store: Any) -> None:
+    """What a quorum queue delivers again on the open channel is taken for new."""
+    commit = session._commit
+
+    def commit_blindly(effects: Any) -> None:
+        for feed in session._feeds:
+            feed.delivers_again = lambda messages: False
+        commit(effects)
+
+    session._commit = commit_blindly
+
+
 @planted("loss", seed=1)
 def inbound_acked_before_the_commit(lane: Any, session: Any, store: Any) -> None:
     """An original is acked before the commit that says so."""

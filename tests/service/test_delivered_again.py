@@ -1,0 +1,157 @@
+"""A quorum queue that delivers again what is unacked on a channel that stays open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from dispatcher.core.effects import Snapshot
+from dispatcher.core.lane import Lane
+from dispatcher.core.model import Original
+from dispatcher.core.options import LaneOptions
+from dispatcher.core.placement import policy
+from dispatcher.core.queue_ids import FIRST_INBOUND
+from dispatcher.nodes.servers import PrivateServers
+from dispatcher.service.inbound_feed import InboundFeed, InboundSource
+from tests.service.harness import Bench, bench_of, lane, private_vhost
+from tests.spec.lane_bench import clause
+from tests.waiting import eventually
+
+LOOK_AHEAD = 5
+NODE_LOST_AND_FOUND = """
+{{ok, Queue}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"{vhost}">>, queue, <<"in">>)),
+Leader = amqqueue:get_pid(Queue),
+{{ok, _, _}} = ra:process_command(Leader, {{down, self(), noconnection}}),
+{{ok, _, _}} = ra:process_command(Leader, {{nodeup, node()}})
+"""
+
+
+@pytest.fixture
+async def private_bench(private_servers: PrivateServers) -> AsyncIterator[Bench]:
+    async with bench_of(private_vhost(private_servers)) as made:
+        yield made
+
+
+async def _lose_sight(servers: PrivateServers, bench: Bench) -> None:
+    """What the queue's leader does when it has lost the connection to the reader's node, and has it again."""
+    command = " ".join(NODE_LOST_AND_FOUND.format(vhost=bench.vhost.name).split())
+    await asyncio.to_thread(servers.rabbitmq.evaluate, command)
+
+
+async def _run(bench: Bench, bodies: list[bytes], **keys: Any) -> Any:
+    """A lane over a quorum queue with these messages of group g."""
+    client = await bench.client()
+    await client.declare("in", x_queue_type="quorum", x_delivery_limit=100)
+    for body in bodies:
+        client.send("in", body, "g")
+    await client.confirmed()
+    await bench.run(orders={**lane(**keys), "inbound": [{"queue": "in"}]})
+    return client
+
+
+async def test_what_comes_again_ends_the_session_and_nothing_is_handed_over_twice(
+    private_servers: PrivateServers, private_bench: Bench
+) -> None:
+    clause("R-8", "ends the leadership")
+    bench = private_bench
+    await _run(bench, [b"%d" % number for number in range(8)])
+    consumer = await bench.joined("one", hold=True, prefetch=4)
+    await eventually(lambda: len(consumer.received) == 4, what="a full prefetch")
+    runner = bench.runners["orders"]
+    for leaderships in (2, 3):
+        await _lose_sight(private_servers, bench)
+        await eventually(lambda want=leaderships: runner.leaderships == want, what="the next leadership")
+        await bench.leads()
+    consumer.release()
+    await bench.acked()
+    assert [copy.body for copy in consumer.received] == [b"%d" % number for number in range(8)]
+    assert {copy.attempt for copy in consumer.received} == {1}
+    assert runner.leaderships == 3
+
+
+async def test_a_backlog_that_came_back_from_earlier_sessions_ends_none(bench: Bench) -> None:
+    """More of it than the look-ahead, and some equal in every byte."""
+    clause("R-8", "Messages that came back before, from earlier sessions, end nothing")
+    bodies = [b"%d" % (number // 2) for number in range(8 * LOOK_AHEAD)]
+    client = await _run(bench, bodies, look_ahead=len(bodies))
+    await eventually(lambda: bench.status()["inbound"][0]["held"] == len(bodies), what="all of it")
+    await bench.crash()
+    await client.has_ready("in", len(bodies))
+    await bench.run(orders={**lane(look_ahead=LOOK_AHEAD), "inbound": [{"queue": "in"}]})
+    consumer = await bench.joined("one", prefetch=2)
+    await eventually(lambda: len(consumer.received) == len(bodies), what="all of them")
+    await bench.acked()
+    assert [copy.body for copy in consumer.received] == bodies
+    assert bench.runners["orders"].leaderships == 1
+
+
+class Feed(InboundFeed):
+    """A feed of a quorum queue without a connection; it is told what comes."""
+
+    def __init__(self, *, classic: bool = False, compares_counts: bool = True) -> None:
+        options = LaneOptions(policy=policy("exclusive"), inbounds=(("in", 1),))
+        snapshot = Snapshot(lane_epoch=1, complete=True, broker_restarted=False)
+        (self.queue,) = Lane(options, snapshot, 0).state.inbounds
+        self._tags = count(1)
+        super().__init__(
+            None, InboundSource(1, "c", classic, 100), self.queue,  # type: ignore[arg-type]
+            report=lambda _: None, compares_counts=compares_counts,
+        )  # fmt: skip
+
+    def comes(self, *names: str, times: int = 0) -> bool:
+        """Whether these, which were delivered so often before, show that something comes again."""
+        messages = []
+        for name in names:
+            tag = next(self._tags)
+            message = Original(
+                FIRST_INBOUND, tag, (1, tag), name.encode().ljust(16), None, name, 1, 0, times > 0
+            )
+            message.deliveries = times
+            messages.append(message)
+        self.delivered(len(messages))
+        return self.delivers_again(messages)
+
+
+async def test_the_flag_alone_says_nothing() -> None:
+    feed = Feed()
+    assert not feed.comes("a", "b", times=1)
+    assert not feed.comes("c")
+    assert not feed.comes("d", times=1), "it is not here: another reader gave it back"
+    assert feed.comes("a", times=2)
+
+
+async def test_of_equal_messages_the_second_is_new_as_long_as_earlier_ones_come_back() -> None:
+    feed = Feed()
+    assert not feed.comes("a", "a", times=1)
+    assert not feed.comes("a", times=1)
+    assert feed.comes("a", times=2), "its count has risen while it was here"
+
+
+async def test_counts_that_mislead_again_and_again_are_not_compared() -> None:
+    feed = Feed(compares_counts=False)
+    assert not feed.comes("a", times=1)
+    assert not feed.comes("a", times=2)
+    assert not feed.comes("b")
+    assert feed.comes("b", times=1)
+
+
+async def test_what_is_settled_may_come_again_too() -> None:
+    clause("R-8", "settled or not")
+    feed = Feed()
+    assert not feed.comes("a", "b")
+    for tag, name in ((1, "a"), (2, "b")):
+        feed.settle(tag)
+        feed.queue.unproven.append(((1, tag), name.encode().ljust(16)))
+    feed.queue.prove(1)
+    assert feed.comes("a", times=1), "its ack counts as proven"
+    assert feed.comes("b", times=1)
+
+
+async def test_a_classic_queue_keeps_what_an_open_channel_has() -> None:
+    feed = Feed(classic=True)
+    assert not feed.comes("a")
+    assert not feed.comes("a", times=1)
