@@ -9,6 +9,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from dispatcher.cli.check_findings import Findings
 from dispatcher.errors import BrokerUnavailable
 from dispatcher.nodes.management import Management
+from dispatcher.service.topology import HAS_PRIORITIES, IS_A_STREAM
 from dispatcher.settings import RabbitSettings, Settings
 from dispatcher.settings.units import format_duration
 from dispatcher.wire.protocol import LaneNames
@@ -76,7 +77,7 @@ def _check_inbound(path: str, queue: dict[str, Any], version: str, findings: Fin
     policy = queue.get("effective_policy_definition") or {}
     kind = queue.get("type", "classic")
     if kind == "stream":
-        findings.problem(f"{path}: {queue['name']!r} is a stream; it must be a classic or quorum queue")
+        findings.problem(f"{path}: {queue['name']!r} {IS_A_STREAM}")
     if "x-max-priority" in arguments:
         findings.problem(priority_problem(path, queue["name"]))
     _check_timeout(path, queue["name"], arguments, policy, version, findings)
@@ -114,8 +115,7 @@ def _check_timeout(
 
 def priority_problem(path: str, queue: str) -> str:
     """The text for a queue with priorities, which is refused; two checks find such queues."""
-    text = "has x-max-priority, which reorders redeliveries; use one inbound queue per priority"
-    return f"{path}: {queue!r} {text}"
+    return f"{path}: {queue!r} {HAS_PRIORITIES}"
 
 
 def _check_policies(names: LaneNames, policies: list[dict[str, Any]], findings: Findings) -> None:

@@ -39,7 +39,7 @@ from dispatcher.service.parking_feeds import find_parking_queues
 from dispatcher.service.publish_bisect import NOTHING_REJECTED
 from dispatcher.service.reloading import Change, change_of
 from dispatcher.service.session import Session
-from dispatcher.service.topology import declare_lane, parking_queues, prepare_inbound
+from dispatcher.service.topology import declare_lane, parking_queues, prepare_inbound, refuse_unusable
 from dispatcher.service.witness import Witness
 from dispatcher.settings import LaneSettings, Settings
 from dispatcher.wire.protocol import LaneNames
@@ -222,6 +222,7 @@ class LaneRunner:
         try:
             self._is_new |= await declare_lane(link, self._names, self._lane)
             await prepare_inbound(link, self._lane)
+            await refuse_unusable(link, self._lane)
             channels = self._channels = Channels(link, self._names, lock_retry_s=self.lock_retry_s)
             self.state, self.problem = RunnerState.STANDBY, None
             was_new, self._is_new = self._is_new, False  # another may lead during this wait
@@ -229,6 +230,7 @@ class LaneRunner:
             if self._lane is not self._wanted:
                 self._lane = self._wanted
                 await prepare_inbound(link, self._lane)
+                await refuse_unusable(link, self._lane)
             self.state = RunnerState.RECOVERING
             store = await self._open_store()
             session, witness = await self._take_over(link, channels, store)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from pamqp import commands
@@ -23,6 +24,21 @@ _SEGMENT_BYTES: Final = 50_000_000
 #: RabbitMQ before 3.12 keeps the messages of a classic queue in its memory, as long as there is room: over a
 #: gigabyte for a million parked ones. Later versions know the argument and do what it says with every queue.
 _PARKING: Final[dict[str, Any]] = {**_CLASSIC, "x-queue-mode": "lazy"}
+#: Why an inbound queue is refused.
+IS_A_STREAM: Final = "is a stream; it must be a classic or quorum queue"
+HAS_PRIORITIES: Final = "has x-max-priority, which reorders redeliveries; use one inbound queue per priority"
+#: More arguments than RabbitMQ compares.
+_DIFFERENCES_MAX: Final = 20
+_DIFFERENCE: Final = re.compile(
+    r"inequivalent arg '(?P<name>[^']+)' .* but current is "
+    r"(?:none|(?:the value )?'(?P<value>.*?)'(?: of type '(?P<type>\w+)')?)$",
+    re.DOTALL,
+)
+#: AMQP's types of whole numbers, as RabbitMQ calls them.
+_INTEGERS: Final = {
+    "byte", "short", "signedint", "long",
+    "unsignedbyte", "unsignedshort", "unsignedint",
+}  # fmt: skip
 _HEARTBEAT: Final[dict[str, Any]] = {**_CLASSIC, "x-message-ttl": 15_000, "x-max-length": 10_000}
 
 
@@ -147,6 +163,50 @@ async def prepare_inbound(link: Link, lane: LaneSettings) -> None:
         await link.call(channel, commands.Channel.Close(200, "prepared", 0, 0))
     if problems:
         raise ConfigurationError(problems)
+
+
+async def refuse_unusable(link: Link, lane: LaneSettings) -> None:
+    """Raises ConfigurationError, which names all inbound queues of a kind in which no order is kept."""
+    problems = []
+    for index, inbound in enumerate(lane.inbound):
+        path = f"lanes.{lane.name}.inbound[{index}].queue"
+        if (problem := await _kind_problem(link, inbound.queue)) is not None:
+            problems.append(f"{path}: {inbound.queue!r} {problem}")
+    if problems:
+        raise ConfigurationError(problems)
+
+
+async def _kind_problem(link: Link, queue: str) -> str | None:
+    """What is wrong with the kind of this existing queue.
+
+    A declare that differs is refused with the first difference and the value that the queue has: with that
+    the next declare comes to the next difference. None can succeed, for no queue has such a priority.
+    """
+    arguments: dict[str, Any] = {"x-max-priority": "impossible"}
+    durable = True
+    for _ in range(_DIFFERENCES_MAX):
+        channel = await link.open_channel()
+        declare = QueueDeclare(queue=queue, durable=durable, arguments=arguments)
+        try:
+            await link.call(channel, declare)
+        except ChannelRefused as refused:
+            found = _DIFFERENCE.search(refused.text)
+            if refused.code != PRECONDITION_FAILED or found is None:
+                return None
+            name, value = found["name"], found["value"]
+        else:
+            return None
+        if name == "x-max-priority":
+            return None if value is None else HAS_PRIORITIES
+        if name == "x-queue-type" and value == "stream":
+            return IS_A_STREAM
+        if name == "durable":
+            durable = value == "true"
+        elif value is None or name in arguments:
+            return None
+        else:
+            arguments[name] = int(value) if found["type"] in _INTEGERS else value
+    return None
 
 
 async def is_classic(link: Link, queue: str) -> bool:

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from dispatcher.errors import ChannelRefused, ConfigurationError
 from dispatcher.service.lane_runner import LaneRunner, RunnerState
+from dispatcher.service.topology import HAS_PRIORITIES, IS_A_STREAM
 from tests.service.harness import Bench, lane
 from tests.waiting import eventually
 
@@ -41,6 +42,34 @@ async def test_an_inbound_queue_with_other_arguments_is_taken_as_it_is(bench: Be
     consumer = await bench.joined("c1")
     client.send("odd", b"x", "g")
     await consumer.has(1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"x_queue_type": "stream"}, IS_A_STREAM),
+        ({"x_queue_type": "stream", "x_max_length_bytes": 20_000_000}, IS_A_STREAM),
+        ({"x_max_priority": 3}, HAS_PRIORITIES),
+        ({"x_max_priority": 3, "x_max_length": 1_000, "x_queue_mode": "lazy"}, HAS_PRIORITIES),
+        ({"x_max_priority": 3, "x_message_ttl": 80_000, "x_dead_letter_exchange": "other"}, HAS_PRIORITIES),
+    ],
+)
+async def test_a_lane_over_a_queue_without_order_is_not_led(
+    bench: Bench, arguments: dict[str, object], problem: str
+) -> None:
+    """Other lanes go on, and the lane is led once the queue is another one."""
+    client = await bench.client()
+    await client.declare("in", **arguments)
+    await bench.run(orders=_existing("in"), others=lane("other"), wait=False)
+    await bench.leads("others")
+    runner = bench.runners["orders"]
+    text = f"lanes.orders.inbound[0].queue: 'in' {problem}"
+    await eventually(lambda: runner.problem == text, what=text)
+    assert runner.readiness() == (False, text)
+    assert not runner.leaderships
+    await client.delete("in")
+    await client.declare("in", x_max_length=1_000, x_queue_mode="lazy", x_message_ttl=80_000)
+    await bench.leads()
 
 
 async def test_a_foreign_consumer_is_named(bench: Bench) -> None:
