@@ -7,6 +7,7 @@ loop leave in one piece at its end, or at `flush()`.
 from __future__ import annotations
 
 import asyncio
+import random
 import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Self, cast
@@ -62,11 +63,30 @@ class Link(asyncio.Protocol):
         on_events: Callable[[list[ConnectionEvent]], None],
         timeout_s: float = OPEN_TIMEOUT_S,
     ) -> Self:
-        """Connect, log in and open the vhost; `name` is how the broker lists this connection.
+        """Connect, log in and open the vhost; `name` is how the broker lists this connection. Of several
+        nodes it is the first, in random order, that lets us in; each has `timeout_s`.
 
         Raises BrokerUnavailable (LoginRefused when the broker wants other credentials or another vhost),
         or ConfigurationError for a certificate file that can't be used. Then `on_events` was never called.
         """
+        nodes, failures = settings.nodes(), list[BrokerUnavailable]()
+        for node in random.sample(nodes, len(nodes)):
+            try:
+                return await cls._open(node, name, on_events, timeout_s)
+            except BrokerUnavailable as failure:
+                failures.append(failure)
+        if len(failures) == 1 or all(isinstance(failure, LoginRefused) for failure in failures):
+            raise failures[0]
+        raise BrokerUnavailable("; ".join(sorted(map(str, failures))))
+
+    @classmethod
+    async def _open(
+        cls,
+        settings: RabbitSettings,
+        name: str,
+        on_events: Callable[[list[ConnectionEvent]], None],
+        timeout_s: float,
+    ) -> Self:
         address, context = settings.address, tls_context(settings)
         where = f"RabbitMQ at {address.host}:{address.port}"
         loop = asyncio.get_running_loop()

@@ -34,10 +34,11 @@ class _Seen(NamedTuple):
 
 def check_broker(settings: Settings, findings: Findings) -> None:
     """Everything that stands in the lanes' way on RabbitMQ. Changes nothing there."""
-    address = settings.rabbitmq.address
+    address, nodes = settings.rabbitmq.address, settings.rabbitmq.nodes()
+    where = f"{address.host}:{address.port}" if len(nodes) == 1 else f"one of {len(nodes)} nodes"
     try:
         with connected(settings.rabbitmq, "check") as connection:
-            findings.ok(f"rabbitmq: connected to {address.host}:{address.port}, vhost {address.vhost!r}")
+            findings.ok(f"rabbitmq: connected to {where}, vhost {address.vhost!r}")
             rights = RightsCheck(connection, user_text(settings.rabbitmq), findings)
             for name, lane in settings.lanes.items():
                 names = LaneNames(name, settings.prefix)
@@ -48,7 +49,7 @@ def check_broker(settings: Settings, findings: Findings) -> None:
         for problem in error.problems:
             findings.problem(problem)
     except BrokerUnavailable as error:
-        findings.problem(f"rabbitmq.url: {error}")
+        findings.problem(f"{settings.rabbitmq.url_key}: {error}")
     findings.note(
         "rabbitmq: an original that waits here or is processed for longer than the broker's consumer_timeout "
         "(30 minutes unless set; it can't be asked for) makes it close the lane's channel; the lane "

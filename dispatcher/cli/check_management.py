@@ -29,7 +29,7 @@ _DEFAULT_LIMIT: Final = 20
 
 def usual_management_url(settings: RabbitSettings) -> str:
     """The management API on the broker's host, with the broker's user."""
-    credentials, at, _ = urlsplit(settings.url).netloc.rpartition("@")
+    credentials, at, _ = urlsplit(settings.nodes()[0].url).netloc.rpartition("@")
     host = settings.address.host
     host = f"[{host}]" if ":" in host else host
     return urlunsplit(("http", f"{credentials}{at}{host}:{MANAGEMENT_PORT}", "", "", ""))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import re
 import ssl
 from collections.abc import Iterator
@@ -35,19 +36,23 @@ _NOT_AMQP: Final = (AMQPConnectorException, IncompatibleProtocolError, StreamLos
 
 @contextlib.contextmanager
 def connected(settings: RabbitSettings, purpose: str) -> Iterator[BlockingConnection]:
-    """A connection for the body; it is closed afterwards, whatever happened.
+    """A connection for the body, to any of the nodes; it is closed afterwards, whatever happened.
 
     Raises BrokerUnavailable when it can't be made, and when it ends inside the body; ConfigurationError
     when a certificate can't be used.
     """
     # pika logs what it raises; the user is told once.
     logging.getLogger("pika").setLevel(logging.CRITICAL)
-    where = f"RabbitMQ at {settings.address.host}:{settings.address.port}"
-    parameters = _parameters(settings, purpose)
-    try:
-        connection = BlockingConnection(parameters)
-    except (AMQPError, AMQPConnectorException, OSError) as error:
-        raise BrokerUnavailable(f"{where}: {_reason(settings, error)}") from None
+    nodes, problems = settings.nodes(), list[str]()
+    for node in random.sample(nodes, len(nodes)):
+        where = f"RabbitMQ at {node.address.host}:{node.address.port}"
+        try:
+            connection = BlockingConnection(_parameters(node, purpose))
+            break
+        except (AMQPError, AMQPConnectorException, OSError) as error:
+            problems.append(f"{where}: {_reason(node, error, settings.url_key)}")
+    else:
+        raise BrokerUnavailable("; ".join(sorted(problems))) from None
     try:
         yield connection
     except ConnectionBlockedTimeout:
@@ -82,11 +87,11 @@ def user_text(settings: RabbitSettings) -> str:
     return f"user {user!r}" if user is not None else "the user of the client certificate"
 
 
-def _reason(settings: RabbitSettings, error: Exception) -> str:
+def _reason(settings: RabbitSettings, error: Exception, url_key: str) -> str:
     address, user = settings.address, user_text(settings)
     broker = _BROKERS_WORDS.search(str(error))
     if broker and broker[1] == "403":
-        return f"{user} is refused (wrong user or password in rabbitmq.url)"
+        return f"{user} is refused (wrong user or password in {url_key})"
     if broker:
         return f"{user} can't use vhost {address.vhost!r}: {broker[2]}"
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import random
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final
@@ -49,6 +50,8 @@ log = structlog.get_logger()
 #: Between attempts after a loss: at once at first, so that a fail-over is quick, then slower.
 RETRY_S_MIN: Final = 0.05
 RETRY_S_MAX: Final = 1.0
+#: Up to this part of a pause is left out: lanes that lost one server don't come back all at once.
+RETRY_JITTER: Final = 0.5
 #: A failure after this time without one begins another outage: no failing attempt takes longer.
 OUTAGE_OVER_MS: Final = 60_000
 #: So many leaderships in a row may end because the count of an original has risen while it was here. Equal
@@ -80,6 +83,7 @@ class LaneRunner:
     session_type: type[Session] = Session
     election_s: float = ELECTION_S
     lock_retry_s: float = LOCK_RETRY_S
+    retry_jitter: float = RETRY_JITTER
     parking_queues_max = PARKING_QUEUES_MAX
 
     def __init__(
@@ -120,7 +124,7 @@ class LaneRunner:
                 self._settings.rabbitmq, name=self._connection_name(), on_events=lambda _: None
             )
         except LoginRefused as refused:
-            raise ConfigurationError(f"rabbitmq.url: {refused}") from None
+            raise ConfigurationError(f"{self._settings.rabbitmq.url_key}: {refused}") from None
         try:
             self._is_new |= await declare_lane(link, self._names, self._lane)
             await prepare_inbound(link, self._lane)
@@ -148,7 +152,7 @@ class LaneRunner:
                 self._note(failure)
             if self._clock.now_ms() - begun_ms > 5_000:
                 pause_s = RETRY_S_MIN
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(pause_s * (1 - self.retry_jitter * random.random()))
             pause_s = min(pause_s * 2, RETRY_S_MAX)
 
     def _note(self, failure: BaseException) -> None:

@@ -65,13 +65,30 @@ class RabbitSettings(_Certificates):
     url: Annotated[str, Text(_checked(parse_broker_url))] = Field(
         default="amqp://guest:guest@localhost:5672/", description="amqp[s]://user:password@host:port/vhost"
     )
+    urls: tuple[Annotated[str, Text(_checked(parse_broker_url))], ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="Instead of url: nodes of one cluster, which are tried in random order.",
+    )
     heartbeat_ms: Annotated[int, Duration(1_000, 600_000)] = Field(
         default=10_000, alias="heartbeat", description="AMQP heartbeat, in whole seconds."
     )
 
     @property
     def address(self) -> BrokerAddress:
-        return parse_broker_url(self.url)
+        """Of the first node."""
+        return parse_broker_url(self.urls[0] if self.urls else self.url)
+
+    @property
+    def url_key(self) -> str:
+        """The key that says where RabbitMQ is."""
+        return "rabbitmq.urls" if self.urls else "rabbitmq.url"
+
+    def nodes(self) -> list[RabbitSettings]:
+        """The same for each node alone, with its `url`; in the order of the file."""
+        if not self.urls:
+            return [self]
+        return [self.model_copy(update={"url": url, "urls": None}) for url in self.urls]
 
     @field_validator("heartbeat_ms")
     @classmethod
@@ -82,7 +99,14 @@ class RabbitSettings(_Certificates):
 
     def conflicts(self) -> list[Conflict]:
         """What its keys say against each other."""
-        return self._tls_conflicts(self.address.tls)
+        found = self._tls_conflicts(self.address.tls)
+        if self.urls and "url" in self.model_fields_set:
+            found.append(Conflict(("urls", "url"), "takes the place of url: give one of them"))
+        addresses = [node.address for node in self.nodes()]
+        if len({(address.vhost, address.tls) for address in addresses}) > 1:
+            text = "all URLs must begin in the same way (amqp:// or amqps://) and name the same vhost"
+            found.append(Conflict(("urls",), text))
+        return found
 
 
 class RedisSettings(_Certificates):

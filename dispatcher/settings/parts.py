@@ -36,7 +36,12 @@ class Model(BaseModel):
 
     def __repr_args__(self) -> Any:
         for name, value in super().__repr_args__():
-            yield name, redact(value) if name == "url" and isinstance(value, str) else value
+            if name == "url" and isinstance(value, str):
+                yield name, redact(value)
+            elif name == "urls" and value:
+                yield name, tuple(redact(url) for url in value)
+            else:
+                yield name, value
 
 
 class Conflict(NamedTuple):

@@ -194,6 +194,7 @@ class SimRunner(LaneRunner):
 
         self.lane_type, self.session_type = BoundLane, BoundSession
         self.election_s, self.lock_retry_s = world.election_s, LOCK_RETRY_S
+        self.retry_jitter = 0  # the chance of a run is its seed's
         self.lane: Lane | None = None
 
     def _collect_garbage(self) -> None:

@@ -1,0 +1,80 @@
+"""`rabbitmq.urls`: one of the nodes is enough."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from dispatcher.amqp.link import Link
+from dispatcher.cli import app
+from dispatcher.cli.rabbitmq import connected
+from dispatcher.errors import BrokerUnavailable, LoginRefused
+from dispatcher.nodes.ports import free_ports
+from dispatcher.settings import RabbitSettings
+from tests.service.harness import Bench, lane
+
+DOWN = 5
+
+
+def _down(url: str, count: int = DOWN) -> list[str]:
+    """The same URL at ports where nothing listens: the one that is up is hardly ever tried first."""
+    parts = urlsplit(url)
+    who = parts.netloc.rpartition("@")[0]
+    return [urlunsplit(parts._replace(netloc=f"{who}@127.0.0.1:{port}")) for port in free_ports(count)]
+
+
+async def test_a_lane_is_led_whichever_node_is_up(bench: Bench) -> None:
+    urls = [*_down(bench.vhost.amqp_url), bench.vhost.amqp_url]
+    await bench.run(changes={"rabbitmq": {"urls": urls}}, orders=lane())
+    client, consumer = await bench.client(), await bench.joined("one")
+    client.send("in", b"1", "g")
+    await consumer.has(1)
+    await bench.crash()
+    await bench.run(changes={"rabbitmq": {"urls": urls}}, orders=lane())
+
+
+async def test_when_none_can_be_reached_all_are_named(bench: Bench) -> None:
+    urls = _down(bench.vhost.amqp_url, 2)
+    with pytest.raises(BrokerUnavailable) as raised:
+        await Link.open(RabbitSettings(urls=tuple(urls)), name="test", on_events=lambda _: None)
+    with pytest.raises(BrokerUnavailable) as blocking, connected(RabbitSettings(urls=tuple(urls)), "test"):
+        pass
+    for url in urls:
+        host = f"127.0.0.1:{urlsplit(url).port} can't be reached"
+        assert host in str(raised.value)
+        assert host.split()[0] in str(blocking.value)
+
+
+async def test_a_login_that_every_node_refuses_is_for_an_operator_to_change(bench: Bench) -> None:
+    wrong = bench.vhost.amqp_url.replace("guest:guest", "guest:wrong")
+    settings = RabbitSettings(urls=(wrong, wrong))
+    with pytest.raises(LoginRefused):
+        await Link.open(settings, name="test", on_events=lambda _: None)
+    settings = RabbitSettings(urls=(*_down(wrong, 1), wrong))
+    with pytest.raises(BrokerUnavailable) as raised:
+        await Link.open(settings, name="test", on_events=lambda _: None)
+    assert not isinstance(raised.value, LoginRefused), "another node may let us in when it is up again"
+
+
+def test_commands_use_them_too(bench: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "dispatcher.yaml"
+    vhost = bench.vhost
+    document = {
+        "rabbitmq": {"urls": [*_down(vhost.amqp_url), vhost.amqp_url]},
+        "redis": {"url": vhost.redis_url}, "prefix": vhost.redis_prefix, "lanes": {"orders": lane()},
+    }  # fmt: skip
+    file.write_text(yaml.safe_dump(document))
+    result = CliRunner().invoke(app, ["check", "-c", str(file), "--json"])
+    assert result.exit_code == 0, result.output
+    levels = {finding["level"] for finding in json.loads(result.stdout)["findings"]}
+    assert "problem" not in levels
+
+
+def test_no_password_is_shown() -> None:
+    settings = RabbitSettings(urls=("amqp://u:hunter2@h/", "amqp://u:hunter3@i/"))
+    assert "hunter" not in repr(settings)
