@@ -113,7 +113,8 @@ class AioLink:
     """See Link. Every method is called in the event loop."""
 
     def __init__(self, endpoint: Endpoint, receiver: Receiver) -> None:
-        self._endpoint = endpoint
+        self._nodes = endpoint.in_turn()
+        self._endpoint = endpoint  # of the present connection, or of the latest attempt
         self._receiver = receiver
         self._connection: aio_pika.Connection | None = None
         self._channel: AbstractChannel | None = None
@@ -171,6 +172,7 @@ class AioLink:
 
     async def _connect(self) -> AbstractChannel:
         self._tap = DeliveryTap()
+        self._endpoint = next(self._nodes)
         connection = aio_pika.Connection(_url(self._endpoint), ssl_context=self._endpoint.context)
         connection.kwargs["transport_factory"] = _TappedTransport(self._endpoint, self._tap, self._tapped)
         self._connection = connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -58,11 +58,12 @@ class ConsumerIdentity:
 
 
 class ConsumerBase(ABC):
-    """What both consumers are made with. Raises ConfigurationError naming every argument that can't work."""
+    """What both consumers are made with. `url` may be a list, of the nodes of one cluster: attempts to
+    connect take them in turn, in random order. Raises ConfigurationError naming every wrong argument."""
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         lane: str,
         consumer_id: str,
         prefetch: int = 50,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import ssl
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Final, NamedTuple, Protocol
 
 from dispatcher.alarm import Timer
@@ -62,10 +64,22 @@ class Endpoint:
     context: ssl.SSLContext | None
     server_name: str | None
     connection_name: str
+    others: tuple[Endpoint, ...] = ()  # other nodes of the same cluster
 
     @classmethod
-    def of(cls, url: str, tls: Tls | None, connection_name: str) -> Endpoint:
-        """Raises ConfigurationError, which doesn't quote the URL: it may hold a password."""
+    def of(cls, url: str | Sequence[str], tls: Tls | None, connection_name: str) -> Endpoint:
+        """`url`: of one node, or of several of one cluster. Raises ConfigurationError, which doesn't quote
+        the URL: it may hold a password."""
+        urls = [url] if isinstance(url, str) else list(url)
+        if not urls:
+            raise ConfigurationError("url: names no node")
+        first, *others = (cls._of_one(url, tls, connection_name) for url in urls)
+        if len({node.address.vhost for node in (first, *others)}) > 1:
+            raise ConfigurationError("url: all must name the same vhost")
+        return replace(first, others=tuple(others))
+
+    @classmethod
+    def _of_one(cls, url: str, tls: Tls | None, connection_name: str) -> Endpoint:
         try:
             address = parse_broker_url(url)
         except ValueError as error:
@@ -75,6 +89,11 @@ class Endpoint:
         context = (tls or Tls()).context() if address.tls else None
         server_name = (tls.server_name if tls else None) or address.host
         return cls(address, context, server_name if context else None, connection_name)
+
+    def in_turn(self) -> Iterator[Endpoint]:
+        """This node and the others, in a random order, again and again."""
+        nodes = (self, *self.others)
+        return cycle(random.sample(nodes, len(nodes)))
 
     def __str__(self) -> str:
         return f"{self.address.host}:{self.address.port} (vhost {self.address.vhost})"

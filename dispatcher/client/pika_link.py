@@ -67,7 +67,8 @@ class PikaLink:
     """See Link. Every method is called in the I/O thread."""
 
     def __init__(self, endpoint: Endpoint, receiver: Receiver, io: IoThread) -> None:
-        self._endpoint = endpoint
+        self._nodes = endpoint.in_turn()
+        self._endpoint = endpoint  # of the present connection, or of the latest attempt
         self._receiver = receiver
         self._io = io
         self._connection: Any = None
@@ -93,6 +94,7 @@ class PikaLink:
         if self._channel is not None:
             self._declare(self._channel)
         else:
+            self._endpoint = next(self._nodes)
             self._connection = _TappedConnection(
                 self._tapped, _parameters(self._endpoint), on_open_callback=self._connected,
                 on_open_error_callback=self._connection_closed, on_close_callback=self._connection_closed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -83,11 +83,12 @@ class Labels:
 
 
 class ProducerBase(ABC):
-    """What both producers are made with. Raises ConfigurationError naming every argument that can't work."""
+    """What both producers are made with. `url` may be a list, of the nodes of one cluster: attempts to
+    connect take them in turn, in random order. Raises ConfigurationError naming every wrong argument."""
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         queue: str | None = None,
         *,
         exchange: str | None = None,

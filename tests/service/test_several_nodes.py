@@ -13,9 +13,12 @@ from typer.testing import CliRunner
 from dispatcher.amqp.link import Link
 from dispatcher.cli import app
 from dispatcher.cli.rabbitmq import connected
-from dispatcher.errors import BrokerUnavailable, LoginRefused
+from dispatcher.client import GroupProducer
+from dispatcher.errors import BrokerUnavailable, ConfigurationError, LoginRefused
 from dispatcher.nodes.ports import free_ports
 from dispatcher.settings import RabbitSettings
+from tests.client.lane_stub import LANE
+from tests.client.subjects import AsyncConsumer, BlockingConsumer
 from tests.service.harness import Bench, lane
 
 DOWN = 5
@@ -73,6 +76,33 @@ def test_commands_use_them_too(bench: Bench, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     levels = {finding["level"] for finding in json.loads(result.stdout)["findings"]}
     assert "problem" not in levels
+
+
+CONSUMERS = pytest.mark.parametrize("kind", [AsyncConsumer, BlockingConsumer], ids=lambda kind: kind.kind)
+
+
+@CONSUMERS
+async def test_consumers_and_producers_take_a_list(
+    bench: Bench, kind: type[AsyncConsumer | BlockingConsumer]
+) -> None:
+    urls = [*_down(bench.vhost.amqp_url), bench.vhost.amqp_url]
+    await bench.run(**{LANE: lane()})
+    consumer = kind(urls, prefix=bench.vhost.redis_prefix)  # type: ignore[arg-type]
+    producer = GroupProducer(urls, "in")
+    async with producer:
+        await consumer.open()
+        await consumer.joined()
+        await producer.send(b"1", "g")
+        message = await consumer.next()
+        assert message.body == b"1"
+        await consumer.ack(message)
+        await consumer.close()
+
+
+@pytest.mark.parametrize("urls", [[], ["amqp://h/a", "amqp://h/b"], ["amqp://h/", "nonsense"]])
+def test_a_list_that_can_not_work_is_refused(urls: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match=r"^url: "):
+        GroupProducer(urls, "in")
 
 
 def test_no_password_is_shown() -> None:
