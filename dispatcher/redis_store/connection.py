@@ -25,6 +25,8 @@ from dispatcher.settings import RedisSettings
 VERSION_MIN: Final = (6, 2)
 #: How often, within the timeout, the connection looks whether an answer is overdue.
 _LOOKS_PER_TIMEOUT: Final = 4
+#: All that a Redis Cluster has.
+_SLOTS: Final = "16384"
 #: hiredis' word for "no whole reply yet": None and False are replies.
 _NOTHING: Final = object()
 #: Error replies that somebody has to do something about; waiting doesn't help.
@@ -114,9 +116,23 @@ class RedisConnection(asyncio.Protocol):
         self.server = parse_server_facts(await self.call("INFO", "server"))
         with contextlib.suppress(DispatcherError):  # it only helps people who read CLIENT LIST
             await self.call("CLIENT", "SETNAME", name)
-        problem = version_problem(self.server)
+        problem = version_problem(self.server) or await self._kind_problem()
         if problem is not None:
             raise ConfigurationError(f"redis.url: {problem}")
+
+    async def _kind_problem(self) -> str | None:
+        """Why no server of this kind can work, or None."""
+        if parse_server_facts(await self.call("INFO", "replication")).get("role") == "slave":
+            return "this is a read-only replica; name its master"
+        if self.server.get("redis_mode") != "cluster":
+            return None
+        facts = parse_server_facts(await self.call("CLUSTER", "INFO"))
+        if facts.get("cluster_size") == "1" and facts.get("cluster_slots_ok") == _SLOTS:
+            return None
+        return (
+            "this is a node of a Redis Cluster that does not have all slots; the dispatcher needs one server "
+            "for all keys of a lane: a Redis that is not in cluster mode"
+        )
 
     # --- commands ------------------------------------------------------------------------------------
 
@@ -156,6 +172,8 @@ class RedisConnection(asyncio.Protocol):
         text = str(reply)
         if text.startswith(_SETTINGS_ERRORS):
             return ConfigurationError(f"redis.url: Redis at {self._where} refuses us: {text}")
+        if text.startswith("ERR unknown command"):
+            return ConfigurationError(f"redis.url: Redis at {self._where} lacks what lanes need: {text}")
         code = _WRITE_REFUSED.search(text)
         if code is not None:
             return StoreUnavailable(f"Redis at {self._where} {_WRITE_REFUSALS[code[1]]} ({code[1]})")

@@ -41,8 +41,6 @@ def _with_key(text: str) -> str:
 
 def _facts_found(facts: dict[str, str]) -> list[str]:
     found = []
-    if facts.get("role") == "slave":
-        found.append("redis.url: this is a read-only replica; name its master")
     if facts.get("aof_enabled") == "0":
         found.append(
             f"{WARNING}redis.url: appendonly is off, so a restart of Redis forgets owners and journal "

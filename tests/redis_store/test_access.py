@@ -252,3 +252,38 @@ async def test_a_full_redis_is_said_to_be_full_in_every_version(own_redis: Local
     connection.abort("tested")
     assert isinstance(problem, StoreUnavailable)
     assert str(problem).endswith("is full: raise its maxmemory, or free memory (OOM)")
+
+
+async def test_a_lane_refuses_a_replica_too(own_redis: LocalRedis) -> None:
+    async with redis.asyncio.Redis.from_url(own_redis.url) as client:
+        await client.replicaof("127.0.0.1", str(free_ports(1)[0]))
+        with pytest.raises(ConfigurationError, match="this is a read-only replica; name its master"):
+            await store_at(url=own_redis.url)
+        await client.replicaof("NO", "ONE")
+    await assert_works(url=own_redis.url)
+
+
+async def test_a_redis_without_scripts_is_refused() -> None:
+    commands = ["EVAL", "EVALSHA", "SCRIPT"]
+    with LocalRedis(config=[f'rename-command {name} ""' for name in commands]) as server:
+        (problem,) = [line for line in await probe(RedisSettings(url=server.url)) if "EVAL" in line]
+        assert problem.startswith("redis.url: Redis at")
+        with pytest.raises(ConfigurationError, match="lacks what lanes need: ERR unknown command 'SCRIPT'"):
+            await store_at(url=server.url)
+
+
+async def test_a_cluster_works_only_while_one_node_has_all_slots() -> None:
+    with LocalRedis(config=["cluster-enabled yes"]) as server:
+        (problem,) = await probe(RedisSettings(url=server.url))
+        assert "a node of a Redis Cluster that does not have all slots" in problem
+        with pytest.raises(ConfigurationError, match="that does not have all slots"):
+            await store_at(url=server.url)
+        async with redis.asyncio.Redis.from_url(server.url) as client:
+            await client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+
+            async def is_up() -> bool:
+                facts = await client.execute_command("CLUSTER", "INFO")
+                return b"cluster_state:ok" in facts
+
+            await eventually(is_up, what="the cluster")
+        await assert_works(url=server.url)
