@@ -30,6 +30,24 @@ def test_store_urls() -> None:
     assert parse_store_url("redis://r").password is None
 
 
+@pytest.mark.parametrize(
+    ("url", "sentinels", "service", "server"),
+    [
+        ("redis+sentinel://h/main", (("h", 26379),), "main", "redis://r:7000/0"),
+        ("rediss+sentinel://h,i:1/m/3", (("h", 26379), ("i", 1)), "m", "rediss://r:7000/3"),
+        ("redis+sentinel://:p%2Fw@[::1]:5,h/a%20b/1", (("::1", 5), ("h", 26379)), "a b",
+         "redis://:p%2Fw@r:7000/1"),
+        ("redis+sentinel://u:p@h,i/main", (("h", 26379), ("i", 26379)), "main", "redis://u:p@r:7000/0"),
+    ],
+)  # fmt: skip
+def test_sentinel_urls(url: str, sentinels: tuple[tuple[str, int], ...], service: str, server: str) -> None:
+    address = parse_store_url(url)
+    assert (address.sentinels, address.service) == (sentinels, service)
+    assert address.url_of("r", 7000) == server
+    named = parse_store_url(server)
+    assert (named.user, named.password, named.tls) == (address.user, address.password, address.tls)
+
+
 @pytest.mark.parametrize("text", ["127.0.0.1:0", "localhost:8642", "0.0.0.0:1"])
 def test_listen(text: str) -> None:
     host, port = parse_listen(text)

@@ -71,4 +71,7 @@ def _check_store(settings: RedisSettings, findings: Findings) -> None:
         else:
             findings.problem(line)
     if all(line.startswith(WARNING) for line in lines):
-        findings.ok(f"redis: connected to {address.host}:{address.port}, database {address.database}")
+        where = f"{address.host}:{address.port}"
+        if address.sentinels:
+            where = f"the master of {address.service!r}"
+        findings.ok(f"redis: connected to {where}, database {address.database}")

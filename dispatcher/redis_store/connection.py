@@ -18,6 +18,7 @@ import hiredis
 
 from dispatcher.errors import ConfigurationError, DispatcherError, StoreUnavailable
 from dispatcher.redis_store.scripts import Argument, pack
+from dispatcher.redis_store.sentinel import master_of
 from dispatcher.redis_store.tls import client_context, connect_problem, greeting_problem
 from dispatcher.settings import RedisSettings
 
@@ -50,6 +51,7 @@ class RedisConnection(asyncio.Protocol):
         self.server: dict[str, str] = {}  # section "server" of INFO
         address = settings.address
         self._where = f"{address.host}:{address.port}"
+        self._through_sentinel = False
         self._settings = settings
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
@@ -67,13 +69,18 @@ class RedisConnection(asyncio.Protocol):
     async def open(
         cls, settings: RedisSettings, name: str, on_lost: Callable[[RedisConnection, str], None]
     ) -> Self:
-        """Connect, log in, select the database and read what server it is.
+        """Connect, log in, select the database and read what server it is. Sentinels that the URL names are
+        asked for the server first.
 
         `on_lost(connection, reason)` is called once, when a greeted connection ends by itself or by `abort`.
         Raises StoreUnavailable if it may work later, ConfigurationError if the configuration or the server
         must change.
         """
+        through_sentinel = bool(settings.address.sentinels)
+        if through_sentinel:
+            settings = await master_of(settings)
         connection = cls(settings, lambda *_: None)
+        connection._through_sentinel = through_sentinel
         try:
             async with asyncio.timeout(connection._timeout_s):
                 await connection._connect()
@@ -123,6 +130,8 @@ class RedisConnection(asyncio.Protocol):
     async def _kind_problem(self) -> str | None:
         """Why no server of this kind can work, or None."""
         if parse_server_facts(await self.call("INFO", "replication")).get("role") == "slave":
+            if self._through_sentinel:
+                raise StoreUnavailable(f"Redis at {self._where} is a replica still; Sentinel is at work")
             return "this is a read-only replica; name its master"
         if self.server.get("redis_mode") != "cluster":
             return None

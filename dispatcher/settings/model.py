@@ -113,7 +113,11 @@ class RedisSettings(_Certificates):
     """Where Redis is, and how long to wait for it."""
 
     url: Annotated[str, Text(_checked(parse_store_url))] = Field(
-        default="redis://localhost:6379/0", description="redis[s]://user:password@host:port/database"
+        default="redis://localhost:6379/0",
+        description=(
+            "redis[s]://user:password@host:port/database, "
+            "or redis[s]+sentinel://user:password@host:port,host:port/service/database"
+        ),
     )
     timeout_ms: Annotated[int, Duration(10, 60_000)] = Field(
         default=2_000, alias="timeout", description="After this long a commit's outcome counts as unknown."

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 #: RabbitMQ's own default, used when the URL has no user.
 _DEFAULT_USER: Final = "guest"
+_SENTINEL_SCHEMES: Final = ("redis+sentinel", "rediss+sentinel")
+_DATABASE: Final = re.compile(r"[0-9]{1,5}")
 _PASSWORD = re.compile(r"(?P<before>[a-z][a-z0-9+.-]*://[^\s/@:]*):\S*@", re.IGNORECASE)
 
 
@@ -34,7 +36,11 @@ class BrokerAddress:
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """What a redis:// or rediss:// URL says, percent-decoded. `user` and `password` may be absent."""
+    """What a redis:// or rediss:// URL says, percent-decoded. `user` and `password` may be absent.
+
+    Of a redis+sentinel:// URL `sentinels` are the hosts and ports, the first of which is `host` and `port`,
+    and `service` is what they watch; the rest is for the servers that they name.
+    """
 
     host: str
     port: int
@@ -42,6 +48,16 @@ class StoreAddress:
     database: int
     user: str | None
     password: str | None = field(repr=False)
+    sentinels: tuple[tuple[str, int], ...] = ()
+    service: str = ""
+
+    def url_of(self, host: str, port: int) -> str:
+        """The URL of this server with the same user, password and database."""
+        who = ""
+        if self.password is not None:
+            who = f"{quote(self.user or '', safe='')}:{quote(self.password, safe='')}@"
+        host = f"[{host}]" if ":" in host else host
+        return f"{'rediss' if self.tls else 'redis'}://{who}{host}:{port}/{self.database}"
 
 
 def parse_broker_url(url: str) -> BrokerAddress:
@@ -60,18 +76,43 @@ def parse_broker_url(url: str) -> BrokerAddress:
 
 
 def parse_store_url(url: str) -> StoreAddress:
-    """Read `redis[s]://user:password@host:port/database`; no path means database 0.
+    """Read `redis[s]://user:password@host:port/database`; no path means database 0. Or
+    `redis[s]+sentinel://user:password@host:port,host:port/service/database`.
 
     Raises ValueError, which never quotes the URL: it may hold a password.
     """
+    if url.partition("://")[0] in _SENTINEL_SCHEMES:
+        return _parse_sentinel_url(url)
     parts, port = _split(url, {"redis": 6379, "rediss": 6379})
     path = parts.path.removeprefix("/")
-    if path and not re.fullmatch(r"[0-9]{1,5}", path):
+    if path and not _DATABASE.fullmatch(path):
         raise ValueError("the path of the URL must be a database number, for example /0")
     return StoreAddress(
         host=parts.hostname or "", port=port, tls=parts.scheme == "rediss", database=int(path or 0),
         user=unquote(parts.username) if parts.username else None,
         password=unquote(parts.password) if parts.password else None,
+    )  # fmt: skip
+
+
+def _parse_sentinel_url(url: str) -> StoreAddress:
+    scheme, _, rest = url.partition("://")
+    place, _, path = rest.partition("/")
+    who, at, hosts = place.rpartition("@")
+    service, _, database = path.partition("/")
+    if not service:
+        raise ValueError("the URL must name the service that the Sentinels watch, for example /mymaster/0")
+    if database and not _DATABASE.fullmatch(database):
+        raise ValueError("after the service the URL must end with a database number, for example /mymaster/0")
+    sentinels = []
+    for one in hosts.split(","):
+        parts, port = _split(f"{scheme}://{one}", dict.fromkeys(_SENTINEL_SCHEMES, 26379))
+        sentinels.append((parts.hostname or "", port))
+    user, colon, password = who.partition(":")
+    return StoreAddress(
+        host=sentinels[0][0], port=sentinels[0][1], tls=scheme.startswith("rediss"),
+        database=int(database or 0), user=unquote(user) if user else None,
+        password=unquote(password) if at and colon else None,
+        sentinels=tuple(sentinels), service=unquote(service),
     )  # fmt: skip
 
 

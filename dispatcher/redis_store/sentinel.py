@@ -1,0 +1,42 @@
+"""Asks Redis Sentinel which server is the master of a service now."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+from dispatcher.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from dispatcher.settings import RedisSettings
+
+
+async def master_of(settings: RedisSettings) -> RedisSettings:
+    """The same settings with the URL of that server. Raises StoreUnavailable when no Sentinel names one."""
+    from redis import RedisError
+    from redis.asyncio.retry import Retry
+    from redis.asyncio.sentinel import Sentinel
+    from redis.backoff import NoBackoff
+
+    address = settings.address
+    timeout_s = settings.timeout_ms / 1000
+    options: dict[str, Any] = {
+        "socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, "retry": Retry(NoBackoff(), 0),
+    }  # fmt: skip
+    if address.tls:
+        options |= {
+            "ssl": True, "ssl_ca_certs": settings.ca_file, "ssl_certfile": settings.cert_file,
+            "ssl_keyfile": settings.key_file or settings.cert_file,
+        }  # fmt: skip
+    in_any_order = random.sample(address.sentinels, len(address.sentinels))
+    sentinel = Sentinel(in_any_order, sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+    try:
+        host, port = await sentinel.discover_master(address.service)
+    except (RedisError, OSError) as problem:
+        where = ", ".join(f"{host}:{port}" for host, port in address.sentinels)
+        text = f"no Redis Sentinel of {where} names a master for {address.service!r}: {problem}"
+        raise StoreUnavailable(text) from None
+    finally:
+        for client in sentinel.sentinels:
+            await client.aclose()
+    return settings.model_copy(update={"url": address.url_of(str(host), int(port))})

@@ -1,0 +1,45 @@
+"""A private Redis Sentinel that watches one private master."""
+
+from __future__ import annotations
+
+import os
+
+from dispatcher.nodes.installed import redis_server
+from dispatcher.nodes.local import LocalNode
+from dispatcher.nodes.local_redis import LocalRedis
+from dispatcher.nodes.ports import LOOPBACK, free_ports
+from dispatcher.nodes.process import GuardedProcess
+from dispatcher.nodes.readiness import redis_answers
+
+SERVICE = "main"
+DOWN_AFTER_MS = 500
+
+
+class LocalSentinel(LocalNode):
+    """It alone decides on a fail-over."""
+
+    name = "sentinel"
+    stop_timeout_s = 10.0
+
+    def __init__(self, master: LocalRedis) -> None:
+        super().__init__()
+        self._master_port = master.url.rpartition(":")[2].partition("/")[0]
+        self.port = 0
+
+    def _lay_out(self, process: GuardedProcess) -> None:
+        (self.port,) = free_ports(1)
+        lines = [
+            f"bind {LOOPBACK}",
+            f"port {self.port}",
+            f"dir {process.directory}",
+            f"sentinel monitor {SERVICE} {LOOPBACK} {self._master_port} 1",
+            f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}",
+            f"sentinel failover-timeout {SERVICE} 3000",
+        ]
+        (process.directory / "sentinel.conf").write_text("\n".join(lines) + "\n")
+
+    def _command(self, process: GuardedProcess) -> tuple[list[str], dict[str, str]]:
+        return [str(redis_server()), str(process.directory / "sentinel.conf"), "--sentinel"], dict(os.environ)
+
+    def _answers(self) -> bool:
+        return redis_answers(f"redis://{LOOPBACK}:{self.port}")
