@@ -1,4 +1,4 @@
-"""Certificates for a server that is called redis.internal, and for a client, by a CA made for the test."""
+"""Certificates, by a CA made for the test: for a server called redis.internal, a client, and 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ SERVER_NAME = "redis.internal"
 
 
 class Certificates:
-    """PEM files in a directory: `ca`, `server`, `client` and their keys; `stranger` is another CA."""
+    """PEM files in a directory: `ca`, `server`, `client`, `sentinel` (at 127.0.0.1) and their keys;
+    `stranger` is another CA."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -18,11 +19,12 @@ class Certificates:
                 "req", "-x509", "-days", "2", "-subj", f"/CN={authority}", "-keyout", f"{authority}.key",
                 "-out", f"{authority}.pem", "-addext", "keyUsage=critical,keyCertSign", *_NEW_KEY,
             )  # fmt: skip
-        for name in ("server", "client"):
+        named = f"DNS:{SERVER_NAME}"
+        for name, owner in (("server", named), ("client", named), ("sentinel", "IP:127.0.0.1")):
             self._openssl(
                 "req", "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", "request", *_NEW_KEY
             )
-            (directory / "extensions").write_text(f"subjectAltName=DNS:{SERVER_NAME}\n")
+            (directory / "extensions").write_text(f"subjectAltName={owner}\n")
             self._openssl(
                 "x509", "-req", "-days", "2", "-in", "request", "-CA", "ca.pem", "-CAkey", "ca.key",
                 "-CAcreateserial", "-extfile", "extensions", "-out", f"{name}.pem",

@@ -22,6 +22,7 @@ from dispatcher.settings import RedisSettings
 from tests.redis_store.certificates import SERVER_NAME, Certificates
 from tests.redis_store.conftest import now_ms
 from tests.redis_store.samples import dispatched, entry, step
+from tests.redis_store.sentinel_node import SERVICE, LocalSentinel
 from tests.waiting import eventually
 
 
@@ -177,6 +178,26 @@ async def test_tls(tls_redis: Any, certificates: Certificates) -> None:
         await store_at(**{**trusting, "ca_file": certificates.path("stranger.pem")})
     with pytest.raises(StoreUnavailable, match="does it expect TLS"):
         await store_at(url=tls_redis.tls_url.replace("rediss", "redis"))
+
+
+async def test_tls_through_sentinel(tls_redis: Any, certificates: Certificates) -> None:
+    config = [
+        "tls-replication yes",
+        f"tls-ca-cert-file {certificates.path('ca.pem')}",
+        f"tls-cert-file {certificates.path('sentinel.pem')}",
+        f"tls-key-file {certificates.path('sentinel.key')}",
+        f"tls-auth-clients {'yes' if tls_redis.wants_certificate else 'no'}",
+    ]
+    with LocalSentinel(tls_redis.tls_url, config, tls=True) as sentinel:
+        url = f"rediss+sentinel://127.0.0.1:{sentinel.port}/{SERVICE}/2"
+        identity = {"cert_file": certificates.path("client.pem"), "key_file": certificates.path("client.key")}
+        trusting = {"ca_file": certificates.path("ca.pem"), "server_name": SERVER_NAME}
+        await assert_works(url=url, **trusting, **identity)
+        with pytest.raises(StoreUnavailable, match="no Redis Sentinel of"):
+            await store_at(url=url, **identity, server_name=SERVER_NAME)
+        elsewhere = url.replace("127.0.0.1", "localhost")
+        with pytest.raises(StoreUnavailable, match="no Redis Sentinel of"):
+            await store_at(url=elsewhere, **trusting, **identity)
 
 
 async def test_tls_to_a_plain_port(own_redis: LocalRedis) -> None:

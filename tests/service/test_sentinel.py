@@ -41,7 +41,7 @@ def watched() -> Iterator[Watched]:
         port = master.url.rpartition(":")[2].partition("/")[0]
         with (
             LocalRedis(config=[f"replicaof {LOOPBACK} {port}"]) as replica,
-            LocalSentinel(master) as sentinel,
+            LocalSentinel(master.url) as sentinel,
         ):
             with redis.Redis(host=LOOPBACK, port=sentinel.port) as client:
                 wait_until(lambda: len(client.sentinel_slaves(SERVICE)) == 1, timeout_s=30)
