@@ -37,5 +37,6 @@ def require_modules(*names: str) -> None:
     for name in names:
         if find_spec(name) is None:
             raise ConfigurationError(
-                f"{name} is missing: install the extra with `pip install 'dispatcher[pipeline]'`"
+                f"{name} is missing: install the extra with "
+                "`pip install 'rabbitmq-group-dispatcher[pipeline]'`"
             )

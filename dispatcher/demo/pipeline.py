@@ -26,7 +26,8 @@ def require_pipeline(screen: Screen) -> None:
     for name in _MODULES:
         if find_spec(name) is None:
             raise ConfigurationError(
-                f"{name} is missing: install the extra with `pip install 'dispatcher[pipeline]'`, {_WITHOUT}"
+                f"{name} is missing: install the extra with "
+                f"`pip install 'rabbitmq-group-dispatcher[pipeline]'`, {_WITHOUT}"
             )
     try:
         ensure_java(screen.say)

@@ -13,6 +13,6 @@ def open_ledger(settings: LedgerSettings) -> Ledger:
     """A ledger that can be written to, not started. Raises ConfigurationError."""
     if find_spec("pyarrow") is None:
         raise ConfigurationError(
-            "ledger: needs pyarrow, which is not installed: pip install 'dispatcher[ledger]'"
+            "ledger: needs pyarrow, which is not installed: pip install 'rabbitmq-group-dispatcher[ledger]'"
         )
     return Ledger(settings)

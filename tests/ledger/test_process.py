@@ -67,7 +67,7 @@ def test_check_and_run_say_what_is_missing(dispatcher_process: Starter, tmp_path
         text=True,
         cwd=ROOT,
     )
-    line = "ledger: needs pyarrow, which is not installed: pip install 'dispatcher[ledger]'"
+    line = "ledger: needs pyarrow, which is not installed: pip install 'rabbitmq-group-dispatcher[ledger]'"
     assert line in checked.stdout.replace("\n", " ")
 
 
