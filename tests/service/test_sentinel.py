@@ -56,7 +56,10 @@ def _is_in_sync(replica: LocalRedis) -> bool:
 
 def _is_master(server: LocalRedis) -> bool:
     with redis.Redis.from_url(server.url) as client:
-        return bool(client.info("replication")["role"] == "master")
+        try:
+            return bool(client.info("replication")["role"] == "master")
+        except redis.ConnectionError:  # Sentinel ends all connections of a server whose role it changes
+            return False
 
 
 async def _works_over_a_fail_over(bench: Bench, watched: Watched, *, killed: bool) -> None:
