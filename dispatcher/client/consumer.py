@@ -68,7 +68,12 @@ class GroupConsumer(ConsumerBase):
         await self._inbox.until(lambda: engine.joined)
 
     async def flush(self) -> None:
-        """Wait until the broker has confirmed every settle so far: they are done for good."""
+        """Wait until RabbitMQ has confirmed every settle so far.
+
+        They count if the dispatcher has not taken this consumer back before, because it was cut off: then
+        others get these messages again, although they were processed here, and the consumer says that it has
+        lost what it had in hand. No crash undoes a settle that counts.
+        """
         engine = self._opened()
         await self._inbox.until(lambda: engine.all_confirmed)
 

@@ -86,7 +86,7 @@ class Settling:
         self._unconfirmed[token] = settle
 
     def confirmed(self, token: int) -> None:
-        """The broker has it: done for good. Unknown tokens are ignored, they are of a lost connection."""
+        """The broker has it. Unknown tokens are ignored, they are of a lost connection."""
         self._unconfirmed.pop(token, None)
 
     def connection_lost(self) -> None:
