@@ -55,7 +55,7 @@ class Arrivals(Feature):
             if message.refusal is None and (message.group_id is not None or not self._rejects_ungrouped):
                 self.file(message)
             else:
-                state.end(message, message.refusal or REASON_UNGROUPED)
+                state.dead_letter(message, message.refusal or REASON_UNGROUPED)
 
     def _is_known(self, inbound: Inbound, message: Original) -> bool:
         """Its entry stands for it from now on, if that is still open."""
@@ -83,7 +83,7 @@ class Arrivals(Feature):
         if message.refusal is None and (message.group_id is not None or not self._rejects_ungrouped):
             self.file(message)
         else:
-            self._state.end(message, message.refusal or REASON_UNGROUPED)
+            self._state.dead_letter(message, message.refusal or REASON_UNGROUPED)
 
     def file(self, message: Original, passed: QueueId | None = None) -> None:
         """It waits: to be moved on along its group's route, or in its backlog. The route's stops up to

@@ -72,7 +72,7 @@ class DeliveryPass:
         else:
             inbound.forget_empty(backlog)
         if group.in_flight >= group.window and (group.backlogs is not None or group.demand is not None):
-            self._state.list_backlogs(group)
+            self._state.relist_backlogs(group)
 
     def _served(self, inbound: Inbound, backlog: Backlog) -> None:
         """It may be empty now, or what is in front now may not go in its turn."""
@@ -94,7 +94,7 @@ class DeliveryPass:
         state.assign(group, consumer, OWNED if state.policy.tops_up else GroupState.BATCHED)
         self._dispatch_batch(inbound, backlog, consumer, min(size, group.window))
         if group.in_flight >= group.window and (group.backlogs is not None or group.demand is not None):
-            state.list_backlogs(group)
+            state.relist_backlogs(group)
         if size > group.window and group.backlogs is not None:
             state.held_back(HoldKind.WINDOW_FULL, group, next(iter(group.backlogs.values())).messages[0])
 

@@ -199,7 +199,7 @@ class Inbound:
         """The acks of these settled originals are known to be processed."""
         self.proven.extend(entries)
 
-    def is_out(self) -> None:
+    def went_out(self) -> None:
         """One is in a consumer's hands that was not dispatched by this leader."""
         self.in_flight += 1
 

@@ -169,13 +169,14 @@ class Original:
         return is_parking(self.queue)
 
     @property
-    def order(self) -> tuple[int, int]:
-        """Its place among the messages of its group that came through the same inbound queue."""
+    def first_arrival(self) -> tuple[int, int]:
+        """Its arrival in the first queue that it was in: its place among the messages of its group that came
+        through the same inbound queue."""
         return self.origin_arrival or self.arrival
 
     @property
     def rank(self) -> tuple[int, ...]:
-        """Its place in its backlog: its `order`, unless it arrived later than its producer's numbers say."""
+        """Its place in its backlog: its `first_arrival`, if its producer's numbers say nothing else."""
         return self.rank_override or self.origin_arrival or self.arrival
 
     def __repr__(self) -> str:

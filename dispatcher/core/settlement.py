@@ -91,9 +91,9 @@ class Settlement(Feature):
             if group is not None:
                 group.came_back(message)
                 if not group.in_flight:
-                    state.drained(group)
+                    state.nothing_in_flight(group)
                 if group.in_flight + 1 >= group.window:  # its window was full
-                    state.list_backlogs(group)
+                    state.relist_backlogs(group)
             if message.is_here:
                 state.settled(message)
             else:
@@ -115,8 +115,8 @@ class Settlement(Feature):
         if group is not None:
             group.came_back(message)
             if not group.in_flight:
-                self._state.drained(group)
-            self._state.list_backlogs(group)
+                self._state.nothing_in_flight(group)
+            self._state.relist_backlogs(group)
 
     def _fail(self, consumer: Consumer, failed: FailedMessage) -> None:
         """Given up by its consumer: to the dead queue (`skip`; the followers go on), or its group stops."""
@@ -139,7 +139,7 @@ class Settlement(Feature):
         if is_kept:
             self._wait_in_front(message)
         elif message.is_here:
-            self._state.end(message, failed.reason)
+            self._state.dead_letter(message, failed.reason)
         else:
             self._absent.failed_before_its_return(message, failed.reason)
 

@@ -215,7 +215,7 @@ class LaneState:
         consumer.groups[group] = None
         self.pool.given(consumer)
         self.keep_owner(group)
-        self.list_backlogs(group)
+        self.relist_backlogs(group)
         self.rested(group)
 
     def begin_epoch(self, group: Group) -> None:
@@ -257,7 +257,7 @@ class LaneState:
         group.epoch, group.fresh = 0, False
         if group.state is not FREE:
             group.become(FREE)
-        self.list_backlogs(group)
+        self.relist_backlogs(group)
         self.forget_if_unused(group)
 
     def rested(self, group: Group) -> None:
@@ -275,7 +275,7 @@ class LaneState:
         if group.state is not GroupState.DRAINING:
             group.become(GroupState.DRAINING)
         self.retarget(group, target)
-        self.list_backlogs(group)
+        self.relist_backlogs(group)
 
     def close(self, group: Group) -> None:
         """The group is anybody's once nothing of it is in flight: at once if nothing is.
@@ -286,7 +286,7 @@ class LaneState:
         if self.policy.keeps_owner:
             self.effects.owners[group.id] = None
         if not group.in_flight:
-            self.drained(group)
+            self.nothing_in_flight(group)
 
     def retarget(self, group: Group, target: Consumer | None) -> None:
         """Set the next owner of a draining group; None: the next consumer that takes it."""
@@ -304,7 +304,7 @@ class LaneState:
             self.groups[group.id] = group  # an empty group was forgotten a moment ago
             self.assign(group, target, OWNED)
 
-    def drained(self, group: Group) -> None:
+    def nothing_in_flight(self, group: Group) -> None:
         """Nothing of the group is in flight any more."""
         if group.state is GroupState.RECOVERING or group.unresolved:
             return
@@ -314,9 +314,9 @@ class LaneState:
             for rested in self.signals.group_rested:
                 rested(group)
             if self.stops_failed:
-                self.list_backlogs(group)
+                self.relist_backlogs(group)
 
-    def list_backlogs(self, group: Group) -> None:
+    def relist_backlogs(self, group: Group) -> None:
         """List the group's backlogs anew: call it after every change of its owner, state, flags or first
         messages."""
         if group.backlogs is not None:
@@ -394,7 +394,7 @@ class LaneState:
 
     # -- messages --
 
-    def end(self, message: Original, reason: str) -> None:
+    def dead_letter(self, message: Original, reason: str) -> None:
         """Send a message that is in no consumer's hands to the dead queue (G-7)."""
         message.become(MessageState.ENDING)
         self.leave_wait(message)

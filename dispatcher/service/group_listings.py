@@ -27,7 +27,7 @@ class GroupListings:
     async def groups(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The result of `groups.list`. Raises CommandRefused, ValueError."""
         async with self._turn:
-            listing = self._views.survey(arguments)
+            listing = self._views.listing(arguments)
             while not listing.look_at(GROUPS_AT_A_TIME):  # noqa: ASYNC110  # it is this loop that works
                 await asyncio.sleep(0)
             return self._views.listed(listing)

@@ -22,9 +22,9 @@ def since(bench: ParkingBench) -> int:
 
 def by_age(bench: ParkingBench) -> list[str]:
     views = Views(bench.lane.state)
-    survey = views.survey({"sort": "age"})
-    assert survey.look_at(1_000)
-    return [group["group"] for group in views.listed(survey)["groups"]]
+    listing = views.listing({"sort": "age"})
+    assert listing.look_at(1_000)
+    return [group["group"] for group in views.listed(listing)["groups"]]
 
 
 def parked_later() -> ParkingBench:

@@ -49,9 +49,9 @@ def test_g5_why_names_what_a_full_look_ahead_is_full_of() -> None:
     bench = LaneBench(look_ahead=3)
     bench.arrive("a1", "a2", "b1")
     views = Views(bench.lane.state)
-    survey = views.survey({})
-    assert survey.look_at(2)
-    views.listed(survey)
+    listing = views.listing({})
+    assert listing.look_at(2)
+    views.listed(listing)
     details = views.why({"group": "b"})["details"]
     assert details == ["look-ahead of in0 is full: 2 messages of group a, 0 messages in flight"]
 

@@ -42,7 +42,7 @@ class RefusedPublishes(Feature):
         self._state.counters["unpublishable"] += 1
         del consumer.in_flight[message.seq]
         self._settlement.leave(consumer, message)
-        self._state.end(message, f"unpublishable: {event.problem}")
+        self._state.dead_letter(message, f"unpublishable: {event.problem}")
         self._state.refresh_credit(consumer)
         if group is not None:
             self._renumber(group, consumer, followers, first=message.first)

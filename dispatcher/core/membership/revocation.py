@@ -45,7 +45,7 @@ class Revocation:
             if not group.in_flight and group.state in (GroupState.DRAINING, GroupState.BATCHED):
                 state.change_owner(group)
             else:  # it moved without a pause
-                state.list_backlogs(group)
+                state.relist_backlogs(group)
                 state.forget_if_unused(group)
         state.counters["consumers_taken"] += 1
 
@@ -105,7 +105,7 @@ class Revocation:
 
     def _bury(self, killer: Original, why: str) -> None:
         if killer.is_here:
-            self._state.end(killer, why)
+            self._state.dead_letter(killer, why)
         else:
             self._recovery.failed_before_its_return(killer, why)
 
@@ -131,5 +131,5 @@ def _cancel_move(state: LaneState, group: Group) -> None:
     if sum(message.group is group for message in owner.in_flight.values()) == group.in_flight:
         group.become(GroupState.OWNED)
         state.keep_owner(group)
-        state.list_backlogs(group)
+        state.relist_backlogs(group)
         state.rested(group)

@@ -296,7 +296,7 @@ class Operations(Feature):
         for backlog in list((group.backlogs or {}).values()):
             group.forget_if_empty(backlog)
         ended_by_others(state, group, scope)
-        state.list_backlogs(group)
+        state.relist_backlogs(group)
 
     # -- what goes elsewhere --
 

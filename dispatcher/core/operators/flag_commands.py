@@ -165,7 +165,7 @@ class Flags(Feature):
         else:
             state.drain(group)
         if not group.in_flight:
-            state.drained(group)
+            state.nothing_in_flight(group)
 
     # -- consumers --
 

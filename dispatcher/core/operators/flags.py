@@ -176,7 +176,7 @@ def _keep(state: LaneState, group: Group, flags: GroupFlags) -> None:
     else:
         state.groups_with_flags.discard(group)
     state.effects.operator_rows[GROUP + group.id] = flags.row()
-    state.list_backlogs(group)
+    state.relist_backlogs(group)
     state.forget_if_unused(group)
 
 
@@ -185,7 +185,7 @@ def point_pins(state: LaneState, consumer_id: str, consumer: Consumer | None) ->
     for group in state.groups_with_flags:
         if pin_of(group) == consumer_id:
             group.pinned_to = consumer
-            state.list_backlogs(group)
+            state.relist_backlogs(group)
 
 
 # An operation has a row of its own in Redis, so these commit nothing.
@@ -202,7 +202,7 @@ def set_transferring(state: LaneState, group: Group, *, transferring: bool) -> N
     flags = flags_of(group)
     if flags is not None:
         flags.transferring = transferring
-        state.list_backlogs(group)
+        state.relist_backlogs(group)
 
 
 def end_operation(state: LaneState, group: Group) -> None:
@@ -213,6 +213,6 @@ def end_operation(state: LaneState, group: Group) -> None:
         if not flags:
             group.flags = None
             state.groups_with_flags.discard(group)
-    state.list_backlogs(group)
+    state.relist_backlogs(group)
     state.forget_if_unused(group)
     state.rested(group)

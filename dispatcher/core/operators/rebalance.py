@@ -199,7 +199,7 @@ class Rebalance(Feature):
         self._state.drain(group, target)
         self._state.effects.owners[group.id] = OwnerRow(target.number, 0)
         if not group.in_flight:
-            self._state.drained(group)
+            self._state.nothing_in_flight(group)
 
     def _move_now(self, move: Reassignment) -> None:
         """What is in flight stays where it is: two consumers may work on the group (A14)."""

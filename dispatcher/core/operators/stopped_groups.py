@@ -61,7 +61,7 @@ class Stops(Feature):
     def _one_is_out(self, _: Original, group: Group | None) -> None:
         """Nothing else of the group goes before that is settled: what follows it must be here if it fails."""
         if group is not None:
-            self._state.list_backlogs(group)
+            self._state.relist_backlogs(group)
 
     def _stops_at(self, message: Original, reason: str) -> bool:
         """Let its group stop here. Nobody can release a message that has expired."""
@@ -70,8 +70,8 @@ class Stops(Feature):
             return False
         assert consumer is not None
         here = Stop(
-            message.inbound, message.fingerprint, message.order, reason, message.attempt, message.calls,
-            consumer.id, self._state.now_ms,
+            message.inbound, message.fingerprint, message.first_arrival, reason, message.attempt,
+            message.calls, consumer.id, self._state.now_ms,
         )  # fmt: skip
         self._state.counters["stopped"] += 1
         # Others of it may have been out when it stopped: the first one is the one to decide about.
@@ -131,7 +131,7 @@ class Stops(Feature):
         if message is not None:  # else it has expired, or others deleted it
             message.calls = stop.calls
             if stop.decision == "skip":
-                self._state.end(message, stop.reason)
+                self._state.dead_letter(message, stop.reason)
             else:
                 self._drop(message)
         self._goes_on(group, stop.decision)
@@ -172,7 +172,7 @@ def is_of(stop: Stop, message: Original) -> bool:
     """Whether that is the message that the group has stopped at. One that was parked after that has another
     fingerprint, and the place in its inbound queue's order that it had; others of its group may have failed
     and wait there, too: released, and not handed over yet."""
-    is_there = message.inbound == stop.inbound and message.order == stop.arrival
+    is_there = message.inbound == stop.inbound and message.first_arrival == stop.arrival
     return message.attempt == stop.attempt and (is_there or message.fingerprint == stop.fingerprint)
 
 

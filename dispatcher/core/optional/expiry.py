@@ -23,7 +23,7 @@ class Expiry(Feature):
         if state.is_asking:
             return
         for message in state.deadlines.due(state.now_ms):
-            state.end(message, REASON_EXPIRED)
+            state.dead_letter(message, REASON_EXPIRED)
             state.waits_no_more(message)
             state.counters["expired"] += 1
 

@@ -168,7 +168,7 @@ class GroupWindows(Feature):
         for group in self._settled:
             if not group.in_flight and (window := self._windows.get(group)) is not None:
                 window.first_is_alone = True
-            state.list_backlogs(group)
+            state.relist_backlogs(group)
         self._settled.clear()
         if state.now_ms >= self._look_at_ms:
             self._look_at_ms = state.now_ms + LOOK_MS
@@ -189,7 +189,7 @@ class GroupWindows(Feature):
                 window.threshold = max(LEAST, group.window // 2)
                 window.shrunk_at_ms = now_ms  # what is out tells nothing of the messages to come
                 group.window = 1
-                self._state.list_backlogs(group)
+                self._state.relist_backlogs(group)
                 self._state.counters["groups_stalled"] += 1
 
     def next_deadline_ms(self) -> int | None:

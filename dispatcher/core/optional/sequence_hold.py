@@ -151,7 +151,7 @@ class SequenceHold(Feature):
         """Something that its messages may have waited for has come, or will not come."""
         group = self._state.known_group(group_id)
         if group is not None:
-            self._state.list_backlogs(group)
+            self._state.relist_backlogs(group)
 
     def next_deadline_ms(self) -> int | None:
         """When something that waits may go."""

@@ -148,7 +148,7 @@ class WorkStealing(Feature):
         del self._waits[group]
         self._taken[group] = _Taken(state.now_ms, owner.id)
         state.drain(group, taker)
-        state.drained(group)
+        state.nothing_in_flight(group)
         state.counters["groups_stolen"] += 1
         state.log_event(
             "group_stolen", group=format_group(group.id), consumer=taker.id, former=owner.id,

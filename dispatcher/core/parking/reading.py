@@ -145,7 +145,7 @@ class ParkedReading(Feature):
         for delivered in state.signals.delivered:
             delivered(message)
         if message.refusal is not None:
-            state.end(message, message.refusal)
+            state.dead_letter(message, message.refusal)
         else:
             self._arrivals.file(message)
 

@@ -166,7 +166,7 @@ class Relocations(Feature):
         queue.relocating.pop(relocation.copy, None)
         message.relocation = None
         self._state.counters["unpublishable"] += 1
-        self._state.end(message, f"unpublishable: {event.problem}")
+        self._state.dead_letter(message, f"unpublishable: {event.problem}")
         self._take_confirmed(queue)
 
     def _answered(self, message: Original) -> None:

@@ -37,7 +37,7 @@ class ParkedScan:
 
     def has(self, message: Original) -> bool:
         """Whether the operation means a message of its group that waits here."""
-        return message not in self._in_flight and message.order <= self._last[message.inbound]
+        return message not in self._in_flight and message.first_arrival <= self._last[message.inbound]
 
     def look(self) -> bool:
         """Whether all messages of the operation that no consumer has wait here by now, or have ended."""
@@ -93,7 +93,7 @@ class ParkedScan:
         """What the operation doesn't mean is behind all that it means."""
         lines = (self._group.backlogs or {}).values()
         newest = (line.messages[-1] for line in lines if line.messages)
-        return any(m.queue == queue.index and m.order > self._last[m.inbound] for m in newest)
+        return any(m.queue == queue.index and m.first_arrival > self._last[m.inbound] for m in newest)
 
 
 def is_of(state: LaneState, message: Original, group: Group) -> bool:

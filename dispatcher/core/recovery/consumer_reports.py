@@ -112,7 +112,7 @@ class ConsumerReports:
             self._take_from_elsewhere(message)
             self._hand_to(consumer, message, item)
             if message.is_here:
-                self._state.inbounds[message.inbound].is_out()
+                self._state.inbounds[message.inbound].went_out()
             if message.group is None and message.group_id is not None and self._state.policy.grouped:
                 message.group = self._state.group(message.group_id)
             self._groups.reported(message)
@@ -145,7 +145,7 @@ class ConsumerReports:
                 state.inbounds[message.inbound].came_back()
             if message.group is not None:
                 message.group.came_back(message)
-                state.list_backlogs(message.group)
+                state.relist_backlogs(message.group)
             state.refresh_credit(other)
         elif message.is_here and not any(withdraw(message) for withdraw in state.signals.withdrawing):
             state.remove_waiting(message)

@@ -82,7 +82,7 @@ class GroupRecovery:
             group.owner = None
         state.retarget(group, None)
         group.become(GroupState.RECOVERING)
-        state.list_backlogs(group)
+        state.relist_backlogs(group)
         self._entries[group.id] = [
             m for c in state.by_uuid.values() for m in c.in_flight.values() if m.group is group
         ]
@@ -162,7 +162,7 @@ class GroupRecovery:
         group.fresh = fresh
         owner.groups.add(group)
         self._state.pool.level_changed(owner)
-        self._state.list_backlogs(group)
+        self._state.relist_backlogs(group)
         self._state.rested(group)
 
     def send_all_again(self, messages: list[Original]) -> None:

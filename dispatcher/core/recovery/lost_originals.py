@@ -42,8 +42,8 @@ class LostOriginals:
                 group.epoch = 0
             group.came_back(message)
             if not group.in_flight:
-                self._state.drained(group)
-            self._state.list_backlogs(group)
+                self._state.nothing_in_flight(group)
+            self._state.relist_backlogs(group)
         self._state.refresh_credit(holder)
 
     def forget(self, message: Original) -> None:

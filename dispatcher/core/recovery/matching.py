@@ -253,7 +253,7 @@ class Recovery(Feature):
                 self._state.effects.actions.append(DeadLetter(message, self._state.ending[message]))
                 return
             case MessageState.IN_FLIGHT:
-                inbound.is_out()
+                inbound.went_out()
                 if message.group is None:
                     self._groups.send_again(message)
             case MessageState.WAITING:

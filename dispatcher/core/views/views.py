@@ -147,7 +147,7 @@ class Views:
         return any(inbound.is_full() for inbound in self._state.inbounds)
 
     def _full_of(self, inbound: Inbound) -> str:
-        """What takes the room in a full look-ahead: the deepest group that the last survey saw."""
+        """What takes the room in a full look-ahead: the deepest group that the last listing saw."""
         out = f"{inbound.in_flight} messages in flight"
         group = self._state.groups.get(self._deepest.get(inbound.index, b""))
         backlog = (group.backlogs or {}).get(inbound.index) if group is not None else None
@@ -157,17 +157,17 @@ class Views:
 
     # -- groups --
 
-    def survey(self, arguments: dict[str, Any]) -> GroupListing:
+    def listing(self, arguments: dict[str, Any]) -> GroupListing:
         """Begin to look at all groups; `listed` returns the result. Raises CommandRefused, ValueError."""
         return GroupListing(self._state, arguments)
 
-    def listed(self, survey: GroupListing) -> dict[str, Any]:
-        """A page of groups, as `groups.list` shows it, when the survey is through."""
+    def listed(self, listing: GroupListing) -> dict[str, Any]:
+        """A page of groups, as `groups.list` shows it, when the listing is complete."""
         for inbound in self._state.inbounds:
-            deepest = survey.deepest(inbound.index)
+            deepest = listing.deepest(inbound.index)
             if deepest is not None:
                 self._deepest[inbound.index] = deepest
-        return {"total": survey.total, "groups": [self._row(group) for group in survey.page()]}
+        return {"total": listing.total, "groups": [self._row(group) for group in listing.page()]}
 
     def _row(self, group: Group) -> dict[str, Any]:
         waiting = self._waiting(group)

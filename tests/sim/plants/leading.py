@@ -357,7 +357,7 @@ def flags_of_the_former_leader_ignored(lane: Any, session: Any, store: Any) -> N
     for group in list(state.groups_with_flags):
         state.groups_with_flags.discard(group)
         group.flags = None
-        state.list_backlogs(group)
+        state.relist_backlogs(group)
 
 
 @planted("operations", seed=53)

@@ -13,15 +13,15 @@ from tests.sim.plants.planting import planted
 def not_listed_when_it_is_free_again(lane: Any, session: Any, store: Any) -> None:
     """A group that loses its owner is not listed for others before something arrives."""
     state = lane.state
-    list_backlogs = state.list_backlogs
+    relist_backlogs = state.relist_backlogs
 
     def forgetful(group: Any) -> None:
-        list_backlogs(group)
+        relist_backlogs(group)
         if group.state is GroupState.FREE:
             for backlog in (group.backlogs or {}).values():
                 backlog.leave()
 
-    state.list_backlogs = forgetful
+    state.relist_backlogs = forgetful
 
 
 @planted("why", seed=5)

@@ -36,10 +36,10 @@ def a_lane(groups: int, seed: int = 1) -> LaneBench:
 def listed(bench: LaneBench, at_a_time: int = 7, **arguments: Any) -> list[tuple[str, int]]:
     """(group, messages) of a page."""
     views = Views(bench.lane.state)
-    survey = views.survey(arguments)
-    while not survey.look_at(at_a_time):
+    listing = views.listing(arguments)
+    while not listing.look_at(at_a_time):
         pass
-    rows = views.listed(survey)["groups"]
+    rows = views.listed(listing)["groups"]
     return [(row["group"], row["held"] + row["in_flight"]) for row in rows]
 
 
@@ -52,12 +52,12 @@ def everything(bench: LaneBench) -> list[tuple[str, int]]:
 
 def test_a_part_looks_at_so_many_groups_and_no_more() -> None:
     bench = a_lane(100)
-    survey = GroupListing(bench.lane.state, {})
-    assert [survey.look_at(30) for _ in range(4)] == [False, False, False, True]
-    assert survey.total == 100
-    survey = GroupListing(bench.lane.state, {})
-    survey.look_at(30)
-    assert survey.total == 30
+    listing = GroupListing(bench.lane.state, {})
+    assert [listing.look_at(30) for _ in range(4)] == [False, False, False, True]
+    assert listing.total == 100
+    listing = GroupListing(bench.lane.state, {})
+    listing.look_at(30)
+    assert listing.total == 30
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -74,10 +74,10 @@ def test_what_is_parked_counts_for_the_depth() -> None:
     bench = blocked()
     bench.arrive("b1", "b2", "b3")
     views = Views(bench.lane.state)
-    survey = views.survey({})
-    survey.look_at(10)
+    listing = views.listing({})
+    listing.look_at(10)
     facts = ("group", "held", "in_flight", "parked")
-    rows = [tuple(row[fact] for fact in facts) for row in views.listed(survey)["groups"]]
+    rows = [tuple(row[fact] for fact in facts) for row in views.listed(listing)["groups"]]
     assert rows[0] == ("a", 0, 1, 9)
     assert rows[1][0] == "b"
 
@@ -103,9 +103,9 @@ def test_by_name_every_group_is_found_page_by_page() -> None:
 def test_a_state_is_filtered_and_counted() -> None:
     bench = a_lane(40)
     views = Views(bench.lane.state)
-    survey = views.survey({"state": "owned", "limit": 3})
-    assert survey.look_at(1_000)
-    result = views.listed(survey)
+    listing = views.listing({"state": "owned", "limit": 3})
+    assert listing.look_at(1_000)
+    result = views.listed(listing)
     owned = [group for group in bench.lane.state.groups.values() if group.owner is not None]
     assert result["total"] == len(owned) > 3
     assert {row["state"] for row in result["groups"]} == {"owned"}
@@ -120,9 +120,9 @@ def test_an_owner_and_a_pattern_are_filtered_and_counted() -> None:
     assert [name for name, _ in listed(bench, match="aa?b", sort="group")] == ["aaab", "aabb", "aacb", "aadb"]
     both = {name for name in owned if name.endswith("b")}
     assert {name for name, _ in listed(bench, owner="two", match="*b")} == both
-    survey = GroupListing(bench.lane.state, {"match": "aa?b", "limit": 1})
-    assert survey.look_at(1_000)
-    assert survey.total == 4
+    listing = GroupListing(bench.lane.state, {"match": "aa?b", "limit": 1})
+    assert listing.look_at(1_000)
+    assert listing.total == 4
 
 
 def test_a_bracket_in_a_pattern_stands_for_itself() -> None:
@@ -148,23 +148,23 @@ def test_the_oldest_is_that_of_any_inbound_queue() -> None:
 def test_groups_that_end_meanwhile_are_left_out() -> None:
     bench = LaneBench("sequenced")
     bench.arrive(*(f"{letters(number)}1" for number in range(20)))
-    survey = GroupListing(bench.lane.state, {})
-    survey.look_at(5)
+    listing = GroupListing(bench.lane.state, {})
+    listing.look_at(5)
     bench.join("one", prefetch=20)
     bench.settle("one", *(f"{letters(number)}1" for number in range(20)))
     bench.arrive("new1")
-    assert survey.look_at(100)
-    assert survey.total == 5
+    assert listing.look_at(100)
+    assert listing.total == 5
 
 
-def test_what_fills_a_look_ahead_is_known_after_a_survey() -> None:
+def test_what_fills_a_look_ahead_is_known_after_a_listing() -> None:
     bench = LaneBench(look_ahead=10)
     bench.arrive("a1", "b1", "b2", "b3", "b4", "b5", "c1", "c2", "c3", "c4")
     views = Views(bench.lane.state)
     assert views.is_full()
-    survey = views.survey({"limit": 1})
-    assert survey.look_at(100)
-    views.listed(survey)
+    listing = views.listing({"limit": 1})
+    assert listing.look_at(100)
+    views.listed(listing)
     assert views.status()["inbound"][0]["full_of"] == "5 messages of group b, 0 messages in flight"
 
 
