@@ -11,7 +11,7 @@ import typer
 
 from dispatcher.cli import options
 from dispatcher.cli.dead_queue import DeadMessage, DeadQueue, Selection
-from dispatcher.cli.output import console, counted, print_json, print_result, shown, span, table
+from dispatcher.cli.output import console, counted, print_json, print_result, shown, span, table, visible
 from dispatcher.cli.progress import progress
 from dispatcher.cli.stopped import COLUMNS, KEYS, StoppedGroups
 from dispatcher.errors import BrokerUnavailable, CommandRefused
@@ -34,6 +34,7 @@ Origin = Annotated[
 ]
 Everything = Annotated[bool, typer.Option("--all", help="Everything that is there.")]
 First = Annotated[int | None, typer.Option("--limit", min=1, help="Only the first ones of them.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Don't ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count them.")]
 
 
@@ -94,6 +95,38 @@ def list_dead(
     out.print(f"{counted(len(rows), 'message')}{more}; {shown(result['in_queue'])} in the dead queue")
 
 
+@app.command("show")
+def show(
+    lane: options.LaneName,
+    group: GroupOption = None,
+    reason: Reason = None,
+    origin: Origin = None,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Show at most this many.")] = 10,
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    as_json: options.AsJson = False,
+    timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Show messages of the dead queue whole, the oldest first: properties, headers, and the beginning of the
+    body as text; a byte that is no printable text is escaped."""
+    settings = options.load_settings(file)
+    selection = _selection(group, reason, origin)
+    result = asyncio.run(_list(settings, lane, selection, 0, limit, timeout_ms, whole=True))
+    _refuse_if_none(selection, len(result["messages"]))
+    if as_json:
+        print_json(result)
+        return
+    out = console()
+    for message in result["messages"]:
+        facts = [(key, message[key]) for key in (*_KEYS[:-2], "exchange", "routing_key")]
+        facts += [(key, value) for key, value in message["properties"].items() if value is not None]
+        facts += [(f"header {visible(key)}", value) for key, value in message["headers"].items()]
+        out.print(table(("", ""), facts))
+        more = ", of which this is the beginning" if message["cut"] else ""
+        out.print(f"{shown(message['size'])} bytes{more}:")
+        out.print(message["body"])
+        out.print()
+
+
 @app.command("release")
 def release(
     lane: options.LaneName,
@@ -135,14 +168,17 @@ def drop(
     everything: Everything = False,
     limit: First = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     file: options.ConfigFile = options.DEFAULT_CONFIG,
     as_json: options.AsJson = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
     """Delete messages: those at which groups have stopped (the groups go on), and those in the dead queue.
-    They are gone."""
+    They are gone. `--all` asks first."""
     settings = options.load_settings(file)
     wanted = _wanted(group, reason, origin, everything=everything)
+    if everything and not (yes or dry_run):
+        typer.confirm(f"Delete everything that lane {lane} has given up?", abort=True, err=True)
     decision = Decision("dropped", limit, dry_run)
     _carry_out(settings, StoppedGroups(file, lane, timeout_ms), lane, wanted, decision, timeout_ms, as_json)
 
@@ -221,8 +257,9 @@ def _tell(result: dict[str, Any], decision: Decision, *, as_json: bool) -> None:
 
 
 async def _list(
-    settings: Settings, lane: str, selection: Selection, offset: int, limit: int, timeout_ms: int
-) -> dict[str, Any]:
+    settings: Settings, lane: str, selection: Selection, offset: int, limit: int, timeout_ms: int, *,
+    whole: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     names = options.lane_names(settings, lane)
     rows: list[dict[str, Any]] = []
     seen: set[str] = set()
@@ -237,7 +274,7 @@ async def _list(
                     continue
                 matching += 1
                 if matching > offset:
-                    rows.append(message.row())
+                    rows.append(message.row() | (message.content() if whole else {}))
                 if matching == end:
                     break
         return {"lane": lane, "messages": rows, "more": read < queue.count, "in_queue": queue.count}

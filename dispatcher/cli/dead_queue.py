@@ -4,7 +4,7 @@ queues."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from pamqp import commands
@@ -15,6 +15,7 @@ from dispatcher.amqp.link import Link
 from dispatcher.amqp.properties import string_field
 from dispatcher.amqp.relay import Content, read_content
 from dispatcher.amqp.wire import pack_u32
+from dispatcher.cli.output import visible
 from dispatcher.cli.queue_reader import QueueReader
 from dispatcher.client import properties as amqp_properties
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused
@@ -36,6 +37,8 @@ _UNCONFIRMED_MAX: Final = 500
 #: AMQP's prefetch is 16 bits wide; 0 is without a limit.
 _PREFETCH_MAX: Final = 65_535
 _ACCESS_REFUSED, _NOT_FOUND = 403, 404
+#: So much of a body is shown.
+BODY_SHOWN_MAX: Final = 1_024
 #: RabbitMQ would obey this header a second time and send further copies; it means nothing to a consumer.
 _OBEYED_HEADER: Final = "CC"
 #: What it takes to tell headers that are relayed from those that are not.
@@ -76,6 +79,41 @@ class DeadMessage:
             "message_id": self.message_id,
             "size": len(self.delivery.body),
         }
+
+    def content(self) -> dict[str, Any]:
+        """Properties and headers as they are, and the beginning of the body as text."""
+        try:
+            properties, headers = amqp_properties.read(self.delivery.properties)
+        except (ValueError, IndexError):
+            properties, headers = amqp_properties.Properties(), {}
+        body = self.delivery.body[:BODY_SHOWN_MAX]
+        return {
+            "properties": {key: _plain(value) for key, value in asdict(properties).items()},
+            "headers": {as_text(key): _plain(value) for key, value in headers.items()},
+            "body": as_text(body),
+            "cut": len(body) < len(self.delivery.body),
+        }
+
+
+def as_text(value: str | bytes) -> str:
+    """Printable: a byte that is no UTF-8, and a character that is not printable, are escaped. Lines stay."""
+    text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+    return "\n".join(visible(line) for line in text.split("\n"))
+
+
+def _plain(value: Any) -> Any:
+    """A value of a header, for JSON."""
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case str() | bytes():
+            return as_text(value)
+        case dict():
+            return {as_text(key): _plain(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case _:
+            return str(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[Any]], *, numbers: Ite
 
 
 def shown(value: Any) -> str:
-    """One cell: `-` for nothing, thousands apart, yes and no."""
+    """One cell: `-` for nothing, thousands apart, yes and no; of text see `visible`."""
     match value:
         case None:
             return "-"
@@ -64,7 +64,14 @@ def shown(value: Any) -> str:
         case float():
             return f"{value:.3f}"
         case _:
-            return str(value)
+            return visible(str(value))
+
+
+def visible(text: str) -> str:
+    """Text of others, such as a failure's reason: what would move the cursor or change colours is escaped."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def counted(count: Any, noun: str) -> str:

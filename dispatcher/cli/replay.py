@@ -50,9 +50,10 @@ def replay(
             "--since",
             parser=parse_since,
             metavar="TIME",
-            help="Only messages that came in since then: 2h (ago), or 2026-01-31T14:00. Without it: all.",
+            help="Only messages that came in since then: 2h (ago), or 2026-01-31T14:00.",
         ),
     ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Everything that the history still has.")] = False,
     to: Annotated[
         str | None,
         typer.Option(
@@ -72,6 +73,8 @@ def replay(
     Each message is marked by the header `x-dispatch-replay`: when it arrived first, in ms since 1970. It goes
     to the end of its inbound queue.
     """  # fmt: skip
+    if everything == (group is not None or since_ms is not None):
+        raise typer.BadParameter("say which ones, with --group or --since, or else --all")
     settings = options.load_settings(file)
     names = options.lane_names(settings, lane)
     if settings.lanes[lane].history is None:

@@ -126,7 +126,7 @@ class Settlement(Feature):
             return
         message.calls = min(failed.attempts, CALLS_MAX)
         self._state.counters["failed"] += 1
-        self._state.log_message(
+        self._state.warn_message(
             message, "message_failed", consumer=consumer.id, reason=failed.reason,
             attempt=message.attempt, calls=message.calls,
         )  # fmt: skip

@@ -385,12 +385,16 @@ class LaneState:
         self.effects.actions.append(LogEvent(event, fields))
 
     def warn(self, event: str, **fields: Any) -> None:
-        """The same as a warning: an operator has to change something."""
+        """The same as a warning: an operator may have to do something."""
         self.effects.actions.append(LogEvent(event, fields, is_warning=True))
 
     def log_message(self, message: Original, event: str, **fields: Any) -> None:
         """The same, about a message: names its group."""
         self.log_event(event, group=message.group_id and format_group(message.group_id), **fields)
+
+    def warn_message(self, message: Original, event: str, **fields: Any) -> None:
+        """The same as a warning."""
+        self.warn(event, group=message.group_id and format_group(message.group_id), **fields)
 
     # -- messages --
 
@@ -403,7 +407,7 @@ class LaneState:
         self.effects.actions.append(DeadLetter(message, reason))
         self.counters["dead_lettered"] += 1
         facts = {"reason": reason, "attempt": message.attempt, "calls": message.calls}
-        self.log_message(message, "message_dead_lettered", **facts)
+        self.warn_message(message, "message_dead_lettered", **facts)
 
     def remove_waiting(self, message: Original) -> None:
         """A message that waited is found to be out already: it waits no more. Its group is kept for it."""

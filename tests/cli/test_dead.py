@@ -10,7 +10,9 @@ from typing import Any
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
+from typer.testing import CliRunner
 
+from dispatcher.cli.app import app
 from dispatcher.wire.protocol import LaneNames
 from tests.cli.conftest import Run
 from tests.conftest import Vhost
@@ -144,6 +146,50 @@ def test_dropped_messages_are_gone(run: Run, dead: Dead) -> None:
     assert dead.bodies("orders.high") == []
 
 
+def test_everything_is_dropped_when_that_is_confirmed(run: Run, dead: Dead, config_file: Path) -> None:
+    dead.fill()
+    assert run("dead", "drop", "orders", "--all").exit_code == 1, "nobody has answered"
+    for answer, left in (("n\n", 5), ("y\n", 0)):
+        arguments = ["dead", "drop", "orders", "--all", "-c", str(config_file)]
+        result = CliRunner().invoke(app, arguments, input=answer, prog_name="dispatcher")
+        assert "Delete everything" in result.stderr
+        assert result.exit_code == (left > 0)
+        assert json.loads(run("dead", "list", "orders", "--json").stdout)["in_queue"] == left
+    dead.fill()
+    assert run("dead", "drop", "orders", "--all", "--dry-run").exit_code == 0
+    assert run("dead", "drop", "orders", "--all", "--yes").exit_code == 0
+    assert dead.bodies(dead.queue) == []
+
+
+def test_a_message_is_shown_with_what_its_producer_set(run: Run, dead: Dead) -> None:
+    dead.fill()
+    odd, at = ["dead", "show", "orders", "--origin", "orders.high 7.9"], "orders.high 7.9"
+    body = b"not text \xff\x1b[2J" + b"x" * 5_000
+    dead.channel.basic_publish(
+        "", dead.queue, body,
+        pika.BasicProperties(headers={"x-dispatch-origin": at, "color": "r\x07d", "x-n": 7}, delivery_mode=2),
+    )  # fmt: skip
+    result = run(*odd)
+    assert result.exit_code == 0
+    for text in (at, r"r\x07d", "x-n", "delivery_mode", r"not text \xff\x1b[2J", f"{len(body):,} bytes"):
+        assert text in result.stdout
+    assert "x" * 1_024 not in result.stdout, "a body may be large"
+    (told,) = json.loads(run(*odd, "--json").stdout)["messages"]
+    assert (told["headers"]["x-n"], told["cut"]) == (7, True)
+    assert told["body"] == r"not text \xff\x1b[2J" + "x" * (1_024 - 14)
+    shown = run("dead", "show", "orders", "--group", "a", "--limit", "1").stdout
+    assert shown.count("bytes") == 1
+    assert "nothing 1.1" in refused(run, "show", "orders", "--origin", "nothing 1.1")
+    assert len(dead.bodies(dead.queue)) == 6, "it stays"
+
+
+def test_what_others_wrote_does_not_reach_the_terminal_as_it_is(run: Run, dead: Dead) -> None:
+    dead.put(b"0", "a", "\x1b[2Jgone\r\nnext\u202e", "orders.high 7.1")
+    shown = run("dead", "list", "orders").stdout
+    assert r"\x1b[2Jgone\r\nnext\u202e" in shown
+    assert shown.replace("\n", "").isprintable()
+
+
 def test_nothing_happens_without_a_choice(run: Run, dead: Dead) -> None:
     dead.fill()
     for command in ("release", "drop"):
@@ -185,7 +231,7 @@ def test_two_readers_would_each_see_a_part(run: Run, dead: Dead) -> None:
 
 def test_a_lane_that_never_ran(run: Run) -> None:
     assert "lane orders has no dead queue" in refused(run, "list", "orders")
-    assert "there is no such lane" in refused(run, "drop", "nothing", "--all")
+    assert "there is no such lane" in refused(run, "drop", "nothing", "--all", "--yes")
 
 
 def test_messages_grouped_by_routing_key_can_not_be_released(run: Run, dead: Dead, config_file: Path) -> None:

@@ -108,6 +108,8 @@ async def test_what_came_in_is_sent_again_in_order_and_once(bench: Bench, tmp_pa
 
 
 async def _replay(operator: Operator, *arguments: str) -> str:
+    if not {"--group", "--since"} & {*arguments}:
+        arguments = (*arguments, "--all")
     result = await operator.types("replay", LANE, *arguments)
     assert result.exit_code == 0, result.output
     return result.stdout
@@ -130,7 +132,7 @@ async def test_only_what_came_in_since_and_to_another_queue(bench: Bench, tmp_pa
     assert "1 message sent again" in await _replay(operator, "--since", between, "--to", "copies")
     assert [fetched.body for fetched in await client.take("copies")] == [b"new"]
     assert "2 messages would be sent again" in await _replay(operator, "--since", "1h", "--dry-run")
-    shown = await operator.watches("replay", LANE, "--to", "copies")
+    shown = await operator.watches("replay", LANE, "--all", "--to", "copies")
     assert "replay" in shown
     assert "━" in shown
     assert "4/4" in shown, "both messages, and where each earlier replay ended"
@@ -145,7 +147,7 @@ async def test_only_what_came_in_since_and_to_another_queue(bench: Bench, tmp_pa
         ("small", "queue 'small' refuses messages: is it full?; 0 messages had been sent\n"),
         (bench.names().dead, f"--to: {bench.names().dead!r} is the dispatcher's own"),
     ):
-        result = await operator.types("replay", LANE, "--to", target)
+        result = await operator.types("replay", LANE, "--all", "--to", target)
         assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
         assert problem in result.stderr
 
@@ -157,7 +159,7 @@ async def test_a_lane_without_history_says_so(bench: Bench, tmp_path: Path) -> N
         ({**KEPT, "group_header": ["routing_key"]}, "the routing key is the group"),
     ):
         operator = Operator(bench, tmp_path / "dispatcher.yaml", **{LANE: lane(**keys)})
-        result = await operator.types("replay", LANE)
+        result = await operator.types("replay", LANE, "--all")
         assert result.exit_code == 1
         assert words in result.stderr
 

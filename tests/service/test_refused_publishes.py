@@ -127,7 +127,7 @@ async def test_what_is_undeliverable_survives_a_crash(
     await got(consumer, "g", b"0", b"2", b"3")
 
     async def all_kept() -> bool:
-        replay = await program(bench.vhost, "replay", LANE, "--dry-run", **KEPT)
+        replay = await program(bench.vhost, "replay", LANE, "--all", "--dry-run", **KEPT)
         return replay.stdout.startswith("3 messages would be sent again")
 
     await eventually(all_kept, what="all others to be kept")

@@ -151,8 +151,8 @@ class ParkingBench(LaneBench):
         name = self._name_of(message)
         self.moved.append(name)
         parked = Parked(
-            name, message.group_id, move.copy, order.term, message.order, message.inbound, message.attempt,
-            message.deadline_at_ms, message.closing, message.waits_since_ms,
+            name, message.group_id, move.copy, order.term, message.first_arrival, message.inbound,
+            message.attempt, message.deadline_at_ms, message.closing, message.waits_since_ms,
         )  # fmt: skip
         self.ready[order.queue].append(parked)
         self.unconfirmed.append((order, parked))

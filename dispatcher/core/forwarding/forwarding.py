@@ -366,7 +366,7 @@ class Forwarding(Feature):
         state = self._state
         state.counters["dead_lettered"] += 1
         group = None if handed.group is None else format_group(handed.group)
-        state.log_event("message_dead_lettered", group=group, reason=reason, attempt=handed.attempt, calls=0)
+        state.warn("message_dead_lettered", group=group, reason=reason, attempt=handed.attempt, calls=0)
         state.effects.actions.append(DeadLetterReclaimed(handed, reason))
 
     def released(self, event: QueueReleased) -> None:

@@ -208,7 +208,7 @@ class Liveness:
             consumer.become(ConsumerState.FROZEN)
             self._state.pool.discard(consumer)
             self._state.counters["consumers_frozen"] += 1
-            self._state.log_event("consumer_frozen", consumer=consumer.id, silent_ms=silent_ms)
+            self._state.warn("consumer_frozen", consumer=consumer.id, silent_ms=silent_ms)
 
     # -- pings --
 

@@ -77,7 +77,7 @@ class Stops(Feature):
         # Others of it may have been out when it stopped: the first one is the one to decide about.
         set_stop(self._state, group, stop_of(group) or here)
         facts = {"reason": reason, "attempt": message.attempt, "calls": message.calls}
-        self._state.log_message(message, "group_stopped", consumer=consumer.id, **facts)
+        self._state.warn_message(message, "group_stopped", consumer=consumer.id, **facts)
         return True
 
     def _decide(self, decision: str, arguments: Arguments) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def copies_published_before_the_commit(lane: Any, session: Any, store: Any) -> N
     _do_early(session, Dispatched)
 
 
-@planted("duplicates", seed=159)
+@planted("duplicates", seed=32)
 def control_acked_before_the_commit(lane: Any, session: Any, store: Any) -> None:
     """A settle is acked in the control queue before it is committed."""
     commit = session._commit
@@ -145,7 +145,7 @@ def lane_epoch_not_checked(lane: Any, session: Any, store: Any) -> None:
     keys.commit = unchecked
 
 
-@planted("loss", seed=131)
+@planted("loss", seed=270)
 def settle_of_a_stale_incarnation_obeyed(lane: Any, session: Any, store: Any) -> None:
     """A settle of an incarnation that has ended counts for the id's present one."""
     settle = lane._handlers[Settle]
@@ -176,7 +176,7 @@ def dispatched_again_behind_newer_ones(lane: Any, session: Any, store: Any) -> N
     revocation._return_messages = behind
 
 
-@planted("order", "overlap", seed=24)
+@planted("order", "overlap", seed=6)
 def batch_released_one_early(lane: Any, session: Any, store: Any) -> None:
     """A group is free while one message of its batch is unsettled."""
     settled = lane.state.settled
@@ -190,7 +190,7 @@ def batch_released_one_early(lane: Any, session: Any, store: Any) -> None:
     lane.state.settled = early
 
 
-@planted("share", seed=7)
+@planted("share", seed=50)
 def blocked_queues_earn_credit(lane: Any, session: Any, store: Any) -> None:
     """An inbound queue whose messages are all blocked earns credit."""
     turns = lane._delivery._turns
@@ -208,7 +208,7 @@ def blocked_queues_earn_credit(lane: Any, session: Any, store: Any) -> None:
     turns.pick = generous
 
 
-@planted("deaths", "duplicates", seed=137)
+@planted("deaths", "duplicates", seed=414)
 def marker_of_an_earlier_connection_obeyed(lane: Any, session: Any, store: Any) -> None:
     """A marker for a connection before the latest one ends its incarnation."""
     membership = lane._parts.membership
@@ -228,14 +228,14 @@ class _Forgetful(deque[Any]):
         """Gone."""
 
 
-@planted("duplicates", seed=78)
+@planted("duplicates", seed=2)
 def unproven_settled_entries_forgotten(lane: Any, session: Any, store: Any) -> None:
     """A checkpoint forgets settled originals whose acks are not proven."""
     for inbound in lane.state.inbounds:
         inbound.unproven = _Forgetful()
 
 
-@planted("liveness", "order", "overlap", seed=17)
+@planted("liveness", "order", "overlap", seed=36)
 def group_goes_on_before_its_entries_are_resolved(lane: Any, session: Any, store: Any) -> None:
     """A new leader goes on with a group before its originals are back."""
     groups = lane._parts.groups
@@ -271,7 +271,7 @@ def returns_not_noticed(lane: Any, session: Any, store: Any) -> None:
     lane._parts.membership.liveness.queue_gone = lambda queue: None
 
 
-@planted("liveness", seed=10)
+@planted("liveness", seed=52)
 def lost_copies_never_found(lane: Any, session: Any, store: Any) -> None:
     """A copy that gets lost is missed by nobody if none of its group follows."""
     lane.state.features[LostCopies]._count_lost = lambda *_: 0

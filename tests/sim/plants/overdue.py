@@ -38,7 +38,7 @@ def time_with_a_former_leader_counted(lane: Any, session: Any, store: Any) -> No
     _timeout_of(lane)._late_up_to_ms = 0
 
 
-@planted("overdue", seed=14)
+@planted("overdue", seed=20)
 def late_by_what_was_heard(lane: Any, session: Any, store: Any) -> None:
     """Lateness is judged by the settles read so far, without asking what RabbitMQ has."""
     timeout = _timeout_of(lane)
@@ -68,7 +68,7 @@ def evicted_only_in_the_log(lane: Any, session: Any, store: Any) -> None:
     evictions.evict = forgotten
 
 
-@planted("overdue", seed=24)
+@planted("overdue", seed=20)
 def only_the_first_one_told_of(lane: Any, session: Any, store: Any) -> None:
     """Of the messages that a consumer has for too long only the first one is reported."""
     timeout = _timeout_of(lane)
@@ -86,7 +86,7 @@ def only_the_first_one_told_of(lane: Any, session: Any, store: Any) -> None:
     timeout._report = first_only
 
 
-@planted("overdue", seed=32)
+@planted("overdue", seed=23)
 def evicted_when_its_marker_is_read(lane: Any, session: Any, store: Any) -> None:
     """An evicted consumer gets more until its last settles have been read."""
     evicted = set()

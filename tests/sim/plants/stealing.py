@@ -28,7 +28,7 @@ def only_what_is_listed_last_waits(lane: Any, session: Any, store: Any) -> None:
         stealing._waiting = lambda: list(waiting())[1:]
 
 
-@planted("overlap", "order", seed=15)
+@planted("overlap", "order", seed=13)
 def what_is_out_moves_too(lane: Any, session: Any, store: Any) -> None:
     """A group of which something is out changes its owner as well."""
     if (stealing := _stealing(lane)) is None:
