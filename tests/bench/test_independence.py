@@ -17,9 +17,11 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_stuck_groups_cost_others_nothing_and_with_fixed_windows_they_do(
+def test_every_contender_is_measured_and_with_adaptive_windows_nothing_stands_still(
     servers: Servers, tmp_path: Path
 ) -> None:
+    """How long waits are depends on who else uses the processors; what a stuck group may take from others is
+    proved with a virtual clock (G-5)."""
     file = tmp_path / "results.json"
     ended = subprocess.run(
         [
@@ -32,7 +34,10 @@ def test_stuck_groups_cost_others_nothing_and_with_fixed_windows_they_do(
     measured = json.loads(file.read_text())
     stuck, half = str(TROUBLES[3]), str(TROUBLES[5])
     assert [measured["adaptive"][trouble]["standing_still"] for trouble in (stuck, half)] == [0, 0]
-    assert measured["adaptive"][stuck]["p99_ms"] < measured["fixed"][stuck]["p99_ms"]
+    for waits in measured["adaptive"], measured["fixed"]:
+        assert [*waits] == [stuck, half]
+        for wait in waits.values():
+            assert 0 < wait["p50_ms"] <= wait["p95_ms"] <= wait["p99_ms"] <= wait["longest_ms"]
 
 
 def test_what_is_exceeded_is_named() -> None:
