@@ -11,7 +11,7 @@ import typer
 
 from dispatcher.cli import options
 from dispatcher.cli.dead_queue import DeadMessage, DeadQueue, Selection
-from dispatcher.cli.output import console, counted, print_json, print_result, shown, span, table, visible
+from dispatcher.cli.output import console, counted, print_json, print_result, printable, shown, span, table
 from dispatcher.cli.progress import progress
 from dispatcher.cli.stopped import COLUMNS, KEYS, StoppedGroups
 from dispatcher.errors import BrokerUnavailable, CommandRefused
@@ -119,7 +119,7 @@ def show(
     for message in result["messages"]:
         facts = [(key, message[key]) for key in (*_KEYS[:-2], "exchange", "routing_key")]
         facts += [(key, value) for key, value in message["properties"].items() if value is not None]
-        facts += [(f"header {visible(key)}", value) for key, value in message["headers"].items()]
+        facts += [(f"header {printable(key)}", value) for key, value in message["headers"].items()]
         out.print(table(("", ""), facts))
         more = ", of which this is the beginning" if message["cut"] else ""
         out.print(f"{shown(message['size'])} bytes{more}:")

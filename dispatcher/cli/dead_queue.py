@@ -15,7 +15,7 @@ from dispatcher.amqp.link import Link
 from dispatcher.amqp.properties import string_field
 from dispatcher.amqp.relay import Content, read_content
 from dispatcher.amqp.wire import pack_u32
-from dispatcher.cli.output import visible
+from dispatcher.cli.output import printable
 from dispatcher.cli.queue_reader import QueueReader
 from dispatcher.client import properties as amqp_properties
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused
@@ -98,7 +98,7 @@ class DeadMessage:
 def as_text(value: str | bytes) -> str:
     """Printable: a byte that is no UTF-8, and a character that is not printable, are escaped. Lines stay."""
     text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
-    return "\n".join(visible(line) for line in text.split("\n"))
+    return "\n".join(printable(line) for line in text.split("\n"))
 
 
 def _plain(value: Any) -> Any:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from dispatcher.cli import flags, operations, options
 from dispatcher.cli.command_client import ask_lane
-from dispatcher.cli.output import console, counted, print_json, print_result, shown, span, table
+from dispatcher.cli.output import console, counted, print_json, print_result, printable, shown, span, table
 from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
 from dispatcher.core.model import GroupState
 
@@ -158,7 +158,7 @@ def close_group(
 
 def _print_why(out: Console, result: dict[str, Any]) -> None:
     reason = result.get(_REASON)
-    out.print(f"{result.get('group')}: {result.get('verdict')}" + (f" ({reason})" if reason else ""))
+    out.print(f"{result.get('group')}: {shown(result.get('verdict'))}" + (f" ({reason})" if reason else ""))
     blocking = result.get("blocking")
     if isinstance(blocking, dict):
         message = blocking.get("message")
@@ -171,7 +171,7 @@ def _print_why(out: Console, result: dict[str, Any]) -> None:
         )
     out.print(f"Behind it: {counted(result.get('behind'), 'message')}")
     for detail in result.get("details", []):
-        out.print(f"- {detail}")
+        out.print(f"- {shown(detail)}")
 
 
 def _print_messages(out: Console, messages: list[dict[str, Any]]) -> None:
@@ -194,7 +194,7 @@ def _print_headers(out: Console, messages: list[dict[str, Any]]) -> None:
         for name, value in {**facts, **message.get("properties", {})}.items():
             out.print(f"  {name}: {shown(value)}")
         for name, value in message.get("headers", {}).items():
-            out.print(f"  header {name}: {value}")
+            out.print(f"  header {printable(name)}: {printable(str(value))}")
         if left_out := message.get("headers_left_out"):
             out.print(f"  and {counted(left_out, 'header')} more")
 

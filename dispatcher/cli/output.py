@@ -18,9 +18,16 @@ from dispatcher.settings.urls import redact
 _WIDTH_IN_FILES: Final = 4_096
 
 
+class _Console(Console):
+    """Text that others wrote does not steer the terminal: what is not printable is shown escaped."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(_lines(each) if isinstance(each, str) else each for each in objects), **options)
+
+
 def console() -> Console:
     """Standard output; colours and the window's width only where it is a terminal."""
-    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _WIDTH_IN_FILES)
+    return _Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _WIDTH_IN_FILES)
 
 
 def print_json(value: Any) -> None:
@@ -38,7 +45,7 @@ def print_result(result: dict[str, Any], text: str, *, as_json: bool) -> None:
 
 def print_error(text: str) -> None:
     """Say on stderr what went wrong; passwords are taken out."""
-    print(redact(text), file=sys.stderr)
+    print(_lines(redact(text)), file=sys.stderr)
 
 
 def table(columns: Iterable[str], rows: Iterable[Iterable[Any]], *, numbers: Iterable[str] = ()) -> Table:
@@ -52,8 +59,19 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[Any]], *, numbers: Ite
     return made
 
 
+def printable(text: str) -> str:
+    """The text on one line: each character that is not printable as in a Python string (`\\x1b`)."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def shown(value: Any) -> str:
-    """One cell: `-` for nothing, thousands apart, yes and no; of text see `visible`."""
+    """One cell, printable: `-` for nothing, thousands apart, yes and no."""
     match value:
         case None:
             return "-"
@@ -64,14 +82,7 @@ def shown(value: Any) -> str:
         case float():
             return f"{value:.3f}"
         case _:
-            return visible(str(value))
-
-
-def visible(text: str) -> str:
-    """Text of others, such as a failure's reason: what would move the cursor or change colours is escaped."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+            return printable(str(value))
 
 
 def counted(count: Any, noun: str) -> str:

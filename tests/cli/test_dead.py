@@ -80,6 +80,15 @@ def test_every_message_is_listed_with_its_reason_and_its_attempts(run: Run, dead
     assert dead.bodies(dead.queue) == [b"0", b"1", b"2", b"2", b"{}"], "nothing is moved by looking"
 
 
+def test_what_others_wrote_does_not_steer_the_terminal(run: Run, dead: Dead) -> None:
+    dead.put(b"0", "a", "red \x1b[31m\nand \x9b2J", "orders.high 7.1\x1b[2J")
+    shown = run("dead", "list", "orders")
+    assert r"red \x1b[31m\nand \x9b2J" in shown.stdout
+    assert r"orders.high 7.1\x1b[2J" in shown.stdout
+    assert all(line.isprintable() for line in shown.stdout.splitlines())
+    assert listed(run, "--reason", "\x1b[31m") == ["id-0"]
+
+
 def test_a_list_is_filtered_and_paged(run: Run, dead: Dead) -> None:
     dead.fill()
     assert listed(run, "--group", "a") == ["id-0", "id-2"]
@@ -181,13 +190,6 @@ def test_a_message_is_shown_with_what_its_producer_set(run: Run, dead: Dead) -> 
     assert shown.count("bytes") == 1
     assert "nothing 1.1" in refused(run, "show", "orders", "--origin", "nothing 1.1")
     assert len(dead.bodies(dead.queue)) == 6, "it stays"
-
-
-def test_what_others_wrote_does_not_reach_the_terminal_as_it_is(run: Run, dead: Dead) -> None:
-    dead.put(b"0", "a", "\x1b[2Jgone\r\nnext\u202e", "orders.high 7.1")
-    shown = run("dead", "list", "orders").stdout
-    assert r"\x1b[2Jgone\r\nnext\u202e" in shown
-    assert shown.replace("\n", "").isprintable()
 
 
 def test_nothing_happens_without_a_choice(run: Run, dead: Dead) -> None:
