@@ -56,7 +56,7 @@ async def render(lanes: Sequence[LaneView]) -> str:
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="refresh" content="{REFRESH_S}"><style>{_STYLE}</style></head>'
         f"<body><h1>Dispatcher {escape(__version__)}</h1>"
-        f"<p>{len(lanes)} lanes · loads itself again every {REFRESH_S} s</p>{body}</body></html>\n"
+        f"<p>{len(lanes)} {'lane' if len(lanes) == 1 else 'lanes'} · loads itself again every {REFRESH_S} s</p>{body}</body></html>\n"
     )
 
 
