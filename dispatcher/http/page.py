@@ -49,6 +49,7 @@ _TITLES: Final = {"last_heartbeat_ms": "last heard, ms ago", "oldest_ms": "oldes
 async def render(lanes: Sequence[LaneView]) -> str:
     """The whole page as of now."""
     deepest = [(await lane.top_groups(GROUPS_SHOWN)).get("groups", []) for lane in lanes]
+    count = "1 lane" if len(lanes) == 1 else f"{len(lanes)} lanes"
     body = "".join(_lane(lane, groups) for lane, groups in zip(lanes, deepest, strict=True))
     return (
         "<!doctype html>\n"
@@ -56,7 +57,7 @@ async def render(lanes: Sequence[LaneView]) -> str:
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="refresh" content="{REFRESH_S}"><style>{_STYLE}</style></head>'
         f"<body><h1>Dispatcher {escape(__version__)}</h1>"
-        f"<p>{len(lanes)} {'lane' if len(lanes) == 1 else 'lanes'} · loads itself again every {REFRESH_S} s</p>{body}</body></html>\n"
+        f"<p>{count} · loads itself again every {REFRESH_S} s</p>{body}</body></html>\n"
     )
 
 

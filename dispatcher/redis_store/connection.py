@@ -128,11 +128,12 @@ class RedisConnection(asyncio.Protocol):
             raise ConfigurationError(f"redis.url: {problem}")
 
     async def _kind_problem(self) -> str | None:
-        """Why no server of this kind can work, or None."""
+        """Why no server of this kind can work, or None. Raises StoreUnavailable for a replica: it may become
+        a master."""
         if parse_server_facts(await self.call("INFO", "replication")).get("role") == "slave":
             if self._through_sentinel:
                 raise StoreUnavailable(f"Redis at {self._where} is a replica still; Sentinel is at work")
-            return "this is a read-only replica; name its master"
+            raise StoreUnavailable(f"Redis at {self._where} {_WRITE_REFUSALS['READONLY']} (READONLY)")
         if self.server.get("redis_mode") != "cluster":
             return None
         facts = parse_server_facts(await self.call("CLUSTER", "INFO"))
