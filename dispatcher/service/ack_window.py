@@ -4,7 +4,8 @@ A single ack makes RabbitMQ walk, in the channel and in the queue, over the unac
 some 30 microseconds with none of them, 250 with a thousand, more than a millisecond with five thousand. Its
 queue delivers nothing meanwhile. So a settled delivery behind unsettled ones first waits for these.
 Deliveries that have waited for long are acked singly, the lowest first, as a token bucket allows: the tokens
-are the time that RabbitMQ spends on such acks, and they come at a tenth of real time. When a consumer has
+are the time that RabbitMQ spends on such acks. They come at a fiftieth of real time, and at a tenth when many
+acks wait. When a consumer has
 free capacity and a full prefetch keeps messages back from it they come faster, and the consumer may be
 replaced by one whose prefetch is free (`InboundFeed`).
 """
@@ -20,7 +21,9 @@ SINGLE_ACK_DELAY_MS: Final = 250
 #: What a single ack costs RabbitMQ, and what each unacked delivery before it adds (3.10, a classic queue).
 SINGLE_ACK_US: Final = 25
 BEFORE_US: Final = 0.25
-#: How much of its time RabbitMQ may spend on single acks, in percent.
+#: How much of its time RabbitMQ may spend on single acks, in percent: while few wait, and when many do. Acks
+#: that wait cost memory, and their messages come again after a crash.
+SPARING_PERCENT: Final = 2
 BUDGET_PERCENT: Final = 10
 #: The same while a full prefetch keeps messages back from a consumer with free capacity: the queue has little
 #: else to do.
@@ -35,6 +38,8 @@ ROOM_PART: Final = 10
 AWAITED_ACK_DELAY_US: Final = 25
 #: How many settles may wait for the proof of an earlier one; beyond that it is acked at any price.
 UNPROVEN_MAX: Final = 40_000
+#: More waiting acks than this are many.
+MANY: Final = UNPROVEN_MAX // 2
 #: Acked deliveries are forgotten once they are half of the remembered ones, and more than this.
 SPARE: Final = 1_000
 
@@ -167,7 +172,8 @@ class AckWindow:
     def _affordable(self, now_ms: int, *, awaited: bool) -> list[int]:
         """Those of the waiting that are acked singly now, lowest first."""
         self._earn(now_ms)
-        self._percent = AWAITED_BUDGET_PERCENT if awaited else BUDGET_PERCENT
+        usual_percent = BUDGET_PERCENT if len(self._waiting) > MANY else SPARING_PERCENT
+        self._percent = AWAITED_BUDGET_PERCENT if awaited else usual_percent
         self._delay_ms = self._awaited_delay_ms if awaited else SINGLE_ACK_DELAY_MS
         waiting, young, due = self._waiting, self._young, self._due
         while young and young[0][0] <= now_ms - self._delay_ms:
