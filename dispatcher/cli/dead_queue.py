@@ -82,10 +82,7 @@ class DeadMessage:
 
     def content(self) -> dict[str, Any]:
         """Properties and headers as they are, and the beginning of the body as text."""
-        try:
-            properties, headers = amqp_properties.read(self.delivery.properties)
-        except (ValueError, IndexError):
-            properties, headers = amqp_properties.Properties(), {}
+        properties, headers = _read(self.delivery)
         body = self.delivery.body[:BODY_SHOWN_MAX]
         return {
             "properties": {key: _plain(value) for key, value in asdict(properties).items()},
@@ -93,6 +90,14 @@ class DeadMessage:
             "body": as_text(body),
             "cut": len(body) < len(self.delivery.body),
         }
+
+
+def _read(delivery: Delivery) -> tuple[amqp_properties.Properties, dict[str | bytes, Any]]:
+    """Properties and headers; none of a message whose headers can't be read."""
+    try:
+        return amqp_properties.read(delivery.properties)
+    except (ValueError, IndexError):
+        return amqp_properties.Properties(), {}
 
 
 def as_text(value: str | bytes) -> str:
@@ -141,10 +146,7 @@ class Selection:
 
 def read_dead(delivery: Delivery) -> DeadMessage:
     """The facts in the headers of a message in a dead queue, which other programs may have put there."""
-    try:
-        found, headers = amqp_properties.read(delivery.properties)
-    except (ValueError, IndexError):
-        found, headers = amqp_properties.Properties(), {}
+    found, headers = _read(delivery)
     group = headers.get(HEADER_GROUP)
     if isinstance(group, str):
         group = group.encode(errors="surrogateescape")

@@ -19,7 +19,7 @@ _WIDTH_IN_FILES: Final = 4_096
 
 
 class _Console(Console):
-    """Text that others wrote does not steer the terminal: what is not printable is shown escaped."""
+    """Escapes characters that are not printable, so that no text of others can control the terminal."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         super().print(*(_lines(each) if isinstance(each, str) else each for each in objects), **options)

@@ -8,9 +8,9 @@ from typing import Final
 from dispatcher.client.ranges import SeqRanges
 from dispatcher.wire.protocol import Begun
 
-#: A settle carries the word about no more than so many messages at no cost that counts.
+#: Each settle names the begun messages if they are no more than this. More of them would cost too much.
 SMALL: Final = 64
-#: A message that a consumer may have died of begins when the dispatcher was told of it, or after so long.
+#: For so long, at most, a message waits for the word about it if its consumer may have died of it before.
 TOLD_WITHIN_S: Final = 0.05
 
 

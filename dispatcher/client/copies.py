@@ -128,7 +128,7 @@ class Copy:
         self.lost = False
         #: True once it was acked or failed here.
         self.settled = False
-        self._begun: BegunMessages | None = None  # whom it matters to what has begun
+        self._begun: BegunMessages | None = None  # knows what has begun; None: nobody asks
         self._raw_properties = raw_properties
         self._settler = settler
         self._decoded: tuple[Properties, dict[str | bytes, Any]] | None = None

@@ -348,8 +348,8 @@ class Member(Generic[C]):
         return self.begun.tell()
 
     def _may_tell(self, now_ms: int) -> bool:
-        """A settle may say what has begun. Of very many it does not each time: that would cost more than all
-        else that settles say."""
+        """Whether a settle may say what has begun. If very many messages have begun, not each settle names
+        them: the names would be larger than all the rest of the settle."""
         return len(self.begun) <= SMALL or now_ms >= self._told_at_ms + self._word_interval_ms
 
     @property
@@ -367,7 +367,7 @@ class Member(Generic[C]):
         return None
 
     def _await_no_more(self) -> None:
-        """No word can be had soon: whoever waits for one goes on."""
+        """The dispatcher can't be told soon. Whoever waits until it is told goes on."""
         for told in [*self.begun.take_awaited(), *(told for each in self._awaited.values() for told in each)]:
             told()
         self._awaited.clear()
