@@ -106,6 +106,17 @@ def test_c10_not_while_rabbitmq_takes_nothing() -> None:
     assert beats(bench, 20, []) == 0
 
 
+def test_c10_a_heartbeat_that_rabbitmq_held_back_comes_before_the_settles() -> None:
+    """It names nothing, for all was handled meanwhile. What was heard before the alarm is not counted."""
+    clause("C-10", "heartbeats count only from then on")
+    bench, (a, b, c) = with_three()
+    assert beats(bench, 3, [a, b, c]) == 0
+    bench.step(PublishersBlocked(True))
+    bench.step(PublishersBlocked(False), after_ms=20 * BEAT_MS)
+    assert beats(bench, 3, []) == 0
+    assert beats(bench, 1, []) == 1
+
+
 def test_c10_heartbeats_that_come_all_at_once_are_old() -> None:
     """RabbitMQ took nothing for a while: what they name is from then."""
     bench, _ = with_three()

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from dispatcher.core.events import PublishersBlocked
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import Consumer, ConsumerState
 from dispatcher.core.state import LaneState
@@ -54,7 +55,12 @@ class LostCopies(Feature):
         state.signals.consumer_ended.append(self._ended)
 
     def events(self) -> Mapping[type, Handler]:
-        return {Heartbeat: self._heartbeat}
+        return {Heartbeat: self._heartbeat, PublishersBlocked: self._blocked}
+
+    def _blocked(self, event: PublishersBlocked) -> None:
+        """RabbitMQ holds back copies, settles and heartbeats alike. So what was heard before says nothing about
+        a heartbeat that comes afterwards: settles that were held back may come after it."""
+        self._heard.clear()
 
     def _forget(self, consumer: Consumer) -> None:
         self._heard.pop(consumer, None)
