@@ -56,6 +56,9 @@ class Bucket(Group):
         line = self._line(message)
         line.epoch, line.last_seq = message.epoch, message.group_seq
 
+    def goes_on(self, latest: Original) -> None:
+        """Each of its ids does, see `went_out`."""
+
     def went_out(self, message: Original) -> None:
         self.in_flight += 1
         line = self._line(message)

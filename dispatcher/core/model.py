@@ -343,6 +343,10 @@ class Group:
         """The owner gets this message once more, with these numbers: the next ones follow them."""
         self.last_seq = message.group_seq
 
+    def goes_on(self, latest: Original) -> None:
+        """This is out under a former leader, and was handed over last: the next ones follow it."""
+        self.epoch, self.last_seq = latest.epoch, latest.group_seq
+
     def went_out(self, message: Original) -> None:
         """A message is in a consumer's hands."""
         self.in_flight += 1

@@ -53,6 +53,27 @@ class Successor(LaneBench):
         return int(self.lane.state.counters["vanished"])
 
 
+def test_o7_the_numbers_go_on_at_a_take_over_while_a_message_is_out() -> None:
+    """So its consumer misses a copy that is lost when it is sent again."""
+    clause("O-7", "while messages of the group are out at it, their numbers go on")
+    bench = Successor("a1", "a2")
+    bench.consumer_lives()
+    bench.comes_back("a1", "a2", "a3", "b1")
+    assert (bench.latest("a3").epoch, bench.latest("a3").group_seq) == (EPOCH, 3)
+    assert bench.latest("b1").epoch > EPOCH
+
+
+def test_o7_a_take_over_begins_a_new_epoch_when_nothing_is_out() -> None:
+    clause("O-7", "A take-over by another dispatcher begins a new epoch for the same owner")
+    bench = Successor("a1")
+    bench.consumer_lives()
+    bench.settle_seqs("one", 1)
+    bench.comes_back("a1")
+    bench.comes_back("a2")
+    assert bench.latest("a2").epoch > EPOCH
+    assert bench.latest("a2").group_seq == 1
+
+
 def test_r1_a_living_consumers_message_keeps_its_number_and_its_place() -> None:
     clause("R-1", "in flight at its consumer if that lives")
     bench = Successor("a1", "a2")

@@ -151,6 +151,8 @@ class GroupRecovery:
             state.retarget(group, None if ends and owner is holder else owner)
         else:
             self._hold(group, holder, GroupState.OWNED)
+            if self.redis_complete and out[-1].group_seq:
+                group.goes_on(out[-1])  # so that its consumer misses a copy that is lost once more
             if owner is None:
                 state.keep_owner(group)
 
