@@ -58,8 +58,8 @@ class LostCopies(Feature):
         return {Heartbeat: self._heartbeat, PublishersBlocked: self._blocked}
 
     def _blocked(self, event: PublishersBlocked) -> None:
-        """RabbitMQ holds back copies, settles and heartbeats alike. So what was heard before says nothing about
-        a heartbeat that comes afterwards: settles that were held back may come after it."""
+        """RabbitMQ holds back copies, settles and heartbeats alike. So what was heard before says nothing
+        about a heartbeat that comes afterwards: settles that were held back may come after it."""
         self._heard.clear()
 
     def _forget(self, consumer: Consumer) -> None:

@@ -13,6 +13,7 @@ from dispatcher.sim.checkers.independence import IndependenceChecker
 from dispatcher.sim.checkers.kept import KeptChecker
 from dispatcher.sim.checkers.limits import LimitsChecker
 from dispatcher.sim.checkers.liveness import LivenessChecker
+from dispatcher.sim.checkers.look_ahead import LookAheadChecker
 from dispatcher.sim.checkers.loss import LossChecker
 from dispatcher.sim.checkers.moves import MovesChecker
 from dispatcher.sim.checkers.operations import OperationsChecker
@@ -49,6 +50,7 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     OverdueChecker,
     WhyChecker,
     IndependenceChecker,
+    LookAheadChecker,
     LivenessChecker,
 )
 #: For lanes whose applications only read a queue: the promises that hold there. Settles are not known.
@@ -62,6 +64,7 @@ OF_READERS: Final[tuple[type[Checker], ...]] = (
     KeptChecker,
     ReadingsChecker,
     WhyChecker,
+    LookAheadChecker,
     LivenessChecker,
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.amqp.methods import QueueDeclare
+from dispatcher.core.parking.policy import Parking
 from tests.sim.plants.planting import planted
 
 
@@ -30,3 +31,10 @@ def parking_queue_used_before_it_is_on_disk(lane: Any, session: Any, store: Any)
         return as_if_it_was_there(answer) if is_new else answer
 
     session._link.call = noting
+
+
+@planted("look_ahead", seed=378)
+def full_look_aheads_are_left(lane: Any, session: Any, store: Any) -> None:
+    """Nothing is parked because a look-ahead is full."""
+    if (parking := lane.state.find(Parking)) is not None:
+        parking._look_for_blocked = lambda: False

@@ -1,0 +1,92 @@
+"""G-5: a look-ahead that is full of messages that can't go is emptied into parking queues.
+
+Counted from the world's clock and the numbers of the inbound queue. Why a message can't go, and whether there
+is a parking queue for it, is read in the core.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from dispatcher.core.effects import Effects
+from dispatcher.core.events import Event
+from dispatcher.core.inbound import Inbound
+from dispatcher.core.lane import Lane
+from dispatcher.core.model import Group
+from dispatcher.core.parking.policy import Parking
+from dispatcher.core.queue_ids import parking_id
+from dispatcher.sim.checkers.checker import Checker
+from dispatcher.sim.world import World
+
+#: RabbitMQ may lose what it gets in the first 3 s of a queue on a classic queue: it is not used before.
+_OPENING_MS: Final = 3_000
+#: A full look-ahead is blocked after 20 ms, and what can't be parked at once is tried again after 100 ms.
+_BLOCKED_MS: Final = 20
+_RETRY_MS: Final = 100
+#: The service steps the core at least so often. A longer pause is that of its process, or of Redis.
+_TICK_MS: Final = 100
+
+
+class _Full(NamedTuple):
+    """A look-ahead that is full of messages that can't go, while a consumer has free capacity."""
+
+    parked: int  # groups that were parked before
+    ms: int  # for how long, without pauses
+
+
+class LookAheadChecker(Checker):
+    """Keeps in mind for how long a look-ahead has been full, and nothing was parked."""
+
+    name = "look_ahead"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        slow_ms = max(world.scenario.redis_ms)
+        self._most_ms = _OPENING_MS + _BLOCKED_MS + _RETRY_MS + 4 * (_TICK_MS + slow_ms)
+        self._lane: Lane | None = None
+        self._full: dict[str, _Full] = {}
+        self._stepped_at_ms = 0
+
+    def leading(self, lane: Lane) -> None:
+        self._lane = lane
+        self._full.clear()
+
+    def decided(self, process: str, events: list[Event], effects: Effects) -> None:
+        lane, now_ms = self._lane, self.world.scheduler.now_ms
+        if lane is None or process != self.world.history.leader:
+            return
+        since_ms = min(now_ms - self._stepped_at_ms, _TICK_MS)
+        self._stepped_at_ms = now_ms
+        state = lane.state
+        waits = state.publishers_blocked or state.now_ms < state.suspended_until_ms or not state.pool
+        for inbound in state.inbounds:
+            if waits or not inbound.is_full() or not _could_park(lane, inbound):
+                self._full.pop(inbound.name, None)
+                continue
+            parked, before = state.counters["groups_parked"], self._full.get(inbound.name)
+            ms = before.ms + since_ms if before is not None and before.parked == parked else 0
+            self._full[inbound.name] = _Full(parked, ms)
+            if ms > self._most_ms:
+                self.violate(f"the look-ahead of {inbound.name} is full of blocked messages for {ms} ms")
+
+
+def _could_park(lane: Lane, inbound: Inbound) -> bool:
+    """Whether a group waits that may be parked, and the last parking queue is not in use: this one is behind
+    all others, so any group may go there."""
+    state = lane.state
+    names = state.options.parking_queues
+    if not names or parking_id(len(names) - 1) in state.parking:
+        return False
+    return any(
+        backlog is not None and any(m.waits_here and not m.is_parked for m in backlog.messages)
+        for group in state.groups.values() if _may_be_parked(lane, group)
+        for backlog in [(group.backlogs or {}).get(inbound.index)]
+    )  # fmt: skip
+
+
+def _may_be_parked(lane: Lane, group: Group) -> bool:
+    """It is neither recovered, nor moved elsewhere, nor about to go."""
+    parking = lane.state.find(Parking)
+    assert parking is not None
+    is_busy = parking._reading.is_busy(group)
+    return not is_busy and not any(goes_soon(group) for goes_soon in lane.state.signals.goes_soon)
