@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from dispatcher.core.events import PingRouted, RedeliveriesEnded
 from dispatcher.core.records import OpenEntry, SettledEntries
 from dispatcher.core.tables import IncarnationRow, OwnerRow
@@ -21,7 +23,9 @@ class Successor(LaneBench):
     """A leader whose journal names messages of inbound queue 0 that consumer one has. RabbitMQ redelivers
     them when the test says so; inbound queue 1 has only new messages."""
 
-    def __init__(self, *in_flight: str, settled: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, *in_flight: str, settled: tuple[str, ...] = (), name: str = "exclusive", **options: Any
+    ) -> None:
         records: list[Any] = [
             OpenEntry(0, (6, tag), _fingerprint(name), 1, tag, name[:1].encode(), tag, EPOCH, 1)
             for tag, name in enumerate(in_flight, 1)
@@ -29,10 +33,9 @@ class Successor(LaneBench):
         rest = enumerate(settled, 1 + len(in_flight))
         records += [SettledEntries(0, False, (((6, tag), _fingerprint(name)),)) for tag, name in rest]
         row = IncarnationRow("one", "one-1", "one-1.1", 1, 10, "live")
-        owners = {name[:1].encode(): OwnerRow(1, EPOCH) for name in in_flight}
-        super().__init__(
-            weights=(1, 1), snapshot={"incarnations": {1: row}, "records": records, "owners": owners}
-        )
+        owners = {out[:1].encode(): OwnerRow(1, EPOCH) for out in in_flight if name == "exclusive"}
+        found = {"incarnations": {1: row}, "records": records, "owners": owners}
+        super().__init__(name, weights=(1, 1), snapshot=found, **options)
 
     def _begin(self) -> None:
         self._take(self.lane.start(self.now_ms))
@@ -72,6 +75,18 @@ def test_o7_a_take_over_begins_a_new_epoch_when_nothing_is_out() -> None:
     bench.comes_back("a2")
     assert bench.latest("a2").epoch > EPOCH
     assert bench.latest("a2").group_seq == 1
+
+
+@pytest.mark.parametrize("name", ["exclusive", "sequenced"])
+def test_o22_a_group_goes_on_to_where_it_is_pinned(name: str) -> None:
+    """The former leader waited for the settle of what is out elsewhere."""
+    clause("O-22", "The group changes its owner when its messages in flight at other consumers are settled")
+    bench = Successor("a1", name=name, top_up=name == "sequenced", flags={b"group:a": {"pin": "two"}})
+    bench.consumer_lives()
+    bench.join("two")
+    assert bench.comes_back("a1", "a2") == []
+    assert names(bench.settle_seqs("one", 1)) == ["a2"]
+    assert bench.holder("a2") == "two"
 
 
 def test_r1_a_living_consumers_message_keeps_its_number_and_its_place() -> None:

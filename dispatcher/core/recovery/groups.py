@@ -144,6 +144,9 @@ class GroupRecovery:
         # Under `exclusive` a row is committed with the first dispatch and goes with a reset.
         was_reset = policy.keeps_owner and self.redis_complete and not is_owned
         ends = was_reset or not holder.stays or any(message.closing for message in out)
+        pinned_to = group.pinned_to  # the former leader was moving it there
+        if pinned_to is not None and pinned_to is not holder and pinned_to.stays:
+            owner = pinned_to
         if not policy.tops_up:
             self._hold(group, holder, GroupState.BATCHED)
         elif several or ends or (owner is not None and owner is not holder):

@@ -58,7 +58,7 @@ class LookAheadChecker(Checker):
         since_ms = min(now_ms - self._stepped_at_ms, _TICK_MS)
         self._stepped_at_ms = now_ms
         state = lane.state
-        waits = state.publishers_blocked or state.now_ms < state.suspended_until_ms or not state.pool
+        waits = state.publishers_blocked or state.is_suspended or not state.pool
         for inbound in state.inbounds:
             if waits or not inbound.is_full() or not _could_park(lane, inbound):
                 self._full.pop(inbound.name, None)
