@@ -76,6 +76,8 @@ GAUGES: Final = {
     "lane_paused": ("paused", "1 while an operator has paused the lane."),
     "consumers": ("consumers", "Consumers that are known."),
     "consumers_drained": ("consumers_drained", "Consumers, here or not, that an operator has drained."),
+    # Not "consumers_frozen": OpenMetrics has that name for the counter of them.
+    "frozen_consumers": ("consumers_frozen", "Consumers whose heartbeats are missing now."),
     "groups": ("groups", "Groups that are known."),
     "groups_paused": ("groups_paused", "Groups that an operator has paused."),
     "groups_pinned": ("groups_pinned", "Groups that an operator has pinned to a consumer."),
@@ -86,8 +88,9 @@ GAUGES: Final = {
     "messages_parked": ("parked", "Originals in parking queues."),
     "parking_queues": ("parking_queues", "Parking queues that exist."),
     "messages_undeliverable": ("undeliverable", "Originals that not even the dead queue takes."),
+    "dead_letters": ("dead_letters", "Messages in the lane's dead queue, as of the last five seconds."),
     "publishers_blocked": ("publishers_blocked", "1 while RabbitMQ, short of memory or disk, blocks us."),
-    "redis_unavailable": ("redis_unavailable", "1 while commits to Redis are not answered."),
+    "redis_unavailable": ("redis_unavailable", "1 while Redis does not answer, or takes no writes."),
     "held_bytes": ("bytes_held", "Memory taken by originals."),
 }
 #: Gauges of the group that gets most of the incoming messages, by their key in `overview()["busiest_group"]`.

@@ -112,6 +112,7 @@ class LaneRunner:
         self._bisect_state = NOTHING_REJECTED
         self._is_new = False  # its exchange was not there: no consumer can hold anything of it
         self._delivered_again = 0  # times in a row that this has ended a leadership
+        self._redis_is_away = False  # it was what ended the last attempt to lead
         self._failed_at_ms: dict[object, int] = {}  # by the kind of failure, since this last led
 
     # -- life --
@@ -164,6 +165,7 @@ class LaneRunner:
             RunnerState.WAITING,
             str(failure).splitlines()[0] if str(failure) else repr(failure),
         )
+        self._redis_is_away = isinstance(failure, StoreUnavailable)
         if isinstance(failure, NumbersBehind):
             self._lane_epoch_min = failure.lane_epoch
         if isinstance(failure, Fenced):
@@ -331,6 +333,7 @@ class LaneRunner:
             session.restore()
         self._tasks += [asyncio.create_task(feed.look_after(self._clock.now_ms)) for feed in feeds]
         self._tasks += [asyncio.create_task(feed.keep_window()) for feed in feeds]
+        self._tasks.append(asyncio.create_task(session.dead_letters.look_after()))
         return session, witness
 
     def _feeds(
@@ -392,6 +395,8 @@ class LaneRunner:
         session = self._session
         if self.state is RunnerState.LEADING and session is not None:
             return {**head, **session.status()}
+        if self._redis_is_away and self.state is not RunnerState.STANDBY:  # there another one asks it
+            head["redis_unavailable"] = True
         return head
 
     def consumers(self) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.channels import Channels
 from dispatcher.service.clock import Clock
 from dispatcher.service.control_inbox import ControlInbox
+from dispatcher.service.dead_letter_count import DeadLetterCount
 from dispatcher.service.forwarding import ForwardingQueues
 from dispatcher.service.group_listings import GroupListings
 from dispatcher.service.history import History
@@ -67,6 +68,8 @@ DRAIN_POLL_S: Final = 0.005
 class Session:
     """Leads a lane until the connection or the fence is lost. `ended` holds why."""
 
+    dead_letters_type: type[DeadLetterCount] = DeadLetterCount
+
     def __init__(
         self,
         lane: LaneSettings,
@@ -93,6 +96,7 @@ class Session:
         self._alarm = Alarm(self._call_later, partial(self._if_alive, self._wake))
         self._step_due_ms: int | None = None  # the core's next deadline, as of the latest step
         self.ended: asyncio.Future[None] = self._loop.create_future()
+        self.dead_letters = self.dead_letters_type(link, names)
         self.since_ms = clock.now_ms()
         #: What the next session must know of publishes over which RabbitMQ ended a connection.
         self._bisect_before, self.bisect_state = bisect_state, bisect_state._replace(candidates=frozenset())
@@ -372,6 +376,7 @@ class Session:
             "problem": self.readiness()[1] if not self.readiness()[0] else None,
             "publishers_blocked": self._link.blocked is not None,
             "redis_unavailable": not self._store.available,
+            "dead_letters": self.dead_letters.count,
         }
 
     def status(self) -> dict[str, Any]:

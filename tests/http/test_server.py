@@ -42,9 +42,9 @@ class Lane:
         }
         return {
             **head, "dispatcher": "host:1", "lane_epoch": 17, "consumers": 2, "groups": 3, "held": 5,
-            "in_flight": 6, "unconfirmed": 1, "bytes_held": 4096, "inbound": [row],
+            "consumers_frozen": 1, "in_flight": 6, "unconfirmed": 1, "bytes_held": 4096, "inbound": [row],
             "busiest_group": {"group": "<b>", "share": 0.62, "depth": 900, "owner": "c-1"},
-            "oldest_in_flight_ms": 4_500,
+            "oldest_in_flight_ms": 4_500, "dead_letters": 12,
         }  # fmt: skip
 
     def counters(self) -> dict[str, float]:
@@ -108,6 +108,8 @@ async def test_metrics_have_a_lanes_numbers(url: str, lanes: list[Lane]) -> None
     assert samples["dispatcher_busiest_group_share", "orders", None] == 0.62
     assert samples["dispatcher_busiest_group_depth", "orders", None] == 900
     assert samples["dispatcher_oldest_in_flight_seconds", "orders", None] == 4.5
+    assert samples["dispatcher_frozen_consumers", "orders", None] == 1
+    assert samples["dispatcher_dead_letters", "orders", None] == 12
     assert ("dispatcher_busiest_group_share", "bills", None) not in samples
     assert samples["dispatcher_inbound_dispatched_total", "orders", "q.<high>"] == 1234
     assert samples["dispatcher_inbound_look_ahead_full", "orders", "q.<high>"] == 1

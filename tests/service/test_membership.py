@@ -236,6 +236,7 @@ async def test_a_frozen_consumer_keeps_what_it_has_and_gets_no_new_groups(bench:
     other = await bench.joined("c2")
     frozen.freeze()
     await eventually(lambda: bench.counter("consumers_frozen") == 1)
+    assert bench.status()["consumers_frozen"] == 1
     for number in range(10):
         client.send("in", b"new", f"n{number}")
     await _publish(client, "g", 1, 1)
@@ -249,6 +250,7 @@ async def test_a_frozen_consumer_keeps_what_it_has_and_gets_no_new_groups(bench:
         return {row["consumer"]: row["state"] for row in rows} == {"c1": "live", "c2": "live"}
 
     await eventually(alive_again)
+    assert bench.status()["consumers_frozen"] == 0
 
 
 async def test_settles_of_a_taken_incarnation_count_for_nothing(bench: Bench) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from dispatcher.core.inbound import Inbound
-from dispatcher.core.model import NEVER_FULL, Consumer, Group, MessageState, Original
+from dispatcher.core.model import NEVER_FULL, Consumer, ConsumerState, Group, MessageState, Original
 from dispatcher.core.operators.commands import argument
 from dispatcher.core.operators.display import flag_row, flag_status
 from dispatcher.core.operators.stopped_groups import stopped_rows
@@ -63,6 +63,7 @@ class Views:
             "inbound": [self._inbound_row(inbound, spent) for inbound in state.inbounds],
             "consumers": len(state.by_uuid),
             "consumers_drained": len(state.drained_consumers),
+            "consumers_frozen": sum(c.state is ConsumerState.FROZEN for c in state.by_uuid.values()),
             "groups": len(state.groups),
             **flag_status(state),
             "busiest_group": self._busiest(),
