@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ import yaml
 
 from dispatcher.nodes import containers
 from dispatcher.settings import file as config
+from tests.deploy.live_metrics import check_with
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -27,6 +29,7 @@ DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 #: As Compose writes it: ${NAME}, ${NAME:-default}, ${NAME:?error}; $$ is a dollar.
 VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(:[-?][^}]*)?\}")
 EXAMPLES = ("producer", "consumer-1", "consumer-2")
+MONITORING = ("prometheus", "grafana")
 
 
 def _dotenv_names() -> set[str]:
@@ -68,7 +71,8 @@ def test_compose_file_fits_the_specification() -> None:
 
 
 def test_services_are_the_promised_ones() -> None:
-    assert set(SERVICES) == {"rabbitmq", "redis", "dispatcher", *EXAMPLES}
+    by_default = {name for name, service in SERVICES.items() if "profiles" not in service}
+    assert by_default == {"rabbitmq", "redis", "dispatcher", *EXAMPLES}
     assert SERVICES["dispatcher"]["deploy"]["replicas"] == 2
     assert all("healthcheck" in service for service in SERVICES.values())
     assert all(service["networks"] == list(COMPOSE["networks"]) for service in SERVICES.values())
@@ -89,7 +93,7 @@ def test_passwords_come_from_the_environment_and_must_be_set() -> None:
     assert all(default.startswith(":?") for default in used.values())
     for service in SERVICES.values():
         for name, value in service.get("environment", {}).items():
-            if re.search(r"PASS|AUTH|SECRET|TOKEN", name):
+            if re.search(r"PASS|AUTH$|SECRET|TOKEN", name):
                 assert VARIABLE.fullmatch(str(value)), name
             assert not re.search(r"://[^/@]*:[^/@$]+@", str(value)), f"{name}: a password in the file"
     assert not re.search(r"^\w+=.", (DEPLOY / ".env.example").read_text(), re.MULTILINE)
@@ -118,7 +122,7 @@ def test_conditions_name_services_with_health_checks() -> None:
             assert "healthcheck" in SERVICES[name]
 
 
-@pytest.mark.parametrize("service", ["dispatcher", *EXAMPLES])
+@pytest.mark.parametrize("service", ["dispatcher", *EXAMPLES, *MONITORING])
 def test_own_containers_run_unprivileged_on_a_read_only_root(service: str) -> None:
     settings = SERVICES[service]
     assert settings["read_only"] is True
@@ -189,3 +193,69 @@ def test_command_of_the_image_exists() -> None:
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert "DISPATCHER_CONFIG" in result.stdout, "the image names its configuration by this variable"
+
+
+# -- the profile `monitoring` --
+
+
+def _mounted(service: str, path: str) -> Path:
+    """The file in deploy/ that a container sees at this path."""
+    for target, source in _mounts(service).items():
+        if path == target or path.startswith(f"{target}/"):
+            return DEPLOY / source / path.removeprefix(target).lstrip("/")
+    raise AssertionError(f"{service} has no {path}")
+
+
+def test_nothing_that_runs_by_default_needs_the_monitoring() -> None:
+    assert {name for name, service in SERVICES.items() if service.get("profiles")} == set(MONITORING)
+    assert all(SERVICES[name]["profiles"] == ["monitoring"] for name in MONITORING)
+    needed = {
+        on
+        for name, service in SERVICES.items()
+        if name not in MONITORING
+        for on in service.get("depends_on", {})
+    }
+    assert not needed & set(MONITORING)
+    # Compose fills in every service's variables, also of a profile that is not asked for.
+    assert not VARIABLE.search(json.dumps([SERVICES[name] for name in MONITORING]))
+
+
+def test_monitoring_is_published_on_loopback_only() -> None:
+    for name in MONITORING:
+        assert all(port.startswith("127.0.0.1:") for port in SERVICES[name]["ports"])
+
+
+def test_prometheus_reads_the_replicas_of_the_dispatcher_and_the_alerts() -> None:
+    (path,) = [
+        a.partition("=")[2] for a in SERVICES["prometheus"]["command"] if a.startswith("--config.file")
+    ]
+    file = _mounted("prometheus", path)
+    settings = yaml.safe_load(file.read_text())
+    assert [(file.parent / name).name for name in settings["rule_files"]] == ["alerts.yaml"]
+    assert (file.parent / "alerts.yaml").is_file()
+    jobs = {job["job_name"]: job for job in settings["scrape_configs"]}
+    (discovered,) = jobs["dispatcher"]["dns_sd_configs"]
+    port = config.load(DEPLOY / "dispatcher.yaml", _environment("dispatcher")).http.port
+    assert (discovered["names"], discovered["type"], discovered["port"]) == (["dispatcher"], "A", port)
+    ((target,),) = [scraped["targets"] for scraped in jobs["rabbitmq"]["static_configs"]]
+    assert target.split(":")[0] in SERVICES
+    assert "rabbitmq_prometheus" in (DEPLOY / "rabbitmq" / "enabled_plugins").read_text()
+
+
+def test_grafana_reads_prometheus_and_the_dashboards() -> None:
+    provisioning = "/etc/grafana/provisioning"
+    file = _mounted("grafana", f"{provisioning}/datasources/dispatcher.yaml")
+    (source,) = yaml.safe_load(file.read_text())["datasources"]
+    port = SERVICES["prometheus"]["ports"][0].rpartition(":")[2]
+    assert (source["type"], source["url"]) == ("prometheus", f"http://prometheus:{port}")
+    file = _mounted("grafana", f"{provisioning}/dashboards/dispatcher.yaml")
+    (provider,) = yaml.safe_load(file.read_text())["providers"]
+    folder = _mounted("grafana", provider["options"]["path"])
+    assert {path.name for path in folder.glob("*.json")} == {"lane.json", "fleet.json"}
+    home = _environment("grafana")["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert _mounted("grafana", home).is_file()
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool")
+def test_prometheus_takes_its_configuration() -> None:
+    check_with("promtool", "check", "config", DEPLOY / "prometheus" / "prometheus.yml")
