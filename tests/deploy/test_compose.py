@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,12 @@ def test_dockerfile_copies_what_exists_and_ends_as_an_ordinary_user() -> None:
     assert users
     assert users[-1] != "0"
     assert len(re.findall(r"^FROM ", DOCKERFILE, re.MULTILINE)) == 2
+
+
+def test_the_image_can_be_built_for_a_ledger() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert "ledger" in project["optional-dependencies"]
+    assert 'ARG EXTRAS=""\nRUN /opt/dispatcher/bin/pip install --no-cache-dir ".$EXTRAS"\n' in DOCKERFILE
 
 
 def test_command_of_the_image_exists() -> None:
