@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from typing import Final
 
 import pytest
 
 import dispatcher.client
+
+#: What no command needs that only asks a dispatcher something.
+_HEAVY: Final = (
+    "aio_pika aiohttp prometheus_client redis structlog pyspark pyarrow dispatcher.client "
+    "dispatcher.core.state dispatcher.core.views.views dispatcher.ledger dispatcher.pipeline "
+    "dispatcher.redis_store dispatcher.service"
+)
+
+
+def _running(*arguments: str) -> str:
+    """A statement that runs the program; what it prints goes elsewhere."""
+    return (
+        f"import contextlib, io; from dispatcher.cli import main; sys.argv[1:] = {list(arguments)}\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.TextIOWrapper(io.BytesIO())):\n"
+        "    with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())): main()\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -18,6 +36,10 @@ import dispatcher.client
             "import dispatcher.cli",
             "aio_pika aiohttp pika pydantic redis rich structlog pyspark pyarrow dispatcher.core",
         ),
+        (_running("--help"), f"{_HEAVY} pika pydantic dispatcher.settings"),
+        (_running("status", "-c", os.devnull), _HEAVY),
+        (_running("groups", "list", "orders", "-c", os.devnull), _HEAVY),
+        (_running("consumers", "list", "orders", "-c", os.devnull), _HEAVY),
         ("import dispatcher.service.process", "aio_pika pika typer pyspark"),
         ("from dispatcher.client import GroupConsumer, GroupProducer", "pika pydantic dispatcher.core"),
         (
@@ -27,7 +49,7 @@ import dispatcher.client
     ],
 )
 def test_nothing_else_is_imported(statement: str, spared: str) -> None:
-    program = f"import json, sys; {statement}; print(json.dumps(list(sys.modules)))"
+    program = f"import json, sys; {statement}\nprint(json.dumps(list(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert set(json.loads(result.stdout)).isdisjoint(spared.split())
 

@@ -13,35 +13,66 @@ from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from dispatcher import __version__
 from dispatcher.errors import ConfigurationError, DispatcherError
 
-#: In the order of --help, with the module that has the function of that name, or an `app` of commands.
+#: In the order of --help: the module that has the function of that name, or an `app` of commands; and the
+#: first sentence of its help, so that a list of all commands imports none of them.
 _MODULES: Final = {
-    "run": "run",
-    "check": "check",
-    "status": "status",
-    "groups": "groups",
-    "consumers": "consumers",
-    "rebalance": "rebalance",
-    "reload": "reload",
-    "dead": "dead",
-    "replay": "replay",
-    "demo": "demo",
-    "pipeline": "pipeline",
-    "sim": "sim",
-    "bench": "bench",
-    "config": "config_commands",
+    "run": ("run", "Run every lane of the configuration until SIGTERM or SIGINT."),
+    "check": (
+        "check",
+        "Check configuration, connections, rights, inbound queues and limits; changes nothing anywhere.",
+    ),
+    "status": (
+        "status",
+        "Show what lanes do: inbound queues and their shares, consumers, groups, messages that wait and that "
+        "are in flight.",
+    ),
+    "groups": (
+        "groups",
+        "Look at the message groups of a lane; pause, pin, close, purge and move them.",
+    ),
+    "consumers": ("consumers", "Look at the consumers of a lane; drain and end them."),
+    "rebalance": (
+        "rebalance",
+        "Move groups: with no option as few as make the consumers' numbers of groups even.",
+    ),
+    "reload": (
+        "reload",
+        "Let dispatchers read their configuration file again: all of it applies, or nothing does.",
+    ),
+    "dead": ("dead", "Look at what a lane has given up, and decide about it."),
+    "replay": (
+        "replay",
+        "Send the messages that the lane's history still has once more, in their order.",
+    ),
+    "demo": (
+        "demo",
+        "Replay a repository's history through a lane, kill consumers and dispatcher, and verify the "
+        "outcome.",
+    ),
+    "pipeline": ("pipeline", "What a ledger says, computed with Spark (docs/pipeline.md)."),
+    "sim": (
+        "sim",
+        "Try what may go wrong: the real dispatcher and SDK on virtual time, against modelled servers.",
+    ),
+    "bench": (
+        "bench",
+        "Measure: against RabbitMQ's Shovel, plain relays and plain Spark SQL (docs/benchmarks.md).",
+    ),
+    "config": ("config_commands", "About the configuration file."),
 }
 
 
 class _Commands(Mapping[str, Any]):
-    """Imports a command when it is looked up: what the others need would take most of its time."""
+    """Imports a command when it is looked up: what the others need would take most of its time. This is the
+    only place where commands are imported late for that."""
 
     def __getitem__(self, name: str) -> Any:
-        module = import_module(f"dispatcher.cli.{_MODULES[name]}")
+        module = import_module(f"dispatcher.cli.{_MODULES[name][0]}")
         around = typer.Typer(add_completion=False)
         if hasattr(module, "app"):
             around.add_typer(module.app, name=name)
@@ -66,6 +97,14 @@ class _Program(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        commands = self.commands
+        self.commands = {name: TyperCommand(name, help=text) for name, (_, text) in _MODULES.items()}
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self.commands = commands
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -10,7 +10,7 @@ import typer
 from dispatcher.cli import options
 from dispatcher.cli.check_broker import check_broker
 from dispatcher.cli.check_findings import Findings, Level
-from dispatcher.cli.check_management import check_management, usual_management_url
+from dispatcher.cli.check_management import check_management
 from dispatcher.cli.output import counted, print_error, print_json
 from dispatcher.errors import ConfigurationError
 from dispatcher.ledger.opening import open_ledger
@@ -37,7 +37,7 @@ def check(
     if renamed:
         findings.note("; ".join(renamed))
     check_broker(settings, findings)
-    check_management(settings, management or usual_management_url(settings.rabbitmq), findings)
+    check_management(settings, management or options.usual_management_url(settings.rabbitmq), findings)
     _check_store(settings.redis, findings)
     if settings.ledger is not None:
         _check_ledger(settings.ledger, findings)

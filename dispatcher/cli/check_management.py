@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from typing import Any, Final
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote
 
 from dispatcher.cli.check_findings import Findings
 from dispatcher.errors import BrokerUnavailable
 from dispatcher.nodes.management import Management
 from dispatcher.service.topology import HAS_PRIORITIES, IS_A_STREAM
-from dispatcher.settings import RabbitSettings, Settings
+from dispatcher.settings import Settings
 from dispatcher.settings.units import format_duration
 from dispatcher.wire.protocol import LaneNames
 
-MANAGEMENT_PORT: Final = 15_672
 #: A queue with one of these drops messages, settles and commands among them.
 _HARMFUL_POLICY_KEYS: Final = ("max-length", "max-length-bytes", "message-ttl", "expires")
 _COLUMNS: Final = "name,type,arguments,effective_policy_definition"
@@ -25,14 +24,6 @@ _OWN_TIMEOUTS_SINCE: Final = (3, 12)
 #: From this version on a quorum queue drops a message that came back this often, unless it has its own limit.
 _DEFAULT_LIMIT_SINCE: Final = 4
 _DEFAULT_LIMIT: Final = 20
-
-
-def usual_management_url(settings: RabbitSettings) -> str:
-    """The management API on the broker's host, with the broker's user."""
-    credentials, at, _ = urlsplit(settings.nodes()[0].url).netloc.rpartition("@")
-    host = settings.address.host
-    host = f"[{host}]" if ":" in host else host
-    return urlunsplit(("http", f"{credentials}{at}{host}:{MANAGEMENT_PORT}", "", "", ""))
 
 
 def check_management(settings: Settings, url: str, findings: Findings) -> None:

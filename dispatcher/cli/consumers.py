@@ -7,7 +7,6 @@ from typing import Any
 import typer
 
 from dispatcher.cli import flags, options
-from dispatcher.cli.check_management import usual_management_url
 from dispatcher.cli.command_client import ask, ask_lane
 from dispatcher.cli.consumer_connections import ConsumerConnections
 from dispatcher.cli.output import console, counted, print_json, print_result, span, table
@@ -95,7 +94,7 @@ def evict(
     """
     settings = options.load_settings(file)
     names = options.lane_names(settings, lane)
-    connections = ConsumerConnections(settings, management or usual_management_url(settings.rabbitmq))
+    connections = ConsumerConnections(settings, management or options.usual_management_url(settings.rabbitmq))
     with connected(settings.rabbitmq, "evict") as channel:
         rows = ask(channel, names, "consumers.list", {}, timeout_ms=timeout_ms).get("consumers", [])
         row: dict[str, Any] = next((row for row in rows if row.get("consumer") == consumer), {})

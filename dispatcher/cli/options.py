@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Annotated, Final
+from urllib.parse import urlsplit, urlunsplit
 
 import typer
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.settings import Settings
+from dispatcher.settings import RabbitSettings, Settings
 from dispatcher.settings import file as config
 from dispatcher.settings.units import format_duration, parse_duration_ms
 from dispatcher.wire.json_fields import SHORT_STRING_BYTES_MAX, is_short_string
@@ -19,6 +20,7 @@ DEFAULT_CONFIG: Final = Path("dispatcher.yaml")
 #: A dispatcher under load answers within a few milliseconds; one that is taking over needs seconds.
 DEFAULT_TIMEOUT_MS: Final = 10_000
 _TIMEOUT_MS_MAX: Final = 3_600_000
+_MANAGEMENT_PORT: Final = 15_672
 
 
 def parse_timeout(value: str | int) -> int:
@@ -70,6 +72,14 @@ ManagementUrl = Annotated[
         help="RabbitMQ's management API; usually port 15672 of its host, with the same user.",
     ),
 ]
+
+
+def usual_management_url(settings: RabbitSettings) -> str:
+    """The management API on the broker's host, with the broker's user."""
+    credentials, at, _ = urlsplit(settings.nodes()[0].url).netloc.rpartition("@")
+    host = settings.address.host
+    host = f"[{host}]" if ":" in host else host
+    return urlunsplit(("http", f"{credentials}{at}{host}:{_MANAGEMENT_PORT}", "", "", ""))
 
 
 def load_settings(file: Path) -> Settings:

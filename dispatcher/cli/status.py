@@ -11,7 +11,7 @@ from dispatcher.cli import options
 from dispatcher.cli.command_client import ask
 from dispatcher.cli.output import console, counted, print_error, print_json, shown, span, table
 from dispatcher.cli.rabbitmq import connected
-from dispatcher.core.views.views import UNACKED_TOLD_MS
+from dispatcher.core.bounds import UNACKED_TOLD_MS
 from dispatcher.errors import BrokerUnavailable, CommandRefused, NoAnswer, ProtocolViolation
 
 _COLUMNS = ("inbound queue", "weight", "share", "dispatched", "held", "in flight", "look-ahead")

@@ -150,6 +150,13 @@ def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from commands(command, f"{path}{name} ")
 
 
+def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
+    listed = " ".join(dispatcher("--help", COLUMNS="200").stdout.replace("│", " ").split())
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        first = " ".join(command.help.partition("\n\n")[0].split())
+        assert f" {name} {first} " in listed
+
+
 @pytest.mark.parametrize(("path", "command"), list(commands(typer.main.get_command(app))))
 def test_help_is_complete(path: str, command: Any) -> None:
     assert command.help

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from dispatcher.core.bounds import UNACKED_TOLD_MS
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import NEVER_FULL, Consumer, ConsumerState, Group, MessageState, Original
 from dispatcher.core.operators.commands import argument
@@ -23,8 +24,6 @@ from dispatcher.errors import CommandRefused
 from dispatcher.wire.group_text import format_group, parse_group
 
 MESSAGES_SHOWN = 50
-#: Acks that are kept back for less time are nothing to tell.
-UNACKED_TOLD_MS: Final = 1_000
 
 
 class SettledUnacked(NamedTuple):
