@@ -15,6 +15,7 @@ import structlog
 from structlog.typing import Processor
 
 from dispatcher.settings.urls import redact
+from dispatcher.wire import json_text
 
 #: Their messages below warnings tell of their own workings, not of the service's.
 _CHATTY: Final = ("aiohttp.access", "asyncio", "pamqp", "pika")
@@ -61,7 +62,7 @@ def _ending(people: bool) -> list[Processor]:
             structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
         ),
         _without_passwords,
-        structlog.processors.JSONRenderer(ensure_ascii=False, default=_as_text),
+        structlog.processors.JSONRenderer(json_text.dumps, default=_as_text),
     ]
 
 

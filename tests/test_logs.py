@@ -75,6 +75,17 @@ def test_what_others_wrote_stays_within_its_line(stream: io.StringIO) -> None:
     assert any("no route" in line for line in rest)
 
 
+def test_a_json_line_has_printable_characters_only() -> None:
+    reason = "naïve 日本 \x7f\x9b2J\x85\u2028\u202e\U000e0001\ud800"
+    stream = io.StringIO()
+    logs.configure(stream)
+    structlog.get_logger().info("message_failed", reason=reason)
+    line = stream.getvalue().removesuffix("\n")
+    assert line.isprintable()
+    assert "naïve 日本" in line
+    assert json.loads(line)["reason"] == reason
+
+
 def test_readable_on_a_terminal() -> None:
     stream = Terminal()
     logs.configure(stream)

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dispatcher.settings.urls import redact
+from dispatcher.wire import json_text
 
 #: Where the output is not a terminal, no cell is cut or folded.
 _WIDTH_IN_FILES: Final = 4_096
@@ -32,7 +33,7 @@ def console() -> Console:
 
 def print_json(value: Any) -> None:
     knows_all = (sys.stdout.encoding or "").lower().startswith("utf")
-    print(json.dumps(value, indent=2, ensure_ascii=not knows_all))
+    print(json_text.dumps(value, indent=2) if knows_all else json.dumps(value, indent=2))
 
 
 def print_result(result: dict[str, Any], text: str, *, as_json: bool) -> None:

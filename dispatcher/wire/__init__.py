@@ -4,4 +4,5 @@
 - `group_text`: group ids as operators write and read them
 - `origin`: where a parked, moved or dead message came in first
 - `json_fields`: reads JSON that others have written
+- `json_text`: writes JSON that people see too
 """

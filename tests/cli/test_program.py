@@ -129,6 +129,16 @@ def test_what_a_terminal_can_not_show_is_escaped(config_file: Path, responder: R
     assert (as_json.returncode, json.loads(as_json.stdout)["group"]) == (0, "日本")
 
 
+def test_json_has_printable_characters_only(config_file: Path, responder: Responder) -> None:
+    responder.answer = {"group": "日本", "verdict": "\x9b2J\x7f\u2028"}
+    shown = dispatcher(
+        "groups", "why", "orders", "g", "--json", "-c", str(config_file), PYTHONIOENCODING="utf-8"
+    )
+    assert all(line.isprintable() for line in shown.stdout.split("\n"))
+    assert "日本" in shown.stdout
+    assert json.loads(shown.stdout) == responder.answer
+
+
 def test_a_full_disk_behind_its_output_is_one_line(config_file: Path, responder: Responder) -> None:
     responder.answer = {"consumers": []}
     for option in ((), ("--json",)):
