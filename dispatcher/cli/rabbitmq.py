@@ -16,6 +16,7 @@ from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.credentials import ExternalCredentials, PlainCredentials
 from pika.exceptions import (
     AMQPError,
+    ChannelClosedByBroker,
     ConnectionBlockedTimeout,
     IncompatibleProtocolError,
     StreamLostError,
@@ -62,6 +63,17 @@ def connected(settings: RabbitSettings, purpose: str) -> Iterator[BlockingConnec
     finally:
         with contextlib.suppress(AMQPError):
             connection.close()
+
+
+def messages_ready(connection: BlockingConnection, queue: str) -> int | None:
+    """How many messages wait in the queue; None: it can't be looked at."""
+    channel = connection.channel()
+    try:
+        ready = int(channel.queue_declare(queue, passive=True).method.message_count)
+    except ChannelClosedByBroker:
+        return None
+    channel.close()
+    return ready
 
 
 def _parameters(settings: RabbitSettings, purpose: str) -> pika.ConnectionParameters:

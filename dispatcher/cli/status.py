@@ -10,12 +10,23 @@ from rich.console import Console
 from dispatcher.cli import options
 from dispatcher.cli.command_client import ask
 from dispatcher.cli.output import console, counted, print_error, print_json, shown, span, table
-from dispatcher.cli.rabbitmq import connected
+from dispatcher.cli.rabbitmq import connected, messages_ready
 from dispatcher.core.bounds import UNACKED_TOLD_MS
 from dispatcher.errors import BrokerUnavailable, CommandRefused, NoAnswer, ProtocolViolation
 
 _COLUMNS = ("inbound queue", "weight", "share", "dispatched", "held", "in flight", "look-ahead")
 _MESSAGES = ("held", "in flight", "unconfirmed")
+#: What is not normal: the key of its number, what is counted, and what is the matter with it.
+_ODD = (
+    ("groups_paused", "group", "paused"),
+    ("groups_pinned", "group", "pinned"),
+    ("groups_stopped", "group", "stopped"),
+    ("operations", "operation", "under way"),
+    ("consumers_drained", "consumer", "drained"),
+    ("consumers_frozen", "consumer", "frozen"),
+    ("undeliverable", "message", "undeliverable"),
+    ("dead", "message", "in the dead queue"),
+)
 
 
 def status(
@@ -29,6 +40,10 @@ def status(
     """Show what lanes do: inbound queues and their shares, consumers, groups, messages that wait and that are
     in flight.
 
+    `problem` is what keeps a lane from dispatching, as /readyz says it. `attention` counts what is not
+    normal: paused, pinned and stopped groups, operations under way, drained and frozen consumers, messages in
+    the dead queue.
+
     Fails (1) when a lane's dispatcher does not answer; the other lanes are shown all the same.
     """
     settings = options.load_settings(file)
@@ -38,7 +53,8 @@ def status(
     with connected(settings.rabbitmq, "status") as connection:
         for name in names:
             try:
-                found.append(ask(connection, name, "status", {}, timeout_ms=timeout_ms))
+                result = ask(connection, name, "status", {}, timeout_ms=timeout_ms)
+                found.append({**result, "dead": messages_ready(connection, name.dead)})
             except (BrokerUnavailable, CommandRefused, NoAnswer, ProtocolViolation) as error:
                 print_error(f"dispatcher: {error}")
                 failed = True
@@ -58,6 +74,11 @@ def _print(out: Console, result: dict[str, Any]) -> None:
         f"{', paused' if result.get('paused') else ''} at {result.get('dispatcher')} "
         f"for {span(result.get('since_ms'))}, lane epoch {result.get('lane_epoch')}"
     )
+    if problem := result.get("problem"):
+        out.print(f"problem: {problem}")
+    odd = [f"{counted(count, noun)} {what}" for key, noun, what in _ODD if (count := result.get(key))]
+    if odd:
+        out.print(f"attention: {', '.join(odd)}")
     inbound = result.get("inbound", [])
     rows = [
         (

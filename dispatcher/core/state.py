@@ -101,7 +101,7 @@ class LaneState:
         self.patience_from_ms = now_ms  # since when consumers could be heard
         self.is_asking = False  # consumers are asked what they have: nothing expires meanwhile
         self.reclaiming: set[int] = set()  # hand-over consumers whose messages are on their way to others
-        self.groups_with_flags: OrderedSet[Group] = OrderedSet()  # operators have set something for them
+        self.groups_with_flags: OrderedSet[Group] = OrderedSet()  # operators have set or ordered something
         #: Stopped groups whose failed message may wait here: a decision about it can be carried out.
         self.awaiting_decision: OrderedSet[Group] = OrderedSet()
         self.drained_consumers: OrderedSet[str] = OrderedSet()  # ids that get nothing

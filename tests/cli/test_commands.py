@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 
 from tests.cli.conftest import Responder, Run, as_user
@@ -172,8 +173,35 @@ def test_a_command_travels_and_its_result_is_shown(
     assert (properties.correlation_id, properties.delivery_mode) == (received.uuid, 2)
 
     as_json = json.loads(run(*command, "--json").stdout)
-    assert as_json == ({"lanes": [answer]} if sent == "status" else answer)
+    assert as_json == ({"lanes": [{**answer, "dead": None}]} if sent == "status" else answer)
     assert len({command.uuid for command in responder.received}) == 2
+
+
+def test_status_tells_what_is_not_normal_and_nothing_else(
+    run: Run, responder: Responder, vhost: Vhost
+) -> None:
+    def said(**facts: Any) -> list[str]:
+        responder.answer = {**STATUS, **facts}
+        _, *lines = run("status", "orders").stdout.splitlines()
+        return [line for line in lines if line.startswith(("problem", "attention"))]
+
+    assert said(groups_paused=0, operations=0, problem=None, consumers_frozen=0) == []
+    assert said(problem="Redis: no answer", redis_unavailable=True) == ["problem: Redis: no answer"]
+    assert said(
+        groups_paused=1, groups_pinned=2, groups_stopped=3, operations=1, consumers_drained=1,
+        consumers_frozen=2, undeliverable=1,
+    ) == [
+        "attention: 1 group paused, 2 groups pinned, 3 groups stopped, 1 operation under way, "
+        "1 consumer drained, 2 consumers frozen, 1 message undeliverable"
+    ]  # fmt: skip
+    with pika.BlockingConnection(pika.URLParameters(vhost.amqp_url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare(responder.names.dead, durable=True)
+        assert said() == []
+        channel.confirm_delivery()
+        channel.basic_publish("", responder.names.dead, b"")
+    assert said() == ["attention: 1 message in the dead queue"]
+    assert json.loads(run("status", "orders", "--json").stdout)["lanes"][0]["dead"] == 1
 
 
 def test_status_shows_the_lanes_that_answer_and_fails_for_the_others(run: Run, responder: Responder) -> None:
@@ -236,6 +264,7 @@ def test_an_operator_needs_one_right_only(
     as_user(config_file, vhost, limited_user)
     responder.answer = {"consumers": []}
     assert run("consumers", "list", "orders").exit_code == 0
+    assert run("status", "orders").exit_code == 0
 
     vhost.management(f"permissions/{vhost.name}/{limited_user}", "PUT", {**rights, "write": "^$"})
     result = run("consumers", "list", "orders")

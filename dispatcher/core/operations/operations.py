@@ -180,7 +180,7 @@ class Operations(Feature):
 
     def _open_it(self, operation: Operation) -> None:
         self._open[operation.uuid] = operation
-        begin_operation(operation.group, operation.uuid)
+        begin_operation(self._state, operation.group, operation.uuid)
         self._commands.under_way[operation.uuid] = lambda: self._progress(operation)
 
     def _progress(self, operation: Operation) -> dict[str, Any]:

@@ -11,12 +11,13 @@ from dispatcher.core.state import LaneState
 
 
 def flag_status(state: LaneState) -> dict[str, Any]:
-    """How many groups of the lane have which flag, for `dispatcher status`."""
+    """How many groups of the lane have which flag, and how many operations are open."""
     groups = state.groups_with_flags
     return {
         "groups_paused": sum(map(is_paused, groups)),
         "groups_pinned": sum(pin_of(group) is not None for group in groups),
         "groups_stopped": sum(stop_of(group) is not None for group in groups),
+        "operations": sum(operation_on(group) is not None for group in groups),
     }
 
 

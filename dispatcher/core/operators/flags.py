@@ -143,8 +143,8 @@ def load_flags(state: LaneState, group: Group, row: dict[str, Any]) -> None:
 def add_flag_rows(state: LaneState, effects: Effects) -> None:
     """The rows of all groups with flags, for a Redis that has lost some."""
     flagged = ((group, flags_of(group)) for group in state.groups_with_flags)
-    rows = {GROUP + group.id: flags.row() if flags is not None else None for group, flags in flagged}
-    effects.operator_rows |= rows
+    rows = {GROUP + group.id: flags.row() for group, flags in flagged if flags is not None}
+    effects.operator_rows |= {key: row for key, row in rows.items() if row is not None}
 
 
 def set_paused(state: LaneState, group: Group, *, paused: bool) -> None:
@@ -191,10 +191,11 @@ def point_pins(state: LaneState, consumer_id: str, consumer: Consumer | None) ->
 # An operation has a row of its own in Redis, so these commit nothing.
 
 
-def begin_operation(group: Group, uuid: str) -> None:
+def begin_operation(state: LaneState, group: Group, uuid: str) -> None:
     """An operation is open on the group: no other one may begin."""
     group.flags = flags = flags_of(group) or GroupFlags()
     flags.operation = uuid
+    state.groups_with_flags.add(group)
 
 
 def set_transferring(state: LaneState, group: Group, *, transferring: bool) -> None:
