@@ -86,14 +86,21 @@ class Eligibility:
     def kept_back_by(self, group: Group) -> HoldKind | None:
         """What keeps the group from every consumer, whatever is out of it."""
         if group.flags is not None:
-            for flag_check in self.flag_checks:
-                kind = flag_check(group)
-                if kind is not None:
-                    return kind
+            kind = self.flag_held_by(group)
+            if kind is not None:
+                return kind
         state = group.state
         if state is OWNED or state is FREE:
             return None
         return _OF_GROUP_STATE[state]
+
+    def flag_held_by(self, group: Group) -> HoldKind | None:
+        """What operators have said that keeps the group back, also what will come of it."""
+        for flag_check in self.flag_checks:
+            kind = flag_check(group)
+            if kind is not None:
+                return kind
+        return None
 
     def wants_messages(self, group: Group) -> bool:
         """Whether messages of it that are not here are of use: they could go, or operators have decided about

@@ -59,13 +59,14 @@ class Explanation:
         return Hold(HoldKind.UNCONFIRMED, dict) if self._lane.window_is_full else None
 
     def why(self, group: Group) -> Hold | None:
-        """Why the group waits; None: it goes with the next step, or nothing of it waits."""
+        """Why the group waits; None: it goes with the next step, or nothing of it waits. Of a group of which
+        nothing waits, what operators have said that will hold what comes."""
         heads = list(waiting_heads(group))
         away = None
         if not heads and not group.unresolved:
             away = next((hold for look in self.elsewhere if (hold := look(group)) is not None), None)
             if away is None:
-                return None
+                return self._hold_by_flags(group)
         lane_hold = self.lane_hold()
         if lane_hold is not None:
             return lane_hold
@@ -73,6 +74,10 @@ class Explanation:
             return self._hold_on(group, None, self._decisions.held_by(group, None)) or away
         found = [self._hold_on(backlog.group, head, self._held_by(backlog, head)) for backlog, head in heads]
         return None if None in found else found[0]
+
+    def _hold_by_flags(self, group: Group) -> Hold | None:
+        kind = self._decisions.flag_held_by(group) if group.flags is not None else None
+        return None if kind is None else Hold(kind, partial(self.facts[kind], group, None))
 
     def _held_by(self, backlog: Backlog, head: Original) -> HoldKind | None:
         """What is listed may be served: nothing holds it but those who would get it."""

@@ -28,6 +28,21 @@ def test_o21_a_paused_group_waits_and_others_go_on(name: str) -> None:
     assert names(bench.sent[-2:]) == ["a2", "a3"]
 
 
+@BOTH
+def test_o21_it_says_so_before_anything_of_it_waits(name: str) -> None:
+    clause("O-21", "no more messages of the group are handed over")
+    bench = LaneBench(name)
+    bench.join("one")
+    bench.arrive("a1", "b1")
+    said(bench, "groups.pause", group="a")
+    assert (why(bench, "a"), why(bench, "b")) == (HoldKind.PAUSED, None)
+    bench.settle("one", "a1")
+    assert (why(bench, "a"), row(bench, "a")["reason"]) == (HoldKind.PAUSED, "paused")
+    said(bench, "groups.resume", group="a")
+    bench.arrive("a2")
+    assert why(bench, "a") is None
+
+
 def test_o21_it_keeps_its_owner() -> None:
     clause(
         "O-21",
