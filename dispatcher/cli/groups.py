@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -9,10 +10,12 @@ import typer
 from rich.console import Console
 
 from dispatcher.cli import flags, operations, options
-from dispatcher.cli.command_client import ask_lane
+from dispatcher.cli.command_client import ask, ask_lane
 from dispatcher.cli.output import console, counted, print_json, print_result, printable, shown, span, table
+from dispatcher.cli.rabbitmq import connected, messages_ready
 from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
 from dispatcher.core.model import GroupState
+from dispatcher.errors import CommandRefused
 
 app = typer.Typer(
     help="Look at the message groups of a lane; pause, pin, close, purge and move them.", no_args_is_help=True
@@ -129,11 +132,23 @@ def why_group(
 ) -> None:
     """Say why a group waits: the message in front, which consumer has it since when, and how many wait behind
     it."""
-    result = ask_lane(file, lane, "groups.why", {"group": group}, timeout_ms)
+    settings = options.load_settings(file)
+    names = options.lane_names(settings, lane)
+    with connected(settings.rabbitmq, "groups.why") as connection:
+        dead = messages_ready(connection, names.dead)
+        try:
+            result = ask(connection, names, "groups.why", {"group": group}, timeout_ms=timeout_ms)
+        except CommandRefused as refused:
+            more = f"; {_of_dead(dead, lane, group)}" if dead else ""
+            raise CommandRefused(f"{refused}{more}") from None
+    result["dead"] = dead
     if as_json:
         print_json(result)
-    else:
-        _print_why(console(), result)
+        return
+    out = console()
+    _print_why(out, result)
+    if dead:
+        out.print(f"- {_of_dead(dead, lane, group)}")
 
 
 @app.command("close")
@@ -154,6 +169,13 @@ def close_group(
     else:
         end = f"closed; it belonged to {owner}"
     print_result(result, f"{name}: {end}", as_json=as_json)
+
+
+def _of_dead(count: int, lane: str, group: str) -> str:
+    return (
+        f"the dead queue has {counted(count, 'message')}; "
+        f"`dispatcher dead list {lane} --group {shlex.quote(group)}` shows those of this group"
+    )
 
 
 def _print_why(out: Console, result: dict[str, Any]) -> None:

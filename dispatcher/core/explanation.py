@@ -5,14 +5,19 @@ Nothing is decided here. A capability that adds causes adds how to collect their
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from dispatcher.core.eligibility import Eligibility, consumer_held_by
 from dispatcher.core.holds import Facts, Hold, HoldKind
 from dispatcher.core.model import WAITING, Backlog, Consumer, Group, Original
 from dispatcher.core.placement import Pool
+from dispatcher.wire.group_text import format_group
+
+#: So many groups are named of those that fill a prefetch.
+GROUPS_NAMED: Final = 3
 
 #: They end when the group's consumer does something: what keeps it from that is the better answer.
 _UP_TO_CONSUMER: Final = (
@@ -133,7 +138,17 @@ def _consumer(consumer: Consumer, *, is_owner: bool) -> Facts:
         "consumer": consumer.id, "is_owner": is_owner, "state": consumer.state.value,
         "prefetch": consumer.prefetch, "in_flight": len(consumer.in_flight),
         "queue": consumer.queue, "queued": consumer.depth, "read_back": consumer.reclaiming,
+        "in_flight_of": _most_of(consumer),
     }  # fmt: skip
+
+
+def _most_of(consumer: Consumer) -> list[dict[str, Any]]:
+    """The groups that most of what it has belongs to, with how much; those without a group as None."""
+    counts = Counter(message.group_id for message in consumer.in_flight.values())
+    return [
+        {"group": format_group(group_id) if group_id is not None else None, "messages": count}
+        for group_id, count in counts.most_common(GROUPS_NAMED)
+    ]
 
 
 def _nobody(lane: LaneFacts) -> HoldKind:

@@ -13,7 +13,7 @@ from dispatcher.core.views.blocked_reason import text
 
 _OWNER: Final = {
     "consumer": "one", "is_owner": True, "state": "lost", "prefetch": 2, "in_flight": 2, "queue": "q",
-    "queued": None, "read_back": False,
+    "queued": None, "read_back": False, "in_flight_of": [],
 }  # fmt: skip
 _STOP: Final = {"failure": "no stock", "attempt": 1, "calls": 1, "consumer": "one", "decision": None}
 _OUT: Final = {"in_flight": 1, "consumer": "one", "target": None}
@@ -176,6 +176,16 @@ CASES: Final[list[tuple[HoldKind, dict[str, Any], str]]] = [
         "Its owner one gets nothing else while it tries a message that others died with.",
     ),
     (HoldKind.PREFETCH_FULL, _OWNER, "Its owner one has 2 unsettled messages, its whole prefetch."),
+    (
+        HoldKind.PREFETCH_FULL,
+        {
+            **_OWNER,
+            "in_flight": 9,
+            "in_flight_of": [{"group": "a", "messages": 5}, {"group": None, "messages": 2}],
+        },
+        "Its owner one has 9 unsettled messages, its whole prefetch: 5 of group a, 2 without a group, "
+        "2 of others.",
+    ),
     (
         HoldKind.PREFETCH_FULL,
         {**_OWNER, "in_flight": 1},

@@ -176,10 +176,22 @@ def _kept_free(facts: Facts) -> str:
 def _prefetch_full(facts: Facts) -> str:
     who, out = _who(facts), facts["in_flight"]
     if facts["queued"] is None:
-        return f"{_begin(who)} has {_count(out, 'unsettled message')}, its whole prefetch."
+        unsettled = _count(out, "unsettled message")
+        return f"{_begin(who)} has {unsettled}, its whole prefetch{_in_flight_of(facts)}."
     queued = f"{_count(facts['queued'], 'message')} in its queue"
     on_its_way = f" and {out} on the way there" if out else ""
     return f"{_begin(who)} has {queued}{on_its_way}, its whole prefetch."
+
+
+def _in_flight_of(facts: Facts) -> str:
+    """Whose messages they are."""
+    named = [
+        f"{row['messages']} of group {row['group']}" if row["group"] is not None
+        else f"{row['messages']} without a group"
+        for row in facts["in_flight_of"]
+    ]  # fmt: skip
+    others = facts["in_flight"] - sum(row["messages"] for row in facts["in_flight_of"])
+    return f": {', '.join([*named, *([f'{others} of others'] if others else [])])}" if named else ""
 
 
 def _no_capacity(facts: Facts) -> str:

@@ -124,6 +124,18 @@ class Views:
             f"owner gets all of them; an even part of the {consumers} consumers would be {1 / consumers:.0%}"
         ]
 
+    def _why_silent(self, group: Group) -> list[str]:
+        """Whether nothing was heard of its consumer for so long that it gets no new group."""
+        consumer = group.taker
+        if consumer is None or consumer.state is not ConsumerState.FROZEN:
+            return []
+        return [
+            f"its consumer {consumer.id} is frozen: not heard of for {self._silent_ms(consumer) / 1000:.1f} s"
+        ]
+
+    def _silent_ms(self, consumer: Consumer) -> int:
+        return self._state.now_ms - consumer.last_heard_ms
+
     def _why_unacked(self, inbound: Inbound) -> list[str]:
         """Whether acks are kept back for long: RabbitMQ may send less then."""
         unacked = self._unacked(inbound.index)
@@ -259,6 +271,7 @@ class Views:
             if inbound.is_full()
         ]
         details += [text for inbound in self._state.inbounds for text in self._why_unacked(inbound)]
+        details += self._why_silent(group)
         details += display.details(self._state, group)
         details += undeliverable(self._state, group)
         details += irregularities(self._state, group.id)
@@ -274,6 +287,8 @@ class Views:
             "reason": hold.kind.value if hold is not None else None,
             "facts": dict(hold.facts) if hold is not None else {},
             "verdict": text(hold) if hold is not None else unheld(self._state, group, waiting, out),
+            "owner": group.owner.id if group.owner is not None else None,
+            "owner_state": group.owner.state.value if group.owner is not None else None,
             "blocking": blocking,
             "behind": len(waiting) + display.count_elsewhere(self._state, group, [*waiting, *out]),
             "details": details,
@@ -305,7 +320,7 @@ class Views:
             "overdue": consumer.overdue,
             "evicted_by": consumer.evicted_by.value if consumer.evicted_by is not None else None,
             "queue": consumer.queue,
-            "last_heartbeat_ms": self._state.now_ms - consumer.last_heard_ms,
+            "last_heartbeat_ms": self._silent_ms(consumer),
             "readers": consumer.readers if consumer.depth is not None else None,
             "waiting_there": consumer.depth,
         }
