@@ -38,7 +38,7 @@ def _running(*arguments: str) -> str:
         ),
         (_running("--help"), f"{_HEAVY} pika pydantic dispatcher.settings"),
         (_running("status", "-c", os.devnull), _HEAVY),
-        (_running("groups", "list", "orders", "-c", os.devnull), _HEAVY),
+        (_running("groups", "list", "orders", "-c", os.devnull), f"{_HEAVY} dispatcher.core.model"),
         (_running("consumers", "list", "orders", "-c", os.devnull), _HEAVY),
         ("import dispatcher.service.process", "aio_pika pika typer pyspark"),
         ("from dispatcher.client import GroupConsumer, GroupProducer", "pika pydantic dispatcher.core"),

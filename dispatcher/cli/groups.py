@@ -14,7 +14,7 @@ from dispatcher.cli.command_client import ask, ask_lane
 from dispatcher.cli.output import console, counted, print_json, print_result, printable, shown, span, table
 from dispatcher.cli.rabbitmq import connected, messages_ready
 from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
-from dispatcher.core.model import GroupState
+from dispatcher.core.views.group_states import AskedState
 from dispatcher.errors import CommandRefused
 
 app = typer.Typer(
@@ -67,7 +67,9 @@ def list_groups(
         str | None,
         typer.Option(metavar="GROUP", help="With --sort group: those behind this one."),
     ] = None,
-    state: Annotated[GroupState | None, typer.Option(help="Only groups in this state.")] = None,
+    state: Annotated[
+        AskedState | None, typer.Option(help="Only groups in this state; drained: their consumer is.")
+    ] = None,
     owner: Annotated[str | None, typer.Option(metavar="CONSUMER", help="Only groups that it owns.")] = None,
     match: Annotated[
         str | None,

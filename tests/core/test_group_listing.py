@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
+from dispatcher.core.model import GroupState
 from dispatcher.core.views.group_listing import GROUPS_RANKED_MAX, GroupListing
+from dispatcher.core.views.group_states import AskedState
 from dispatcher.core.views.views import Views
 from dispatcher.errors import CommandRefused
 from tests.spec.lane_bench import LaneBench
@@ -67,6 +69,36 @@ def test_the_deepest_groups_are_the_first(limit: int, seed: int) -> None:
     wanted = sorted(everything(bench), key=lambda row: (-row[1], row[0]))
     assert listed(bench, limit=limit) == wanted[:limit]
     assert listed(bench, limit=limit, offset=10) == wanted[10 : 10 + limit]
+
+
+def test_a_listing_of_one_state() -> None:
+    bench = LaneBench()
+    bench.join("one", prefetch=2)
+    bench.arrive("a1", "b1", "c1")
+    bench.join("two", prefetch=1)
+    for command, arguments in (
+        ("groups.pause", {"group": "a"}),
+        ("groups.pin", {"group": "b", "consumer": "one"}),
+        ("groups.purge", {"group": "c"}),
+        ("consumers.drain", {"consumer": "two"}),
+    ):
+        bench.command(command, **arguments)
+
+    def those(state: str) -> set[str]:
+        return {group for group, _ in listed(bench, state=state)}
+
+    assert those("paused") == {"a"}
+    assert those("pinned") == {"b"}
+    assert those("operation") == {"c"}
+    assert those("drained") == {group for group in "abc" if bench.holder(f"{group}1") == "two"} != set()
+    assert those("stopped") == those("parked") == set()
+    assert those("owned") | those("free") | those("draining") == {"a", "b", "c"}
+    bench = blocked()
+    assert those("parked") == {"a"}
+
+
+def test_every_state_of_a_group_may_be_asked_for() -> None:
+    assert {state.value for state in GroupState} < set(AskedState)
 
 
 def test_what_is_parked_counts_for_the_depth() -> None:

@@ -5,5 +5,6 @@ No other folder of the core imports it. The list of features does, for `hot_grou
 - `views`: status, rows of groups and consumers, why a group waits
 - `blocked_reason`: the sentence for each reason
 - `group_listing`: lists groups in parts, so that the lane goes on in between
+- `group_states`: what a listing may be limited to
 - `hot_group`: the group with most of the incoming messages
 """

@@ -9,10 +9,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX, NEVER_MS
-from dispatcher.core.model import Group, GroupState
+from dispatcher.core.model import Group
 from dispatcher.core.operators.commands import argument
+from dispatcher.core.operators.flags import is_paused, operation_on, pin_of
+from dispatcher.core.operators.stop import stop_of
 from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.state import LaneState
+from dispatcher.core.views.group_states import AskedState
 from dispatcher.errors import CommandRefused
 from dispatcher.wire.group_text import format_group, parse_group
 
@@ -23,6 +26,13 @@ GROUPS_RANKED_MAX: Final = 5_000
 Key = tuple[Any, bytes]
 _DEPTH: Final = "depth"
 _ORDERS: Final = (_DEPTH, "age", "group")
+_FLAGS: Final[dict[str, Callable[[Group], bool]]] = {
+    AskedState.PAUSED: is_paused,
+    AskedState.PINNED: lambda group: pin_of(group) is not None,
+    AskedState.STOPPED: lambda group: stop_of(group) is not None,
+    AskedState.DRAINED: lambda group: group.owner is not None and group.owner.drained,
+    AskedState.OPERATION: lambda group: operation_on(group) is not None,
+}
 
 
 class GroupListing:
@@ -81,11 +91,17 @@ class GroupListing:
                 self._rank()
 
     def _is_wanted(self, group: Group) -> bool:
-        if self._wanted is not None and group.state.value != self._wanted:
+        if self._wanted is not None and not self._has_state(group, self._wanted):
             return False
         if self._owner is not None and (group.owner is None or group.owner.id != self._owner):
             return False
         return self._match is None or self._match(format_group(group.id)) is not None
+
+    def _has_state(self, group: Group, wanted: str) -> bool:
+        if wanted == AskedState.PARKED:
+            return self._state.parking.parked(group) > 0
+        has_flag = _FLAGS.get(wanted)
+        return has_flag(group) if has_flag is not None else group.state.value == wanted
 
     def _rank(self) -> None:
         self._ranked = heapq.nsmallest(self._ranks, self._ranked, key=lambda ranked: ranked[0])
@@ -136,5 +152,5 @@ def _check(limit: int, offset: int, state: str | None) -> None:
             f"only the first {GROUPS_RANKED_MAX} can be listed by their place: "
             "sort by group and name the last one seen (after) to see all"
         )
-    if state is not None and state not in {known.value for known in GroupState}:
-        raise CommandRefused(f"no group state {state!r}; states are {', '.join(s.value for s in GroupState)}")
+    if state is not None and state not in set(AskedState):
+        raise CommandRefused(f"no group state {state!r}; states are {', '.join(AskedState)}")
