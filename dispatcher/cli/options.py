@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit, urlunsplit
@@ -12,7 +15,7 @@ import typer
 from dispatcher.errors import ConfigurationError
 from dispatcher.settings import RabbitSettings, Settings
 from dispatcher.settings import file as config
-from dispatcher.settings.units import format_duration, parse_duration_ms
+from dispatcher.settings.units import DURATION_PATTERN, format_duration, parse_duration_ms
 from dispatcher.wire.json_fields import SHORT_STRING_BYTES_MAX, is_short_string
 from dispatcher.wire.protocol import LaneNames
 
@@ -20,6 +23,10 @@ DEFAULT_CONFIG: Final = Path("dispatcher.yaml")
 #: A dispatcher under load answers within a few milliseconds; one that is taking over needs seconds.
 DEFAULT_TIMEOUT_MS: Final = 10_000
 _TIMEOUT_MS_MAX: Final = 3_600_000
+#: What `parse_instant_us` takes.
+TIME_HELP: Final = "2h (ago), or 2026-01-31T14:00 (UTC unless it has an offset: +02:00)"
+#: 9999-01-01: up to then days can be added.
+_END_OF_TIME_US: Final = 253_370_764_800_000_000
 _MANAGEMENT_PORT: Final = 15_672
 
 
@@ -32,6 +39,25 @@ def parse_timeout(value: str | int) -> int:
     if not 0 < timeout_ms <= _TIMEOUT_MS_MAX:
         raise typer.BadParameter(f"must be from 1ms to {format_duration(_TIMEOUT_MS_MAX)}")
     return timeout_ms
+
+
+def parse_instant_us(text: str) -> int:
+    """µs since 1970 of a time, which is UTC unless it has an offset, or of so long ago; for options. Raises
+    typer.BadParameter."""
+    try:
+        if re.fullmatch(DURATION_PATTERN, text):
+            found_us = time.time_ns() // 1_000 - parse_duration_ms(text) * 1_000
+        else:
+            found = datetime.fromisoformat(text)
+            found = found if found.tzinfo else found.replace(tzinfo=UTC)
+            found_us = round(found.timestamp() * 1_000_000)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is neither a time (2026-01-31T14:00, UTC unless it has an offset) nor a duration (2h)"
+        ) from None
+    if not 0 <= found_us < _END_OF_TIME_US:
+        raise typer.BadParameter(f"{text!r} is before 1970, or after 9998")
+    return found_us
 
 
 def short_string(value: str | None) -> str | None:

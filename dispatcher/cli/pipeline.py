@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-import time
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -16,31 +13,8 @@ from dispatcher.cli.pipeline_advise import advise
 from dispatcher.cli.pipeline_plan import plan
 from dispatcher.cli.pipeline_stream import stream
 from dispatcher.cli.spark import Master, parse_folder, require_spark
-from dispatcher.settings.units import DURATION_PATTERN, parse_duration_ms
-
-#: 9999-01-01: up to then days can be added.
-_END_OF_TIME_US: Final = 253_370_764_800_000_000
 
 app = typer.Typer(no_args_is_help=True, help="What a ledger says, computed with Spark (docs/pipeline.md).")
-
-
-def _parse_instant(text: str) -> int:
-    """µs since 1970, UTC unless the text names a zone; a duration counts back from now. Raises
-    typer.BadParameter."""
-    try:
-        if re.fullmatch(DURATION_PATTERN, text):
-            found_us = time.time_ns() // 1_000 - parse_duration_ms(text) * 1_000
-        else:
-            found = datetime.fromisoformat(text)
-            found = found if found.tzinfo else found.replace(tzinfo=UTC)
-            found_us = round(found.timestamp() * 1_000_000)
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is neither a time (2026-01-31T14:00) nor a duration (2h)"
-        ) from None
-    if not 0 <= found_us < _END_OF_TIME_US:
-        raise typer.BadParameter(f"{text!r} is before 1970, or after 9998")
-    return found_us
 
 
 @app.callback()
@@ -67,14 +41,15 @@ def run(
     since: Annotated[
         int | None,
         typer.Option(
-            parser=_parse_instant, metavar="TIME", show_default=False,
-            help="Only what happened since then: 2h (ago), or 2026-01-31T14:00 (UTC).",
+            parser=options.parse_instant_us, metavar="TIME", show_default=False,
+            help=f"Only what happened since then: {options.TIME_HELP}.",
         ),
     ] = None,
     until: Annotated[
         int | None,
         typer.Option(
-            parser=_parse_instant, metavar="TIME", show_default=False, help="Only what happened before then."
+            parser=options.parse_instant_us, metavar="TIME", show_default=False,
+            help=f"Only what happened before then: {options.TIME_HELP}.",
         ),
     ] = None,
     master: Master = None,

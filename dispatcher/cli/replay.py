@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -15,26 +14,14 @@ from dispatcher.cli.output import counted, print_result
 from dispatcher.cli.progress import progress
 from dispatcher.errors import BrokerUnavailable, CommandRefused
 from dispatcher.settings import Settings
-from dispatcher.settings.units import parse_duration_ms
 from dispatcher.wire.group_text import parse_group
 from dispatcher.wire.protocol import LaneNames
 
 
-def parse_since(value: str) -> int:
-    """Milliseconds since 1970 of a point in time; a duration counts back from now. Raises
-    typer.BadParameter."""
-    now_ms = int(time.time() * 1_000)
-    try:
-        return now_ms - parse_duration_ms(value)
-    except ValueError:
-        pass
-    try:
-        since_ms = int(datetime.fromisoformat(value).timestamp() * 1_000)
-    except (ValueError, OverflowError):
-        raise typer.BadParameter(
-            "must be a duration (2h, 7d: ago) or a time (2026-01-31T14:00, local unless it has an offset)"
-        ) from None
-    if since_ms > now_ms:
+def parse_since_ms(text: str) -> int:
+    """Milliseconds since 1970; for the option. Raises typer.BadParameter."""
+    since_ms = options.parse_instant_us(text) // 1_000
+    if since_ms > time.time() * 1_000:
         raise typer.BadParameter("is in the future")
     return since_ms
 
@@ -48,9 +35,9 @@ def replay(
         int | None,
         typer.Option(
             "--since",
-            parser=parse_since,
+            parser=parse_since_ms,
             metavar="TIME",
-            help="Only messages that came in since then: 2h (ago), or 2026-01-31T14:00.",
+            help=f"Only messages that came in since then: {options.TIME_HELP}.",
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Everything that the history still has.")] = False,

@@ -7,7 +7,7 @@ import contextlib
 import os
 import pty
 import sys
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ async def test_only_what_came_in_since_and_to_another_queue(bench: Bench, tmp_pa
     client.send("in", b"old", "g")
     await consumer.has(1)
     await bench.acked()
-    between = datetime.now().isoformat()  # as somebody types it: local time
+    between = datetime.now(UTC).replace(tzinfo=None).isoformat()  # as somebody types it
     client.send("in", b"new", "g")
     await consumer.has(2)
     await bench.acked()
