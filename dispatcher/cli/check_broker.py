@@ -50,11 +50,7 @@ def check_broker(settings: Settings, findings: Findings) -> None:
             findings.problem(problem)
     except BrokerUnavailable as error:
         findings.problem(f"{settings.rabbitmq.url_key}: {error}")
-    findings.note(
-        "rabbitmq: an original that waits here or is processed for longer than the broker's consumer_timeout "
-        "(30 minutes unless set; it can't be asked for) makes it close the lane's channel; the lane "
-        "recovers, but raise it where that is usual"
-    )
+    findings.note("rabbitmq: keep consumer_timeout (default 30m) above the longest work")
 
 
 def _check_own_names(

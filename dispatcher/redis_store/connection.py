@@ -19,7 +19,7 @@ import hiredis
 from dispatcher.errors import ConfigurationError, DispatcherError, StoreUnavailable
 from dispatcher.redis_store.scripts import Argument, pack
 from dispatcher.redis_store.sentinel import master_of
-from dispatcher.redis_store.tls import client_context, connect_problem, greeting_problem
+from dispatcher.redis_store.tls import client_context, connect_problem, greeting_problem, silence_problem
 from dispatcher.settings import RedisSettings
 
 #: XTRIM MINID and exclusive ranges came with it.
@@ -86,10 +86,9 @@ class RedisConnection(asyncio.Protocol):
                 await connection._connect()
                 await connection._greet(name)
         except TimeoutError:
+            is_connected = connection._transport is not None
             connection.abort("no answer")
-            raise StoreUnavailable(
-                f"Redis at {connection._where} did not answer within {settings.timeout_ms} ms"
-            ) from None
+            raise silence_problem(settings, is_connected=is_connected) from None
         except BaseException:
             connection.abort("the greeting failed")
             raise

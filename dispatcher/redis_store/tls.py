@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+from typing import Final
 
 from dispatcher.errors import ConfigurationError, DispatcherError, StoreUnavailable
 from dispatcher.settings import RedisSettings
+
+_PLAIN_HINT: Final = " (does it expect none? then the URL must begin with redis://)"
 
 
 def client_context(settings: RedisSettings) -> ssl.SSLContext:
@@ -33,7 +36,9 @@ def connect_problem(settings: RedisSettings, error: OSError | UnicodeError) -> D
             "set redis.ca_file, and redis.server_name if it is for another name"
         )
     if isinstance(error, ssl.SSLError):
-        return StoreUnavailable(f"Redis at {where} does not answer in TLS: {error.reason or error}")
+        return StoreUnavailable(
+            f"Redis at {where} does not answer in TLS: {error.reason or error}{_PLAIN_HINT}"
+        )
     return StoreUnavailable(f"Redis at {where} can't be reached: {_reason(error)}")
 
 
@@ -60,6 +65,15 @@ def greeting_problem(settings: RedisSettings, error: Exception | None) -> Dispat
     else:
         hint = ""
     return StoreUnavailable(f"Redis at {where} closed the connection at once{hint}")
+
+
+def silence_problem(settings: RedisSettings, *, is_connected: bool) -> StoreUnavailable:
+    """The error to raise when Redis did not answer in time. `is_connected`: a connection was made, in TLS if
+    that is asked for. A Redis without TLS takes our handshake for a command and waits for the rest of it."""
+    text = f"Redis at {_where(settings)} did not answer within {settings.timeout_ms} ms"
+    if settings.address.tls and not is_connected:
+        text += f" in TLS{_PLAIN_HINT}"
+    return StoreUnavailable(text)
 
 
 def _where(settings: RedisSettings) -> str:

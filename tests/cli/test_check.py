@@ -62,6 +62,8 @@ def test_all_is_well(run: Run, vhost: Vhost) -> None:
     )
     assert "rabbitmq: RabbitMQ 3." in result.stdout or "rabbitmq: RabbitMQ 4." in result.stdout
     assert "redis: connected to" in result.stdout
+    (note,) = [line for line in result.stdout.splitlines() if "consumer_timeout" in line]
+    assert len(note) <= 80
     assert names_on(vhost) == before
 
 
