@@ -35,13 +35,43 @@ def parse(text: str, **environ: str) -> Settings:
 def problems(text: str, **environ: str) -> list[str]:
     with pytest.raises(ConfigurationError) as caught:
         parse(text, **environ)
-    return caught.value.problems
+    return [re.sub(r" \(line [0-9]+(: .*)?\)$", "", line) for line in caught.value.problems]
 
 
 def lane_problems(keys: str, **environ: str) -> list[str]:
     """Problems of the lane `a` with these keys (flow style), less the lane's path."""
     found = problems(f"lanes: {{a: {{inbound: [{{queue: q}}], {keys}}}}}", **environ)
     return [line.removeprefix("lanes.a.") for line in found]
+
+
+def test_a_problem_names_line_and_value_of_the_file() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse(
+            """
+            rabbitmq: {url: "amqp:/app:hunter2@mq"}
+            redis:
+              password: hunter2
+            lanes:
+              orders:
+                inbound: [{queue: q, weight: 0}]
+                policy: "strict\\t"
+                top_up: ${TOP_UP}
+                look_ahead: 1
+              bills: {inbound: q}
+            defaults: {reconnect_grace: soon}
+            """,
+            TOP_UP="secret",
+        )
+    found = caught.value.problems
+    for path, place in {
+        "rabbitmq.url": "(line 2)", "redis.password": "(line 4)",
+        "lanes.orders.inbound[0].weight": "(line 7: 0)",
+        "lanes.orders.policy": "(line 8: 'strict\\t')", "lanes.orders.top_up": "(line 9: ${TOP_UP})",
+        "lanes.bills.inbound": "(line 11: q)", "defaults.reconnect_grace": "(line 12: soon)",
+    }.items():  # fmt: skip
+        (line,) = [line for line in found if line.startswith(f"{path}: ")]
+        assert line.endswith(f" {place}")
+    assert not re.search("hunter2|secret", str(found))
 
 
 def test_the_example_of_the_contract_loads() -> None:

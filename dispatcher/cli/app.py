@@ -113,6 +113,9 @@ class _Program(TyperGroup):
             problems = error.problems
         except DispatcherError as error:
             problems = [str(error)]
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # words of Pydantic, for its users
+            raise
         from dispatcher.cli.output import print_error  # brings Rich
 
         for problem in problems:

@@ -21,6 +21,9 @@ Path = tuple[str | int, ...]
 BROKEN: Final = object()
 #: A file of aliases to aliases can describe billions of values in a few lines.
 _VALUES_MAX: Final = 100_000
+_URL_KEYS: Final = frozenset({"url", "urls"})
+#: A longer value is cut where a problem shows it.
+_SHOWN_MAX: Final = 60
 _TAG: Final = "tag:yaml.org,2002:"
 _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}|\$\{")
 
@@ -35,13 +38,33 @@ class Problems:
     """The problems of a document, with paths, in the order in which they were found."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[Path, str], None] = {}
+        self._found: dict[tuple[Path, str], bool] = {}  # whether to show the value
+        self._nodes: dict[Path, yaml.Node] = {}
 
-    def add(self, path: Path, text: str) -> None:
-        self._found.setdefault((path, text))
+    def add(self, path: Path, text: str, *, shows_value: bool = True) -> None:
+        self._found.setdefault((path, text), shows_value)
+
+    def place(self, path: Path, node: yaml.Node) -> None:
+        """The file has the value at this path there."""
+        self._nodes[path] = node
 
     def lines(self) -> list[str]:
-        return [f"{path_text(path)}: {text}" if path else text for path, text in self._found]
+        """One for each problem: its path, the text, and the line and the value that the file has there."""
+        return [
+            f"{path_text(path)}: {text}{self._where(path, shows_value)}" if path else text
+            for (path, text), shows_value in self._found.items()
+        ]
+
+    def _where(self, path: Path, shows_value: bool) -> str:
+        """A value is shown as it is in the file, so `${VAR}` stays. Passwords are in URLs."""
+        node = self._nodes.get(path)
+        if node is None:
+            return ""
+        line = f"line {node.start_mark.line + 1}"
+        if not shows_value or not isinstance(node, yaml.ScalarNode) or not _URL_KEYS.isdisjoint(path):
+            return f" ({line})"
+        value = repr(node.value) if node.style else node.value
+        return f" ({line}: {value if len(value) <= _SHOWN_MAX else value[:_SHOWN_MAX] + '…'})"
 
     def __bool__(self) -> bool:
         return bool(self._found)
@@ -80,6 +103,7 @@ class _Reader:
         self._values_left -= 1
         if self._values_left < 0:
             raise ConfigurationError(f"not a configuration: more than {_VALUES_MAX} values")
+        self._problems.place(path, node)
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
         if id(node) in self._open:

@@ -304,7 +304,8 @@ def _refuse_unknown(keys: Any, known: tuple[str, ...], path: Path, problems: Pro
     for key in keys:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
-            problems.add((*path, key), f"unknown key; is {near[0]} meant?" if near else "unknown key")
+            text = f"unknown key; is {near[0]} meant?" if near else "unknown key"
+            problems.add((*path, key), text, shows_value=False)  # it may be a password
 
 
 def _validate(
