@@ -23,14 +23,20 @@ _CHATTY: Final = ("aiohttp.access", "asyncio", "pamqp", "pika")
 _TRACEBACKS: Final = ("exception", "stack")
 
 
-def configure(stream: TextIO = sys.stderr, *, level: int = logging.INFO) -> None:
-    """Send all logging, the libraries' too, to this stream; once, before anything is logged."""
-    people = stream.isatty()
+def configure(stream: TextIO = sys.stderr, *, level: int = logging.INFO, as_json: bool | None = None) -> None:
+    """Send all logging, the libraries' too, to this stream; once, before anything is logged.
+
+    `as_json`: lines of JSON, or text for people; None: text on a terminal, JSON elsewhere.
+    """
+    on_terminal = stream.isatty()
+    people = on_terminal if as_json is None else not as_json
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(fmt="%H:%M:%S.%f" if people else "iso", utc=not people),
+        structlog.processors.TimeStamper(fmt="%H:%M:%S.%f", utc=False)
+        if people and on_terminal
+        else structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
     ]
     structlog.configure(
@@ -43,7 +49,10 @@ def configure(stream: TextIO = sys.stderr, *, level: int = logging.INFO) -> None
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_ending(people)],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *_ending(people, on_terminal),
+            ],
         )
     )
     root = logging.getLogger()
@@ -53,9 +62,11 @@ def configure(stream: TextIO = sys.stderr, *, level: int = logging.INFO) -> None
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
-def _ending(people: bool) -> list[Processor]:
+def _ending(people: bool, on_terminal: bool) -> list[Processor]:
     if people:
-        plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        plain = structlog.dev.ConsoleRenderer(
+            colors=on_terminal, exception_formatter=structlog.dev.plain_traceback
+        )
         return [structlog.processors.format_exc_info, _without_passwords, _on_one_line, plain]
     return [
         structlog.processors.ExceptionRenderer(

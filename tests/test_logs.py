@@ -86,6 +86,19 @@ def test_a_json_line_has_printable_characters_only() -> None:
     assert json.loads(line)["reason"] == reason
 
 
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
+def test_the_format_may_be_chosen_and_the_level(stream: io.StringIO) -> None:
+    logs.configure(stream, level=logging.WARNING, as_json=stream.isatty())
+    log = structlog.get_logger()
+    log.info("joined")
+    log.warning("lost", lane="orders")
+    logging.getLogger("library").info("not shown")
+    (line,) = stream.getvalue().splitlines()
+    assert "lost" in line
+    assert line.startswith("{") is stream.isatty()
+    assert "\x1b" not in line
+
+
 def test_readable_on_a_terminal() -> None:
     stream = Terminal()
     logs.configure(stream)

@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
+import logging
+from enum import StrEnum
+from typing import Annotated
+
 import typer
 
 from dispatcher.cli import options
 
 
-def run(file: options.ConfigFile = options.DEFAULT_CONFIG) -> None:
+class LogLevel(StrEnum):
+    """The least important lines that are logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    """What a line of the log looks like."""
+
+    AUTO = "auto"
+    TEXT = "text"
+    JSON = "json"
+
+
+def run(
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    log_level: Annotated[
+        LogLevel, typer.Option("--log-level", help="Leave out what is less important.")
+    ] = LogLevel.INFO,
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", help="auto: text on a terminal, JSON lines elsewhere.")
+    ] = LogFormat.AUTO,
+) -> None:
     """Run every lane of the configuration until SIGTERM or SIGINT.
 
     Several may run with the same configuration: per lane one is active, the others stand by.
@@ -16,6 +45,7 @@ def run(file: options.ConfigFile = options.DEFAULT_CONFIG) -> None:
     from dispatcher import logs  # with a wrong configuration the line that says so comes at once
     from dispatcher.service import process
 
-    logs.configure()
+    as_json = None if log_format is LogFormat.AUTO else log_format is LogFormat.JSON
+    logs.configure(level=logging.getLevelNamesMapping()[log_level.upper()], as_json=as_json)
 
     raise typer.Exit(process.run(settings, lambda: options.load_settings(file)))

@@ -17,6 +17,7 @@ from jsonschema import Draft202012Validator
 from dispatcher import __version__
 from dispatcher.cli import app
 from tests.cli.conftest import Responder
+from tests.waiting import wait_until
 
 
 def dispatcher(
@@ -128,6 +129,24 @@ def test_what_a_terminal_can_not_show_is_escaped(config_file: Path, responder: R
     assert (shown.returncode, shown.stdout.splitlines()[0]) == (0, r"\u65e5\u672c: Nothing waits")
     as_json = dispatcher(*command, "--json", PYTHONIOENCODING="latin-1")
     assert (as_json.returncode, json.loads(as_json.stdout)["group"]) == (0, "日本")
+
+
+def test_run_logs_at_the_level_and_in_the_format_that_are_asked_for(tmp_path: Path) -> None:
+    file, log = tmp_path / "dispatcher.yaml", tmp_path / "log"
+    file.write_text(
+        'rabbitmq: {url: "amqp://127.0.0.1:1/"}\nredis: {url: "redis://127.0.0.1:1/"}\n'
+        'http: {listen: "127.0.0.1:0"}\nlanes: {a: {inbound: [{queue: q}]}}\n'
+    )
+    options = ("--log-format", "text", "--log-level", "warning", "-c", str(file))
+    with log.open("w") as stderr:
+        process = subprocess.Popen([sys.executable, "-m", "dispatcher", "run", *options], stderr=stderr)
+    try:
+        wait_until(lambda: "lane_interrupted" in log.read_text(), timeout_s=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert "http_listening" not in log.read_text(), "it is of the level info, and comes before"
+    assert not any(line.startswith("{") for line in log.read_text().splitlines())
 
 
 def test_json_has_printable_characters_only(config_file: Path, responder: Responder) -> None:
