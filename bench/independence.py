@@ -224,21 +224,34 @@ async def measure_one(
 
 
 async def measure(stage: Stage, options: argparse.Namespace) -> dict[str, dict[str, Wait]]:
-    """The wait by contender and trouble."""
+    """The wait by contender and trouble: of several rounds the median of each number."""
     console, found = Console(), dict[str, dict[str, Wait]]()
     for contender in options.contenders:
         if contender == "native" and not stage.has_consistent_hash:
             console.print("Without native: the broker lacks the plugin rabbitmq_consistent_hash_exchange.")
             continue
-        for trouble in options.troubles:
-            wait = await measure_one(stage, contender, trouble, options.hang, options.rate)
-            found.setdefault(contender, {})[str(trouble)] = wait
-            console.print(
-                f"{contender}, {trouble}: p50 {wait.p50_ms:.1f}, p95 {wait.p95_ms:.1f}, "
-                f"p99 {wait.p99_ms:.1f}, longest {wait.longest_ms:.0f} ms, {wait.standing_still} stand still",
-                highlight=False,
-            )  # fmt: skip
+        waits = dict[str, list[Wait]]()
+        for _ in range(options.rounds):
+            for trouble in options.troubles:
+                wait = await measure_one(stage, contender, trouble, options.hang, options.rate)
+                waits.setdefault(str(trouble), []).append(wait)
+                console.print(
+                    f"{contender}, {trouble}: p50 {wait.p50_ms:.1f}, p95 {wait.p95_ms:.1f}, "
+                    f"p99 {wait.p99_ms:.1f}, longest {wait.longest_ms:.0f} ms, "
+                    f"{wait.standing_still} stand still",
+                    highlight=False,
+                )  # fmt: skip
+        found[contender] = {trouble: typical(rounds) for trouble, rounds in waits.items()}
     return found
+
+
+def typical(rounds: list[Wait]) -> Wait:
+    """The median of each number; what stands still in any round does."""
+    p50, p95, p99, longest = (
+        statistics.median(numbers)
+        for numbers in zip(*((w.p50_ms, w.p95_ms, w.p99_ms, w.longest_ms) for w in rounds), strict=True)
+    )
+    return Wait(p50, p95, p99, longest, max(wait.standing_still for wait in rounds))
 
 
 def report(found: dict[str, dict[str, Wait]]) -> None:
@@ -296,14 +309,15 @@ def arguments(given: list[str]) -> argparse.Namespace:
         help="some of adaptive,fixed,native",
     )  # fmt: skip
     parser.add_argument("--rate", type=int, default=RATE, help=f"messages/s ({RATE})")
+    parser.add_argument("--rounds", type=int, default=1, help="runs of each row, of which medians count (1)")
     parser.add_argument(
         "--troubles", type=troubles, default=list(TROUBLES), metavar="N,N,…",
         help=f"only these of {', '.join(f'{n} {each}' for n, each in enumerate(TROUBLES, 1))}",
     )  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
     options = parser.parse_args(given)
-    if options.hang <= 0 or options.rate < 1:
-        parser.error("--hang must be more than 0, --rate at least 1")
+    if options.hang <= 0 or options.rate < 1 or options.rounds < 1:
+        parser.error("--hang must be more than 0, --rate and --rounds at least 1")
     if unknown := [name for name in options.contenders if name not in CONTENDERS]:
         parser.error(f"unknown: {', '.join(unknown)}; contenders are {', '.join(CONTENDERS)}")
     return options

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.independence import CONTENDERS, TROUBLES, Wait, arguments, exceeded
+from bench.independence import CONTENDERS, TROUBLES, Wait, arguments, exceeded, typical
 from dispatcher.nodes import Servers
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ def test_every_contender_is_measured_and_with_adaptive_windows_nothing_stands_st
     ended = subprocess.run(
         [
             sys.executable, "-m", "bench.independence", "--hang", "3", "--contenders", "adaptive,fixed",
-            "--troubles", "4,6", "--json", str(file),
+            "--troubles", "4,6", "--rounds", "1", "--json", str(file),
         ],
         cwd=ROOT, env=servers.as_environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -40,6 +40,11 @@ def test_every_contender_is_measured_and_with_adaptive_windows_nothing_stands_st
             assert 0 < wait["p50_ms"] <= wait["p95_ms"] <= wait["p99_ms"] <= wait["longest_ms"]
 
 
+def test_medians_of_the_rounds_count_and_what_stood_still_in_one() -> None:
+    rounds = [Wait(1.0, 5.0, 9.0, 20.0, 0), Wait(2.0, 4.0, 30.0, 50.0, 2), Wait(3.0, 6.0, 8.0, 30.0, 0)]
+    assert typical(rounds) == Wait(2.0, 5.0, 9.0, 30.0, 2)
+
+
 def test_what_is_exceeded_is_named() -> None:
     waits = {str(trouble): Wait(1.0, 5.0, 10.0, 20.0, 0) for trouble in TROUBLES}
     assert exceeded({"adaptive": waits}) == []
@@ -51,7 +56,8 @@ def test_what_is_exceeded_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [("--hang", "0"), ("--contenders", "adaptive,nobody"), ("--troubles", "1,7")]
+    "options",
+    [("--hang", "0"), ("--rounds", "0"), ("--contenders", "adaptive,nobody"), ("--troubles", "1,7")],
 )
 def test_wrong_options_are_named(options: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
