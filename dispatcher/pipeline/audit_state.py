@@ -25,7 +25,15 @@ from dispatcher.pipeline.pieces import ACROSS, DATE, Pieces
 from dispatcher.pipeline.report_folder import AUDITED, HAND_OVERS, ReportFolder
 
 _KEY: Final = (*GROUP, "inbound", "incarnation")
-_STATE, _HOLES, _LEFT, _VIOLATIONS = "state", "holes", "left", "violations"
+#: What is kept: the state, holes, and rows that are to be judged again, in one table; and `violations`.
+_ROWS, _VIOLATIONS = "rows", "violations"
+_STATE, _HOLES, _LEFT = "state", "holes", "left"
+#: Columns of `_sums`, and how several rows of a key become one.
+_MERGED: Final = {
+    "hand_overs": F.sum, "open": F.sum, "first_at": F.min, "last_at": F.max, "because": F.min,
+    "is_remarkable": F.max, "began": F.max, "ended": F.max, "place": F.max, "stayed": F.max,
+    "last": F.max, "across": F.sum, "across_hash": F.bit_xor,
+}  # fmt: skip
 
 
 class Audit:
@@ -67,14 +75,15 @@ class Audit:
         self._persisted.append(table.persist(StorageLevel.DISK_ONLY))
         return table
 
-    def _read(self, name: str) -> DataFrame:
-        return self._pieces.read(f"{AUDITED}/{self._former}/{name}")
+    def _kept(self, kind: str, *columns: str) -> DataFrame:
+        rows = self._pieces.read(f"{AUDITED}/{self._former}/{_ROWS}")
+        return rows.where(F.col("kind") == kind).select(*columns)
 
     def _state(self) -> DataFrame | None:
         """What the former run has kept of groups that need not be judged anew; these are `self._stale`."""
         if self._former is None:
             return None
-        state = self._read(_STATE)
+        state = self._kept(_STATE, *_KEY, *_MERGED)
         self._cuts = self._persist(state.groupBy(*GROUP).agg(
             F.max("last.numbers").alias("cut"), F.sum("across").alias("across"),
             F.bit_xor("across_hash").alias("across_hash"),
@@ -114,7 +123,7 @@ class Audit:
         cuts = self._cuts.select(*GROUP, "cut")
         is_behind = F.col("cut").isNull() | (F.struct(*NUMBERS) > F.col("cut"))
         across = self._across().join(cuts, [*GROUP], "left").where(is_behind).select(*columns)
-        left = self._read(_LEFT).withColumn("is_carried", F.lit(False)).select(*columns)
+        left = self._kept(_LEFT, *SCREENED, DATE).withColumn("is_carried", F.lit(False)).select(*columns)
         rows = left.unionByName(across).unionByName(self._new().select(*columns))
         if not self._stale.isEmpty():
             anew = self._hands.join(F.broadcast(self._stale), [*GROUP], "left_semi").select(*columns)
@@ -127,35 +136,44 @@ class Audit:
 
     def _write_violations(self, sums: DataFrame) -> None:
         """Look closer at groups that are remarkable and have something new."""
-        remarkable, kept = sums.where("is_remarkable").select(*GROUP).distinct(), None
+        remarkable = sums.where("is_remarkable").select(*GROUP).distinct()
         if self._former is not None:
             remarkable = remarkable.join(self._touched, [*GROUP], "left_semi")
-            kept = self._read(_VIOLATIONS).join(self._touched, [*GROUP], "left_anti")
-        remarkable, closer = self._persist(remarkable), self._hands.limit(0)
-        if not remarkable.isEmpty():
+        remarkable = self._persist(remarkable)
+        if remarkable.isEmpty():
+            found = order_audit.no_violations(self._hands)
+        else:
             closer = self._persist(self._hands.join(remarkable, [*GROUP], "left_semi"))
-        found = order_audit.violations(self._spark, closer, self._known)
-        self._folder.write("violations", found if kept is None else found.unionByName(kept))
+            found = order_audit.violations(self._spark, closer, self._known)
+        if self._former is not None:
+            former = self._pieces.read(f"{AUDITED}/{self._former}/{_VIOLATIONS}")
+            found = found.unionByName(former.join(self._touched, [*GROUP], "left_anti"))
+        self._folder.write("violations", found)
 
     def _holes(self, marked: DataFrame, groups: DataFrame) -> DataFrame:
         nothing = F.lit(None).cast(marked.schema["began"].dataType)
         behind = groups.select(*GROUP, F.col("began").alias("hole_since"), nothing.alias("hole_until"))
         found = order_audit.holes(marked).unionByName(order_audit.unended(marked)).unionByName(behind)
         if self._former is not None:
-            found = found.unionByName(self._read(_HOLES).join(self._stale, [*GROUP], "left_anti"))
+            found = found.unionByName(self._former_holes())
         return found
+
+    def _former_holes(self) -> DataFrame:
+        holes = self._kept(_HOLES, *GROUP, "hole_since", "hole_until")
+        return holes.join(self._stale, [*GROUP], "left_anti")
 
     def _keep(self, marked: DataFrame, sums: DataFrame) -> None:
         name = self._pieces.begin_audit()
         over = marked.where("is_over")
         holes = order_audit.holes(over)
         if self._former is not None:
-            holes = holes.unionByName(self._read(_HOLES).join(self._stale, [*GROUP], "left_anti"))
+            holes = holes.unionByName(self._former_holes())
         left = marked.where((~F.col("is_over")) & (F.col(DATE) != ACROSS)).select(*SCREENED, DATE)
-        violations = self._pieces.read("violations")
-        kept = {_STATE: _merged(sums), _HOLES: holes, _LEFT: left, _VIOLATIONS: violations}
-        for place, table in kept.items():
-            self._folder.write(f"{AUDITED}/{name}/{place}", table)
+        rows = _merged(sums).withColumn("kind", F.lit(_STATE))
+        for kind, table in (_HOLES, holes), (_LEFT, left):
+            rows = rows.unionByName(table.withColumn("kind", F.lit(kind)), allowMissingColumns=True)
+        self._folder.write(f"{AUDITED}/{name}/{_ROWS}", rows)
+        self._folder.copy("violations", f"{AUDITED}/{name}/{_VIOLATIONS}")
         self._pieces.keep_audit(name)
 
 
@@ -188,15 +206,10 @@ def _sums(marked: DataFrame) -> DataFrame:
 
 def _merged(sums: DataFrame) -> DataFrame:
     """One row for each key, of the ended rows."""
-    of_both = {
-        "hand_overs": F.sum, "open": F.sum, "first_at": F.min, "last_at": F.max, "because": F.min,
-        "is_remarkable": F.max, "began": F.max, "ended": F.max, "place": F.max, "stayed": F.max,
-        "last": F.max, "across": F.sum, "across_hash": F.bit_xor,
-    }  # fmt: skip
     return (
         sums.where("is_over")
         .groupBy(*_KEY)
-        .agg(*(merge(name).alias(name) for name, merge in of_both.items()))
+        .agg(*(merge(name).alias(name) for name, merge in _MERGED.items()))
     )
 
 

@@ -20,6 +20,7 @@ from dispatcher.pipeline.gaps import END_OF_TIME_US
 from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.ledger_reading import micros
 from dispatcher.pipeline.lifecycle import WAITING
+from dispatcher.pipeline.report_folder import arrow_table
 
 #: A pool's queues are compared by whole seconds.
 _SECOND_US: Final = 1_000_000
@@ -28,6 +29,11 @@ _POOL: Final = ("lane", "turn", "pool")
 _CHOSEN_BETWEEN: Final = (WaitCause.TURN, WaitCause.WINDOW)
 #: What operators, or a failure, did to groups that may wait for it since.
 _HELD: Final = ("group_paused", "group_pinned", "group_stopped")
+#: The table `fairness` of a ledger that had no choice: Spark takes long to find that out.
+NO_ROWS: Final = arrow_table(
+    [], lane=pa.string(), inbound=pa.string(), weight=pa.int64(), contested_s=pa.float64(), got=pa.int64(),
+    entitled=pa.float64(), starved_s=pa.float64(), ratio=pa.float64(), jain=pa.float64(),
+)  # fmt: skip
 
 
 def weights(spark: SparkSession, leaderships: Iterable[RecordedLeadership]) -> DataFrame:
@@ -47,6 +53,14 @@ def weights(spark: SparkSession, leaderships: Iterable[RecordedLeadership]) -> D
     names = ["lane", "turn", "inbound", "weight", "weight_since_us", "weight_until_us"]
     arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
     return spark.createDataFrame(pa.table(arrays, names))
+
+
+def have_choice(leaderships: Iterable[RecordedLeadership]) -> bool:
+    """Whether any of them had several inbound queues."""
+    return any(
+        isinstance(told := fact.detail.get("inbounds"), list) and len(told) > 1
+        for leadership in leaderships for fact in leadership.facts
+    )  # fmt: skip
 
 
 def _is_weight(inbound: Any) -> bool:

@@ -143,9 +143,9 @@ def whole(records: DataFrame, *kept: str) -> DataFrame:
     return _handed_over(found, records, [])
 
 
-def spans(found: DataFrame, *by: str) -> DataFrame:
+def spans(found: DataFrame) -> DataFrame:
     """Over which numbers the incarnations reach that each leadership tells of."""
-    return found.groupBy(*by, *INCARNATION, "turn").agg(
+    return found.groupBy(*INCARNATION, "turn").agg(
         F.min("seq").alias("lowest"), F.max("seq").alias("highest")
     )
 

@@ -22,6 +22,8 @@ LEADERSHIP_EVENTS: Final = (
 GROUPS_MOVING: Final = "groups_moving"
 #: Epochs and numbers of a leadership begin with its lane epoch × 2^20 (docs/ledger.md).
 _COUNTER_SHIFT: Final = 20
+#: The turn of a leadership is this many times its lane epoch.
+TURNS_PER_EPOCH: Final = 2
 
 
 class Fact(NamedTuple):
@@ -99,7 +101,10 @@ def order_writers(found: Found) -> dict[tuple[str, str], int]:
     for bad in found.bad:
         if bad.lane is not None and bad.writer is not None and bad.lane_epoch is not None:
             epochs.setdefault((bad.lane, bad.writer), bad.lane_epoch)
-    return {each: 2 * epochs[each] for each in sorted(epochs, key=lambda key: (key[0], epochs[key], key[1]))}
+    return {
+        each: TURNS_PER_EPOCH * epochs[each]
+        for each in sorted(epochs, key=lambda key: (key[0], epochs[key], key[1]))
+    }
 
 
 def extents(found: Found) -> list[Extent]:

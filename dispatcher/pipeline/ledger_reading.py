@@ -28,6 +28,7 @@ from dispatcher.pipeline.gaps import Window
 from dispatcher.pipeline.leaderships import (
     GROUPS_MOVING,
     LEADERSHIP_EVENTS,
+    TURNS_PER_EPOCH,
     order_writers,
     written_twice,
 )
@@ -59,8 +60,12 @@ def read_records(spark: SparkSession, path: str, found: Found) -> DataFrame:
     places = list(_by_place(names)) or [(found.root, [])]  # of no date anything may be new
     parts = [_read_below(spark, before, *each) for each in places]
     records = reduce(DataFrame.unionByName, parts).drop("schema_version")
+    twice = written_twice(found)
+    if not twice and all(_folder(each) == each.lane for each in found.files):
+        turn = F.col("lane_epoch") * F.lit(TURNS_PER_EPOCH)
+        return records.withColumnRenamed("folder", "lane").withColumn("turn", turn)
     records = records.join(F.broadcast(_writers(spark, found)), ["folder", "writer"]).drop("folder")
-    return _each_once(records) if written_twice(found) else records.drop("is_twice")
+    return _each_once(records) if twice else records.drop("is_twice")
 
 
 def _by_place(names: list[str]) -> Iterator[tuple[str, list[str]]]:

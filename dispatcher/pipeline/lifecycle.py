@@ -21,6 +21,8 @@ _ABOUT: Final = (*OUTCOMES, Event.RECEIVED, Event.PARKED)
 WAITING: Final = "waiting"
 #: Back in its queue, because its leader is gone: the next one receives it as another arrival.
 RETURNED: Final = "returned"
+#: Which of them it is depends on the leader.
+UNDECIDED: Final = frozenset({WAITING, RETURNED})
 #: Durations, in µs, null where they would compare two hosts' clocks.
 WAITS: Final = tuple(f"wait_{cause}_us" for cause in WaitCause)
 
@@ -43,11 +45,6 @@ def block() -> Column:
 def is_about() -> Column:
     """Whether a record is about a message that no consumer has."""
     return F.coalesce(F.col("event").isin([*_ABOUT]) & F.col("seq").isNull() & _is_known(), F.lit(False))
-
-
-def is_undecided() -> Column:
-    """Of a message: whether its fate depends on the leader."""
-    return F.col("outcome").isin(WAITING, RETURNED)
 
 
 def _is_known() -> Column:
@@ -77,9 +74,11 @@ def lifecycle(
     records: DataFrame,
     leaderships: Iterable[RecordedLeadership],
     persist: Callable[[DataFrame], DataFrame],
+    are_few: bool | None = None,
 ) -> DataFrame:
     """From hand-overs, and the records about messages that no consumer has. `persist` keeps a table that is
-    needed several times."""
+    needed several times; `are_few`: whether those are few of which several records tell; None: they are
+    counted."""
     handed = hand_overs.where(_is_known()).select(
         *MESSAGE, "group", "size", "cost", "received_at", "dispatched_at", "committed_at", "confirmed_at",
         "ended_at", "outcome", "attempt", "calls", "consumer", "wait_cause", "turn", "began_turn", "epoch",
@@ -93,7 +92,7 @@ def lifecycle(
     )  # fmt: skip
     at_once = F.coalesce((F.col("outcome") == Event.SETTLED) & (F.col("attempt") == 1), F.lit(False))
     others = persist(_told_by_several(handed.where(at_once), handed.where(~at_once), about))
-    if others.count() <= _FEW:
+    if are_few or (are_few is None and others.count() <= _FEW):
         others = F.broadcast(others)
     rows = handed.join(others, [*MESSAGE], "left_semi").unionByName(about, allowMissingColumns=True)
     several = rows.groupBy(*MESSAGE).agg(

@@ -8,18 +8,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dispatcher.ledger.schema import Event
 from dispatcher.pipeline.gaps import Gap, Window
 from dispatcher.pipeline.hand_overs import (
     ENDS,
-    INCARNATION,
     KEY,
     about_hand_overs,
     hand_over_lanes,
@@ -31,9 +29,9 @@ from dispatcher.pipeline.hand_overs import (
 from dispatcher.pipeline.leaderships import RecordedLeadership, extents, fact, leaderships
 from dispatcher.pipeline.ledger_files import Found
 from dispatcher.pipeline.ledger_reading import fact_rows, read_records, within
-from dispatcher.pipeline.lifecycle import WAITING, block, is_about, is_undecided, lifecycle, with_durations
+from dispatcher.pipeline.lifecycle import UNDECIDED, WAITING, block, is_about, lifecycle, with_durations
 from dispatcher.pipeline.memory import Memory, digest, pieces_of
-from dispatcher.pipeline.report_folder import AUDITED, HAND_OVERS, RECORDS, SPANS, ReportFolder
+from dispatcher.pipeline.report_folder import AUDITED, HAND_OVERS, KEPT, RECORDS, ReportFolder
 
 DATE: Final = "date"
 #: In the place of a date: what the records of several ones tell together.
@@ -66,6 +64,8 @@ class Pieces:
     ) -> None:
         self._spark, self._folder, self._ledger, self._found = spark, folder, ledger, found
         self._window, self._memory = window, Memory.load(folder.path, window)
+        if not self._memory.pieces and not self._memory.made:  # what another version has kept, too
+            shutil.rmtree(folder.path / KEPT, ignore_errors=True)
         self._is_apart = stand_alone(found)
         if not self._is_apart:
             self._memory.clear()
@@ -77,9 +77,7 @@ class Pieces:
         self._across: dict[str, dict[str, str]] = {"days": {}, "blocks": {}}
         one = read_records(spark, ledger, found._replace(files=found.files[:1]))
         hands = self._whole(one)
-        self._schemas = {
-            RECORDS: one.schema, HAND_OVERS: hands.schema, SPANS: spans(hands, DATE).schema,
-        }  # fmt: skip
+        self._schemas = {RECORDS: one.schema, HAND_OVERS: hands.schema}
         self.all_records = self._rest()
         #: Records of the window, but for the ends of hand-overs that one record tells of.
         self.records = within(self.all_records, window)
@@ -104,7 +102,10 @@ class Pieces:
 
     def _at_once(self, table: DataFrame) -> DataFrame:
         """Where results are in one part, the input is too: then no parts exchange anything."""
-        return table.coalesce(1) if self._spark.conf.get("spark.sql.shuffle.partitions") == "1" else table
+        return table.coalesce(1) if self._is_in_one_part() else table
+
+    def _is_in_one_part(self) -> bool:
+        return bool(self._spark.conf.get("spark.sql.shuffle.partitions") == "1")
 
     def _whole(self, records: DataFrame) -> DataFrame:
         if self._lanes:
@@ -112,38 +113,28 @@ class Pieces:
         return with_durations(whole(within(records, self._window), DATE))
 
     def _rest(self) -> DataFrame:
-        """All records but ends that tell everything, and beginnings of what ended so on the same date."""
+        """All records but ends that tell everything."""
         if not self._is_apart:
             return self._read_ledger()
         self._folder.keep(RECORDS, DATE, self.reused)
         if self.computed:
             self._folder.add(RECORDS, self._without_whole(self._read_ledger()), DATE)
-            self._release()
         return self.read(RECORDS)
 
     def _without_whole(self, records: DataFrame) -> DataFrame:
-        of_hand_over = F.col("seq").isNotNull() & F.col("incarnation").isNotNull()
+        is_whole = F.col("event").isin(ENDS) & F.col("dispatched_at").isNotNull()
+        is_whole &= F.col("seq").isNotNull() & F.col("incarnation").isNotNull()
         if self._lanes:
-            of_hand_over &= ~F.col("lane").isin(self._lanes)
-        is_end = F.col("event").isin(ENDS) & of_hand_over & F.col("dispatched_at").isNotNull()
-        is_begun = (F.col("event") == Event.DISPATCHED) & of_hand_over
-        ends = within(records.where(is_end), self._window).select(DATE, *KEY)
-        begun = self._persist(records.where(is_begun))
-        keys = begun.select(DATE, *KEY).distinct()
-        if begun.count() <= _FEW:
-            keys = F.broadcast(keys)
-        ended = ends.join(keys, [DATE, *KEY], "left_semi")
-        open_ones = begun.join(ended, [DATE, *KEY], "left_anti")
-        return records.where(~F.coalesce(is_end | is_begun, F.lit(False))).unionByName(open_ones)
+            is_whole &= ~F.col("lane").isin(self._lanes)
+        return records.where(~F.coalesce(is_whole, F.lit(False)))
 
     def write_hand_overs(self, gaps: list[Gap]) -> None:
         self._folder.keep(HAND_OVERS, DATE, self.reused)
-        self._folder.keep(SPANS, DATE, self.reused)
         across = None
-        if self._is_apart and not self._are_told_again():
+        if self._is_apart:
             if self.computed:
                 self._folder.add(HAND_OVERS, self._whole(self._read_ledger()), DATE, "lane")
-            across = self._told_by_several(gaps)
+            across = None if self._are_told_again() else self._told_by_several(gaps)
         if across is None:
             self._is_apart = False
             self._memory.clear()
@@ -159,21 +150,16 @@ class Pieces:
     def _are_told_again(self) -> bool:
         """Whether two leaderships tell of the same numbers of an incarnation: an end may be told twice as a
         whole then, and dates can't be told apart."""
-        if self.computed:
-            self._folder.add(SPANS, spans(self._whole(self._read_ledger()), DATE), DATE)
         if len(self.leaderships) == len({each.lane for each in self.leaderships}):
             return False
-        together = self.read(SPANS).groupBy(*INCARNATION, "turn").agg(
-            F.min("lowest").alias("lowest"), F.max("highest").alias("highest")
-        )  # fmt: skip
-        return not shared(together).isEmpty()
+        return not shared(spans(self.read(HAND_OVERS))).isEmpty()
 
     def _told_by_several(self, gaps: list[Gap]) -> DataFrame | None:
         """The hand-overs that need more than one date. None: an end is told as a part before it is told as a
         whole, so that dates can't be told apart."""
         loose = self._persist(about_hand_overs(self.records))
         keys = self._persist(loose.select(*KEY).distinct())
-        are_few = keys.count() <= _FEW
+        are_few = self._is_in_one_part() or keys.count() <= _FEW
         told = self.read(HAND_OVERS).join(F.broadcast(keys) if are_few else keys, [*KEY], "left_semi")
         told = self._persist(told.select(*KEY, F.struct("turn", "ordinal").alias("at")))
         if are_few:  # then to exchange them takes longer than one core takes for all
@@ -199,28 +185,33 @@ class Pieces:
     def _remember(self) -> None:
         """Which days and blocks each piece reaches over, and what the hand-overs across dates are like."""
         hands = self.read(HAND_OVERS)
-        rows = hands.where(F.col(DATE).isin(self.computed)).select(DATE, *_places())
+        across = hands.where(F.col(DATE) == ACROSS)
+        columns = [name for name in across.columns if name != DATE]
+        across = across.select(DATE, *_places(), F.xxhash64(*columns).cast("decimal(20,0)").alias("hash"))
+        rows = across
         if self._is_apart:
-            about = self.all_records.where(is_about() & F.col(DATE).isin(self.computed))
+            mine = F.col(DATE).isin(self.computed)
             never = F.lit(None).cast("timestamp")
-            rows = rows.unionByName(about.withColumn("ended_at", never).select(DATE, *_places()))
-            places: dict[str, tuple[set[str], set[str]]] = {date: (set(), set()) for date in self._new}
-            for date, *found in rows.distinct().collect():
-                for known, place in zip(places[date], found, strict=True):
+            about = self.all_records.where(is_about() & mine).withColumn("ended_at", never)
+            for found in hands.where(mine), about:
+                rows = rows.unionByName(found.select(DATE, *_places()), allowMissingColumns=True)
+        counted = rows.groupBy(DATE, "day", "block").agg(F.count("*"), F.sum("hash")).collect()
+        places: dict[str, tuple[set[str], set[str]]] = {date: (set(), set()) for date in self._new}
+        for date, day, part, *_ in counted:
+            if date != ACROSS:
+                for known, place in zip(places[date], (day, part), strict=True):
                     known |= {place} - {None}
+        if self._is_apart:
             for date, piece in self._new.items():
                 piece.days, piece.blocks = map(sorted, places[date])
             self._memory.pieces.update(self._new)
         self._memory.save()
-        self._digest_across(hands.where(F.col(DATE) == ACROSS))
+        self._digest_across([tuple(row)[1:] for row in counted if row[0] == ACROSS])
 
-    def _digest_across(self, across: DataFrame) -> None:
-        columns = [name for name in across.columns if name != DATE]
-        counted = across.groupBy(*_places()).agg(
-            F.count("*"), F.sum(F.xxhash64(*columns).cast("decimal(20,0)"))
-        )  # fmt: skip
+    def _digest_across(self, counted: list[tuple[Any, ...]]) -> None:
+        """By day and block: how many there are, and the sum of their hashes."""
         alone = "" if self._is_apart else uuid4().hex  # of all dates together nothing is used again
-        for day, block_of, *counts in sorted(map(tuple, counted.collect()), key=str):
+        for day, block_of, *counts in sorted(counted, key=str):
             for name, part in ("days", day), ("blocks", block_of):
                 if part is not None:
                     former = self._across[name].get(part, "")
@@ -302,23 +293,33 @@ class Pieces:
             for part, found in ids.items()
         }
 
-    def write_lifecycle(self) -> None:
-        """Blocks of messages whose fate depends on the leader are made again when the leader changes."""
+    def write_lifecycle(self) -> dict[str, dict[str, int]]:
+        """Blocks of messages whose fate depends on the leader are made again when the leader changes. Returns
+        how many messages each lane has, by outcome."""
         lead = digest((each.lane, each.turn, each.ended is None) for each in self.leaderships)
         waiting = self._memory.made.get(WAITING, {})
 
         def made(blocks: list[str]) -> DataFrame:
             hands, records = self.hand_overs("blocks", blocks), self.about(blocks)
-            found = lifecycle(hands, records, self.leaderships, self._persist)
+            are_few = True if self._is_in_one_part() else None
+            found = lifecycle(hands, records, self.leaderships, self._persist, are_few)
             return found.withColumn("block", block())
 
         todo = self.remake("lifecycle", "blocks", made, dict.fromkeys(waiting, lead))
         self._release()
-        rows = self.read("lifecycle").where(F.col("block").isin(todo)).where(is_undecided())
-        now = {row[0] for row in rows.select("block").distinct().collect()}
+        outcomes: dict[str, dict[str, int]] = {}
+        now: set[str] = set()
+        for lane, part, outcome, count in (
+            self.read("lifecycle").groupBy("lane", "block", "outcome").count().collect()
+        ):
+            of_lane = outcomes.setdefault(lane, {})
+            of_lane[outcome] = of_lane.get(outcome, 0) + count
+            if outcome in UNDECIDED and part in todo:
+                now.add(part)
         self._memory.made[WAITING] = dict.fromkeys((waiting.keys() - todo) | now, "")
         wanted = self._digests("blocks", dict.fromkeys(self._memory.made[WAITING], lead))
         self._memory.remember("lifecycle", {part: wanted[part] for part in todo})
+        return outcomes
 
     def hand_overs(self, places: str, parts: Collection[str]) -> DataFrame:
         """Those of these parts."""

@@ -39,7 +39,6 @@ HAND_OVERS: Final = "hand_overs"
 #: What the next run needs of this one, besides its tables.
 KEPT: Final = "kept"
 RECORDS: Final = f"{KEPT}/records"
-SPANS: Final = f"{KEPT}/spans"
 #: By day, what other tables are made of.
 SHARES: Final = f"{KEPT}/shares"
 COSTS: Final = f"{KEPT}/costs"
@@ -66,6 +65,8 @@ class ReportFolder:
 
     def __init__(self, path: Path, lock: IO[str] | None = None) -> None:
         self.path, self._lock = path, lock
+        #: Of tables that were written or read through this object: to find one in files is a job of Spark's.
+        self._schemas: dict[str, StructType] = {}
 
     def note_writer(self, spark: SparkSession) -> None:
         """It writes here from now on."""
@@ -74,8 +75,11 @@ class ReportFolder:
 
     def read(self, spark: SparkSession, name: str, schema: StructType | None = None) -> DataFrame:
         """A table, with Spark."""
-        reader = spark.read if schema is None else spark.read.schema(schema)
-        return reader.parquet(read_from(self.path / name))
+        known = schema or self._schemas.get(name)
+        reader = spark.read if known is None else spark.read.schema(known)
+        found = reader.parquet(read_from(self.path / name))
+        self._schemas.setdefault(name, found.schema)
+        return found
 
     def read_finished(self, spark: SparkSession, name: str) -> DataFrame:
         """A table that every finished report has. Raises ConfigurationError where it is not there."""
@@ -91,7 +95,12 @@ class ReportFolder:
 
     def write(self, name: str, table: DataFrame, *by: str) -> None:
         """Write a table, in place of a former one; `by` are the columns that its folders name."""
+        self._schemas[name] = table.schema
         table.write.partitionBy(*by).option("compression", "zstd").mode("overwrite").parquet(self.table(name))
+
+    def copy(self, name: str, other: str) -> None:
+        """Write a table once more, under another name."""
+        shutil.copytree(self.path / name, self.path / other)
 
     def write_rows(self, name: str, rows: pa.Table) -> None:
         """The same, of few rows that are here: Spark takes much longer to begin than to write them."""
@@ -114,6 +123,7 @@ class ReportFolder:
 
     def add(self, name: str, table: DataFrame, *by: str) -> None:
         """Write parts of a table, which `keep` has deleted before."""
+        self._schemas[name] = table.schema
         table.write.partitionBy(*by).option("compression", "zstd").mode("append").parquet(self.table(name))
 
     def keep(self, name: str, key: str, values: Collection[str]) -> None:

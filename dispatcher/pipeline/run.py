@@ -65,7 +65,11 @@ _SMALL: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    # Dates and lanes of a table are written beside each other, without sorting the rows by them.
+    "spark.sql.maxConcurrentOutputFileWriters": "64",
+    # Java verifies the code of each class that it loads: Spark's own, twenty thousand of them.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
 }
 
 
@@ -114,8 +118,7 @@ def run(
         with stage("cost model"):
             job.write_cost_model()
         with stage("summary"):
-            summary = summarise(*job.tables(), found, job.gaps, ledger, window)
-            summary["dates"] = {"computed": job.pieces.computed, "reused": job.pieces.reused}
+            summary = job.summary()
             folder.finish(summary)
         return summary
 
@@ -170,7 +173,7 @@ class _Job:
         self.pieces.write_hand_overs(self.gaps)
 
     def write_lifecycle(self) -> None:
-        self.pieces.write_lifecycle()
+        self.outcomes = self.pieces.write_lifecycle()
 
     def write_audit(self) -> None:
         Audit(self.spark, self.folder, self.pieces, self.leaderships, self.gaps).write()
@@ -192,6 +195,9 @@ class _Job:
             shares.unpersist()
 
     def write_fairness(self) -> None:
+        if not fairness.have_choice(self.leaderships):
+            self.folder.write_rows("fairness", fairness.NO_ROWS)
+            return
         weights = fairness.weights(self.spark, self.leaderships)
         hands, known = self._read("hand_overs"), self.leaderships
         told = fairness.with_pool(self.spark, hands, known)
@@ -202,13 +208,11 @@ class _Job:
         self.folder.write("cost_model", cost_model.cost_model(self._read(COSTS)))
         self.folder.write_json(COST_MODEL, cost_model.exported(self.folder.rows("cost_model")))
 
-    def tables(self) -> tuple[dict[str, DataFrame], dict[str, list[dict[str, Any]]]]:
-        """Those that the summary needs, and the rows of small ones."""
-        large, small = (
-            ("hand_overs", "lifecycle", "violations", "groups"),
-            ("hot_groups", "lanes", "fairness"),
-        )
-        return {name: self._read(name) for name in large}, {name: self.folder.rows(name) for name in small}
+    def summary(self) -> dict[str, Any]:
+        small = {name: self.folder.rows(name) for name in ("hot_groups", "lanes", "fairness")}
+        large = {name: self._read(name) for name in ("hand_overs", "violations", "groups")}
+        found = summarise(large, small, self.outcomes, self.found, self.gaps, self.ledger, self.window)
+        return found | {"dates": {"computed": self.pieces.computed, "reused": self.pieces.reused}}
 
     def _read(self, name: str) -> DataFrame:
         return self.pieces.read(name)

@@ -21,26 +21,27 @@ SHOWN_MAX: Final = 10
 def summarise(
     tables: dict[str, DataFrame],
     rows: dict[str, list[dict[str, Any]]],
+    outcomes: dict[str, dict[str, int]],
     found: Found,
     gaps: list[Gap],
     ledger: str,
     window: Window,
 ) -> dict[str, Any]:
-    """What a run found, for `summary.json`. `rows` are those of small tables."""
+    """What a run found, for `summary.json`. `rows` are those of small tables, `outcomes` how many messages
+    each lane has of each outcome."""
     verdicts: dict[str, dict[str, int]] = {}
-    for lane, verdict, count in (
-        tables["groups"].groupBy("lane", "verdict").count().orderBy("lane", "verdict").collect()
-    ):
+    for lane, verdict, count in tables["groups"].groupBy("lane", "verdict").count().collect():
         verdicts.setdefault(lane, {KEPT: 0, VIOLATED: 0, UNKNOWN: 0})[verdict] = count
     hand_overs = {row[0]: row for row in _hand_overs(tables["hand_overs"]).collect()}
-    outcomes: dict[str, dict[str, int]] = {}
-    for lane, outcome, count in tables["lifecycle"].groupBy("lane", "outcome").count().collect():
-        outcomes.setdefault(lane, {})[outcome] = count
     shapes = {row["lane"]: row for row in rows["lanes"]}
     hottest = {row["lane"]: row for row in rows["hot_groups"] if row["rank"] == 1}
     shares: dict[str, list[dict[str, Any]]] = {}
     for row in sorted(rows["fairness"], key=lambda row: (row["lane"], row["inbound"] or "")):
         shares.setdefault(row["lane"], []).append(row)
+
+    def has(verdict: str) -> bool:
+        return any(counts[verdict] for counts in verdicts.values())
+
     lanes = sorted({*verdicts, *hand_overs, *outcomes, *(gap.lane for gap in gaps)})
     real = [gap for gap in gaps if gap.kind not in BOUNDARIES]
     return {
@@ -63,12 +64,8 @@ def summarise(
             }
             for lane in lanes
         },
-        "violations": [row.asDict() for row in _first_violations(tables["violations"]).collect()],
-        "unknown": [
-            row.asDict()
-            for row in tables["groups"].where(F.col("verdict") == UNKNOWN).orderBy("lane", "group")
-            .select("lane", "group", "because").limit(SHOWN_MAX).collect()
-        ],
+        "violations": _rows(_first_violations(tables["violations"])) if has(VIOLATED) else [],
+        "unknown": _rows(_first_unknown(tables["groups"])) if has(UNKNOWN) else [],
         "gaps": [{"lane": gap.lane, "kind": gap.kind.value, "text": gap.text} for gap in gaps],
         "bad_files": [{"path": bad.path, "problem": bad.problem} for bad in found.bad],
         "remarks": found.remarks,
@@ -91,6 +88,15 @@ def _first_violations(table: DataFrame) -> DataFrame:
         "other_consumer", "other_incarnation", "other_seq",
         F.col("other_ended_at").cast("string").alias("other_ended_at"), "writer", "ordinal",
     )  # fmt: skip
+
+
+def _first_unknown(groups: DataFrame) -> DataFrame:
+    found = groups.where(F.col("verdict") == UNKNOWN).orderBy("lane", "group")
+    return found.select("lane", "group", "because").limit(SHOWN_MAX)
+
+
+def _rows(table: DataFrame) -> list[dict[str, Any]]:
+    return [row.asDict() for row in table.collect()]
 
 
 def _worst(verdicts: dict[str, dict[str, int]], gaps: list[Gap]) -> str:

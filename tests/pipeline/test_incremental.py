@@ -104,10 +104,10 @@ def groups(report: Report) -> dict[tuple[str, str], dict[str, Any]]:
 
 def count_more(folder: Path, lane: str, group: str, more: int) -> None:
     """Change how many hand-overs a table, or what an audit has kept, says that a group had."""
-    for file in [each for each in folder.rglob("*.parquet") if each.parent.name in ("state", "groups")]:
+    for file in [each for each in folder.rglob("*.parquet") if each.parent.name in ("rows", "groups")]:
         table = pq.read_table(file)
         counts = [
-            row["hand_overs"] + more * ((row["lane"], row["group"]) == (lane, group))
+            row["hand_overs"] and row["hand_overs"] + more * ((row["lane"], row["group"]) == (lane, group))
             for row in table.select(["lane", "group", "hand_overs"]).to_pylist()
         ]
         place = table.schema.get_field_index("hand_overs")

@@ -27,16 +27,20 @@ ROOT = Path(__file__).parents[2]
 SPARK = Path(pyspark.__file__).parent
 
 
-#: deploy/pipeline.py several times: another start of Spark takes longer than another cluster application.
+#: deploy/pipeline.py several times within one cluster application: its executors are started once.
 ALL = """
 import json, runpy, sys
 
-for arguments in json.loads(sys.argv[1]):
-    sys.argv[1:] = arguments
-    try:
-        runpy.run_path("deploy/pipeline.py", run_name="__main__")
-    except SystemExit as ended:
-        print("exit code:", ended.code)
+from dispatcher.pipeline.session import spark_session
+
+commands = json.loads(sys.argv[1])
+with spark_session():
+    for arguments in commands:
+        sys.argv[1:] = arguments
+        try:
+            runpy.run_path("deploy/pipeline.py", run_name="__main__")
+        except SystemExit as ended:
+            print("exit code:", ended.code)
 """
 
 
@@ -110,7 +114,7 @@ def test_a_cluster_says_what_one_process_says(spark: SparkSession, master: str, 
     advice, _, alerts = rest.partition("exit code: 0\n")
     assert said.splitlines()[-1].startswith("Verdict: VIOLATED in ")
     assert "consumers" in advice
-    assert len(list(tmp_path.glob("work-*/app-*/[01]"))) == 6  # both have worked for each
+    assert len(list(tmp_path.glob("work-*/app-*/[01]"))) == 2  # both have worked
     found = Report(report, json.loads((report / "summary.json").read_text()))
     assert found.rows("advise")
     assert violations_of(live) == told(found.rows("violations"))
