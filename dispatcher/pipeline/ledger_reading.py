@@ -54,10 +54,10 @@ _HADOOP_SCHEMES: Final = {"s3": "s3a"}
 def read_records(spark: SparkSession, path: str, found: Found) -> DataFrame:
     """All records of the files found, each once, with `lane` and `turn`."""
     before = spark_prefix(path, found.root)
-    names = [file.path for file in found.files]
+    root, names = found.root, [file.path for file in found.files]
     if before == LOCAL:
-        names = [_absolute(name) for name in names]
-    places = list(_by_place(names)) or [(found.root, [])]  # of no date anything may be new
+        root, *names = [_absolute(name) for name in (root, *names)]
+    places = list(_by_place(names)) or [(root, [])]  # of no date anything may be new
     parts = [_read_below(spark, before, *each) for each in places]
     records = reduce(DataFrame.unionByName, parts).drop("schema_version")
     twice = written_twice(found)
