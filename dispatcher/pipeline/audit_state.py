@@ -190,8 +190,9 @@ def _sums(marked: DataFrame) -> DataFrame:
     return marked.groupBy("group_hash", *_KEY, "is_over").agg(
         F.count("*").alias("hand_overs"),
         F.sum((F.col("outcome") == OPEN).cast("bigint")).alias("open"),
-        F.min("began.time").alias("first_at"),
-        F.max(F.coalesce("ended_at", "began.time")).alias("last_at"),
+        # Not `began`: of what was told again from the journal that is a commit's number.
+        F.min("dispatched_at").alias("first_at"),
+        F.max(F.coalesce("ended_at", "dispatched_at")).alias("last_at"),
         F.min("because").alias("because"),
         F.max("is_remarkable").alias("is_remarkable"),
         F.max("began").alias("began"),

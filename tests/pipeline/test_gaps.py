@@ -25,6 +25,16 @@ def test_a_verdict_is_unknown_only_where_something_may_be_hidden(everything: Eve
     assert [r for r in report.rows("violations") if r["lane"] == lane] == []
 
 
+def test_a_commit_is_no_time(everything: Everything) -> None:
+    """Of hand-overs that were told again the journal knows commits, not times."""
+    groups = [r for r in everything.report.rows("groups") if r["lane"] == "told-again"]
+    first = {r["group"]: r["first_at"] for r in groups}
+    assert first["moved"] > first["over"]
+    assert {at.year for at in first.values() if at} == {2026}
+    assert first["parked"] is None
+    assert {r["last_at"].year for r in groups if r["last_at"]} == {2026}
+
+
 def test_every_gap_has_its_name(everything: Everything) -> None:
     rows = [r for r in everything.report.rows("gaps") if r["lane"] in CASES]
     found = {(r["lane"], r["kind"]): r for r in rows}
