@@ -32,7 +32,7 @@ _STATE, _HOLES, _LEFT = "state", "holes", "left"
 _MERGED: Final = {
     "hand_overs": F.sum, "open": F.sum, "first_at": F.min, "last_at": F.max, "because": F.min,
     "is_remarkable": F.max, "began": F.max, "ended": F.max, "place": F.max, "stayed": F.max,
-    "last": F.max, "across": F.sum, "across_hash": F.bit_xor,
+    "settled": F.max, "last": F.max, "across": F.sum, "across_hash": F.bit_xor,
 }  # fmt: skip
 
 
@@ -59,7 +59,8 @@ class Audit:
     def _write(self) -> None:
         state = self._state()
         marked = order_audit.screened(self._rows(state), DATE, "is_carried").where("not is_carried")
-        marked = self._persist(order_audit.with_doubts(self._spark, marked, self._known))
+        is_part = self._pieces.window.since_us is not None
+        marked = self._persist(order_audit.with_doubts(self._spark, marked, self._known, is_part=is_part))
         sums = self._persist(_sums(marked))
         both = sums if state is None else sums.unionByName(state.withColumn("is_over", F.lit(True)))
         self._write_violations(both)
@@ -199,6 +200,7 @@ def _sums(marked: DataFrame) -> DataFrame:
         F.max("ended").alias("ended"),
         F.max("place").alias("place"),
         F.max(order_audit.stayed()).alias("stayed"),
+        F.max(F.when(F.col("outcome") == Event.SETTLED, F.col("place"))).alias("settled"),
         F.max(last).alias("last"),
         F.count(F.when(is_across, 1)).alias("across"),
         F.coalesce(F.bit_xor(F.when(is_across, _fingerprint())), F.lit(0)).alias("across_hash"),
@@ -230,7 +232,9 @@ def _groups(sums: DataFrame) -> DataFrame:
 def _standing(state: DataFrame, rows: DataFrame) -> DataFrame:
     """Rows of SCREENED that say the same to those behind them as all that they stand for: the last one's
     numbers, and the latest end and places. Hand-overs that were taken back have a place of their own."""
-    stayed = F.struct(F.lit(Event.SETTLED.value).alias("outcome"), F.col("stayed").alias("place"))
+    is_settled = F.col("settled") == F.col("stayed")
+    outcome = F.when(is_settled, Event.SETTLED.value).otherwise(Event.FAILED.value)
+    stayed = F.struct(outcome.alias("outcome"), F.col("stayed").alias("place"))
     taken = F.struct(F.lit(Event.TAKEN_BACK.value).alias("outcome"), F.col("place"))
     is_later = F.col("stayed").isNull() | (F.col("stayed") < F.col("place"))
     kinds = F.array(F.when(F.col("stayed").isNotNull(), stayed), F.when(is_later, taken))

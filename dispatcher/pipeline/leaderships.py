@@ -21,7 +21,7 @@ LEADERSHIP_EVENTS: Final = (
 )  # fmt: skip
 GROUPS_MOVING: Final = "groups_moving"
 #: Epochs and numbers of a leadership begin with its lane epoch × 2^20 (docs/ledger.md).
-_COUNTER_SHIFT: Final = 20
+COUNTER_SHIFT: Final = 20
 #: The turn of a leadership is this many times its lane epoch.
 TURNS_PER_EPOCH: Final = 2
 
@@ -136,7 +136,7 @@ def leaderships(found: Found, facts: Iterable[Fact], extents: Iterable[Extent]) 
         made.append(RecordedLeadership(
             lane, turn, writer, int(writer.partition("-")[0]),
             extent.first_us if extent else None, extent.last_us if extent else None,
-            (extent.epoch_max or 0) >> _COUNTER_SHIFT if extent else 0,
+            (extent.epoch_max or 0) >> COUNTER_SHIFT if extent else 0,
             joined((file.first, file.last) for file in files[lane, writer]),
             next((each for each in known if each.event == Event.LANE_STARTED), None),
             next((each for each in known if each.event == Event.LANE_ENDED), None), known,

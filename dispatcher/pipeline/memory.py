@@ -21,7 +21,7 @@ from dispatcher.pipeline.ledger_files import Found, LedgerFile, Stamp
 from dispatcher.pipeline.report_folder import LAYOUT, MEMORY
 
 #: Of the kept results, and of how they are computed.
-VERSION: Final = 5
+VERSION: Final = 6
 
 
 @dataclass

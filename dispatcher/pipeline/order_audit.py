@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from dispatcher.ledger.schema import Event
 from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap
 from dispatcher.pipeline.hand_overs import MESSAGE, OPEN, gap_spans, instant
-from dispatcher.pipeline.leaderships import GROUPS_MOVING, RecordedLeadership
+from dispatcher.pipeline.leaderships import COUNTER_SHIFT, GROUPS_MOVING, RecordedLeadership
 from dispatcher.pipeline.ledger_reading import micros
 
 GROUP: Final = ("lane", "group")
@@ -54,7 +54,8 @@ def _has_numbers() -> Column:
 
 def screened(found: DataFrame, *kept: str) -> DataFrame:
     """Each hand-over of `judged`, without the evidence, and with the facts from its group's rows before it:
-    `is_remarkable`, `is_linked`; `is_over`: it has ended, and so have all before it.
+    `is_remarkable`, `is_linked`; `is_over`: it has ended, and so have all before it; `is_repeated`: its
+    message was settled before; `is_headless`: it is the first of its epoch, and its number is not 1.
 
     A row that stands for several (`audit_state`) says the same to those behind it as these would."""
     found = found.select(*SCREENED, *kept)
@@ -70,6 +71,8 @@ def screened(found: DataFrame, *kept: str) -> DataFrame:
     steps_back = (F.max(stayed()).over(of_queue) > F.col("place")) | (
         F.max("place").over(of_one) > F.col("place")
     )
+    settled = F.max(F.when(F.col("outcome") == Event.SETTLED, F.col("place"))).over(of_queue)
+    begins = F.coalesce(lagged["epoch"] != F.col("epoch"), F.lit(True))
     overlaps = (longest["incarnation"] != F.col("incarnation")) & (longest["ended"] > F.col("began"))
     remarkable = overlaps | steps_back | (lagged["began"] > F.col("began"))
     linked = (lagged["epoch"] == F.col("epoch")) & (F.col("group_seq") <= lagged["group_seq"] + 1)
@@ -79,6 +82,8 @@ def screened(found: DataFrame, *kept: str) -> DataFrame:
         "is_missing": F.coalesce(
             (lagged["epoch"] == F.col("epoch")) & (F.col("group_seq") > lagged["group_seq"] + 1), F.lit(False)
         ),
+        "is_repeated": F.coalesce(settled == F.col("place"), F.lit(False)),
+        "is_headless": begins & F.coalesce(F.col("group_seq") > 1, F.lit(False)),
         "former_began": lagged["began"],
         "is_early": F.col("hands_over") & (lagged["incarnation"] != F.col("incarnation"))
         & ~F.coalesce(lagged["over"] <= F.col("began"), F.lit(False)),
@@ -272,16 +277,31 @@ def hidden(spark: SparkSession, holes: DataFrame, gaps: list[Gap]) -> DataFrame 
 
 
 def with_doubts(
-    spark: SparkSession, marked: DataFrame, leaderships: Iterable[RecordedLeadership]
+    spark: SparkSession,
+    marked: DataFrame,
+    leaderships: Iterable[RecordedLeadership],
+    *,
+    is_part: bool = False,
 ) -> DataFrame:
-    """With `because`: why something may be missing, as the hand-over itself says; null: it does not."""
-    last = {each.lane: each.turn for each in sorted(leaderships, key=lambda each: each.turn)}
+    """With `because`: why something may be missing, as the hand-over itself says; null: it does not.
+    `is_part`: earlier hand-overs were left out, so epochs may begin with any number."""
+    known = sorted(leaderships, key=lambda each: each.turn)
+    last = {each.lane: each.turn for each in known}
+    # Whose first record is there: it has given all its epochs' first numbers since.
+    whole: dict[str, list[int]] = {lane: [] for lane in last}
+    for each in known:
+        if each.started is not None and not is_part:
+            whole[each.lane].append(each.lane_epoch)
     lanes = spark.createDataFrame(pa.table({
         "lane": pa.array(list(last), pa.string()), "last_turn": pa.array(list(last.values()), pa.int64()),
+        "whole": pa.array(list(whole.values()), pa.list_(pa.int64())),
     }))  # fmt: skip
+    is_of_whole = F.array_contains("whole", F.shiftright("epoch", COUNTER_SHIFT))
     goes_back = (F.col("dispatched_at") > F.col("ended_at")) & (F.col("began_turn") == F.col("turn"))
     why = (
         F.when(F.col("is_missing"), F.lit("a number of an epoch is missing"))
+        .when(F.col("is_headless") & is_of_whole, F.lit("the first number of an epoch is missing"))
+        .when(F.col("is_repeated"), F.lit("a message was settled, and then handed over again"))
         .when(~_has_numbers(), F.lit("only its consumer knew of a hand-over: it has no numbers"))
         .when(goes_back, F.lit("its leader's clock went back"))
         .when(F.col("is_shared"), F.lit("several read the queue of its consumer"))
@@ -295,7 +315,9 @@ def with_doubts(
             F.lit("a hand-over has no end, and a later leader does not know of it"),
         )
     )
-    return marked.join(F.broadcast(lanes), "lane", "left").withColumn("because", why).drop("last_turn")
+    return (
+        marked.join(F.broadcast(lanes), "lane", "left").withColumn("because", why).drop("last_turn", "whole")
+    )
 
 
 def verdicts(groups: DataFrame, violations: DataFrame, hidden: DataFrame | None) -> DataFrame:

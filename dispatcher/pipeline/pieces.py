@@ -63,7 +63,7 @@ class Pieces:
         self, spark: SparkSession, folder: ReportFolder, ledger: str, found: Found, window: Window
     ) -> None:
         self._spark, self._folder, self._ledger, self._found = spark, folder, ledger, found
-        self._window, self._memory = window, Memory.load(folder.path, window)
+        self.window, self._memory = window, Memory.load(folder.path, window)
         if not self._memory.pieces and not self._memory.made:  # what another version has kept, too
             shutil.rmtree(folder.path / KEPT, ignore_errors=True)
         self._is_apart = stand_alone(found)
@@ -110,7 +110,7 @@ class Pieces:
     def _whole(self, records: DataFrame) -> DataFrame:
         if self._lanes:
             records = records.where(~F.col("lane").isin(self._lanes))
-        return with_durations(whole(within(records, self._window), DATE))
+        return with_durations(whole(within(records, self.window), DATE))
 
     def _rest(self) -> DataFrame:
         """All records but ends that tell everything."""
@@ -140,7 +140,7 @@ class Pieces:
             self._memory.clear()
             self.computed, self.reused = sorted({file.date for file in self._found.files}), []
             self._folder.keep(HAND_OVERS, DATE, [])
-            records = within(self._read_ledger(), self._window)
+            records = within(self._read_ledger(), self.window)
             across = hand_overs(self._spark, records, self.leaderships, gaps, persist=self._persist)
         across = with_durations(across).withColumn(DATE, F.lit(ACROSS))
         self._folder.add(HAND_OVERS, across, DATE, "lane")

@@ -269,7 +269,38 @@ def told_by_both(folder: Path) -> Verdicts:
     return {"g": "kept"}
 
 
+def settled_twice(folder: Path) -> Verdicts:
+    """Of one group a message was settled, and then handed over once more; the other one failed before."""
+    numbers, leader = Numbers(), Leader(folder, "settled-twice")
+    hands = [
+        HandOver("again", 1), HandOver("again", 1, attempt=2), HandOver("again", 3),
+        HandOver("released", 11, outcome="failed"), HandOver("released", 11, attempt=2),
+        HandOver("released", 12),
+    ]  # fmt: skip
+    for n, hand in enumerate(hands):
+        hand.dispatched, hand.ended = START_US + n * MS, START_US + n * MS + MS // 2
+        leader.hand(numbers.number(hand))
+    leader.end()
+    return {"again": "unknown", "released": "kept"}
+
+
+def headless(folder: Path) -> Verdicts:
+    """An epoch of this leader has no number 1; one of a former leader began before the ledger does."""
+    numbers, leader = Numbers(), Leader(folder, "headless")
+    former = Numbers(epoch=6 << 20)
+    for n in 1, 2:
+        former.number(HandOver("older", n, "i9"))
+    numbers.number(HandOver("headless", 11))
+    leader.hand(
+        *(numbers.number(each) for each in in_order("headless", 2, first=12)),
+        *(former.number(each) for each in in_order("older", 2, first=3, incarnation="i9")),
+    )
+    leader.end()
+    return {"headless": "unknown", "older": "kept"}
+
+
 CASES = {
+    "settled-twice": settled_twice, "headless": headless,
     "killed": killed, "told-again": told_again, "told-in-part": told_in_part, "missing-file": missing_file,
     "return-missing": return_missing, "no-ledger": no_ledger, "dropped": dropped, "ended": ended,
     "twice": twice, "boundaries": boundaries, "bad": bad_files, "new-name": renamed,

@@ -61,6 +61,10 @@ class Grown:
             self.held, number(HandOver("g", 3, dispatched=MIDNIGHT + 6 * MS, ended=MIDNIGHT + 7 * MS))
         )
         self.leader.hand(*map(number, in_order("h", 3, first=40, since=MIDNIGHT + 8 * MS)))
+        self.leader.hand(
+            number(HandOver("twice", 60, "i4", MIDNIGHT, MIDNIGHT + MS)),
+            number(HandOver("back", 61, "i4", MIDNIGHT, MIDNIGHT + MS, outcome="failed")),
+        )
         self.leader.end("the connection was lost")
         self.midnights.tell()
 
@@ -72,6 +76,9 @@ class Grown:
         rival = self.numbers.number(HandOver("late", 22, "i2", dispatched=since + MS, ended=since + 2 * MS))
         again = self.numbers.number(HandOver("g", 6, "i2", dispatched=since + 6 * MS, ended=since + 7 * MS))
         leader.hand(rival, again)
+        for group, arrival in ("twice", 60), ("back", 61):
+            hand = HandOver(group, arrival, "i4", since + 6 * MS, since + 7 * MS, attempt=2)
+            leader.hand(self.numbers.number(hand))
         leader.end()
         self.midnights.tell()
 
@@ -153,6 +160,8 @@ def test_what_is_added_is_computed_and_the_rest_is_left(spark: SparkSession, gro
     }
     assert violations == {("g", "order"), ("late", "overlap"), ("old", "order")}
     assert {each["verdict"] for each in whole.rows("groups")} == {"kept", "violated", "unknown"}
+    verdicts = {group: row["verdict"] for (lane, group), row in groups(whole).items() if lane == "orders"}
+    assert (verdicts["twice"], verdicts["back"]) == ("unknown", "kept")
 
 
 class Killed(Exception):
