@@ -38,6 +38,10 @@ LIVE = "100%41 [live]"
 #: In s: the first test that needs a report waits until it is made, beside other tests.
 _TIMEOUT = 600
 _JAVA = "spark.driver.extraJavaOptions"
+#: Of Java processes that live for one test: most of it is loading and compiling what runs once.
+QUICK_JAVA = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

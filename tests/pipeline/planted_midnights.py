@@ -10,7 +10,9 @@ from tests.pipeline.ledgers import MS, START_US, HandOver, Leader, Numbers
 DAY = 86_400_000 * MS
 #: START_US is ten seconds before midnight.
 MIDNIGHT = START_US + 10_000 * MS
-LANES = 12
+LANES = 3
+#: Each has its own groups, queues and consumers; a lane costs a run more than what is in it.
+_STORIES = 4
 _HAND_OVERS = 60
 _GROUPS, _INBOUNDS, _INCARNATIONS = "fgh", ("high", "low"), ("i1", "i2", "i3")
 
@@ -20,8 +22,11 @@ class Midnights:
 
     def __init__(self, folder: Path) -> None:
         self._lanes = [
-            (Leader(folder, f"midnight-{seed}"), _hand_overs(Random(seed))) for seed in range(LANES)
-        ]
+            (Leader(folder, f"midnight-{lane}"), [
+                hand for story in range(_STORIES) for hand in _hand_overs(lane * _STORIES + story)
+            ])
+            for lane in range(LANES)
+        ]  # fmt: skip
         self._until = [MIDNIGHT, MIDNIGHT + DAY, MIDNIGHT + 3 * DAY]
 
     def tell(self) -> None:
@@ -38,9 +43,9 @@ class Midnights:
                 leader.end()
 
 
-def _hand_overs(random: Random) -> list[HandOver]:
+def _hand_overs(seed: int) -> list[HandOver]:
     """In the order of their numbers."""
-    numbers, arrival, made = Numbers(), 0, []
+    random, numbers, arrival, made = Random(seed), Numbers(), 0, list[HandOver]()
     holders = dict.fromkeys(_GROUPS, "i1")
     times = sorted(
         MIDNIGHT + random.randrange(2) * DAY + random.randrange(-40, 40) * MS for _ in range(_HAND_OVERS)
@@ -59,4 +64,7 @@ def _hand_overs(random: Random) -> list[HandOver]:
         made.append(numbers.number(hand))
         if random.random() < 0.03:
             numbers.number(HandOver(group, arrival, holders[group]))  # nobody has told of it
+    for hand in made:
+        hand.group, hand.inbound = f"{hand.group}{seed}", f"{hand.inbound}{seed}"
+        hand.incarnation += f"-{seed}"
     return made

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.run import fitting_records
 from dispatcher.pipeline.session import heap_mib, spark_session
+from tests.pipeline.conftest import QUICK_JAVA
 
 HEAP, JAVA_OPTIONS = "spark.driver.memory", "spark.driver.extraJavaOptions"
 
@@ -46,8 +47,7 @@ for act in fill, kill:
 def test_a_full_heap_and_a_killed_process_are_told_in_a_line() -> None:
     found = subprocess.run(
         [sys.executable, "-c", BOTH],
-        # Most of the time goes into compiling what runs once.
-        env={**os.environ, "SPARK_DRIVER_MEMORY": "500m", "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"},
+        env={**os.environ, "SPARK_DRIVER_MEMORY": "500m", "JDK_JAVA_OPTIONS": QUICK_JAVA},
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dispatcher.pipeline.report_folder import TABLES
-from tests.pipeline.conftest import Report, run_pipeline
+from tests.pipeline.conftest import QUICK_JAVA, Report, run_pipeline
 from tests.pipeline.planted_gaps import killed
 from tests.pipeline.planted_violations import days
 from tests.pipeline.streams import rows as rows_of
@@ -48,8 +48,7 @@ def environment() -> dict[str, str]:
     return {
         **os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m",
         "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT),
-        # Most of the time goes into compiling what runs once.
-        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "JDK_JAVA_OPTIONS": QUICK_JAVA,
     }  # fmt: skip
 
 

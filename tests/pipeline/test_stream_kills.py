@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dispatcher.pipeline.live_folder import KEPT
-from tests.pipeline.conftest import Everything
+from tests.pipeline.conftest import QUICK_JAVA, Everything
 from tests.pipeline.planted_gaps import bad_files, killed
 from tests.pipeline.planted_readers import disordered
 from tests.pipeline.planted_violations import days, told_again
@@ -41,8 +41,7 @@ def stream(ledger: Path, live: Path) -> Iterator[subprocess.Popen[str]]:
     ]  # fmt: skip
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        # Most of the time goes into compiling what runs for a few batches.
-        env={**os.environ, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
+        env={**os.environ, "JDK_JAVA_OPTIONS": QUICK_JAVA},
     )  # fmt: skip
     with process:
         try:
