@@ -37,6 +37,11 @@ def _running(*arguments: str) -> str:
             "aio_pika aiohttp pika pydantic redis rich structlog pyspark pyarrow dispatcher.core",
         ),
         (_running("--help"), f"{_HEAVY} pika pydantic dispatcher.settings"),
+        (
+            "import os; os.environ |= {'_DISPATCHER_COMPLETE': 'complete_bash', 'COMP_CWORD': '1', "
+            f"'COMP_WORDS': 'dispatcher s'}}; {_running()}",
+            f"{_HEAVY} pika pydantic dispatcher.settings",
+        ),
         (_running("status", "-c", os.devnull), _HEAVY),
         (_running("groups", "list", "orders", "-c", os.devnull), f"{_HEAVY} dispatcher.core.model"),
         (_running("consumers", "list", "orders", "-c", os.devnull), _HEAVY),

@@ -9,6 +9,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any, Final
 
@@ -99,10 +100,20 @@ class _Program(TyperGroup):
         return list(self.commands)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
+        with self._names_only():
+            super().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        with self._names_only():
+            return super().shell_complete(ctx, incomplete)
+
+    @contextmanager
+    def _names_only(self) -> Iterator[None]:
+        """Within the body the commands have their names and help, and nothing is imported for them."""
         commands = self.commands
         self.commands = {name: TyperCommand(name, help=text) for name, (_, text) in _MODULES.items()}
         try:
-            super().format_help(ctx, formatter)
+            yield
         finally:
             self.commands = commands
 
@@ -128,7 +139,6 @@ app = typer.Typer(
     help="Message groups for RabbitMQ: related messages in order, each group at one consumer.",
     epilog="Exit codes: 0 done; 1 refused or failed, the reason is on stderr; 2 wrong usage.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -149,6 +149,20 @@ def test_run_logs_at_the_level_and_in_the_format_that_are_asked_for(tmp_path: Pa
     assert not any(line.startswith("{") for line in log.read_text().splitlines())
 
 
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("dispatcher s", {"status", "sim"}),
+        ("dispatcher groups li", {"list"}),
+        ("dispatcher groups list --sor", {"--sort"}),
+    ],
+)
+def test_a_shell_completes_commands_and_options(words: str, offered: set[str]) -> None:
+    last = str(len(words.split()) - 1)
+    result = dispatcher(_DISPATCHER_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=last)
+    assert {line.split("\t")[0] for line in result.stdout.splitlines()} == offered
+
+
 def test_json_has_printable_characters_only(config_file: Path, responder: Responder) -> None:
     responder.answer = {"group": "日本", "verdict": "\x9b2J\x7f\u2028"}
     shown = dispatcher(
