@@ -89,7 +89,7 @@ class SimulatedRun:
         lane = self.world.leader_lane()
         if lane is None or not lane.is_complete():  # it still asks the consumers what Redis has forgotten
             return False
-        if lane._parts.membership.liveness.awaited or lane.state.parking:
+        if lane._parts.membership.liveness.missing or lane.state.parking:
             return False
         return not lane.state.stale_owners
 

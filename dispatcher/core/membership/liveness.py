@@ -146,7 +146,7 @@ class Liveness:
             consumer.lost_until_ms = max(consumer.lost_until_ms, until_ms)
 
     @property
-    def awaited(self) -> int:
+    def missing(self) -> int:
         """How many consumers have to join again, or will be taken back."""
         return len(self.lost) + len(self.refusing)
 

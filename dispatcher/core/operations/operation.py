@@ -52,7 +52,7 @@ class Operation:
     target: Target | None = None
     gone: int = 0  # that the target has, or that were purged one by one, under all leaders
     phase: Phase = Phase.BARRIER
-    awaited: set[QueueId] = field(default_factory=set)  # inbound queues whose marker has not come back
+    unmarked: set[QueueId] = field(default_factory=set)  # inbound queues whose marker has not come back
     seen: Any = None  # what those queues looked like …
     moved_at_ms: int = 0  # … and when they last looked otherwise
     scope: deque[Original] = field(default_factory=deque)  # what is still to go

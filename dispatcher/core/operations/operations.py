@@ -122,7 +122,7 @@ class Operations(Feature):
         """When the first of them may fail."""
         if any(operation.scan is not None for operation in self._open.values()):
             return self._state.now_ms + PASSAGE_LOOK_MS
-        waits = (o.moved_at_ms + BARRIER_TIMEOUT_MS for o in self._open.values() if o.awaited)
+        waits = (o.moved_at_ms + BARRIER_TIMEOUT_MS for o in self._open.values() if o.unmarked)
         return min(waits, default=None)
 
     def before_pass(self) -> None:
@@ -136,10 +136,10 @@ class Operations(Feature):
                 self._go_on(operation)
             elif operation.phase is Phase.OPENING:
                 continue
-            elif not operation.awaited:
+            elif not operation.unmarked:
                 self._pass_barrier(operation)
             elif self._is_stuck(operation):
-                names = ", ".join(sorted(state.inbounds[index].name for index in operation.awaited))
+                names = ", ".join(sorted(state.inbounds[index].name for index in operation.unmarked))
                 self._fail(
                     operation, f"its marker did not come back from {names}, where nothing moved for 60 s"
                 )
@@ -186,7 +186,7 @@ class Operations(Feature):
     def _progress(self, operation: Operation) -> dict[str, Any]:
         progress: dict[str, Any] = {
             "operation": operation.kind, "group": format_group(operation.group.id), "open": True,
-            "waits_for": sorted(self._state.inbounds[index].name for index in operation.awaited),
+            "waits_for": sorted(self._state.inbounds[index].name for index in operation.unmarked),
         }  # fmt: skip
         if operation.target is not None or operation.scan is not None:
             left = len(operation.scope) + len(operation.out) + parked_of(self._state, operation.group)
@@ -198,7 +198,7 @@ class Operations(Feature):
     def _raise_barrier(self, operation: Operation) -> None:
         state = self._state
         operation.phase = Phase.BARRIER
-        operation.awaited = {inbound.index for inbound in state.inbounds}
+        operation.unmarked = {inbound.index for inbound in state.inbounds}
         operation.seen, operation.moved_at_ms = self._look(operation), state.now_ms
         for inbound in state.inbounds:
             state.effects.actions.append(PublishBarrier(inbound.index, operation.uuid))
@@ -213,10 +213,10 @@ class Operations(Feature):
         state.settled(mark)
         if operation is None:
             state.log_event("marker_ignored", operation=mark.command, queue=state.inbounds[mark.inbound].name)
-        elif operation.awaited:
-            operation.awaited.discard(mark.inbound)
+        elif operation.unmarked:
+            operation.unmarked.discard(mark.inbound)
             operation.moved_at_ms = state.now_ms
-            if not operation.awaited:
+            if not operation.unmarked:
                 self._pass_barrier(operation)
 
     def _is_stuck(self, operation: Operation) -> bool:
@@ -228,7 +228,7 @@ class Operations(Feature):
         return now_ms - operation.moved_at_ms >= BARRIER_TIMEOUT_MS
 
     def _look(self, operation: Operation) -> Any:
-        inbounds = [self._state.inbounds[index] for index in operation.awaited]
+        inbounds = [self._state.inbounds[index] for index in operation.unmarked]
         return [(i.unacked, i.waiting, i.dispatched) for i in inbounds]
 
     def _pass_barrier(self, operation: Operation) -> None:
@@ -317,7 +317,7 @@ class Operations(Feature):
             return
         operation.problem = operation.problem or event.problem
         if operation.phase is not Phase.SENDING:
-            operation.awaited.clear()
+            operation.unmarked.clear()
             operation.phase = Phase.SENDING
 
     def transfer_confirmed(self, event: TransferConfirmed) -> None:

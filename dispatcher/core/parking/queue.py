@@ -68,11 +68,11 @@ class ParkingQueue:
     """See the module. In a parking queue a fingerprint names one original."""
 
     __slots__ = (
-        "_state", "asked_at", "awaited", "blocked_since_ms", "confirmed", "consumer", "demand", "early",
-        "end_at", "end_seen", "here", "idle_since_ms", "relocating", "index", "left", "members", "published",
-        "name", "originals", "read_through", "reading", "redelivering", "refused_until_ms", "settled",
-        "since_ms", "stored", "term", "terms_needed", "unknown", "unwanted_since_ms", "void_before",
-        "waiting",
+        "asked_at", "blocked_since_ms", "confirmed", "consumer", "demand", "early", "end_at", "end_seen",
+        "expected", "here", "idle_since_ms", "index", "left", "members", "name", "originals",
+        "published", "read_through", "reading", "redelivering", "refused_until_ms", "relocating",
+        "settled", "since_ms", "_state", "stored", "term", "terms_needed", "unknown",
+        "unwanted_since_ms", "void_before", "waiting",
     )  # fmt: skip
 
     def __init__(self, index: QueueId, name: str, consumer: str, now_ms: int) -> None:
@@ -99,7 +99,7 @@ class ParkingQueue:
         self.refused_until_ms = 0
         self.here: dict[bytes, Original] = {}  # read and not settled
         self.settled: OrderedDict[bytes, Arrival] = OrderedDict()
-        self.awaited: dict[bytes, Original] = {}  # known from the journal and not read yet
+        self.expected: dict[bytes, Original] = {}  # known from the journal and not read yet
         self.early: deque[Original] = deque()  # read, and waiting for what decides about it
         self.reading = False
         self.redelivering = False  # consumers may tell of messages that are at its head
@@ -137,7 +137,7 @@ class ParkingQueue:
         """All that was in it is here, and the journal waits for nothing of it."""
         if not self.at_end or self.reading:
             return False
-        return not (self.relocating or self.early or self.awaited or self.redelivering)
+        return not (self.relocating or self.early or self.expected or self.redelivering)
 
     def is_wanted(self, pool: Pool) -> bool:
         """Whether a consumer could take its messages, or an operation waits for them."""
@@ -171,7 +171,7 @@ class ParkingQueue:
     def is_empty(self) -> bool:
         """Nothing of it, or on its way to it, is known."""
         return not (
-            self.members or self.waiting or self.relocating or self.here or self.awaited or self.early
+            self.members or self.waiting or self.relocating or self.here or self.expected or self.early
         )
 
     def store(self, message: Original, key: bytes | None) -> None:
@@ -211,11 +211,11 @@ class ParkingQueue:
 
     def expect(self, message: Original) -> None:
         """The journal says that its original is here."""
-        self.awaited[message.fingerprint] = message
+        self.expected[message.fingerprint] = message
 
     def forget(self, message: Original) -> None:
         """It is not expected any more."""
-        self.awaited.pop(message.fingerprint, None)
+        self.expected.pop(message.fingerprint, None)
 
     def settled_early(self, message: Original) -> None:
         """An expected one is settled: its original counts no more."""

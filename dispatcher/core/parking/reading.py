@@ -96,15 +96,15 @@ class ParkedReading(Feature):
                     self._state.acks.append(message)
                     self._state.counters["repeated_copies"] += 1
                 case CopyKind.KNOWN:
-                    known = queue.awaited.pop(message.fingerprint, None)
+                    known = queue.expected.pop(message.fingerprint, None)
                     if known is not None:
                         self._given_back.discard(known)
                     self._recovery.match(known, message)
                 case CopyKind.ORIGINAL:
                     self._take(queue, message)
             early.popleft()
-        if queue.end_at == queue.stored and not queue.published and queue.awaited:
-            for message in list(queue.awaited.values()):  # others deleted their originals
+        if queue.end_at == queue.stored and not queue.published and queue.expected:
+            for message in list(queue.expected.values()):  # others deleted their originals
                 self._recovery.vanish(message)
 
     def _judge(self, queue: ParkingQueue, message: Original) -> CopyKind:
@@ -114,7 +114,7 @@ class ParkedReading(Feature):
             kind = self._judge_relocated(queue, message, original)
             if kind is not None:
                 return kind
-        if copy in queue.awaited or self._recovery.is_adopted(copy):
+        if copy in queue.expected or self._recovery.is_adopted(copy):
             return CopyKind.KNOWN
         if self._recovery.pending_redeliveries.has_any(message.group_id):
             return CopyKind.WAIT  # older ones of its group are still to come from an inbound queue
@@ -164,7 +164,7 @@ class ParkedReading(Feature):
         state = self._state
         if queue.published and queue.end_at == queue.stored:
             return 0  # it was empty, and what is on its way there counts when that is confirmed
-        if queue.awaited:
+        if queue.expected:
             return READ_MAX
         if queue.redelivering:
             return state.options.look_ahead - len(queue.here)

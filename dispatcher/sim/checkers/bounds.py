@@ -29,7 +29,7 @@ class BoundsChecker(Checker):
             "entries awaiting their original": len(lane._parts.recovery.open_entries()),
             "credit out": sum(c.prefetch - c.credit for c in state.by_uuid.values()),
             "in flight": sum(len(c.in_flight) for c in state.by_uuid.values()),
-            "consumers awaited": lane._parts.membership.liveness.awaited,
+            "consumers missing": lane._parts.membership.liveness.missing,
             "queues that are being read back": len(state.reclaiming),
         }
         dedup = lane.state.find(Dedup)

@@ -64,7 +64,7 @@ def what_was_confirmed_before_is_left_out(lane: Any, session: Any, store: Any) -
     """Where a lane hands over an operation does not wait for its markers."""
     operations = lane.state.features[Operations]
     if lane.state.options.handover:
-        operations._raise_barrier = lambda operation: operation.awaited.clear()
+        operations._raise_barrier = lambda operation: operation.unmarked.clear()
 
 
 @planted("moves", seed=109)

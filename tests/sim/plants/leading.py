@@ -364,7 +364,7 @@ def flags_of_the_former_leader_ignored(lane: Any, session: Any, store: Any) -> N
 def operation_without_a_barrier(lane: Any, session: Any, store: Any) -> None:
     """An operation takes the messages that are here, not all that were confirmed before the command."""
     operations = lane.state.features[Operations]
-    operations._raise_barrier = lambda operation: operation.awaited.clear()
+    operations._raise_barrier = lambda operation: operation.unmarked.clear()
 
 
 @planted("operations", "duplicates", seed=414)
