@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX, NEVER_MS
+from dispatcher.core.holds import HoldKind
 from dispatcher.core.model import Group
 from dispatcher.core.operators.commands import argument
 from dispatcher.core.operators.flags import is_paused, operation_on, pin_of
@@ -33,6 +34,8 @@ _FLAGS: Final[dict[str, Callable[[Group], bool]]] = {
     AskedState.DRAINED: lambda group: group.owner is not None and group.owner.drained,
     AskedState.OPERATION: lambda group: operation_on(group) is not None,
 }
+#: As `reason`: groups that can't go on, whatever holds them.
+ANY_REASON: Final = "any"
 
 
 class GroupListing:
@@ -47,9 +50,11 @@ class GroupListing:
         order, self._wanted, after = (argument(arguments, name, str) for name in ("sort", "state", "after"))
         limit, self._offset = GROUPS_PER_PAGE if limit is None else limit, offset or 0
         self._owner, match = (argument(arguments, name, str) for name in ("owner", "match"))
+        self._reason = argument(arguments, "reason", str)
         self._match = _pattern(match) if match is not None else None
         order = order or _DEPTH
         _check(limit, self._offset, self._wanted)
+        _check_reason(self._reason)
         if order not in _ORDERS:
             raise CommandRefused(f"can't sort by {order!r}; sort by {', '.join(_ORDERS)}")
         if after is not None and order != "group":
@@ -95,7 +100,14 @@ class GroupListing:
             return False
         if self._owner is not None and (group.owner is None or group.owner.id != self._owner):
             return False
-        return self._match is None or self._match(format_group(group.id)) is not None
+        if self._match is not None and self._match(format_group(group.id)) is None:
+            return False
+        return self._reason is None or self._is_held(group)
+
+    def _is_held(self, group: Group) -> bool:
+        """Whether the wanted reason holds it, or any."""
+        hold = self._state.explanation.why(group)
+        return hold is not None and self._reason in (ANY_REASON, hold.kind.value)
 
     def _has_state(self, group: Group, wanted: str) -> bool:
         if wanted == AskedState.PARKED:
@@ -154,3 +166,9 @@ def _check(limit: int, offset: int, state: str | None) -> None:
         )
     if state is not None and state not in set(AskedState):
         raise CommandRefused(f"no group state {state!r}; states are {', '.join(AskedState)}")
+
+
+def _check_reason(reason: str | None) -> None:
+    known = {ANY_REASON, *(kind.value for kind in HoldKind)}
+    if reason is not None and reason not in known:
+        raise CommandRefused(f"no reason {reason!r}; reasons are {', '.join(sorted(known))}")

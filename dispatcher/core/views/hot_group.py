@@ -6,6 +6,7 @@ many decrements at a time, after each batch): of a share at most 1/128 is overlo
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -60,18 +61,20 @@ class HotGroup:
 
     def first(self, now_ms: int) -> GroupShare | None:
         """The busiest group as of now; None: nothing with a group came in. Changes nothing."""
+        return next(iter(self.top(now_ms, 1)), None)
+
+    def top(self, now_ms: int, count: int) -> list[GroupShare]:
+        """So many of the busiest groups as of now, the busiest first. Changes nothing."""
         passed_ms = now_ms - self._begun_ms
         if passed_ms >= WINDOW_MS:
-            return None
+            return []
         before, before_sum = (
             (self._before, self._before_sum) if passed_ms < WINDOW_MS // 2 else (Counter(), 0)
         )
         known = self._counts.keys() | before.keys()
-        if not known:
-            return None
         of_key = {key: self._counts.get(key, 0) + before.get(key, 0) for key in known}
-        key = max(of_key, key=lambda key: (of_key[key], key))
-        return GroupShare(key, of_key[key] / (self._sum + before_sum))
+        first = heapq.nlargest(count, of_key, key=lambda key: (of_key[key], key))
+        return [GroupShare(key, of_key[key] / (self._sum + before_sum)) for key in first]
 
 
 class HotGroupWatch(Feature):
@@ -95,3 +98,7 @@ class HotGroupWatch(Feature):
     def first(self) -> GroupShare | None:
         """The busiest group of the last minute."""
         return self._counted.first(self._state.now_ms)
+
+    def top(self, count: int) -> list[GroupShare]:
+        """So many of the busiest groups of the last minute, the busiest first."""
+        return self._counted.top(self._state.now_ms, count)

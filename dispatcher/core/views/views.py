@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from dispatcher.core.bounds import UNACKED_TOLD_MS
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import NEVER_FULL, Consumer, ConsumerState, Group, MessageState, Original
-from dispatcher.core.operators.commands import argument
+from dispatcher.core.operators.commands import Commands, argument
 from dispatcher.core.operators.display import flag_row, flag_status
 from dispatcher.core.operators.stopped_groups import stopped_rows
 from dispatcher.core.optional.sequence_numbers import SequenceNumbers, irregularities
@@ -34,6 +34,17 @@ class SettledUnacked(NamedTuple):
 
 
 NOTHING_UNACKED: Final = SettledUnacked(0, 0)
+
+
+class LaneTotals(NamedTuple):
+    """Numbers of a lane now. `settled` and `dispatched` count since this leadership began."""
+
+    lane_epoch: int
+    settled: int
+    dispatched: int
+    waiting: int
+    parked: int
+    in_flight: int
 
 
 class Views:
@@ -71,6 +82,7 @@ class Views:
             ),
             "held": sum(inbound.waiting for inbound in state.inbounds),
             "in_flight": sum(len(consumer.in_flight) for consumer in state.by_uuid.values()),
+            "hold": self._lane_hold(),
             "unconfirmed": state.unconfirmed,
             "undeliverable": len(state.undeliverable),
             "bytes_held": state.bytes_held,
@@ -94,6 +106,31 @@ class Views:
             "settled_unacked": unacked.count,
             "settled_unacked_ms": unacked.for_ms,
         }
+
+    def _lane_hold(self) -> dict[str, Any] | None:
+        """What holds the whole lane, as `why` has it for a group."""
+        hold = self._state.explanation.lane_hold()
+        if hold is None:
+            return None
+        return {"reason": hold.kind.value, "facts": dict(hold.facts), "verdict": text(hold)}
+
+    def operations(self) -> list[dict[str, Any]]:
+        """Operations on groups that are under way, and how far each has come."""
+        commands = self._state.find(Commands)
+        under_way = commands.under_way if commands is not None else {}
+        return [{"uuid": uuid, **progress()} for uuid, progress in under_way.items()]
+
+    def totals(self) -> LaneTotals:
+        """The numbers of which a history is kept. O(inbound queues and consumers)."""
+        state = self._state
+        return LaneTotals(
+            lane_epoch=state.lane_epoch,
+            settled=state.counters["settled"],
+            dispatched=sum(inbound.dispatched for inbound in state.inbounds),
+            waiting=sum(inbound.waiting for inbound in state.inbounds),
+            parked=sum(queue.originals for queue in state.parking.values()),
+            in_flight=sum(len(consumer.in_flight) for consumer in state.by_uuid.values()),
+        )
 
     def _busiest(self) -> dict[str, Any] | None:
         """The group that most of what came in during the last minute is of."""
@@ -150,9 +187,10 @@ class Views:
         """For how long the message has been out that is out for longest; in flight they are in that order.
         What is older than this leadership has its time from there, as with `ack_timeout`."""
         first = next(iter(consumer.in_flight.values()), None)
-        if first is None:
-            return None
-        return self._state.now_ms - max(first.dispatched_at_ms, self._state.patience_from_ms)
+        return self._out_ms(first) if first is not None else None
+
+    def _out_ms(self, message: Original) -> int:
+        return self._state.now_ms - max(message.dispatched_at_ms, self._state.patience_from_ms)
 
     def is_full(self) -> bool:
         """Whether any inbound queue's look-ahead is used up."""
@@ -179,9 +217,27 @@ class Views:
             deepest = listing.deepest(inbound.index)
             if deepest is not None:
                 self._deepest[inbound.index] = deepest
-        return {"total": listing.total, "groups": [self._row(group) for group in listing.page()]}
+        return {"total": listing.total, "groups": self._rows(listing.page())}
 
-    def _row(self, group: Group) -> dict[str, Any]:
+    def busiest_groups(self, count: int) -> dict[str, Any]:
+        """So many of the groups of which most of the last minute's messages were, the busiest first, each
+        with its part of them (`share`). One of less than 1/128 may be missing."""
+        watch = self._state.find(HotGroupWatch)
+        shares = watch.top(count) if watch is not None else []
+        groups = [self._state.groups.get(share.key) or Group(share.key) for share in shares]
+        rows = zip(self._rows(groups), shares, strict=True)
+        return {"total": len(shares), "groups": [{**row, "share": share.share} for row, share in rows]}
+
+    def _rows(self, groups: list[Group]) -> list[dict[str, Any]]:
+        """O(messages in flight), for all of them together."""
+        out: dict[Group, list[Original]] = {group: [] for group in groups}
+        for message in self._in_flight():
+            if message.group in out:
+                out[message.group].append(message)
+        return [self._row(group, out[group]) for group in groups]
+
+    def _row(self, group: Group, out: list[Original]) -> dict[str, Any]:
+        """`out`: its messages in flight."""
         waiting = self._waiting(group)
         hold = self._state.explanation.why(group)
         return {
@@ -195,7 +251,9 @@ class Views:
             "parked": self._state.parking.parked(group),
             **flag_row(group),
             "oldest_ms": self._oldest_ms(group, waiting),
+            "oldest_in_flight_ms": max(map(self._out_ms, out), default=None),
             "reason": hold.kind.value if hold is not None else None,
+            "verdict": text(hold) if hold is not None else unheld(self._state, group, waiting, out),
         }
 
     def _oldest_ms(self, group: Group, waiting: list[Original]) -> int | None:
@@ -221,17 +279,22 @@ class Views:
             raise CommandRefused(f"no group {text!r} is known here: it has no waiting messages and no owner")
         return group
 
-    def group(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """One group with its first messages, those in flight before those that wait."""
+    def group(self, arguments: dict[str, Any], *, headers: bool = True) -> dict[str, Any]:
+        """One group with its first messages, those in flight before those that wait; without `headers` only
+        what the dispatcher says of them."""
         group = self._find(arguments)
-        messages = sorted(self._out(group), key=lambda m: (m.epoch, m.group_seq)) + self._waiting(group)
-        rows = [{**self._message_row(m), **self._peek(m.content)} for m in messages[:MESSAGES_SHOWN]]
+        out = sorted(self._out(group), key=lambda m: (m.epoch, m.group_seq))
+        messages = [*out, *self._waiting(group)][:MESSAGES_SHOWN]
+        rows = [self._message_row(m) | (self._peek(m.content) if headers else {}) for m in messages]
         sequences = self._state.find(SequenceNumbers)
         last = sequences.last(group.id) if sequences is not None else None
-        return {**self._row(group), "last_number": last, "messages": rows}
+        return {**self._row(group, out), "last_number": last, "messages": rows}
+
+    def _in_flight(self) -> Iterable[Original]:
+        return (m for c in self._state.by_uuid.values() for m in c.in_flight.values())
 
     def _out(self, group: Group) -> list[Original]:
-        return [m for c in self._state.by_uuid.values() for m in c.in_flight.values() if m.group is group]
+        return [message for message in self._in_flight() if message.group is group]
 
     def _message_row(self, message: Original) -> dict[str, Any]:
         state = self._state
