@@ -48,7 +48,8 @@ _TITLES: Final = {"last_heartbeat_ms": "last heard, ms ago", "oldest_ms": "oldes
 
 async def render(lanes: Sequence[LaneView]) -> str:
     """The whole page as of now."""
-    deepest = [(await lane.top_groups(GROUPS_SHOWN)).get("groups", []) for lane in lanes]
+    found = [await lane.groups({"limit": GROUPS_SHOWN}) for lane in lanes]
+    deepest = [groups["groups"] if groups is not None else [] for groups in found]
     count = "1 lane" if len(lanes) == 1 else f"{len(lanes)} lanes"
     body = "".join(_lane(lane, groups) for lane, groups in zip(lanes, deepest, strict=True))
     return (
@@ -76,7 +77,7 @@ def _lane(lane: LaneView, deepest: list[dict[str, Any]]) -> str:
         f"<section><h2>{escape(lane.name)}</h2>"
         f'<p class="{"good" if ready else "bad"}">{escape(why)}</p><p>{escape(" · ".join(facts))}</p>'
         + _table("Inbound queues", _INBOUND, overview.get("inbound", []))
-        + _table("Consumers", _CONSUMERS, lane.consumers().get("consumers", []))
+        + _table("Consumers", _CONSUMERS, (lane.consumers() or {}).get("consumers", []))
         + _table("Deepest groups", _GROUPS, deepest)
         + _counters(lane.counters())
         + "</section>"

@@ -1,4 +1,4 @@
-"""The HTTP server: four read-only paths, by default on loopback only."""
+"""The HTTP server: probes, metrics, the JSON API and the page. All read-only, by default on loopback only."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
 from dispatcher.errors import ConfigurationError
+from dispatcher.http.api import RESOURCES, Api
+from dispatcher.http.events import EventStreams
 from dispatcher.http.metrics import registry
+from dispatcher.http.openapi import DOCUMENT_PATH, EVENTS_PATH, document
 from dispatcher.http.page import render
+from dispatcher.http.samples import Samples
 from dispatcher.http.views import LaneView
 from dispatcher.settings import HttpSettings
 
@@ -35,18 +39,29 @@ class HttpServer:
         self._settings = settings
         self._lanes = lanes
         self._registry = registry(lanes)
+        self._samples = Samples(lanes)
+        self._api = Api(lanes, self._samples)
+        self._streams = EventStreams(self._api)
         self._runner: web.AppRunner | None = None
         self.port = settings.port  # the real one once it is started
 
-    async def start(self) -> None:
-        """Listen. Raises ConfigurationError when the address can't be used."""
+    def app(self) -> web.Application:
+        """All that it serves."""
         app = web.Application()
         app.router.add_get("/", self._page)
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/readyz", self._ready)
         app.router.add_get("/metrics", self._metrics)
+        for resource in RESOURCES:
+            app.router.add_get(resource.path, self._resource)
+        app.router.add_get(EVENTS_PATH, self._streams.serve)
+        app.router.add_get(DOCUMENT_PATH, self._document)
         app.on_response_prepare.append(_add_headers)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
+        return app
+
+    async def start(self) -> None:
+        """Listen. Raises ConfigurationError when the address can't be used."""
+        runner = web.AppRunner(self.app(), access_log=None, shutdown_timeout=_SHUTDOWN_S)
         await runner.setup()
         host = self._settings.host
         try:
@@ -60,12 +75,15 @@ class HttpServer:
                 "choose another address, or port 0 for a free one"
             ) from None
         self._runner = runner
+        self._samples.start()
         self.port = int(runner.addresses[0][1])
         log.info("http_listening", url=f"http://{f'[{host}]' if ':' in host else host}:{self.port}/")
 
     async def stop(self) -> None:
         """Stop listening; nothing happens if it never did."""
         if self._runner is not None:
+            self._samples.stop()
+            self._streams.stop()
             await self._runner.cleanup()
             self._runner = None
 
@@ -80,6 +98,13 @@ class HttpServer:
     async def _metrics(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+
+    async def _resource(self, request: web.Request) -> web.Response:
+        status, body = await self._api.answer(request.path_qs)
+        return web.json_response(body, status=status)
+
+    async def _document(self, _request: web.Request) -> web.Response:
+        return web.json_response(document())
 
     async def _page(self, _request: web.Request) -> web.Response:
         return web.Response(text=await render(self._lanes), content_type="text/html")

@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+
+class Spread(NamedTuple):
+    """The mean and the longest of some durations."""
+
+    mean_ms: float
+    longest_ms: float
+
+
+class LaneSample(NamedTuple):
+    """Numbers of a lane now. `settled` and `dispatched` count since this leadership began."""
+
+    lane_epoch: int  # which leadership
+    settled: int
+    dispatched: int
+    waiting: int
+    parked: int
+    in_flight: int
+    ready: int | None  # in the inbound queues, at the sample before; None: not known yet
+    #: Since the sample before; None: there was none. A commit lasts from its order to Redis' answer,
+    commit: Spread | None
+    confirm: Spread | None  # a confirm from the publish to RabbitMQ's answer
 
 
 class LaneView(Protocol):
-    """One lane as seen from outside. Every method but `top_groups` answers at once; none changes anything."""
+    """One lane as seen from outside. Nothing here changes it.
+
+    What returns None does so while the lane is not active here; `overview` tells less then. With very many
+    groups `groups` takes a moment, in which the lane goes on; all else answers at once.
+    """
 
     @property
     def name(self) -> str: ...
@@ -16,18 +42,38 @@ class LaneView(Protocol):
         ...
 
     def overview(self) -> dict[str, Any]:
-        """The result of the command `status`; less of it while the lane is not active here."""
+        """The result of the command `status`, and how many messages are ready in each inbound queue."""
         ...
 
     def counters(self) -> dict[str, float]:
         """Totals since this process leads the lane; empty while it doesn't."""
         ...
 
-    def consumers(self) -> dict[str, Any]:
-        """The result of the command `consumers.list`; no consumers while the lane is not active here."""
+    def consumers(self) -> dict[str, Any] | None:
+        """The result of the command `consumers.list`."""
         ...
 
-    async def top_groups(self, limit: int) -> dict[str, Any]:
-        """The result of `groups.list`, deepest first; no groups while the lane is not active here. With very
-        many groups it takes a moment, in which the lane goes on."""
+    async def groups(self, arguments: dict[str, Any]) -> dict[str, Any] | None:
+        """The result of `groups.list`, perhaps as of a moment ago. Raises CommandRefused, ValueError."""
+        ...
+
+    def busiest_groups(self, count: int) -> dict[str, Any] | None:
+        """So many rows of `groups.list`, each with the group's `share` of the last minute's messages."""
+        ...
+
+    def group(self, group: str) -> dict[str, Any] | None:
+        """The results of `groups.show`, without headers, and of `groups.why`. Raises CommandRefused where
+        there is no such group, ValueError."""
+        ...
+
+    def stopped(self, after: str | None) -> dict[str, Any] | None:
+        """The result of `dead.stopped`. Raises CommandRefused, ValueError."""
+        ...
+
+    def operations(self) -> dict[str, Any] | None:
+        """Operations on groups that are under way."""
+        ...
+
+    def sample(self) -> LaneSample | None:
+        """To be called by one caller, again and again: some of it is told since the call before."""
         ...

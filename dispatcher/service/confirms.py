@@ -24,6 +24,10 @@ class PublishWindow:
         self._tags.append(tag)
         self._tokens[tag] = token
 
+    def awaits(self, tag: int) -> bool:
+        """Whether this publish is not answered yet."""
+        return tag in self._tokens
+
     def tokens(self) -> list[Any]:
         """The tokens of all publishes that are not answered, in order."""
         return list(self._tokens.values())

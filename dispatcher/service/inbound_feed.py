@@ -137,6 +137,9 @@ class InboundFeed:
         self._refetch = asyncio.Event()
         #: RabbitMQ's queue answers a consume, its channel a declare: of two at a time the later may be first.
         self._one_request = asyncio.Lock()
+        #: How many messages wait in the queue that the dispatcher has not got, as RabbitMQ said last.
+        self.ready: int | None = None
+        self._is_to_count = False
         #: What an operator must change: another program reads a quorum queue, which nothing can forbid.
         self.problem: str | None = None
 
@@ -265,11 +268,20 @@ class InboundFeed:
                     continue
                 await self._wake.wait()
                 self._wake.clear()
-                if self._acks.unproven:
+                proves = self._acks.unproven > 0
+                if proves:
                     await self._prove(now_ms())
+                if self._is_to_count:
+                    await self._ready()
+                if proves:
                     await asyncio.sleep(PROOF_INTERVAL_S)
         except BrokerUnavailable:
             return  # the session hears of it itself
+
+    def count_ready(self) -> None:
+        """Have `ready` counted anew: one round trip, in the background."""
+        self._is_to_count = True
+        self._wake.set()
 
     async def _fetch(self, prefetch: int) -> None:
         """Put another consumer, with this prefetch, in the place of the present one.
@@ -307,7 +319,8 @@ class InboundFeed:
             declared = await self._link.call(self._channel, declare)
         if not self._source.classic:
             self._watch_for_others(int(declared.consumer_count) - 1)
-        return int(declared.message_count)
+        self.ready, self._is_to_count = int(declared.message_count), False
+        return self.ready
 
     def _watch_for_others(self, others: int) -> None:
         problem = _others_problem(self._inbound.name, others) if others > 0 else None

@@ -18,7 +18,6 @@ from dispatcher.core.lane import Lane
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
 from dispatcher.core.queue_ids import inbound_id
-from dispatcher.core.views.views import Views
 from dispatcher.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -29,6 +28,7 @@ from dispatcher.errors import (
     NumbersBehind,
     StoreUnavailable,
 )
+from dispatcher.http.views import LaneSample
 from dispatcher.ledger.recorder import NO_LEDGER, OpensRecorders, Recorder
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.channels import LOCK_RETRY_S, Channels
@@ -378,8 +378,8 @@ class LaneRunner:
 
     def readiness(self) -> tuple[bool, str]:
         """Whether the lane dispatches or stands by, and one line that says so or why not."""
-        session = self._session
-        if self.state is RunnerState.LEADING and session is not None:
+        session = self._leading()
+        if session is not None:
             return session.readiness()
         if self.state is RunnerState.STANDBY:
             return True, "standing by"
@@ -392,31 +392,56 @@ class LaneRunner:
             "policy": str(self._lane.policy),
             "state": self.state.value,
         }
-        session = self._session
-        if self.state is RunnerState.LEADING and session is not None:
+        session = self._leading()
+        if session is not None:
             return {**head, **session.status()}
         if self._redis_is_away and self.state is not RunnerState.STANDBY:  # there another one asks it
             head["redis_unavailable"] = True
         return head
 
-    def consumers(self) -> dict[str, Any]:
-        """The result of `consumers.list`."""
-        views = self._views()
-        return views.consumers() if views is not None else {"consumers": []}
+    def consumers(self) -> dict[str, Any] | None:
+        """The result of `consumers.list`; None while the lane is not led here, as with all that follows."""
+        session = self._leading()
+        return session.views.consumers() if session is not None else None
 
-    async def top_groups(self, limit: int) -> dict[str, Any]:
-        """The deepest groups, as `groups.list` shows them."""
-        if self._session is None or self.state is not RunnerState.LEADING:
-            return {"total": 0, "groups": []}
-        return await self._session.listings.deepest(limit)
+    async def groups(self, arguments: dict[str, Any]) -> dict[str, Any] | None:
+        """The result of `groups.list`, perhaps as of a moment ago. Raises CommandRefused, ValueError."""
+        session = self._leading()
+        return await session.listings.kept_groups(arguments) if session is not None else None
 
-    def _views(self) -> Views | None:
-        session = self._session
-        return session.views if session is not None and self.state is RunnerState.LEADING else None
+    def busiest_groups(self, count: int) -> dict[str, Any] | None:
+        """The same of the busiest groups."""
+        session = self._leading()
+        return session.views.busiest_groups(count) if session is not None else None
+
+    def group(self, group: str) -> dict[str, Any] | None:
+        """The results of `groups.show`, without headers, and of `groups.why`. Raises CommandRefused,
+        ValueError."""
+        session, named = self._leading(), {"group": group}
+        if session is None:
+            return None
+        return {"show": session.views.group(named, headers=False), "why": session.views.why(named)}
+
+    def stopped(self, after: str | None) -> dict[str, Any] | None:
+        """The result of `dead.stopped`. Raises CommandRefused, ValueError."""
+        session = self._leading()
+        return session.views.stopped({"after": after}) if session is not None else None
+
+    def operations(self) -> dict[str, Any] | None:
+        """Operations on groups that are under way."""
+        session = self._leading()
+        return {"operations": session.views.operations()} if session is not None else None
+
+    def sample(self) -> LaneSample | None:
+        """The lane's numbers now, for a history of them."""
+        session = self._leading()
+        return session.sample() if session is not None else None
+
+    def _leading(self) -> Session | None:
+        return self._session if self.state is RunnerState.LEADING else None
 
     def counters(self) -> dict[str, float]:
         """Totals since this leadership began; those of the ledger, since the process began."""
-        session = self._session
-        leads = session is not None and self.state is RunnerState.LEADING
-        totals = dict(session.lane.state.counters) if leads and session is not None else {}
+        session = self._leading()
+        totals = dict(session.lane.state.counters) if session is not None else {}
         return totals | self._ledger.counters(self.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from time import monotonic
 from typing import Any, Final
 
 import structlog
@@ -55,6 +56,7 @@ from dispatcher.core.records import Dispatched
 from dispatcher.errors import ChannelRefused
 from dispatcher.ledger.recorder import Recorder
 from dispatcher.service.confirms import PublishWindow
+from dispatcher.service.durations import Durations
 from dispatcher.service.publications import Publications, Relay, StoreInQueue
 from dispatcher.service.publish_bisect import BisectState, PublishBisector
 from dispatcher.service.refused_publish_retry import RefusedPublishRetry
@@ -111,6 +113,9 @@ class Outbox:
         self._withdrawn: list[Dispatched] = []  # copies that are no longer wanted: never sent
         self._bisector = PublishBisector(bisect_state)
         self._reported: list[Dispatched] = []  # rejected ones of which the core may not know yet
+        #: From a publish to the broker's answer. One publish at a time is timed: that costs next to nothing.
+        self.confirms = Durations()
+        self._timed_tag, self._timed_from_s = 0, 0.0  # 0: none is
         self._retry = RefusedPublishRetry(later, self._publish_with_care)
 
     @property
@@ -200,6 +205,8 @@ class Outbox:
         add = self._window.add
         for tag, order in enumerate(orders, last - len(orders) + 1):
             add(tag, order)
+        if not self._timed_tag:
+            self._timed_tag, self._timed_from_s = last, monotonic()
 
     def _tell_withdrawn(self) -> None:
         """Copies that were never sent count as answered."""
@@ -213,6 +220,9 @@ class Outbox:
         """Tell the core what this confirm or nack means."""
         copies = size = 0
         orders = list(self._window.answered(confirmed))
+        if self._timed_tag and not self._window.awaits(self._timed_tag):
+            self.confirms.add(monotonic() - self._timed_from_s)
+            self._timed_tag = 0
         if not confirmed.nacked:
             self._recorder.confirmed(orders)
         for order in orders:
@@ -276,7 +286,7 @@ class Outbox:
 
     def channel_closed(self, problem: str) -> None:
         """The broker closed the channel over something that it did not answer, with these words."""
-        self._channel = 0
+        self._channel = self._timed_tag = 0
         unanswered = self._window.take_all()
         found = self._bisector.closed(unanswered)
         for copy in self._resends.take_all():

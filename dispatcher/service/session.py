@@ -35,6 +35,7 @@ from dispatcher.core.options import LaneOptions
 from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.views.views import Views
 from dispatcher.errors import BrokerUnavailable, DeliveredAgain, DispatcherError, Fenced, InvalidTransition
+from dispatcher.http.views import LaneSample
 from dispatcher.ledger.recorder import Recorder
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.channels import Channels
@@ -380,8 +381,21 @@ class Session:
         }
 
     def status(self) -> dict[str, Any]:
-        """The result of the command `status`."""
-        return self._operators.status()
+        """The result of the command `status`; of each inbound queue also what is `ready` there."""
+        status = self._operators.status()
+        for row, feed in zip(status["inbound"], self._feeds, strict=True):
+            row["ready"] = feed.ready
+        return status
+
+    def sample(self) -> LaneSample:
+        """The lane's numbers, and its latencies since the last sample. What is ready is as of that one."""
+        ready = [feed.ready for feed in self._feeds if feed.ready is not None]
+        for feed in self._feeds:
+            feed.count_ready()
+        return LaneSample(
+            **self.views.totals()._asdict(), ready=sum(ready) if ready else None,
+            commit=self._ticks.commits.take(), confirm=self._outbox.confirms.take(),
+        )  # fmt: skip
 
     def readiness(self) -> tuple[bool, str]:
         """Whether the lane dispatches, and one line that says so or why not."""

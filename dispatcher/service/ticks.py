@@ -11,12 +11,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 from typing import Final
 
 from dispatcher.core.effects import Effects
 from dispatcher.ledger.recorder import Recorder
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.control_inbox import ReadUpTo
+from dispatcher.service.durations import Durations
 
 #: Commits under way: more only lengthen the queue, fewer leave the core idle while Redis answers.
 COMMITS_UNDER_WAY_MAX: Final = 8
@@ -30,6 +32,7 @@ class Tick:
     read: ReadUpTo
     decided_at_us: int
     commit: int = 0  # its number; 0: it has none
+    ordered_at_s: float = 0.0  # when that was sent to Redis
     committed: bool = False
     finished: asyncio.Future[None] | None = None  # who waits for it
 
@@ -54,6 +57,8 @@ class Ticks:
         self._fail = fail
         self._ticks: deque[Tick] = deque()
         self._over = False
+        #: From the order of a commit to Redis' answer.
+        self.commits = Durations()
         self._room_is_awaited = False
 
     def __len__(self) -> int:
@@ -69,6 +74,7 @@ class Ticks:
         tick = Tick(effects, read, self._recorder.now_us())
         if effects.needs_commit():
             self._ticks.append(tick)
+            tick.ordered_at_s = monotonic()
             future = self._store.commit(effects)
             tick.commit = self._store.last_commit
             future.add_done_callback(partial(self._committed, tick))
@@ -80,7 +86,7 @@ class Ticks:
 
     def confirm_complete(self) -> None:
         """The consumers have said what they hold, and that is committed: Redis may be trusted again."""
-        tick = Tick(Effects(), ReadUpTo(0, 0), self._recorder.now_us())
+        tick = Tick(Effects(), ReadUpTo(0, 0), self._recorder.now_us(), ordered_at_s=monotonic())
         self._ticks.append(tick)
         self._store.confirm_complete().add_done_callback(partial(self._committed, tick))
 
@@ -110,6 +116,7 @@ class Ticks:
             self._fail(failure)
             return
         tick.committed = True
+        self.commits.add(monotonic() - tick.ordered_at_s)
         while self._ticks and self._ticks[0].committed:
             finished = self._ticks.popleft()
             self._finished(finished)

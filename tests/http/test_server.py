@@ -50,13 +50,16 @@ class Lane:
     def counters(self) -> dict[str, float]:
         return {"settled": 42} if self.active else {}
 
-    def consumers(self) -> dict[str, Any]:
+    def consumers(self) -> dict[str, Any] | None:
         row = {"consumer": "c-1", "state": "live", "prefetch": 50, "in_flight": 6, "groups": 3}
-        return {"consumers": [row] if self.active else []}
+        return {"consumers": [row]} if self.active else None
 
-    async def top_groups(self, limit: int) -> dict[str, Any]:
+    async def groups(self, arguments: dict[str, Any]) -> dict[str, Any] | None:
         row = {"group": "<script>", "state": "owned", "owner": "c-1", "held": 5, "in_flight": 1}
-        return {"groups": [row][:limit] if self.active else []}
+        return {"groups": [row]} if self.active else None
+
+    def sample(self) -> None:
+        return None
 
 
 @pytest.fixture

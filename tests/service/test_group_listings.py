@@ -37,7 +37,7 @@ async def test_a_page_that_is_loaded_again_and_again_costs_a_bounded_part_of_the
     bench = LaneBench()
     listings = GroupListings(Views(bench.lane.state))
     bench.lane.state.group(b"g0")
-    small = await listings.deepest(10)
+    small = await listings.kept_groups({"limit": 10})
     bench.lane.state.group(b"g1")
     await eventually(partial(_sees, listings, 2), what="a small lane as it is now")
     assert small["total"] == 1
@@ -49,7 +49,7 @@ async def test_a_page_that_is_loaded_again_and_again_costs_a_bounded_part_of_the
 
 
 async def _sees(listings: GroupListings, groups: int) -> bool:
-    return bool((await listings.deepest(10))["total"] == groups)
+    return bool((await listings.kept_groups({"limit": 10}))["total"] == groups)
 
 
 async def test_messages_pass_while_groups_are_listed(bench: Bench) -> None:
@@ -101,3 +101,16 @@ async def test_groups_are_filtered_and_listed_page_by_page(bench: Bench) -> None
     assert await listed(sort="age", limit=3) == ["g07", "g02", "g00"]
     (row,) = (await bench.ask("groups.list", match="g02"))["groups"]
     assert (row["state"], row["owner"], row["epoch"]) == ("owned", "c1", first.of_group("g02")[0].epoch)
+
+
+async def test_who_asks_for_the_same_at_once_shares_one_listing() -> None:
+    bench = LaneBench()
+    for number in range(5 * GROUPS_AT_A_TIME):
+        bench.lane.state.group(b"%d" % number)
+    listings = GroupListings(Views(bench.lane.state))
+    asked = [listings.kept_groups({"limit": 3, "sort": "age"}) for _ in range(4)]
+    first, *others = await asyncio.gather(*asked)
+    assert all(other is first for other in others)
+    other_order = await listings.kept_groups({"limit": 3, "sort": "group"})
+    assert other_order is not first
+    assert [row["group"] for row in other_order["groups"]] == ["0", "1", "10"]
