@@ -1,1 +1,1 @@
-"""HTTP for probes, Prometheus and people: /healthz, /readyz, /metrics and a page at /."""
+"""HTTP for probes, Prometheus, programs and people: /healthz, /readyz, /metrics, /api/… and the page at /."""

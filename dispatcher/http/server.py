@@ -15,18 +15,26 @@ from dispatcher.http.api import RESOURCES, Api
 from dispatcher.http.events import EventStreams
 from dispatcher.http.metrics import registry
 from dispatcher.http.openapi import DOCUMENT_PATH, EVENTS_PATH, document
-from dispatcher.http.page import render
 from dispatcher.http.samples import Samples
+from dispatcher.http.static_files import PAGE, read_files
 from dispatcher.http.views import LaneView
 from dispatcher.settings import HttpSettings
 
 log = structlog.get_logger()
 
-#: The page needs its own style and nothing else; nothing here may be cached or framed.
+#: The page needs files of this server and nothing else. No text becomes markup or a script. Nothing here may
+#: be cached, framed, or read by pages of others.
 _HEADERS: Final = {
     "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
 }
 #: A request that is under way when the service stops gets this long.
 _SHUTDOWN_S: Final = 0.5
@@ -39,6 +47,7 @@ class HttpServer:
         self._settings = settings
         self._lanes = lanes
         self._registry = registry(lanes)
+        self._files = read_files()
         self._samples = Samples(lanes)
         self._api = Api(lanes, self._samples)
         self._streams = EventStreams(self._api)
@@ -49,6 +58,7 @@ class HttpServer:
         """All that it serves."""
         app = web.Application()
         app.router.add_get("/", self._page)
+        app.router.add_get("/static/{name}", self._file)
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/readyz", self._ready)
         app.router.add_get("/metrics", self._metrics)
@@ -107,7 +117,17 @@ class HttpServer:
         return web.json_response(document())
 
     async def _page(self, _request: web.Request) -> web.Response:
-        return web.Response(text=await render(self._lanes), content_type="text/html")
+        return self._response(PAGE)
+
+    async def _file(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if name not in self._files:
+            raise web.HTTPNotFound
+        return self._response(name)
+
+    def _response(self, name: str) -> web.Response:
+        body, content_type = self._files[name]
+        return web.Response(body=body, content_type=content_type, charset="utf-8")
 
 
 async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:

@@ -47,9 +47,11 @@ async def busy_lane(bench: Bench) -> ProtocolConsumer:
     await bench.ask("groups.pause", group="paused")
     client.send("in", b"y", "paused")
     consumer.settle([copy.seq for copy in consumer.received if copy.group == b"paused"])
+    client.send("in", b"x", "last")  # with that its consumer is full: nothing is parked, the purge stays open
     for number in range(30):
         client.send("in", b"%d" % number, "busy")
     await client.confirmed()
+    await consumer.has(len(HOSTILE) + 4)
     await eventually(lambda: bench.status()["inbound"][0]["full"])
     assert (await bench.ask("groups.purge", group="busy"))["open"]
     return consumer

@@ -146,7 +146,7 @@ async def test_stopped_groups_and_operations_are_listed(url: str) -> None:
     assert [(row["operation"], row["group"]) for row in operations["operations"]] == [("purge", "busy")]
     _, consumers = await get(f"{url}/api/lanes/orders/consumers")
     (row,) = consumers["consumers"]
-    assert (row["consumer"], row["in_flight"]) == ("c1", len(HOSTILE) + 1)
+    assert (row["consumer"], row["in_flight"]) == ("c1", len(HOSTILE) + 2)
     assert row["oldest_in_flight_ms"] >= 0
 
 

@@ -86,7 +86,7 @@ async def test_a_lane_that_runs_measures_commits_and_confirms_and_counts_what_is
     await eventually(ready, what="what is ready, at the sample after the one that asked for it")
     runner.sample()
     await bench.joined("c1")
-    await bench.acked()
+    await eventually(lambda: bench.counter("settled") == 10)
     sample = runner.sample()
     assert sample is not None
     assert (sample.settled, sample.dispatched, sample.in_flight) == (10, 10, 0)

@@ -44,12 +44,16 @@ class Browser:
 
     def open(self, page: Path, *, scheme: str = "light", width: int = 1_200, height: int = 900) -> None:
         """Show a page as a device of that width with that colour scheme does."""
+        self.visit(page.absolute().as_uri(), scheme=scheme, width=width, height=height)
+
+    def visit(self, url: str, *, scheme: str = "light", width: int = 1_200, height: int = 900) -> None:
+        """The same of a page at an address."""
         self._tell("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self._tell(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
             mobile=width < 600,
         )  # fmt: skip
-        self.driver.get(page.absolute().as_uri())
+        self.driver.get(url)
 
     def ask(self, script: str, *values: Any) -> Any:
         """What a function's body returns, run beside the page: its own policy permits no scripts."""

@@ -1,0 +1,68 @@
+// One group: why it waits, what is out and since when, its first messages.
+
+import { h } from "./dom.js";
+import { count, orNone, span } from "./format.js";
+import { laneHref, lanePath, name } from "./lane.js";
+import { facts, table } from "./table.js";
+
+/** What the page of a group shows: paths of the API by their names. */
+export function groupPaths({ lane, group }) {
+  return { lane: lanePath(lane), group: `${lanePath(lane)}/group?id=${encodeURIComponent(group)}` };
+}
+
+export function groupPage({ lane, group }, found) {
+  return [
+    h("nav", { "aria-label": "Where this is" },
+      h("a", { href: "#/" }, "All lanes"), " › ", h("a", { href: laneHref(lane) }, name(lane))),
+    h("section", { key: group }, h("h2", { tabindex: -1 }, "Group ", name(group)),
+      found.group ? groupBody(found.group) : notHere(found)),
+  ];
+}
+
+function notHere({ lane }) {
+  return lane && !lane.status ? h("p", { class: "dim" }, "This process does not lead the lane.") : [];
+}
+
+function groupBody({ show, why }) {
+  return [
+    h("p", { class: "verdict" }, why.verdict, why.reason ? [" ", h("code", null, why.reason)] : null),
+    why.details.length ? h("ul", { key: "details" }, why.details.map(detail => h("li", null, detail))) : null,
+    facts([
+      ["state", show.state],
+      ["owner", orNone(show.owner)],
+      ["epoch", show.epoch === null ? "–" : String(show.epoch)],
+      ["held here", count(show.held)],
+      ["in flight", count(show.in_flight)],
+      ["out for", span(show.oldest_in_flight_ms)],
+      ["oldest waits for", span(show.oldest_ms)],
+      ["parked", count(show.parked)],
+      show.window !== null && ["window", count(show.window)],
+      show.last_number !== null && ["last number", String(show.last_number)],
+      show.paused && ["paused", "yes"],
+      show.pin !== null && ["pinned to", show.pin],
+      show.operation !== null && ["operation", show.operation],
+      show.stopped !== null && ["stopped at", show.stopped],
+      ["behind the first", count(why.behind)],
+    ]),
+    inFront(why.blocking),
+    messages(show),
+  ];
+}
+
+function inFront(blocking) {
+  if (!blocking) return null;
+  const { message } = blocking;
+  return h("p", { key: "front" }, `In front: message ${message.arrival} of `, name(message.inbound ?? "a former queue"),
+    `, hand-over ${message.attempt}, at consumer ${orNone(blocking.consumer)} for ${span(blocking.since_ms)}`);
+}
+
+function messages(show) {
+  const known = show.held + show.in_flight;
+  const note = `${count(show.messages.length)} of ${count(known)}; those in flight come first`;
+  return table("Messages", note, [["arrival", "whole"], ["inbound queue", ""], ["state", ""], ["consumer", ""],
+    ["hand-overs", "n"], ["seq", "n"], ["bytes", "n"], ["age", "n"]],
+  show.messages.map(message => [`${message.inbound} ${message.arrival}`, message.arrival,
+    name(message.inbound ?? "–"), message.parked_in ? `${message.state}, from ${message.parked_in}` : message.state,
+    orNone(message.consumer), count(message.attempt), message.seq === null ? "–" : String(message.seq),
+    count(message.size), span(message.age_ms)]), "none here");
+}

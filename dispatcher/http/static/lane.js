@@ -1,0 +1,202 @@
+// A lane: what it does now, its inbound queues, consumers and groups.
+
+import { h } from "./dom.js";
+import { count, latency, orNone, percent, rate, span } from "./format.js";
+import { sparkline } from "./sparkline.js";
+import { facts, table } from "./table.js";
+
+const LISTS = [
+  ["busiest", "Busiest", "sort=busiest&limit=20", "by their part of the last minute's messages"],
+  ["deepest", "Deepest", "sort=depth&limit=20", "by the messages that wait, are out or are parked"],
+  ["oldest", "Oldest", "sort=age&limit=20", "by the message that has waited for longest"],
+  ["held", "Can't go on", "sort=age&reason=any&limit=50", "the oldest first"],
+];
+const GIVEN_UP = ["dead_lettered", "poisoned", "unpublishable", "failed"];
+
+export const laneHref = lane => `#/lanes/${encodeURIComponent(lane)}`;
+export const groupHref = (lane, group) => `${laneHref(lane)}/group/${encodeURIComponent(group)}`;
+const listHref = (lane, list) => `${laneHref(lane)}/groups/${list}`;
+export const lanePath = lane => `/api/lanes/${encodeURIComponent(lane)}`;
+
+/** An id that somebody else gave: text with its own direction. */
+export const name = id => h("bdi", null, id);
+
+/** What the page of a lane shows: paths of the API by their names. */
+export function lanePaths({ lane, list, search }) {
+  const pattern = /[*?]/.test(search ?? "") ? search : `*${search}*`;
+  const [, , query] = LISTS.find(([id]) => id === list) ?? LISTS[0];
+  const groups = search ? `match=${encodeURIComponent(pattern)}&limit=50` : query;
+  return {
+    lane: lanePath(lane),
+    samples: `/api/samples?lane=${encodeURIComponent(lane)}`,
+    consumers: `${lanePath(lane)}/consumers`,
+    groups: `${lanePath(lane)}/groups?${groups}`,
+    stopped: `${lanePath(lane)}/stopped`,
+    operations: `${lanePath(lane)}/operations`,
+  };
+}
+
+/** The head of a lane: its state, its numbers, its last ten minutes. */
+export function laneHead(lane, samples) {
+  const { status, readiness } = lane;
+  const state = readiness.text === lane.state ? lane.state : readiness.text;
+  return [
+    h("p", { class: readiness.ready ? "good" : "bad", role: "status" }, `${readiness.ready ? "✓" : "✗"} ${state}`),
+    status?.hold && status.hold.reason !== "copies_unconfirmed"
+      ? h("p", { key: "hold", class: "bad" }, `${status.hold.verdict} (${status.hold.reason})`) : null,
+    status ? laneFacts(lane, status) : h("p", { class: "dim" },
+      "This process does not lead the lane. The page of the replica that leads it has the details."),
+    samples ? charts(samples) : null,
+  ];
+}
+
+function laneFacts(lane, status) {
+  const busiest = status.busiest_group;
+  return facts([
+    ["policy", lane.policy],
+    ["active dispatcher", `${status.dispatcher} for ${span(status.since_ms)}`],
+    ["lane epoch", String(status.lane_epoch)],
+    ["consumers", count(status.consumers)],
+    ["groups", count(status.groups)],
+    ["held here", count(status.held)],
+    ["in flight", count(status.in_flight)],
+    ["oldest in flight", span(status.oldest_in_flight_ms)],
+    status.parked > 0 && ["parked", count(status.parked)],
+    status.groups_paused > 0 && ["paused groups", count(status.groups_paused)],
+    status.groups_pinned > 0 && ["pinned groups", count(status.groups_pinned)],
+    status.groups_stopped > 0 && ["stopped groups", count(status.groups_stopped)],
+    status.consumers_drained > 0 && ["drained consumers", count(status.consumers_drained)],
+    status.undeliverable > 0 && ["undeliverable", count(status.undeliverable)],
+    busiest && ["busiest group", [h("a", { href: groupHref(lane.lane, busiest.group) }, name(busiest.group)),
+      ` ${percent(busiest.share)} of the last minute`]],
+  ]);
+}
+
+function charts(samples) {
+  const longest = values => {
+    const known = values.filter(value => value !== null);
+    return known.length ? `longest ${latency(Math.max(...known))}` : "";
+  };
+  return h("div", { class: "charts" },
+    sparkline("Settled", samples.settled_per_s, rate),
+    sparkline("Backlog", samples.backlog, count),
+    sparkline("In flight", samples.in_flight, count),
+    sparkline("Commit (Redis)", samples.commit_ms, latency, longest(samples.commit_longest_ms)),
+    sparkline("Confirm (RabbitMQ)", samples.confirm_ms, latency, longest(samples.confirm_longest_ms)));
+}
+
+/** All of a lane that is led here. `found`: the answers by the names of `lanePaths`. */
+export function laneBody(route, found, onSearch) {
+  const status = found.lane.status;
+  if (!status) return [];
+  return [
+    inbound(status.inbound),
+    consumers(found.consumers),
+    groups(route, found.groups, onSearch),
+    stopped(route.lane, found.stopped),
+    parking(status.parking),
+    operations(route.lane, found.operations),
+    givenUp(status.counters),
+    counters(status.counters),
+  ];
+}
+
+function inbound(rows) {
+  const weights = rows.reduce((sum, row) => sum + row.weight, 0);
+  return table("Inbound queues", "", [["queue", ""], ["weight", "n"], ["share by weight", "n"], ["share so far", "n"],
+    ["ready", "n"], ["held here", "n"], ["in flight", "n"], ["handed over", "n"], ["note", "wide"]],
+  rows.map(row => [row.queue, name(row.queue), count(row.weight), percent(row.weight / weights), percent(row.share),
+    count(row.ready), count(row.held), count(row.in_flight), count(row.dispatched), inboundNote(row)]));
+}
+
+function inboundNote(row) {
+  const notes = [];
+  if (row.full) notes.push(`look-ahead of ${count(row.look_ahead)} full of ${row.full_of}`);
+  if (row.settled_unacked_ms >= 1000) {
+    notes.push(`${count(row.settled_unacked)} settled, not acked for ${span(row.settled_unacked_ms)}`);
+  }
+  return orNone(notes.join("; "));
+}
+
+function consumers(found) {
+  if (!found) return null;
+  const absent = found.drained_absent.length ? `drained and not here: ${found.drained_absent.join(", ")}` : "";
+  return table("Consumers", absent, [["consumer", ""], ["state", ""], ["prefetch", "n"], ["in flight", "n"],
+    ["oldest message", "n"], ["groups", "n"], ["last heard", "n"]],
+  found.consumers.map(row => [row.incarnation, name(row.consumer), consumerState(row), count(row.prefetch),
+    count(row.in_flight), span(row.oldest_in_flight_ms), count(row.groups), `${span(row.last_heartbeat_ms)} ago`]),
+  "none has joined");
+}
+
+function consumerState(row) {
+  const states = [row.state];
+  if (row.drained) states.push("drained");
+  if (row.alone) states.push("tries a message alone");
+  if (row.overdue) states.push(`${count(row.overdue)} overdue`);
+  if (row.evicted_by) states.push(`evicted by ${row.evicted_by}`);
+  return states.join(", ");
+}
+
+function groups(route, found, onSearch) {
+  const shown = LISTS.find(([id]) => id === route.list) ?? LISTS[0];
+  const links = LISTS.map(([id, title]) => h("a", { key: id, href: listHref(route.lane, id),
+    "aria-current": !route.search && id === shown[0] ? "true" : null }, title));
+  const note = route.search ? `with “${route.search}” in the id` : shown[3];
+  return [
+    h("h3", null, "Groups"),
+    h("nav", { class: "lists", "aria-label": "Which groups" }, links),
+    h("form", { onsubmit: onSearch, role: "search" },
+      h("label", { for: "search" }, "Id"), h("input", { id: "search", name: "search", type: "search",
+        autocomplete: "off", spellcheck: "false", "aria-describedby": "search-note" }),
+      h("button", { type: "submit" }, "Search"),
+      h("span", { id: "search-note", class: "dim" }, "a part of it; * and ? stand for any")),
+    route.search ? h("p", { key: "exact" },
+      h("a", { href: groupHref(route.lane, route.search) }, "The group ", name(route.search))) : null,
+    found ? groupTable(route, found, note) : h("p", { class: "dim" }, "Looking at all groups"),
+  ];
+}
+
+function groupTable(route, found, note) {
+  const withShare = found.groups.some(row => row.share !== undefined);
+  const columns = [["group", ""], ...(withShare ? [["share", "n"]] : []), ["why it waits", "wide"], ["owner", ""],
+    ["waits", "n"], ["out", "n"], ["out for", "n"], ["oldest waits for", "n"]];
+  const rows = found.groups.map(row => [row.group, h("a", { href: groupHref(route.lane, row.group) }, name(row.group)),
+    ...(withShare ? [percent(row.share)] : []),
+    [row.verdict, row.reason ? [" ", h("code", null, row.reason)] : null], orNone(row.owner),
+    count(row.held + row.parked), count(row.in_flight), span(row.oldest_in_flight_ms), span(row.oldest_ms)]);
+  return table("Groups", `${count(found.groups.length)} of ${count(found.total)}, ${note}`, columns, rows,
+    `none, ${note}`);
+}
+
+function stopped(lane, found) {
+  return found && table("Stopped groups", "until an operator decides", [["group", ""], ["why its message failed", "wide"],
+    ["consumer", ""], ["attempt", "n"], ["for", "n"], ["behind it", "n"], ["decision", ""]],
+  found.groups.map(row => [row.group, h("a", { href: groupHref(lane, row.group) }, name(row.group)), row.reason,
+    row.consumer, count(row.attempt), span(row.since_ms), count(row.behind), orNone(row.verdict)]));
+}
+
+function parking(rows) {
+  return table("Parking queues", "backlogs that can't go", [["queue", ""], ["of consumer", ""], ["groups", "n"],
+    ["messages", "n"]],
+  rows.map(row => [row.queue, name(row.queue), orNone(row.consumer), count(row.groups), count(row.parked)]));
+}
+
+function operations(lane, found) {
+  return found && table("Operations under way", "", [["operation", ""], ["group", ""], ["waits for", ""], ["done", "n"],
+    ["left", "n"], ["id", ""]],
+  found.operations.map(row => [row.uuid, row.operation, h("a", { href: groupHref(lane, row.group) }, name(row.group)),
+    orNone(row.waits_for.join(", ")), count(row.gone), count(row.left), row.uuid]));
+}
+
+function givenUp(all) {
+  return table("Failed messages", "since this leadership began; `dispatcher dead list` shows those in the dead queue",
+    [["what became of them", ""], ["messages", "n"]],
+    GIVEN_UP.filter(counter => all[counter]).map(counter =>
+      [counter, counter.replaceAll("_", " "), count(all[counter])]));
+}
+
+function counters(all) {
+  return h("details", { key: "counters" }, h("summary", null, "Counters of this leadership"),
+    table("Counters", "", [["counter", ""], ["total", "n"]],
+      Object.keys(all).sort().map(counter => [counter, counter.replaceAll("_", " "), count(all[counter])]), "none"));
+}

@@ -1,0 +1,120 @@
+// The page: what the address names, live.
+
+import { h, render } from "./dom.js";
+import { groupPage, groupPaths } from "./group.js";
+import { laneBody, laneHead, laneHref, lanePaths, name } from "./lane.js";
+import { Stream } from "./stream.js";
+
+const main = document.getElementById("main");
+const connection = document.getElementById("connection");
+const answers = new Map(); // by path: {status, body}
+let route = null;
+let isDue = false;
+
+const stream = new Stream((path, status, body) => {
+  answers.set(path, { status, body });
+  draw();
+}, showState);
+
+function showState(state) {
+  const time = new Date().toLocaleTimeString();
+  connection.textContent = state === "live" ? "Live" : `Connection lost at ${time}, trying again`;
+  connection.className = state;
+  document.body.classList.toggle("lost", state === "lost");
+}
+
+/** What an address is about. Its parts are encoded one by one, for ids may be anything. */
+function routeOf(hash) {
+  const [first, lane, what, value] = hash.replace(/^#\/?/, "").split("/").map(decoded);
+  if (first !== "lanes" || !lane) return { page: "home" };
+  if (what === "group" && value) return { page: "group", lane, group: value };
+  if (what === "search" && value) return { page: "lane", lane, search: value };
+  return { page: "lane", lane, list: what === "groups" ? value : "busiest" };
+}
+
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+function pathsOf(at) {
+  switch (at.page) {
+    case "lane": return lanePaths(at);
+    case "group": return groupPaths(at);
+    default: return { lanes: "/api/lanes", samples: "/api/samples" };
+  }
+}
+
+function go() {
+  const moved = route !== null;
+  const before = route;
+  route = routeOf(location.hash);
+  const paths = Object.values(pathsOf(route));
+  for (const path of [...answers.keys()]) {
+    if (!paths.includes(path)) answers.delete(path);
+  }
+  stream.watch(paths);
+  drawNow();
+  if (moved && ["page", "lane", "group"].some(part => before[part] !== route[part])) document.querySelector("h2")?.focus();
+}
+
+function draw() {
+  if (isDue) return;
+  isDue = true;
+  requestAnimationFrame(drawNow);
+}
+
+function drawNow() {
+  isDue = false;
+  const found = {}, problems = [];
+  for (const [what, path] of Object.entries(pathsOf(route))) {
+    const answer = answers.get(path);
+    if (answer?.status === 200) found[what] = answer.body;
+    else if (answer && answer.status !== 409) problems.push(answer.body.error);
+  }
+  render(main, [
+    ...[...new Set(problems)].map(problem => h("p", { key: problem, class: "bad" }, problem)),
+    ...pageOf(found),
+  ]);
+}
+
+function pageOf(found) {
+  switch (route.page) {
+    case "lane": return lanePage(found);
+    case "group":
+      document.title = `${route.group} – ${route.lane} – Dispatcher`;
+      return groupPage(route, found);
+    default: return home(found);
+  }
+}
+
+function home({ lanes, samples }) {
+  document.title = "Dispatcher";
+  if (!lanes) return [];
+  document.getElementById("version").textContent = lanes.version;
+  return lanes.lanes.map(lane => h("section", { key: lane.lane },
+    h("h2", { tabindex: -1 }, h("a", { href: laneHref(lane.lane) }, name(lane.lane))),
+    laneHead(lane, samples?.lanes[lane.lane])));
+}
+
+function lanePage(found) {
+  document.title = `${route.lane} – Dispatcher`;
+  const head = found.lane ? laneHead(found.lane, found.samples?.lanes[route.lane]) : [];
+  return [
+    h("nav", { "aria-label": "Where this is" }, h("a", { href: "#/" }, "All lanes")),
+    h("section", { key: route.lane }, h("h2", { tabindex: -1 }, name(route.lane)), head,
+      found.lane ? laneBody(route, found, search) : []),
+  ];
+}
+
+function search(event) {
+  event.preventDefault();
+  const text = new FormData(event.target).get("search").trim();
+  location.hash = text ? `${laneHref(route.lane)}/search/${encodeURIComponent(text)}` : laneHref(route.lane);
+}
+
+addEventListener("hashchange", go);
+go();

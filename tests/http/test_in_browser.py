@@ -1,0 +1,187 @@
+"""The live page in a real browser, with a dispatcher that runs behind it. Skipped where there is no Chromium
+and none may be installed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from dispatcher.errors import ConfigurationError
+from dispatcher.http.server import HttpServer
+from dispatcher.service.lane_runner import LaneRunner
+from dispatcher.settings import HttpSettings
+from dispatcher.wire.group_text import format_group
+from tests.http.busy_lane import HOSTILE, busy_lane, served
+from tests.page.browser import Browser, ensure_chromium, open_browser
+from tests.page.test_in_browser import COLOURS, CONTRAST_MIN, OVERFLOWING, PHONE, contrast
+from tests.service.harness import Bench, lane
+from tests.waiting import eventually
+
+IDS = [format_group(group) for group in HOSTILE]
+#: Nothing that could come of an id is there: scripts, pictures, handlers, links to elsewhere, styles.
+INJECTED = """
+const page = [...document.querySelectorAll("main *")];
+return page.filter(e => ["SCRIPT", "IMG", "IFRAME", "STYLE", "OBJECT"].includes(e.tagName)
+  || [...e.attributes].some(a => a.name.startsWith("on") || a.name === "style")
+  || (e.tagName === "A" && !e.getAttribute("href").startsWith("#/"))).map(e => e.outerHTML);
+"""
+CELLS = "return [...document.querySelectorAll('main tbody th')].map(e => e.textContent)"
+TEXT = "return document.querySelector('main').innerText"
+FOLLOW = "[...document.querySelectorAll('main tbody a')].find(e => e.textContent === arguments[0]).click()"
+#: What a screen reader could not tell.
+UNNAMED = """
+const faults = ["table:not(:has(caption))", "th:not([scope])", "svg:not([aria-label])", "input:not([id])",
+  ".scroll:not([aria-label])", "tbody tr:not(:has(th))"];
+return [...document.querySelectorAll(faults.join(", "))].map(e => e.outerHTML);
+"""
+TOLD = "return [...document.querySelectorAll('[role=status], [aria-live]')].map(e => e.textContent)"
+LIVE = "return document.getElementById('connection').textContent === 'Live'"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    try:
+        ensure_chromium()
+    except ConfigurationError as missing:
+        pytest.skip(f"no browser: {missing}")
+    with open_browser() as opened:
+        yield opened
+
+
+class Page:
+    """What the browser shows, asked beside the event loop: the dispatcher has to answer meanwhile."""
+
+    def __init__(self, browser: Browser, base: str) -> None:
+        self.browser, self.base = browser, base
+
+    async def visit(self, hash: str, **device: Any) -> None:
+        url = f"{self.base}/#/{hash}"
+        await asyncio.to_thread(self.browser.visit, "about:blank")  # or only the hash would change
+        await asyncio.to_thread(partial(self.browser.visit, url, **device))
+        await eventually(partial(self.ask, LIVE), what="the page to be live")
+
+    async def ask(self, script: str, *values: Any) -> Any:
+        return await asyncio.to_thread(self.browser.ask, script, *values)
+
+    async def shows(self, words: str) -> None:
+        async def is_shown() -> bool:
+            return words in await self.ask(TEXT)
+
+        await eventually(is_shown, what=f"{words!r} on the page")
+
+    async def has_cells(self, *cells: str) -> None:
+        async def are_there() -> bool:
+            return set(cells) <= set(await self.ask(CELLS))
+
+        await eventually(are_there, what=f"{cells} in the tables")
+
+
+@pytest.fixture
+async def page(browser: Browser, bench: Bench) -> AsyncIterator[Page]:
+    await busy_lane(bench)
+    server = await served(bench)
+    browser.console(), browser.requests()
+    shown = Page(browser, f"http://127.0.0.1:{server.port}")
+    yield shown
+    await asyncio.to_thread(browser.visit, "about:blank")
+    await server.stop()
+
+
+async def test_a_lane_is_shown_and_ids_of_others_are_nothing_but_text(page: Page) -> None:
+    await page.visit("lanes/orders")
+    await page.has_cells("in", "low", "c1", "busy", "stopping", *IDS)
+    await page.shows("no <b>stock</b>")
+    await page.shows("Operations under way")
+    assert await page.ask(INJECTED) == []
+    assert await page.ask("return document.title") == "orders – Dispatcher"
+    assert (
+        await page.ask("return {}.evil === undefined && document.querySelectorAll('svg.spark').length") == 5
+    )
+    assert await asyncio.to_thread(page.browser.console) == []
+    asked = await asyncio.to_thread(page.browser.requests)
+    assert [url for url in asked if not url.startswith((page.base, "about:"))] == []
+
+
+async def test_each_group_has_a_page_that_says_why_it_waits(page: Page, bench: Bench) -> None:
+    await page.visit("lanes/orders/groups/deepest")
+    await page.has_cells(*IDS)
+    for group in (*IDS, "busy", "stopping", "paused"):
+        why = await bench.ask("groups.why", group=group)
+        follow = (
+            "[...document.querySelectorAll('main tbody a')].find(e => e.textContent === arguments[0]).click()"
+        )
+        await page.ask(follow, group)
+        await page.shows(why["verdict"])
+        if why["reason"] is not None:
+            await page.shows(why["reason"])
+        assert await page.ask("return document.querySelector('h2 bdi').textContent") == group
+        assert await page.ask("return document.activeElement.tagName") == "H2"
+        assert await page.ask(INJECTED) == []
+        await page.ask("history.back()")
+        await page.has_cells(*IDS)
+    assert await asyncio.to_thread(page.browser.console) == []
+
+
+async def test_what_changes_is_pushed_and_a_search_finds_ids(page: Page, bench: Bench) -> None:
+    await page.visit("lanes/orders/groups/held")
+    await page.has_cells("paused", "stopping")
+    await bench.ask("groups.pause", all=True)
+    await page.shows("(lane_paused)")
+    search = """
+    document.getElementById("search").value = arguments[0];
+    document.querySelector("form button").click();
+    """
+    await page.ask(search, "<img")
+    await page.has_cells(IDS[1])
+    groups = "return [...document.querySelectorAll('[aria-label=Groups] tbody th')].map(e => e.textContent)"
+    await eventually(partial(_is, page, groups, [IDS[1]]), what="the group that was searched for, alone")
+    assert await page.ask(INJECTED) == []
+
+
+async def _is(page: Page, script: str, wanted: Any) -> bool:
+    return bool(await page.ask(script) == wanted)
+
+
+async def test_a_lost_connection_is_told_and_made_again(browser: Browser, bench: Bench) -> None:
+    await bench.run(orders=lane())
+    settings = bench.settings(bills=lane("bills"))
+    bench.runners["bills"] = LaneRunner(settings, settings.lanes["bills"])  # not led here
+    server = await served(bench)
+    page = Page(browser, f"http://127.0.0.1:{server.port}")
+    await page.visit("")
+    await page.shows("leading")
+    await page.shows("This process does not lead the lane")
+    await server.stop()
+    lost = "return document.getElementById('connection').textContent.startsWith('Connection lost at')"
+    await eventually(partial(page.ask, lost))
+    again = HttpServer(HttpSettings(listen=f"127.0.0.1:{server.port}"), list(bench.runners.values()))
+    await again.start()
+    try:
+        await eventually(partial(page.ask, LIVE))
+    finally:
+        await asyncio.to_thread(browser.visit, "about:blank")
+        await again.stop()
+
+
+async def test_it_can_be_read_in_light_and_dark_on_a_phone_and_by_a_screen_reader(page: Page) -> None:
+    for scheme in ("light", "dark"):
+        await page.visit("lanes/orders", scheme=scheme, **PHONE)
+        await page.has_cells("c1", "busy", "stopping", *IDS)
+        assert await page.ask("return [document.documentElement.scrollWidth, innerWidth]") == [360, 360]
+        assert await page.ask(OVERFLOWING) == []
+        texts = await page.ask(COLOURS)
+        assert len(texts) > 50
+        assert {
+            (text, front, back) for text, front, back in texts if contrast(front, back) < CONTRAST_MIN
+        } == set()
+    for path in ("", "lanes/orders", "lanes/orders/group/busy"):
+        await page.visit(path)
+        await page.shows("orders")
+        assert await page.ask(UNNAMED) == []
+        told = set(await page.ask(TOLD))
+        assert told <= {"Live", "✓ leading"}, "only states are told aloud, never numbers that change"
+        assert "Live" in told
