@@ -158,7 +158,7 @@ function groups(route, found, onSearch) {
 
 function groupTable(route, found, note) {
   const withShare = found.groups.some(row => row.share !== undefined);
-  const columns = [["group", ""], ...(withShare ? [["share", "n"]] : []), ["why it waits", "wide"], ["owner", ""],
+  const columns = [["group", ""], ...(withShare ? [["share", "n"]] : []), ["why it waits", "wide"], ["owner", "id"],
     ["waits", "n"], ["out", "n"], ["out for", "n"], ["oldest waits for", "n"]];
   const rows = found.groups.map(row => [row.group, h("a", { href: groupHref(route.lane, row.group) }, name(row.group)),
     ...(withShare ? [percent(row.share)] : []),
@@ -170,7 +170,7 @@ function groupTable(route, found, note) {
 
 function stopped(lane, found) {
   return found && table("Stopped groups", "until an operator decides", [["group", ""], ["why its message failed", "wide"],
-    ["consumer", ""], ["attempt", "n"], ["for", "n"], ["behind it", "n"], ["decision", ""]],
+    ["consumer", "id"], ["attempt", "n"], ["for", "n"], ["behind it", "n"], ["decision", ""]],
   found.groups.map(row => [row.group, h("a", { href: groupHref(lane, row.group) }, name(row.group)), row.reason,
     row.consumer, count(row.attempt), span(row.since_ms), count(row.behind), orNone(row.verdict)]));
 }

@@ -3,8 +3,8 @@
 import { h } from "./dom.js";
 
 /**
- * `columns`: [title, kind] with kind "" (text), "n" (a number), "wide" or "whole" (in one line); the first one
- * names its row.
+ * `columns`: [title, kind] with kind "" (text), "n" (a number), "id", "wide" or "whole" (in one line);
+ * the first one names its row.
  * `rows`: [key, ...cells]. Without rows there is `none` instead.
  */
 export function table(title, note, columns, rows, none) {
