@@ -128,6 +128,10 @@ async def test_each_group_has_a_page_that_says_why_it_waits(page: Page, bench: B
 
 async def test_what_changes_is_pushed_and_a_search_finds_ids(page: Page, bench: Bench) -> None:
     await page.visit("lanes/orders/groups/held")
+    assert "dead letters" not in await page.ask(TEXT)
+    client = await bench.client()
+    client.send(bench.names().dead, b"given up")
+    await page.shows("dead letters")
     await page.has_cells("paused", "stopping")
     await bench.ask("groups.pause", all=True)
     await page.shows("(lane_paused)")
