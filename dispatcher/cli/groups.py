@@ -13,6 +13,7 @@ from dispatcher.cli import flags, operations, options
 from dispatcher.cli.command_client import ask, ask_lane
 from dispatcher.cli.output import console, counted, print_json, print_result, printable, shown, span, table
 from dispatcher.cli.rabbitmq import connected, messages_ready
+from dispatcher.cli.watch import Watch, refuse_json, watch
 from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
 from dispatcher.core.views.group_states import AskedState
 from dispatcher.errors import CommandRefused
@@ -77,20 +78,30 @@ def list_groups(
     ] = None,
     file: options.ConfigFile = options.DEFAULT_CONFIG,
     as_json: options.AsJson = False,
+    watches: Watch = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
     """List groups with their owner, how many messages wait, and how many are in flight."""
+    refuse_json(watches=watches, as_json=as_json)
     wanted = state.value if state is not None else None
     arguments = {
         "limit": limit, "offset": offset, "sort": sort.value, "after": after, "state": wanted,
         "owner": owner, "match": match,
     }  # fmt: skip
-    result = ask_lane(file, lane, "groups.list", arguments, timeout_ms)
-    if as_json:
-        print_json(result)
-        return
+
+    def look() -> dict[str, Any]:
+        return ask_lane(file, lane, "groups.list", arguments, timeout_ms)
+
+    if watches:
+        watch(lambda out: _print_groups(out, look()))
+    elif as_json:
+        print_json(look())
+    else:
+        _print_groups(console(), look())
+
+
+def _print_groups(out: Console, result: dict[str, Any]) -> None:
     groups = result.get("groups", [])
-    out = console()
     rows = [
         (*_cells(row, _ROW_KEYS), span(row.get("oldest_ms")), row.get(_REASON), _flags(row)) for row in groups
     ]

@@ -11,8 +11,11 @@ from dispatcher.cli import options
 from dispatcher.cli.command_client import ask
 from dispatcher.cli.output import console, counted, print_error, print_json, shown, span, table
 from dispatcher.cli.rabbitmq import connected, messages_ready
+from dispatcher.cli.watch import Watch, refuse_json, watch
 from dispatcher.core.bounds import UNACKED_TOLD_MS
 from dispatcher.errors import BrokerUnavailable, CommandRefused, NoAnswer, ProtocolViolation
+from dispatcher.settings import Settings
+from dispatcher.wire.protocol import LaneNames
 
 _COLUMNS = ("inbound queue", "weight", "share", "dispatched", "held", "in flight", "look-ahead")
 _MESSAGES = ("held", "in flight", "unconfirmed")
@@ -35,6 +38,7 @@ def status(
     ] = None,
     file: options.ConfigFile = options.DEFAULT_CONFIG,
     as_json: options.AsJson = False,
+    watches: Watch = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
     """Show what lanes do: inbound queues and their shares, consumers, groups, messages that wait and that are
@@ -46,10 +50,29 @@ def status(
 
     Fails (1) when a lane's dispatcher does not answer; the other lanes are shown all the same.
     """
+    refuse_json(watches=watches, as_json=as_json)
     settings = options.load_settings(file)
     wanted = [lane] if lane is not None else list(settings.lanes)
     names = [options.lane_names(settings, name) for name in wanted]
-    found, failed = [], False
+
+    def look() -> list[dict[str, Any]]:
+        return _look(settings, names, timeout_ms)
+
+    if watches:
+        watch(lambda out: _print_all(out, look()))
+        return
+    found = look()
+    if as_json:
+        print_json({"lanes": found})
+    else:
+        _print_all(console(), found)
+    if len(found) < len(names):
+        raise typer.Exit(1)
+
+
+def _look(settings: Settings, names: list[LaneNames], timeout_ms: int) -> list[dict[str, Any]]:
+    """The status of the lanes that answer; it is told which do not."""
+    found = []
     with connected(settings.rabbitmq, "status") as connection:
         for name in names:
             try:
@@ -57,15 +80,12 @@ def status(
                 found.append({**result, "dead": messages_ready(connection, name.dead)})
             except (BrokerUnavailable, CommandRefused, NoAnswer, ProtocolViolation) as error:
                 print_error(f"dispatcher: {error}")
-                failed = True
-    if as_json:
-        print_json({"lanes": found})
-    else:
-        out = console()
-        for result in found:
-            _print(out, result)
-    if failed:
-        raise typer.Exit(1)
+    return found
+
+
+def _print_all(out: Console, found: list[dict[str, Any]]) -> None:
+    for result in found:
+        _print(out, result)
 
 
 def _print(out: Console, result: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -46,6 +47,8 @@ def dispatcher(
         ["groups", "show", "orders"],
         ["status", "--timeout", "5"],
         ["status", "--timeout", "0"],
+        ["status", "--watch", "--json"],
+        ["groups", "list", "orders", "--watch", "--json"],
         ["rebalance", "orders", "--to", "c-1"],
         ["rebalance", "orders", "--reset", "--group", "g", "--to", "c-1"],
         ["demo", "--orders", "0"],
@@ -161,6 +164,32 @@ def test_a_shell_completes_commands_and_options(words: str, offered: set[str]) -
     last = str(len(words.split()) - 1)
     result = dispatcher(_DISPATCHER_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=last)
     assert {line.split("\t")[0] for line in result.stdout.splitlines()} == offered
+
+
+@pytest.mark.parametrize("command", [["status", "orders"], ["groups", "list", "orders"]])
+def test_watch_shows_it_again_until_it_is_interrupted(
+    config_file: Path, responder: Responder, command: list[str]
+) -> None:
+    terminal, end = os.openpty()
+    responder.answers = [{"lane": "orders", "total": 7}] * 2
+    responder.answer = None
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dispatcher", *command, "--watch", "--timeout", "1s", "-c", str(config_file)],
+        stdout=end, stderr=subprocess.PIPE, env={**os.environ, "TERM": "xterm"},
+    )  # fmt: skip
+    try:
+        wait_until(lambda: len(responder.received) >= 4, timeout_s=60)
+        process.send_signal(signal.SIGINT)
+        _, complaints = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(end)
+    assert process.returncode == 0
+    assert b"no dispatcher answered" in complaints, "and it went on"
+    shown = os.read(terminal, 100_000)
+    os.close(terminal)
+    assert shown.count(b"\x1b[2J") >= 2, "each time in the place of the one before"
 
 
 def test_json_has_printable_characters_only(config_file: Path, responder: Responder) -> None:
