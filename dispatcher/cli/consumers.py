@@ -36,6 +36,7 @@ def list_consumers(
     lane: options.LaneName,
     file: options.ConfigFile = options.DEFAULT_CONFIG,
     as_json: options.AsJson = False,
+    wide: options.Wide = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
     """List consumers with their state, how much they hold and for how long, and when they were last heard."""
@@ -55,7 +56,9 @@ def list_consumers(
         )
         for row in consumers
     ]
-    out.print(table(_COLUMNS, rows, numbers=("prefetch", "in flight", "groups", "oldest", "last heard")))
+    numbers = ("prefetch", "in flight", "groups", "oldest", "last heard")
+    left_out = () if wide else ("incarnation", "queue")
+    out.print(table(_COLUMNS, rows, numbers=numbers, left_out=left_out))
     out.print(counted(len(consumers), "consumer"))
     for row in consumers:
         if row.get("readers") is not None:

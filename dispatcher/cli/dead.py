@@ -70,6 +70,7 @@ def list_dead(
     offset: Annotated[int, typer.Option(min=0, help="Leave out this many from the beginning.")] = 0,
     file: options.ConfigFile = options.DEFAULT_CONFIG,
     as_json: options.AsJson = False,
+    wide: options.Wide = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
     """List the groups that have stopped at a message (`retry.on_exhausted: stop`), and what the dead queue
@@ -90,7 +91,8 @@ def list_dead(
         out.print(table(COLUMNS, cells, numbers=COLUMNS[2:]))
         out.print(f"{counted(len(rows_stopped), 'group')} stopped")
     rows = [tuple(row[key] for key in _KEYS) for row in result["messages"]]
-    out.print(table(_COLUMNS, rows, numbers=("hand-overs", "calls", "bytes")))
+    left_out = () if wide else ("message id",)
+    out.print(table(_COLUMNS, rows, numbers=("hand-overs", "calls", "bytes"), left_out=left_out))
     more = ", and more" if result["more"] else ""
     out.print(f"{counted(len(rows), 'message')}{more}; {shown(result['in_queue'])} in the dead queue")
 

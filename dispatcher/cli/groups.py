@@ -79,6 +79,7 @@ def list_groups(
     file: options.ConfigFile = options.DEFAULT_CONFIG,
     as_json: options.AsJson = False,
     watches: Watch = False,
+    wide: options.Wide = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
     """List groups with their owner, how many messages wait, and how many are in flight."""
@@ -93,19 +94,20 @@ def list_groups(
         return ask_lane(file, lane, "groups.list", arguments, timeout_ms)
 
     if watches:
-        watch(lambda out: _print_groups(out, look()))
+        watch(lambda out: _print_groups(out, look(), wide=wide))
     elif as_json:
         print_json(look())
     else:
-        _print_groups(console(), look())
+        _print_groups(console(), look(), wide=wide)
 
 
-def _print_groups(out: Console, result: dict[str, Any]) -> None:
+def _print_groups(out: Console, result: dict[str, Any], *, wide: bool) -> None:
     groups = result.get("groups", [])
     rows = [
         (*_cells(row, _ROW_KEYS), span(row.get("oldest_ms")), row.get(_REASON), _flags(row)) for row in groups
     ]
-    out.print(table((*_COLUMNS, _REASON, _FLAGS), rows, numbers=_COLUMNS[3:]))
+    left_out = () if wide else ("epoch",)
+    out.print(table((*_COLUMNS, _REASON, _FLAGS), rows, numbers=_COLUMNS[3:], left_out=left_out))
     out.print(f"{shown(len(groups))} of {counted(result.get('total'), 'group')}")
 
 

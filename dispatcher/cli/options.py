@@ -71,6 +71,7 @@ ConfigFile = Annotated[
     Path, typer.Option("--config", "-c", envvar="DISPATCHER_CONFIG", help="Configuration file (YAML).")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Also what fits no narrow window: ids and numbers.")]
 Timeout = Annotated[
     int,
     typer.Option(

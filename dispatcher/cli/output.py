@@ -49,14 +49,23 @@ def print_error(text: str) -> None:
     print(_lines(redact(text)), file=sys.stderr)
 
 
-def table(columns: Iterable[str], rows: Iterable[Iterable[Any]], *, numbers: Iterable[str] = ()) -> Table:
-    """A table of plain values; the columns in `numbers` are set to the right."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    right = set(numbers)
-    for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+def table(
+    columns: Iterable[str], rows: Iterable[Iterable[Any]], *, numbers: Iterable[str] = (),
+    left_out: Iterable[str] = (),
+) -> Table:  # fmt: skip
+    """A table of plain values; the columns in `numbers` are set to the right, those in `left_out` are not
+    there. No word of a column's title is split, however narrow the window is."""
+    made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    right, hidden, titles = set(numbers), set(left_out), list(columns)
+    for title in titles:
+        if title not in hidden:
+            made.add_column(
+                title, justify="right" if title in right else "left", overflow="fold",
+                min_width=max(map(len, title.split()), default=0),
+            )  # fmt: skip
     for row in rows:
-        made.add_row(*(Text(shown(value)) for value in row))
+        cells = zip(titles, row, strict=True)
+        made.add_row(*(Text(shown(value)) for title, value in cells if title not in hidden))
     return made
 
 

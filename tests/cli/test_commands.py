@@ -113,7 +113,7 @@ WHY = {
             {"group": "g", "owner": None, "waits_for": 0}, ["g: it has no owner"],
         ),
         (
-            ["consumers", "list", "orders"], "consumers.list", {}, {"consumers": [CONSUMER]},
+            ["consumers", "list", "orders", "--wide"], "consumers.list", {}, {"consumers": [CONSUMER]},
             ["c-1", "u-1", "amq.gen-x", "1 m 1 s", "340 ms", "1 consumer"],
         ),
         (

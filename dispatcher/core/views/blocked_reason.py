@@ -48,7 +48,8 @@ _AWAY: Final = (HoldKind.EVICTED, HoldKind.LOST, HoldKind.UNHEARD, HoldKind.QUEU
 _DECIDED: Final = {"skip": "skipped", "drop": "dropped"}
 
 
-def _count(count: int, what: str) -> str:
+def counted(count: int, what: str) -> str:
+    """`1 message`, `2 messages`"""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
@@ -94,7 +95,7 @@ def _not_begun(facts: Facts) -> str:
 def _stopped(facts: Facts) -> str:
     at = (
         f"{facts['failure']} (handed over {_times(facts['attempt'])}, "
-        f"{_count(facts['calls'], 'call')} of its handler, last by {facts['consumer']})"
+        f"{counted(facts['calls'], 'call')} of its handler, last by {facts['consumer']})"
     )
     if facts["decision"] is not None:
         decided = _DECIDED[facts["decision"]]
@@ -107,13 +108,13 @@ def _pin_absent(facts: Facts) -> str:
 
 
 def _window_full(facts: Facts) -> str:
-    messages = _count(facts["in_flight"], "message")
+    messages = counted(facts["in_flight"], "message")
     at = f" at {facts['consumer']}" if facts["consumer"] is not None else ""
     return f"Its window is full: waits until one of {messages}{at} is settled."
 
 
 def _one_at_a_time(facts: Facts) -> str:
-    messages = _count(facts["in_flight"], "message")
+    messages = counted(facts["in_flight"], "message")
     at = f" at {facts['consumer']}" if facts["consumer"] is not None else ""
     return f"One message of a group is out at a time in this lane: waits until {messages}{at} is settled."
 
@@ -130,7 +131,7 @@ def _draining(facts: Facts) -> str:
 
 def _batched(facts: Facts) -> str:
     holder = facts["consumer"] if facts["consumer"] is not None else "its consumer"
-    messages = _count(facts["in_flight"], "message")
+    messages = counted(facts["in_flight"], "message")
     return f"Sequenced: waits until {holder} has settled the {messages} of its batch."
 
 
@@ -140,7 +141,7 @@ def _suspect(facts: Facts) -> str:
         became = f"Its first message was handed over {_times(facts['attempt'])} in vain"
     else:
         had = "it" if facts["attempt"] == 1 else "they"
-        became = f"{_count(facts['attempt'], 'consumer')} died while {had} had its first message"
+        became = f"{counted(facts['attempt'], 'consumer')} died while {had} had its first message"
     return f"{became}: it goes alone, as soon as {where} free of everything else."
 
 
@@ -176,9 +177,9 @@ def _kept_free(facts: Facts) -> str:
 def _prefetch_full(facts: Facts) -> str:
     who, out = _who(facts), facts["in_flight"]
     if facts["queued"] is None:
-        unsettled = _count(out, "unsettled message")
+        unsettled = counted(out, "unsettled message")
         return f"{_begin(who)} has {unsettled}, its whole prefetch{_in_flight_of(facts)}."
-    queued = f"{_count(facts['queued'], 'message')} in its queue"
+    queued = f"{counted(facts['queued'], 'message')} in its queue"
     on_its_way = f" and {out} on the way there" if out else ""
     return f"{_begin(who)} has {queued}{on_its_way}, its whole prefetch."
 

@@ -17,7 +17,7 @@ from dispatcher.core.optional.work_stealing import WorkStealing
 from dispatcher.core.parking import display
 from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.state import LaneState
-from dispatcher.core.views.blocked_reason import text, undeliverable, unheld
+from dispatcher.core.views.blocked_reason import counted, text, undeliverable, unheld
 from dispatcher.core.views.group_listing import GroupListing, depth
 from dispatcher.core.views.hot_group import HotGroupWatch
 from dispatcher.errors import CommandRefused
@@ -179,8 +179,8 @@ class Views:
         if unacked.for_ms < UNACKED_TOLD_MS:
             return []
         return [
-            f"{unacked.count} settled messages of {inbound.name} are not acked, the first one for "
-            f"{unacked.for_ms / 1000:.1f} s: unsettled ones are before them"
+            f"{counted(unacked.count, 'settled message')} of {inbound.name} not acked, the first one for "
+            f"{unacked.for_ms / 1000:.1f} s: unsettled ones are in front"
         ]
 
     def _oldest_in_flight_ms(self, consumer: Consumer) -> int | None:
@@ -198,12 +198,12 @@ class Views:
 
     def _full_of(self, inbound: Inbound) -> str:
         """What takes the room in a full look-ahead: the deepest group that the last listing saw."""
-        out = f"{inbound.in_flight} messages in flight"
+        out = f"{counted(inbound.in_flight, 'message')} in flight"
         group = self._state.groups.get(self._deepest.get(inbound.index, b""))
         backlog = (group.backlogs or {}).get(inbound.index) if group is not None else None
         if group is None or backlog is None:
             return out
-        return f"{len(backlog.messages)} messages of group {format_group(group.id)}, {out}"
+        return f"{counted(len(backlog.messages), 'message')} of group {format_group(group.id)}, {out}"
 
     # -- groups --
 

@@ -1,0 +1,49 @@
+"""Tables in a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from dispatcher.cli.consumers import _COLUMNS as CONSUMERS
+from dispatcher.cli.groups import _COLUMNS as GROUPS
+from dispatcher.cli.output import table
+from tests.cli.conftest import Responder, Run
+
+LONG = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
+WIDE_ONLY = ("epoch", "incarnation", "queue")
+CONSUMER = {
+    "consumer": "worker-1", "incarnation": LONG, "state": "live", "prefetch": 50, "in_flight": 1,
+    "groups": 1_000, "queue": "amq.gen-x", "oldest_in_flight_ms": 61_000, "last_heartbeat_ms": 340,
+}  # fmt: skip
+GROUP = {
+    "group": "order-17", "state": "owned", "owner": "worker-1", "epoch": 1_849_702_104_104_960, "held": 2,
+    "in_flight": 1, "parked": 0, "oldest_ms": 61_000, "reason": "group_window_full", "paused": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("columns", [GROUPS, CONSUMERS])
+def test_no_title_is_split_inside_a_word(columns: tuple[str, ...]) -> None:
+    narrow = Console(width=80, color_system=None)
+    with narrow.capture() as captured:
+        narrow.print(table(columns, [[LONG] * len(columns)] * 3, left_out=WIDE_ONLY))
+    head = captured.get().partition("─")[0].split()
+    titles = [title for title in columns if title not in WIDE_ONLY]
+    assert sorted(head) == sorted(" ".join(titles).split())
+
+
+@pytest.mark.parametrize(
+    ("command", "answer", "wide_only"),
+    [("consumers", {"consumers": [CONSUMER]}, LONG), ("groups", {"groups": [GROUP]}, str(GROUP["epoch"]))],
+)
+def test_what_is_long_is_shown_on_demand(
+    run: Run, responder: Responder, command: str, answer: dict[str, Any], wide_only: str
+) -> None:
+    responder.answer = answer
+    narrow = run(command, "list", "orders").stdout
+    assert wide_only not in narrow
+    assert wide_only in run(command, "list", "orders", "--wide").stdout
+    if command == "consumers":  # a group's reason and flags may be long: they are folded
+        assert max(len(line.rstrip()) for line in narrow.splitlines()) <= 80
