@@ -40,7 +40,7 @@ def _running(*arguments: str) -> str:
         (
             "import os; os.environ |= {'_DISPATCHER_COMPLETE': 'complete_bash', 'COMP_CWORD': '1', "
             f"'COMP_WORDS': 'dispatcher s'}}; {_running()}",
-            f"{_HEAVY} pika pydantic dispatcher.settings",
+            f"{_HEAVY} pika dispatcher.settings",  # typer imports pydantic
         ),
         (_running("status", "-c", os.devnull), _HEAVY),
         (_running("groups", "list", "orders", "-c", os.devnull), f"{_HEAVY} dispatcher.core.model"),

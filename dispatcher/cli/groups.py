@@ -156,7 +156,7 @@ def why_group(
         except CommandRefused as refused:
             more = f"; {_of_dead(dead, lane, group)}" if dead else ""
             raise CommandRefused(f"{refused}{more}") from None
-    result["dead"] = dead
+    result["dead_letters"] = dead
     if as_json:
         print_json(result)
         return

@@ -28,7 +28,7 @@ _ODD = (
     ("consumers_drained", "consumer", "drained"),
     ("consumers_frozen", "consumer", "frozen"),
     ("undeliverable", "message", "undeliverable"),
-    ("dead", "message", "in the dead queue"),
+    ("dead_letters", "message", "in the dead queue"),
 )
 
 
@@ -77,7 +77,7 @@ def _look(settings: Settings, names: list[LaneNames], timeout_ms: int) -> list[d
         for name in names:
             try:
                 result = ask(connection, name, "status", {}, timeout_ms=timeout_ms)
-                found.append({**result, "dead": messages_ready(connection, name.dead)})
+                found.append({**result, "dead_letters": messages_ready(connection, name.dead)})
             except (BrokerUnavailable, CommandRefused, NoAnswer, ProtocolViolation) as error:
                 print_error(f"dispatcher: {error}")
     return found

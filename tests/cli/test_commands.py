@@ -174,7 +174,7 @@ def test_a_command_travels_and_its_result_is_shown(
 
     as_json = json.loads(run(*command, "--json").stdout)
     if sent in ("status", "groups.why"):
-        answer = {**answer, "dead": None}  # there is no dead queue yet
+        answer = {**answer, "dead_letters": None}  # there is no dead queue yet
     assert as_json == ({"lanes": [answer]} if sent == "status" else answer)
     assert len({command.uuid for command in responder.received}) == 2
 
@@ -203,7 +203,7 @@ def test_status_tells_what_is_not_normal_and_nothing_else(
         channel.confirm_delivery()
         channel.basic_publish("", responder.names.dead, b"")
     assert said() == ["attention: 1 message in the dead queue"]
-    assert json.loads(run("status", "orders", "--json").stdout)["lanes"][0]["dead"] == 1
+    assert json.loads(run("status", "orders", "--json").stdout)["lanes"][0]["dead_letters"] == 1
 
 
 def test_why_mentions_the_dead_queue_when_something_is_there(
