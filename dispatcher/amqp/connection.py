@@ -256,15 +256,14 @@ class Connection:
     def _on_channel_close(self, channel: int, arguments: bytes, events: list[ConnectionEvent]) -> None:
         code, text, class_id, method_id = decode_close(arguments)
         self._out.append(wire.method_frame(channel, wire.CHANNEL_CLOSE_OK))
-        waiting = self._waiting[channel]
-        # Where our own channel.close crossed this one its answer still comes; only then is the number free.
-        ours = waiting.pop() if waiting and isinstance(waiting[-1][0], commands.Channel.Close) else None
-        self.replies += ((token, ChannelRefused(code, text)) for _, token in waiting)
-        waiting.clear()
-        if ours:
-            waiting.append(ours)
-        else:
-            self._forget_channel(channel)
+        # Our own channel.close may have crossed this one. RabbitMQ answers it, or loses it with the process
+        # of the channel (seen with 3.10): an answer that comes yet is ignored, as all is until the next open.
+        self.replies += (
+            (token, commands.Channel.CloseOk())
+            if isinstance(request, commands.Channel.Close) else (token, ChannelRefused(code, text))
+            for request, token in self._waiting[channel]
+        )  # fmt: skip
+        self._forget_channel(channel)
         self._refusals[channel] = (code, text)
         events.append(ChannelClosed(channel, code, text, class_id, method_id))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -78,13 +77,3 @@ async def test_an_unfinished_batch_is_explained_and_measured(bench: Bench) -> No
     stuck.release()
     await bench.acked()
     assert _metrics(bench)["dispatcher_oldest_in_flight_seconds"] == 0
-
-
-def test_the_alerts_of_the_documentation_ask_for_metrics_that_exist() -> None:
-    (text,) = [part for part in OPERATIONS.read_text().split("```") if "- alert:" in part]
-    (group,) = yaml.safe_load(text.removeprefix("yaml"))["groups"]
-    names = {family.name for family in registry([]).collect()}
-    for rule in group["rules"]:
-        words = {word.strip("()") for word in rule["expr"].split() if "dispatcher_" in word}
-        assert words, rule
-        assert words <= names, rule
