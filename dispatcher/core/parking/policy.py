@@ -347,7 +347,7 @@ class Parking(Feature):
         self._state.effects.records.append(GroupParked(group.id, target.index, 0, group.waits_since_ms or 0))
         group.route = (*group.route, target.index)
         target.members.setdefault(group.id, 0)
-        target.stored += 1  # something comes: one that was empty is not read to its end any more
+        target.additions += 1  # something comes: one that was empty is not read to its end any more
         target.end_seen = False
         self._state.counters["groups_parked"] += 1
         for backlog in _stopped_first(group):
@@ -446,7 +446,7 @@ class Parking(Feature):
         queue = self._state.parking[event.queue]
         if not event.is_gone:
             queue.become(ParkingQueueState.OPEN)
-            queue.stored += 1
+            queue.additions += 1
             return
         self._state.effects.records.append(ParkingQueueForgotten(event.queue))
         del self._state.parking[event.queue]

@@ -68,10 +68,10 @@ class ParkingQueue:
     """See the module. In a parking queue a fingerprint names one original."""
 
     __slots__ = (
-        "asked_at", "blocked_since_ms", "confirmed", "consumer", "demand", "early", "end_at", "end_seen",
-        "expected", "here", "idle_since_ms", "index", "left", "members", "name", "originals",
-        "published", "read_through", "reading", "redelivering", "refused_until_ms", "relocating",
-        "settled", "since_ms", "_state", "stored", "term", "terms_needed", "unknown",
+        "additions", "asked_at", "blocked_since_ms", "confirmed", "consumer", "demand", "early",
+        "end_at", "end_seen", "expected", "here", "idle_since_ms", "index", "left", "members", "name",
+        "originals", "published", "read_through", "reading", "redelivering", "refused_until_ms",
+        "relocating", "settled", "since_ms", "_state", "term", "terms_needed", "unknown",
         "unwanted_since_ms", "void_before", "waiting",
     )  # fmt: skip
 
@@ -92,7 +92,7 @@ class ParkingQueue:
         self.relocating: dict[bytes, Original] = {}  # whose relocation is open, by their fingerprint here
         self.published: OrderedDict[bytes, Original] = OrderedDict()  # those that were published, in order
         self.confirmed: set[bytes] = set()  # of those
-        self.stored = 0  # changes whenever something may have come into it
+        self.additions = 0  # changes whenever something may have come into it
         self.term = 0
         self.terms_needed: dict[bytes, int] = {}  # copies from before are void
         self.void_before = 0  # in relocations that were open, copies from before that term never count
@@ -130,7 +130,7 @@ class ParkingQueue:
     @property
     def at_end(self) -> bool:
         """Nothing is in it that was not read."""
-        return self.end_at == self.stored and not self.published
+        return self.end_at == self.additions and not self.published
 
     @property
     def is_read(self) -> bool:
@@ -224,7 +224,7 @@ class ParkingQueue:
 
     def begin_read(self) -> None:
         self.reading = True
-        self.asked_at = self.stored
+        self.asked_at = self.additions
 
     def __repr__(self) -> str:
         return f"<ParkingQueue {self.name} {self._state.value} members={len(self.members)}>"

@@ -103,7 +103,7 @@ class ParkedReading(Feature):
                 case CopyKind.ORIGINAL:
                     self._take(queue, message)
             early.popleft()
-        if queue.end_at == queue.stored and not queue.published and queue.expected:
+        if queue.end_at == queue.additions and not queue.published and queue.expected:
             for message in list(queue.expected.values()):  # others deleted their originals
                 self._recovery.vanish(message)
 
@@ -162,7 +162,7 @@ class ParkedReading(Feature):
 
     def _limit(self, queue: ParkingQueue, *, idle: bool) -> int:
         state = self._state
-        if queue.published and queue.end_at == queue.stored:
+        if queue.published and queue.end_at == queue.additions:
             return 0  # it was empty, and what is on its way there counts when that is confirmed
         if queue.expected:
             return READ_MAX
@@ -205,7 +205,7 @@ class ParkedReading(Feature):
         if not returned:
             return
         self._drop(returned)
-        queue.stored += 1
+        queue.additions += 1
         queue.end_seen = False
         self._state.effects.actions.append(GiveBack(queue.index, tuple(tags)))
         self._state.counters["given_back"] += len(returned)

@@ -129,7 +129,7 @@ class Relocations(Feature):
         assert relocation is not None
         state.effects.records.append(Relocated(message.queue, message.arrival))
         del queue.relocating[relocation.copy]
-        queue.stored += 1
+        queue.additions += 1
         queue.store(message, state.member_key(message.group_id))
         if relocation.term_needed:
             queue.terms_needed[relocation.copy] = relocation.term_needed

@@ -59,7 +59,7 @@ class ParkedScan:
         queue = self._queue
         if queue is None:
             return ()
-        return queue.index, queue.stored, queue.left, queue.asked_at, len(queue.here), len(self._coming)
+        return queue.index, queue.additions, queue.left, queue.asked_at, len(queue.here), len(self._coming)
 
     @property
     def place(self) -> str:
@@ -84,7 +84,7 @@ class ParkedScan:
         if coming:
             return False
         if self._goal is None:
-            self._goal = queue.stored
+            self._goal = queue.additions
         if queue.reading or queue.early:
             return False
         return queue.end_at >= self._goal or self._is_passed(queue)
