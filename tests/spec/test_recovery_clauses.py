@@ -9,6 +9,7 @@ import pytest
 from dispatcher.core.events import PingRouted, RedeliveriesEnded
 from dispatcher.core.records import OpenEntry, SettledEntries
 from dispatcher.core.tables import IncarnationRow, OwnerRow
+from dispatcher.wire.protocol import InHand
 from tests.spec.lane_bench import LaneBench, clause, names
 from tests.spec.parking_bench import ParkingBench
 
@@ -64,6 +65,19 @@ def test_o7_the_numbers_go_on_at_a_take_over_while_a_message_is_out() -> None:
     bench.comes_back("a1", "a2", "a3", "b1")
     assert (bench.latest("a3").epoch, bench.latest("a3").group_seq) == (EPOCH, 3)
     assert bench.latest("b1").epoch > EPOCH
+
+
+def test_o7_a_number_that_its_consumer_knows_is_replaced() -> None:
+    """The application had settled the second message before the first, so no entry of that was open."""
+    bench = Successor("a1")
+    bench.consumer_lives()
+    bench.comes_back("a1", "a3")
+    assert (bench.latest("a3").epoch, bench.latest("a3").group_seq) == (EPOCH, 2)
+    for n in (2, 3):  # to its consumer that looks as if one was lost
+        bench.join("one", n=n, in_hand=(InHand(seq=1, group=b"a", fingerprint=_fingerprint("a1")),))
+    again = bench.again[-1]
+    assert (again.seq, again.group_seq) == (bench.latest("a3").seq, 1)
+    assert again.epoch > EPOCH
 
 
 def test_o7_a_take_over_begins_a_new_epoch_when_nothing_is_out() -> None:
