@@ -156,22 +156,6 @@ def test_a_closed_channel_fails_its_requests_and_leaves_the_others_alone() -> No
             use()
 
 
-@pytest.mark.parametrize("is_answered", [True, False])
-def test_a_close_that_crosses_the_brokers_is_done(is_answered: bool) -> None:
-    """RabbitMQ answers it or not; the number is free at once."""
-    connection = opened()
-    connection.request(1, Queue.Declare(queue="a", passive=True), "a")
-    connection.request(1, Channel.Close(200, "done", 0, 0), "close")
-    feed(connection, method(1, Channel.Close(404, "NOT_FOUND - no queue 'a'", 50, 10)))
-    (refused, closed) = replies(connection)
-    assert (refused[0], type(refused[1])) == ("a", ChannelRefused)
-    assert (closed[0], type(closed[1])) == ("close", Channel.CloseOk)
-    assert connection.open_channel("open") == 1
-    feed(connection, *([method(1, Channel.CloseOk())] if is_answered else []), method(1, Channel.OpenOk()))
-    assert [token for token, _ in replies(connection)] == ["open"]
-    connection.request(1, Confirm.Select(), "confirm")
-
-
 def test_texts_of_the_broker_need_not_be_utf_8() -> None:
     connection = opened()
     payload = b"\x00\x14\x00\x28\x01\x94\x02\xff'\x00\x32\x00\x0a"

@@ -100,7 +100,7 @@ def test_a_service_answers_every_command_and_stops_in_time(run: Run, service: Se
 
     assert service.get("readyz") == "orders: leading\nbills: leading\n"
     assert 'dispatcher_messages_held{lane="orders"} 30.0' in service.get("metrics")
-    assert "orders.high" in service.get("")
+    assert "orders.high" in service.get("api/lanes")
 
     service.process.send_signal(signal.SIGTERM)
     assert service.process.wait(timeout=STOP_S_MAX) == 0
