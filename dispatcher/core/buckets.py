@@ -57,7 +57,8 @@ class Bucket(Group):
         line.epoch, line.last_seq = message.epoch, message.group_seq
 
     def goes_on(self, latest: Original) -> None:
-        """Each of its ids does, see `went_out`."""
+        """Each of its ids does, see `went_out`: so none of them begins a new epoch."""
+        self.epoch = min(line.epoch for line in self.lines.values())
 
     def went_out(self, message: Original) -> None:
         self.in_flight += 1

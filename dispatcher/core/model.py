@@ -302,6 +302,12 @@ class Group:
         self.state = state
 
     @property
+    def pin(self) -> str | None:
+        """The id of the consumer that alone may get it, as operators have said; None: any may."""
+        pin: str | None = self.flags.pin if self.flags is not None else None
+        return pin
+
+    @property
     def taker(self) -> Consumer | None:
         """Who gets its next message; None: the consumer with the least to do."""
         return self.owner if self.owner is not None else self.pinned_to

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from zlib import crc32
 
 import pytest
 
 from dispatcher.core.events import PingRouted, RedeliveriesEnded
+from dispatcher.core.model import GroupState
 from dispatcher.core.records import OpenEntry, SettledEntries
 from dispatcher.core.tables import IncarnationRow, OwnerRow
 from dispatcher.wire.protocol import InHand
@@ -25,16 +27,19 @@ class Successor(LaneBench):
     them when the test says so; inbound queue 1 has only new messages."""
 
     def __init__(
-        self, *in_flight: str, settled: tuple[str, ...] = (), name: str = "exclusive", **options: Any
-    ) -> None:
+        self, *in_flight: str, settled: tuple[str, ...] = (), name: str = "exclusive",
+        owners: dict[bytes, OwnerRow] | None = None, group_seqs: dict[str, int] | None = None, **options: Any,
+    ) -> None:  # fmt: skip
         records: list[Any] = [
-            OpenEntry(0, (6, tag), _fingerprint(name), 1, tag, name[:1].encode(), tag, EPOCH, 1)
-            for tag, name in enumerate(in_flight, 1)
+            OpenEntry(0, (6, tag), _fingerprint(out), 1, tag, out[:1].encode(), group_seq, EPOCH, 1)
+            for tag, out in enumerate(in_flight, 1)
+            for group_seq in [(group_seqs or {}).get(out, tag)]
         ]
         rest = enumerate(settled, 1 + len(in_flight))
         records += [SettledEntries(0, False, (((6, tag), _fingerprint(name)),)) for tag, name in rest]
         row = IncarnationRow("one", "one-1", "one-1.1", 1, 10, "live")
-        owners = {out[:1].encode(): OwnerRow(1, EPOCH) for out in in_flight if name == "exclusive"}
+        if owners is None:
+            owners = {out[:1].encode(): OwnerRow(1, EPOCH) for out in in_flight if name == "exclusive"}
         found = {"incarnations": {1: row}, "records": records, "owners": owners}
         super().__init__(name, weights=(1, 1), snapshot=found, **options)
 
@@ -65,6 +70,30 @@ def test_o7_the_numbers_go_on_at_a_take_over_while_a_message_is_out() -> None:
     bench.comes_back("a1", "a2", "a3", "b1")
     assert (bench.latest("a3").epoch, bench.latest("a3").group_seq) == (EPOCH, 3)
     assert bench.latest("b1").epoch > EPOCH
+
+
+def test_o7_the_numbers_of_each_id_of_a_bucket_go_on() -> None:
+    key = b"bucket:%d/4" % (crc32(b"a") % 4)
+    bench = Successor("a1", "a2", owners={key: OwnerRow(1, EPOCH)}, buckets=4)
+    bench.consumer_lives()
+    bench.comes_back("a1", "a2", "a3")
+    assert (bench.latest("a3").epoch, bench.latest("a3").group_seq) == (EPOCH, 3)
+
+
+def test_o7_no_number_is_taken_again_where_one_is_not_known() -> None:
+    """Its consumer reported the second message to a leader for which Redis had lost it."""
+    bench = Successor("a1", "a2", group_seqs={"a2": 0})
+    bench.consumer_lives()
+    bench.comes_back("a1", "a2", "a3")
+    assert bench.latest("a3").epoch > EPOCH
+
+
+def test_o7_an_epoch_never_goes_back() -> None:
+    """The group had moved on with nothing awaited, and its new owner is over."""
+    bench = Successor("a1", owners={b"a": OwnerRow(2, EPOCH + 1)})
+    bench.consumer_lives()
+    bench.comes_back("a1", "a3")
+    assert bench.latest("a3").epoch > EPOCH + 1
 
 
 def test_o7_a_number_that_its_consumer_knows_is_replaced() -> None:
@@ -101,6 +130,26 @@ def test_o22_a_group_goes_on_to_where_it_is_pinned(name: str) -> None:
     assert bench.comes_back("a1", "a2") == []
     assert names(bench.settle_seqs("one", 1)) == ["a2"]
     assert bench.holder("a2") == "two"
+
+
+@pytest.mark.parametrize("name", ["exclusive", "sequenced"])
+def test_o22_a_pinned_group_waits_for_its_consumer_after_a_take_over(name: str) -> None:
+    clause("O-22", "While the named consumer is away, is leaving or is drained, the group waits")
+    bench = Successor("a1", name=name, top_up=name == "sequenced", flags={b"group:a": {"pin": "two"}})
+    bench.consumer_lives()
+    assert bench.comes_back("a1", "a2") == []
+    assert bench.settle_seqs("one", 1) == []
+    assert names(bench.join("two")) == ["a2"]
+
+
+def test_o22_a_batch_lane_gives_a_pinned_group_no_owner_without_a_message() -> None:
+    bench = Successor("a1", name="sequenced", top_up=True, flags={b"group:a": {"pin": "two"}})
+    bench.consumer_lives()
+    bench.join("two")
+    bench.comes_back("a1")
+    bench.settle_seqs("one", 1)
+    group = bench.lane.state.groups[b"a"]
+    assert (group.owner, group.state) == (None, GroupState.FREE)
 
 
 def test_r1_a_living_consumers_message_keeps_its_number_and_its_place() -> None:

@@ -74,8 +74,7 @@ def is_paused(group: Group) -> bool:
 
 def pin_of(group: Group) -> str | None:
     """The id of the consumer that alone may get the group."""
-    flags = flags_of(group)
-    return flags.pin if flags is not None else None
+    return group.pin
 
 
 def operation_on(group: Group) -> str | None:

@@ -24,6 +24,7 @@ class GroupRecovery:
         self._state = state
         self.redis_complete = redis_complete
         self._entries: dict[bytes, list[Original]] = {}
+        self._row_epochs: dict[bytes, int] = {}  # of RECOVERING groups: the epoch of their owner, by Redis
         #: Owners of RECOVERING groups, by Redis; None: one who is over.
         self._owners: dict[bytes, Consumer | None] = {}
 
@@ -42,6 +43,7 @@ class GroupRecovery:
             if state.reset_until is not None and row.epoch <= state.reset_until:
                 usable = False
             if group_id in self._entries:
+                self._row_epochs[group_id] = row.epoch
                 self._owners[group_id] = owner if usable else None
             elif owner is not None and usable:
                 group = state.groups[group_id] = state.group_map.make(group_id)
@@ -144,20 +146,26 @@ class GroupRecovery:
         # Under `exclusive` a row is committed with the first dispatch and goes with a reset.
         was_reset = policy.keeps_owner and self.redis_complete and not is_owned
         ends = was_reset or not holder.stays or any(message.closing for message in out)
-        pinned_to = group.pinned_to  # the former leader was moving it there
-        if pinned_to is not None and pinned_to is not holder and pinned_to.stays:
-            owner = pinned_to
+        is_pinned_elsewhere = group.pin is not None and group.pin != holder.id
+        if is_pinned_elsewhere:
+            to = group.pinned_to
+            owner = to if policy.keeps_owner and to is not None and to.stays else None
         if not policy.tops_up:
             self._hold(group, holder, GroupState.BATCHED)
-        elif several or ends or (owner is not None and owner is not holder):
+        elif several or ends or is_pinned_elsewhere or (owner is not None and owner is not holder):
             self._hold(group, holder, GroupState.DRAINING)
             state.retarget(group, None if ends and owner is holder else owner)
         else:
             self._hold(group, holder, GroupState.OWNED)
-            if self.redis_complete and out[-1].group_seq:
+            if self._numbers_go_on(group, out):
                 group.goes_on(out[-1])  # so that its consumer misses a copy that is lost once more
             if owner is None:
                 state.keep_owner(group)
+
+    def _numbers_go_on(self, group: Group, out: list[Original]) -> bool:
+        """Whether the last of these was handed over last: no epoch came later, and Redis lost nothing."""
+        is_known = self.redis_complete and all(message.group_seq for message in out)
+        return is_known and self._row_epochs.get(group.id, 0) <= out[-1].epoch
 
     def _hold(self, group: Group, owner: Consumer, state: GroupState, *, fresh: bool = False) -> None:
         """The group belongs to this consumer already; its next dispatch begins a new epoch."""
