@@ -15,7 +15,7 @@ from dispatcher.amqp.link import Link
 from dispatcher.amqp.properties import string_field
 from dispatcher.amqp.relay import Content, read_content
 from dispatcher.amqp.wire import pack_u32
-from dispatcher.cli.output import printable
+from dispatcher.cli.output import printable_lines
 from dispatcher.cli.queue_reader import QueueReader
 from dispatcher.client import properties as amqp_properties
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused
@@ -103,7 +103,7 @@ def _read(delivery: Delivery) -> tuple[amqp_properties.Properties, dict[str | by
 def as_text(value: str | bytes) -> str:
     """Printable: a byte that is no UTF-8, and a character that is not printable, are escaped. Lines stay."""
     text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
-    return "\n".join(printable(line) for line in text.split("\n"))
+    return printable_lines(text)
 
 
 def _plain(value: Any) -> Any:

@@ -23,7 +23,8 @@ class _Console(Console):
     """Escapes characters that are not printable, so that no text of others can control the terminal."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        super().print(*(_lines(each) if isinstance(each, str) else each for each in objects), **options)
+        printed = (printable_lines(each) if isinstance(each, str) else each for each in objects)
+        super().print(*printed, **options)
 
 
 def console() -> Console:
@@ -46,7 +47,7 @@ def print_result(result: dict[str, Any], text: str, *, as_json: bool) -> None:
 
 def print_error(text: str) -> None:
     """Say on stderr what went wrong; passwords are taken out."""
-    print(_lines(redact(text)), file=sys.stderr)
+    print(printable_lines(redact(text)), file=sys.stderr)
 
 
 def table(
@@ -76,7 +77,8 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _lines(text: str) -> str:
+def printable_lines(text: str) -> str:
+    """The text with its lines; each of these is printable."""
     return "\n".join(map(printable, text.split("\n")))
 
 
