@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dispatcher.core.membership.rows import keep_row
 from dispatcher.core.model import Backlog, Consumer, ConsumerState, Group, GroupState, MessageState, Original
-from dispatcher.core.operators.flags import pin_of
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.records import IncarnationEnded
 from dispatcher.core.recovery.matching import Recovery
@@ -126,7 +125,7 @@ def _cancel_move(state: LaneState, group: Group) -> None:
     """Whom the group should go to is over or leaves: it stays where it is, if that one stays."""
     state.retarget(group, None)
     owner = group.owner
-    if owner is None or not owner.stays or pin_of(group) not in (None, owner.id):
+    if owner is None or not owner.stays or group.pin not in (None, owner.id):
         return
     if sum(message.group is group for message in owner.in_flight.values()) == group.in_flight:
         group.become(GroupState.OWNED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.core.model import Group
-from dispatcher.core.operators.flags import is_paused, operation_on, pin_of
+from dispatcher.core.operators.flags import is_paused, operation_on
 from dispatcher.core.operators.stop import stop_of
 from dispatcher.core.state import LaneState
 
@@ -15,7 +15,7 @@ def flag_status(state: LaneState) -> dict[str, Any]:
     groups = state.groups_with_flags
     return {
         "groups_paused": sum(map(is_paused, groups)),
-        "groups_pinned": sum(pin_of(group) is not None for group in groups),
+        "groups_pinned": sum(group.pin is not None for group in groups),
         "groups_stopped": sum(stop_of(group) is not None for group in groups),
         "operations": sum(operation_on(group) is not None for group in groups),
     }
@@ -27,6 +27,6 @@ def flag_row(group: Group) -> dict[str, Any]:
     return {
         "paused": is_paused(group),
         "stopped": stop.reason if stop is not None else None,
-        "pin": pin_of(group),
+        "pin": group.pin,
         "operation": operation_on(group),
     }

@@ -24,7 +24,6 @@ from dispatcher.core.operators.flags import (
     held_by,
     is_paused,
     load_flags,
-    pin_of,
     point_pins,
     set_paused,
     set_pin,
@@ -122,7 +121,7 @@ class Flags(Feature):
         if (name is None) is not bool(undo):
             raise CommandRefused("name a consumer or say undo, one of them")
         group = self._group(arguments)
-        changed = pin_of(group) != name
+        changed = group.pin != name
         owner, shown = group.owner, format_group(group.id)
         if changed:
             consumer = self._pinnable(name) if name is not None else None
@@ -185,7 +184,7 @@ class Flags(Feature):
         return {
             "consumer": name, "drained": not undo, "changed": changed,
             "in_flight": len(consumer.in_flight) if consumer is not None else 0,
-            "pinned": sum(pin_of(group) == name for group in state.groups_with_flags),
+            "pinned": sum(group.pin == name for group in state.groups_with_flags),
         }  # fmt: skip
 
     def _set_drained(self, name: str, *, drained: bool) -> None:

@@ -72,11 +72,6 @@ def is_paused(group: Group) -> bool:
     return flags is not None and flags.paused
 
 
-def pin_of(group: Group) -> str | None:
-    """The id of the consumer that alone may get the group."""
-    return group.pin
-
-
 def operation_on(group: Group) -> str | None:
     """The uuid of the operation that is open on the group."""
     flags = flags_of(group)
@@ -103,14 +98,14 @@ def facts_of(group: Group, _: Original | None) -> Facts:
     """What more is to be said of such a group, whatever holds it."""
     stop = stop_of(group)
     return {
-        "operation": operation_on(group), "pin": pin_of(group), "is_there": group.pinned_to is not None,
+        "operation": operation_on(group), "pin": group.pin, "is_there": group.pinned_to is not None,
         **(stop.facts() if stop is not None else {}),
     }  # fmt: skip
 
 
 def lacks_consumer(group: Group) -> bool:
     """It is pinned to a consumer that is not there, or that gets nothing."""
-    return pin_of(group) is not None and (group.pinned_to is None or group.pinned_to.drained)
+    return group.pin is not None and (group.pinned_to is None or group.pinned_to.drained)
 
 
 def is_transferring(group: Group) -> bool:
@@ -182,7 +177,7 @@ def _keep(state: LaneState, group: Group, flags: GroupFlags) -> None:
 def point_pins(state: LaneState, consumer_id: str, consumer: Consumer | None) -> None:
     """That consumer has a new incarnation, or none any more: groups that are pinned to it wait for it."""
     for group in state.groups_with_flags:
-        if pin_of(group) == consumer_id:
+        if group.pin == consumer_id:
             group.pinned_to = consumer
             state.relist_backlogs(group)
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from dispatcher.core.feature import Feature
 from dispatcher.core.model import Consumer, ConsumerState, Group, GroupState
 from dispatcher.core.operators.commands import Arguments, Commands, argument, group_argument
-from dispatcher.core.operators.flags import operation_on, pin_of
+from dispatcher.core.operators.flags import operation_on
 from dispatcher.core.operators.quiescing import Quiescing
 from dispatcher.core.operators.reset_owners import OwnerReset
 from dispatcher.core.state import LaneState
@@ -136,7 +136,7 @@ class Rebalance(Feature):
             raise CommandRefused("name the group to move: --group")
         owned = [
             g for g in self._state.groups.values()
-            if g.state is GroupState.OWNED and pin_of(g) is None
+            if g.state is GroupState.OWNED and g.pin is None
         ]  # fmt: skip
         return self._plan_even(owned)
 
@@ -144,9 +144,9 @@ class Rebalance(Feature):
         group = known(self._state, group_id)
         if group.state in (GroupState.DRAINING, GroupState.RECOVERING) or operation_on(group):
             raise in_transition(group)
-        if pin_of(group) is not None:
+        if group.pin is not None:
             raise CommandRefused(
-                f"the group is pinned to {pin_of(group)}; `dispatcher groups pin --undo` ends that"
+                f"the group is pinned to {group.pin}; `dispatcher groups pin --undo` ends that"
             )
         if group.owner is None or group.owner is target:
             return []

@@ -9,7 +9,7 @@ from typing import Any, Final
 from dispatcher.core.feature import Feature
 from dispatcher.core.model import Consumer, ConsumerState, Group, GroupState
 from dispatcher.core.operators.commands import Arguments, Commands, argument
-from dispatcher.core.operators.flags import operation_on, pin_of
+from dispatcher.core.operators.flags import operation_on
 from dispatcher.core.operators.rebalance import MOVES_SHOWN, Reassignment, Rebalance, describe
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
@@ -115,7 +115,7 @@ class RebalancePlan(Feature):
 
 
 def _why_not(group: Group) -> str | None:
-    if pin_of(group) is not None:
+    if group.pin is not None:
         return "is pinned"
     if operation_on(group):
         return "has an open operation"

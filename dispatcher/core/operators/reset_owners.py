@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from dispatcher.core.feature import Feature
 from dispatcher.core.model import Consumer, Group, GroupState
-from dispatcher.core.operators.flags import pin_of
 from dispatcher.core.state import LaneState
 
 RESET: Final = b"reset"
@@ -86,4 +85,4 @@ def reset_row(state: LaneState) -> dict[str, Any] | None:
 
 
 def _is_meant(group: Group) -> bool:
-    return group.state is GroupState.OWNED and pin_of(group) is None
+    return group.state is GroupState.OWNED and group.pin is None

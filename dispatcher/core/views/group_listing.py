@@ -12,7 +12,7 @@ from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX, NEVER_MS
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.model import Group
 from dispatcher.core.operators.commands import argument
-from dispatcher.core.operators.flags import is_paused, operation_on, pin_of
+from dispatcher.core.operators.flags import is_paused, operation_on
 from dispatcher.core.operators.stop import stop_of
 from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.state import LaneState
@@ -29,7 +29,7 @@ _DEPTH: Final = "depth"
 _ORDERS: Final = (_DEPTH, "age", "group")
 _FLAGS: Final[dict[str, Callable[[Group], bool]]] = {
     AskedState.PAUSED: is_paused,
-    AskedState.PINNED: lambda group: pin_of(group) is not None,
+    AskedState.PINNED: lambda group: group.pin is not None,
     AskedState.STOPPED: lambda group: stop_of(group) is not None,
     AskedState.DRAINED: lambda group: group.owner is not None and group.owner.drained,
     AskedState.OPERATION: lambda group: operation_on(group) is not None,
