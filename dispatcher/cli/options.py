@@ -42,8 +42,8 @@ def parse_timeout(value: str | int) -> int:
 
 
 def parse_instant_us(text: str) -> int:
-    """µs since 1970 of a time, which is UTC unless it has an offset, or of so long ago; for options. Raises
-    typer.BadParameter."""
+    """A time as µs since 1970. The text is a time, which is UTC unless it has an offset, or a duration, which
+    counts back from now. For options: raises typer.BadParameter."""
     try:
         if re.fullmatch(DURATION_PATTERN, text):
             found_us = time.time_ns() // 1_000 - parse_duration_ms(text) * 1_000
@@ -71,7 +71,7 @@ ConfigFile = Annotated[
     Path, typer.Option("--config", "-c", envvar="DISPATCHER_CONFIG", help="Configuration file (YAML).")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
-Wide = Annotated[bool, typer.Option("--wide", help="Also what fits no narrow window: ids and numbers.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Show all columns; they need a wide window.")]
 Timeout = Annotated[
     int,
     typer.Option(

@@ -31,7 +31,7 @@ class LogFormat(StrEnum):
 def run(
     file: options.ConfigFile = options.DEFAULT_CONFIG,
     log_level: Annotated[
-        LogLevel, typer.Option("--log-level", help="Leave out what is less important.")
+        LogLevel, typer.Option("--log-level", help="Do not log less important events.")
     ] = LogLevel.INFO,
     log_format: Annotated[
         LogFormat, typer.Option("--log-format", help="auto: text on a terminal, JSON lines elsewhere.")

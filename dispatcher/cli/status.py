@@ -19,7 +19,7 @@ from dispatcher.wire.protocol import LaneNames
 
 _COLUMNS = ("inbound queue", "weight", "share", "dispatched", "held", "in flight", "look-ahead")
 _MESSAGES = ("held", "in flight", "unconfirmed")
-#: What is not normal: the key of its number, what is counted, and what is the matter with it.
+#: Of each count that is 0 in a healthy lane: its key, what it counts, and the state of those.
 _ODD = (
     ("groups_paused", "group", "paused"),
     ("groups_pinned", "group", "pinned"),
