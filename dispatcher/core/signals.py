@@ -25,7 +25,7 @@ class Signals:
         "accepted", "blaming", "claimed", "claiming", "consumer_drained", "consumer_ended",
         "consumer_entered", "consumer_joined", "consumer_leaves", "delivered", "dispatched",
         "dispatching", "failing", "filed", "freeing", "goes_soon", "group_changed", "group_rested",
-        "keeping", "lost", "marked", "returned", "routing", "settled_elsewhere", "settling",
+        "keeping", "lost", "marked", "returned", "routing", "settled_elsewhere", "settling", "stands_still",
         "withdrawing",
     )  # fmt: skip
 
@@ -69,6 +69,8 @@ class Signals:
         self.lost: list[MessageListener] = []
         #: True: what waits of the group goes soon, although it does not go now.
         self.goes_soon: list[Callable[[Group], bool]] = []
+        #: True: messages of the group are out, and none was settled for longer than usual.
+        self.stands_still: list[Callable[[Group], bool]] = []
         #: The look-ahead is full of what can't go, and somebody has free capacity. True: this listener has
         #: changed something so that some of it may go.
         self.freeing: list[Callable[[], bool]] = []

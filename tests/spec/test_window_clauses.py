@@ -210,6 +210,74 @@ def test_w3_also_when_all_that_waits_of_it_is_parked() -> None:
     assert group.window == 1
 
 
+def _stands_still(*, look_ahead: int = 60, **options: Any) -> ParkingBench:
+    """One message of `a` is out for longer than usual, and three wait behind it."""
+    bench = ParkingBench(
+        group_window=GroupWindow(1, None), look_ahead=look_ahead, heartbeat_ms=3_600_000, **options
+    )
+    bench.join("one", prefetch=100)
+    bench.join("two", prefetch=100)
+    bench.arrive("a1", "a2", "a3", "a4", "a5")
+    return bench
+
+
+def test_p1a_groups_that_stand_still_are_parked_before_they_fill_the_look_ahead() -> None:
+    clause("P-1a", "more than a twentieth of `look_ahead` messages of an inbound queue wait for such groups")
+    bench = _stands_still()
+    bench.run(1_000)
+    assert bench.in_parking() == ["a2", "a3", "a4", "a5"]
+    bench.arrive("a6", "b1")
+    bench.run()
+    assert bench.in_parking()[-1] == "a6"
+    assert bench.holder("b1") == "two"
+    bench.settle(bench.holder("a1"), "a1")
+    for name in ("a2", "a3", "a4", "a5", "a6"):
+        bench.run()
+        bench.settle(bench.holder(name), name)
+    assert [name for name in bench.handed() if name[0] == "a"] == [f"a{n}" for n in range(1, 7)]
+
+
+def test_p1a_a_twentieth_is_left() -> None:
+    bench = _stands_still(look_ahead=80)
+    bench.run(1_000)
+    assert not bench.moved
+    bench.arrive("a6")
+    bench.run(1_000)
+    assert bench.in_parking() == ["a2", "a3", "a4", "a5", "a6"]
+
+
+def test_p1a_a_group_that_is_slow_but_steady_does_not_count() -> None:
+    clause("P-1a", "none was settled for four times as long as usual (W-3)")
+    bench = _stands_still(look_ahead=20)
+    bench.opens_parking = False  # a new parking queue takes three seconds: until then it goes on
+    for number in range(1, 5):
+        bench.run(90)
+        bench.settle(bench.holder(f"a{number}"), f"a{number}")
+    bench.open_parking()
+    assert not bench.moved
+
+
+def test_p1a_without_adaptive_windows_no_group_counts() -> None:
+    clause("P-1a", "Without adaptive windows (`group_window`) no group counts as one")
+    bench = ParkingBench(group_window=GroupWindow(1, 1), look_ahead=20, heartbeat_ms=3_600_000)
+    bench.join("one", prefetch=100)
+    bench.join("two", prefetch=100)
+    bench.arrive("a1", "a2", "a3", "a4", "a5")
+    bench.run(60_000)
+    assert not bench.moved
+
+
+def test_p1a_not_while_nobody_has_free_capacity() -> None:
+    bench = ParkingBench(group_window=GroupWindow(1, None), look_ahead=20, heartbeat_ms=3_600_000)
+    bench.join("one", prefetch=1)
+    bench.arrive("a1", "a2", "a3", "a4", "a5")
+    bench.run(1_000)
+    assert not bench.moved
+    bench.join("two")
+    bench.run(1_000)
+    assert bench.in_parking() == ["a2", "a3", "a4", "a5"]
+
+
 def test_w3_one_slow_copy_says_little_of_the_way() -> None:
     clause("W-2", "twice the time in which RabbitMQ and Redis take a copy (smoothed in the same way)")
     bench = windowed(prefetch=50)

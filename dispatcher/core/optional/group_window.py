@@ -95,6 +95,7 @@ class GroupWindows(Feature):
             state.signals.group_changed.append(self._changed)
         state.signals.settling.append(self._settle)
         state.signals.goes_soon.append(self._goes_soon)
+        state.signals.stands_still.append(self._stands_still)
 
     def events(self) -> Mapping[type, Handler]:
         return {CopiesConfirmed: self._confirm}
@@ -163,6 +164,15 @@ class GroupWindows(Feature):
         window = self._windows.get(group)
         return window is not None and 1 < group.window < window.threshold
 
+    def _stands_still(self, group: Group) -> bool:
+        window = self._windows.get(group)
+        return window is not None and group.in_flight > 0 and self._is_overdue(window)
+
+    def _is_overdue(self, window: _Window) -> bool:
+        """Nothing was settled for longer than usual."""
+        still_ms = max(QUICK_MS + 2 * self._way_ms, TIMES_USUAL * window.pace_ms)
+        return self._state.now_ms - window.settled_at_ms > still_ms
+
     def before_pass(self) -> None:
         state = self._state
         for group in self._settled:
@@ -183,9 +193,7 @@ class GroupWindows(Feature):
                     group.window = self._initial
                     del self._windows[group]
                 window.settled_at_ms = now_ms
-            elif group.window > 1 and now_ms - window.settled_at_ms > max(
-                QUICK_MS + 2 * self._way_ms, TIMES_USUAL * window.pace_ms
-            ):
+            elif group.window > 1 and self._is_overdue(window):
                 window.threshold = max(LEAST, group.window // 2)
                 window.shrunk_at_ms = now_ms  # what is out tells nothing of the messages to come
                 group.window = 1

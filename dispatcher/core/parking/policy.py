@@ -42,6 +42,9 @@ from dispatcher.core.state import LaneState
 
 #: A look-ahead that is full of blocked messages for so long has more behind it that could go.
 BLOCKED_MS: Final = 20
+#: Groups that stand still are parked before they fill a look-ahead: when this part of it waits for them. A
+#: message that is settled behind so many costs RabbitMQ little to ack (`service/ack_window.py`).
+STANDING_PART: Final = 20
 #: A parking queue that ran empty is kept a while, for groups that are blocked again at once.
 LINGER_MS: Final = 2_000
 #: When all parking queues are in use, look for a free one so often.
@@ -85,6 +88,7 @@ class Parking(Feature):
         self._idle = False  # the latest pass found nothing that could be dispatched
         self._bound_until_ms = 0
         self._retry_at_ms = 0
+        self._look_at_ms = 0  # for groups that stand still, not before
         state.signals.group_changed.append(self._group_changed)
         state.signals.routing.append(self._goes_on)
         state.signals.filed.append(self._filed)
@@ -162,6 +166,8 @@ class Parking(Feature):
             return False
         self._idle = idle
         woken = self._look_for_blocked() if idle else False
+        if idle and state.pool and state.now_ms >= self._look_at_ms:
+            self._look_for_standing()
         self._look_for_old()
         self._look_for_overtaken()
         if not state.parking:
@@ -215,6 +221,21 @@ class Parking(Feature):
                 waits = (m for m in queue.here.values() if m.waits_here)
                 queue.blocked_since_ms = self._park_largest(waits)
         return freed
+
+    def _look_for_standing(self) -> None:
+        """Park groups that stand still before they fill a look-ahead."""
+        self._look_at_ms = self._state.now_ms + RETRY_MS
+        for inbound, look_ahead in zip(self._state.inbounds, self._look_aheads, strict=True):
+            enough = self._state.options.look_ahead // STANDING_PART
+            if inbound.waiting > enough:
+                waits = [m for m in look_ahead.aging if self._waits_in(inbound, m) and self._stands_still(m)]
+                if len(waits) > enough:
+                    self._park_largest(waits)
+
+    def _stands_still(self, message: Original) -> bool:
+        group = self._group_of(message)
+        signals = self._state.signals
+        return group is not None and any(stands_still(group) for stands_still in signals.stands_still)
 
     def _since(self, before_ms: int | None, stuck: bool) -> int | None:
         if not stuck:

@@ -1,4 +1,5 @@
-"""G-5: a look-ahead that is full of messages that can't go is emptied into parking queues.
+"""G-5, P-1a: a look-ahead that is full of messages that can't go is emptied into parking queues, and one of
+which too much waits for groups that stand still leaves these messages there.
 
 Counted from the world's clock and the numbers of the inbound queue. Why a message can't go, and whether there
 is a parking queue for it, is read in the core.
@@ -13,7 +14,7 @@ from dispatcher.core.events import Event
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Group
-from dispatcher.core.parking.policy import Parking
+from dispatcher.core.parking.policy import STANDING_PART, Parking
 from dispatcher.core.queue_ids import parking_id
 from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.world import World
@@ -28,7 +29,7 @@ _TICK_MS: Final = 100
 
 
 class _Full(NamedTuple):
-    """A look-ahead that is full of messages that can't go, while a consumer has free capacity."""
+    """Messages that can't go, while a consumer has free capacity."""
 
     parked: int  # groups that were parked before
     ms: int  # for how long, without pauses
@@ -44,7 +45,7 @@ class LookAheadChecker(Checker):
         slow_ms = max(world.scenario.redis_ms)
         self._most_ms = _OPENING_MS + _BLOCKED_MS + _RETRY_MS + 4 * (_TICK_MS + slow_ms)
         self._lane: Lane | None = None
-        self._full: dict[str, _Full] = {}
+        self._full: dict[str, _Full] = {}  # by what is too long so
         self._stepped_at_ms = 0
 
     def leading(self, lane: Lane) -> None:
@@ -60,28 +61,42 @@ class LookAheadChecker(Checker):
         state = lane.state
         waits = state.publishers_blocked or state.is_suspended or not state.pool
         for inbound in state.inbounds:
-            if waits or not inbound.is_full() or not _could_park(lane, inbound):
-                self._full.pop(inbound.name, None)
-                continue
-            parked, before = state.counters["groups_parked"], self._full.get(inbound.name)
-            ms = before.ms + since_ms if before is not None and before.parked == parked else 0
-            self._full[inbound.name] = _Full(parked, ms)
-            if ms > self._most_ms:
-                self.violate(f"the look-ahead of {inbound.name} is full of blocked messages for {ms} ms")
+            full = not waits and inbound.is_full() and _could_be_parked(lane, inbound)
+            self._look(f"the look-ahead of {inbound.name} is full of blocked messages", bool(full), since_ms)
+            standing = 0 if waits else _could_be_parked(lane, inbound, standing=True)
+            crowded = standing * STANDING_PART > state.options.look_ahead
+            self._look(f"{inbound.name}: too much waits for groups that stand still", crowded, since_ms)
+
+    def _look(self, what: str, is_true: bool, since_ms: int) -> None:
+        """It is true, or not, at the end of these milliseconds."""
+        assert self._lane is not None
+        if not is_true:
+            self._full.pop(what, None)
+            return
+        parked, before = self._lane.state.counters["groups_parked"], self._full.get(what)
+        ms = before.ms + since_ms if before is not None and before.parked == parked else 0
+        self._full[what] = _Full(parked, ms)
+        if ms > self._most_ms:
+            self.violate(f"{what} for {ms} ms")
 
 
-def _could_park(lane: Lane, inbound: Inbound) -> bool:
-    """Whether a group waits that may be parked, and the last parking queue is not in use: this one is behind
-    all others, so any group may go there."""
+def _could_be_parked(lane: Lane, inbound: Inbound, *, standing: bool = False) -> int:
+    """The messages of groups that may be parked, or only of those that stand still. None while the last
+    parking queue is in use: that one is behind all others, so any group may go there."""
     state = lane.state
     names = state.options.parking_queues
     if not names or parking_id(len(names) - 1) in state.parking:
-        return False
-    return any(
-        backlog is not None and any(m.waits_here and not m.is_parked for m in backlog.messages)
-        for group in state.groups.values() if _may_be_parked(lane, group)
-        for backlog in [(group.backlogs or {}).get(inbound.index)]
+        return 0
+    return sum(
+        sum(m.waits_here and not m.is_parked for m in backlog.messages)
+        for group in state.groups.values()
+        if _may_be_parked(lane, group) and (not standing or _stands_still(lane, group))
+        for backlog in [(group.backlogs or {}).get(inbound.index)] if backlog is not None
     )  # fmt: skip
+
+
+def _stands_still(lane: Lane, group: Group) -> bool:
+    return any(stands_still(group) for stands_still in lane.state.signals.stands_still)
 
 
 def _may_be_parked(lane: Lane, group: Group) -> bool:
