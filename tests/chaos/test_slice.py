@@ -48,7 +48,7 @@ def test_everything_holds_for_a_minute(tmp_path: Path) -> None:
     assert report["violations"] == []
     assert len(report["faults"]) > 10
     assert all(lane["handled"] > 100 for lane in report["lanes"].values())  # a busy machine does less
-    # Whether one is evicted depends on what else happens to it and to its leader. Who had to be, and was not, is
+    # Whether one is evicted depends on what else happens to it and its leader. Who had to be, and was not, is
     # a violation.
     assert any(fault["fault"] == "stick_consumer" and fault["target"] for fault in report["faults"])
     assert (tmp_path / "chaos.png").read_bytes().startswith(b"\x89PNG")
