@@ -69,9 +69,10 @@ class RecordedLeadership(NamedTuple):
         return self.started.detail if self.started is not None else {}
 
     def follows(self, former: RecordedLeadership) -> bool:
-        """Whether that was the one before, as far as Redis knew when this one began."""
+        """Whether that was the one before, as far as Redis knew when this one began. Redis may have lost the
+        epoch of the former one."""
         before = self.options.get("former_epoch")
-        return isinstance(before, int) and (before == former.lane_epoch or before <= former.epoch_max)
+        return isinstance(before, int) and before <= max(former.lane_epoch, former.epoch_max)
 
     def tells_again(self, former: RecordedLeadership) -> bool:
         """Whether all that the former one's files don't have was told by this one, from the journal."""

@@ -152,6 +152,32 @@ def test_o22_a_batch_lane_gives_a_pinned_group_no_owner_without_a_message() -> N
     assert (group.owner, group.state) == (None, GroupState.FREE)
 
 
+def test_o22_a_group_that_redis_has_forgotten_goes_on_to_where_it_is_pinned() -> None:
+    """Its consumer reports a message of it; the flag is still known."""
+    bench = LaneBench(complete=False, flags={b"group:a": {"pin": "two"}})
+    held = InHand(seq=(3 << 20) + 1, group=b"a", fingerprint=_fingerprint("a1"))
+    bench.arrive("a1", redelivered=True)
+    bench.join("one", n=2, in_hand=(held,))
+    bench.join("two", n=2)
+    bench.step(after_ms=20_000)
+    assert names(bench.arrive("a2")) == []
+    assert names(bench.settle_seqs("one", held.seq)) == ["a2"]
+    assert bench.holder("a2") == "two"
+
+
+def test_o13_a_reset_goes_on_at_a_take_over_with_messages_out() -> None:
+    """Redis still names the former owner."""
+    clause("O-13", "`reset` leaves every group unowned")
+    bench = Successor("a1", flags={b"reset": {"until": EPOCH + 3}})
+    bench.consumer_lives()
+    assert bench.comes_back("a1", "a2") == []
+    assert bench.lane.state.groups[b"a"].state is GroupState.DRAINING
+    bench.join("two")
+    assert names(bench.settle_seqs("one", 1)) == ["a2"]
+    assert bench.lane.state.reset_until is None
+    assert bench.latest("a2").epoch > EPOCH + 3
+
+
 def test_r1_a_living_consumers_message_keeps_its_number_and_its_place() -> None:
     clause("R-1", "in flight at its consumer if that lives")
     bench = Successor("a1", "a2")

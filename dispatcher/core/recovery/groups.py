@@ -25,8 +25,9 @@ class GroupRecovery:
         self.redis_complete = redis_complete
         self._entries: dict[bytes, list[Original]] = {}
         self._row_epochs: dict[bytes, int] = {}  # of RECOVERING groups: the epoch of their owner, by Redis
-        #: Owners of RECOVERING groups, by Redis; None: one who is over.
+        #: Owners of RECOVERING groups, by Redis; None: one who has ended.
         self._owners: dict[bytes, Consumer | None] = {}
+        self._reset: set[bytes] = set()  # RECOVERING groups that lose their owner by a reset under way
 
     # -- loading --
 
@@ -39,10 +40,11 @@ class GroupRecovery:
                 state.stale_owners.append(group_id)
                 continue
             owner = state.by_number.get(row.incarnation)
-            usable = owner is not None and owner.stays and state.policy.keeps_owner
-            if state.reset_until is not None and row.epoch <= state.reset_until:
-                usable = False
+            is_reset = state.reset_until is not None and row.epoch <= state.reset_until
+            usable = owner is not None and owner.stays and state.policy.keeps_owner and not is_reset
             if group_id in self._entries:
+                if is_reset:
+                    self._reset.add(group_id)
                 self._row_epochs[group_id] = row.epoch
                 self._owners[group_id] = owner if usable else None
             elif owner is not None and usable:
@@ -103,6 +105,8 @@ class GroupRecovery:
                 entries.append(message)
         elif group.state is GroupState.FREE:
             self._hold(group, holder, GroupState.OWNED if state.policy.tops_up else GroupState.BATCHED)
+            if state.policy.tops_up and group.pin is not None and group.pin != holder.id:
+                state.drain(group, self._pinned_to(group))
             state.keep_owner(group)
         elif group.state is GroupState.OWNED and group.owner is not holder:
             state.drain(group, group.owner if state.policy.keeps_owner else None)
@@ -145,11 +149,11 @@ class GroupRecovery:
         several = any(message.consumer is not holder for message in out)
         # Under `exclusive` a row is committed with the first dispatch and goes with a reset.
         was_reset = policy.keeps_owner and self.redis_complete and not is_owned
+        was_reset |= group.id in self._reset
         ends = was_reset or not holder.stays or any(message.closing for message in out)
         is_pinned_elsewhere = group.pin is not None and group.pin != holder.id
         if is_pinned_elsewhere:
-            to = group.pinned_to
-            owner = to if policy.keeps_owner and to is not None and to.stays else None
+            owner = self._pinned_to(group)
         if not policy.tops_up:
             self._hold(group, holder, GroupState.BATCHED)
         elif several or ends or is_pinned_elsewhere or (owner is not None and owner is not holder):
@@ -161,6 +165,11 @@ class GroupRecovery:
                 group.goes_on(out[-1])  # so that its consumer misses a copy that is lost once more
             if owner is None:
                 state.keep_owner(group)
+
+    def _pinned_to(self, group: Group) -> Consumer | None:
+        """Whom it goes to next, under a policy with owners."""
+        to = group.pinned_to
+        return to if self._state.policy.keeps_owner and to is not None and to.stays else None
 
     def _numbers_go_on(self, group: Group, out: list[Original]) -> bool:
         """Whether the last of these was handed over last: no epoch came later, and Redis lost nothing."""
