@@ -14,6 +14,7 @@ from dispatcher.core.events import CopyRefused, MessagesArrived
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.membership.ack_timeout import AckTimeout
 from dispatcher.core.membership.lost_copies import LostCopies
+from dispatcher.core.membership.membership import Membership
 from dispatcher.core.model import GroupState
 from dispatcher.core.operations.operations import Operations
 from dispatcher.core.optional.dedup import Dedup
@@ -446,3 +447,10 @@ def last_number_committed_late(lane: Any, session: Any, store: Any) -> None:
         return effects
 
     lane.state.take_effects = late
+
+
+@planted("order", seed=1352)
+def numbers_begin_anew_at_a_take_over(lane: Any, session: Any, store: Any) -> None:
+    """The numbers of a group never go on at a take-over: its consumer misses no copy that is lost again."""
+    membership = lane.state.find(Membership)
+    membership._groups._numbers_go_on = lambda group, out: False
