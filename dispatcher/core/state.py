@@ -62,9 +62,12 @@ class LaneState:
         self.effects = Effects()
         window = options.group_window
         self.first_window = NEVER_FULL if window is None else window.initial  # that a group begins with
-        self.group_map = GroupMap(options.buckets, self.first_window, self.next_epoch)
-        self.keys_are_ids = options.buckets is None  # a group's key is the id that its messages have
-        self.groups: dict[bytes, Group] = {}  # by the key that the map gives them
+        self._group_map = GroupMap(options.buckets, self.first_window, self.next_epoch)
+        self.key_of = self._group_map.key  # of the group of an id
+        self.named_key = self._group_map.named  # of the group that an operator names, by an id or as shown
+        self.may_have_group = self._group_map.may_have  # of this key
+        self.keys_are_ids = options.buckets is None  # then it is that id
+        self.groups: dict[bytes, Group] = {}  # by key
         self.signals = Signals()
         self.features: dict[type[Feature], Feature] = {}  # what this lane can do beside the spine
         self.pool = Pool(level_by_policy(options.policy), counts_messages=not options.policy.grouped)
@@ -95,7 +98,7 @@ class LaneState:
         #: Files a message in front of those of its id that have larger numbers (`sequence_check: hold`).
         self.insert: Insert | None = None
         self.deadlines = Deadlines()
-        self.parking = ParkingQueues(self.eligibility)
+        self.parking = ParkingQueues(self.eligibility, self.order_key)
         self.counters: Counter[str] = Counter()
         self.ignored_settles = IgnoredSettles(self.counters, self.log_event)
         self.patience_from_ms = now_ms  # since when consumers could be heard
@@ -180,31 +183,32 @@ class LaneState:
 
     def group(self, group_id: bytes) -> Group:
         """The group to which messages of that id belong, made when it is new."""
-        key = group_id if self.keys_are_ids else self.group_map.key(group_id)
-        return self.group_of_key(key)
+        return self.group_of_key(group_id if self.keys_are_ids else self.key_of(group_id))
 
-    def group_of_key(self, key: bytes) -> Group:
-        """The group of that key, made when it is new."""
+    def group_of_key(self, key: bytes, state: GroupState = FREE) -> Group:
+        """The group of that key, made in that state when it is new."""
         group = self.groups.get(key)
         if group is None:
             plain = self.keys_are_ids
-            group = Group(key, FREE, self.first_window) if plain else self.group_map.make(key)
+            group = Group(key, state, self.first_window) if plain else self._group_map.make(key, state)
             self.groups[key] = group
         return group
 
-    def known_group(self, group_id: bytes) -> Group | None:
-        """The group to which messages of that id belong, if there is one."""
-        return self.groups.get(self.group_map.key(group_id))
+    def group_of(self, message: Original) -> Group | None:
+        """The group to which the message belongs, if there is one."""
+        if message.group is None and message.group_id is not None:
+            return self.groups.get(self.key_of(message.group_id))
+        return message.group
 
-    def member_key(self, group_id: bytes | None) -> bytes | None:
-        """Under what parking queues count messages of that id; None: no order binds them."""
-        if group_id is None or not self.policy.grouped:
+    def order_key(self, message: Original) -> bytes | None:
+        """The key of the group whose order binds the message; None: no order does."""
+        if message.group_id is None or not self.policy.grouped:
             return None
-        return group_id if self.keys_are_ids else self.group_map.key(group_id)
+        return self.key_of(message.group_id)
 
     def named_group(self, name: bytes) -> Group | None:
         """The group that an operator means."""
-        return self.groups.get(self.group_map.named(name))
+        return self.groups.get(self.named_key(name))
 
     def assign(self, group: Group, consumer: Consumer, state: GroupState) -> None:
         """Give a group to a consumer; its next message begins a new epoch."""
@@ -475,9 +479,7 @@ class LaneState:
         """Where it waits; None: among those without a group, or on its way to another queue."""
         if message.relocation is not None:
             return None
-        group = message.group
-        if group is None and message.group_id is not None:
-            group = self.known_group(message.group_id)
+        group = self.group_of(message)
         if group is None or group.backlogs is None or not self.policy.grouped:
             return None
         return group.backlogs.get(message.inbound)

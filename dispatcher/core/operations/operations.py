@@ -93,7 +93,7 @@ class Operations(Feature):
                 continue
             uuid = key.removeprefix(OPERATION).decode()
             group_key = parse_group(row["group"])
-            if not state.policy.grouped or not state.group_map.may_have(group_key):
+            if not state.policy.grouped or not state.may_have_group(group_key):
                 error = "the lane groups otherwise since it began: " + _of_row(uuid, row).outcome()
                 self._commands.done(uuid, {"error": error})
                 state.effects.operator_rows[key] = None

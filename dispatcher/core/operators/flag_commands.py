@@ -67,7 +67,7 @@ class Flags(Feature):
         state = self._state
         for key, row in self._loaded.items():
             group_key = key.removeprefix(GROUP)
-            if state.policy.grouped and state.group_map.may_have(group_key):
+            if state.policy.grouped and state.may_have_group(group_key):
                 load_flags(state, state.group_of_key(group_key), row)
             else:  # of another group map: there is no such group in this lane
                 state.effects.operator_rows[key] = None

@@ -119,7 +119,7 @@ class SequenceHold(Feature):
 
     def give_up(self, group: Group) -> bool:
         """An operator says that what the group waits for will not come; False: it waits for nothing."""
-        ours = self._state.group_map.key
+        ours = self._state.key_of
         ids = [group_id for group_id in self._waits if ours(group_id) == group.id]
         for group_id in ids:
             self._give_up(group_id)
@@ -149,7 +149,7 @@ class SequenceHold(Feature):
 
     def look_again(self, group_id: bytes) -> None:
         """Something that its messages may have waited for has come, or will not come."""
-        group = self._state.known_group(group_id)
+        group = self._state.groups.get(self._state.key_of(group_id))
         if group is not None:
             self._state.relist_backlogs(group)
 

@@ -93,7 +93,7 @@ class SequenceNumbers(Feature):
 
     def irregular(self, key: bytes) -> list[Irregular]:
         """The last irregularity of each id of the group with this key, as far as it is remembered."""
-        ours = self._state.group_map.key
+        ours = self._state.key_of
         return [found for group_id, found in self._irregular.items() if ours(group_id) == key]
 
     def add_rows(self, effects: Effects) -> None:

@@ -16,9 +16,7 @@ from dispatcher.core.state import LaneState
 def add_queue(state: LaneState, index: QueueId, consumer: str) -> ParkingQueue:
     """A parking queue that the lane did not know of."""
     name = state.options.parking_queues[parking_place(index)]
-    queue = ParkingQueue(index, name, consumer, state.now_ms)
-    state.parking.insert(queue)
-    return queue
+    return state.parking.add(index, name, consumer, state.now_ms)
 
 
 def load_queues(state: LaneState, replay: JournalReplay, found: tuple[QueueId, ...]) -> None:
@@ -45,13 +43,13 @@ def _load_members(state: LaneState, queue: ParkingQueue, parked: ParkingReplay) 
     """Which groups go there. A lane that grouped otherwise before had other groups: then any may."""
     grouped = state.policy.grouped
     for member in parked.routes.get(queue.index, ()):
-        if grouped and member != ANY_GROUP and state.group_map.may_have(member):
+        if grouped and member != ANY_GROUP and state.may_have_group(member):
             queue.members[member] = 0
         else:
             queue.unknown |= grouped
     for group_id, count in parked.counts.get(queue.index, {}).items():
         is_key = group_id in queue.members
-        key = group_id if is_key else state.member_key(group_id)
+        key = group_id if is_key or group_id is None or not grouped else state.key_of(group_id)
         if key in queue.members or (key is None and count > 0):
             queue.members[key] = queue.members.get(key, 0) + count
     for key, count in queue.members.items():
@@ -67,9 +65,7 @@ def load_routes(state: LaneState) -> None:
     for queue in state.parking.values():
         for key in queue.members:
             if key is not None:
-                group = state.groups.get(key)
-                if group is None:
-                    group = state.groups[key] = state.group_map.make(key)
+                group = state.group_of_key(key)
                 group.route = (*group.route, queue.index)
                 parked[group] = None
     for group in parked:
@@ -80,7 +76,7 @@ def _since_ms(state: LaneState, queue: ParkingQueue) -> dict[bytes | None, int]:
     """Since when the oldest of each member waits, what was read included: for a new leader it is not read."""
     since_ms = dict(queue.since_ms)
     for message in queue.here.values():
-        key = state.member_key(message.group_id)
+        key = state.order_key(message)
         since_ms[key] = min(since_ms.get(key, message.waits_since_ms), message.waits_since_ms)
     return since_ms
 

@@ -155,7 +155,7 @@ class Parking(Feature):
         state = self._state
         if message.state is MessageState.IN_FLIGHT:
             state.inbounds[message.inbound].came_back()
-        state.parking[message.queue].settle(message, state.member_key(message.group_id))
+        state.parking[message.queue].settle(message)
 
     # -- the pass --
 
@@ -276,7 +276,7 @@ class Parking(Feature):
     def _group_of(self, message: Original) -> Group | None:
         if message.group_id is None or not self._state.policy.grouped:
             return None
-        return message.group or self._state.known_group(message.group_id)
+        return self._state.group_of(message)
 
     def _look_for_old(self) -> None:
         """Park what has waited for too long: a broker closes the channel of who holds a message for ever.

@@ -4,6 +4,7 @@ from it."""
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from typing import Final
@@ -23,6 +24,8 @@ PARKING_QUEUES_MAX: Final = 64
 #: A repeated copy lies at most as far behind the first as relocations can be unconfirmed, or redeliveries
 #: late.
 SETTLED_KEPT_MAX: Final = 40_000
+#: Under which key a queue counts a message: that of its group, or None if no order binds it.
+MemberOf = Callable[[Original], bytes | None]
 
 
 class ParkingQueueState(Enum):
@@ -71,12 +74,13 @@ class ParkingQueue:
         "additions", "asked_at", "blocked_since_ms", "confirmed", "consumer", "demand", "early",
         "end_at", "end_seen", "expected", "here", "idle_since_ms", "index", "left", "members", "name",
         "originals", "published", "read_through", "reading", "redelivering", "refused_until_ms",
-        "relocating", "settled", "since_ms", "_state", "term", "terms_needed", "unknown",
+        "relocating", "settled", "since_ms", "_member_of", "_state", "term", "terms_needed", "unknown",
         "unwanted_since_ms", "void_before", "waiting",
     )  # fmt: skip
 
-    def __init__(self, index: QueueId, name: str, consumer: str, now_ms: int) -> None:
+    def __init__(self, index: QueueId, name: str, consumer: str, now_ms: int, member_of: MemberOf) -> None:
         self.index = index
+        self._member_of = member_of
         self.name = name
         self.consumer = consumer  # id of the one whose groups are parked here; empty: nobody's in particular
         self._state = ParkingQueueState.OPENING
@@ -174,28 +178,32 @@ class ParkingQueue:
             self.members or self.waiting or self.relocating or self.here or self.expected or self.early
         )
 
-    def store(self, message: Original, key: bytes | None) -> None:
-        """An original of this member has come to its end."""
+    def store(self, message: Original) -> None:
+        """An original has come to its end."""
         self.originals += 1
+        key = self._member_of(message)
         if not self.members.get(key):
             self.since_ms[key] = message.waits_since_ms
         self.members[key] = self.members.get(key, 0) + 1
 
-    def take(self, message: Original, key: bytes | None) -> None:
-        """An original was read: the messages of this member that are still in the queue are newer."""
+    def take(self, message: Original) -> None:
+        """An original was read: the messages of its group that are still in the queue are newer."""
         self.here[message.fingerprint] = message
         self.terms_needed.pop(message.fingerprint, None)
+        key = self._member_of(message)
         if key in self.members:
             self.since_ms[key] = message.waits_since_ms
 
-    def leave(self, message: Original, key: bytes | None) -> None:
+    def leave(self, message: Original) -> None:
         """A message that was read goes back to its place."""
         del self.here[message.fingerprint]
+        key = self._member_of(message)
         if key in self.members:
             self.since_ms[key] = min(self.since_ms.get(key, message.waits_since_ms), message.waits_since_ms)
 
-    def settle(self, message: Original, key: bytes | None) -> None:
+    def settle(self, message: Original) -> None:
         """An original that was read from it has ended."""
+        key = self._member_of(message)
         self.here.pop(message.fingerprint, None)
         self.remember(message.fingerprint, message.arrival)
         self.originals -= self.originals > 0
@@ -237,9 +245,10 @@ Demand = tuple[ParkingQueue, Consumer | None]
 class ParkingQueues(dict[QueueId, ParkingQueue]):
     """A lane's parking queues by index, in the order of these."""
 
-    def __init__(self, eligibility: Eligibility) -> None:
+    def __init__(self, eligibility: Eligibility, member_of: MemberOf) -> None:
         super().__init__()
         self._eligibility = eligibility
+        self.member_of = member_of
         #: Part of every group's route: queues that were found after Redis had forgotten the routes.
         self.default_route: tuple[QueueId, ...] = ()
         self.unconfirmed = 0  # relocations published and not answered
@@ -247,13 +256,15 @@ class ParkingQueues(dict[QueueId, ParkingQueue]):
         self.at_bound = False  # the last attempt to park found no free parking queue
         self.passing: dict[bytes, None] = {}  # groups that may be known for nothing but the default route
 
-    def insert(self, queue: ParkingQueue) -> None:
-        """Add one, in its place."""
+    def add(self, index: QueueId, name: str, consumer: str, now_ms: int) -> ParkingQueue:
+        """Make one, in its place."""
+        queue = ParkingQueue(index, name, consumer, now_ms, self.member_of)
         others = {index: other for index, other in self.items() if index > queue.index}
         for index in others:
             del self[index]
         self[queue.index] = queue
         self.update(others)
+        return queue
 
     def is_reading(self) -> bool:
         """Something may come that could be dispatched."""

@@ -42,7 +42,7 @@ class ParkedReading(Feature):
         self._recovery = recovery
         self._arrivals = arrivals
         #: What the journal knows and a parking queue got back: it is still to come.
-        self._given_back = PendingRedeliveries(state.group_map.key)
+        self._given_back = PendingRedeliveries(state.key_of)
         state.signals.lost.append(self._given_back.discard)
         self.pending = (state.parking,)
 
@@ -137,7 +137,7 @@ class ParkedReading(Feature):
 
     def _take(self, queue: ParkingQueue, message: Original) -> None:
         state = self._state
-        queue.take(message, state.member_key(message.group_id))
+        queue.take(message)
         self._arrivals.set_common_group(message)
         state.bytes_held += message.footprint
         # When its consumers died is not known any more: only what is settled from now on proves anything.
@@ -215,7 +215,7 @@ class ParkedReading(Feature):
         an operation takes from here stays."""
         if message.group_id is None or not self._state.policy.grouped:
             return True
-        group = self._state.known_group(message.group_id)
+        group = self._state.group_of(message)
         return (
             group is not None
             and not is_transferring(group)
@@ -241,7 +241,7 @@ class ParkedReading(Feature):
 
     def _leave(self, queue: ParkingQueue, message: Original) -> None:
         state = self._state
-        queue.leave(message, state.member_key(message.group_id))
+        queue.leave(message)
         state.bytes_held -= message.footprint
         message.tag, message.content = 0, None
         if message in state.revoked:  # the journal has an entry of it, which it will meet again

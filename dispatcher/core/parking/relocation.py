@@ -130,7 +130,7 @@ class Relocations(Feature):
         state.effects.records.append(Relocated(message.queue, message.arrival))
         del queue.relocating[relocation.copy]
         queue.additions += 1
-        queue.store(message, state.member_key(message.group_id))
+        queue.store(message)
         if relocation.term_needed:
             queue.terms_needed[relocation.copy] = relocation.term_needed
         state.settled(message)

@@ -98,7 +98,7 @@ class ParkedScan:
 
 def is_of(state: LaneState, message: Original, group: Group) -> bool:
     """Whether a message, perhaps one that moves, is of this group."""
-    return message.group_id is not None and state.known_group(message.group_id) is group
+    return state.group_of(message) is group
 
 
 def unread_queues(state: LaneState) -> list[str]:

@@ -36,7 +36,7 @@ class GroupRecovery:
         state = self._state
         for group_id, row in rows.items():
             state.epoch_counter = max(state.epoch_counter, row.epoch)
-            if not state.group_map.may_have(group_id):  # the lane had another map before
+            if not state.may_have_group(group_id):  # the lane had another map before
                 state.stale_owners.append(group_id)
                 continue
             owner = state.by_number.get(row.incarnation)
@@ -48,7 +48,7 @@ class GroupRecovery:
                 self._row_epochs[group_id] = row.epoch
                 self._owners[group_id] = owner if usable else None
             elif owner is not None and usable:
-                group = state.groups[group_id] = state.group_map.make(group_id)
+                group = state.group_of_key(group_id)
                 self._hold(group, owner, GroupState.OWNED, fresh=row.epoch == 0)
             else:
                 state.stale_owners.append(group_id)
@@ -62,10 +62,10 @@ class GroupRecovery:
         state = self._state
         if message.group_id is None or not state.policy.grouped:
             return
-        key = state.group_map.key(message.group_id)
+        key = state.key_of(message.group_id)
         group = state.groups.get(key)
         if group is None:
-            group = state.groups[key] = state.group_map.make(key, GroupState.RECOVERING)
+            group = state.group_of_key(key, GroupState.RECOVERING)
         elif group.state is not GroupState.RECOVERING:
             self._interrupt(group)
         message.group = group

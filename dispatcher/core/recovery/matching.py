@@ -56,7 +56,7 @@ class Recovery(Feature):
         #: Messages that only their consumer told us of, settled ones too; matched in whatever queue.
         self._adopted: dict[bytes, deque[Original]] = {}
         self.lost_originals = LostOriginals(state)
-        self.pending_redeliveries = PendingRedeliveries(state.group_map.key)
+        self.pending_redeliveries = PendingRedeliveries(state.key_of)
         state.signals.claiming.append(self.claims)
 
     def events(self) -> Mapping[type, Handler]:

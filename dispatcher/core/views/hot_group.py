@@ -90,9 +90,11 @@ class HotGroupWatch(Feature):
     def _arrived(self, event: MessagesArrived) -> None:
         """What recovery knew came in before, and is settled here by now, as a copy of what it knows."""
         self._counted.pass_time(self._state.now_ms)
-        new: list[bytes | None] = [m.group_id for m in event.messages if m.state is not SETTLED]
-        if not (self._state.policy.grouped and self._state.keys_are_ids):
-            new = [self._state.member_key(group_id) for group_id in new]
+        key_of = self._state.order_key
+        if self._state.policy.grouped and self._state.keys_are_ids:  # no call for each message
+            new = [m.group_id for m in event.messages if m.state is not SETTLED]
+        else:
+            new = [key_of(m) for m in event.messages if m.state is not SETTLED]
         self._counted.count(new)
 
     def first(self) -> GroupShare | None:

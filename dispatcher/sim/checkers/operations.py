@@ -91,7 +91,7 @@ class OperationsChecker(Checker):
         for uid in self._asked.get(operation.uuid, set()) - known:
             life = history.lives[uid]
             group = self.world.ordered_group(life.group)
-            if group is None or lane.state.group_map.key(group) != operation.group.id:
+            if group is None or lane.state.key_of(group) != operation.group.id:
                 continue
             if not (life.over or life.given_up or life.expired or life.expires or life.acked or life.handed):
                 decision.left.add(uid)

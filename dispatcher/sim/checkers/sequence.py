@@ -103,7 +103,7 @@ class SequenceChecker(Checker):
 
     def _must_not_be_here(self, lane: Lane, group_id: bytes, missing: range) -> None:
         """In its place it would have gone before."""
-        group = lane.state.known_group(group_id)
+        group = lane.state.groups.get(lane.state.key_of(group_id))
         for backlog in (group.backlogs or {}).values() if group is not None else ():
             for message in backlog.messages:
                 is_it = message.group_id == group_id and message.number in missing
