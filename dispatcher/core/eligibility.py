@@ -102,14 +102,6 @@ class Eligibility:
                 return kind
         return None
 
-    def wants_messages(self, group: Group) -> bool:
-        """Whether messages of it that are not here are of use: they could go, or operators have decided about
-        one of them."""
-        if group.in_flight >= group.window or group.state not in (OWNED, FREE):
-            return False
-        kind = self.group_held_by(group)
-        return kind is None or kind is HoldKind.DECIDED
-
     def _held_while_out(self, group: Group) -> HoldKind | None:
         return HoldKind.ONE_AT_A_TIME if group.in_flight else self.kept_back_by(group)
 

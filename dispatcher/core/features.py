@@ -119,7 +119,7 @@ def make_features(
         numbers,
         SequenceHold(state, numbers, hold_ms) if numbers is not None and hold_ms is not None else None,
         Leftovers(state, snapshot) if Leftovers.are_in(snapshot, numbers) else None,
-        Stops(state, commands),
+        Stops(state, commands, recovery),
         relocations if options.parking_queues else None,
         Parking(state, relocations, parked, arrivals) if options.parking_queues else None,
         Suspects(state, delivery),

@@ -243,24 +243,6 @@ class Backlog:
             messages.popleft()
         return None
 
-    def put_back(self, messages: list[Original]) -> None:
-        """Insert messages that are older than some that wait, by their ranks."""
-        messages.sort(key=lambda message: message.rank)
-        waiting = self.messages
-        if waiting and waiting[0].rank < messages[-1].rank:
-            merged = sorted([*waiting, *messages], key=lambda message: message.rank)
-            waiting.clear()
-            waiting.extend(merged)
-        else:
-            waiting.extendleft(reversed(messages))
-
-    def pop_behind(self, queue: QueueId) -> list[Original]:
-        """Take out the messages behind the last one that came from this queue; all, if none did."""
-        messages = list(self.messages)
-        last = max((at for at, message in enumerate(messages) if message.queue == queue), default=-1)
-        self.messages = deque(messages[: last + 1])
-        return [message for message in messages[last + 1 :] if message.state is WAITING]
-
     def leave(self) -> None:
         """It is served from nowhere."""
         if self.listed_in is not None:
@@ -360,18 +342,6 @@ class Group:
     def came_back(self, message: Original) -> None:
         """It no longer is."""
         self.in_flight -= 1
-
-    @property
-    def waits_since_ms(self) -> int | None:
-        """When the oldest message that waits here was first received; None: nothing waits."""
-        heads = (backlog.head() for backlog in (self.backlogs or {}).values())
-        return min((head.waits_since_ms for head in heads if head is not None), default=None)
-
-    def waiting(self) -> int:
-        """How many of its messages wait here."""
-        if self.backlogs is None:
-            return 0
-        return sum(m.state is WAITING for backlog in self.backlogs.values() for m in backlog.messages)
 
     def __repr__(self) -> str:
         return f"<Group {self.id!r} {self.state.value} in_flight={self.in_flight}>"

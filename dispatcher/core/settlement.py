@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Final, Protocol
 
-from dispatcher.core.entries import open_entry
 from dispatcher.core.events import CopiesConfirmed, DeadLetterConfirmed
 from dispatcher.core.feature import Feature, Handler
-from dispatcher.core.model import NO_DEATH, Consumer, MessageState, Original
+from dispatcher.core.model import Consumer, MessageState, Original
 from dispatcher.core.records import Discharged, Record, SettledRange
 from dispatcher.core.state import LaneState
 from dispatcher.wire.protocol import FailedMessage, Settle
@@ -137,23 +136,12 @@ class Settlement(Feature):
         for settling in self._state.signals.settling:
             settling(consumer, [message])
         if is_kept:
-            self._wait_in_front(message)
+            for kept in self._state.signals.kept:
+                kept(message)
         elif message.is_here:
             self._state.dead_letter(message, failed.reason)
         else:
             self._absent.failed_before_its_return(message, failed.reason)
-
-    def _wait_in_front(self, message: Original) -> None:
-        """Its group has stopped at it: it waits before everything newer of it, in nobody's hands."""
-        if message.deaths == 1:
-            message.settles_at_death = NO_DEATH
-        if message.is_here and message.group is not None:
-            self._state.wait_again(message)
-            self._state.put_in_front(message, message.group)
-        else:
-            message.become(MessageState.WAITING)
-            self._absent.revoked_before_their_return([message])
-        self._state.effects.records.append(open_entry(message))
 
     def discharged(self, message: Original) -> None:
         """The broker has stored the copy in the dead queue: the original is settled."""

@@ -25,8 +25,8 @@ class Signals:
         "accepted", "blaming", "claimed", "claiming", "consumer_drained", "consumer_ended",
         "consumer_entered", "consumer_joined", "consumer_leaves", "delivered", "dispatched",
         "dispatching", "failing", "filed", "freeing", "goes_soon", "group_changed", "group_rested",
-        "keeping", "lost", "marked", "returned", "routing", "settled_elsewhere", "settling", "stands_still",
-        "withdrawing",
+        "keeping", "kept", "lost", "marked", "returned", "routing", "settled_elsewhere", "settling",
+        "stands_still", "withdrawing",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -63,6 +63,8 @@ class Signals:
         self.blaming: list[Callable[[Consumer], tuple[Original, str] | None]] = []
         #: A consumer could not process it, for this reason. True: its group has stopped at it.
         self.failing: list[Callable[[Original, str], bool]] = []
+        #: It is out of its consumer's hands: the listener that keeps it has it wait again.
+        self.kept: list[MessageListener] = []
         #: It was in a consumer's hands, and waits once more.
         self.returned: list[MessageListener] = []
         #: It has an entry, and its original did not come back.

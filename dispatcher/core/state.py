@@ -28,7 +28,6 @@ from dispatcher.core.model import (
     NEVER_FULL,
     OWNED,
     SETTLED,
-    WAITING,
     Backlog,
     Consumer,
     ConsumerState,
@@ -413,18 +412,6 @@ class LaneState:
         facts = {"reason": reason, "attempt": message.attempt, "calls": message.calls}
         self.warn_message(message, "message_dead_lettered", **facts)
 
-    def remove_waiting(self, message: Original) -> None:
-        """A message that waited is found to be out already: it waits no more. Its group is kept for it."""
-        backlog = self.backlog_of(message)
-        if backlog is not None:
-            backlog.messages.remove(message)
-        else:
-            self.leave_ungrouped(message)
-        self.inbounds[message.inbound].end_to_wait()
-        self.leave_wait(message)
-        if backlog is not None:
-            self.head_changed(backlog)
-
     def leave_wait(self, message: Original) -> None:
         """It waits no more: no entry of it has to be met again, and it is not to be tried alone."""
         self.revoked.discard(message)
@@ -438,51 +425,6 @@ class LaneState:
             inbound = self.inbounds[message.inbound]
             inbound.ungrouped.messages.append(message)
             inbound.enlist(inbound.ungrouped)
-
-    def leave_ungrouped(self, message: Original) -> None:
-        """The opposite of `wait_ungrouped`."""
-        if message in self.suspects:
-            self.suspects.discard(message)
-        else:
-            self.inbounds[message.inbound].ungrouped.messages.remove(message)
-
-    def waits_no_more(self, message: Original) -> None:
-        """A message ended while it waited: its group is forgotten if nothing else is left of that."""
-        self.inbounds[message.inbound].end_to_wait()
-        backlog = self.backlog_of(message)
-        message.relocation = None
-        if backlog is not None:
-            self.head_changed(backlog)
-            self.forget_if_unused(backlog.group)
-            self.rested(backlog.group)
-
-    def wait_again(self, message: Original) -> None:
-        """A message that was handed over waits once more; who calls puts it back into its backlog."""
-        if message.state is not WAITING:
-            message.become(WAITING)
-        message.overdue = False
-        inbound = self.inbounds[message.inbound]
-        inbound.begin_to_wait()
-        for returned in self.signals.returned:
-            returned(message)
-        self.revoked.add(message)
-        self.deadlines.watch(message)
-
-    def put_in_front(self, message: Original, group: Group) -> None:
-        """A message that was handed over waits before everything newer of its group."""
-        backlog = group.backlog(message.inbound)
-        backlog.put_back([message])
-        backlog.leave()  # a suspect may stand before what it was listed for
-        self.list_backlog(backlog)
-
-    def backlog_of(self, message: Original) -> Backlog | None:
-        """Where it waits; None: among those without a group, or on its way to another queue."""
-        if message.relocation is not None:
-            return None
-        group = self.group_of(message)
-        if group is None or group.backlogs is None or not self.policy.grouped:
-            return None
-        return group.backlogs.get(message.inbound)
 
     def settled(self, message: Original) -> None:
         """The original has ended: remember it until its ack is proven, and ack it."""

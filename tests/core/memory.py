@@ -17,6 +17,7 @@ from dispatcher.core.model import (
 )
 from dispatcher.core.operators.flags import awaits_operator
 from dispatcher.core.state import LaneState
+from dispatcher.core.waiting import backlog_of, count_waiting
 
 
 def held_of(state: LaneState) -> Iterator[Original]:
@@ -26,7 +27,7 @@ def held_of(state: LaneState) -> Iterator[Original]:
             yield from (m for m in backlog.messages if m.state is MessageState.WAITING)
     for inbound in state.inbounds:
         yield from (m for m in inbound.ungrouped.messages if m.state is MessageState.WAITING)
-    yield from (m for m in state.suspects if state.backlog_of(m) is None)
+    yield from (m for m in state.suspects if backlog_of(state, m) is None)
 
 
 def messages_of(lane: Lane) -> list[Original]:
@@ -103,7 +104,7 @@ def _check_group(state: LaneState, group: Group) -> None:
         case GroupState.FREE:
             assert group.owner is None
             assert not out, f"{group} is free"
-            assert group.waiting() or group.flags, f"{group} should have been forgotten"
+            assert count_waiting(group) or group.flags, f"{group} should have been forgotten"
         case GroupState.RECOVERING:
             assert group.owner is None
             assert group.unresolved
@@ -147,8 +148,10 @@ def _check_nothing_eligible(state: LaneState) -> None:
                 "ungrouped wait"
             )
     for group in state.groups.values():
-        assert not group.waiting() or state.explanation.why(group), f"{group} waits, and nothing holds it"
-        if not group.waiting() or _is_suspect(state, group) or awaits_operator(group):
+        assert not count_waiting(group) or state.explanation.why(group), (
+            f"{group} waits, and nothing holds it"
+        )
+        if not count_waiting(group) or _is_suspect(state, group) or awaits_operator(group):
             continue
         if group.state is GroupState.FREE and group.taker is not None:
             taker = group.taker
@@ -177,6 +180,6 @@ def _check_suspects(state: LaneState) -> None:
     empty = [c for c in live if c.alone_with is None and not c.in_flight]
     if empty and len(alone) < max(1, len(live) // 2):
         for message in state.suspects:
-            backlog = state.backlog_of(message)
+            backlog = backlog_of(state, message)
             free = backlog is None or (backlog.group.state is GroupState.FREE and backlog.group.taker is None)
             assert not free, f"{message} could be tried alone at {empty[0]}"

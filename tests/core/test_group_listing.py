@@ -12,6 +12,7 @@ from dispatcher.core.model import GroupState
 from dispatcher.core.views.group_listing import GROUPS_RANKED_MAX, GroupListing
 from dispatcher.core.views.group_states import AskedState
 from dispatcher.core.views.views import Views
+from dispatcher.core.waiting import count_waiting
 from dispatcher.errors import CommandRefused
 from tests.spec.lane_bench import LaneBench
 from tests.spec.parking_bench import blocked
@@ -48,7 +49,8 @@ def listed(bench: LaneBench, at_a_time: int = 7, **arguments: Any) -> list[tuple
 def everything(bench: LaneBench) -> list[tuple[str, int]]:
     """(group, messages) of every group, by name."""
     return sorted(
-        (group.id.decode(), group.in_flight + group.waiting()) for group in bench.lane.state.groups.values()
+        (group.id.decode(), group.in_flight + count_waiting(group))
+        for group in bench.lane.state.groups.values()
     )
 
 

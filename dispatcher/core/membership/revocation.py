@@ -8,6 +8,7 @@ from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.records import IncarnationEnded
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
+from dispatcher.core.waiting import put_back, wait_again
 
 
 class Revocation:
@@ -84,7 +85,7 @@ class Revocation:
             if not message.is_here:
                 not_back.append(message)
                 continue
-            state.wait_again(message)
+            wait_again(state, message)
             if group is None and message.deaths >= state.suspect_after:
                 state.wait_ungrouped(message)
             elif group is None:
@@ -94,7 +95,7 @@ class Revocation:
             state.counters["taken_back"] += 1
         consumer.in_flight.clear()
         for backlog, messages in returned.items():
-            backlog.put_back(messages)
+            put_back(backlog, messages)
         for index, messages in ungrouped.items():
             messages.sort(key=lambda message: message.tag)
             state.inbounds[index].ungrouped.messages.extendleft(reversed(messages))

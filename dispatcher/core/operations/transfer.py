@@ -21,6 +21,7 @@ from dispatcher.core.queue_ids import is_known_inbound
 from dispatcher.core.records import Discharged
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
+from dispatcher.core.waiting import backlog_of, put_in_front, wait_again
 
 #: Published to a target and not yet answered: enough for the disk to be busy, and few enough that dispatches,
 #: which share the connection with them, don't wait. The first one goes alone.
@@ -103,7 +104,7 @@ class Transfers:
 
     def _take_out(self, operation: Operation, message: Original) -> None:
         state, group = self._state, operation.group
-        backlog = state.backlog_of(message)
+        backlog = backlog_of(state, message)
         assert backlog is not None
         backlog.messages.remove(message)  # it stands in front, or nearly
         group.forget_if_empty(backlog)
@@ -174,8 +175,8 @@ class Transfers:
                 self.forsake(message)
                 continue
             del state.ending[message]
-            state.wait_again(message)
-            state.put_in_front(message, operation.group)
+            wait_again(state, message)
+            put_in_front(state, message, operation.group)
             state.effects.records.append(open_entry(message))
         operation.staying.clear()
         operation.scope.clear()

@@ -16,16 +16,18 @@ from functools import partial
 from typing import Any, Final
 
 from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
-from dispatcher.core.entries import ended_entry
+from dispatcher.core.entries import ended_entry, open_entry
 from dispatcher.core.feature import Feature
 from dispatcher.core.inbound import any_recovering
-from dispatcher.core.model import Group, Original
+from dispatcher.core.model import NO_DEATH, Group, MessageState, Original
 from dispatcher.core.operators.commands import Arguments, Commands, group_argument
 from dispatcher.core.operators.flags import FLAG_HOLDS, operation_on, set_stop
 from dispatcher.core.operators.rebalance import in_transition, known
 from dispatcher.core.operators.stop import Stop, has_decision, stop_of
 from dispatcher.core.records import Discharged
+from dispatcher.core.settlement import AbsentOriginals
 from dispatcher.core.state import LaneState
+from dispatcher.core.waiting import count_waiting, put_in_front, wait_again, waits_no_more
 from dispatcher.errors import CommandRefused
 from dispatcher.wire.group_text import format_group, parse_group
 from dispatcher.wire.origin import origin_text
@@ -39,11 +41,13 @@ _DONE: Final = {"release": "group_released", "skip": "group_skipped", "drop": "g
 class Stops(Feature):
     """What operators decide about groups that have stopped."""
 
-    def __init__(self, state: LaneState, commands: Commands) -> None:
+    def __init__(self, state: LaneState, commands: Commands, absent: AbsentOriginals) -> None:
         self._state = state
+        self._absent = absent
         self.pending = (state.awaiting_decision,)
         if state.stops_failed:
             state.signals.failing.append(self._stops_at)
+            state.signals.kept.append(self._wait_in_front)
             state.signals.dispatched.append(self._one_is_out)
         state.on_hold |= dict.fromkeys(FLAG_HOLDS, self._look_at)
         for decision in _DONE:
@@ -80,6 +84,18 @@ class Stops(Feature):
         self._state.warn_message(message, "group_stopped", consumer=consumer.id, **facts)
         return True
 
+    def _wait_in_front(self, message: Original) -> None:
+        """Its group has stopped at it: it waits before everything newer of the group, without a consumer."""
+        if message.deaths == 1:
+            message.settles_at_death = NO_DEATH
+        if message.is_here and message.group is not None:
+            wait_again(self._state, message)
+            put_in_front(self._state, message, message.group)
+        else:
+            message.become(MessageState.WAITING)
+            self._absent.revoked_before_their_return([message])
+        self._state.effects.records.append(open_entry(message))
+
     def _decide(self, decision: str, arguments: Arguments) -> dict[str, Any]:
         state = self._state
         name = group_argument(arguments)
@@ -96,7 +112,7 @@ class Stops(Feature):
             raise CommandRefused(
                 f"group {shown!r}: {stop.decision} was said before, and is done when its message is here"
             )
-        behind = max(0, group.waiting() - 1)
+        behind = max(0, count_waiting(group) - 1)
         self._apply(group, stop, decision)
         return {"group": shown, "reason": stop.reason, "verdict": decision, "behind": behind}
 
@@ -136,7 +152,7 @@ class Stops(Feature):
                 self._drop(message)
         self._goes_on(group, stop.decision)
         if message is not None:
-            self._state.waits_no_more(message)
+            waits_no_more(self._state, message)
 
     def _is_to_come(self, group: Group) -> bool:
         """It may wait in a parking queue, or on its way to one, or it has not come back from where it was
@@ -201,6 +217,6 @@ def _row(state: LaneState, group: Group, stop: Stop) -> dict[str, Any]:
         "calls": stop.calls,
         "consumer": stop.consumer,
         "since_ms": state.now_ms - stop.at_ms,
-        "behind": max(0, group.waiting() - 1),
+        "behind": max(0, count_waiting(group) - 1),
         "verdict": stop.decision,
     }

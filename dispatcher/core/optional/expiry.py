@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dispatcher.core.feature import Feature
 from dispatcher.core.state import LaneState
+from dispatcher.core.waiting import waits_no_more
 from dispatcher.wire.protocol import REASON_EXPIRED
 
 
@@ -24,7 +25,7 @@ class Expiry(Feature):
             return
         for message in state.deadlines.due(state.now_ms):
             state.dead_letter(message, REASON_EXPIRED)
-            state.waits_no_more(message)
+            waits_no_more(state, message)
             state.counters["expired"] += 1
 
     def next_deadline_ms(self) -> int | None:

@@ -34,6 +34,7 @@ from dispatcher.core.model import (
     Original,
 )
 from dispatcher.core.state import LaneState
+from dispatcher.core.waiting import backlog_of
 from dispatcher.wire.protocol import Begun, Heartbeat, Settle
 
 REASON_POISON: Final = "poison"
@@ -198,7 +199,7 @@ class Suspects(Feature):
         for long."""
         state = self._state
         inbound = state.inbounds[message.inbound]
-        backlog = state.backlog_of(message)
+        backlog = backlog_of(state, message)
         if backlog is None:
             self._delivery.dispatch(inbound, message, consumer, None)
         else:
@@ -225,14 +226,14 @@ class Suspects(Feature):
         """It waits, it is the first of its group, and nothing keeps that back."""
         if not (message.waits_here and message.is_here):
             return False
-        backlog = self._state.backlog_of(message)
+        backlog = backlog_of(self._state, message)
         if backlog is None:
             return True
         held_by = self._state.eligibility.kept_back_by(backlog.group)
         return held_by is None and backlog.head() is message
 
     def _may_have(self, consumer: Consumer, message: Original) -> bool:
-        backlog = self._state.backlog_of(message)
+        backlog = backlog_of(self._state, message)
         if backlog is not None and backlog.group.state is GroupState.OWNED:
             return consumer is backlog.group.owner and consumer.receives
         if backlog is not None and backlog.group.taker not in (None, consumer):

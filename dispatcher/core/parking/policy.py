@@ -39,6 +39,7 @@ from dispatcher.core.queue_ids import FIRST_INBOUND, QueueId, parking_id
 from dispatcher.core.records import Record
 from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.state import LaneState
+from dispatcher.core.waiting import leave_ungrouped, waits_since_ms
 
 #: A look-ahead that is full of blocked messages for so long has more behind it that could go.
 BLOCKED_MS: Final = 20
@@ -365,14 +366,14 @@ class Parking(Feature):
         return self._queue_for(_taker(group), above=last, is_needed=is_needed)
 
     def _park_in(self, group: Group, target: ParkingQueue) -> None:
-        self._state.effects.records.append(GroupParked(group.id, target.index, 0, group.waits_since_ms or 0))
+        self._state.effects.records.append(GroupParked(group.id, target.index, 0, waits_since_ms(group) or 0))
         group.route = (*group.route, target.index)
         target.members.setdefault(group.id, 0)
         target.additions += 1  # something comes: one that was empty is not read to its end any more
         target.end_seen = False
         self._state.counters["groups_parked"] += 1
         for backlog in _stopped_first(group):
-            for message in backlog.pop_behind(target.index):
+            for message in _pop_behind(backlog, target.index):
                 self._state.suspects.discard(message)
                 self._relocations.wait(message, target)
             group.forget_if_empty(backlog)
@@ -382,7 +383,7 @@ class Parking(Feature):
 
     def _park_alone(self, message: Original, target: ParkingQueue) -> None:
         """A message that no order binds: it goes alone."""
-        self._state.leave_ungrouped(message)
+        leave_ungrouped(self._state, message)
         self._relocations.wait(message, target)
 
     def _queue_for(self, consumer: str, *, above: QueueId, is_needed: bool = True) -> ParkingQueue | None:
@@ -516,6 +517,14 @@ def _stopped_first(group: Group) -> list[Backlog]:
     stop = stop_of(group)
     backlogs = list((group.backlogs or {}).values())
     return backlogs if stop is None else sorted(backlogs, key=lambda backlog: backlog.inbound != stop.inbound)
+
+
+def _pop_behind(backlog: Backlog, queue: QueueId) -> list[Original]:
+    """Take out the messages behind the last one that came from this queue; all, if none did."""
+    messages = list(backlog.messages)
+    last = max((at for at, message in enumerate(messages) if message.queue == queue), default=-1)
+    backlog.messages = deque(messages[: last + 1])
+    return [message for message in messages[last + 1 :] if message.state is MessageState.WAITING]
 
 
 def _without(queue: QueueId, route: tuple[QueueId, ...]) -> tuple[QueueId, ...]:

@@ -11,7 +11,7 @@ from typing import Final
 
 from dispatcher.core.eligibility import Eligibility
 from dispatcher.core.holds import Facts, Hold, HoldKind
-from dispatcher.core.model import Consumer, Group, MessageState, Original
+from dispatcher.core.model import FREE, OWNED, Consumer, Group, MessageState, Original
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.placement import Pool
 from dispatcher.core.queue_ids import QueueId
@@ -309,7 +309,15 @@ class ParkingQueues(dict[QueueId, ParkingQueue]):
             queue.demand[consumer].discard(group)
             if not queue.demand[consumer]:
                 del queue.demand[consumer]
-        if group.route and self._eligibility.wants_messages(group):
+        if group.route and self._wants_messages(group):
             queue = self[group.route[-1]]
             queue.demand.setdefault(group.taker, OrderedSet()).add(group)
             group.demand = queue, group.taker
+
+    def _wants_messages(self, group: Group) -> bool:
+        """Whether messages of the group that are not here are of use: they could go, or operators have
+        decided about one of them."""
+        if group.in_flight >= group.window or group.state not in (OWNED, FREE):
+            return False
+        kind = self._eligibility.group_held_by(group)
+        return kind is None or kind is HoldKind.DECIDED

@@ -18,6 +18,7 @@ from dispatcher.core.parking.queue import ParkingQueue
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.recovery.pending_redeliveries import PendingRedeliveries
 from dispatcher.core.state import LaneState
+from dispatcher.core.waiting import backlog_of, leave_ungrouped
 
 #: Messages fetched at a time: each is a request of its own, and what is fetched for nothing is held.
 READ_MAX: Final = 100
@@ -229,12 +230,12 @@ class ParkedReading(Feature):
         for message in messages:
             inbound = state.inbounds[message.inbound]
             inbound.end_to_wait()
-            backlog = state.backlog_of(message)
+            backlog = backlog_of(state, message)
             if backlog is not None:
                 backlogs[backlog] = None
                 state.suspects.discard(message)
             else:
-                state.leave_ungrouped(message)
+                leave_ungrouped(state, message)
         for backlog in backlogs:
             backlog.messages = deque(message for message in backlog.messages if message not in messages)
             state.head_changed(backlog)

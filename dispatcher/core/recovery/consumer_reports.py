@@ -15,6 +15,7 @@ from dispatcher.core.queue_ids import UNKNOWN_INBOUND
 from dispatcher.core.recovery.groups import GroupRecovery
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
+from dispatcher.core.waiting import remove_waiting
 from dispatcher.errors import NumbersBehind
 from dispatcher.wire.protocol import TYPE_REJOIN, InHand, Join
 
@@ -148,4 +149,4 @@ class ConsumerReports:
                 state.relist_backlogs(message.group)
             state.refresh_credit(other)
         elif message.is_here and not any(withdraw(message) for withdraw in state.signals.withdrawing):
-            state.remove_waiting(message)
+            remove_waiting(state, message)

@@ -40,6 +40,7 @@ from dispatcher.core.recovery.journal_replay import Arrival, JournalReplay
 from dispatcher.core.recovery.lost_originals import LostOriginals
 from dispatcher.core.recovery.pending_redeliveries import PendingRedeliveries
 from dispatcher.core.state import LaneState
+from dispatcher.core.waiting import put_in_front, wait_again
 
 
 class Recovery(Feature):
@@ -268,9 +269,9 @@ class Recovery(Feature):
         state = self._state
         if message.group_id is not None and state.policy.grouped:
             message.group = state.group(message.group_id)
-        state.wait_again(message)
+        wait_again(state, message)
         if message.group is not None:
-            state.put_in_front(message, message.group)
+            put_in_front(state, message, message.group)
         else:
             state.wait_ungrouped(message)
 

@@ -17,6 +17,7 @@ from dispatcher.core.operators.stop import stop_of
 from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.state import LaneState
 from dispatcher.core.views.group_states import AskedState
+from dispatcher.core.waiting import waits_since_ms
 from dispatcher.errors import CommandRefused
 from dispatcher.wire.group_text import format_group, parse_group
 
@@ -125,7 +126,7 @@ class GroupListing:
 
     def _by_age(self, group: Group) -> Key:
         """Since when the oldest waits, here or parked; groups of which nothing does come last."""
-        known = (group.waits_since_ms, self._state.parking.since_ms(group))
+        known = (waits_since_ms(group), self._state.parking.since_ms(group))
         return min((since_ms for since_ms in known if since_ms is not None), default=NEVER_MS), group.id
 
     def page(self) -> list[Group]:

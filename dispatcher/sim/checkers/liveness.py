@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.core.views.views import Views
+from dispatcher.core.waiting import count_waiting
 from dispatcher.sim.checkers.checker import Checker
 
 
@@ -22,6 +23,7 @@ class LivenessChecker(Checker):
         if lane is not None:
             text += f"; {list(lane.state.by_uuid.values())}"
             for group in list(lane.state.groups.values())[:3]:
-                text += f"; {group} owner={group.owner} unresolved={group.unresolved} waits={group.waiting()}"
+                text += f"; {group} owner={group.owner} unresolved={group.unresolved}"
+                text += f" waits={count_waiting(group)}"
             text += f"; {Views(lane.state).status()}"
         self.violate(text)

@@ -10,6 +10,7 @@ from dispatcher.client.properties import Properties
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Group
 from dispatcher.core.operators.stopped_groups import stopped_groups
+from dispatcher.core.waiting import count_waiting
 from dispatcher.sim.faults.striking import Faults, fault
 from dispatcher.sim.queues import SHOP, TARGET
 from dispatcher.sim.scenario import Fault
@@ -174,7 +175,7 @@ def _send_away(faults: Faults, fault: Fault, name: str, target: dict[str, Any], 
 
 def _depth(lane: Lane, group: Group) -> int:
     """How much waits of a group, here or parked."""
-    return group.waiting() + lane.state.parking.parked(group)
+    return count_waiting(group) + lane.state.parking.parked(group)
 
 
 def undo_everything(faults: Faults) -> None:

@@ -22,6 +22,7 @@ from dispatcher.core.optional.group_limit import GroupLimits
 from dispatcher.core.optional.poison import REASON_POISON, Suspects
 from dispatcher.core.orders import AckInbound
 from dispatcher.core.records import Dispatched, IncarnationEnded
+from dispatcher.core.waiting import backlog_of
 from dispatcher.wire.protocol import Marker, Settle
 from tests.sim.plants.planting import planted
 
@@ -385,16 +386,13 @@ def purge_not_in_the_journal(lane: Any, session: Any, store: Any) -> None:
 @planted("said", "order", seed=48)
 def released_behind_its_followers(lane: Any, session: Any, store: Any) -> None:
     """A message at which its group has stopped waits behind those that came after it."""
-    settlement, state = lane._parts.settlement, lane.state
-    wait_in_front = settlement._wait_in_front
 
     def wait_behind(message: Any) -> None:
-        wait_in_front(message)
-        backlog = state.backlog_of(message)
+        backlog = backlog_of(lane.state, message)
         if backlog is not None:
             backlog.messages.rotate(-1)
 
-    settlement._wait_in_front = wait_behind
+    lane.state.signals.kept.append(wait_behind)
 
 
 @planted("limits", seed=21)

@@ -1,0 +1,101 @@
+"""Messages that begin or end to wait otherwise than by an arrival or a hand-over.
+
+Capabilities call this: consumers die, messages expire, operators take messages out. A plain lane never does.
+"""
+
+from __future__ import annotations
+
+from dispatcher.core.model import WAITING, Backlog, Group, Original
+from dispatcher.core.state import LaneState
+
+
+def backlog_of(state: LaneState, message: Original) -> Backlog | None:
+    """Where it waits; None: among those without a group, or on its way to another queue."""
+    if message.relocation is not None:
+        return None
+    group = state.group_of(message)
+    if group is None or group.backlogs is None or not state.policy.grouped:
+        return None
+    return group.backlogs.get(message.inbound)
+
+
+def count_waiting(group: Group) -> int:
+    """How many messages of the group wait here."""
+    backlogs = (group.backlogs or {}).values()
+    return sum(message.state is WAITING for backlog in backlogs for message in backlog.messages)
+
+
+def waits_since_ms(group: Group) -> int | None:
+    """When the oldest message of the group that waits here was first received; None: none waits."""
+    heads = (backlog.head() for backlog in (group.backlogs or {}).values())
+    return min((head.waits_since_ms for head in heads if head is not None), default=None)
+
+
+# -- they wait again --
+
+
+def wait_again(state: LaneState, message: Original) -> None:
+    """A message that was handed over waits once more; the caller puts it back into its backlog."""
+    if message.state is not WAITING:
+        message.become(WAITING)
+    message.overdue = False
+    state.inbounds[message.inbound].begin_to_wait()
+    for returned in state.signals.returned:
+        returned(message)
+    state.revoked.add(message)
+    state.deadlines.watch(message)
+
+
+def put_back(backlog: Backlog, messages: list[Original]) -> None:
+    """Insert messages that are older than some that wait, by their ranks."""
+    messages.sort(key=lambda message: message.rank)
+    waiting = backlog.messages
+    if waiting and waiting[0].rank < messages[-1].rank:
+        merged = sorted([*waiting, *messages], key=lambda message: message.rank)
+        waiting.clear()
+        waiting.extend(merged)
+    else:
+        waiting.extendleft(reversed(messages))
+
+
+def put_in_front(state: LaneState, message: Original, group: Group) -> None:
+    """A message that was handed over waits before everything newer of its group."""
+    backlog = group.backlog(message.inbound)
+    put_back(backlog, [message])
+    backlog.leave()  # a suspect may stand before what it was listed for
+    state.list_backlog(backlog)
+
+
+# -- they wait no more --
+
+
+def remove_waiting(state: LaneState, message: Original) -> None:
+    """A message that waited is found to be out already: it waits no more. Its group is kept for it."""
+    backlog = backlog_of(state, message)
+    if backlog is not None:
+        backlog.messages.remove(message)
+    else:
+        leave_ungrouped(state, message)
+    state.inbounds[message.inbound].end_to_wait()
+    state.leave_wait(message)
+    if backlog is not None:
+        state.head_changed(backlog)
+
+
+def leave_ungrouped(state: LaneState, message: Original) -> None:
+    """The opposite of `LaneState.wait_ungrouped`."""
+    if message in state.suspects:
+        state.suspects.discard(message)
+    else:
+        state.inbounds[message.inbound].ungrouped.messages.remove(message)
+
+
+def waits_no_more(state: LaneState, message: Original) -> None:
+    """A message ended while it waited: its group is forgotten if nothing else is left of that."""
+    state.inbounds[message.inbound].end_to_wait()
+    backlog = backlog_of(state, message)
+    message.relocation = None
+    if backlog is not None:
+        state.head_changed(backlog)
+        state.forget_if_unused(backlog.group)
+        state.rested(backlog.group)
