@@ -42,7 +42,8 @@ Behind them stand, to look things up: `holds` (all that can keep messages from g
 `explanation` (why a group waits: the same decisions, with their facts); `records`, `orders`, `tables`,
 `entries` and `effects` (what a step yields); `events`, `options`, `bounds`, `queue_ids`; `feature`,
 `features` and `signals` (how a capability plugs in, and which of them a lane has, in which order);
-`waiting` (messages that come back to wait, or wait no more, without an arrival or a hand-over);
+`notices` (what consumers are told); `waiting` (messages that come back to wait, or wait no more, without an
+arrival or a hand-over);
 `buckets`, `prefetch_window`, `deadlines`, `ignored_settles` (small parts of every lane); `checkpoint`.
 
 How a step runs. Handlers of events change state, and may add records and orders; they dispatch nothing. A

@@ -8,7 +8,7 @@ through the signals of `LaneState`, and what they keep from being served through
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.core.effects import Effects, Snapshot
@@ -70,3 +70,12 @@ class Feature:
 def has(feature: Feature, method: str) -> bool:
     """Whether the feature does something at this point of a step."""
     return getattr(type(feature), method) is not getattr(Feature, method)
+
+
+def merge_handlers(features: Iterable[Feature]) -> dict[type, list[Handler]]:
+    """Who hears of each kind of event: all features that name it, in their order."""
+    merged: dict[type, list[Handler]] = {}
+    for feature in features:
+        for kind, handler in feature.events().items():
+            merged.setdefault(kind, []).append(handler)
+    return merged

@@ -99,6 +99,24 @@ class LaneHolds(dict[HoldKind, LaneHold]):
         hold = self.get(kind)
         return 0 if hold is None else hold.until_ms
 
+    @property
+    def publishers_blocked(self) -> bool:
+        """The broker reads nothing: no copy would leave, and no consumer can be heard."""
+        return HoldKind.PUBLISHERS_BLOCKED in self
+
+    @property
+    def is_paused(self) -> bool:
+        """An operator has paused the whole lane."""
+        return HoldKind.LANE_PAUSED in self
+
+    @property
+    def suspended_until_ms(self) -> int:
+        """Before this time nothing can be decided: Redis may have forgotten things, or this dispatcher is
+        about to stop. 0: all can be decided."""
+        if not self:
+            return 0
+        return max(self.until_ms(HoldKind.CONSUMERS_ASKED), self.until_ms(HoldKind.STOPPING))
+
     def first(self, now_ms: int) -> HoldKind | None:
         """The most important cause that holds the lane now."""
         standing = [kind for kind, hold in self.items() if now_ms < hold.until_ms]

@@ -15,7 +15,7 @@ from dispatcher.core.checkpoint import RECORDS_PER_CHECKPOINT, checkpoint
 from dispatcher.core.delivery import DeliveryPass
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import Event
-from dispatcher.core.feature import Handler, has
+from dispatcher.core.feature import has, merge_handlers
 from dispatcher.core.features import make_features
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.options import LaneOptions
@@ -36,7 +36,7 @@ class Lane:
         )
         self._features = self._parts.features
         self.commands = self._parts.commands
-        self._handlers = self._merge_handlers()
+        self._handlers = merge_handlers(self._features)
         self._load(snapshot)
         self._before = [feature for feature in self._features if has(feature, "before_pass")]
         self._after = [feature for feature in self._features if has(feature, "after_pass")]
@@ -44,13 +44,6 @@ class Lane:
         self._timed = [feature for feature in self._features if has(feature, "next_deadline_ms")]
         self._complete = snapshot.complete
         self._begun = False
-
-    def _merge_handlers(self) -> dict[type, Handler]:
-        merged: dict[type, Handler] = {}
-        for feature in self._features:
-            for kind, handler in feature.events().items():
-                merged[kind] = _both(merged[kind], handler) if kind in merged else handler
-        return merged
 
     def _load(self, snapshot: Snapshot) -> None:
         """Take over what the former leader has left."""
@@ -80,7 +73,8 @@ class Lane:
         self.state.now_ms = now_ms
         handlers = self._handlers
         for event in events:
-            handlers[type(event)](event)
+            for handle in handlers[type(event)]:
+                handle(event)
         for feature in self._before:
             if any(feature.pending):
                 feature.before_pass()
@@ -106,7 +100,8 @@ class Lane:
     def next_deadline_ms(self) -> int | None:
         """When `step` must run again even if nothing happens."""
         state = self.state
-        known = [state.suspended_until_ms] if state.now_ms < state.suspended_until_ms else []
+        suspended_until_ms = state.lane_holds.suspended_until_ms
+        known = [suspended_until_ms] if state.now_ms < suspended_until_ms else []
         if state.stale_owners:
             known.append(state.now_ms + 1)
         for feature in self._timed:
@@ -131,11 +126,3 @@ class Lane:
         With `everything` also all owners, incarnations and results: for a Redis that has lost some.
         """
         return checkpoint(self.state, self._parts, everything=everything)
-
-
-def _both(first: Handler, second: Handler) -> Handler:
-    def handle(event: object) -> None:
-        first(event)
-        second(event)
-
-    return handle

@@ -38,13 +38,12 @@ from dispatcher.core.model import (
 )
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.ordered import OrderedSet
-from dispatcher.core.orders import AckInbound, DeadLetter, LogEvent, SendNotice
+from dispatcher.core.orders import AckInbound, DeadLetter, LogEvent
 from dispatcher.core.parking.queue import ParkingQueues
 from dispatcher.core.placement import Pool, level_by_policy
 from dispatcher.core.signals import Signals
 from dispatcher.core.tables import OwnerRow
 from dispatcher.wire.group_text import format_group
-from dispatcher.wire.protocol import TYPE_WELCOME
 
 F = TypeVar("F", bound=Feature)
 
@@ -121,30 +120,6 @@ class LaneState:
         """The window of unconfirmed copies is full: no more go before the broker has confirmed some."""
         return self.unconfirmed >= UNCONFIRMED_MAX or self.unconfirmed_bytes >= UNCONFIRMED_BYTES_MAX
 
-    @property
-    def publishers_blocked(self) -> bool:
-        """The broker reads nothing: no copy would leave, and no consumer can be heard."""
-        return HoldKind.PUBLISHERS_BLOCKED in self.lane_holds
-
-    @property
-    def is_paused(self) -> bool:
-        """An operator has paused the whole lane."""
-        return HoldKind.LANE_PAUSED in self.lane_holds
-
-    @property
-    def suspended_until_ms(self) -> int:
-        """Before this time nothing can be decided: Redis may have forgotten things, or this dispatcher is
-        about to stop."""
-        holds = self.lane_holds
-        if not holds:
-            return 0
-        return max(holds.until_ms(HoldKind.CONSUMERS_ASKED), holds.until_ms(HoldKind.STOPPING))
-
-    @property
-    def suspect_after(self) -> int:
-        """A waiting message with this number of deaths is tried alone (core/optional/poison.py)."""
-        return self.eligibility.suspect_after
-
     def find(self, kind: type[F]) -> F | None:
         """The lane's feature of this class; None: the lane's options don't ask for it."""
         return cast("F | None", self.features.get(kind))
@@ -164,19 +139,6 @@ class LaneState:
         self.effects, self.acks = Effects(), []
         self.records_since_checkpoint += len(effects.records)
         return effects
-
-    def notice(self, consumer: Consumer, kind: str) -> None:
-        """Send a `dispatch.*` message to a consumer's present queue."""
-        self.answer(consumer.queue, kind, consumer=consumer.id, incarnation=consumer.uuid, n=consumer.n)
-
-    def answer(self, queue: str, kind: str, **whom: Any) -> None:
-        """A `dispatch.*` message to this queue. A welcome says what the lane expects of its consumers."""
-        options = self.options
-        body = {**whom, "heartbeat": options.heartbeat_ms}
-        if kind == TYPE_WELCOME:
-            body["retry"] = {"attempts": options.attempts, "backoff": options.backoff_ms}
-        if not (options.handover_prefix and queue.startswith(options.handover_prefix)):
-            self.effects.actions.append(SendNotice(queue, kind, body))
 
     # -- groups --
 
@@ -419,7 +381,7 @@ class LaneState:
 
     def wait_ungrouped(self, message: Original) -> None:
         """It waits behind the others without a group; or to be tried alone, if consumers died with it."""
-        if message.deaths >= self.suspect_after:
+        if message.deaths >= self.eligibility.suspect_after:
             self.suspects.add(message)
         else:
             inbound = self.inbounds[message.inbound]

@@ -143,7 +143,7 @@ class NoteRecorder(Recorder):
         options, policy = state.options, state.policy
         header = self._header = LeadershipHeader(
             self.now_us(), f"{state.lane_epoch}-{uuid.uuid4().hex[:8]}", self._name, state.lane_epoch,
-            self._host, former_epoch(snapshot), state.is_paused, options_shown(options),
+            self._host, former_epoch(snapshot), state.lane_holds.is_paused, options_shown(options),
             options.parking_queues, state.stops_failed or not policy.keeps_owner, [],
         )  # fmt: skip
         self._process = self._notes.process

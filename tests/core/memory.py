@@ -171,7 +171,7 @@ def _check_nothing_eligible(state: LaneState) -> None:
 def _is_suspect(state: LaneState, group: Group) -> bool:
     """One of its backlogs waits until its first message can go alone."""
     heads = [backlog.head() for backlog in (group.backlogs or {}).values()]
-    return any(head is not None and head.attempt >= state.suspect_after for head in heads)
+    return any(head is not None and head.attempt >= state.eligibility.suspect_after for head in heads)
 
 
 def _check_suspects(state: LaneState) -> None:

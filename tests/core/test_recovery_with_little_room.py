@@ -137,7 +137,7 @@ def test_a_full_look_ahead_is_widened_when_all_capacity_is_taken_by_what_may_hav
     assert _dispatched(effects) == []
     assert _windows(effects) == [24]
     lane.step([RedeliveriesEnded(0)], NOW_MS)
-    assert _dispatched(lane.step([], lane.state.suspended_until_ms)) == [1]
+    assert _dispatched(lane.step([], lane.state.lane_holds.suspended_until_ms)) == [1]
 
 
 def test_where_the_window_can_not_be_widened_such_an_entry_is_given_up() -> None:
@@ -148,7 +148,7 @@ def test_where_the_window_can_not_be_widened_such_an_entry_is_given_up() -> None
     effects = lane.step([nothing_in_hand], NOW_MS)
     assert _windows(effects) == []
     assert lane.state.counters["vanished"] == 1
-    assert _dispatched(lane.step([], lane.state.suspended_until_ms)) == [1]
+    assert _dispatched(lane.step([], lane.state.lane_holds.suspended_until_ms)) == [1]
 
 
 def _windows(effects: Effects) -> list[int]:

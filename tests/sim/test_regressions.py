@@ -174,7 +174,7 @@ def test_what_expires_while_an_alarm_keeps_consumers_unheard_waits_for_its_end()
     deadline_ms = core.next_deadline_ms()
     assert deadline_ms is None or deadline_ms > later_ms
     core.step([PublishersBlocked(False)], later_ms)
-    until_ms = core.state.suspended_until_ms
+    until_ms = core.state.lane_holds.suspended_until_ms
     effects = core.step([], max(later_ms, until_ms))
     assert [action.reason for action in effects.actions if hasattr(action, "reason")] == ["expired"]
 

@@ -80,7 +80,7 @@ class AckTimeout(Feature):
 
     def _may_ask(self) -> bool:
         state = self._state
-        if state.publishers_blocked or self._asked_at_ms is not None:
+        if state.lane_holds.publishers_blocked or self._asked_at_ms is not None:
             return False
         return any(inbound.in_flight for inbound in state.inbounds)
 
@@ -99,7 +99,9 @@ class AckTimeout(Feature):
         late_from_ms = asked_at_ms - timeout_ms
         while self._arrived and self._arrived[0].until_ms <= late_from_ms:
             self._late_up_to_ms = self._arrived.popleft().handed_over_ms
-        if state.publishers_blocked or state.patience_from_ms > late_from_ms or self._late_up_to_ms is None:
+        if state.lane_holds.publishers_blocked or state.patience_from_ms > late_from_ms:
+            return
+        if self._late_up_to_ms is None:
             return
         for consumer in list(state.by_uuid.values()):
             is_late = consumer.state in PRESENT and self._report(consumer, self._late_up_to_ms)

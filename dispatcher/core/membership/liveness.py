@@ -13,6 +13,7 @@ from typing import Final
 from dispatcher.core.forwarding.rules import may_be_reclaimed
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.model import PRESENT, REACHABLE, Consumer, ConsumerState
+from dispatcher.core.notices import send_notice
 from dispatcher.core.orders import PublishMarker
 from dispatcher.core.recovery.consumer_reports import ConsumerReports
 from dispatcher.core.state import LaneState
@@ -153,7 +154,7 @@ class Liveness:
     # -- time --
 
     def next_deadline_ms(self) -> int | None:
-        if not self._state.by_uuid or self._state.publishers_blocked:
+        if not self._state.by_uuid or self._state.lane_holds.publishers_blocked:
             return None
         if not self.lost and not self.refusing:
             return self.wakes_at_ms
@@ -168,7 +169,7 @@ class Liveness:
     def run_timers(self) -> list[Consumer]:
         """Returns those that joined again after their queue was full, and may get something now."""
         now_ms = self._state.now_ms
-        if self._state.publishers_blocked:
+        if self._state.lane_holds.publishers_blocked:
             return []
         for consumer in list(self.lost):
             if self._is_given_up(consumer) and consumer.lost_until_ms <= now_ms:
@@ -185,7 +186,7 @@ class Liveness:
         for consumer in over:
             if consumer.n == consumer.refused_n:
                 self._pause(consumer)
-                self._state.notice(consumer, TYPE_REJOIN)
+                send_notice(self._state, consumer, TYPE_REJOIN)
         return [consumer for consumer in over if consumer.n > consumer.refused_n]
 
     def _look_after(self, consumer: Consumer, now_ms: int) -> None:
@@ -227,4 +228,4 @@ class Liveness:
             return
         consumer.last_sent_ms = self._state.now_ms
         consumer.ping_unanswered = True
-        self._state.notice(consumer, TYPE_PING)
+        send_notice(self._state, consumer, TYPE_PING)

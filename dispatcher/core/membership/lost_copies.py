@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from dispatcher.core.events import PublishersBlocked
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import Consumer, ConsumerState
+from dispatcher.core.notices import send_notice
 from dispatcher.core.state import LaneState
 from dispatcher.wire.protocol import TYPE_REJOIN, Heartbeat
 
@@ -75,7 +76,7 @@ class LostCopies(Feature):
         if consumer is None:
             return
         is_there = consumer.state is ConsumerState.LIVE and consumer.queue == beat.queue
-        if not is_there or not consumer.in_flight or state.publishers_blocked:
+        if not is_there or not consumer.in_flight or state.lane_holds.publishers_blocked:
             self._forget(consumer)
             if is_there and not consumer.in_flight:
                 self._asked.pop(consumer, None)  # it lacks nothing
@@ -90,7 +91,7 @@ class LostCopies(Feature):
             elif self._may_ask(consumer):
                 state.counters["copies_missed"] += count
                 state.log_event("copies_missed", consumer=consumer.id, copies=count)
-                state.notice(consumer, TYPE_REJOIN)
+                send_notice(state, consumer, TYPE_REJOIN)
                 heard.at_ms.clear()
         heard.at_ms.append(state.now_ms)
 

@@ -19,6 +19,7 @@ from dispatcher.core.membership.liveness import Liveness
 from dispatcher.core.membership.revocation import Revocation, vacate
 from dispatcher.core.membership.rows import EvictedBy, incarnation_row, keep_row
 from dispatcher.core.model import PRESENT, REACHABLE, Consumer, ConsumerState
+from dispatcher.core.notices import answer, send_notice
 from dispatcher.core.orders import SendNotice
 from dispatcher.core.recovery.consumer_reports import ConsumerReports
 from dispatcher.core.recovery.groups import GroupRecovery
@@ -154,7 +155,7 @@ class Membership(Feature):
         if present is not None and self._reports.open and join.in_hand and self._is_doubtful(present):
             # Redis forgot that this one took the other's place: else it would have nothing in hand.
             present.waiting = None
-            state.notice(present, TYPE_TAKEN)
+            send_notice(state, present, TYPE_TAKEN)
             self.revoke(present)
         elif present is not None:
             present.waiting = join
@@ -231,7 +232,7 @@ class Membership(Feature):
     def _welcome(self, consumer: Consumer) -> None:
         self.liveness.found(consumer)
         keep_row(self._state, consumer)
-        self._state.notice(consumer, TYPE_WELCOME)
+        send_notice(self._state, consumer, TYPE_WELCOME)
         self._reports.ask(consumer)
         self._state.refresh_credit(consumer)
 
@@ -285,7 +286,7 @@ class Membership(Feature):
     def finish_leaving(self, consumer: Consumer) -> None:
         """A leaving consumer that has settled its last message ends, and is told so."""
         if consumer.state is ConsumerState.LEAVING and not consumer.in_flight and not self._reports.open:
-            self._state.notice(consumer, TYPE_TAKEN)
+            send_notice(self._state, consumer, TYPE_TAKEN)
             self.revoke(consumer)
 
     def finish_all_leaving(self) -> None:
@@ -349,7 +350,7 @@ class Membership(Feature):
     def revoke(self, consumer: Consumer) -> None:
         """It ends, and the messages that it still has wait again."""
         if consumer.evicted_by is not None:
-            self._state.notice(consumer, TYPE_TAKEN)
+            send_notice(self._state, consumer, TYPE_TAKEN)
         self.liveness.forget(consumer)
         self._revocation.revoke(consumer)
         self._retire(consumer.number, incarnation_row(consumer))
@@ -380,4 +381,4 @@ class Membership(Feature):
     # -- notices --
 
     def _answer(self, join: Join, kind: str) -> None:
-        self._state.answer(join.queue, kind, consumer=join.consumer, incarnation=join.incarnation, n=join.n)
+        answer(self._state, join.queue, kind, consumer=join.consumer, incarnation=join.incarnation, n=join.n)

@@ -86,7 +86,7 @@ class Revocation:
                 not_back.append(message)
                 continue
             wait_again(state, message)
-            if group is None and message.deaths >= state.suspect_after:
+            if group is None and message.deaths >= state.eligibility.suspect_after:
                 state.wait_ungrouped(message)
             elif group is None:
                 ungrouped.setdefault(message.inbound, []).append(message)

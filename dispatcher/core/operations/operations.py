@@ -129,7 +129,7 @@ class Operations(Feature):
         """Look after all that is open."""
         state = self._state
         for operation in list(self._open.values()):
-            if state.suspended_until_ms == NEVER_MS:
+            if state.lane_holds.suspended_until_ms == NEVER_MS:
                 if operation.phase is not Phase.SENDING and not operation.out:  # else the next leader goes on
                     self._fail(operation, "the dispatcher stops")
             elif operation.phase is Phase.SENDING:
@@ -235,7 +235,7 @@ class Operations(Feature):
         """The last marker is back: what waits of the group now is the scope. Not yet while anybody may still
         say that it has some of it."""
         state, group = self._state, operation.group
-        if group.state is GroupState.RECOVERING or state.now_ms < state.suspended_until_ms:
+        if group.state is GroupState.RECOVERING or state.now_ms < state.lane_holds.suspended_until_ms:
             return
         try:
             self._refuse_lost(group)
@@ -342,7 +342,7 @@ class Operations(Feature):
         if operation.problem is not None:
             self._fail(operation, operation.problem)
         elif scan is not None and not is_through and operation.left != 0:
-            if self._state.publishers_blocked:
+            if self._state.lane_holds.publishers_blocked:
                 operation.moved_at_ms = self._state.now_ms
             elif self._is_stuck(operation):
                 self._fail(operation, f"nothing could be read from {scan.place} for 60 s")

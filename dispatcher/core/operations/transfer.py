@@ -70,7 +70,7 @@ class Transfers:
         if operation.problem is not None:
             self._keep_unpublished(operation)
             return not operation.out
-        if state.publishers_blocked or state.now_ms < state.suspended_until_ms:
+        if state.lane_holds.publishers_blocked or state.now_ms < state.lane_holds.suspended_until_ms:
             return not (operation.out or operation.scope)
         self._send_again(operation)
         size = sum(message.size for message in operation.out)

@@ -77,7 +77,7 @@ class Flags(Feature):
         state, rows = self._state, effects.operator_rows
         add_flag_rows(state, effects)
         rows |= {CONSUMER + name.encode(): {"drained": True} for name in state.drained_consumers}
-        if state.is_paused:
+        if state.lane_holds.is_paused:
             rows[LANE] = {"paused": True}
         if state.reset_until is not None:
             rows[RESET] = reset_row(state)
@@ -106,7 +106,7 @@ class Flags(Feature):
     def _set_lane_paused(self, *, paused: bool) -> Row:
         state = self._state
         in_flight = sum(len(consumer.in_flight) for consumer in state.by_uuid.values())
-        changed = state.is_paused is not paused
+        changed = state.lane_holds.is_paused is not paused
         if changed:
             state.lane_holds.set(HoldKind.LANE_PAUSED, stands=paused)
             state.effects.operator_rows[LANE] = {"paused": True} if paused else None

@@ -30,6 +30,6 @@ class Expiry(Feature):
 
     def next_deadline_ms(self) -> int | None:
         state = self._state
-        if state.is_asking or state.now_ms < state.suspended_until_ms:
+        if state.is_asking or state.now_ms < state.lane_holds.suspended_until_ms:
             return None
         return state.deadlines.next_ms()

@@ -45,7 +45,7 @@ class IdleGroups(Feature):
     def before_pass(self) -> None:
         """Take those from their owners that rest for too long, or that are too many."""
         state = self._state
-        if state.now_ms < state.suspended_until_ms:
+        if state.now_ms < state.lane_holds.suspended_until_ms:
             return
         self._look_whether_all_is_here(state)
         for _ in range(RELEASED_PER_STEP):
@@ -70,7 +70,7 @@ class IdleGroups(Feature):
     def next_deadline_ms(self) -> int | None:
         """When the next one will have rested for too long; at once while there are too many."""
         state = self._state
-        if state.now_ms < state.suspended_until_ms:
+        if state.now_ms < state.lane_holds.suspended_until_ms:
             return None
         group = self._first()
         if group is None:

@@ -62,7 +62,7 @@ class Suspects(Feature):
         """Take over who was alone with a suspect when the former leader ended."""
         for consumer in self._state.by_uuid.values():
             messages = list(consumer.in_flight.values())
-            if len(messages) == 1 and messages[0].deaths > self._state.suspect_after:
+            if len(messages) == 1 and messages[0].deaths > self._state.eligibility.suspect_after:
                 self._keep_for(consumer, messages[0])
 
     def events(self) -> Mapping[type, Handler]:
@@ -111,7 +111,7 @@ class Suspects(Feature):
 
     def _note(self, _: Group, head: Original) -> None:
         """Keep a suspect's place among the others, also while its group is on its way between consumers."""
-        if head.deaths >= self._state.suspect_after:
+        if head.deaths >= self._state.eligibility.suspect_after:
             self._state.suspects.add(head)
 
     def before_pass(self) -> None:

@@ -155,7 +155,7 @@ class SequenceHold(Feature):
 
     def next_deadline_ms(self) -> int | None:
         """When something that waits may go."""
-        if self._state.now_ms < self._state.suspended_until_ms:
+        if self._state.now_ms < self._state.lane_holds.suspended_until_ms:
             return None
         if self._is_late:
             return self._state.now_ms

@@ -55,9 +55,9 @@ class StartGate(Feature):
 
     def next_deadline_ms(self) -> int | None:
         state = self._state
-        if state.now_ms < state.suspended_until_ms or not state.now_ms < self._begins_at_ms < NEVER_MS:
+        if state.now_ms < state.lane_holds.suspended_until_ms:
             return None
-        return self._begins_at_ms
+        return self._begins_at_ms if state.now_ms < self._begins_at_ms < NEVER_MS else None
 
 
 def live_consumers(state: LaneState) -> int:

@@ -163,7 +163,7 @@ class Parking(Feature):
     def after_pass(self, *, idle: bool) -> bool:
         """Everything but deliveries."""
         state = self._state
-        if state.now_ms < state.suspended_until_ms:
+        if state.now_ms < state.lane_holds.suspended_until_ms:
             return False
         self._idle = idle
         woken = self._look_for_blocked() if idle else False
@@ -175,7 +175,7 @@ class Parking(Feature):
             return woken
         for queue in list(state.parking.values()):
             woken |= self._unpark(queue)
-        if not state.publishers_blocked:
+        if not state.lane_holds.publishers_blocked:
             self._relocations.run()
         for queue in list(state.parking.values()):
             self._look_after(queue, idle=idle)
@@ -480,7 +480,7 @@ class Parking(Feature):
     def next_deadline_ms(self) -> int | None:
         """When the pass must run again even if nothing happens."""
         state = self._state
-        if state.now_ms < state.suspended_until_ms:
+        if state.now_ms < state.lane_holds.suspended_until_ms:
             return None
         after_ms = state.options.park_after_ms
         later_ms = max(self._bound_until_ms, self._retry_at_ms)

@@ -11,6 +11,7 @@ from dispatcher.core.bounds import COUNTER_SHIFT, LANE_EPOCHS_AHEAD_MAX
 from dispatcher.core.entries import open_entry
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.model import PRESENT, Consumer, MessageState, Original
+from dispatcher.core.notices import send_notice
 from dispatcher.core.queue_ids import UNKNOWN_INBOUND
 from dispatcher.core.recovery.groups import GroupRecovery
 from dispatcher.core.recovery.matching import Recovery
@@ -54,7 +55,7 @@ class ConsumerReports:
         that it has now."""
         if self.open and consumer.queue not in self._asked:
             self._asked.add(consumer.queue)
-            self._state.notice(consumer, TYPE_REJOIN)
+            send_notice(self._state, consumer, TYPE_REJOIN)
 
     def saw(self, message: Original) -> None:
         """An open entry, or an original that came: a consumer may report it."""
@@ -76,8 +77,8 @@ class ConsumerReports:
 
     def closes_now(self) -> bool:
         """True once: the consumers have had their time."""
-        state = self._state
-        if not self.open or state.publishers_blocked or state.now_ms < state.suspended_until_ms:
+        state, holds = self._state, self._state.lane_holds
+        if not self.open or holds.publishers_blocked or state.now_ms < holds.suspended_until_ms:
             return False
         self.open = state.is_asking = False
         state.signals.delivered.remove(self.saw)

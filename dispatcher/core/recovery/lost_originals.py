@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.core.model import Consumer, MessageState, Original
+from dispatcher.core.notices import send_notice
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.records import Vanished
 from dispatcher.core.state import LaneState
@@ -23,7 +24,7 @@ class LostOriginals:
         elif holder.reported is None:
             if holder not in self._asked:
                 self._asked.add(holder)
-                self._state.notice(holder, TYPE_REJOIN)
+                send_notice(self._state, holder, TYPE_REJOIN)
         elif message.seq not in holder.reported:
             self.drop(message, holder)
 

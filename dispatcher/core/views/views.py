@@ -68,7 +68,7 @@ class Views:
         spent = sum(inbound.spent for inbound in state.inbounds)
         return {
             "policy": state.policy.name,
-            "paused": state.is_paused,
+            "paused": state.lane_holds.is_paused,
             "lane_epoch": state.lane_epoch,
             "inbound": [self._inbound_row(inbound, spent) for inbound in state.inbounds],
             "consumers": len(state.by_uuid),

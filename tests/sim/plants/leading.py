@@ -109,16 +109,14 @@ def redelivered_flag_ignored(lane: Any, session: Any, store: Any) -> None:
 @planted("duplicates", "loss", "order", seed=66)
 def matched_by_message_id_alone(lane: Any, session: Any, store: Any) -> None:
     """A delivery is matched by its `message_id`, not by all of its bytes."""
-    arrived = lane._handlers[MessagesArrived]
 
     def by_id(event: Any) -> None:
         for message in event.messages:
             identity = message.content.properties.partition(b"id-")[2]
             if identity:
                 message.fingerprint = hashlib.blake2b(identity, digest_size=16).digest()
-        arrived(event)
 
-    lane._handlers[MessagesArrived] = by_id
+    lane._handlers[MessagesArrived].insert(0, by_id)
 
 
 @planted("loss", "order", seed=2)
@@ -150,13 +148,14 @@ def lane_epoch_not_checked(lane: Any, session: Any, store: Any) -> None:
 @planted("loss", seed=270)
 def settle_of_a_stale_incarnation_obeyed(lane: Any, session: Any, store: Any) -> None:
     """A settle of an incarnation that has ended counts for the id's present one."""
-    settle = lane._handlers[Settle]
+    handlers = lane._handlers[Settle]
 
     def for_whoever(event: Any) -> None:
         present = lane.state.by_id.get(event.consumer)
-        settle(replace(event, incarnation=present.uuid) if present is not None else event)
+        for handle in handlers:
+            handle(replace(event, incarnation=present.uuid) if present is not None else event)
 
-    lane._handlers[Settle] = for_whoever
+    lane._handlers[Settle] = [for_whoever]
 
 
 @planted("order", seed=9)
@@ -222,7 +221,7 @@ def marker_of_an_earlier_connection_obeyed(lane: Any, session: Any, store: Any) 
         if (timeout := lane.state.find(AckTimeout)) is not None:
             timeout.marker(marker)
 
-    lane._handlers[Marker] = any_marker
+    lane._handlers[Marker] = [any_marker]
 
 
 class _Forgetful(deque[Any]):
@@ -285,7 +284,7 @@ def a_death_counted_for_every_neighbour(lane: Any, session: Any, store: Any) -> 
     suspects = lane.state.features[Suspects]
 
     def blames_all(consumer: Any) -> Any:
-        guilty = [m for m in consumer.in_flight.values() if m.attempt > lane.state.suspect_after]
+        guilty = [m for m in consumer.in_flight.values() if m.attempt > lane.state.eligibility.suspect_after]
         suspects._let_go(consumer)
         return (guilty[0], REASON_POISON) if guilty else None
 
@@ -337,7 +336,7 @@ def attempt_not_counted(lane: Any, session: Any, store: Any) -> None:
 @planted("liveness", seed=24)
 def refused_copies_not_withdrawn(lane: Any, session: Any, store: Any) -> None:
     """A copy that RabbitMQ refused stays in its consumer's hands."""
-    lane._handlers[CopyRefused] = lambda event: None
+    lane._handlers[CopyRefused] = []
 
 
 @planted("duplicates", seed=62)

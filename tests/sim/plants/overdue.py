@@ -95,13 +95,10 @@ def evicted_when_its_marker_is_read(lane: Any, session: Any, store: Any) -> None
         evicted.add(consumer.uuid)
         lane.state.effects.actions.append(PublishMarker(consumer.uuid, consumer.n))
 
-    handle = lane._handlers[Marker]
-
     def marker(event: Marker) -> None:
         consumer = lane.state.by_uuid.get(event.incarnation)
         if consumer is not None and event.incarnation in evicted:
             lane._parts.membership.liveness.mark(consumer)
-        handle(event)
 
     lane.state.features[Evictions]._liveness = SimpleNamespace(mark=order_only)
-    lane._handlers[Marker] = marker
+    lane._handlers[Marker].insert(0, marker)
