@@ -25,8 +25,8 @@ class Signals:
         "accepted", "blaming", "claimed", "claiming", "consumer_drained", "consumer_ended",
         "consumer_entered", "consumer_joined", "consumer_leaves", "delivered", "dispatched",
         "dispatching", "failing", "filed", "freeing", "goes_soon", "group_changed", "group_rested",
-        "keeping", "kept", "lost", "marked", "returned", "routing", "settled_elsewhere", "settling",
-        "stands_still", "withdrawing",
+        "keeping", "kept", "lost", "marked", "overtaken", "returned", "routing", "settled_elsewhere",
+        "settling", "stands_still", "withdrawing",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -35,6 +35,8 @@ class Signals:
         #: The broker has delivered an original that it may have delivered before. True: the journal knows it,
         #: and its entry stands for it from now on, if that is still open.
         self.claiming: list[Callable[[Inbound, Original], bool]] = []
+        #: True: others that came behind it in its group may have been handed over before it.
+        self.overtaken: list[Callable[[Original], bool]] = []
         #: The broker has delivered an original; recovery does not know it.
         self.delivered: list[MessageListener] = []
         #: The same, and the journal has an entry of it.
@@ -73,8 +75,7 @@ class Signals:
         self.goes_soon: list[Callable[[Group], bool]] = []
         #: True: messages of the group are out, and none was settled for longer than usual.
         self.stands_still: list[Callable[[Group], bool]] = []
-        #: The look-ahead is full of what can't go, and somebody has free capacity. True: this listener has
-        #: changed something so that some of it may go.
+        #: Messages that can't go fill the look-ahead, and a consumer is free. True: now some of them may go.
         self.freeing: list[Callable[[], bool]] = []
         #: The group's owner, state, flags or waiting messages are others.
         self.group_changed: list[GroupListener] = []

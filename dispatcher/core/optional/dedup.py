@@ -65,6 +65,7 @@ class Dedup(Feature):
         state.signals.withdrawing.append(self.withdraw)
         state.signals.claimed.append(self.came_back)
         state.signals.lost.append(self.lost_sight_of)
+        state.signals.overtaken.append(lambda message: message.message_id is not None)
 
     def events(self) -> Mapping[type, Handler]:
         return {IdsLookedUp: self.looked_up}

@@ -7,20 +7,20 @@ served from nowhere. What is due follows from what was handed over
 over once is never held again, nor what was parked.
 
 So what a group has handed over need not be a prefix of its queue, and nothing may be concluded from that
-(`may_be_passed`, in recovery). Backlogs that take back what consumers had are sorted by `rank`, which follows
+(the signal `overtaken`). Backlogs that take back what consumers had are sorted by `rank`, which follows
 the numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dispatcher.core.effects import Snapshot
 from dispatcher.core.feature import Feature
 from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.model import Backlog, Group, Original
 from dispatcher.core.optional.sequence_numbers import SequenceNumbers, place_of
-from dispatcher.core.recovery.pending_redeliveries import PendingRedeliveries
+from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 
 
@@ -35,21 +35,38 @@ class NumberWait:
 class SequenceHold(Feature):
     """Which group ids wait for which number."""
 
-    def __init__(self, state: LaneState, sequences: SequenceNumbers, timeout_ms: int) -> None:
+    def __init__(
+        self, state: LaneState, recovery: Recovery, sequences: SequenceNumbers, timeout_ms: int
+    ) -> None:
         self._state = state
         self._sequences = sequences
         self._timeout_ms = timeout_ms
         self._waits: dict[bytes, NumberWait] = {}  # by group id, the one that ends first in front
         self._given_up: dict[bytes, int] = {}  # numbers that are waited for no more
-        #: What was handed over and comes back in nobody's hands: it goes before everything newer.
-        self.pending_redeliveries = PendingRedeliveries(lambda group_id: group_id)
+        self._awaited = recovery.awaited
+        #: What was handed over and comes back without a consumer: it goes before everything newer.
+        self.pending_redeliveries = recovery.pending_redeliveries
+        recovery.pending_redeliveries.ended.append(self.look_again)
         self._is_late = False  # something may go that could not when this step's delivery ran
         sequences.is_watched = True
         state.insert = self.insert
         state.signals.dispatched.append(self.dispatched)
+        state.signals.overtaken.append(lambda message: message.number is not None)
         state.eligibility.head_checks.append(self._held_by)
         state.explanation.facts[HoldKind.NUMBER_MISSING] = self._facts
         state.on_hold[HoldKind.NUMBER_MISSING] = self._begin_wait
+
+    def load(self, snapshot: Snapshot) -> None:
+        """Messages of a group that a former leader handed over rank as they were handed over, in whatever
+        order they arrived; those without a consumer go first, when they have returned."""
+        following: dict[tuple[int, bytes | None], Original] = {}
+        handed = [message for message in self._awaited if message.group_seq]
+        for message in sorted(handed, key=_handed_over, reverse=True):
+            line = message.inbound, message.group_id
+            after = following.get(line)
+            if after is not None and message.rank > after.rank:
+                message.rank_override = _before(after.rank, message.group_seq)
+            following[line] = message
 
     # -- what may go --
 
@@ -160,32 +177,6 @@ class SequenceHold(Feature):
         if self._is_late:
             return self._state.now_ms
         return next(iter(self._waits.values())).until_ms if self._waits else None
-
-
-def may_be_passed(state: LaneState, message: Original) -> bool:
-    """Others that came behind it in its group may have been handed over before it."""
-    repeats = state.options.dedup is not None and message.message_id is not None
-    return repeats or (state.insert is not None and message.number is not None)
-
-
-def resume_sequence_hold(
-    state: LaneState, entries: Iterable[Original], pending_redeliveries: PendingRedeliveries
-) -> None:
-    """Messages of a group that a former leader handed over rank as they were handed over, in whatever order
-    they arrived; those without a consumer go first, when they have returned."""
-    hold = state.find(SequenceHold)
-    if hold is None:
-        return
-    hold.pending_redeliveries = pending_redeliveries
-    pending_redeliveries.ended.append(hold.look_again)
-    following: dict[tuple[int, bytes | None], Original] = {}
-    handed = [message for message in entries if message.group_seq]
-    for message in sorted(handed, key=_handed_over, reverse=True):
-        line = message.inbound, message.group_id
-        after = following.get(line)
-        if after is not None and message.rank > after.rank:
-            message.rank_override = _before(after.rank, message.group_seq)
-        following[line] = message
 
 
 def _handed_over(message: Original) -> tuple[int, int, int]:

@@ -20,7 +20,6 @@ from dispatcher.core.events import AcksProven, RedeliveriesEnded
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.inbound import Inbound, any_recovering
 from dispatcher.core.model import Consumer, Group, MessageState, Original
-from dispatcher.core.optional.sequence_hold import may_be_passed, resume_sequence_hold
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import DeadLetter
 from dispatcher.core.parking.orders import Relocating
@@ -90,7 +89,6 @@ class Recovery(Feature):
         self._elsewhere.load(entries)
         for entry in entries:
             self._load_entry(entry)
-        resume_sequence_hold(state, self.awaited, self.pending_redeliveries)
 
     def _load_entry(self, entry: JournalEntry) -> None:
         message = self._entry(entry.inbound, entry.arrival, entry.fingerprint, entry.group)
@@ -183,7 +181,8 @@ class Recovery(Feature):
             self._ack_again(inbound, delivered)
             return True
         # Settled ones, and those that wait for others, may stand before open ones.
-        if not (recovery.kept[fingerprint] or may_be_passed(self._state, delivered)):
+        overtaken = self._state.signals.overtaken
+        if not (recovery.kept[fingerprint] or any(may_be(delivered) for may_be in overtaken)):
             for message in recovery.of_group(delivered.group_id):
                 self.vanish(message)
         return False
