@@ -440,7 +440,7 @@ class Consumer:
         self.alone_with: Original | None = None  # a suspect that it has, or for which it is kept free
         #: What its latest settle and its latest heartbeat say of its handlers.
         self.begun: dict[type, Begun] = {}
-        self.evicted_by: Any = None  # who ends it although it would go on: membership/rows.py has the type
+        self.evicted_by: Any = None  # who ends it: membership/evictions.py has the type
         self.drained = False  # gets nothing more, by an operator's word
         self.overdue = 0  # messages that it has had for longer than the lane's ack_timeout
         self.last_heard_ms = now_ms

@@ -38,7 +38,6 @@ def wait_again(state: LaneState, message: Original) -> None:
     """A message that was handed over waits once more; the caller puts it back into its backlog."""
     if message.state is not WAITING:
         message.become(WAITING)
-    message.overdue = False
     state.inbounds[message.inbound].begin_to_wait()
     for returned in state.signals.returned:
         returned(message)

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from dispatcher.core.feature import Feature, Handler
-from dispatcher.core.membership.evictions import Evictions
-from dispatcher.core.membership.rows import EvictedBy
-from dispatcher.core.model import PRESENT, Consumer
+from dispatcher.core.membership.evictions import EvictedBy, Evictions
+from dispatcher.core.model import PRESENT, Consumer, Original
 from dispatcher.core.orders import PublishMarker
 from dispatcher.core.records import Dispatched
 from dispatcher.core.state import LaneState
@@ -47,6 +46,7 @@ class AckTimeout(Feature):
         self._answered_at_ms = 0
         self._arrived: deque[_Arrived] = deque()  # not `ack_timeout` ago
         self._late_up_to_ms: int | None = None  # what was handed over by then had its time
+        state.signals.returned.append(_is_not_late)
 
     def events(self) -> Mapping[type, Handler]:
         return {Marker: self.marker}
@@ -130,3 +130,8 @@ class AckTimeout(Feature):
                     message, "message_overdue", consumer=consumer.id, seq=message.seq, attempt=message.attempt
                 )
         return consumer.overdue > 0
+
+
+def _is_not_late(message: Original) -> None:
+    """It waits once more: its next consumer has all its time."""
+    message.overdue = False

@@ -6,15 +6,35 @@ counts, nothing later. It hears `dispatch.taken`, and no join brings it back.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 from dispatcher.core.feature import Feature
 from dispatcher.core.membership.liveness import Liveness
-from dispatcher.core.membership.rows import EvictedBy, keep_row
+from dispatcher.core.membership.rows import keep_row
 from dispatcher.core.model import Consumer
 from dispatcher.core.operators.commands import Arguments, Commands, argument
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
+
+
+class EvictedBy(Enum):
+    """Who ends an incarnation that would go on."""
+
+    OPERATOR = "operator"
+    ACK_TIMEOUT = "ack_timeout"
+    FORMER_LEADER = "a former dispatcher"  # for any reason
+    HANDOVER = "handover"  # the lane has, or has no more, consumers that only read their queues
+
+    @property
+    def is_meant(self) -> bool:
+        """Whether that says nothing of the messages that the incarnation had."""
+        return self is not EvictedBy.ACK_TIMEOUT
+
+    @property
+    def is_no_death(self) -> bool:
+        """Whether it counts as no death for any message (C-9)."""
+        return self in (EvictedBy.OPERATOR, EvictedBy.HANDOVER)
 
 
 class Evictions(Feature):

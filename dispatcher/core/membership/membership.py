@@ -15,9 +15,10 @@ from dispatcher.core.events import PingRouted, PublishersBlocked, QueueNacked, Q
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.forwarding.orders import ReclaimQueue
 from dispatcher.core.forwarding.rules import NOBODY_JOINS, of_this_lane
+from dispatcher.core.membership.evictions import EvictedBy
 from dispatcher.core.membership.liveness import Liveness
 from dispatcher.core.membership.revocation import Revocation, vacate
-from dispatcher.core.membership.rows import EvictedBy, incarnation_row, keep_row
+from dispatcher.core.membership.rows import incarnation_row, keep_row
 from dispatcher.core.model import PRESENT, REACHABLE, Consumer, ConsumerState
 from dispatcher.core.notices import answer, send_notice
 from dispatcher.core.orders import SendNotice

@@ -1,31 +1,10 @@
-"""What Redis keeps of incarnations, and who ends one that would go on."""
+"""What Redis keeps of incarnations."""
 
 from __future__ import annotations
-
-from enum import Enum
 
 from dispatcher.core.model import Consumer, ConsumerState
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import IncarnationRow
-
-
-class EvictedBy(Enum):
-    """Who ends an incarnation that would go on."""
-
-    OPERATOR = "operator"
-    ACK_TIMEOUT = "ack_timeout"
-    FORMER_LEADER = "a former dispatcher"  # for any reason
-    HANDOVER = "handover"  # the lane has, or has no more, consumers that only read their queues
-
-    @property
-    def is_meant(self) -> bool:
-        """Whether that says nothing of the messages that the incarnation had."""
-        return self is not EvictedBy.ACK_TIMEOUT
-
-    @property
-    def is_no_death(self) -> bool:
-        """Whether it counts as no death for any message (C-9)."""
-        return self in (EvictedBy.OPERATOR, EvictedBy.HANDOVER)
 
 
 def incarnation_row(consumer: Consumer) -> IncarnationRow:

@@ -54,7 +54,7 @@ class IdleGroups(Feature):
                 return
             if self._are_too_many(state):
                 state.counters["groups_forgotten"] += 1
-            elif self._overdue_at_ms(group) <= state.now_ms:
+            elif self._idle_until_ms(group) <= state.now_ms:
                 state.counters["groups_idled"] += 1
             else:
                 return
@@ -77,12 +77,12 @@ class IdleGroups(Feature):
             return None
         if self._are_too_many(state):
             return state.now_ms + 1
-        return None if self._idle_timeout_ms is None else self._overdue_at_ms(group)
+        return None if self._idle_timeout_ms is None else self._idle_until_ms(group)
 
     def _are_too_many(self, state: LaneState) -> bool:
         return self._groups_max is not None and len(state.groups) > self._groups_max
 
-    def _overdue_at_ms(self, group: Group) -> int:
+    def _idle_until_ms(self, group: Group) -> int:
         return max(self._since_ms[group], self._anew_ms) + (self._idle_timeout_ms or NEVER_MS)
 
     def _first(self) -> Group | None:

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from dispatcher.core.membership.ack_timeout import EVERYBODY, AckTimeout
-from dispatcher.core.membership.evictions import Evictions
-from dispatcher.core.membership.rows import EvictedBy
+from dispatcher.core.membership.evictions import EvictedBy, Evictions
 from dispatcher.core.orders import PublishMarker
 from dispatcher.wire.protocol import Marker
 from tests.sim.plants.planting import planted
