@@ -71,8 +71,8 @@ class DeliveryPass:
                 source.backlogs.move_to_end(backlog)
         else:
             inbound.forget_empty(backlog)
-        if group.in_flight >= group.window and (group.backlogs is not None or group.demand is not None):
-            self._state.relist_backlogs(group)
+        if group.in_flight >= group.window:
+            self._state.window_filled(group)
 
     def _served(self, inbound: Inbound, backlog: Backlog) -> None:
         """It may be empty now, or what is in front now may not go in its turn."""
@@ -93,8 +93,8 @@ class DeliveryPass:
         size = 1 if state.stops_failed else state.policy.first_batch(consumer.credit, len(backlog.messages))
         state.assign(group, consumer, OWNED if state.policy.tops_up else GroupState.BATCHED)
         self._dispatch_batch(inbound, backlog, consumer, min(size, group.window))
-        if group.in_flight >= group.window and (group.backlogs is not None or group.demand is not None):
-            state.relist_backlogs(group)
+        if group.in_flight >= group.window:
+            state.window_filled(group)
         if size > group.window and group.backlogs is not None:
             state.held_back(HoldKind.WINDOW_FULL, group, next(iter(group.backlogs.values())).messages[0])
 

@@ -291,6 +291,11 @@ class LaneState:
         for changed in self.signals.group_changed:
             changed(group)
 
+    def window_filled(self, group: Group) -> None:
+        """As much of the group is out as may be: list nothing more of it, and call nothing back for it."""
+        if group.backlogs is not None or group.demand is not None:
+            self.relist_backlogs(group)
+
     def list_backlog(self, backlog: Backlog) -> None:
         """Enter a backlog in the list of its group's owner, or of free groups, if it may be served."""
         if backlog.listed_in is not None or (head := backlog.head()) is None:

@@ -157,11 +157,8 @@ class Stops(Feature):
     def _is_to_come(self, group: Group) -> bool:
         """It may wait in a parking queue, or on its way to one, or it has not come back from where it was
         under the former leader."""
-        parking = self._state.parking
-        queues = [parking[index] for index in parking.route(group)]
-        if any(queue.waiting or not queue.is_read for queue in queues):
-            return True
-        return bool(group.unresolved) or any_recovering(self._state.inbounds)
+        is_recovering = bool(group.unresolved) or any_recovering(self._state.inbounds)
+        return is_recovering or self._state.parking.may_bring(group)
 
     def _drop(self, message: Original) -> None:
         state = self._state

@@ -11,7 +11,6 @@ would be parked, they are moved without that wait.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Final, NamedTuple
 
 from dispatcher.core.feature import Feature
@@ -99,23 +98,16 @@ class WorkStealing(Feature):
 
     def _waiting_for(self, owner: Consumer) -> dict[Group, None]:
         """Groups of this consumer that have a message for it: few of those that it owns."""
-        parking = self._state.parking
-        found = {backlog.group: None for source in owner.sources for backlog in source.backlogs}
-        for queue in parking.values():
-            found |= dict.fromkeys(islice(queue.demand.get(owner, ()), PARKED_SEEN))
-        if parking.default_route:  # after a loss of Redis: nothing lists those that are only there
-            found |= owner.groups
-        return found
+        listed = {backlog.group: None for source in owner.sources for backlog in source.backlogs}
+        return listed | self._state.parking.groups_for(owner, PARKED_SEEN)
 
     def _would_go(self, group: Group) -> bool:
-        """Nothing but its consumer holds it: it is listed, or its parked messages would be read. Those on the
-        route of all groups, which Redis has forgotten, are read for anybody."""
+        """Nothing but its consumer holds it: it is listed, or its parked messages would be read."""
         if group.unresolved or group.pinned_to is not None:
             return False
         if group.backlogs is not None:
             return any(backlog.listed_in is not None for backlog in group.backlogs.values())
-        is_forgotten = not group.route and not group.flags and self._state.parking.parked(group) > 0
-        return group.demand is not None or is_forgotten
+        return self._state.parking.is_wanted(group)
 
     def _wait_of(self, group: Group) -> _Wait:
         handed = (group.epoch, group.last_seq)

@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from dispatcher.core.eligibility import Eligibility
@@ -293,6 +294,26 @@ class ParkingQueues(dict[QueueId, ParkingQueue]):
         queues = (self[index] for index in self.route(group))
         known = (q.since_ms.get(group.id) for q in queues if q.members.get(group.id))
         return min((since_ms for since_ms in known if since_ms is not None), default=None)
+
+    def groups_for(self, owner: Consumer, count: int) -> dict[Group, None]:
+        """Groups with parked messages that wait for this consumer: so many at most of each queue."""
+        found: dict[Group, None] = {}
+        for queue in self.values():
+            found |= dict.fromkeys(islice(queue.demand.get(owner, ()), count))
+        if self.default_route:  # after a loss of Redis: no queue lists groups that are only on that route
+            found |= owner.groups
+        return found
+
+    def is_wanted(self, group: Group) -> bool:
+        """Whether parked messages of the group would be read if its consumer had room. Those on the default
+        route are read for every group."""
+        is_forgotten = not group.route and not group.flags and self.parked(group) > 0
+        return group.demand is not None or is_forgotten
+
+    def may_bring(self, group: Group) -> bool:
+        """Whether messages of the group may be in its parking queues, or on their way there."""
+        queues = (self[index] for index in self.route(group))
+        return any(queue.waiting or not queue.is_read for queue in queues)
 
     def next_stop(self, group: Group, queue: QueueId) -> ParkingQueue | None:
         """Where a message of the group in this queue has to go; None: nowhere, it may be dispatched."""
