@@ -23,7 +23,7 @@ STALE_OWNERS_PER_STEP: Final = 500
 RELEASED_PER_STEP: Final = 500
 #: A lane may own very many groups when all of them are reset; the lane goes on in between.
 RESET_PER_STEP: Final = 500
-#: Names of consumers told of at once; whoever invents more is only counted.
+#: Names of consumers told of at once; more, perhaps invented ones, are only counted.
 OFFENDERS_MAX: Final = 100
 #: A quorum queue drops a message that it has delivered too often, with RabbitMQ 4 at the 21st lost connection
 #: by default: what waits here after so many is parked, where nothing is counted.

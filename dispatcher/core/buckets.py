@@ -1,7 +1,7 @@
 """Buckets: groups by the hash of their id, so that memory does not grow with the ids (A18, C20).
 
-A bucket stands where a group does: it has the owner, the order and the state, and what waits of its ids
-waits in one line. Only what consumers see counts by id: `x-dispatch-group` is the id as it came, and
+A bucket stands where a group does: it has the owner, the order and the state, and the messages of its ids
+wait in one line. Only what consumers see counts by id: `x-dispatch-group` is the id as it came, and
 `x-dispatch-group-seq` must be contiguous for it. So a bucket numbers each id for itself, and remembers an
 id only as long as something of it is in flight; afterwards the id begins with 1 under a new epoch.
 """

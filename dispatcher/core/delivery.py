@@ -75,7 +75,7 @@ class DeliveryPass:
             self._state.window_filled(group)
 
     def _served(self, inbound: Inbound, backlog: Backlog) -> None:
-        """It may be empty now, or what is in front now may not go in its turn."""
+        """The backlog may be empty now, or its new first message may not go in its turn."""
         head = backlog.head() if backlog.messages else None
         if head is None:
             inbound.forget_empty(backlog)

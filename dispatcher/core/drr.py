@@ -62,7 +62,7 @@ class DeficitRoundRobin:
             self._skip_hopeless_rounds()
 
     def _skip_hopeless_rounds(self) -> None:
-        """Nobody can afford its message: add at once the rounds that could only end the same way (D13)."""
+        """No queue can afford its message: add at once the rounds that could only end the same way (D13)."""
         short = [(i, h.cost - i.deficit) for i in self._inbounds if i.ready and (h := i.head()) is not None]
         rounds = min(-(-missing // inbound.weight) for inbound, missing in short) - 1
         for inbound, _ in short:

@@ -27,7 +27,7 @@ class WindowChange:
     """What a commit does to the window of ids, and asks of it (dispatcher.core.optional.dedup)."""
 
     now_ms: int
-    window_ms: int  # what entered earlier than that is over
+    window_ms: int  # ids that entered earlier than that are forgotten
     ids_max: int  # beyond that the oldest are forgotten
     entered: list[IdRange] = field(default_factory=list)
     doubted: list[IdRange] = field(default_factory=list)  # fingerprints of what counts as new all the same

@@ -1,4 +1,4 @@
-"""What may go now: decided here only.
+"""Which messages may go now: decided here only.
 
 Four questions, from the widest to the narrowest: does something hold the whole lane; does something hold the
 group; may its first message go in its turn; can the consumer that would get it receive now. The first answer
@@ -58,7 +58,7 @@ class Eligibility:
         self._one_at_a_time = one_at_a_time  # of each group one message is out at a time
         #: What keeps all of a group from every consumer now.
         self.group_held_by: GroupCheck = self._held_while_out if one_at_a_time else self.kept_back_by
-        self.suspect_after = suspect_after  # with so many deaths behind it a message is tried alone
+        self.suspect_after = suspect_after  # a message with this many deaths is tried alone
         self.lane_holds = LaneHolds()
         self.flag_checks: list[GroupCheck] = []  # asked of groups with flags only
         self.head_checks: list[HeadCheck] = []
@@ -95,7 +95,7 @@ class Eligibility:
         return _OF_GROUP_STATE[state]
 
     def flag_held_by(self, group: Group) -> HoldKind | None:
-        """What operators have said that keeps the group back, also what will come of it."""
+        """What operators have said that keeps the group back, and messages of it that will come."""
         for flag_check in self.flag_checks:
             kind = flag_check(group)
             if kind is not None:

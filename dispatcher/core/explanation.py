@@ -85,7 +85,7 @@ class Explanation:
         return None if kind is None else Hold(kind, partial(self.facts[kind], group, None))
 
     def _held_by(self, backlog: Backlog, head: Original) -> HoldKind | None:
-        """What is listed may be served: nothing holds it but those who would get it."""
+        """A listed backlog may be served: only the consumer that would get it can hold it."""
         if backlog.listed_in is not None:
             return None
         return self._decisions.held_by(backlog.group, head)

@@ -16,7 +16,7 @@ from dispatcher.core.options import LaneOptions
 from dispatcher.core.placement import Pool
 from dispatcher.core.queue_ids import QueueId, inbound_id
 
-#: The mean size of originals is that of about so many.
+#: The mean size of originals is that of about this many.
 SIZES_REMEMBERED: Final = 64
 #: Empty backlogs that are kept for the next groups, about 1 kB each: enough for the arrivals of a step.
 SPARE_BACKLOGS: Final = 256
@@ -86,7 +86,7 @@ class Inbound:
         self.dispatched = 0  # since start
         self.spent = 0  # what that cost
         self.window = 1  # originals that may be here at a time, beside what a former window let in
-        self.latest = (0, 0)  # arrival of what was delivered last
+        self.latest = (0, 0)  # arrival of the latest original
         self.mean_bytes = 0.0  # that the latest originals took; 0: none came
         #: Of groups whose only message went out: a group that has one at a time would make them each time.
         self._spare: list[dict[QueueId, Backlog]] = []
@@ -192,7 +192,7 @@ class Inbound:
         self.dispatched += 1
 
     def repay(self, cost: int) -> None:
-        """What was dispatched last went out of its turn: the queue does not pay for it."""
+        """The last one was dispatched out of its turn: the queue does not pay for it."""
         self.deficit += cost
 
     def keep_proven(self, entries: Iterable[tuple[tuple[int, int], bytes]]) -> None:
@@ -200,11 +200,11 @@ class Inbound:
         self.proven.extend(entries)
 
     def went_out(self) -> None:
-        """One is in a consumer's hands that was not dispatched by this leader."""
+        """One is in flight that this leader did not dispatch."""
         self.in_flight += 1
 
     def came_back(self) -> None:
-        """One is in no consumer's hands any more."""
+        """One is in flight no more."""
         self.in_flight -= 1
 
     def enlist(self, source: ConsumerSource | UnownedSource | UngroupedSource) -> None:

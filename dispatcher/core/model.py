@@ -41,10 +41,10 @@ class MessageState(Enum):
     RELOCATING = "moving"  # on its way to a parking queue, waiting for the broker's confirm
     ENDING = "ending"  # on its way to the dead queue, waiting for the broker's confirm
     TRANSFERRING = "leaving"  # on its way to where an operator sends it, waiting for the broker's confirm
-    SETTLED = "settled"  # over; its inbound ack may still be on the way
+    SETTLED = "settled"  # ended; its inbound ack may still be on the way
 
 
-#: Looking up a member of an Enum takes 0.1 µs in Python 3.11. What is asked for each message has these.
+#: Looking up a member of an Enum takes 0.1 µs in Python 3.11: these are for decisions about each message.
 WAITING: Final = MessageState.WAITING
 IN_FLIGHT: Final = MessageState.IN_FLIGHT
 SETTLED: Final = MessageState.SETTLED
@@ -185,7 +185,7 @@ class Original:
 
 # -- groups --
 
-#: The window of a group that may have as much out as its consumer's prefetch lets out.
+#: The window of a group that only its consumer's prefetch limits.
 NEVER_FULL: Final = 1 << 31
 
 
@@ -197,7 +197,7 @@ class GroupState(Enum):
     RECOVERING = "recovering"
 
 
-#: As above: for what is asked for each message.
+#: As above: for decisions about each message.
 FREE: Final = GroupState.FREE
 OWNED: Final = GroupState.OWNED
 
@@ -268,9 +268,9 @@ class Group:
         self.last_seq = 0  # group-seq of the latest message of this epoch
         self.fresh = False  # assigned, and nothing dispatched since
         self.in_flight = 0
-        self.window = window  # so many of its messages may be out; optional/group_window.py changes it
+        self.window = window  # how many of its messages may be in flight; optional/group_window.py changes it
         self.unresolved = 0  # open entries whose original has not come back yet
-        self.target: Consumer | None = None  # DRAINING: who gets it next, None: nobody in particular
+        self.target: Consumer | None = None  # DRAINING: its next owner; None: the next consumer that takes it
         self.backlogs: dict[QueueId, Backlog] | None = None  # by inbound index; None: nothing waits
         self.route: tuple[QueueId, ...] = ()  # parking queues that its messages pass, by rising index
         self.flags: Any = None  # what operators have set: operators/flags.py has the type
@@ -336,11 +336,11 @@ class Group:
         self.epoch, self.last_seq = latest.epoch, latest.group_seq
 
     def went_out(self, message: Original) -> None:
-        """A message is in a consumer's hands."""
+        """One more message is in flight."""
         self.in_flight += 1
 
     def came_back(self, message: Original) -> None:
-        """It no longer is."""
+        """One message is in flight no more."""
         self.in_flight -= 1
 
     def __repr__(self) -> str:
@@ -358,7 +358,7 @@ class ConsumerState(Enum):
     LEAVING = "leaving"  # said so: gets nothing more, settles what it holds
     LOST = "lost"  # its queue is gone; it may come back until `lost_until_ms`
     MARKED = "marked"  # our marker is on its way through the control queue behind its last settles
-    REVOKED = "taken"  # over
+    REVOKED = "taken"  # ended
 
 
 _S = ConsumerState
@@ -441,7 +441,7 @@ class Consumer:
         #: What its latest settle and its latest heartbeat say of its handlers.
         self.begun: dict[type, Begun] = {}
         self.evicted_by: Any = None  # who ends it: membership/evictions.py has the type
-        self.drained = False  # gets nothing more, by an operator's word
+        self.drained = False  # an operator has said that it gets nothing more
         self.overdue = 0  # messages that it has had for longer than the lane's ack_timeout
         self.last_heard_ms = now_ms
         self.last_sent_ms = now_ms
@@ -453,7 +453,8 @@ class Consumer:
         self.settled_at_ms = 0  # when it last said that it had done something …
         self.work_ms: float | None = None  # … and what a message takes it, where that is measured
         self.pool_level = -1  # -1: not in the pool
-        #: Of a hand-over consumer: what waits in its queue, as far as is known. None: it speaks the protocol.
+        #: Of a hand-over consumer: how many messages wait in its queue, as far as is known. None: it speaks
+        #: the protocol.
         self.depth: int | None = None
         self.readers = 0  # of that queue, when it was last looked at
         self.stored = 0  # copies that came into that queue
@@ -483,9 +484,9 @@ class Consumer:
 
     @property
     def stays(self) -> bool:
-        """It may own groups: it is not over and has not said that it leaves."""
-        is_over = self.state is ConsumerState.REVOKED or self.evicted_by is not None or self.drained
-        return not is_over and self.resumes_as is ConsumerState.LIVE
+        """It may own groups: it has not ended, and has not said that it leaves."""
+        gets_nothing = self.state is ConsumerState.REVOKED or self.evicted_by is not None or self.drained
+        return not gets_nothing and self.resumes_as is ConsumerState.LIVE
 
     def __repr__(self) -> str:
         return f"<Consumer {self.id} #{self.number} {self.state.value} in_flight={len(self.in_flight)}>"

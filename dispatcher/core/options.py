@@ -67,7 +67,7 @@ class LaneOptions:
     placement_is_measured: bool = False
     max_in_flight_per_group: int | None = None  # None: no limit, and ids mean nothing
     group_window: GroupWindow | None = None  # None: as much as its consumer's prefetch lets out
-    steal_after_ms: int | None = None  # a group waits so long for room at its owner; None: however long
+    steal_after_ms: int | None = None  # how long a group waits for room at its owner; None: for ever
     rebalance_on_join: bool = False
     rebalance_pause: str = "group"  # or "lane", or "none"
     group_idle_timeout_ms: int | None = None  # None: never
@@ -84,7 +84,9 @@ class LaneOptions:
     park_after_ms: int = 600_000
     dedup: DedupOptions | None = None  # None: a message_id means nothing
     checks_sequence: bool = False  # the numbers that producers give to the messages of a group
-    sequence_timeout_ms: int | None = None  # for so long what follows a gap waits for it; None: not at all
+    sequence_timeout_ms: int | None = (
+        None  # how long later messages wait for a missing number; None: not at all
+    )
     sequences_max: int = 1_000_000  # groups whose last number is kept, about 150 bytes each
     own_prefix: str = "dispatch."  # that names of queues and exchanges of the dispatcher's begin with
     parking_queues: tuple[str, ...] = ()  # their names, in order; none: nothing is parked

@@ -33,7 +33,7 @@ class PrefetchWindows(Feature):
         A queue that is to deliver the originals of open entries again is not stopped: their groups wait for
         them, and the messages of these groups would never become fewer. Nor does it stop at the look-ahead
         when that is full of messages that wait for them: a former leader with a larger one, or another group
-        map, may have handed over what is behind it; or the acks of these originals have arrived, which only
+        map, may have handed over messages behind it; or the acks of these originals have arrived, which only
         the end of the redeliveries says. A quorum queue's consumer must never be replaced.
         """
         state = self._state

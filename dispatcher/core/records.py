@@ -35,7 +35,7 @@ class OpenEntry(NamedTuple):
     inbound: QueueId  # UNKNOWN_INBOUND: only its consumer told us
     arrival: tuple[int, int]
     fingerprint: bytes
-    incarnation: int  # 0: nobody has it (refused before any dispatch)
+    incarnation: int  # 0: no consumer has it (refused before any dispatch)
     seq: int
     group: bytes | None
     group_seq: int
@@ -113,7 +113,7 @@ Record = (
     JournalReset | Dispatched | OpenEntry | SettledRange | DeadLetterPending
     | Discharged | Vanished | IncarnationEnded | SettledEntries | ProvenAcks | NumbersUsed | ParkingRecord
 )  # fmt: skip
-#: What is open: a message in a consumer's hands, on its way to the dead queue, or to a parking queue.
+#: An open message: in flight, on its way to the dead queue, or to a parking queue.
 JournalEntry = OpenEntry | DeadLetterPending | Relocating
-#: In place of an incarnation's number: a message is in nobody's hands.
+#: In place of an incarnation's number: no consumer has the message.
 NOBODY = 0

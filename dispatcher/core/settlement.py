@@ -1,4 +1,4 @@
-"""What consumers say of the messages they got: acked, failed; and what the dead queue has taken over."""
+"""Consumers report on their messages: acked or failed. The dead queue confirms those that it has stored."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AbsentOriginals(Protocol):
 
 
 class Settlement(Feature):
-    """Ends messages. Seqs that were never sent, or are over, are counted and ignored (an expected race)."""
+    """Ends messages. Seqs that were never sent, or have ended, are counted and ignored (an expected race)."""
 
     def __init__(self, state: LaneState, absent: AbsentOriginals) -> None:
         self._state = state
@@ -75,7 +75,7 @@ class Settlement(Feature):
         state, in_flight = self._state, consumer.in_flight
         seqs: Sequence[int] = range(first, last + 1)
         if len(seqs) > len(in_flight) or not in_flight.keys() >= set(seqs):
-            # Whoever names more than there is does not make us count it.
+            # A consumer that names more than there is does not make us count it.
             seqs = sorted(seq for seq in in_flight if first <= seq <= last)
             state.ignored_settles.note(consumer.id, last - first + 1 - len(seqs))
             if not seqs:
@@ -104,7 +104,7 @@ class Settlement(Feature):
         records += moved
 
     def leave(self, consumer: Consumer, message: Original) -> None:
-        """A message that its consumer gives up, or never got, is out of its hands: the caller has removed it
+        """A message that its consumer gives up, or never got, is in flight no more: the caller has removed it
         from `in_flight`. Its group may change its owner, if that was the last."""
         _free(consumer, 1)
         message.consumer = None
@@ -163,7 +163,7 @@ def runs(seqs: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _free(consumer: Consumer, count: int) -> None:
-    """It has so many copies less."""
+    """The consumer has `count` copies less."""
     if consumer.depth is None:
         consumer.credit += count
     else:  # they wait in its queue now

@@ -56,22 +56,22 @@ class Signals:
         self.dispatching: list[MessageListener] = []
         #: It was dispatched to its consumer.
         self.dispatched: list[Callable[[Original, Group | None], None]] = []
-        #: A consumer settles these messages, which are still in its hands.
+        #: A consumer settles these messages, which are still in flight.
         self.settling: list[Callable[[Consumer, list[Original]], None]] = []
         #: An original has ended that is not in its inbound queue any more.
         self.settled_elsewhere: list[MessageListener] = []
-        #: A consumer has ended, and what it had still names it. The message that has killed it, and the
-        #: reason with which that ends, if the listener knows.
+        #: A consumer has ended, and the messages that it had still name it. The message that has killed it,
+        #: and the reason with which that ends, if the listener knows.
         self.blaming: list[Callable[[Consumer], tuple[Original, str] | None]] = []
         #: A consumer could not process it, for this reason. True: its group has stopped at it.
         self.failing: list[Callable[[Original, str], bool]] = []
-        #: It is out of its consumer's hands: the listener that keeps it has it wait again.
+        #: Its consumer has it no more: the listener that keeps it has it wait again.
         self.kept: list[MessageListener] = []
-        #: It was in a consumer's hands, and waits once more.
+        #: It was in flight, and waits once more.
         self.returned: list[MessageListener] = []
         #: It has an entry, and its original did not come back.
         self.lost: list[MessageListener] = []
-        #: True: what waits of the group goes soon, although it does not go now.
+        #: True: the group's waiting messages go soon, although they don't go now.
         self.goes_soon: list[Callable[[Group], bool]] = []
         #: True: messages of the group are out, and none was settled for longer than usual.
         self.stands_still: list[Callable[[Group], bool]] = []
@@ -89,5 +89,5 @@ class Signals:
         self.consumer_drained: list[ConsumerListener] = []
         #: An incarnation has said that it leaves.
         self.consumer_leaves: list[ConsumerListener] = []
-        #: An incarnation has ended: it is in no table any more, and what it had still names it.
+        #: An incarnation has ended: no table has it any more, and its messages still name it.
         self.consumer_ended: list[ConsumerListener] = []

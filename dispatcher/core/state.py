@@ -82,7 +82,7 @@ class LaneState:
         self.by_queue: dict[str, Consumer] = {}
         self.by_number: dict[int, Consumer] = {}
         self.first_number = self.epoch_counter = lane_epoch << COUNTER_SHIFT
-        self.stale_owners: deque[bytes] = deque()  # groups whose row in Redis names one that is over
+        self.stale_owners: deque[bytes] = deque()  # groups whose row in Redis names an ended incarnation
         self.bytes_held = self.records_since_checkpoint = 0
         #: Messages that wait but have an open journal entry: they were taken back from a consumer.
         self.revoked: OrderedSet[Original] = OrderedSet()
@@ -236,14 +236,14 @@ class LaneState:
             del self.groups[group.id]
 
     def drain(self, group: Group, target: Consumer | None = None) -> None:
-        """The owner gets no more of it; when nothing is in flight any more it changes hands."""
+        """The owner gets no more of it; when nothing of it is in flight any more it changes its owner."""
         if group.state is not GroupState.DRAINING:
             group.become(GroupState.DRAINING)
         self.retarget(group, target)
         self.relist_backlogs(group)
 
     def close(self, group: Group) -> None:
-        """The group is anybody's once nothing of it is in flight: at once if nothing is.
+        """Any consumer may take the group once nothing of it is in flight: at once if nothing is.
 
         Committed now: a new leader may read the last settle before it sees that its message closed the group.
         """
@@ -262,7 +262,7 @@ class LaneState:
             target.incoming.add(group)
 
     def change_owner(self, group: Group) -> None:
-        """Nothing of it is in flight: it changes hands, or becomes free."""
+        """Nothing of it is in flight: it gets its next owner, or becomes free."""
         target = group.target
         self.release(group)
         if target is not None and target.stays:
@@ -369,7 +369,7 @@ class LaneState:
     # -- messages --
 
     def dead_letter(self, message: Original, reason: str) -> None:
-        """Send a message that is in no consumer's hands to the dead queue (G-7)."""
+        """Send a message that no consumer has to the dead queue (G-7)."""
         message.become(MessageState.ENDING)
         self.leave_wait(message)
         self.ending[message] = reason

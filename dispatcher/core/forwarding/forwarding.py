@@ -203,7 +203,7 @@ class Forwarding(Feature):
             self._is_read(consumer)
 
     def _found(self, event: QueueInspected) -> Consumer | None:
-        """Somebody reads a queue whose consumer was not there, or something was left in it."""
+        """A queue whose consumer was not there has a reader, or something was left in it."""
         declared = self._declared.get(event.queue)
         if declared is None or event.queue in self._open or not (event.readers or event.ready):
             return None
@@ -264,7 +264,7 @@ class Forwarding(Feature):
         if consumer is None or not consumer.reclaiming:
             state.effects.actions.append(ReleaseQueue(queue))
             return
-        if not receivers(state, consumer):  # whoever could have it is gone meanwhile
+        if not receivers(state, consumer):  # the others have gone meanwhile
             consumer.reclaiming = False
             consumer.n += 1
             consumer.become(ConsumerState.LIVE)
@@ -300,8 +300,8 @@ class Forwarding(Feature):
                 self._hand_on(handed)
 
     def _hand_on(self, handed: ReclaimedCopy) -> None:
-        """To the owner of its group, or whoever has the least; its prefetch does not count: the queue must be
-        free again soon, for its own consumer."""
+        """To the owner of its group, or the consumer that has the least. Its prefetch does not count: the
+        queue must be free again soon, for its own consumer."""
         state = self._state
         message = Original(
             FIRST_INBOUND, 0, (0, 0), handed.fingerprint, handed.group, None, handed.size, state.now_ms

@@ -21,7 +21,7 @@ from dispatcher.wire.protocol import Marker
 
 #: What a marker has for an incarnation that is about all of them.
 EVERYBODY: Final = "*"
-#: So many points in time are kept of one `ack_timeout`: what is overdue is noticed that part of it later.
+#: How many points in time are kept of one `ack_timeout`: an overdue message is noticed that part of it later.
 ARRIVALS_MAX: Final = 64
 
 

@@ -162,7 +162,7 @@ class Liveness:
         return min([self.wakes_at_ms, *lost, *(c.refused_until_ms for c in self.refusing)])
 
     def _is_given_up(self, consumer: Consumer) -> bool:
-        """Whether it is taken back when its time is over."""
+        """Whether it is taken back when its time has passed."""
         may_go = consumer.depth is None or may_be_reclaimed(self._state, consumer)
         return consumer.state is ConsumerState.LOST and may_go
 

@@ -1,8 +1,8 @@
 """Who consumes: joins, leaves, deaths and returns of incarnations (contract section 6).
 
-When a consumer's queue is gone (Liveness), a marker goes through the control queue after the grace, and when
-that is read, every settle the broker had confirmed has been read too: only then is the incarnation TAKEN and
-its messages go to others. A join of the same incarnation in between brings it back with all that it holds.
+When a consumer's queue is gone (Liveness), a marker goes through the control queue after the grace. When it
+is read, every settle that the broker had confirmed has been read too: only then is the incarnation REVOKED,
+and its messages go to others. A join of the same incarnation in between brings it back with its messages.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from dispatcher.wire.protocol import (
     Marker,
 )
 
-#: Uuids of incarnations that are over, so that a late word of theirs is answered with `taken`.
+#: Uuids of ended incarnations, so that their late messages are answered with `taken`.
 RETIRED_MAX = 1_000
 
 
@@ -238,11 +238,12 @@ class Membership(Feature):
         self._state.refresh_credit(consumer)
 
     def _send_missing(self, consumer: Consumer) -> None:
-        """Send again what was lost with the former queue: same seq, to the new queue, in the former order.
+        """Send the copies again that were lost with the former queue: same seq, in the former order.
 
         A group of which the consumer waits for a number that will not come gets a new epoch and counts from
-        1. It waits for that of a copy whose original vanished; and for one of which we gave it another in a
-        moment when the first was in its queue, which shows in that it has not taken it the second time.
+        1. The missing number belongs either to a copy whose original is gone, or to one that got another
+        number while the first copy was still in the consumer's queue. The consumer ignores the second copy
+        then, which shows when it lacks it once more.
         """
         reported = consumer.reported or frozenset()
         missing = [consumer.in_flight[seq] for seq in sorted(consumer.in_flight) if seq not in reported]

@@ -48,7 +48,7 @@ class RefusedPublishes(Feature):
             self._renumber(group, consumer, followers, first=message.first)
 
     def _renumber(self, group: Group, consumer: Consumer, followers: list[Original], *, first: bool) -> None:
-        """The consumer would wait for the number that is missing: what follows gets new ones."""
+        """The consumer would wait for the number that is missing: later messages get new ones."""
         if followers:
             followers[0].first |= first
             self._groups.send_with_new_numbers(group, followers)

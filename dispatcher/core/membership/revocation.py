@@ -123,7 +123,7 @@ def vacate(state: LaneState, consumer: Consumer) -> None:
 
 
 def _cancel_move(state: LaneState, group: Group) -> None:
-    """Whom the group should go to is over or leaves: it stays where it is, if that one stays."""
+    """The group's next owner has ended or leaves: the group stays at its owner, if that one stays."""
     state.retarget(group, None)
     owner = group.owner
     if owner is None or not owner.stays or group.pin not in (None, owner.id):

@@ -13,7 +13,7 @@ class BarrierMark(Original):
     __slots__ = ("command",)
 
     is_marker = True
-    command: str  # uuid of the operation, perhaps of one that nobody knows any more
+    command: str  # uuid of the operation, perhaps of one that is known no more
 
 
 @dataclass(frozen=True, slots=True)

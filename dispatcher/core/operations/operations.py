@@ -3,7 +3,7 @@
 
 Theory of operation. What the inbound queues hold of a group is known only once it has been received. So a
 command publishes a marker to each of them, and when the last one comes back everything of the group that was
-received before it, and is in nobody's hands, is the command's scope. Until then nothing is changed and the
+received before it, and that no consumer has, is the command's scope. Until then nothing is changed and the
 group goes on as always. A command that is open is a row in Redis: every leader begins its barrier anew. What
 is sent elsewhere goes after that, see `dispatcher.core.operations.transfer`; its target is looked for before.
 """
@@ -52,7 +52,7 @@ from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
 from dispatcher.wire.group_text import format_group, parse_group
 
-#: An operation fails when nothing has moved in the queues whose markers it awaits for so long.
+#: An operation fails when for this time nothing has moved in the queues whose markers it awaits.
 BARRIER_TIMEOUT_MS: Final = 60_000
 #: Operations open at a time: each publishes a marker to every inbound queue. One more is refused.
 OPERATIONS_OPEN_MAX: Final = 100
@@ -232,8 +232,8 @@ class Operations(Feature):
         return [(i.unacked, i.waiting, i.dispatched) for i in inbounds]
 
     def _pass_barrier(self, operation: Operation) -> None:
-        """The last marker is back: what waits of the group now is the scope. Not yet while anybody may still
-        say that it has some of it."""
+        """The last marker is back: the messages of the group that wait now are the scope. Not yet while a
+        consumer may still say that it has some of them."""
         state, group = self._state, operation.group
         if group.state is GroupState.RECOVERING or state.now_ms < state.lane_holds.suspended_until_ms:
             return
@@ -266,7 +266,7 @@ class Operations(Feature):
         self._state.log_event("operation_done", uuid=operation.uuid, **result)
 
     def _scope(self, operation: Operation) -> list[Original]:
-        """What waits of the group, in the orders of its inbound queues, the longest here first."""
+        """The messages of the group that wait, in its inbound queues' orders, the longest here first."""
         backlogs = (operation.group.backlogs or {}).values()
         means = operation.scan.has if operation.scan is not None else _is_anything
         lines = [
@@ -275,13 +275,13 @@ class Operations(Feature):
         merged = heapq.merge(*lines, key=lambda message: message.received_at_ms)
         return list(islice(merged, operation.left))
 
-    # -- what is done with the scope --
+    # -- the scope is carried out --
 
     def _purge(self, group: Group, scope: list[Original]) -> None:
         state, records = self._state, self._state.effects.records
         for message in scope:
             if message in state.revoked:
-                records.append(Vanished(message.queue, message.arrival))  # its entry, which nobody has
+                records.append(Vanished(message.queue, message.arrival))  # its entry, which names no consumer
         queues: dict[QueueId, list[Original]] = {}
         for message in scope:
             queues.setdefault(message.queue, []).append(message)
@@ -383,5 +383,5 @@ def _is_anything(_: Original) -> bool:
 
 
 def _is_nobodys(message: Original, reason: str) -> bool:
-    """An operation that is over was sending it away."""
+    """An operation that has ended was sending it away."""
     return message.state is MessageState.ENDING and reason.startswith(TRANSFERRED_BY)

@@ -9,10 +9,10 @@ from dispatcher.core.model import Consumer
 from dispatcher.core.operators.rebalance import Rebalance
 from dispatcher.core.state import LaneState
 
-#: Who starts ten consumers, or replaces them one by one, wants one rebalance: it comes when nobody has come
-#: or gone for so long …
+#: An operator who starts ten consumers, or replaces them one by one, wants one rebalance. It comes when no
+#: consumer has come or gone for this time …
 QUIET_MS: Final = 1_000
-#: … or when somebody has come so long ago, however many still do.
+#: … or this time after the first one came, however many still do.
 DELAY_MS_MAX: Final = 10_000
 
 

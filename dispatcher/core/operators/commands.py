@@ -119,7 +119,7 @@ class Commands(Feature):
 
 
 def argument(arguments: Arguments, name: str, kind: type[T]) -> T | None:
-    """An optional argument of a command. Raises CommandRefused: whoever sent it may be any program."""
+    """An optional argument of a command. Raises CommandRefused: any program may have sent it."""
     value = arguments.get(name)
     if value is not None and type(value) is not kind:  # true is no number
         raise CommandRefused(f"{name}: must be {_KINDS[kind]}")

@@ -116,7 +116,7 @@ class Flags(Feature):
     # -- pins --
 
     def _pin(self, arguments: Arguments) -> Row:
-        """The group goes to that consumer only; with `undo` to anybody again."""
+        """The group goes to that consumer only; with `undo` to any consumer again."""
         name, undo = argument(arguments, "consumer", str), argument(arguments, "undo", bool)
         if (name is None) is not bool(undo):
             raise CommandRefused("name a consumer or say undo, one of them")
@@ -154,7 +154,7 @@ class Flags(Feature):
         return consumer
 
     def _move_to_pin(self, group: Group, target: Consumer) -> None:
-        """It changes hands as with a rebalance: when nothing of it is in flight any more."""
+        """It changes its owner as with a rebalance: when nothing of it is in flight any more."""
         state = self._state
         if group.owner in (None, target) or group.state is not GroupState.OWNED:
             return

@@ -32,7 +32,7 @@ class GroupFlags:
     def __init__(self, *, paused: bool = False, pin: str | None = None, stop: Stop | None = None) -> None:
         self.paused = paused  # nothing more of it is handed over
         self.pin = pin  # the consumer that alone gets it
-        self.stop = stop  # nothing more of it is handed over until somebody decides
+        self.stop = stop  # nothing more of it is handed over until an operator decides
         self.operation: str | None = None  # uuid of the operation that is open on it (its row is that's)
         self.transferring = False  # that operation sends it away, and nothing else of it moves
 
@@ -149,7 +149,7 @@ def set_paused(state: LaneState, group: Group, *, paused: bool) -> None:
 
 
 def set_pin(state: LaneState, group: Group, name: str | None, consumer: Consumer | None) -> None:
-    """That consumer alone gets it; with None anybody may."""
+    """That consumer alone gets it; with None any consumer may."""
     flags = flags_of(group) or GroupFlags()
     flags.pin, group.pinned_to = name, consumer
     _keep(state, group, flags)

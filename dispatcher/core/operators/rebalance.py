@@ -21,7 +21,7 @@ from dispatcher.wire.group_text import format_group, parse_group
 #: Moves that a result names, of perhaps a million: it is one message, and is kept for a while.
 MOVES_SHOWN: Final = 100
 
-#: What waits while groups move: those that do (until they are settled), the lane, nothing.
+#: Which messages wait while groups move: those of the groups that move, all of the lane, none.
 PAUSES: Final = ("group", "lane", "none")
 
 
@@ -177,7 +177,7 @@ class Rebalance(Feature):
         wanted = {consumer: low + (rank < extra) for rank, consumer in enumerate(ranked)}
         surplus = [g for c in ranked for g in _least_busy(by_owner[c])[: max(0, has[c] - wanted[c])]]
         places = [c for c in ranked for _ in range(max(0, wanted[c] - has[c]))]
-        # Those on their way to somebody can't be moved again: then there are fewer than places, or more.
+        # Groups on their way to a consumer can't be moved again: then there are fewer than places, or more.
         return [Reassignment(group, consumer) for group, consumer in zip(surplus, places, strict=False)]
 
     def start(self, moves: list[Reassignment], pause: str) -> None:
@@ -225,7 +225,7 @@ def known(state: LaneState, group_id: bytes) -> Group:
 
 
 def in_transition(group: Group) -> CommandRefused:
-    """The answer while the group changes hands, or an operation on it is open."""
+    """The answer while the group changes its owner, or an operation on it is open."""
     uuid = operation_on(group)
     if uuid is not None:
         return CommandRefused(f"the group is in transition by {uuid}; try again when that is done")

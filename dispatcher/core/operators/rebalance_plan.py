@@ -22,7 +22,7 @@ _TRANSITIONS: Final = (GroupState.DRAINING, GroupState.RECOVERING, GroupState.BA
 DONE: Final = "is with its consumer already"
 ON_ITS_WAY: Final = "is on its way already"
 
-#: A group's key, its owner's id when the plan was made (None: nobody), and the id of who shall get it.
+#: A group's key, its owner's id when the plan was made (None: none), and the id of its next owner.
 Planned = tuple[bytes, str | None, str]
 
 

@@ -3,7 +3,7 @@
 The message goes back in front of its group, its entry open and without a consumer, so it survives whatever a
 message that was taken back survives. That the group has stopped is one of its flags: committed with the
 failure, read by every leader. Nothing of the group is handed over beside another one of it (`eligibility`),
-so what follows a failed message is always here.
+so the messages behind a failed one are always here.
 
 A release is done at once. To skip or to drop the message it must be here, which it may not be: it may wait in
 a parking queue. So the decision is kept until it stands in front, and carried out then.
@@ -33,7 +33,7 @@ from dispatcher.wire.group_text import format_group, parse_group
 from dispatcher.wire.origin import origin_text
 from dispatcher.wire.protocol import REASON_EXPIRED
 
-#: In the journal only: nobody gets to see it.
+#: In the journal only: no operator sees it.
 REASON_DROPPED: Final = "dropped"
 _DONE: Final = {"release": "group_released", "skip": "group_skipped", "drop": "group_dropped"}
 
@@ -68,7 +68,7 @@ class Stops(Feature):
             self._state.relist_backlogs(group)
 
     def _stops_at(self, message: Original, reason: str) -> bool:
-        """Let its group stop here. Nobody can release a message that has expired."""
+        """Let its group stop here. A message that has expired can't be released."""
         group, consumer = message.group, message.consumer
         if group is None or reason == REASON_EXPIRED:
             return False
@@ -125,7 +125,7 @@ class Stops(Feature):
         self._carry_out(group, stop)
 
     def _look_at(self, group: Group, _: Original) -> None:
-        """Something of a group with flags is in front: perhaps that about which somebody has decided."""
+        """This message is in front: perhaps it is the one about which an operator has decided."""
         self._state.awaiting_decision.add(group)
 
     def before_pass(self) -> None:

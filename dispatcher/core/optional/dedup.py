@@ -48,9 +48,9 @@ class Dedup(Feature):
         self._options = options
         self._take_in = take_in
         self._redis_complete = redis_complete
-        self._arriving: list[Original] = []  # in this step, and what comes behind them
+        self._arriving: list[Original] = []  # in this step, and those that come behind them
         self._asked: deque[tuple[LookUp, list[Original]]] = deque()
-        self._withdrawn: set[Original] = set()  # of those: somebody has them
+        self._withdrawn: set[Original] = set()  # of those: a consumer has them
         self._first: dict[bytes, Original] = {}  # by id: here, and without an entry
         self._repeated: dict[bytes, list[Original]] = {}  # by id, of one that is here without an entry
         self._place: dict[OriginalKey, bytes] = {}  # ids of the first ones
@@ -158,7 +158,7 @@ class Dedup(Feature):
             self._write()
 
     def _drop(self) -> None:
-        """They are over: what they repeat is committed, or is in this very commit."""
+        """They end: the messages that they repeat are committed, or are in this very commit."""
         state, dropped = self._state, self._dropped
         self._dropped = []
         queues: dict[QueueId, list[Original]] = {}

@@ -49,7 +49,7 @@ class _Window:
 
     def __init__(self, now_ms: int) -> None:
         self.full_at_ms = now_ms  # when it was last full
-        self.grown_at_ms = now_ms  # once slow start is over, it grows by what was handed over since then …
+        self.grown_at_ms = now_ms  # after slow start it grows by what was handed over since then …
         self.shrunk_at_ms = now_ms  # … and shrinks by what was handed over since then
         self.settled_at_ms = now_ms
         self.pace_ms = float(QUICK_MS)  # between two settles, smoothed
@@ -58,13 +58,13 @@ class _Window:
         self.alone_ms = 0.0  # for how long such a message is out, smoothed
 
     def note_alone(self, out_ms: int) -> None:
-        """A message that was out alone took so long. One that hung says little of those to come."""
+        """A message that was out alone took this time. One that hung says little of those to come."""
         self.first_is_alone = False
         gain = GAIN if self.alone_ms else 1
         self.alone_ms += gain * (min(out_ms, 2 * self.alone_ms + QUICK_MS) - self.alone_ms)
 
     def quick_ms(self, way_ms: float) -> float:
-        """A message that was out for so long is quick; `way_ms`: until RabbitMQ has confirmed a copy."""
+        """A message is quick that was out for at most this time. `way_ms`: until a copy is confirmed."""
         return QUICK_MS + 2 * way_ms + TIMES_ALONE * self.alone_ms
 
 

@@ -1,9 +1,9 @@
-"""Poison: a message that kills its consumers, told from those that were only in the same hands.
+"""Poison: a message that kills its consumers, told from those that only were at the same consumer.
 
 A death says nothing about one of many messages. So a message that was unsettled at `max(1, attempts − 1)`
 deaths is a suspect: it goes next, with its group, to a consumer that has nothing else, and that one gets
-nothing else until it is settled. If that one dies too, and anybody has settled anything since the suspect's
-first death (else all of them may be dying of something else), it is poison. Its neighbours go on.
+nothing else until it is settled. If that one dies too, and any consumer has settled anything since the
+suspect's first death (else all of them may be dying of something else), it is poison. Its neighbours go on.
 
 A message can have killed its consumer only if that one may have begun to process it (`may_have_begun`).
 Every hand-over ends in a settle or a death, so `deaths` is `attempt` without the hand-overs that had not

@@ -1,14 +1,13 @@
 """Messages whose predecessor has not come wait for it, for a time (`sequence_check: hold`).
 
-What waits stays in its backlog, so all that is done with backlogs is done with it. A message that comes late
-goes before those of its id that have larger numbers, and a backlog whose head has a number that is not due is
-served from nowhere. What is due follows from what was handed over
-(`dispatcher.core.optional.sequence_numbers`), so a head is asked whenever it could be served. What was handed
-over once is never held again, nor what was parked.
+Messages that wait stay in their backlog, so all that is done with backlogs is done with them. A message that
+comes late goes before those of its id that have larger numbers. A backlog whose head has a number that is not
+due is in no source. The number that is due follows from the messages that were handed over
+(`dispatcher.core.optional.sequence_numbers`), so a head is asked whenever it could be served. A message that
+was handed over once is never held again, nor one that was parked.
 
-So what a group has handed over need not be a prefix of its queue, and nothing may be concluded from that
-(the signal `overtaken`). Backlogs that take back what consumers had are sorted by `rank`, which follows
-the numbers.
+So the messages of a group that were handed over need not be a prefix of its queue: the signal `overtaken`
+says so. Backlogs that get messages of consumers back are sorted by `rank`, which follows the numbers.
 """
 
 from __future__ import annotations

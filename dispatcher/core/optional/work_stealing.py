@@ -2,7 +2,7 @@
 
 This is work stealing (Blumofe and Leiserson, 1999) with a whole group as the piece of work. Nothing of the
 group may be out, so order and exclusion need no pause. Three rules keep groups from wandering. A group has to
-wait for `steal_after` without a break, and at every look in that time somebody must have had free capacity.
+wait for `steal_after` without a break, and at every look in that time a consumer must have free capacity.
 One look moves no more groups than there is free capacity for, and `MOVED_PER_LOOK` at most. A group that was
 taken over stays where it is for `STAYS` times `steal_after`. Where the look-ahead is full, so that groups
 would be parked, they are moved without that wait.

@@ -17,7 +17,7 @@ class ParkingQueueNamed(NamedTuple):
     """This parking queue exists, or will: committed before it is declared."""
 
     queue: QueueId
-    consumer: str  # whose groups are parked there; empty: nobody's in particular
+    consumer: str  # whose groups are parked there; empty: groups of no certain one
 
 
 class ParkingQueueForgotten(NamedTuple):

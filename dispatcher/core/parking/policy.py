@@ -41,7 +41,7 @@ from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.state import LaneState
 from dispatcher.core.waiting import leave_ungrouped, waits_since_ms
 
-#: A look-ahead that is full of blocked messages for so long has more behind it that could go.
+#: When a look-ahead is full of blocked messages for this time, messages behind it could go.
 BLOCKED_MS: Final = 20
 #: Groups that stand still are parked before they fill a look-ahead: when this part of it waits for them. A
 #: message that is settled behind so many costs RabbitMQ little to ack (`service/ack_window.py`).
@@ -58,7 +58,7 @@ RETRY_MS: Final = 100
 OPENED_PART: Final = 10
 #: … and of so many consumers at most, the first one included.
 OPENED_TOGETHER: Final = 4
-#: In the place of a consumer's id: who gets what is in a parking queue. No consumer has such an id.
+#: In the place of the id of the consumer that gets a parking queue's messages. No consumer has such an id.
 ANYBODY: Final = ""
 HELD_BY_OPERATORS: Final = "(held)"
 
@@ -70,7 +70,9 @@ class _LookAhead:
 
     def __init__(self) -> None:
         self.aging: deque[Original] = deque()  # the longest here first, and some that don't wait any more
-        self.blocked_since_ms: int | None = None  # full of what can't go, while somebody has free capacity
+        self.blocked_since_ms: int | None = (
+            None  # full of messages that can't go, while a consumer has free capacity
+        )
 
 
 class Parking(Feature):
@@ -280,8 +282,9 @@ class Parking(Feature):
         return self._state.group_of(message)
 
     def _look_for_old(self) -> None:
-        """Park what has waited for too long: a broker closes the channel of who holds a message for ever.
-        And what a quorum queue has delivered often: it drops it in the end."""
+        """Park messages that have waited for too long (RabbitMQ closes the channel of a client that holds one
+        longer than its consumer_timeout), or that a quorum queue has delivered often: it drops them in the
+        end."""
         state = self._state
         limit_ms = state.now_ms - state.options.park_after_ms
         for inbound in state.inbounds:
@@ -486,7 +489,7 @@ class Parking(Feature):
         later_ms = max(self._bound_until_ms, self._retry_at_ms)
         oldest = (look_ahead.aging[0] for look_ahead in self._look_aheads if look_ahead.aging)
         due = [max(message.received_at_ms + after_ms, later_ms) for message in oldest]
-        if self._idle:  # else nobody looks whether it still is blocked
+        if self._idle:  # else nothing checks whether it still is blocked
             since = [look_ahead.blocked_since_ms for look_ahead in self._look_aheads]
             since += [queue.blocked_since_ms for queue in state.parking.values()]
             due += [since_ms + BLOCKED_MS for since_ms in since if since_ms is not None]

@@ -83,7 +83,9 @@ class ParkingQueue:
         self.index = index
         self._member_of = member_of
         self.name = name
-        self.consumer = consumer  # id of the one whose groups are parked here; empty: nobody's in particular
+        self.consumer = (
+            consumer  # id of the one whose groups are parked here; empty: groups of no certain one
+        )
         self._state = ParkingQueueState.OPENING
         #: Groups whose messages go here, with how many originals of theirs are in it (None: of no group).
         self.members: dict[bytes | None, int] = {}
@@ -113,7 +115,7 @@ class ParkingQueue:
         self.end_at = -1  # `stored` at the last read that found nothing more
         self.end_seen = False  # the last read found nothing more
         self.left = 0  # messages in it that are not here, as the last read said
-        self.read_through = 0  # operations that wait for what is in it
+        self.read_through = 0  # operations that wait for its messages
         self.idle_since_ms = now_ms
         self.unwanted_since_ms = now_ms
         self.blocked_since_ms: int | None = None
@@ -239,7 +241,7 @@ class ParkingQueue:
         return f"<ParkingQueue {self.name} {self._state.value} members={len(self.members)}>"
 
 
-#: A parking queue, and who waits for what is in it; None: whoever has free capacity.
+#: A parking queue, and the consumer that waits for its messages; None: any one with free capacity.
 Demand = tuple[ParkingQueue, Consumer | None]
 
 

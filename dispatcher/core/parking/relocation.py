@@ -55,7 +55,7 @@ class Relocations(Feature):
                 self._publish(queue)
 
     def _is_held_back(self, queue: ParkingQueue) -> bool:
-        """It is nearly read out, and by somebody who can take all of it: what waits may go directly soon."""
+        """It is nearly read out, and a consumer can take all of it: waiting messages may go directly soon."""
         if self._state.now_ms < queue.refused_until_ms:
             return True
         if len(queue.relocating) > len(queue.published):  # some must be published again

@@ -1,9 +1,10 @@
 """Groups with unparked messages that are older than their parked ones.
 
-It was in somebody's hands when its group was parked, and came back: its consumer died, or failed it and the
-group has stopped there. That it comes first is in the journal only. A leader who finds that Redis has
-forgotten everything takes the numbers of the parking queues for the order of what is in them, and what is
-in an inbound queue for newer. So it is parked too, with a higher number, unless somebody takes it soon.
+The unparked ones were in flight when the group was parked, and came back: their consumer died, or failed one
+and the group has stopped there. Only the journal says that they come first. A leader who finds that Redis has
+forgotten everything takes the numbers of the parking queues for the order of their messages, and messages in
+an inbound queue for newer ones. So they are parked too, in a queue with a higher number, unless a consumer
+takes them soon.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 from dispatcher.core.model import Group
 from dispatcher.core.operators.flags import awaits_operator
 
-#: What nobody has taken for so long is parked; if that can't be, it is looked at again after the same time.
+#: A message that no consumer has taken for this time is parked; if that can't be, after the same time again.
 OVERTAKEN_MS: Final = 1_000
 
 

@@ -121,13 +121,13 @@ class ConsumerReports:
         self._state.effects.records.append(open_entry(message))
 
     def _hand_to(self, consumer: Consumer, message: Original, item: InHand) -> None:
-        """It is in this consumer's hands. Its group's numbers are not known: a join doesn't name them."""
+        """It is in flight at this consumer. Its group's numbers are not known: a join doesn't name them."""
         message.seq, message.epoch, message.group_seq, message.first = item.seq, 0, 0, False
         message.attempt = max(message.attempt, 1)
         self._recovery.put_in_flight(message, consumer)
 
     def _find(self, item: InHand) -> Original | None:
-        """An original or entry with these bytes that nobody has who lives and said so."""
+        """An original or entry with these bytes, unless a live consumer has said that it has it."""
         for message in self._by_fingerprint.get(item.fingerprint, ()):
             holder = message.consumer
             if holder is not None and holder.state in PRESENT and message.seq in (holder.reported or ()):
@@ -137,7 +137,7 @@ class ConsumerReports:
         return None
 
     def _take_from_elsewhere(self, message: Original) -> None:
-        """The journal was older than the truth: it waits here, or is in another consumer's hands."""
+        """The journal was older than the truth: it waits here, or is in flight at another consumer."""
         state = self._state
         if message.consumer is not None:
             other = message.consumer

@@ -3,8 +3,8 @@
 No message of a group goes out before every open entry that a consumer holds has met its original, or is known
 to have none; other groups don't wait. Then the group goes on at the consumer that holds its messages. If
 Redis names another owner, a move was under way: messages in flight are settled first, then the group goes
-there. Entries that nobody holds are not waited for: their originals come before everything newer of the group
-anyway, and the look-ahead may have no room for the last of them until the first is settled.
+there. Groups don't wait for entries without a consumer: their originals come before everything newer of the
+group anyway, and the look-ahead may have no room for the last of them until the first is settled.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class GroupRecovery:
         self.redis_complete = redis_complete
         self._entries: dict[bytes, list[Original]] = {}
         self._row_epochs: dict[bytes, int] = {}  # of RECOVERING groups: the epoch of their owner, by Redis
-        #: Owners of RECOVERING groups, by Redis; None: one who has ended.
+        #: Owners of RECOVERING groups, by Redis; None: one that has ended.
         self._owners: dict[bytes, Consumer | None] = {}
         self._reset: set[bytes] = set()  # RECOVERING groups that lose their owner by a reset under way
 
@@ -54,7 +54,7 @@ class GroupRecovery:
                 state.stale_owners.append(group_id)
 
     def owners(self) -> dict[bytes, Consumer]:
-        """Whose the RECOVERING groups are, as far as anybody knows."""
+        """The owners of RECOVERING groups, as far as they are known."""
         return {group_id: owner for group_id, owner in self._owners.items() if owner is not None}
 
     def wait_for(self, message: Original) -> None:

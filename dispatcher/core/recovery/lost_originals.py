@@ -19,7 +19,7 @@ class LostOriginals:
 
     def ask_for(self, message: Original, holder: Consumer) -> None:
         """Its settle is awaited, if the holder has it: the copy may never have been published."""
-        if holder.depth is not None:  # nobody will say
+        if holder.depth is not None:  # it reports nothing
             self.drop(message, holder)
         elif holder.reported is None:
             if holder not in self._asked:

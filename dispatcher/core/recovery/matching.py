@@ -5,7 +5,7 @@ flag, in its queue's order. A flagged delivery is matched by its inbound queue a
 entries, the first to arrive; then to a settled one, if it can be no other message. Everything else is new.
 When in doubt a message is handed over again (docs/architecture.md, "Recovery").
 
-Entries of a group are a prefix of what its queue holds for it, but for what repeats others. So the first of a
+The entries of a group are a prefix of its messages in the queue, except for repeated ones. So the first of a
 group that matches nothing, or the end of the redeliveries, says that open entries still unmatched have no
 original any more: deleted, or expired. So does an original that arrived after it at the same leader.
 """
@@ -127,7 +127,7 @@ class Recovery(Feature):
         return Original(inbound, 0, arrival, fingerprint, group, None, 0, self._state.now_ms)
 
     def put_in_flight(self, message: Original, holder: Consumer) -> None:
-        """The journal, or the consumer itself, says that this message is in the consumer's hands."""
+        """The journal, or the consumer itself, says that the consumer has this message."""
         message.become(MessageState.IN_FLIGHT)
         message.consumer = holder
         holder.in_flight[message.seq] = message
@@ -212,7 +212,7 @@ class Recovery(Feature):
     # -- meetings --
 
     def _ack_again(self, inbound: Inbound, delivered: Original) -> None:
-        """It was settled before: nobody gets it, it is acked once more."""
+        """It was settled before: no consumer gets it, it is acked once more."""
         entry = (delivered.arrival, delivered.fingerprint)
         self._state.effects.records.append(SettledEntries(delivered.queue, False, (entry,)))
         self._state.settled(delivered)
@@ -264,7 +264,7 @@ class Recovery(Feature):
         self._groups.resolved(message)
 
     def _back_to_backlog(self, message: Original) -> None:
-        """Its consumer is over: it waits for the next one, before everything newer of its group."""
+        """Its consumer has ended: it waits for the next one, before everything newer of its group."""
         state = self._state
         if message.group_id is not None and state.policy.grouped:
             message.group = state.group(message.group_id)
