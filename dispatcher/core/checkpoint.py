@@ -40,7 +40,7 @@ def checkpoint(state: LaneState, parts: Parts, *, everything: bool) -> Effects:
             unproven = inbound.recovery.unmatched_settled() + unproven
         records.append(SettledEntries(inbound.index, True, tuple(inbound.proven)))
         records.append(SettledEntries(inbound.index, False, tuple(unproven)))
-    records.append(SettledEntries(UNKNOWN_INBOUND, False, tuple(parts.recovery.adopted_settled())))
+    records.append(SettledEntries(UNKNOWN_INBOUND, False, tuple(parts.recovery.adopted.settled())))
     records.append(NumbersUsed(NOBODY, state.epoch_counter))
     records += [NumbersUsed(number, c.next_seq - 1) for number, c in state.by_number.items()]
     state.records_since_checkpoint = 0

@@ -115,7 +115,7 @@ class ParkedReading(Feature):
             kind = self._judge_relocated(queue, message, original)
             if kind is not None:
                 return kind
-        if copy in queue.expected or self._recovery.is_adopted(copy):
+        if copy in queue.expected or self._recovery.adopted.has(copy):
             return CopyKind.KNOWN
         if self._recovery.pending_redeliveries.has_any(message.group_id):
             return CopyKind.WAIT  # older ones of its group are still to come from an inbound queue

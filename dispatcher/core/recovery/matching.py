@@ -12,10 +12,9 @@ original any more: deleted, or expired. So does an original that arrived after i
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 
-from dispatcher.core.entries import ended_entry, open_entry
+from dispatcher.core.entries import ended_entry
 from dispatcher.core.events import AcksProven, RedeliveriesEnded
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.inbound import Inbound, any_recovering
@@ -23,7 +22,7 @@ from dispatcher.core.model import Consumer, Group, MessageState, Original
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import DeadLetter
 from dispatcher.core.parking.orders import Relocating
-from dispatcher.core.queue_ids import UNKNOWN_INBOUND, QueueId, is_known_inbound
+from dispatcher.core.queue_ids import UNKNOWN_INBOUND, is_known_inbound
 from dispatcher.core.records import (
     DeadLetterPending,
     JournalEntry,
@@ -32,10 +31,11 @@ from dispatcher.core.records import (
     SettledEntries,
     Vanished,
 )
+from dispatcher.core.recovery.adopted import AdoptedMessages
 from dispatcher.core.recovery.elsewhere import Elsewhere, Expecting
 from dispatcher.core.recovery.expected import REDELIVERIES_MAX, ExpectedRedeliveries
 from dispatcher.core.recovery.groups import GroupRecovery
-from dispatcher.core.recovery.journal_replay import Arrival, JournalReplay
+from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.recovery.lost_originals import LostOriginals
 from dispatcher.core.recovery.pending_redeliveries import PendingRedeliveries
 from dispatcher.core.state import LaneState
@@ -53,8 +53,7 @@ class Recovery(Feature):
         self._elsewhere = elsewhere
         self._broker_restarted = broker_restarted
         self.awaited: OrderedSet[Original] = OrderedSet()  # open entries whose original has not come back
-        #: Messages that only their consumer told us of, settled ones too; matched in whatever queue.
-        self._adopted: dict[bytes, deque[Original]] = {}
+        self.adopted = AdoptedMessages(state)
         self.lost_originals = LostOriginals(state)
         self.pending_redeliveries = PendingRedeliveries(state.key_of)
         state.signals.claiming.append(self.claims)
@@ -81,17 +80,16 @@ class Recovery(Feature):
             inbound.keep_proven(replay.proven.get(inbound.index, ()))
             proven = {a: fp for a, fp in inbound.proven if a not in unproven}  # else acked once more
             inbound.recovery.expect_proven(proven, broker_restarted=self._broker_restarted)
-        for arrival, fingerprint in replay.unproven.get(UNKNOWN_INBOUND, {}).items():
-            message = self._entry(UNKNOWN_INBOUND, arrival, fingerprint, None)
-            message.become(MessageState.SETTLED)
-            self._adopted.setdefault(fingerprint, deque()).append(message)
+        self.adopted.load_settled(replay.unproven.get(UNKNOWN_INBOUND, {}))
         entries = replay.finish()
         self._elsewhere.load(entries)
         for entry in entries:
             self._load_entry(entry)
 
     def _load_entry(self, entry: JournalEntry) -> None:
-        message = self._entry(entry.inbound, entry.arrival, entry.fingerprint, entry.group)
+        message = Original(
+            entry.inbound, 0, entry.arrival, entry.fingerprint, entry.group, None, 0, self._state.now_ms
+        )
         message.attempt = entry.attempt
         if isinstance(entry, DeadLetterPending):
             message.become(MessageState.ENDING)
@@ -110,21 +108,17 @@ class Recovery(Feature):
             if holder is not None or self._elsewhere.has_entries_of(entry.group):
                 self._groups.wait_for(message)
         self.awaited.add(message)
-        if entry.inbound == UNKNOWN_INBOUND:
-            self._adopted.setdefault(entry.fingerprint, deque()).append(message)
-        else:
-            self._expecting(message).expect(message)
+        self._expecting(message).expect(message)
 
     def _expecting(self, message: Original) -> Expecting:
         """Who waits for its original."""
         if message.is_parked:
             return self._elsewhere.expecting(message)
+        if message.queue == UNKNOWN_INBOUND:
+            return self.adopted
         recovery: ExpectedRedeliveries | None = self._state.inbounds[message.queue].recovery
         assert recovery is not None
         return recovery
-
-    def _entry(self, inbound: QueueId, arrival: Arrival, fingerprint: bytes, group: bytes | None) -> Original:
-        return Original(inbound, 0, arrival, fingerprint, group, None, 0, self._state.now_ms)
 
     def put_in_flight(self, message: Original, holder: Consumer) -> None:
         """The journal, or the consumer itself, says that the consumer has this message."""
@@ -141,18 +135,13 @@ class Recovery(Feature):
                 message.group = self._state.group(message.group_id)
                 self._groups.reported(message)
             return
-        self._adopted.setdefault(message.fingerprint, deque()).append(message)
+        self.adopted.expect(message)
         self.awaited.add(message)
         self._groups.wait_for(message)
 
     def open_entries(self) -> list[Original]:
         """Every open entry whose original has not come back."""
         return list(self.awaited)
-
-    def adopted_settled(self) -> list[tuple[Arrival, bytes]]:
-        """Messages that only their consumer told us of, settled before their original came."""
-        adopted = [message for messages in self._adopted.values() for message in messages]
-        return [(m.arrival, m.fingerprint) for m in adopted if m.state is MessageState.SETTLED]
 
     # -- originals coming back --
 
@@ -172,8 +161,8 @@ class Recovery(Feature):
             for gone in passed:
                 self.vanish(gone)
             return True
-        if self._adopted.get(fingerprint):
-            self._match_adopted(inbound, self._adopted[fingerprint].popleft(), delivered)
+        if self.adopted.has(fingerprint):
+            self._match_adopted(inbound, delivered)
             return True
         arrival = recovery.take_settled(fingerprint)
         if arrival is not None:
@@ -187,10 +176,6 @@ class Recovery(Feature):
                 self.vanish(message)
         return False
 
-    def is_adopted(self, fingerprint: bytes) -> bool:
-        """A consumer reported it, and its original has not come."""
-        return bool(self._adopted.get(fingerprint))
-
     def match(self, message: Original | None, delivered: Original) -> None:
         """The original of this entry was read; None: of one that only its consumer reported."""
         inbound = self._state.inbounds[delivered.inbound]
@@ -198,7 +183,7 @@ class Recovery(Feature):
         if message is not None:
             self._match(inbound, message, delivered)
         else:
-            self._match_adopted(inbound, self._adopted[delivered.fingerprint].popleft(), delivered)
+            self._match_adopted(inbound, delivered)
 
     def end_if_through(self) -> None:
         """One more queue will deliver nothing again: what consumers reported may have lost its original."""
@@ -218,17 +203,13 @@ class Recovery(Feature):
         self._state.settled(delivered)
         self._state.counters["acked_again"] += 1
 
-    def _match_adopted(self, inbound: Inbound, message: Original, delivered: Original) -> None:
-        """An entry that only its consumer told us of has met its original: journal it as that."""
-        records = self._state.effects.records
-        records.append(Vanished(UNKNOWN_INBOUND, message.arrival))
+    def _match_adopted(self, inbound: Inbound, delivered: Original) -> None:
+        """The original of a message that only its consumer told us of is back."""
+        message = self.adopted.meet(delivered)
         if message.state is MessageState.SETTLED:
             self._ack_again(inbound, delivered)
-            return
-        message.queue, message.arrival = delivered.queue, delivered.arrival
-        reason = self._state.ending.get(message)
-        records.append(open_entry(message) if reason is None else ended_entry(message, reason))
-        self._match(inbound, message, delivered)
+        else:
+            self._match(inbound, message, delivered)
 
     def _match(self, inbound: Inbound, message: Original, delivered: Original) -> None:
         """The original is back: from now on it can be acked, sent again or dead-lettered."""
@@ -279,9 +260,8 @@ class Recovery(Feature):
     def settled_before_its_return(self, message: Original) -> list[Record]:
         """A settle for an entry without its original: ack that when it comes. Returns further records."""
         message.become(MessageState.SETTLED)
-        unknown = message.queue == UNKNOWN_INBOUND
         if message not in self.awaited:
-            if unknown:
+            if message.queue == UNKNOWN_INBOUND:
                 return [Vanished(UNKNOWN_INBOUND, message.arrival)]
             entry = (message.arrival, message.fingerprint)
             if not message.is_parked:
@@ -291,8 +271,7 @@ class Recovery(Feature):
             return [SettledEntries(message.queue, True, (entry,))]
         del self.awaited[message]
         self.pending_redeliveries.discard(message)
-        if not unknown:
-            self._expecting(message).settled_early(message)
+        self._expecting(message).settled_early(message)
         self._groups.resolved(message)
         return []
 
@@ -338,8 +317,7 @@ class Recovery(Feature):
         """No original will come. If a living consumer has the copy, its settle is awaited; else the message
         has ended."""
         del self.awaited[message]
-        if message.queue != UNKNOWN_INBOUND:
-            self._expecting(message).forget(message)
+        self._expecting(message).forget(message)
         self.pending_redeliveries.discard(message)
         for lost in self._state.signals.lost:
             lost(message)
@@ -366,9 +344,7 @@ class Recovery(Feature):
         self.end_if_through()
 
     def _end_adopted(self) -> None:
-        adopted = [message for messages in self._adopted.values() for message in messages]
-        self._adopted.clear()
-        for message in adopted:
+        for message in self.adopted.end():
             if message.state is MessageState.SETTLED:
                 self._state.effects.records.append(Vanished(UNKNOWN_INBOUND, message.arrival))
             else:
