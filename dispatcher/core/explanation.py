@@ -40,10 +40,9 @@ class LaneFacts(Protocol):
 class Explanation:
     """Says what holds the groups of one lane."""
 
-    def __init__(self, lane: LaneFacts, *, one_at_a_time: bool) -> None:
+    def __init__(self, lane: LaneFacts) -> None:
         self._lane = lane
         self._decisions = lane.eligibility
-        self._one_at_a_time = one_at_a_time
         #: Where messages of a group are that are not here, for those of which nothing is here.
         self.elsewhere: list[Callable[[Group], Hold | None]] = []
         self.facts: dict[HoldKind, Callable[[Group, Original | None], Facts]] = {
@@ -52,7 +51,6 @@ class Explanation:
             HoldKind.DRAINING: _out,
             HoldKind.BATCHED: _out,
             HoldKind.WINDOW_FULL: lambda group, head: {**_out(group, head), "window": group.window},
-            HoldKind.SUSPECT: self._suspect,
         }
 
     def lane_hold(self) -> Hold | None:
@@ -98,14 +96,6 @@ class Explanation:
             return consumer_hold(taker, group)
         assert kind is not None
         return Hold(kind, partial(self.facts[kind], group, head))
-
-    def _suspect(self, _: Group, head: Original | None) -> Facts:
-        assert head is not None
-        kept = [c.id for c in self._lane.by_uuid.values() if c.alone_with is head]
-        return {
-            "attempt": head.attempt, "consumer": kept[0] if kept else None,
-            "failed": self._one_at_a_time,  # some of these may have been failures, of which it was released
-        }  # fmt: skip
 
 
 def consumer_hold(consumer: Consumer, group: Group) -> Hold | None:

@@ -73,7 +73,7 @@ class LaneState:
         self.unconfirmed = self.unconfirmed_bytes = 0  # copies on their way to the broker
         suspect_after = max(1, options.attempts - 1) if not options.handover else NEVER_MS
         self.eligibility = Eligibility(self, one_at_a_time=self.stops_failed, suspect_after=suspect_after)
-        self.explanation = Explanation(self, one_at_a_time=self.stops_failed)
+        self.explanation = Explanation(self)
         self.lane_holds = self.eligibility.lane_holds
         #: Who wants to know that a backlog, by its first message, is not listed for a certain cause.
         self.on_hold: dict[HoldKind, Callable[[Group, Original], None]] = {}

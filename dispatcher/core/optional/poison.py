@@ -23,7 +23,7 @@ from typing import Final
 from dispatcher.core.delivery import DeliveryPass
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.feature import Feature, Handler
-from dispatcher.core.holds import HoldKind
+from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.model import (
     NO_DEATH,
     Consumer,
@@ -55,6 +55,7 @@ class Suspects(Feature):
         self._unproven: dict[Original, int] = {}
         self.pending = (self._alone, state.suspects)
         state.signals.blaming.append(self._blame)
+        state.explanation.facts[HoldKind.SUSPECT] = self._facts
         for kind in (HoldKind.SUSPECT, HoldKind.RECOVERING, HoldKind.DRAINING, HoldKind.BATCHED):
             state.on_hold[kind] = self._note
 
@@ -113,6 +114,12 @@ class Suspects(Feature):
         """Keep a suspect's place among the others, also while its group is on its way between consumers."""
         if head.deaths >= self._state.eligibility.suspect_after:
             self._state.suspects.add(head)
+
+    def _facts(self, _: Group, head: Original | None) -> Facts:
+        assert head is not None
+        kept = [consumer.id for consumer in self._alone if consumer.alone_with is head]
+        failed = self._state.stops_failed  # some attempts may have been failures, after which it was released
+        return {"attempt": head.attempt, "consumer": kept[0] if kept else None, "failed": failed}
 
     def before_pass(self) -> None:
         """Suspects go before everything else."""
