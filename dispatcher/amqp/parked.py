@@ -30,6 +30,7 @@ HEADER_SINCE: Final = "x-dispatch-since"
 _PERSISTENT: Final = b"\x02"
 _ABSENT: Final = -1
 _OURS: Final = HEADER_PREFIX.encode()
+_STRANGE: Final = "no dispatcher has put it into this parking queue"
 _USER_ID: Final = HEADER_USER_ID.encode()
 
 
@@ -79,8 +80,11 @@ def park_frames(
     )
 
 
-def read_parked(fetched: Fetched, grouping: Grouping) -> ParkedContent:
-    """The message that was parked. Raises ProtocolViolation for one that no dispatcher has parked."""
+def read_parked(fetched: Fetched, grouping: Grouping, exchange: bytes) -> ParkedContent:
+    """The message that was parked. Raises ProtocolViolation for one that no dispatcher has parked: only the
+    dispatcher may write to the lane's `exchange`."""
+    if fetched.exchange != exchange:
+        raise ProtocolViolation(_STRANGE)
     properties = fetched.properties
     fields, table_at, table_end = split_table(properties)
     ours = {}
@@ -94,16 +98,16 @@ def read_parked(fetched: Fetched, grouping: Grouping) -> ParkedContent:
     try:
         origin = ours[HEADER_ORIGIN][5:].decode()
         queue, arrival = read_origin(origin)
-        exchange, routing_key = ours[HEADER_EXCHANGE][5:], ours[HEADER_ROUTING_KEY][5:]
+        first_exchange, routing_key = ours[HEADER_EXCHANGE][5:], ours[HEADER_ROUTING_KEY][5:]
         term, attempt, mode = (
             number_of(ours[name]) for name in (HEADER_TERM, HEADER_ATTEMPT, HEADER_DELIVERY_MODE)
         )
         deadline_at_ms = number_of(ours[HEADER_DEADLINE]) if HEADER_DEADLINE in ours else None
         waits_since_ms = number_of(ours[HEADER_SINCE]) if HEADER_SINCE in ours else None
     except (KeyError, ValueError):
-        raise ProtocolViolation("no dispatcher has put it into this parking queue") from None
+        raise ProtocolViolation(_STRANGE) from None
     content = original_of(properties, kept, table_at, table_end, mode)
-    content.exchange, content.routing_key, content.body = exchange, routing_key, fetched.body
+    content.exchange, content.routing_key, content.body = first_exchange, routing_key, fetched.body
     content.origin, content.fingerprint = origin, origin_fingerprint(origin)
     content.group, content.refusal = grouping.find(
         kept, content.properties, content.table_end, routing_key
@@ -116,7 +120,7 @@ def original_of(properties: bytes, kept: list[bytes], table_at: int, table_end: 
     """The property list as it was before the message was parked, or handed over."""
     flags, tail = properties[0], properties[table_end:]
     if not flags & DELIVERY_MODE:
-        raise ProtocolViolation("no dispatcher has put it into this parking queue")
+        raise ProtocolViolation(_STRANGE)
     tail = tail[1:]
     if mode != _ABSENT:
         tail = bytes((mode & 0xFF,)) + tail

@@ -25,11 +25,13 @@ from dispatcher.wire.protocol import (
     HEADER_ROUTING_KEY,
     HEADER_SEQ,
     HEADER_USER_ID,
+    LaneNames,
 )
 
 _OURS: Final = HEADER_PREFIX
 _FIRST_QUEUE: Final = "x-first-death-queue"
 _REASON: Final = "x-first-death-reason"
+_STRANGE: Final = "no dispatcher has handed it over"
 #: What RabbitMQ adds when a queue gives a message up, or has delivered it before.
 _BROKERS: Final = ("x-death", "x-first-death-", "x-last-death-", *BROKER_HEADERS)
 
@@ -44,12 +46,12 @@ class ForwardedCopy(NamedTuple):
     reason: str  # why RabbitMQ gave it up; empty: it did not
 
 
-def read_reclaimed(delivery: Delivery, own_prefix: str, first_header: str | None) -> ForwardedCopy:
-    """The message that was read. `own_prefix` begins the names of hand-over consumers' queues.
-
-    Raises ProtocolViolation for a message that no dispatcher has handed over.
-    """
-    properties = delivery.properties
+def read_reclaimed(delivery: Delivery, names: LaneNames, first_header: str | None) -> ForwardedCopy:
+    """The message that was read. Raises ProtocolViolation for a message that no dispatcher has handed over:
+    only the dispatcher may write to the lane's exchange."""
+    if delivery.exchange != names.exchange.encode():
+        raise ProtocolViolation(_STRANGE)
+    properties, own_prefix = delivery.properties, names.consumer("")
     fields, table_at, table_end = split_table(properties)
     named = {_name(one): one[1 + one[0] :] for one in fields}
     reason = ""
@@ -67,7 +69,7 @@ def read_reclaimed(delivery: Delivery, own_prefix: str, first_header: str | None
         content.exchange, content.routing_key = named[HEADER_EXCHANGE][5:], named[HEADER_ROUTING_KEY][5:]
         content.fingerprint = bytes.fromhex(named[HEADER_ID][5:].decode())
     except (KeyError, ValueError):
-        raise ProtocolViolation("no dispatcher has handed it over") from None
+        raise ProtocolViolation(_STRANGE) from None
     content.body, content.origin = delivery.body, origin
     content.group = named[HEADER_GROUP][5:] if HEADER_GROUP in named else None
     return ForwardedCopy(content, seq, attempt, deadline_at_ms, reason)

@@ -27,6 +27,7 @@ from dispatcher.wire.protocol import (
     Heartbeat,
     Join,
     LaneNames,
+    Marker,
     claimed_sender,
     decode_control,
     refusable_join,
@@ -104,6 +105,8 @@ class ControlInbox:
 
     def _decode(self, delivery: Delivery) -> ControlMessage:
         message = decode_control(delivery.body)
+        if isinstance(message, Marker) and not _came_through(delivery, self._names.exchange):
+            raise ProtocolViolation("a marker is the dispatcher's own")
         if isinstance(message, Join) and self._names.is_ours(message.queue):
             raise ProtocolViolation(f"queue: {message.queue!r} is the lane's own")
         if isinstance(message, Heartbeat) != (delivery.channel == self._channels.heartbeat):

@@ -175,7 +175,7 @@ class ForwardingQueues:
 
     def _handed(self, delivery: Delivery, queue: str) -> tuple[ReclaimedCopy, str]:
         try:
-            copy = read_reclaimed(delivery, self._names.consumer(""), self._first_header)
+            copy = read_reclaimed(delivery, self._names, self._first_header)
         except ProtocolViolation as problem:
             content = stranger(delivery)
             content.origin = f"{queue} 0.{delivery.tag}"

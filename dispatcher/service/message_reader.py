@@ -27,8 +27,9 @@ class MessageReader:
 
     def __init__(
         self, lane: LaneSettings, recorder: Recorder, *, lane_epoch: int, frame_max: int,
-        now_ms: Callable[[], int],
+        now_ms: Callable[[], int], exchange: str,
     ) -> None:  # fmt: skip
+        self._exchange = exchange.encode()  # the lane's: that of parked messages
         self._grouping = Grouping(
             lane.group_header, lane.sequence_header, lane.first_header,
             reads_numbers=lane.sequence_check is not SequenceCheck.OFF,
@@ -109,7 +110,7 @@ class MessageReader:
         now_ms, arrival = self._now_ms(), (self._lane_epoch, fetched.tag)
         try:
             content, name, root, term, attempt, deadline_at_ms, since_ms = read_parked(
-                fetched, self._grouping
+                fetched, self._grouping, self._exchange
             )
         except ProtocolViolation as problem:
             return self._stranger(queue, fetched, str(problem))

@@ -21,7 +21,7 @@ from dispatcher.core.queue_ids import QueueId, parking_place
 from dispatcher.core.records import Dispatched
 from dispatcher.errors import InvalidTransition
 from dispatcher.wire.origin import origin_text
-from dispatcher.wire.protocol import HEADER_MARKER, KEY_CONTROL, TYPE_MARKER, LaneNames, Marker, encode
+from dispatcher.wire.protocol import HEADER_MARKER, TYPE_MARKER, LaneNames, Marker, encode
 
 _PERSISTENT: Final = 2
 _TRANSIENT: Final = 1
@@ -153,7 +153,8 @@ class Publications:
     def _marker(self, order: PublishMarker, channel: int) -> bytes:
         body = encode(Marker(incarnation=order.incarnation, lane_epoch=self._relay.lane_epoch, n=order.n))
         properties = commands.Basic.Properties(content_type="application/json", delivery_mode=_PERSISTENT)
-        return self._plain(channel, self._relay.names.control_exchange, KEY_CONTROL, properties, body)
+        # Behind the settles in the control queue, by a way that no consumer may take.
+        return self._plain(channel, self._exchange, self._relay.names.control, properties, body)
 
     def _barrier(self, order: PublishBarrier, channel: int) -> bytes:
         """To the end of an inbound queue, past all exchanges that it may be bound to."""

@@ -116,7 +116,7 @@ class Session:
         self._feeds = feeds
         self._reader = MessageReader(
             self._settings, self._recorder, lane_epoch=lane_epoch, frame_max=self._link.frame_max,
-            now_ms=self._clock.now_ms,
+            now_ms=self._clock.now_ms, exchange=self._names.exchange,
         )  # fmt: skip
         parking = lane.state.options.parking_queues
         self._parking = ParkingFeeds(

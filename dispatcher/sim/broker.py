@@ -72,7 +72,7 @@ class Broker:
         self.nack_next: dict[str, int] = {}  # queue → publishes to it that will be refused
         self.lose_next: dict[str, int] = {}  # queue → copies that will be confirmed, and not be in it
         #: Called with (connection, exchange) before each publish: where a fault may strike.
-        self.before_publish: Callable[[ConnectionEnd, str], None] | None = None
+        self.before_publish: Callable[[ConnectionEnd, str, str], None] | None = None
         #: Whether this publish (connection, exchange, routing key, body) can't be taken: "channel" or
         #: "connection" is what it costs its publisher.
         self.refuses: Callable[[ConnectionEnd, str, str, bytes], str | None] | None = None

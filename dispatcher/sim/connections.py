@@ -189,7 +189,7 @@ class BrokerConnection:
         expires_ms: int = 0,
     ) -> None:
         if self.broker.before_publish is not None:
-            self.broker.before_publish(self, exchange)
+            self.broker.before_publish(self, exchange, key)
             if not self.open:
                 return
         cost = self.broker.refuses(self, exchange, key, body) if self.broker.refuses is not None else None

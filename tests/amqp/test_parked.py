@@ -49,13 +49,15 @@ def same(read: ParkedContent, original: Content) -> None:
 @given(property_lists, st.binary(max_size=300), st.none() | st.integers(0, 2**53))
 def test_it_comes_out_as_it_was(raw: bytes, body: bytes, deadline_at_ms: int | None) -> None:
     original = content(raw, body)
-    read = read_parked(parked(original, deadline_at_ms=deadline_at_ms, waits_since_ms=9), GROUPING)
+    read = read_parked(
+        parked(original, deadline_at_ms=deadline_at_ms, waits_since_ms=9), GROUPING, b"dispatch.o"
+    )
     same(read, original)
     assert (read.term, read.attempt, read.deadline_at_ms) == (7, 2, deadline_at_ms)
     assert read.waits_since_ms == 9
     assert (read.queue, read.arrival) == ("in bound", (1_790_000_000, 42))
     assert read.content.fingerprint == origin_fingerprint(ORIGIN)
-    again = read_parked(parked(read.content, term=8, attempt=3), GROUPING)
+    again = read_parked(parked(read.content, term=8, attempt=3), GROUPING, b"dispatch.o")
     same(again, original)
     assert again.content.origin == ORIGIN
 
@@ -75,7 +77,7 @@ def test_a_parked_copy_is_persistent_and_does_not_expire(mode: int | None) -> No
 
 def test_a_closing_message_of_a_group_still_is() -> None:
     original = content(properties(text("x-group-id", "g"), number("x-group-seq", -1)))
-    read = read_parked(parked(original), GROUPING)
+    read = read_parked(parked(original), GROUPING, b"dispatch.o")
     assert (read.content.group, read.content.closing) == (b"g", True)
 
 
@@ -91,13 +93,20 @@ def test_a_closing_message_of_a_group_still_is() -> None:
 )
 def test_what_no_dispatcher_has_parked_is_refused(raw: bytes) -> None:
     with pytest.raises(ProtocolViolation):
-        read_parked(Fetched(1, False, b"", b"q", 0, raw, b""), GROUPING)
+        read_parked(Fetched(1, False, b"dispatch.o", b"q", 0, raw, b""), GROUPING, b"dispatch.o")
+
+
+def test_only_the_lanes_exchange_leads_into_a_parking_queue() -> None:
+    """A producer reaches it by its name through the default exchange."""
+    forged = parked(content(properties(text("x-group-id", "g"))))._replace(exchange=b"")
+    with pytest.raises(ProtocolViolation, match="no dispatcher has put it"):
+        read_parked(forged, GROUPING, b"dispatch.o")
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
     try:
-        read_parked(Fetched(1, False, b"", b"q", 0, raw, b""), GROUPING)
+        read_parked(Fetched(1, False, b"dispatch.o", b"q", 0, raw, b""), GROUPING, b"dispatch.o")
     except ProtocolViolation:
         return

@@ -12,9 +12,11 @@ from dispatcher.amqp.properties import DELIVERY_MODE, split_table
 from dispatcher.amqp.reclaimed import read_reclaimed, stranger
 from dispatcher.amqp.relay import Content, copy_frames, read_content
 from dispatcher.errors import ProtocolViolation
+from dispatcher.wire.protocol import LaneNames
 from tests.amqp.samples import properties, text
 
-_PREFIX = "dispatch.orders.consumer."
+_NAMES = LaneNames("orders")
+_PREFIX = _NAMES.consumer("")
 _FRAME_MAX = 131_072
 
 
@@ -47,7 +49,7 @@ def test_a_copy_is_persistent_and_comes_back_as_it_was(mode: int | None) -> None
     _, _, table_end = split_table(copy)
     assert copy[0] & DELIVERY_MODE
     assert copy[table_end] == 2
-    read = read_reclaimed(Delivery(1, b"", 3, True, b"", b"", copy, b"body"), _PREFIX, None)
+    read = read_reclaimed(Delivery(1, b"", 3, True, b"dispatch.orders", b"", copy, b"body"), _NAMES, None)
     assert (read.seq, read.attempt, read.deadline_at_ms, read.reason) == (41, 2, 1_900_000_000_000, "")
     assert read.content.properties == content.properties
     assert (read.content.exchange, read.content.routing_key) == (b"exchange", b"key")
@@ -63,7 +65,7 @@ def test_what_rabbitmq_says_of_a_death_here_is_taken_out() -> None:
         text("x-death", b"a table"), text("x-last-death-reason", b"expired"),
     ]  # fmt: skip
     raw = _with_fields(_handed_over(content), *ours)
-    read = read_reclaimed(Delivery(1, b"", 3, False, b"", b"", raw, b"body"), _PREFIX, None)
+    read = read_reclaimed(Delivery(1, b"", 3, False, b"dispatch.orders", b"", raw, b"body"), _NAMES, None)
     assert read.reason == "expired"
     assert read.content.properties == content.properties
 
@@ -71,17 +73,26 @@ def test_what_rabbitmq_says_of_a_death_here_is_taken_out() -> None:
 def test_the_mark_of_the_first_one_is_taken_out() -> None:
     content = _content(properties(text("x-group-id", b"g")))
     raw = _handed_over(content, first_header="x-first")
-    read = read_reclaimed(Delivery(1, b"", 3, False, b"", b"", raw, b"body"), _PREFIX, "x-first")
+    read = read_reclaimed(
+        Delivery(1, b"", 3, False, b"dispatch.orders", b"", raw, b"body"), _NAMES, "x-first"
+    )
     assert read.content.properties == content.properties
 
 
 def test_what_no_dispatcher_has_handed_over_is_told() -> None:
     delivery = Delivery(1, b"", 3, False, b"", b"q", properties(text("x-group-id", b"g")), b"foreign")
     with pytest.raises(ProtocolViolation, match="no dispatcher has handed it over"):
-        read_reclaimed(delivery, _PREFIX, None)
+        read_reclaimed(delivery, _NAMES, None)
     content = stranger(delivery)
     assert (content.body, content.routing_key) == (b"foreign", b"q")
     assert split_table(content.properties) == ([], 6, 6)
+
+
+def test_only_the_lanes_exchange_leads_into_a_consumers_queue() -> None:
+    """A forged copy with the number of a real one would take its place."""
+    raw = _handed_over(_content(properties(text("x-group-id", b"g"))))
+    with pytest.raises(ProtocolViolation, match="no dispatcher has handed it over"):
+        read_reclaimed(Delivery(1, b"", 3, True, b"", b"q", raw, b"body"), _NAMES, None)
 
 
 def _with_fields(raw: bytes, *fields: bytes) -> bytes:

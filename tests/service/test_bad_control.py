@@ -10,7 +10,7 @@ import structlog
 
 from dispatcher.core.orders import SendNotice
 from dispatcher.wire import protocol
-from dispatcher.wire.protocol import Command, Heartbeat, Settle
+from dispatcher.wire.protocol import Command, Heartbeat, Marker, Settle
 from tests.amqp.samples import properties
 from tests.service.clients import Client
 from tests.service.harness import Bench, lane
@@ -310,6 +310,16 @@ async def test_a_producer_is_no_operator(bench: Bench) -> None:
         await client.has_ready(bench.names().dead, 1)
     (refused,) = (line for line in logs if line["event"] == "control_message_refused")
     assert refused["user_id"] == "guest"
+    await _still_works(bench, client, consumer)
+
+
+async def test_a_consumer_sends_no_markers(bench: Bench) -> None:
+    """Only the dispatcher says that all settles of an incarnation are read."""
+    client, consumer = await _working(bench)
+    marker = Marker(incarnation=consumer.incarnation, lane_epoch=1, n=1)
+    consumer.publish(protocol.encode(marker))
+    await client.has_ready(bench.names().dead, 1)
+    assert bench.counter("control_refused") == 1
     await _still_works(bench, client, consumer)
 
 

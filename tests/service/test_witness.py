@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from pamqp import commands
+
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import QueueDeclare
 from dispatcher.core.effects import Snapshot
@@ -33,6 +35,21 @@ async def connected(vhost: Vhost) -> AsyncIterator[Link]:
         yield link
     finally:
         await link.close()
+
+
+async def test_a_message_of_a_producer_is_no_witness(vhost: Vhost) -> None:
+    """It reaches the queue by its name, and would hide that RabbitMQ was restarted."""
+    async with connected(vhost) as link:
+        channel = await link.open_channel()
+        await link.call(channel, commands.Confirm.Select())
+        link.publish(channel, exchange="", routing_key=NAMES.witness, properties=bytes(2), body=b"")
+        await eventually(lambda: laid_down(link, channel))
+        assert await Witness(link, NAMES).is_gone()
+        link.publish(
+            channel, exchange=NAMES.exchange, routing_key=NAMES.witness, properties=bytes(2), body=b""
+        )
+        await eventually(lambda: laid_down(link, channel))
+        assert not await Witness(link, NAMES).is_gone()
 
 
 async def laid_down(link: Link, channel: int) -> int:

@@ -140,14 +140,14 @@ class Faults:
                 armed.act(connection)
                 return
 
-    def _before_publish(self, connection: ConnectionEnd, exchange: str) -> None:
+    def _before_publish(self, connection: ConnectionEnd, exchange: str, key: str) -> None:
         if not self._armed:
             return
-        if exchange == self.world.names.exchange:
-            self._pass("copy", connection)
-        elif exchange == self.world.names.control_exchange:
-            machine = self.world.machines.get(connection.process)
-            self._pass("word" if isinstance(machine, ConsumerMachine) else "marker", connection)
+        names = self.world.names
+        if exchange == names.exchange:
+            self._pass("marker" if key == names.control else "copy", connection)
+        elif exchange == names.control_exchange:
+            self._pass("word", connection)
 
     def _around_commit(self, connection: Any, after: bool) -> None:
         if self._armed:
