@@ -117,6 +117,15 @@ def string_property(properties: bytes, table_end: int, name: str) -> bytes:
     return properties[start + 1 : end]
 
 
+def user_property(properties: bytes) -> str | None:
+    """The user of the connection that published it, which RabbitMQ has validated; None: it does not say."""
+    try:
+        _, _, table_end = split_table(properties)
+        return string_property(properties, table_end, "user_id").decode(errors="replace") or None
+    except ProtocolViolation:
+        return None
+
+
 def type_property(properties: bytes, at: int) -> bytes:
     """The same for `type` alone, in a fraction of the time: a ledger asks for it of every message. `at` is
     where the table ends."""

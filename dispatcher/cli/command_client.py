@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pika
-from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
+from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
 
 from dispatcher.cli import options
-from dispatcher.cli.rabbitmq import connected
+from dispatcher.cli.rabbitmq import OperatorConnection, connected
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused, NoAnswer, ProtocolViolation
 from dispatcher.settings.units import format_duration
 from dispatcher.wire import protocol
@@ -36,7 +36,7 @@ def ask_lane(file: Path, lane: str, name: str, arguments: dict[str, Any], timeou
 
 
 def ask(
-    connection: BlockingConnection,
+    connection: OperatorConnection,
     names: LaneNames,
     name: str,
     arguments: dict[str, Any],
@@ -60,12 +60,12 @@ def new_command(name: str, arguments: dict[str, Any], command_uuid: str | None =
 
 
 def send(
-    connection: BlockingConnection, names: LaneNames, command: Command, *, timeout_ms: int
+    connection: OperatorConnection, names: LaneNames, command: Command, *, timeout_ms: int
 ) -> dict[str, Any]:
     """The same for a command that is made already: to send it again is safe."""
     try:
         channel = connection.channel()
-        replies = _publish(channel, names, command)
+        replies = _publish(channel, names, command, connection.user)
         deadline = time.monotonic() + timeout_ms / 1_000
         while not replies:
             left = deadline - time.monotonic()
@@ -73,7 +73,10 @@ def send(
                 raise _no_answer(names, command, timeout_ms)
             connection.process_data_events(time_limit=left)
     except ChannelClosedByBroker as error:
-        raise _refusal(names, error) from None
+        if connection.user is None or "user_id property" not in error.reply_text:
+            raise _refusal(names, error) from None
+        connection.user = None  # a token's user has another name than the URL's
+        return send(connection, names, command, timeout_ms=timeout_ms)
     except (UnroutableError, NackError):
         raise BrokerUnavailable(
             f"lane {names.lane}: RabbitMQ could not store the command (queue {names.command}); "
@@ -92,7 +95,7 @@ def _no_answer(names: LaneNames, command: Command, timeout_ms: int) -> NoAnswer:
     return NoAnswer(f"{text}is one running, and is it ready (/readyz)?")
 
 
-def _publish(channel: BlockingChannel, names: LaneNames, command: Command) -> list[bytes]:
+def _publish(channel: BlockingChannel, names: LaneNames, command: Command, user: str | None) -> list[bytes]:
     """Send it; the list that the answer will be put in."""
     replies: list[bytes] = []
 
@@ -108,6 +111,7 @@ def _publish(channel: BlockingChannel, names: LaneNames, command: Command) -> li
         reply_to=REPLY_TO,
         correlation_id=command.uuid,
         message_id=command.uuid,
+        user_id=user,
     )
     body = protocol.encode(command)
     channel.basic_publish(names.command_exchange, protocol.KEY_COMMAND, body, properties, mandatory=True)

@@ -35,8 +35,14 @@ _BROKERS_WORDS: Final = re.compile(r"ConnectionClosedByBroker: \((\d+)\) ['\"](.
 _NOT_AMQP: Final = (AMQPConnectorException, IncompatibleProtocolError, StreamLostError)
 
 
+class OperatorConnection(BlockingConnection):  # type: ignore[misc]  # pika has no types
+    """A connection that knows its user; None: RabbitMQ knows it by a certificate or token."""
+
+    user: str | None = None
+
+
 @contextlib.contextmanager
-def connected(settings: RabbitSettings, purpose: str) -> Iterator[BlockingConnection]:
+def connected(settings: RabbitSettings, purpose: str) -> Iterator[OperatorConnection]:
     """A connection for the body, to any of the nodes; it is closed afterwards, whatever happened.
 
     Raises BrokerUnavailable when it can't be made, and when it ends inside the body; ConfigurationError
@@ -48,7 +54,8 @@ def connected(settings: RabbitSettings, purpose: str) -> Iterator[BlockingConnec
     for node in random.sample(nodes, len(nodes)):
         where = f"RabbitMQ at {node.address.host}:{node.address.port}"
         try:
-            connection = BlockingConnection(_parameters(node, purpose))
+            connection = OperatorConnection(_parameters(node, purpose))
+            connection.user = login(node, purpose).user
             break
         except (AMQPError, AMQPConnectorException, OSError) as error:
             problems.append(f"{where}: {_reason(node, error, settings.url_key)}")

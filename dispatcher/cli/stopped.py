@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from pika.adapters.blocking_connection import BlockingConnection
-
 from dispatcher.cli import options
 from dispatcher.cli.command_client import ask
 from dispatcher.cli.dead_queue import Selection
 from dispatcher.cli.output import counted
 from dispatcher.cli.progress import progress
-from dispatcher.cli.rabbitmq import connected
+from dispatcher.cli.rabbitmq import OperatorConnection, connected
 from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
 from dispatcher.errors import CommandRefused, NoAnswer
 from dispatcher.settings import ExhaustedAct
@@ -39,7 +37,7 @@ class StoppedGroups:
         with connected(self._rabbitmq, "dead") as connection:
             return self._rows(connection, selection)
 
-    def _rows(self, connection: BlockingConnection, selection: Selection) -> list[dict[str, Any]]:
+    def _rows(self, connection: OperatorConnection, selection: Selection) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         after: str | None = None
         while True:
@@ -63,7 +61,7 @@ class StoppedGroups:
                 self._decide(connection, verdict, groups)
         return len(groups)
 
-    def _decide(self, connection: BlockingConnection, verdict: str, groups: list[str]) -> None:
+    def _decide(self, connection: OperatorConnection, verdict: str, groups: list[str]) -> None:
         done = 0
         with progress(verdict, len(groups)) as advance:
             for group in groups:
@@ -76,7 +74,7 @@ class StoppedGroups:
                 done += 1
                 advance()
 
-    def _ask(self, connection: BlockingConnection, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, connection: OperatorConnection, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         return ask(connection, self._names, name, arguments, timeout_ms=self._timeout_ms)
 
 

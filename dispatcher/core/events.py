@@ -112,6 +112,7 @@ class CommandReceived:
     uuid: str
     name: str
     arguments: dict[str, Any]
+    user: str | None = None  # who sent it, as RabbitMQ has validated; None: nothing says so
 
 
 Event = (

@@ -12,7 +12,7 @@ from pamqp import commands
 
 from dispatcher.amqp.events import Delivery
 from dispatcher.amqp.link import Link
-from dispatcher.amqp.properties import split_table, string_property
+from dispatcher.amqp.properties import split_table, string_property, user_property
 from dispatcher.core.events import Event
 from dispatcher.core.orders import SendNotice
 from dispatcher.errors import ProtocolViolation
@@ -191,10 +191,10 @@ def _sender(delivery: Delivery) -> dict[str, str]:
     """Who a message that can't be understood is from, for the log: what it claims, and what RabbitMQ has
     checked (`user_id`)."""
     sender = claimed_sender(delivery.body)
+    if (user := user_property(delivery.properties)) is not None:
+        sender["user_id"] = user
     with contextlib.suppress(ProtocolViolation):
         _, _, table_end = split_table(delivery.properties)
-        for name in ("user_id", "app_id"):
-            value = string_property(delivery.properties, table_end, name)
-            if value:
-                sender[name] = value.decode(errors="replace")
+        if value := string_property(delivery.properties, table_end, "app_id"):
+            sender["app_id"] = value.decode(errors="replace")
     return sender

@@ -13,6 +13,7 @@ from pamqp import commands as amqp
 from pamqp import header
 
 from dispatcher.amqp.events import Delivery
+from dispatcher.amqp.properties import user_property
 from dispatcher.core.events import CommandReceived
 from dispatcher.core.operators.commands import Commands
 from dispatcher.core.orders import Reply
@@ -98,7 +99,8 @@ class Operators:
             if not self._commands.is_known(command.uuid):
                 self._check_age(command)
             if command.name in self._commands:
-                return CommandReceived(token, command.uuid, command.name, command.arguments)
+                user = user_property(delivery.properties)
+                return CommandReceived(token, command.uuid, command.name, command.arguments, user)
             read = self._reads.get(command.name)
             if read is None:
                 raise CommandRefused(f"unknown command {command.name!r}")

@@ -10,7 +10,7 @@ from dispatcher.core.effects import Snapshot
 from dispatcher.core.events import CommandReceived
 from dispatcher.core.lane import Lane
 from dispatcher.core.options import LaneOptions
-from dispatcher.core.orders import Reply
+from dispatcher.core.orders import LogEvent, Reply
 from dispatcher.core.placement import policy
 
 NOW_MS = 1_700_000_000_000
@@ -59,3 +59,19 @@ def test_an_argument_that_is_not_known_is_refused(name: str) -> None:
         effects = lane.step([command], NOW_MS)
         (reply,) = [action for action in effects.actions if isinstance(action, Reply)]
         assert (f"{name} does not know gently" in (reply.error or "")) is is_refused
+
+
+def test_what_was_done_names_who_asked_for_it() -> None:
+    """Once: neither a repetition nor a dry run is told. A plan's moves are not repeated in the log."""
+    options = LaneOptions(policy=policy("exclusive"), inbounds=(("in", 1),))
+    lane = Lane(options, Snapshot(1, complete=True, broker_restarted=False), NOW_MS)
+    lane.start(NOW_MS)
+    pause = CommandReceived("token", "uuid-1", "groups.pause", {"all": True, "group": None}, "ann")
+    count = CommandReceived("token", "uuid-2", "rebalance", {"dry_run": True}, "ann")
+    refused = CommandReceived("token", "uuid-3", "groups.pause", {"group": "gone"}, "ann")
+    effects = lane.step([pause, pause, count, refused], NOW_MS)
+    told = [action.fields for action in effects.actions if isinstance(action, LogEvent)]
+    (command,) = [fields for fields in told if "command" in fields]
+    assert command == {
+        "command": "groups.pause", "user": "ann", "uuid": "uuid-1", "arguments": {"all": True}
+    }  # fmt: skip

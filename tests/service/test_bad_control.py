@@ -323,6 +323,16 @@ async def test_a_consumer_sends_no_markers(bench: Bench) -> None:
     await _still_works(bench, client, consumer)
 
 
+async def test_the_log_names_the_operator(bench: Bench) -> None:
+    client, consumer = await _working(bench)
+    with structlog.testing.capture_logs() as logs:
+        await bench.ask("groups.pause", group="g")
+    (told,) = (line for line in logs if line["event"] == "operator_command")
+    assert (told["user"], told["command"], told["group"]) == ("guest", "groups.pause", "g")
+    await bench.ask("groups.resume", group="g")
+    await _still_works(bench, client, consumer)
+
+
 async def test_a_flood_of_nonsense_does_not_stop_the_lane(bench: Bench) -> None:
     client, consumer = await _working(bench)
     for number in range(2_000):

@@ -11,7 +11,7 @@ from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.orders import Reply
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
-from dispatcher.wire.group_text import parse_group
+from dispatcher.wire.group_text import format_group, parse_group
 
 #: Results that are kept, here and in Redis, the oldest forgotten first. A command is repeated within seconds
 #: (its sender waits for an answer, or RabbitMQ delivers it again), and refused when it is first read late.
@@ -21,6 +21,9 @@ RESULTS_KEPT_MAX: Final = 1_000
 NUMBER_MAX: Final = 10**9
 
 _KINDS: Final[dict[type, str]] = {str: "text", bool: "true or false", int: "a whole number"}
+
+#: Arguments that the ledger has columns for.
+_NAMED: Final = ("group", "consumer")
 
 T = TypeVar("T", str, bool, int)
 Arguments = dict[str, Any]
@@ -96,13 +99,29 @@ class Commands(Feature):
             return self._forbidden[name](event.arguments)
         self._check_arguments(name, event.arguments)
         if name in self._orders:
-            return self._orders[name](uuid, event.arguments)
+            result = self._orders[name](uuid, event.arguments)
+            self._tell(event)
+            return result
         if name not in self._runs:
             raise CommandRefused(f"unknown command {name!r}")
         result = self._runs[name](event.arguments)
         if result.get("applied", True):
             self._record(uuid, result)
+            self._tell(event)
         return result
+
+    def _tell(self, event: CommandReceived) -> None:
+        """Who had what done, for the log and the ledger. Lists are left out: the moves of a plan are many."""
+        said = {
+            key: value for key, value in event.arguments.items()
+            if type(value) in _KINDS and key not in _NAMED
+        }  # fmt: skip
+        named = {key: event.arguments[key] for key in _NAMED if isinstance(event.arguments.get(key), str)}
+        if "group" in named:
+            named["group"] = format_group(parse_group(named["group"]))
+        self._state.log_event(
+            "operator_command", command=event.name, user=event.user, uuid=event.uuid, **named, arguments=said
+        )
 
     def _check_arguments(self, name: str, arguments: Arguments) -> None:
         takes = self._takes.get(name)
