@@ -16,6 +16,7 @@ from dispatcher.errors import ConfigurationError
 from dispatcher.ledger.opening import open_ledger
 from dispatcher.redis_store import probe
 from dispatcher.redis_store.probe import WARNING
+from dispatcher.redis_store.scripts import LaneKeys
 from dispatcher.settings import LedgerSettings, RedisSettings
 from dispatcher.settings.file import former_words
 from dispatcher.settings.urls import redact
@@ -38,7 +39,8 @@ def check(
         findings.note("; ".join(renamed))
     check_broker(settings, findings)
     check_management(settings, management or options.usual_management_url(settings.rabbitmq), findings)
-    _check_store(settings.redis, findings)
+    keys = [LaneKeys.of(settings.prefix, lane) for lane in settings.lanes]
+    _check_store(settings.redis, keys, findings)
     if settings.ledger is not None:
         _check_ledger(settings.ledger, findings)
     found = [(finding.level, redact(finding.text)) for finding in findings.all()]
@@ -62,9 +64,9 @@ def _check_ledger(settings: LedgerSettings, findings: Findings) -> None:
         findings.ok(f"ledger: can be written to {settings.path}")
 
 
-def _check_store(settings: RedisSettings, findings: Findings) -> None:
+def _check_store(settings: RedisSettings, keys: list[LaneKeys], findings: Findings) -> None:
     address = settings.address
-    lines = asyncio.run(probe(settings))
+    lines = asyncio.run(probe(settings, keys))
     for line in lines:
         if line.startswith(WARNING):
             findings.warning(line.removeprefix(WARNING))

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Sequence
+from importlib import resources
 from typing import Final
 
-from dispatcher.errors import DispatcherError
+from dispatcher.errors import ConfigurationError, DispatcherError
 from dispatcher.redis_store.connection import RedisConnection, parse_server_facts
+from dispatcher.redis_store.scripts import LaneKeys
 from dispatcher.settings import RedisSettings
 
 #: Begins a line about something that works but may cost data; every other line is a problem.
 WARNING: Final = "warning: "
 
 _NEARLY_FULL: Final = 0.9
+_TRIAL: Final = (resources.files(__package__) / "probe.lua").read_bytes()
 
 
-async def probe(settings: RedisSettings) -> list[str]:
-    """Everything that is wrong with this Redis as the dispatcher's memory; warnings begin with WARNING.
+async def probe(settings: RedisSettings, lanes: Sequence[LaneKeys]) -> list[str]:
+    """Everything that is wrong with this Redis as the memory of these lanes; warnings begin with WARNING.
 
-    Connects, logs in and asks; writes nothing. Raises nothing for a Redis that can't be used.
+    Connects, logs in, asks, and tries the rights out under a name of each lane's own; nothing is left there.
+    Raises nothing for a Redis that can't be used.
     """
     try:
         connection = await RedisConnection.open(settings, "dispatcher-check", lambda *_: None)
@@ -26,13 +32,32 @@ async def probe(settings: RedisSettings) -> list[str]:
     found = []
     try:
         found += _facts_found(parse_server_facts(await connection.call("INFO", "everything")))
-        await connection.call("EVAL", "return redis.call('EXISTS', KEYS[1])", 1, "dispatcher-check")
+    except DispatcherError as error:
+        found.append(_with_key(str(error)))
+    try:
+        for keys in lanes:
+            found += await _rights_found(connection, settings, keys)
     except DispatcherError as error:
         found.append(_with_key(str(error)))
     finally:
         connection.abort("checked")
         await connection.wait_closed()
     return found
+
+
+async def _rights_found(connection: RedisConnection, settings: RedisSettings, keys: LaneKeys) -> list[str]:
+    """What the user may not do with a lane's keys. Raises DispatcherError."""
+    trial, pattern = keys.of_the_lane(f"check-{uuid.uuid4()}"), keys.of_the_lane("*")
+    try:
+        refused = await connection.call("EVAL", _TRIAL, 1, trial)
+        digest = await connection.call("SCRIPT", "LOAD", "return 1")
+        await connection.call("EVALSHA", digest, 1, trial)
+    except ConfigurationError as error:
+        return [f"{_with_key(str(error))} ({pattern})"]
+    if not refused:
+        return []
+    commands, user = ", ".join(command.decode() for command in refused), settings.address.user or "default"
+    return [f"redis.url: user {user!r} may not call {commands} on {pattern}"]
 
 
 def _with_key(text: str) -> str:

@@ -31,6 +31,10 @@ class LaneKeys:
         # The fields' names are the keys' last words.
         return cls(**{word: f"{{{prefix}:{lane}}}:{word}" for word in cls.__slots__})
 
+    def of_the_lane(self, word: str) -> str:
+        """Another name under which Redis knows the lane; `*` makes the pattern of all of them."""
+        return self.meta.removesuffix("meta") + word
+
     def all(self) -> tuple[str, ...]:
         """In the order that the scripts know."""
         return (

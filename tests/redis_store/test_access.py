@@ -18,12 +18,15 @@ from dispatcher.nodes.local_redis import LocalRedis
 from dispatcher.nodes.ports import free_ports
 from dispatcher.redis_store import LaneStore, probe
 from dispatcher.redis_store.connection import RedisConnection, version_problem
+from dispatcher.redis_store.scripts import LaneKeys
 from dispatcher.settings import RedisSettings
 from tests.redis_store.certificates import SERVER_NAME, Certificates
 from tests.redis_store.conftest import now_ms
 from tests.redis_store.samples import dispatched, entry, step
 from tests.redis_store.sentinel_node import SERVICE, LocalSentinel
 from tests.waiting import eventually
+
+KEYS = [LaneKeys.of("dispatch", "orders")]
 
 
 async def store_at(**settings: Any) -> LaneStore:
@@ -81,7 +84,7 @@ async def test_refused_credentials_are_a_configuration_error(
     assert line.startswith("redis.url: Redis at 127.0.0.1:")
     assert f"refuses us: {problem}" in line
     assert "s3cret" not in line
-    assert f"refuses us: {problem}" in (await probe(RedisSettings(url=url)))[-1]
+    assert f"refuses us: {problem}" in (await probe(RedisSettings(url=url), KEYS))[-1]
 
 
 async def test_a_password_where_none_is_wanted_is_a_configuration_error(own_redis: LocalRedis) -> None:
@@ -220,12 +223,12 @@ async def test_unreadable_certificate_files_are_named(certificates: Certificates
 
 
 async def test_a_fit_redis_has_no_problems(own_redis: LocalRedis) -> None:
-    assert await probe(RedisSettings(url=own_redis.url)) == []
+    assert await probe(RedisSettings(url=own_redis.url), KEYS) == []
 
 
 async def test_what_may_cost_data_is_a_warning() -> None:
     with LocalRedis(append_only=False, config=["maxmemory-policy allkeys-lru"]) as server:
-        found = await probe(RedisSettings(url=server.url))
+        found = await probe(RedisSettings(url=server.url), KEYS)
     assert [line.partition(":")[0] for line in found] == ["warning", "warning"]
     assert "appendonly is off" in found[0]
     assert "maxmemory-policy is allkeys-lru" in found[1]
@@ -234,14 +237,14 @@ async def test_what_may_cost_data_is_a_warning() -> None:
 async def test_a_replica_is_a_problem(own_redis: LocalRedis) -> None:
     async with redis.asyncio.Redis.from_url(own_redis.url) as client:
         await client.execute_command("REPLICAOF", "127.0.0.1", "1")
-    (problem,) = await probe(RedisSettings(url=own_redis.url))
+    (problem,) = await probe(RedisSettings(url=own_redis.url), KEYS)
     assert problem.startswith("redis.url: Redis at")
     assert "is a read-only replica" in problem
 
 
 async def test_an_unreachable_redis_is_a_problem() -> None:
     [port] = free_ports(1)
-    [line] = await probe(RedisSettings(url=f"redis://127.0.0.1:{port}/0"))
+    [line] = await probe(RedisSettings(url=f"redis://127.0.0.1:{port}/0"), KEYS)
     assert line.startswith(f"redis.url: Redis at 127.0.0.1:{port} can't be reached")
 
 
@@ -252,10 +255,10 @@ async def test_probe_says_when_redis_is_full_or_nearly(own_redis: LocalRedis) ->
         await client.setrange("much", 20_000_000, b"x")
         used = (await client.info("memory"))["used_memory"]
         await client.config_set("maxmemory", int(used * 1.05))
-        [warning] = await probe(RedisSettings(url=own_redis.url))
+        [warning] = await probe(RedisSettings(url=own_redis.url), KEYS)
         assert warning.startswith("warning: redis.url: ")
         await client.config_set("maxmemory", 1)
-        [problem] = await probe(RedisSettings(url=own_redis.url))
+        [problem] = await probe(RedisSettings(url=own_redis.url), KEYS)
         assert problem.startswith("redis.url: ")
         assert "of 1 bytes (maxmemory) are used" in problem
 
@@ -287,7 +290,7 @@ async def test_a_lane_waits_for_a_replica_to_be_a_master(own_redis: LocalRedis) 
 async def test_a_redis_without_scripts_is_refused() -> None:
     commands = ["EVAL", "EVALSHA", "SCRIPT"]
     with LocalRedis(config=[f'rename-command {name} ""' for name in commands]) as server:
-        (problem,) = [line for line in await probe(RedisSettings(url=server.url)) if "EVAL" in line]
+        (problem,) = [line for line in await probe(RedisSettings(url=server.url), KEYS) if "EVAL" in line]
         assert problem.startswith("redis.url: Redis at")
         with pytest.raises(ConfigurationError, match="lacks what lanes need: ERR unknown command 'SCRIPT'"):
             await store_at(url=server.url)
@@ -295,7 +298,7 @@ async def test_a_redis_without_scripts_is_refused() -> None:
 
 async def test_a_cluster_works_only_while_one_node_has_all_slots() -> None:
     with LocalRedis(config=["cluster-enabled yes"]) as server:
-        (problem,) = await probe(RedisSettings(url=server.url))
+        (problem,) = await probe(RedisSettings(url=server.url), KEYS)
         assert "a node of a Redis Cluster that does not have all slots" in problem
         with pytest.raises(ConfigurationError, match="that does not have all slots"):
             await store_at(url=server.url)

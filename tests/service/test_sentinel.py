@@ -13,10 +13,13 @@ from dispatcher.nodes.local_redis import LocalRedis
 from dispatcher.nodes.ports import LOOPBACK, free_ports
 from dispatcher.redis_store import probe
 from dispatcher.redis_store.connection import RedisConnection
+from dispatcher.redis_store.scripts import LaneKeys
 from dispatcher.settings import RedisSettings
 from tests.redis_store.sentinel_node import SERVICE, LocalSentinel
 from tests.service.harness import Bench, lane
 from tests.waiting import eventually, wait_until
+
+KEYS = [LaneKeys.of("dispatch", "orders")]
 
 GROUPS = 5
 MESSAGES = 100
@@ -101,6 +104,6 @@ async def test_what_sentinel_does_not_know_is_said(watched: Watched) -> None:
     url = watched.url.replace(f"/{SERVICE}", "/other")
     with pytest.raises(StoreUnavailable, match=r"no Redis Sentinel of .* names a master for 'other'"):
         await RedisConnection.open(RedisSettings(url=url), "test", lambda *_: None)
-    (problem,) = await probe(RedisSettings(url=url))
+    (problem,) = await probe(RedisSettings(url=url), KEYS)
     assert problem.startswith("redis.url: no Redis Sentinel of ")
-    assert await probe(RedisSettings(url=watched.url)) == []
+    assert await probe(RedisSettings(url=watched.url), KEYS) == []
