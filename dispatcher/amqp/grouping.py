@@ -35,10 +35,14 @@ class Grouping:
 
     Strings and byte arrays are group ids as they are, integers in decimal; empty and void mean no group
     there. The first entry of the list that is present and not empty wins, and so does the first of two
-    headers with one name. Application properties of AMQP 1.0 are headers that come last.
+    headers with one name. Application properties of AMQP 1.0 are headers that come last. `prefix` begins the
+    names of exchanges to which only dispatchers and operators may write; None: there are none.
     """
 
-    __slots__ = ("_sequence_key", "_sources", "match_not_relayed", "reads_numbers", "search_suspect")
+    __slots__ = (
+        "_match_forged", "_match_not_relayed", "_own_exchanges", "_sequence_key", "_sources",
+        "reads_numbers", "search_suspect",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -47,6 +51,7 @@ class Grouping:
         first_header: str | None = None,
         *,
         reads_numbers: bool = False,
+        prefix: str | None = None,
     ) -> None:
         self.reads_numbers = reads_numbers  # whether a message's place in its group is wanted
         self._sources = [(_key(name), name) for name in group_header]
@@ -56,13 +61,25 @@ class Grouping:
         # Only the first message of a group may carry the first header, so a producer's own goes too.
         names = [name for name in (*BROKER_HEADERS, first_header) if name is not None]
         exact = b"|".join(re.escape(header_key(name)) for name in names)
-        #: Whether a field begins with a name that is not relayed. That it is a replay is.
-        ours = b"(?!" + re.escape(header_key(HEADER_REPLAY)) + b")." + re.escape(_OURS)
-        self.match_not_relayed = re.compile(ours + b"|" + exact, re.DOTALL).match
+        ours = b"." + re.escape(_OURS)
+        self._match_forged = re.compile(ours + b"|" + exact, re.DOTALL).match
+        replay = b"(?!" + re.escape(header_key(HEADER_REPLAY)) + b")"
+        self._match_not_relayed = re.compile(replay + ours + b"|" + exact, re.DOTALL).match
+        self._own_exchanges = None if prefix is None else f"{prefix}.".encode()
         #: Whether such a name, or a section of AMQP 1.0, may be anywhere in the bytes; nearly always it is
         #: not. Without the names' lengths: all begin with x-, and the search is three times as fast.
         suspects = [SECTION_MARK, *(name.encode() for name in (HEADER_PREFIX, *names))]
         self.search_suspect = re.compile(b"|".join(re.escape(suspect) for suspect in suspects)).search
+
+    def trusts(self, exchange: bytes) -> bool:
+        """Whether what came through that exchange may say where it was before."""
+        return self._own_exchanges is not None and exchange.startswith(self._own_exchanges)
+
+    def is_relayed(self, field: bytes, exchange: bytes) -> bool:
+        """Whether copies have this field of a message that came through that exchange. That it is a replay
+        is relayed, if an operator says it."""
+        match = self._match_not_relayed if self.trusts(exchange) else self._match_forged
+        return match(field) is None
 
     def find(
         self, fields: list[bytes], properties: bytes, table_end: int, routing_key: bytes

@@ -76,9 +76,9 @@ def kept_frames(
     return _frames(b"".join((*parts, content.body)), channel, exchange, routing_key, frame_max)
 
 
-def mark_frames(mark: str, *, channel: int, queue: str, frame_max: int) -> bytes:
-    """The mandatory publish of a reader's mark, straight to the history."""
-    return _frames(_MARK + mark.encode(), channel, "", queue, frame_max)
+def mark_frames(mark: str, *, channel: int, exchange: str, queue: str, frame_max: int) -> bytes:
+    """The mandatory publish of a reader's mark to the history."""
+    return _frames(_MARK + mark.encode(), channel, exchange, queue, frame_max)
 
 
 def _frames(body: bytes, channel: int, exchange: str, key: str, frame_max: int) -> bytes:
@@ -138,12 +138,13 @@ def _block(body: bytes, at: int) -> tuple[bytes, int]:
     return body[at + 4 : end], end
 
 
-def replay_frames(message: KeptMessage, *, channel: int, queue: str, frame_max: int) -> bytes:
-    """The mandatory publish of a kept message to a queue, marked as a replay. Its expiration begins anew.
+def replay_frames(message: KeptMessage, *, channel: int, exchange: str, queue: str, frame_max: int) -> bytes:
+    """The mandatory publish of a kept message to a queue, which is bound to the exchange by its name, marked
+    as a replay. Its expiration begins anew.
 
     Raises ValueError when it fits in no frame.
     """
     return transfer_frames(
-        message.content, channel=channel, exchange="", routing_key=queue, group=message.group,
+        message.content, channel=channel, exchange=exchange, routing_key=queue, group=message.group,
         origin=message.origin, mark=number_field(HEADER_REPLAY, message.kept_at_ms), frame_max=frame_max,
     )  # fmt: skip

@@ -177,7 +177,7 @@ def _clean(content: Content, fields: list[bytes], grouping: Grouping) -> None:
         for each in fields:
             if each.startswith(_MARKER):
                 content.marker = each[len(_MARKER) + 4 :].decode(errors="replace")
-    kept = [field for field in fields if not grouping.match_not_relayed(field)]
+    kept = [field for field in fields if grouping.is_relayed(field, content.exchange)]
     tail = properties[content.table_end :]
     # The user id lies behind the expiration: taken out first, it leaves the other's place valid.
     if "user_id" in spans:

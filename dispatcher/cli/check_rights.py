@@ -88,6 +88,22 @@ class RightsCheck:
             missing.note("read", self._try(partial(_consume, queue=queue)))
         for right, what in missing.lines():
             self._findings.problem(f"lanes.{lane.name}: {self._user} has no {right} right on {what}")
+        self._check_operators_way(names, lane, inbound)
+
+    def _check_operators_way(self, names: LaneNames, lane: LaneSettings, inbound: list[str]) -> None:
+        """A lane works without it."""
+        unbound = _Missing()
+        for queue in inbound:
+            unbind = partial(
+                BlockingChannel.queue_unbind, queue=queue, exchange=names.command_exchange,
+                routing_key=self._nobody,
+            )  # fmt: skip
+            unbound.note("write", self._try(unbind))
+        for _, what in unbound.lines():
+            self._findings.warning(
+                f"lanes.{lane.name}: {self._user} has no write right on {what}, so it can't be bound to "
+                f"{names.command_exchange}: `dead release` and `replay` do not reach it"
+            )
 
     def _try(self, action: Callable[[BlockingChannel], object]) -> ChannelClosedByBroker | None:
         return refusal(self._connection, action)

@@ -41,8 +41,6 @@ _ACCESS_REFUSED, _NOT_FOUND = 403, 404
 BODY_SHOWN_MAX: Final = 1_024
 #: RabbitMQ would obey this header a second time and send further copies; it means nothing to a consumer.
 _OBEYED_HEADER: Final = "CC"
-#: What it takes to tell headers that are relayed from those that are not.
-_CLEANING: Final = Grouping((), None, first_header=_OBEYED_HEADER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +176,8 @@ class DeadQueue(QueueReader):
     def __init__(self, names: LaneNames, timeout_ms: int) -> None:
         super().__init__(names, timeout_ms)
         self._channel = 0
+        #: What it takes to tell headers that are relayed from those that are not.
+        self._cleaning = Grouping((), None, first_header=_OBEYED_HEADER, prefix=names.prefix)
         self._refusal: str | None = None  # of a release
         self.released = 0
 
@@ -232,9 +232,9 @@ class DeadQueue(QueueReader):
         Raises BrokerUnavailable.
         """
         assert message.inbound is not None
-        content = read_content(message.delivery, _CLEANING)
+        content = read_content(message.delivery, self._cleaning)
         tag = self._opened().publish(
-            self._channel, exchange="", routing_key=message.inbound,
+            self._channel, exchange=self._names.command_exchange, routing_key=message.inbound,
             properties=_with_origin(content, message.origin or ""), body=content.body,
         )  # fmt: skip
         self._unconfirmed[tag] = message
@@ -252,9 +252,7 @@ class DeadQueue(QueueReader):
         message = self._unconfirmed.pop(tag)
         inbound = message.inbound or ""
         if inbound in self._missing:
-            self._refusal = (
-                f"there is no queue {inbound!r}: messages that came from it stay in the dead queue"
-            )
+            self._refusal = f"{self._unreached(inbound)}; messages that came from it stay in the dead queue"
         elif nacked:
             self._refusal = f"queue {inbound!r} refuses messages: is it full?"
         else:

@@ -42,6 +42,7 @@ class HistoryReader(QueueReader):
         super().__init__(names, timeout_ms)
         self._reading = self._publishing = 0  # channels
         self._mark = str(uuid.uuid4())
+        self._to: str | None = None  # where messages are sent; None: to where each came in
         self._next: Delivery | None = None  # the first one to look at
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._taken, self._last_taken = 0, ""  # how many messages, and the origin of the last one
@@ -100,7 +101,10 @@ class HistoryReader(QueueReader):
         link, history = self._opened(), self._names.history
         looking = await link.open_channel()
         await self._consume(link, looking, "next")
-        frames = mark_frames(self._mark, channel=self._publishing, queue=history, frame_max=link.frame_max)
+        frames = mark_frames(
+            self._mark, channel=self._publishing, exchange=self._names.command_exchange, queue=history,
+            frame_max=link.frame_max,
+        )  # fmt: skip
         self._unconfirmed[link.write(self._publishing, frames, 1)] = (history, None)
         await self.finish()
         while (delivery := await self._next_delivery()).body[1:] != self._mark.encode():
@@ -126,10 +130,14 @@ class HistoryReader(QueueReader):
 
     # -- publishing --
 
-    async def publish(self, message: KeptMessage, queue: str) -> None:
-        """Send it again, marked as a replay. Raises BrokerUnavailable."""
-        link = self._opened()
-        frames = replay_frames(message, channel=self._publishing, queue=queue, frame_max=link.frame_max)
+    async def publish(self, message: KeptMessage, to: str | None) -> None:
+        """Send it again, marked as a replay: to that queue, or to where it came in. Raises
+        BrokerUnavailable."""
+        self._to, link, queue = to, self._opened(), to or message.queue
+        frames = replay_frames(
+            message, channel=self._publishing, exchange="" if to else self._names.command_exchange,
+            queue=queue, frame_max=link.frame_max,
+        )  # fmt: skip
         self._unconfirmed[link.write(self._publishing, frames, 1)] = (queue, message.origin)
         await self._until(lambda: len(self._unconfirmed) < _UNCONFIRMED_MAX)
 
@@ -140,7 +148,8 @@ class HistoryReader(QueueReader):
     def _answered(self, tag: int, nacked: bool) -> None:
         queue, origin = self._unconfirmed.pop(tag)
         if queue in self._missing:
-            self._problem = self._problem or f"there is no queue {queue!r}"
+            gone = f"there is no queue {queue!r}" if self._to else self._unreached(queue)
+            self._problem = self._problem or gone
         elif nacked:
             self._problem = self._problem or f"queue {queue!r} refuses messages: is it full?"
         elif origin is not None:

@@ -89,6 +89,13 @@ class QueueReader(ABC):
         if self._problem is not None:
             raise BrokerUnavailable(self._problem)
 
+    def _unreached(self, queue: str) -> str:
+        """Why a publish did not reach that queue."""
+        return (
+            f"there is no queue {queue!r}, or no dispatcher has bound it to {self._names.command_exchange} "
+            "(it does when it leads the lane and has write on the queue)"
+        )
+
     def _on_events(self, events: list[ConnectionEvent]) -> None:
         for event in events:
             match event:

@@ -93,7 +93,7 @@ async def _replay(
                     if group is not None and message.group != group:
                         continue
                     if not dry_run:
-                        await history.publish(message, to or message.queue)
+                        await history.publish(message, to)
                     sent += 1
                 await history.finish()
             except BrokerUnavailable as failure:

@@ -15,7 +15,7 @@ import structlog
 
 from dispatcher.amqp.events import ChannelClosed, Confirmed, Delivery
 from dispatcher.amqp.history_message import kept_frames
-from dispatcher.amqp.identity import was_here
+from dispatcher.amqp.identity import SentBack
 from dispatcher.amqp.relay import Content
 from dispatcher.core.model import Original
 from dispatcher.core.operations.events import BarrierMark
@@ -56,9 +56,11 @@ class History:
         feeds: Sequence[InboundFeed],
         counters: Counter[str],
         *,
+        sent_back: SentBack,
         fail: Callable[[BaseException], None],
     ) -> None:
         self._relay = relay
+        self._sent_back = sent_back
         self._channels = channels
         self._channel = channels.history  # 0: none, or not yet again
         self._keeps = channels.history != 0
@@ -76,7 +78,7 @@ class History:
         originals = [
             self._original(message)
             for delivery, message in zip(deliveries, messages, strict=True)
-            if type(message) is not BarrierMark and not was_here(delivery.properties)
+            if type(message) is not BarrierMark and not self._sent_back.has(delivery)
         ]
         for original in originals:
             self._feeds[original.inbound].await_history(original.tag)

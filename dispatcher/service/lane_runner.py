@@ -14,6 +14,7 @@ import structlog
 
 from dispatcher.amqp.events import ChannelClosed
 from dispatcher.amqp.link import Link
+from dispatcher.amqp.tls import login
 from dispatcher.core.lane import Lane
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
@@ -128,7 +129,7 @@ class LaneRunner:
             raise ConfigurationError(f"{self._settings.rabbitmq.url_key}: {refused}") from None
         try:
             self._is_new |= await declare_lane(link, self._names, self._lane)
-            await prepare_inbound(link, self._lane)
+            await prepare_inbound(link, self._names, self._lane)
         finally:
             await link.close()
         await (await self._open_store()).close()
@@ -227,7 +228,7 @@ class LaneRunner:
         store: LaneStore | None = None
         try:
             self._is_new |= await declare_lane(link, self._names, self._lane)
-            await prepare_inbound(link, self._lane)
+            await prepare_inbound(link, self._names, self._lane)
             await refuse_unusable(link, self._lane)
             channels = self._channels = Channels(link, self._names, lock_retry_s=self.lock_retry_s)
             self.state, self.problem = RunnerState.STANDBY, None
@@ -235,7 +236,7 @@ class LaneRunner:
             self._is_new = await channels.take_lock() and was_new
             if self._lane is not self._wanted:
                 self._lane = self._wanted
-                await prepare_inbound(link, self._lane)
+                await prepare_inbound(link, self._names, self._lane)
                 await refuse_unusable(link, self._lane)
             self.state = RunnerState.RECOVERING
             store = await self._open_store()
@@ -296,6 +297,7 @@ class LaneRunner:
             recorder,
             self._bisect_state,
             self._reload,
+            login(self._settings.rabbitmq, "").user,
         )
         witness = Witness(link, self._names)
         restarted = await witness.is_gone()

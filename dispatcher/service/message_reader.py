@@ -7,7 +7,7 @@ from typing import Final
 
 from dispatcher.amqp.events import Delivery, Fetched
 from dispatcher.amqp.grouping import Grouping
-from dispatcher.amqp.identity import id_of, was_here
+from dispatcher.amqp.identity import SentBack, id_of
 from dispatcher.amqp.parked import read_parked
 from dispatcher.amqp.pricing import kind_of, pricing
 from dispatcher.amqp.relay import delivery_count, read_content
@@ -17,6 +17,7 @@ from dispatcher.core.queue_ids import FIRST_INBOUND, QueueId, inbound_id
 from dispatcher.errors import ProtocolViolation
 from dispatcher.ledger.recorder import Recorder
 from dispatcher.settings import SHORT_STRING_BYTES_MAX, LaneSettings, SequenceCheck
+from dispatcher.wire.protocol import LaneNames
 
 #: Room that the added headers take in a header frame, the group id apart.
 ADDED_HEADERS_BYTES_MAX: Final = 512
@@ -27,13 +28,14 @@ class MessageReader:
 
     def __init__(
         self, lane: LaneSettings, recorder: Recorder, *, lane_epoch: int, frame_max: int,
-        now_ms: Callable[[], int], exchange: str,
+        now_ms: Callable[[], int], names: LaneNames, user: str | None = None,
     ) -> None:  # fmt: skip
-        self._exchange = exchange.encode()  # the lane's: that of parked messages
+        self._exchange = names.exchange.encode()  # that of parked messages
         self._grouping = Grouping(
             lane.group_header, lane.sequence_header, lane.first_header,
-            reads_numbers=lane.sequence_check is not SequenceCheck.OFF,
+            reads_numbers=lane.sequence_check is not SequenceCheck.OFF, prefix=names.prefix,
         )  # fmt: skip
+        self.sent_back = SentBack(self._grouping, user)
         self._lane_epoch = lane_epoch
         self._headers_bytes_max = frame_max - ADDED_HEADERS_BYTES_MAX - len(lane.first_header or "")
         self._price = pricing(lane.cost)
@@ -68,9 +70,9 @@ class MessageReader:
             if len(content.properties) > self._surely_fits:
                 self._refuse_too_large(message)
             messages.append(message)
-            if self._reads_ids:
-                message.message_id = id_of(content, delivery)
-            if content.number is not None and not was_here(delivery.properties):
+            if self._reads_ids and not self.sent_back.has(delivery):
+                message.message_id = id_of(content)
+            if content.number is not None and not self.sent_back.has(delivery):
                 message.number = content.number
         if self._price is not None or self._has_kinds:
             self._read_costs(messages)

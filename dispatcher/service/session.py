@@ -56,7 +56,7 @@ from dispatcher.service.publications import Relay
 from dispatcher.service.publish_bisect import BLAMES_A_PUBLISH, ENDS_OVER_A_PUBLISH, BisectState
 from dispatcher.service.ticks import Tick, Ticks
 from dispatcher.service.transfer_targets import TransferTargets
-from dispatcher.settings import LaneSettings
+from dispatcher.settings import LaneSettings, SequenceCheck
 from dispatcher.wire.protocol import LaneNames
 
 log = structlog.get_logger()
@@ -82,6 +82,7 @@ class Session:
         recorder: Recorder,
         bisect_state: BisectState,
         reload: ReloadCall | None = None,
+        user: str | None = None,
     ) -> None:
         self._settings = lane
         self._names = names
@@ -102,6 +103,7 @@ class Session:
         #: What the next session must know of publishes over which RabbitMQ ended a connection.
         self._bisect_before, self.bisect_state = bisect_state, bisect_state._replace(candidates=frozenset())
         self._reload = reload
+        self._user = user  # whom RabbitMQ takes us for; None: its name is not known
 
     # -- life --
 
@@ -116,7 +118,7 @@ class Session:
         self._feeds = feeds
         self._reader = MessageReader(
             self._settings, self._recorder, lane_epoch=lane_epoch, frame_max=self._link.frame_max,
-            now_ms=self._clock.now_ms, exchange=self._names.exchange,
+            now_ms=self._clock.now_ms, names=self._names, user=self._user,
         )  # fmt: skip
         parking = lane.state.options.parking_queues
         self._parking = ParkingFeeds(
@@ -130,8 +132,12 @@ class Session:
         self._forwarding = ForwardingQueues(
             self._link, self._names, self._channels, self._settings, report=self.report, fail=self.end
         )
-        self._targets = TransferTargets(relay, self._bisect_before.transfers, report=self.report)
-        self._history = History(relay, self._channels, feeds, lane.state.counters, fail=self.end)
+        # Through an exchange of others they may come back: then they say that they were here.
+        signs = self._user if self._settings.dedup or self._keeps_place() else None
+        self._targets = TransferTargets(relay, self._bisect_before.transfers, signs, report=self.report)
+        self._history = History(
+            relay, self._channels, feeds, lane.state.counters, sent_back=self._reader.sent_back, fail=self.end
+        )  # fmt: skip
         self._outbox = Outbox(
             relay, self._channels.publish, self._bisect_before, self._recorder, ack=self._originals.settle,
             on_window=lambda inbound, originals: feeds[inbound].set_window(originals), report=self.report,
@@ -147,6 +153,9 @@ class Session:
         )
         self._commit(lane.start(self._clock.now_ms()))
         self._schedule()
+
+    def _keeps_place(self) -> bool:
+        return self._settings.history is not None or self._settings.sequence_check is not SequenceCheck.OFF
 
     def reconfigure(self, options: LaneOptions) -> None:
         """Go on with other weights and timeouts; see Lane.reconfigure."""

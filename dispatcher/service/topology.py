@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+import structlog
 from pamqp import commands
 
 from dispatcher.amqp.link import Link
-from dispatcher.amqp.methods import QueueDeclare
+from dispatcher.amqp.methods import QueueBind, QueueDeclare
 from dispatcher.errors import ChannelRefused, ConfigurationError
 from dispatcher.settings import LaneSettings
 from dispatcher.wire.protocol import KEY_COMMAND, KEY_CONTROL, KEY_HEARTBEAT, LaneNames
+
+log = structlog.get_logger()
 
 #: A vhost may have another default queue type, under which `exclusive` means nothing.
 NOT_FOUND: Final = 404
@@ -88,6 +91,8 @@ async def declare_lane(link: Link, names: LaneNames, lane: LaneSettings) -> bool
         if lane.handover:
             named += [names.rejected, *(names.consumer(consumer.id) for consumer in lane.consumers)]
         bindings += [(queue, names.exchange, queue) for queue in named]
+        if lane.history is not None:  # a reader marks its end
+            bindings.append((names.history, names.command_exchange, names.history))
         for queue, exchange, key in bindings:
             await link.call(channel, commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=key))
         await link.call(channel, commands.Channel.Close(200, "declared", 0, 0))
@@ -141,8 +146,9 @@ async def open_parking(link: Link, names: LaneNames, queue: str) -> tuple[int, b
     return channel, count > 0
 
 
-async def prepare_inbound(link: Link, lane: LaneSettings) -> None:
-    """See to it that the inbound queues exist. Raises ConfigurationError, which names all that do not."""
+async def prepare_inbound(link: Link, names: LaneNames, lane: LaneSettings) -> None:
+    """See to it that the inbound queues exist, and that operators reach them. Raises ConfigurationError,
+    which names all that do not exist."""
     problems: list[str] = []
     for index, inbound in enumerate(lane.inbound):
         path = f"lanes.{lane.name}.inbound[{index}].queue"
@@ -160,9 +166,20 @@ async def prepare_inbound(link: Link, lane: LaneSettings) -> None:
                 continue
             channel = await link.open_channel()
             await _declare(link, channel, inbound.queue, {})
-        await link.call(channel, commands.Channel.Close(200, "prepared", 0, 0))
+        await _bind_for_operators(link, channel, names, inbound.queue)
     if problems:
         raise ConfigurationError(problems)
+
+
+async def _bind_for_operators(link: Link, channel: int, names: LaneNames, queue: str) -> None:
+    """What operators release or replay comes by this way, which producers can't take. The lane goes on
+    without it."""
+    try:
+        await link.call(channel, QueueBind(queue=queue, exchange=names.command_exchange, routing_key=queue))
+    except ChannelRefused as refused:
+        log.warning("inbound_queue_not_bound", lane=names.lane, queue=queue, problem=str(refused))
+    else:
+        await link.call(channel, commands.Channel.Close(200, "prepared", 0, 0))
 
 
 async def refuse_unusable(link: Link, lane: LaneSettings) -> None:

@@ -51,12 +51,19 @@ class OpenedTarget:
 
 class TransferTargets:
     """The targets of a session's open operations. `withheld`: fingerprints of messages that are sent to no
-    target, with RabbitMQ's words: it ended a connection over one of them."""
+    target, with RabbitMQ's words: it ended a connection over one of them. Messages for an exchange of others
+    are signed with the name of this `user`, which RabbitMQ validates."""
 
     def __init__(
-        self, relay: Relay, withheld: Mapping[bytes, str], *, report: Callable[[Event], None]
+        self,
+        relay: Relay,
+        withheld: Mapping[bytes, str],
+        user: str | None = None,
+        *,
+        report: Callable[[Event], None],
     ) -> None:
         self._relay = relay
+        self._user = b"" if user is None else user.encode()
         self._withheld = withheld
         self._link = relay.link
         self._report = report
@@ -146,6 +153,7 @@ class TransferTargets:
             frames = transfer_frames(
                 message.content, channel=target.channel, exchange=target.exchange, routing_key=target.key,
                 group=message.group_id, origin=self._origin(message), frame_max=self._link.frame_max,
+                user=self._user if target.target.exchange else b"",
             )  # fmt: skip
         except ValueError:
             problem = f"the headers of message {self._origin(message)} don't fit in a frame with ours"

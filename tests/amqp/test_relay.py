@@ -203,6 +203,18 @@ def test_a_forged_user_id_header_is_replaced() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("exchange", "is_relayed"),
+    [(b"dispatch.orders.ops", True), (b"", False), (b"dispatcher", False), (b"orders", False)],
+)
+def test_only_operators_say_that_a_message_is_a_replay(exchange: bytes, is_relayed: bool) -> None:
+    grouping = Grouping(("x-group-id",), None, prefix="dispatch")
+    mark = number("x-dispatch-replay", 7)
+    original = read_content(delivery(properties(mark))._replace(exchange=exchange), grouping)
+    expected = (mark if is_relayed else b"") + added_fields(original, None)
+    assert table_of(copied(original)[0])[1] == expected
+
+
 def test_only_we_set_the_first_header() -> None:
     grouping = Grouping(("x-group-id",), None, "x-first")
     forged = [field("x-first", "t", b"\x01"), text("x-first-other", ""), text("a", "x-first")]

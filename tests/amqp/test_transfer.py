@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dispatcher.amqp.properties import user_property
 from dispatcher.amqp.transfer import origin_field, transfer_frames
 from tests.amqp.samples import EVERY_TYPE, FRAME_MAX, properties, read_publish, table_of, text
 from tests.amqp.test_relay import content
@@ -17,11 +18,12 @@ FULL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def sent(raw: bytes, group: bytes | None = b"g", frame_max: int = FRAME_MAX) -> bytes:
+def sent(raw: bytes, group: bytes | None = b"g", frame_max: int = FRAME_MAX, user: bytes = b"") -> bytes:
     original = content(raw)
     frames = transfer_frames(
-        original, channel=2, exchange="shop", routing_key="k", group=group, origin=ORIGIN, frame_max=frame_max
-    )
+        original, channel=2, exchange="shop", routing_key="k", group=group, origin=ORIGIN, user=user,
+        frame_max=frame_max,
+    )  # fmt: skip
     publish, properties_, body = read_publish(frames)
     assert (publish.exchange, publish.routing_key, publish.mandatory, body) == ("shop", "k", True, b"body")
     return properties_
@@ -56,6 +58,20 @@ def test_the_user_becomes_a_header() -> None:
     raw = properties(user_id=b"app1", expiration=b"7")
     _, table, after = table_of(sent(raw))
     assert (table, after) == (text("x-dispatch-user-id", "app1") + added(raw), b"\x017")
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"message_id": b"m", "type_": b"t"}, {"app_id": b"a", "reply_to": b"r"}]
+)
+@pytest.mark.parametrize("expiration", [None, b"7"])
+def test_it_can_be_signed(given: dict[str, Any], expiration: bytes | None) -> None:
+    """With the user of the connection, which RabbitMQ validates."""
+    raw = properties(text("h", "1"), **given, expiration=expiration)
+    signed = sent(raw, user=b"us")
+    assert user_property(signed) == "us"
+    before, table, after = table_of(signed)
+    expected = table_of(properties(text("h", "1"), **given, expiration=expiration, user_id=b"us"))
+    assert (before[:-4], table, after) == (expected[0][:-4], expected[1] + added(raw), expected[2])
 
 
 def test_headers_that_leave_no_room_for_ours() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,11 @@ class Dead:
     def __init__(self, channel: BlockingChannel, names: LaneNames) -> None:
         self.channel = channel
         self.queue = names.dead
+        channel.exchange_declare(names.command_exchange, "direct", durable=True)
         for queue in (self.queue, "orders.high"):
             channel.queue_declare(queue, durable=True)
+        self.bound = partial(channel.queue_bind, "orders.high", names.command_exchange, "orders.high")
+        self.bound()
 
     def put(self, body: bytes, group: str | None, reason: str, origin: str | None, **headers: Any) -> None:
         added: Headers = {"x-dispatch-reason": reason, "x-dispatch-attempt": 2, **headers}
@@ -219,6 +223,7 @@ def test_a_full_inbound_queue_is_named(run: Run, dead: Dead) -> None:
     dead.channel.queue_delete("orders.high")
     full = {"x-max-length": 1, "x-overflow": "reject-publish"}
     dead.channel.queue_declare("orders.high", durable=True, arguments=full)
+    dead.bound()
     error = refused(run, "release", "orders", "--all")
     assert "queue 'orders.high' refuses messages: is it full?; 1 message released before" in error
     assert dead.bodies("orders.high") == [b"0"]

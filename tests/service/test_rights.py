@@ -1,0 +1,210 @@
+"""The least rights on RabbitMQ, read from docs/security.md: each role does its work with exactly these, and
+nothing of the others'."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from asyncio import to_thread
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import pytest
+import structlog
+import yaml
+from typer.testing import CliRunner, Result
+
+from dispatcher.amqp.events import ChannelClosed
+from dispatcher.cli import app
+from dispatcher.client import GroupConsumer
+from dispatcher.settings import RabbitSettings
+from dispatcher.wire import protocol
+from tests.amqp.samples import properties, text
+from tests.conftest import Vhost
+from tests.service.clients import Client
+from tests.service.harness import Bench, bench_of, document, lane
+from tests.waiting import eventually
+
+PAGE = Path(__file__).parents[2] / "docs/security.md"
+RIGHTS = ("configure", "write", "read")
+QUEUES = ("orders.high", "orders.low")
+KEPT = {"history": {"max_age": "1h"}, "dedup": {"window": "5m"}}
+LANES = {"orders": lane(inbound=[{"queue": queue} for queue in QUEUES], **KEPT)}
+
+
+def documented() -> dict[str, dict[str, str]]:
+    """configure, write and read of each role."""
+    section = PAGE.read_text().partition("## RabbitMQ")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (\w+) \| `(\S+)` \| `(\S+)` \| `(\S+)` \|$", section, re.MULTILINE)
+    return {
+        role: {right: pattern.replace("\\|", "|") for right, pattern in zip(RIGHTS, patterns, strict=True)}
+        for role, *patterns in rows
+    }
+
+
+class Users:
+    """A user for each role, with the documented rights for the prefix of the test's own vhost."""
+
+    def __init__(self, vhost: Vhost) -> None:
+        self._vhost = vhost
+        self._names: dict[str, str] = {}
+        for role, rights in documented().items():
+            name = self._names[role] = f"{role}-{uuid.uuid4().hex[:8]}"
+            vhost.management(f"users/{name}", "PUT", {"password": "hunter2", "tags": ""})
+            own = {
+                right: pattern.replace("dispatch", vhost.redis_prefix) for right, pattern in rights.items()
+            }
+            vhost.management(f"permissions/{quote(vhost.name, safe='')}/{name}", "PUT", own)
+
+    def __getitem__(self, role: str) -> str:
+        return self._names[role]
+
+    def url(self, role: str) -> str:
+        parts = urlsplit(self._vhost.amqp_url)
+        host = parts.netloc.rpartition("@")[2]
+        return urlunsplit(parts._replace(netloc=f"{self[role]}:hunter2@{host}"))
+
+    def remove(self) -> None:
+        for name in self._names.values():
+            self._vhost.management(f"users/{name}", "DELETE")
+
+
+@pytest.fixture
+def users(vhost: Vhost) -> Iterator[Users]:
+    made = Users(vhost)
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+async def inbound(vhost: Vhost) -> None:
+    async with Client.opened(RabbitSettings(url=vhost.amqp_url)) as admin:
+        for queue in QUEUES:
+            await admin.declare(queue)
+
+
+def running(vhost: Vhost, users: Users) -> Vhost:
+    return replace(vhost, amqp_url=users.url("dispatcher"))
+
+
+def config(folder: Path, vhost: Vhost, users: Users, role: str) -> Path:
+    file = folder / f"{role}.yaml"
+    file.write_text(yaml.safe_dump(document(users.url(role), vhost.redis_url, vhost.redis_prefix, LANES)))
+    return file
+
+
+def program(file: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, [*arguments, "-c", str(file)], prog_name="dispatcher")
+
+
+async def succeeds(file: Path, *arguments: str) -> None:
+    done = await to_thread(program, file, *arguments)
+    assert done.exit_code == 0, done.output
+
+
+async def as_producer(users: Users) -> Client:
+    return await Client.open(RabbitSettings(url=users.url("producer")))
+
+
+@pytest.mark.usefixtures("inbound")
+async def test_check_works_with_the_documented_rights(vhost: Vhost, users: Users, tmp_path: Path) -> None:
+    async with bench_of(running(vhost, users)) as bench:
+        for runs in (False, True):
+            if runs:
+                await bench.run(**LANES)
+            found = await to_thread(program, config(tmp_path, vhost, users, "dispatcher"), "check", "--json")
+            levels = [(each["level"], each["text"]) for each in json.loads(found.stdout)["findings"]]
+            assert [text for level, text in levels if level in ("problem", "warning")] == []
+            assert "hunter2" not in found.output
+
+
+@pytest.mark.usefixtures("inbound")
+async def test_each_role_does_its_work(vhost: Vhost, users: Users, tmp_path: Path) -> None:
+    """Messages go through, one fails, the operator lists it, releases it, replays it and pauses a group."""
+    with structlog.testing.capture_logs() as logs:
+        async with bench_of(running(vhost, users)) as bench:
+            await bench.run(**LANES)
+            producer = await as_producer(users)
+            seen: list[tuple[bytes, bool]] = []
+            async with GroupConsumer(
+                users.url("consumer"), "orders", "c1", prefix=vhost.redis_prefix
+            ) as consumer:
+                producer.send("orders.high", b"1", "g", message_id=b"m1")
+                async for message in consumer:
+                    seen.append((message.body, "x-dispatch-replay" in message.headers))
+                    if len(seen) == 1:
+                        await message.fail("no stock")
+                        operator = config(tmp_path, vhost, users, "operator")
+                        await eventually(lambda: bench.counter("dead_lettered") == 1)
+                        await succeeds(operator, "dead", "list", "orders")
+                        await succeeds(operator, "dead", "release", "orders", "--all")
+                        continue
+                    await message.ack()
+                    if len(seen) == 2:
+                        await succeeds(operator, "replay", "orders", "--all")
+                    if len(seen) == 3:
+                        break
+                await succeeds(operator, "groups", "pause", "orders", "--all")
+            await producer.close()
+    assert seen == [(b"1", False), (b"1", False), (b"1", True)]
+    (told,) = [line for line in logs if line["event"] == "operator_command"]
+    assert told["user"] == users["operator"]
+    assert not [line for line in logs if line["event"] == "inbound_queue_not_bound"]
+
+
+@pytest.mark.usefixtures("inbound")
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+async def test_others_send_no_command(vhost: Vhost, users: Users, tmp_path: Path, role: str) -> None:
+    """RabbitMQ refuses the exchange, and the program says so in one line."""
+    async with bench_of(running(vhost, users)) as bench:
+        await bench.run(**LANES)
+        refused = await to_thread(
+            program, config(tmp_path, vhost, users, role), "groups", "pause", "orders", "--all"
+        )
+        assert refused.exit_code == 1
+        assert f"access to exchange '{bench.names().command_exchange}'" in refused.stderr
+        assert (refused.stderr.count("\n"), "hunter2" in refused.output) == (1, False)
+        assert not bench.status()["paused"]
+
+
+@pytest.mark.usefixtures("inbound")
+async def test_a_producer_may_reach_every_queue_and_counts_for_nothing_there(
+    vhost: Vhost, users: Users
+) -> None:
+    """With the very right that it needs: a command, a replay and an origin, all of them forged."""
+    async with bench_of(running(vhost, users)) as bench:
+        await bench.run(**LANES)
+        producer = await as_producer(users)
+        pause = protocol.Command(uuid="u", name="groups.pause", sent_at_ms=2**52, arguments={"all": True})
+        producer.send_raw(bench.names().command, protocol.encode(pause), properties())
+        await eventually(lambda: bench.counter("control_refused") == 1)
+        consumer = Bench(vhost).consumer("c1")
+        await consumer.join()
+        for _ in range(2):
+            raw = properties(
+                text("x-group-id", "g"), text("x-dispatch-origin", "orders.high 1.1"),
+                text("x-dispatch-replay", "1"), message_id=b"m1", delivery_mode=2,
+            )  # fmt: skip
+            producer.send_raw("orders.high", b"1", raw)
+        await eventually(lambda: bench.counter("deduplicated") == 1)
+        (copy,) = await consumer.has(1)
+        assert "x-dispatch-replay" not in copy.headers
+        assert not bench.status()["paused"]
+        await producer.close()
+        await consumer.drop()
+
+
+@pytest.mark.usefixtures("inbound")
+@pytest.mark.parametrize("exchange", ["", ".in", ".ops"])
+async def test_a_producer_writes_to_no_exchange_of_the_lane(
+    vhost: Vhost, users: Users, exchange: str
+) -> None:
+    async with bench_of(running(vhost, users)) as bench:
+        await bench.run(**LANES)
+        producer = await as_producer(users)
+        producer.send_raw("control", b"{}", properties(), f"{bench.names().exchange}{exchange}")
+        await eventually(lambda: any(isinstance(event, ChannelClosed) for event in producer._events))
+        await producer.close()
