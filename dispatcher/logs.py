@@ -16,6 +16,7 @@ from structlog.typing import Processor
 
 from dispatcher.settings.urls import redact
 from dispatcher.wire import json_text
+from dispatcher.wire.plain_text import printable, printable_lines
 
 #: Their messages below warnings tell of their own workings, not of the service's.
 _CHATTY: Final = ("aiohttp.access", "asyncio", "pamqp", "pika")
@@ -86,8 +87,8 @@ def _without_passwords(
 def _on_one_line(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """What others wrote (a reason, a name) neither looks like a line of ours nor steers the terminal."""
     return {
-        key: value.encode("unicode_escape").decode()
-        if isinstance(value, str) and key not in _TRACEBACKS and not value.isprintable()
+        key: (printable_lines if key in _TRACEBACKS else printable)(value)
+        if isinstance(value, str)
         else value
         for key, value in event.items()
     }

@@ -64,7 +64,7 @@ def test_what_others_wrote_stays_within_its_line(stream: io.StringIO) -> None:
     logs.configure(stream)
     structlog.get_logger().info("message_failed", reason="no\n12:00:00 [info] lane_led \x1b[2J\x07")
     try:
-        raise OSError("no route")
+        raise OSError("no route\x9b2J")
     except OSError:
         structlog.get_logger().exception("lane_failed")
     first, *rest = stream.getvalue().splitlines()
@@ -73,6 +73,8 @@ def test_what_others_wrote_stays_within_its_line(stream: io.StringIO) -> None:
     assert "\x1b[2J" not in first
     assert "\x07" not in first
     assert any("no route" in line for line in rest)
+    assert all(line.isprintable() for line in rest) or stream.isatty()
+    assert "\x9b" not in stream.getvalue()
 
 
 def test_a_json_line_has_printable_characters_only() -> None:

@@ -11,12 +11,13 @@ import typer
 
 from dispatcher.cli import options
 from dispatcher.cli.dead_queue import DeadMessage, DeadQueue, Selection
-from dispatcher.cli.output import console, counted, print_json, print_result, printable, shown, span, table
+from dispatcher.cli.output import console, counted, print_json, print_result, shown, span, table
 from dispatcher.cli.progress import progress
 from dispatcher.cli.stopped import COLUMNS, KEYS, StoppedGroups
 from dispatcher.errors import BrokerUnavailable, CommandRefused
 from dispatcher.settings import Settings
 from dispatcher.wire.group_text import parse_group
+from dispatcher.wire.plain_text import printable
 
 app = typer.Typer(help="Look at what a lane has given up, and decide about it.", no_args_is_help=True)
 

@@ -15,12 +15,12 @@ from dispatcher.amqp.link import Link
 from dispatcher.amqp.properties import string_field
 from dispatcher.amqp.relay import Content, read_content
 from dispatcher.amqp.wire import pack_u32
-from dispatcher.cli.output import printable_lines
 from dispatcher.cli.queue_reader import QueueReader
 from dispatcher.client import properties as amqp_properties
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused
 from dispatcher.wire.group_text import format_group
 from dispatcher.wire.json_fields import is_short_string
+from dispatcher.wire.plain_text import printable_lines
 from dispatcher.wire.protocol import (
     HEADER_ATTEMPT,
     HEADER_CALLS,

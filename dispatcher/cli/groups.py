@@ -11,12 +11,13 @@ from rich.console import Console
 
 from dispatcher.cli import flags, operations, options
 from dispatcher.cli.command_client import ask, ask_lane
-from dispatcher.cli.output import console, counted, print_json, print_result, printable, shown, span, table
+from dispatcher.cli.output import console, counted, print_json, print_result, shown, span, table
 from dispatcher.cli.rabbitmq import connected, messages_ready
 from dispatcher.cli.watch import Watch, refuse_json, watch
 from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
 from dispatcher.core.views.group_states import AskedState
 from dispatcher.errors import CommandRefused
+from dispatcher.wire.plain_text import printable
 
 app = typer.Typer(
     help="Look at the message groups of a lane; pause, pin, close, purge and move them.", no_args_is_help=True

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from dispatcher.settings.urls import redact
 from dispatcher.wire import json_text
+from dispatcher.wire.plain_text import printable, printable_lines
 
 #: Where the output is not a terminal, no cell is cut or folded.
 _WIDTH_IN_FILES: Final = 4_096
@@ -68,18 +69,6 @@ def table(
         cells = zip(titles, row, strict=True)
         made.add_row(*(Text(shown(value)) for title, value in cells if title not in hidden))
     return made
-
-
-def printable(text: str) -> str:
-    """The text on one line: each character that is not printable as in a Python string (`\\x1b`)."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def printable_lines(text: str) -> str:
-    """The text with its lines; each of these is printable."""
-    return "\n".join(map(printable, text.split("\n")))
 
 
 def shown(value: Any) -> str:

@@ -19,6 +19,7 @@ from dispatcher.http.samples import Samples
 from dispatcher.http.static_files import PAGE, read_files
 from dispatcher.http.views import LaneView
 from dispatcher.settings import HttpSettings
+from dispatcher.wire.plain_text import printable
 
 log = structlog.get_logger()
 
@@ -102,7 +103,7 @@ class HttpServer:
 
     async def _ready(self, _request: web.Request) -> web.Response:
         answers = [(lane.name, *lane.readiness()) for lane in self._lanes]
-        text = "".join(f"{name}: {why}\n" for name, _, why in answers)
+        text = "".join(f"{name}: {printable(why)}\n" for name, _, why in answers)
         return web.Response(text=text, status=200 if all(ready for _, ready, _ in answers) else 503)
 
     async def _metrics(self, request: web.Request) -> web.Response:

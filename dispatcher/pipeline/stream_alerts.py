@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -13,6 +12,8 @@ from dispatcher.pipeline.gaps import Gap
 from dispatcher.pipeline.ledger_files import BadFile
 from dispatcher.pipeline.order_audit import EVIDENCE
 from dispatcher.pipeline.summary import about_violation
+from dispatcher.wire import json_text
+from dispatcher.wire.plain_text import printable
 
 VIOLATION, GAP, FILE = "violation", "gap", "file"
 _TYPES: Final = {
@@ -79,11 +80,11 @@ def as_json(alert: dict[str, Any]) -> str:
         name: value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
         for name, value in alert.items() if value is not None
     }  # fmt: skip
-    return json.dumps(shown, ensure_ascii=False)
+    return json_text.dumps(shown)
 
 
 def as_text(alert: dict[str, Any]) -> str:
     """For people, on one line."""
     if alert["kind"] == GAP:
-        return f"gap: lane {alert['lane']}: {alert['text']}"
-    return str(alert["text"])
+        return printable(f"gap: lane {alert['lane']}: {alert['text']}")
+    return printable(str(alert["text"]))

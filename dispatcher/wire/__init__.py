@@ -5,4 +5,5 @@
 - `origin`: where a parked, moved or dead message came in first
 - `json_fields`: reads JSON that others have written
 - `json_text`: writes JSON that people see too
+- `plain_text`: makes text of others printable
 """

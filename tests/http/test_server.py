@@ -86,6 +86,12 @@ async def test_readyz_needs_every_lane_and_says_why(url: str, lanes: list[Lane])
     assert (await get(f"{url}/readyz"))[:2] == (503, "orders: leading\nbills: Redis: connection refused\n")
 
 
+async def test_readyz_has_a_line_for_each_lane_whatever_others_named(url: str, lanes: list[Lane]) -> None:
+    lanes[0].why = "no queue 'a\nbills: leading\x9b'"
+    _, text, _ = await get(f"{url}/readyz")
+    assert text == "orders: no queue 'a\\nbills: leading\\x9b'\nbills: leading\n"
+
+
 async def test_metrics_have_a_lanes_numbers(url: str, lanes: list[Lane]) -> None:
     lanes[1].active = False
     status, text, headers = await get(f"{url}/metrics")

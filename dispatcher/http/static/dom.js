@@ -18,7 +18,7 @@ export function render(parent, children) {
   }
   let place = parent.firstChild;
   for (const child of children) {
-    const node = typeof child === "object" ? element(child, place, keyed) : text(String(child), place);
+    const node = typeof child === "object" ? element(child, place, keyed) : text(printable(String(child)), place);
     if (node === place) place = place.nextSibling;
     else parent.insertBefore(node, place);
   }
@@ -27,6 +27,11 @@ export function render(parent, children) {
     place.remove();
     place = next;
   }
+}
+
+/** What others wrote, in characters that can be seen: no control character hides or turns what is beside it. */
+function printable(words) {
+  return words.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, each => `\\u{${each.codePointAt(0).toString(16)}}`);
 }
 
 function text(words, place) {
@@ -47,7 +52,7 @@ function element({ tag, key, attributes, children }, place, keyed) {
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") node[name] = value;
     else if (value === null || value === undefined || value === false) node.removeAttribute(name);
-    else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
+    else if (node.getAttribute(name) !== printable(String(value))) node.setAttribute(name, printable(String(value)));
   }
   render(node, children);
   return node;

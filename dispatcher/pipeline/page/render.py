@@ -17,6 +17,7 @@ from dispatcher.pipeline.page.lane_view import LaneSection, add_consumers, lane_
 from dispatcher.pipeline.page.source import Source, judged
 from dispatcher.pipeline.page.verdict_view import VerdictView, verdict_view
 from dispatcher.pipeline.statistics import PERCENTILES
+from dispatcher.wire.plain_text import printable_lines
 
 #: Lanes with pictures; the others have a row of the table of lanes.
 LANES_SHOWN: Final = 12
@@ -80,7 +81,7 @@ def _environment() -> Environment:
     # Everything is escaped, the style sheet too: it has no values.
     environment = Environment(
         loader=PackageLoader("dispatcher.pipeline.page"), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
+        trim_blocks=True, lstrip_blocks=True, finalize=_shown,
     )  # fmt: skip
     for word in (
         wording.clipped, wording.sentence, wording.count, wording.decimal, wording.percent, wording.duration,
@@ -88,6 +89,11 @@ def _environment() -> Environment:
     ):  # fmt: skip
         environment.filters[word.__name__] = word
     return environment
+
+
+def _shown(value: object) -> object:
+    """What others named, in characters that can be seen."""
+    return printable_lines(value) if type(value) is str else value
 
 
 def _worst_first(source: Source) -> list[str]:
