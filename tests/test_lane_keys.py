@@ -20,6 +20,11 @@ from tests.test_config import lane_problems
         ("on_ack_timeout: evict", "on_ack_timeout: evict needs an ack_timeout"),
         ("on_ack_timeout: kill", "on_ack_timeout: must be report or evict"),
         ("ack_timeout: 10ms", "ack_timeout: must be from 1s to"),
+        ("strict_identity: 1", "strict_identity: must be true or false"),
+        (
+            "strict_identity: true, handover: true, consumers: [{id: a}]",
+            "strict_identity: with handover no consumer says anything",
+        ),
         ("retry: {attempts: 0}", "retry.attempts: must be a positive integer"),
         ("retry: 3", "retry: must be a mapping of keys to values"),
         ("max_in_flight_per_group: 0", "max_in_flight_per_group: must be a positive integer"),

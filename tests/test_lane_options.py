@@ -27,6 +27,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "group_map.none": {"group_map": "none"},
     "group_idle_timeout": {"group_idle_timeout": "5s"},
     "top_up": {"policy": "sequenced", "top_up": True},
+    "strict_identity": {"strict_identity": True},
     "retry": {"retry": {"attempts": 7}},
     "retry.backoff": {"retry": {"backoff": "7s"}},
     "retry.on_exhausted": {"retry": {"on_exhausted": "stop"}},

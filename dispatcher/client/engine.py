@@ -73,8 +73,11 @@ class ConsumerEngine(Generic[M]):
         loop: Loop,
         listener: Listener[M],
         make_link: MakeLink,
+        *,
+        user: str | None = None,
     ) -> None:
         self._membership = membership
+        self._user = user  # that RabbitMQ validates; None: it is not asked to
         self._names = names
         self._loop = loop
         self._listener = listener
@@ -255,7 +258,7 @@ class ConsumerEngine(Generic[M]):
         message_id = f"{self._membership.member.incarnation}-{next(self._message_ids)}"
         properties = Properties(
             content_type="application/json", message_id=message_id,
-            delivery_mode=1 if key == KEY_HEARTBEAT else 2,
+            delivery_mode=1 if key == KEY_HEARTBEAT else 2, user_id=self._user,
         )  # fmt: skip
         body = protocol.encode(order.message)
         raw = amqp_properties.write(properties, {})

@@ -36,6 +36,7 @@ class ConsumerIdentity:
     consumer: str
     prefetch: int
     offline_limit_ms: int
+    user: str | None = None  # that RabbitMQ is asked to validate
 
     def engine(
         self,
@@ -54,12 +55,14 @@ class ConsumerIdentity:
             offline_limit_ms=self.offline_limit_ms,
             now_ms=loop.now_ms(),
         )
-        return ConsumerEngine(membership, self.names, loop, listener, make_link)
+        return ConsumerEngine(membership, self.names, loop, listener, make_link, user=self.user)
 
 
 class ConsumerBase(ABC):
     """What both consumers are made with. `url` may be a list, of the nodes of one cluster: attempts to
-    connect take them in turn, in random order. Raises ConfigurationError naming every wrong argument."""
+    connect take them in turn, in random order. `strict_identity` is for lanes that have it: what the consumer
+    says names the URL's user, and RabbitMQ validates that. Raises ConfigurationError naming every wrong
+    argument."""
 
     def __init__(
         self,
@@ -71,6 +74,7 @@ class ConsumerBase(ABC):
         prefix: str = DEFAULT_PREFIX,
         tls: Tls | None = None,
         offline_limit_ms: int = OFFLINE_LIMIT_MS,
+        strict_identity: bool = False,
     ) -> None:
         problems = []
         if problem := dotted_name_problem(lane, reserved=RESERVED_SEGMENTS):
@@ -85,7 +89,8 @@ class ConsumerBase(ABC):
             raise ConfigurationError(problems)
         endpoint = Endpoint.of(url, tls, connection_name=f"{consumer_id} of {prefix}.{lane}")
         names = LaneNames(lane, prefix)
-        self._identity = ConsumerIdentity(endpoint, names, consumer_id, prefetch, offline_limit_ms)
+        user = endpoint.address.user if strict_identity else None
+        self._identity = ConsumerIdentity(endpoint, names, consumer_id, prefetch, offline_limit_ms, user)
         self._signals = 0
         self._set_up()
 

@@ -8,7 +8,7 @@ through the signals of `LaneState`, and what they keep from being served through
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.core.effects import Effects, Snapshot
@@ -34,6 +34,10 @@ class Feature:
 
     def events(self) -> Mapping[type, Handler]:
         """Its own events. An event that several features name goes to all of them, in the lane's order."""
+        return {}
+
+    def counts(self) -> Mapping[type, Callable[[Any], bool]]:
+        """Kinds of events that it may refuse. False: no feature hears of this one."""
         return {}
 
     def load_first(self, snapshot: Snapshot, replay: JournalReplay) -> None:
@@ -72,10 +76,22 @@ def has(feature: Feature, method: str) -> bool:
     return getattr(type(feature), method) is not getattr(Feature, method)
 
 
-def merge_handlers(features: Iterable[Feature]) -> dict[type, list[Handler]]:
+def merge_handlers(features: Sequence[Feature]) -> dict[type, list[Handler]]:
     """Who hears of each kind of event: all features that name it, in their order."""
     merged: dict[type, list[Handler]] = {}
     for feature in features:
         for kind, handler in feature.events().items():
             merged.setdefault(kind, []).append(handler)
+    for feature in features:
+        for kind, counts in feature.counts().items():
+            merged[kind] = [_guarded(counts, merged[kind])]
     return merged
+
+
+def _guarded(counts: Callable[[Any], bool], handlers: list[Handler]) -> Handler:
+    def handle(event: Any) -> None:
+        if counts(event):
+            for handler in handlers:
+                handler(event)
+
+    return handle

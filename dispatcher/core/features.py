@@ -19,6 +19,7 @@ from dispatcher.core.feature import Feature
 from dispatcher.core.forwarding.forwarding import Forwarding
 from dispatcher.core.membership.ack_timeout import AckTimeout
 from dispatcher.core.membership.evictions import Evictions
+from dispatcher.core.membership.identities import Identities
 from dispatcher.core.membership.lost_copies import LostCopies
 from dispatcher.core.membership.membership import Membership
 from dispatcher.core.membership.refused_publishes import RefusedPublishes
@@ -94,6 +95,7 @@ def make_features(
         commands,
         RefusedPublishes(state, settlement, groups),
         membership,
+        Identities(state) if options.strict_identity else None,
         LostCopies(state) if not options.handover else None,
         Forwarding(state, membership, settlement, commands) if options.handover else None,
         arrivals,

@@ -410,7 +410,7 @@ class Consumer:
         "in_flight", "incoming", "last_heard_ms", "last_sent_ms", "lost_until_ms", "n", "next_seq", "number",
         "overdue", "ping_unanswered", "pool_level", "prefetch", "queue", "readers", "receives", "refusals",
         "refused_n", "refused_until_ms", "reported", "resumes_as", "sent_again", "settled_at_ms", "sources",
-        "stored", "reclaiming", "uuid", "waiting", "work_ms",
+        "stored", "reclaiming", "user", "uuid", "waiting", "work_ms",
     )  # fmt: skip
 
     def __init__(
@@ -419,6 +419,7 @@ class Consumer:
         self.number = number
         self.id = row.consumer
         self.uuid = row.uuid
+        self.user = row.user
         self.queue = row.queue
         self.n = row.n
         self.prefetch = row.prefetch

@@ -21,3 +21,4 @@ class IncarnationRow(NamedTuple):
     n: int
     prefetch: int
     state: str  # "live", "leaving", "evicted", "taken", or "taking": its queue is being read back
+    user: str | None = None  # of its join, with `strict_identity`

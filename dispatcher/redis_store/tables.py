@@ -20,7 +20,9 @@ _LENGTH = Struct("!I")
 _ID_RANGE = Struct("!QI")
 #: Arguments of a commit that are of tables.
 TABLES: Final = 9
-_INCARNATION_TYPES: Final = get_type_hints(IncarnationRow)
+_INCARNATION_TYPES: Final = {
+    name: kind for name, kind in get_type_hints(IncarnationRow).items() if name != "user"
+}  # fmt: skip
 _pack_owner = _OWNER.pack
 _pack_length = _LENGTH.pack
 _OWNER_LENGTH = _LENGTH.pack(_OWNER.size)
@@ -41,7 +43,14 @@ def packed_owners(rows: Iterable[tuple[bytes, OwnerRow]]) -> bytes:
 
 
 def packed_incarnations(rows: Iterable[tuple[int, IncarnationRow]]) -> bytes:
-    return packed(field for number, row in rows for field in (b"%d" % number, to_json(row._asdict())))
+    return packed(field for number, row in rows for field in (b"%d" % number, to_json(_fields(row))))
+
+
+def _fields(row: IncarnationRow) -> dict[str, Any]:
+    fields = row._asdict()
+    if row.user is None:  # few lanes keep it
+        del fields["user"]
+    return fields
 
 
 def packed_sequences(rows: Iterable[tuple[bytes, int]]) -> bytes:
@@ -111,7 +120,10 @@ def read_incarnation(value: bytes, origin: str) -> IncarnationRow:
     for name, kind in _INCARNATION_TYPES.items():
         if type(fields.get(name)) is not kind:
             raise _foreign(origin)
-    return IncarnationRow(**{name: fields[name] for name in _INCARNATION_TYPES})
+    user = fields.get("user")
+    if user is not None and not isinstance(user, str):
+        raise _foreign(origin)
+    return IncarnationRow(**{name: fields[name] for name in _INCARNATION_TYPES}, user=user)
 
 
 def read_number(value: bytes, origin: str) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -57,6 +59,9 @@ class ControlInbox:
         outbox: Outbox,
         operators: Operators,
         counters: Counter[str],
+        *,
+        strict_identity: bool,
+        is_consumers: Callable[[str], bool],
     ) -> None:
         self._names = names
         self._link = link
@@ -64,6 +69,8 @@ class ControlInbox:
         self._outbox = outbox
         self._operators = operators
         self._counters = counters
+        self._strict_identity = strict_identity
+        self._is_consumers = is_consumers  # whether a queue is that of a consumer that has joined
         self._control_tag = self._command_tag = 0
         self._acks = AckWindow(prefetch=CONTROL_PREFETCH)
         self._committed_tag = 0  # the effects of control messages up to this tag are committed
@@ -112,12 +119,18 @@ class ControlInbox:
         if isinstance(message, Heartbeat) != (delivery.channel == self._channels.heartbeat):
             kind, key = type(message).__name__.lower(), delivery.routing_key.decode(errors="replace")
             raise ProtocolViolation(f"a {kind} must not be published with the routing key {key!r}")
+        if self._strict_identity and not isinstance(message, Marker):
+            user = user_property(delivery.properties)
+            if user is None:
+                raise ProtocolViolation("the lane has strict_identity: set the property user_id")
+            return replace(message, user=user)
         return message
 
     def _refuse(self, delivery: Delivery, problem: str) -> None:
         """Not understood: a consumer that would join is told, everything else is kept."""
         queue = refusable_join(delivery.body)
-        if queue is not None and not self._names.is_ours(queue):
+        speaks_for_itself = not (self._strict_identity and queue is not None and self._is_consumers(queue))
+        if queue is not None and not self._names.is_ours(queue) and speaks_for_itself:
             self._counters["control_refused"] += 1
             sender = _sender(delivery)
             log.warning("join_refused", lane=self._names.lane, queue=queue, problem=problem, **sender)

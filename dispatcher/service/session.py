@@ -149,8 +149,10 @@ class Session:
             commands=lane.commands, reload=self._reload,
         )  # fmt: skip
         self._control = ControlInbox(
-            self._names, self._link, self._channels, self._outbox, self._operators, lane.state.counters
-        )
+            self._names, self._link, self._channels, self._outbox, self._operators, lane.state.counters,
+            strict_identity=self._settings.strict_identity,
+            is_consumers=lambda queue: queue in lane.state.by_queue,
+        )  # fmt: skip
         self._commit(lane.start(self._clock.now_ms()))
         self._schedule()
 

@@ -185,6 +185,9 @@ class LaneDefaults(Model):
     top_up: Annotated[bool, Flag()] = Field(
         default=False, description="sequenced: the present owner keeps receiving while it holds something."
     )
+    strict_identity: Annotated[bool, Flag()] = Field(
+        default=False, description="Words of a consumer count only from the user of its join (user_id)."
+    )
     retry: RetrySettings = Field(
         default=RetrySettings(), description="How often a message is tried, and what happens then."
     )
@@ -415,6 +418,7 @@ def _unknowable(lane: LaneDefaults) -> list[tuple[str, str]]:
         ("placement", lane.placement is PlacementName.MEASURED, f"measured: {unheard}"),
         ("cost", lane.cost.name == "measured", f"measured: {unheard}"),
         ("retry", "retry" in lane.model_fields_set, "with handover a rejected message is not tried again"),
+        ("strict_identity", lane.strict_identity, "with handover no consumer says anything"),
         ("heartbeat", "heartbeat_ms" in lane.model_fields_set, "with handover no consumer sends heartbeats"),
     )
     return [(key, text) for key, is_asked, text in checks if is_asked]

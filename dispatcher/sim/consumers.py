@@ -202,7 +202,12 @@ class ConsumerMachine:
         self.membership = membership
         self.application = Application(self)
         self.engine: ConsumerEngine[Copy] = ConsumerEngine(
-            membership, self.world.names, ConsumerLoop(process), self.application, self._make_link
+            membership,
+            self.world.names,
+            ConsumerLoop(process),
+            self.application,
+            self._make_link,
+            user=self.plan.name if self.world.scenario.options["strict_identity"] else None,
         )
         self.engine.start()
 

@@ -94,6 +94,7 @@ OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
     "start": lambda random, _: random.choice((StartSettings(),) * 3 + (StartSettings(consumers=3),)),
     "ack_timeout_ms": lambda random, _: random.choice((None, None, 1_000, 2_000)),
     "on_ack_timeout": lambda random, _: random.choice(tuple(OverdueAct)),
+    "strict_identity": lambda random, _: random.random() < 0.2,
     "retry": lambda random, policy: RetrySettings(
         attempts=random.choice((1, 2, 3, 3, 3)),
         on_exhausted=(

@@ -171,6 +171,7 @@ class Join:
     queue: str
     prefetch: int
     in_hand: tuple[InHand, ...] = ()
+    user: str | None = None  # who sent it, where the lane asks for that; not in the body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,12 +197,14 @@ class Settle:
     acked: tuple[tuple[int, int], ...] = ()
     failed: tuple[FailedMessage, ...] = ()
     begun: Begun | None = None
+    user: str | None = None  # as of a join
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
     consumer: str
     incarnation: str
+    user: str | None = None  # as of a join
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +216,7 @@ class Heartbeat:
     last: int
     in_hand: tuple[tuple[int, int], ...] | None = None  # ranges of numbers; None: it does not say
     begun: Begun | None = None
+    user: str | None = None  # as of a join
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

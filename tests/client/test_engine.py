@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from dispatcher.amqp.properties import user_property
+from dispatcher.client import GroupConsumer
 from dispatcher.client.copies import Message
 from dispatcher.client.engine import ConsumerEngine
 from dispatcher.client.links import Publication, Receiver
@@ -88,7 +90,7 @@ class Application:
 
 
 class Subject:
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
         self.loop = ManualLoop()
         self.application = Application()
         uuids = count(1)
@@ -97,7 +99,7 @@ class Subject:
             offline_limit_ms=1_000, now_ms=0,
         )  # fmt: skip
         self.engine = ConsumerEngine(
-            membership, LaneNames("orders"), self.loop, self.application, self.make_link
+            membership, LaneNames("orders"), self.loop, self.application, self.make_link, **options
         )
         self.engine.start()
         self.join(1)
@@ -126,6 +128,18 @@ def test_it_joins_and_works() -> None:
     subject.deliver(copy_properties(5))
     assert [message.seq for message in subject.application.messages] == [5]
     assert [publication.routing_key for publication in subject.link.published] == ["control", "heartbeat"]
+
+
+@pytest.mark.parametrize("user", [None, "worker"])
+def test_its_words_name_its_user_where_that_is_asked_for(user: str | None) -> None:
+    subject = Subject(user=user)
+    assert [user_property(each.properties) for each in subject.link.published] == [user, user]
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_the_user_is_that_of_the_url(is_strict: bool) -> None:
+    consumer = GroupConsumer("amqp://w%40rker:pw@mq/", "orders", "c1", strict_identity=is_strict)
+    assert consumer._identity.user == ("w@rker" if is_strict else None)
 
 
 def test_settles_of_one_turn_go_in_one_message() -> None:

@@ -20,6 +20,7 @@ from typer.testing import CliRunner, Result
 from dispatcher.amqp.events import ChannelClosed
 from dispatcher.cli import app
 from dispatcher.client import GroupConsumer
+from dispatcher.errors import ConsumerRefused
 from dispatcher.settings import RabbitSettings
 from dispatcher.wire import protocol
 from tests.amqp.samples import properties, text
@@ -208,3 +209,38 @@ async def test_a_producer_writes_to_no_exchange_of_the_lane(
         producer.send_raw("control", b"{}", properties(), f"{bench.names().exchange}{exchange}")
         await eventually(lambda: any(isinstance(event, ChannelClosed) for event in producer._events))
         await producer.close()
+
+
+@pytest.mark.usefixtures("inbound")
+async def test_with_strict_identity_no_consumer_speaks_for_another(vhost: Vhost, users: Users) -> None:
+    """RabbitMQ refuses the other's name, and the dispatcher what comes with its own or with none."""
+    lanes = {"orders": {**LANES["orders"], "strict_identity": True}}
+    async with bench_of(running(vhost, users)) as bench:
+        await bench.run(**lanes)
+        prefix = {"prefix": vhost.redis_prefix}
+        async with GroupConsumer(
+            users.url("consumer"), "orders", "c1", strict_identity=True, **prefix
+        ) as consumer:
+            await consumer.joined()
+            producer = await as_producer(users)
+            producer.send("orders.high", b"1", "g")
+            message = await anext(consumer)
+            (live,) = (await bench.ask("consumers.list"))["consumers"]
+            said = {"consumer": "c1", "incarnation": live["incarnation"]}
+            settle = protocol.encode(protocol.Settle(**said, acked=((message.seq, message.seq),)))
+            admin = await Client.open(RabbitSettings(url=vhost.amqp_url))
+            for count, user in ((1, None), (2, b"guest")):
+                raw = properties(user_id=user, delivery_mode=2)
+                admin.send_raw("control", settle, raw, bench.names().control_exchange)
+                await eventually(lambda count=count: bench.counter("control_refused") == count)
+            assert bench.status()["in_flight"] == 1
+            forged = properties(user_id=users["consumer"].encode())
+            admin.send_raw("control", settle, forged, bench.names().control_exchange)
+            await eventually(lambda: any(isinstance(event, ChannelClosed) for event in admin._events))
+            await message.ack()
+            await eventually(lambda: bench.counter("settled") == 1)
+            await admin.close()
+            await producer.close()
+        with pytest.raises(ConsumerRefused, match="strict_identity"):
+            async with GroupConsumer(users.url("consumer"), "orders", "c2", **prefix) as without:
+                await without.joined()

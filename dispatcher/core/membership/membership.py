@@ -163,16 +163,21 @@ class Membership(Feature):
             self._answer(join, TYPE_WAIT)
             self.liveness.successor_waits(present)
             return
-        consumer = self.enter(join.consumer, join.incarnation, join.queue, join.prefetch, n=join.n)
+        user = join.user if state.options.strict_identity else None
+        consumer = self.enter(join.consumer, join.incarnation, join.queue, join.prefetch, n=join.n, user=user)
         self._reports.report(consumer, join)
         self._welcome(consumer)
 
-    def enter(self, name: str, uuid: str, queue: str, prefetch: int, *, n: int = 1) -> Consumer:
+    def enter(
+        self, name: str, uuid: str, queue: str, prefetch: int, *, n: int = 1, user: str | None = None
+    ) -> Consumer:
         """A new incarnation; without a uuid it gets one that no other one of the lane has."""
         state = self._state
         self._last_number += 1
         uuid = uuid or f"{name}#{self._last_number}"
-        consumer = self._enter(self._last_number, IncarnationRow(name, uuid, queue, n, prefetch, "live"))
+        consumer = self._enter(
+            self._last_number, IncarnationRow(name, uuid, queue, n, prefetch, "live", user)
+        )
         keep_row(state, consumer)
         state.counters["joins"] += 1
         for joined in state.signals.consumer_joined:

@@ -14,7 +14,9 @@ def incarnation_row(consumer: Consumer) -> IncarnationRow:
         state = "evicted"
     if consumer.state is ConsumerState.REVOKED:
         state = "taken"
-    return IncarnationRow(consumer.id, consumer.uuid, consumer.queue, consumer.n, consumer.prefetch, state)
+    return IncarnationRow(
+        consumer.id, consumer.uuid, consumer.queue, consumer.n, consumer.prefetch, state, consumer.user
+    )
 
 
 def keep_row(state: LaneState, consumer: Consumer) -> None:
