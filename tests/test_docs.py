@@ -83,6 +83,7 @@ def schema_keys() -> dict[str, Any]:
     found = {"prefix": schema["properties"]["prefix"]["default"]}
     places = (
         ("rabbitmq.", "RabbitSettings"), ("redis.", "RedisSettings"), ("http.", "HttpSettings"),
+        ("http.tokens.", "TokenSettings"),
         ("ledger.", "LedgerSettings"),
         ("", "LaneSettings"), ("inbound[].", "InboundSettings"), ("retry.", "RetrySettings"),
         ("start.", "StartSettings"), ("group_window.", "GroupWindowSettings"),

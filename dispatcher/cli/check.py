@@ -13,11 +13,12 @@ from dispatcher.cli.check_findings import Findings, Level
 from dispatcher.cli.check_management import check_management
 from dispatcher.cli.output import counted, print_error, print_json
 from dispatcher.errors import ConfigurationError
+from dispatcher.http.access import Access
 from dispatcher.ledger.opening import open_ledger
 from dispatcher.redis_store import probe
 from dispatcher.redis_store.probe import WARNING
 from dispatcher.redis_store.scripts import LaneKeys
-from dispatcher.settings import LedgerSettings, RedisSettings
+from dispatcher.settings import HttpSettings, LedgerSettings, RedisSettings
 from dispatcher.settings.file import former_words
 from dispatcher.settings.urls import redact
 
@@ -41,6 +42,7 @@ def check(
     check_management(settings, management or options.usual_management_url(settings.rabbitmq), findings)
     keys = [LaneKeys.of(settings.prefix, lane) for lane in settings.lanes]
     _check_store(settings.redis, keys, findings)
+    _check_tokens(settings.http, findings)
     if settings.ledger is not None:
         _check_ledger(settings.ledger, findings)
     found = [(finding.level, redact(finding.text)) for finding in findings.all()]
@@ -52,6 +54,14 @@ def check(
     if problems := findings.count(Level.PROBLEM):
         print_error(f"dispatcher: {counted(problems, 'problem')} found, the lanes can't run like this")
         raise typer.Exit(1)
+
+
+def _check_tokens(settings: HttpSettings, findings: Findings) -> None:
+    try:
+        Access.of(settings.tokens)
+    except ConfigurationError as refused:
+        for problem in refused.problems:
+            findings.problem(problem)
 
 
 def _check_ledger(settings: LedgerSettings, findings: Findings) -> None:

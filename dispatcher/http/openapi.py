@@ -7,6 +7,8 @@ import json
 from typing import Any, Final
 
 from dispatcher import __version__
+from dispatcher.http.actions import ACTIONS, Action
+from dispatcher.http.actions import PATH as ACTIONS_PATH
 from dispatcher.http.api import RESOURCES, Parameter, Resource
 from dispatcher.http.schemas import SCHEMAS, list_of, ref, string
 
@@ -21,19 +23,41 @@ _PROBLEMS: Final = {
 }
 
 
+_REFUSALS: Final = {
+    "400": "the body can't be understood, or the lane refuses it: nothing was changed",
+    "401": "the token is missing or wrong",
+    "403": "this token may only read, nobody may act here, or a page of another origin asks",
+    "404": "there is no such lane",
+    "409": "the lane is not active here: ask the other replicas",
+    "413": "the body is too large",
+    "415": "the body is not application/json",
+    "504": "no answer yet: ask again with the uuid",
+}
+_TOKEN: Final = "token"
+
+
 def document() -> dict[str, Any]:
     """OpenAPI 3.1."""
     paths = {resource.path: {"get": _operation(resource)} for resource in RESOURCES}
+    paths |= {
+        ACTIONS_PATH.replace("{action}", name): {"post": _action(name, action)}
+        for name, action in ACTIONS.items()
+    }
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Message groups for RabbitMQ",
             "version": __version__,
-            "description": "What the dispatcher's page shows. Everything is read-only.",
+            "description": (
+                "What the dispatcher's page shows, with GET, and what operators do, with POST. Tokens are "
+                "sent as `Authorization: Bearer`; reading needs one if the configuration names one for "
+                "viewers, acting needs that of operators."
+            ),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": {**paths, EVENTS_PATH: {"get": _events()}, DOCUMENT_PATH: {"get": _itself()}},
-        "components": {"schemas": SCHEMAS},
+        "components": {"schemas": SCHEMAS, "securitySchemes": {_TOKEN: {"type": "http", "scheme": "bearer"}}},
+        "security": [{}, {_TOKEN: []}],
     }
 
 
@@ -47,6 +71,25 @@ def _operation(resource: Resource) -> dict[str, Any]:
         "operationId": resource.schema[0].lower() + resource.schema[1:],
         "parameters": parameters,
         "responses": {"200": _answer(resource.summary, resource.schema), **problems},
+    }
+
+
+def _action(name: str, action: Action) -> dict[str, Any]:
+    parameters = [_parameter(Parameter("lane", string(), required=True), "path")]
+    preview = " Without `apply` it only says what it would do." if action.previews else ""
+    problems = {code: _answer(text, "Error") for code, text in _REFUSALS.items()}
+    return {
+        "summary": action.summary,
+        "description": f"The command `{action.command}` of the program, and its result.{preview}",
+        "operationId": f"{name}Action",
+        "security": [{_TOKEN: []}],
+        "parameters": parameters,
+        "requestBody": {"required": True, "content": {"application/json": {"schema": action.body()}}},
+        "responses": {
+            "200": _answer("done, or what would be done", "Outcome"),
+            "202": _answer("begun: ask again with its uuid", "Outcome"),
+            **problems,
+        },
     }
 
 

@@ -263,6 +263,13 @@ SCHEMAS: Final[dict[str, Schema]] = {
             _object("lists of the same length, the newest last; null: not known", **_POINT), "by their names"
         ),
     ),
+    "Outcome": _object(
+        "of an action",
+        uuid=string("names this request: send it again with this uuid to hear its result once more"),
+        open=boolean("it has begun and goes on"),
+        applied=boolean("something was done; false: it only says what would be, or is not done yet"),
+        result={"type": "object", "description": "as the program's command has it with --json"},
+    ),
     "Event": _object(
         "the data of an event: what a GET of that path answers now",
         path=string("as it was given in `watch`"), status=integer("of HTTP"), body={"type": "object"},

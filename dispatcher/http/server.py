@@ -1,4 +1,7 @@
-"""The HTTP server: probes, metrics, the JSON API and the page. All read-only, by default on loopback only."""
+"""The HTTP server: probes, metrics, the JSON API and the page; by default on loopback only.
+
+Who has no token reads; who has the operators' token also acts (`access`, `actions`).
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,13 @@ from typing import Final
 
 import structlog
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from prometheus_client.exposition import choose_encoder
 
 from dispatcher.errors import ConfigurationError
+from dispatcher.http.access import Access, Refused
+from dispatcher.http.actions import ACTIONS, BODY_BYTES_MAX, act
+from dispatcher.http.actions import PATH as ACTIONS_PATH
 from dispatcher.http.api import RESOURCES, Api
 from dispatcher.http.events import EventStreams
 from dispatcher.http.metrics import registry
@@ -45,7 +52,9 @@ class HttpServer:
     """Serves these lanes from `start` to `stop`."""
 
     def __init__(self, settings: HttpSettings, lanes: Sequence[LaneView]) -> None:
+        """Raises ConfigurationError for a token that can't be read."""
         self._settings = settings
+        self._access = Access.of(settings.tokens)
         self._lanes = lanes
         self._registry = registry(lanes)
         self._files = read_files()
@@ -57,7 +66,7 @@ class HttpServer:
 
     def app(self) -> web.Application:
         """All that it serves."""
-        app = web.Application()
+        app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._let_in])
         app.router.add_get("/", self._page)
         app.router.add_get("/static/{name}", self._file)
         app.router.add_get("/healthz", self._health)
@@ -65,6 +74,7 @@ class HttpServer:
         app.router.add_get("/metrics", self._metrics)
         for resource in RESOURCES:
             app.router.add_get(resource.path, self._resource)
+        app.router.add_post(ACTIONS_PATH, self._act)
         app.router.add_get(EVENTS_PATH, self._streams.serve)
         app.router.add_get(DOCUMENT_PATH, self._document)
         app.on_response_prepare.append(_add_headers)
@@ -97,6 +107,34 @@ class HttpServer:
             self._streams.stop()
             await self._runner.cleanup()
             self._runner = None
+
+    @web.middleware
+    async def _let_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.match_info.http_exception is not None:  # there is no such path or method
+            return await handler(request)
+        try:
+            self._access.check(request)
+        except Refused as refused:
+            if request.method not in ("GET", "HEAD"):
+                log.warning(
+                    "http_refused", path=request.path, remote=request.remote, status=refused.status,
+                    problem=str(refused),
+                )  # fmt: skip
+            headers = {"WWW-Authenticate": "Bearer"} if refused.status == 401 else None
+            return web.json_response({"error": str(refused)}, status=refused.status, headers=headers)
+        return await handler(request)
+
+    async def _act(self, request: web.Request) -> web.Response:
+        lane = next((each for each in self._lanes if each.name == request.match_info["lane"]), None)
+        action = ACTIONS.get(request.match_info["action"])
+        if lane is None or action is None:
+            return web.json_response({"error": "there is no such lane or action"}, status=404)
+        status, body = await act(lane, action, await request.read(), f"http operator from {request.remote}")
+        log.info(
+            "http_action", lane=lane.name, action=request.match_info["action"], remote=request.remote,
+            status=status, uuid=body.get("uuid"),
+        )  # fmt: skip
+        return web.json_response(body, status=status)
 
     async def _health(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n")

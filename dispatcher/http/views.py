@@ -28,7 +28,7 @@ class LaneSample(NamedTuple):
 
 
 class LaneView(Protocol):
-    """One lane as seen from outside. Nothing here changes it.
+    """One lane as seen from outside. Nothing here changes it but `command`.
 
     What returns None does so while the lane is not active here; `overview` tells less then. With very many
     groups `groups` takes a moment, in which the lane goes on; all else answers at once.
@@ -72,6 +72,13 @@ class LaneView(Protocol):
 
     def operations(self) -> dict[str, Any] | None:
         """Operations on groups that are under way."""
+        ...
+
+    async def command(
+        self, name: str, arguments: dict[str, Any], uuid: str, user: str
+    ) -> dict[str, Any] | None:
+        """The result of a command of operators that changes something; one with a uuid that was done is not
+        done again. Log and ledger name the user. Raises CommandRefused, NoAnswer."""
         ...
 
     def sample(self) -> LaneSample | None:

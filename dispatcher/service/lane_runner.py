@@ -429,6 +429,13 @@ class LaneRunner:
         session = self._leading()
         return session.views.stopped({"after": after}) if session is not None else None
 
+    async def command(
+        self, name: str, arguments: dict[str, Any], uuid: str, user: str
+    ) -> dict[str, Any] | None:
+        """The result of a command that changes something. Raises CommandRefused, NoAnswer."""
+        session = self._leading()
+        return await session.command(name, arguments, uuid, user) if session is not None else None
+
     def operations(self) -> dict[str, Any] | None:
         """Operations on groups that are under way."""
         session = self._leading()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import Any, Final
@@ -38,6 +39,7 @@ from dispatcher.core.orders import (
     LookUp,
     PublishBarrier,
     PublishMarker,
+    Reply,
     SendCopy,
     SendNotice,
     SetWindow,
@@ -155,6 +157,8 @@ class Outbox:
                 self._on_target(action)
             case InspectQueue() | ReclaimQueue() | ReleaseQueue() | AckReclaimed():
                 self._on_forwarding(action)
+            case Reply(token=asyncio.Future()):  # asked in this process
+                _answer(action)
             case LookUp():
                 self._report(IdsLookedUp(action))
             case LogEvent():
@@ -386,6 +390,11 @@ def _stored(orders: list[Any]) -> list[Event]:
         if type(order) is Dispatched:
             seqs.setdefault(order.incarnation, []).append(order.seq)
     return [CopiesStored(incarnation, numbers) for incarnation, numbers in seqs.items()]
+
+
+def _answer(reply: Reply) -> None:
+    if not reply.token.done():
+        reply.token.set_result(reply)
 
 
 def _is_wanted(copy: Dispatched) -> bool:

@@ -29,12 +29,27 @@ from dispatcher.amqp.events import (
 )
 from dispatcher.amqp.link import Link
 from dispatcher.core.effects import Effects
-from dispatcher.core.events import Event, MessagesArrived, PublishersBlocked, QueueReturned
+from dispatcher.core.events import (
+    CommandReceived,
+    Event,
+    MessagesArrived,
+    PublishersBlocked,
+    QueueReturned,
+)
 from dispatcher.core.lane import Lane
 from dispatcher.core.options import LaneOptions
+from dispatcher.core.orders import Reply
 from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.views.views import Views
-from dispatcher.errors import BrokerUnavailable, DeliveredAgain, DispatcherError, Fenced, InvalidTransition
+from dispatcher.errors import (
+    BrokerUnavailable,
+    CommandRefused,
+    DeliveredAgain,
+    DispatcherError,
+    Fenced,
+    InvalidTransition,
+    NoAnswer,
+)
 from dispatcher.http.views import LaneSample
 from dispatcher.ledger.recorder import Recorder
 from dispatcher.redis_store.store import LaneStore
@@ -64,6 +79,8 @@ log = structlog.get_logger()
 #: What a stop waits for Redis and the last acks.
 DRAIN_S: Final = 2.0
 DRAIN_POLL_S: Final = 0.005
+#: How long a command of this process waits for Redis.
+ANSWER_S: Final = 10.0
 
 
 class Session:
@@ -158,6 +175,20 @@ class Session:
 
     def _keeps_place(self) -> bool:
         return self._settings.history is not None or self._settings.sequence_check is not SequenceCheck.OFF
+
+    async def command(self, name: str, arguments: dict[str, Any], uuid: str, user: str) -> dict[str, Any]:
+        """Have an operator's command done that came another way than through the command queue. Raises
+        CommandRefused, NoAnswer."""
+        answer: asyncio.Future[Reply] = self._loop.create_future()
+        self.report(CommandReceived(answer, uuid, name, arguments, user))
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                reply = await answer
+        except TimeoutError:
+            raise NoAnswer(f"{name} may be done, or may yet be done: ask again with this uuid") from None
+        if reply.error is not None:
+            raise CommandRefused(reply.error)
+        return reply.result
 
     def reconfigure(self, options: LaneOptions) -> None:
         """Go on with other weights and timeouts; see Lane.reconfigure."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         LaneSettings,
         RetrySettings,
     )
-    from dispatcher.settings.model import HttpSettings, RabbitSettings, RedisSettings, Settings
+    from dispatcher.settings.model import HttpSettings, RabbitSettings, RedisSettings, Settings, TokenSettings
     from dispatcher.settings.parts import (
         DedupSettings,
         ExhaustedAct,
@@ -73,6 +73,7 @@ _MODULES: Final = {
     "SequenceCheck": "parts",
     "Settings": "model",
     "StartSettings": "parts",
+    "TokenSettings": "model",
     "VERSION": "work_file",
     "WorkFile": "work_file",
     "json_schema": "schema",
@@ -107,6 +108,7 @@ __all__ = [
     "SequenceCheck",
     "Settings",
     "StartSettings",
+    "TokenSettings",
     "VERSION",
     "WorkFile",
     "json_schema",

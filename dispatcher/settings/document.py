@@ -21,7 +21,7 @@ Path = tuple[str | int, ...]
 BROKEN: Final = object()
 #: A file of aliases to aliases can describe billions of values in a few lines.
 _VALUES_MAX: Final = 100_000
-_URL_KEYS: Final = frozenset({"url", "urls"})
+_URL_KEYS: Final = frozenset({"url", "urls", "tokens"})
 #: A longer value is cut where a problem shows it.
 _SHOWN_MAX: Final = 60
 _TAG: Final = "tag:yaml.org,2002:"

@@ -132,12 +132,31 @@ class RedisSettings(_Certificates):
         return self._tls_conflicts(self.address.tls)
 
 
+def _token_source(text: str) -> str:
+    kind, colon, name = text.partition(":")
+    if kind not in ("file", "env") or not colon or not name:
+        raise ValueError("must be file:PATH or env:NAME, where the token is")
+    return text
+
+
+class TokenSettings(Model):
+    """Where the tokens of the HTTP server are, as `file:PATH` or `env:NAME`."""
+
+    viewer: Annotated[str, Text(_token_source)] | None = Field(
+        default=None, description="With this token one may read; null: everybody may."
+    )
+    operator: Annotated[str, Text(_token_source)] | None = Field(
+        default=None, description="With this token one may also act; null: nobody may."
+    )
+
+
 class HttpSettings(Model):
-    """Where health, metrics and the page for people are served."""
+    """Where health, metrics and the page for people are served, and to whom."""
 
     listen: Annotated[str, Text(_checked(parse_listen))] = Field(
         default="127.0.0.1:8642", description="host:port; port 0 picks a free one and logs it."
     )
+    tokens: TokenSettings = Field(default=TokenSettings(), description="Who may read, and who may act.")
 
     @property
     def host(self) -> str:
