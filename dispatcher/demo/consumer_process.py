@@ -8,11 +8,9 @@ import time
 from dataclasses import replace
 
 from dispatcher.demo.consumer import ConsumerOptions
+from dispatcher.demo.patience import stop_patiently
 from dispatcher.judge.record import HandlingRecord, LifeRecord
 from dispatcher.nodes.process import GuardedProcess
-
-#: Finishing the messages in hand takes milliseconds here.
-STOP_TIMEOUT_S = 10.0
 
 
 class ConsumerProcess:
@@ -39,6 +37,11 @@ class ConsumerProcess:
     def has_joined(self) -> bool:
         """The dispatcher has welcomed it, as far as `read` has seen it."""
         return self._record.has_joined
+
+    @property
+    def in_hand(self) -> int:
+        """Messages that it has begun and not ended, as far as `read` has seen it."""
+        return sum(handling.end is None for handling in self._record.handlings)
 
     @property
     def handlings(self) -> list[HandlingRecord]:
@@ -71,8 +74,8 @@ class ConsumerProcess:
         self._process.kill()
 
     def stop(self) -> None:
-        """Let it finish what it has in hand, and end."""
-        self._process.terminate(STOP_TIMEOUT_S)
+        """Let it finish what it has in hand, and end; it is killed when it does not get on with that."""
+        stop_patiently(self._process)
 
     def close(self) -> None:
         """End it in any case and remove its files."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import sys
-import time
 import urllib.error
 import urllib.request
 from types import TracebackType
@@ -13,16 +13,12 @@ from typing import Any, Final, Self
 
 import yaml
 
+from dispatcher.demo.patience import stop_patiently, wait_while_it_goes_on, whole_cpu_s
 from dispatcher.errors import DispatcherError
 from dispatcher.nodes.ports import LOOPBACK, free_ports
 from dispatcher.nodes.process import GuardedProcess
 
-#: Between two looks whether it leads; a start takes about half a second.
-POLL_S: Final = 0.02
-START_TIMEOUT_S: Final = 30.0
-#: The service's own promise is less than 5 s.
-STOP_TIMEOUT_S: Final = 8.0
-ANSWER_TIMEOUT_S: Final = 2.0
+ANSWER_TIMEOUT_S: Final = 3.0
 
 
 class DispatcherProcess:
@@ -50,16 +46,17 @@ class DispatcherProcess:
     def start(self) -> None:
         """Start it and wait until it leads all its lanes.
 
-        Raises DispatcherError with what its log says last when it ends, or doesn't lead in time.
+        Raises DispatcherError with what its log says last when it ends, or doesn't get on with it.
         """
         self.launch()
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self.leads():
-            if not self._process.is_alive():
-                raise DispatcherError(f"the dispatcher ended while it was starting: {self._last_words()}")
-            if time.monotonic() > deadline:
-                raise DispatcherError(f"the dispatcher does not lead its lanes: {self._last_words()}")
-            time.sleep(POLL_S)
+
+        def is_decided() -> bool:
+            return self.leads() or not self._process.is_alive()
+
+        if not wait_while_it_goes_on(is_decided, self.signs):
+            raise DispatcherError(f"the dispatcher does not lead its lanes: {self.last_words()}")
+        if not self._process.is_alive():
+            raise DispatcherError(f"the dispatcher ended while it was starting: {self.last_words()}")
 
     def launch(self) -> None:
         """Start it without waiting."""
@@ -71,9 +68,25 @@ class DispatcherProcess:
         states = self._get("/readyz")
         return bool(states) and all(state.endswith(": leading") for state in states)
 
-    def in_flight(self) -> int:
-        """Messages dispatched and not settled, in all lanes; 0 when it doesn't answer."""
-        return int(self.metric("dispatcher_messages_in_flight"))
+    def signs(self) -> object:
+        """What changes while it gets on with its start, or with what it has to do before it ends."""
+        states = self._get("/readyz")
+        # To answer costs time as well, so this only counts before it can.
+        return (self._process.pid, states, self.log(), None if states else whole_cpu_s(self._process))
+
+    def unfinished(self) -> int | None:
+        """Originals that it has and has not acked, in all lanes; None when it leads none or doesn't
+        answer."""
+        lanes = self.lanes()
+        if not lanes or any(lane["status"] is None for lane in lanes):
+            return None
+        rows = [row for lane in lanes for row in lane["status"]["inbound"]]
+        return sum(int(row["held"] + row["in_flight"] + row["settled_unacked"]) for row in rows)
+
+    def lanes(self) -> list[dict[str, Any]]:
+        """What its API says of its lanes; nothing when it doesn't answer."""
+        text = "".join(self._get("/api/lanes"))
+        return list(json.loads(text)["lanes"]) if text else []
 
     def metric(self, name: str) -> float:
         """The sum of a metric over all lanes; 0 when it doesn't answer."""
@@ -85,7 +98,10 @@ class DispatcherProcess:
         try:
             with self._opener.open(self._url + path, timeout=ANSWER_TIMEOUT_S) as answer:
                 return list(answer.read().decode().splitlines())
-        except (urllib.error.HTTPError, OSError):
+        except urllib.error.HTTPError as refusal:  # of /readyz: the reasons why it is not ready
+            with refusal:
+                return list(refusal.read().decode().splitlines()) if refusal.code == 503 else []
+        except (OSError, http.client.HTTPException):
             return []
 
     def kill9(self) -> None:
@@ -93,8 +109,8 @@ class DispatcherProcess:
         self._process.crash()
 
     def stop(self) -> None:
-        """End it cleanly."""
-        self._process.terminate(STOP_TIMEOUT_S)
+        """End it cleanly; it is killed when it does not get on with that."""
+        stop_patiently(self._process)
 
     def close(self) -> None:
         """End it in any case and remove its files."""
@@ -104,7 +120,7 @@ class DispatcherProcess:
         """The end of what it wrote."""
         return self._process.log_tail()
 
-    def _last_words(self) -> str:
+    def last_words(self) -> str:
         """What went wrong, from the last line of its log."""
         last = (self.log().splitlines() or ["it wrote nothing"])[-1]
         try:

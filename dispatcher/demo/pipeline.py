@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from dispatcher.demo.patience import wait_while_it_goes_on
 from dispatcher.demo.screen import Screen
 from dispatcher.errors import ConfigurationError, DispatcherError
 from dispatcher.nodes.java import ensure_java
 from dispatcher.nodes.process import GuardedProcess
 
 _MODULES: Final = ("pyspark", "pyarrow", "jinja2")
+_STAGE: Final = re.compile(r"[^:]+: [\d.]+ s")
 _WITHOUT: Final = "or leave the pipeline out with --no-pipeline"
-#: It should be over within a minute.
-RUN_S: Final = 300.0
-POLL_S: Final = 0.1
+#: It has got stuck when it has used less than so much CPU time within so long: an idle JVM uses some.
+IDLE_S: Final = 300.0
+IDLE_CPU_S: Final = 10
+#: After so long without a line of it the demo says that it still works.
+SILENT_S: Final = 10.0
+
+
+class PipelineFailed(DispatcherError):
+    """The ledger is complete, and there is no report on it."""
 
 
 def require_pipeline(screen: Screen) -> None:
@@ -35,26 +46,70 @@ def require_pipeline(screen: Screen) -> None:
         raise ConfigurationError(f"{problem}, {_WITHOUT}") from None
 
 
-def run_pipeline(ledger: Path, report: Path, screen: Screen) -> None:
-    """`dispatcher pipeline run`, in a process of its own, of which nothing outlives this one.
+def run_pipeline(
+    ledger: Path,
+    report: Path,
+    screen: Screen,
+    *,
+    idle_s: float = IDLE_S,
+    silent_s: float = SILENT_S,
+    program: Sequence[str] = (sys.executable, "-m", "dispatcher"),
+) -> None:
+    """`dispatcher pipeline run`, in a process of its own, of which nothing outlives this one. What it says of
+    its stages is shown, and that it works when it has said nothing for `silent_s`.
 
-    Raises DispatcherError when it fails; order that was violated is no failure of it.
+    Raises PipelineFailed when it fails, or does nothing for `idle_s`; order that was violated is no failure
+    of it.
     """
-    screen.say("The pipeline reads what the dispatcher has recorded (with Spark, up to a minute).")
-    command = [sys.executable, "-m", "dispatcher", "pipeline", "run", "--input", str(ledger)]
+    screen.say("The pipeline reads what the dispatcher has recorded (with Spark: a minute, or more).")
+    command = ["pipeline", "run", "--input", str(ledger), "--output", str(report)]
     process = GuardedProcess("pipeline")
     try:
-        process.start([*command, "--output", str(report)], dict(os.environ))
-        deadline = time.monotonic() + RUN_S
-        while process.is_alive():
-            if time.monotonic() > deadline:
-                raise DispatcherError(f"the pipeline was not ready after {RUN_S:.0f} s")
-            time.sleep(POLL_S)
+        process.start([*program, *command], dict(os.environ))
+        news = _News(process, screen, silent_s)
+
+        def is_over() -> bool:
+            news.show()
+            return not process.is_alive()
+
+        if not wait_while_it_goes_on(is_over, lambda: int(process.cpu_s() / IDLE_CPU_S), idle_s):
+            raise PipelineFailed(
+                f"the pipeline has done nothing for {idle_s:g} s. The ledger is kept; try it alone: "
+                f"dispatcher {shlex.join(command)}"
+            )
+        news.show()
         if not (report / "summary.json").is_file():
             last = (process.log_tail().splitlines() or ["it wrote nothing"])[-1]
-            raise DispatcherError(f"the pipeline failed: {last}")
+            raise PipelineFailed(f"the pipeline failed: {last} (the ledger is kept: {ledger})")
     finally:
         process.close()
+
+
+class _News:
+    """Shows the stages that the pipeline has finished, and now and then that it works."""
+
+    def __init__(self, process: GuardedProcess, screen: Screen, silent_s: float) -> None:
+        self._process = process
+        self._screen = screen
+        self._silent_s = silent_s
+        self._shown = 0
+        self._began_at = self._said_at = time.monotonic()
+
+    def show(self) -> None:
+        stages = self._stages()
+        now = time.monotonic()
+        for line in stages[self._shown :]:
+            self._screen.say(f"  {line}")
+            self._said_at = now
+        self._shown = len(stages)
+        if now - self._said_at >= self._silent_s:
+            self._screen.say(f"  it has worked for {now - self._began_at:.0f} s")
+            self._said_at = now
+
+    def _stages(self) -> list[str]:
+        """The lines of which each ends with the time that a stage has taken."""
+        texts = [log.read_text(errors="replace") for log in self._process.logs()]
+        return [line for text in texts for line in text.splitlines() if _STAGE.fullmatch(line)]
 
 
 def show_verdict(report: Path, screen: Screen) -> bool:

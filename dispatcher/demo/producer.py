@@ -4,35 +4,72 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
 from dispatcher.client import GroupProducer
+from dispatcher.demo.patience import STUCK_S, Patience
 from dispatcher.demo.workload import RowChange, encode
+from dispatcher.errors import BrokerUnavailable
 
 #: Unconfirmed messages at a time. Those of one group follow each other's confirm, so this spans many groups.
 WINDOW: Final = 2_000
+LOOK_S: Final = 0.1
 
 
 def publish(
-    url: str, queues: list[str], messages: Iterable[tuple[int, RowChange]], show: Callable[[int], None]
+    url: str,
+    queues: list[str],
+    messages: Iterable[tuple[int, RowChange]],
+    show: Callable[[int], None],
+    limit_s: float = STUCK_S,
 ) -> None:
     """Send each change to the queue of its index and wait until the broker has all; `show` gets the count.
 
-    Raises SendFailed or ConfigurationError when the broker does not take them.
+    Raises SendFailed or ConfigurationError when the broker does not take them, BrokerUnavailable when it has
+    taken nothing for `limit_s`.
     """
-    asyncio.run(_publish(url, queues, messages, show))
+    asyncio.run(_Publishing(queues, show).run(url, messages, limit_s))
 
 
-async def _publish(
-    url: str, queues: list[str], messages: Iterable[tuple[int, RowChange]], show: Callable[[int], None]
-) -> None:
-    async with GroupProducer(url, exchange="") as producer:
-        waiting: list[asyncio.Future[str]] = []
-        for number, (index, change) in enumerate(messages):
-            answer = producer.submit(encode(number, change), change.group, routing_key=queues[index])
-            waiting.append(answer)
-            if len(waiting) == WINDOW:
-                show(number + 1 - WINDOW)
-                await asyncio.gather(*waiting[: WINDOW // 2])
-                del waiting[: WINDOW // 2]
-        await asyncio.gather(*waiting)
+class _Publishing:
+    def __init__(self, queues: list[str], show: Callable[[int], None]) -> None:
+        self._queues = queues
+        self._show = show
+        self._confirmed = 0
+
+    async def run(self, url: str, messages: Iterable[tuple[int, RowChange]], limit_s: float) -> None:
+        """Send them all, as long as confirms come."""
+        patience = Patience(limit_s)
+        sending = asyncio.ensure_future(self._send_all(url, messages))
+        try:
+            while not sending.done():
+                await asyncio.wait({sending}, timeout=LOOK_S)
+                self._show(self._confirmed)
+                if not patience.lasts(self._confirmed):
+                    raise BrokerUnavailable(
+                        f"RabbitMQ has confirmed no message for {limit_s:g} s, and {self._confirmed:,} "
+                        "before: does it run, and has it memory and disk?"
+                    )
+            await sending
+        finally:
+            sending.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await sending
+
+    async def _send_all(self, url: str, messages: Iterable[tuple[int, RowChange]]) -> None:
+        async with GroupProducer(url, exchange="") as producer:
+            waiting: list[asyncio.Future[str]] = []
+            for number, (index, change) in enumerate(messages):
+                answer = producer.submit(
+                    encode(number, change), change.group, routing_key=self._queues[index]
+                )
+                answer.add_done_callback(self._count)
+                waiting.append(answer)
+                if len(waiting) == WINDOW:
+                    await asyncio.gather(*waiting[: WINDOW // 2])
+                    del waiting[: WINDOW // 2]
+            await asyncio.gather(*waiting)
+
+    def _count(self, answer: asyncio.Future[str]) -> None:
+        self._confirmed += not answer.cancelled() and answer.exception() is None

@@ -20,6 +20,7 @@ from dispatcher.demo.checker import CheckResult, check, shares
 from dispatcher.demo.consumer import CONCURRENCY, ConsumerOptions
 from dispatcher.demo.consumer_process import ConsumerProcess
 from dispatcher.demo.dispatcher_process import DispatcherProcess
+from dispatcher.demo.patience import POLL_S, STUCK_S, wait_while_it_goes_on
 from dispatcher.demo.producer import publish
 from dispatcher.demo.screen import Screen
 from dispatcher.demo.table import Table
@@ -40,12 +41,10 @@ KILL_DISPATCHER_AT: Final = 0.6
 #: The time to handle a message is set such that the whole run, and the longest group, takes about this long:
 #: time to see what happens. A real consumer has something to do, too.
 WORK_S: Final = 5.0
-WORK_MS_MAX: Final = 50.0
-POLL_S: Final = 0.02
-#: A killed dispatcher or consumer costs about a second; after this time without progress the demo is stuck.
-STUCK_S: Final = 30.0
-#: The last settles are confirmed when the consumers are gone; the dispatcher has still to read them.
-SETTLED_S: Final = 10.0
+WORK_MS_MAX: Final = 500.0
+#: What is on its way from RabbitMQ to the dispatcher is in no count, but in one of the next.
+EMPTY_LOOKS: Final = 3
+EMPTY_LOOK_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +105,10 @@ class ReplayRun:
         self._done: set[int] = set()
         self._running = ExitStack()
         self._restarted_at: float | None = None  # while the dispatcher is on its way back
+        self._handled_at = time.monotonic()  # the last one, as far as that was seen
+        #: Messages in the queues, and those that the dispatcher has.
+        self._unfinished: tuple[int, int | None] = (0, None)
+        self._empty_looks = 0
         self._problems: list[str] = []
         self._incidents: list[tuple[float, Callable[[], bool]]] = [
             (ADD_CONSUMER_AT, self._add_consumer),
@@ -180,9 +183,8 @@ class ReplayRun:
         self._open_gate()
         begun_at = time.monotonic()
         self._watch()
-        seconds = time.monotonic() - begun_at
         self._stop()
-        return self._result(seconds)
+        return self._result(self._handled_at - begun_at)
 
     def _publish(self) -> None:
         messages = zip(self._inbound_of, self._workload.changes, strict=True)
@@ -209,20 +211,29 @@ class ReplayRun:
                 consumer.let_join()
 
     def _watch(self) -> None:
-        """Until everything is handled, or nothing has happened for too long."""
-        progress_at = time.monotonic()
-        while len(self._done) < self._total:
-            before = len(self._done)
-            self._read()
-            self._act()
-            now = time.monotonic()
-            if len(self._done) > before:
-                progress_at = now
-            elif now - progress_at > STUCK_S:
-                self._problems.append(f"nothing was handled for {STUCK_S:.0f} s")
-                self._problems += self._dispatcher.log().splitlines()[-1:]
-                return
-            time.sleep(POLL_S)
+        """Until everything is handled, all incidents have happened and a dispatcher leads, or nothing goes on
+        any more."""
+        if not wait_while_it_goes_on(self._is_over, self._signs):
+            done = len(self._done)
+            self._problems.append(
+                f"nothing has happened for {STUCK_S:.0f} s, and {done:,} of {self._total:,} are handled"
+            )
+            self._problems.append(f"the dispatcher said last: {self._dispatcher.last_words()}")
+
+    def _is_over(self) -> bool:
+        self._look_for_deaths()
+        before = len(self._done)
+        self._read()
+        if len(self._done) > before:
+            self._handled_at = time.monotonic()
+        self._act()
+        return len(self._done) == self._total and not self._incidents and self._restarted_at is None
+
+    def _signs(self) -> object:
+        begun = sum(len(consumer.handlings) for consumer in self._consumers)
+        joined = sum(consumer.has_joined for consumer in self._consumers)
+        starting = self._dispatcher.signs() if self._restarted_at is not None else None
+        return begun, len(self._done), joined, len(self._incidents), starting
 
     def _read(self) -> None:
         for consumer in self._consumers:
@@ -238,13 +249,21 @@ class ReplayRun:
     def _stop(self) -> None:
         """Let all consumers finish: messages settled now must have left the inbound queues when all are
         gone."""
+        if self._problems:  # there is nothing to wait for
+            return
         with ThreadPoolExecutor(len(self._consumers)) as pool:
             list(pool.map(ConsumerProcess.stop, self._consumers))
         self._read()
-        deadline = time.monotonic() + SETTLED_S
-        while self._dispatcher.in_flight() and time.monotonic() < deadline:
-            time.sleep(POLL_S)
+        wait_while_it_goes_on(self._is_empty, lambda: self._unfinished)
         self._dispatcher.stop()
+
+    def _is_empty(self) -> bool:
+        """Whether the dispatcher has acked everything, as several looks after each other show."""
+        ready = queues.counts(self._servers.amqp_url, self._inbound).values()
+        self._unfinished = sum(ready), self._dispatcher.unfinished()
+        self._empty_looks = self._empty_looks + 1 if self._unfinished == (0, 0) else 0
+        time.sleep(EMPTY_LOOK_S)
+        return self._empty_looks == EMPTY_LOOKS
 
     # --- incidents ------------------------------------------------------------------------------------
 
@@ -254,7 +273,7 @@ class ReplayRun:
             after_s = time.monotonic() - self._restarted_at
             self._screen.say(f"The dispatcher leads again, {after_s:.1f} s after it was killed.")
             self._restarted_at = None
-        if self._incidents and len(self._done) >= self._incidents[0][0] * self._total:
+        if self._incidents and len(self._done) >= int(self._incidents[0][0] * self._total):
             happened = self._incidents[0][1]()
             if happened:
                 self._incidents.pop(0)
@@ -267,7 +286,7 @@ class ReplayRun:
 
     def _kill_consumer(self) -> bool:
         """The busiest: it has the most in hand."""
-        victim = max(self._consumers[:CONSUMERS], key=lambda consumer: consumer.recent_count)
+        victim = max(self._consumers[:CONSUMERS], key=lambda each: (each.in_hand, each.recent_count))
         victim.kill9()
         self._victim = victim
         self._screen.say(f"{victim.name} was killed (kill -9).")
@@ -294,9 +313,7 @@ class ReplayRun:
             again_at = [h.start for h in handlings if h.attempt > 1 and h.start > killed_at]
             undisturbed = [h for h in handlings if h.start <= killed_at]
             handed_over_s = min(again_at) - killed_at if again_at else None
-        checked = check(
-            self._workload.changes, handlings, killed, self._table.rows(), self._workload.expected
-        )
+        checked = check(self._workload.changes, handlings, killed, self._rows(), self._workload.expected)
         if self._incidents:
             self._problems.append("it ended before all planned incidents had happened")
         return ReplayResult(
@@ -306,6 +323,12 @@ class ReplayRun:
             left=queues.counts(self._servers.amqp_url, [*self._inbound, self._names.dead]),
             work_ms=self.work_ms, problems=self._problems,
         )  # fmt: skip
+
+    def _rows(self) -> dict[bytes, bytes]:
+        try:
+            return self._table.rows()
+        except redis.RedisError as error:
+            raise StoreUnavailable(f"Redis does not answer: {error}") from error
 
     def _row(self, consumer: ConsumerProcess) -> ConsumerRow:
         fate = "killed half-way" if consumer is self._victim else ""

@@ -15,7 +15,7 @@ from rich.console import Console
 import dispatcher
 from dispatcher.demo import git_history, order_book
 from dispatcher.demo.git_history import NoHistory
-from dispatcher.demo.pipeline import require_pipeline, run_pipeline, show_verdict
+from dispatcher.demo.pipeline import PipelineFailed, require_pipeline, run_pipeline, show_verdict
 from dispatcher.demo.replay import ReplayRun
 from dispatcher.demo.report import print_report
 from dispatcher.demo.screen import Screen
@@ -70,12 +70,14 @@ def run(
 
 @contextmanager
 def _folder(output: Path | None) -> Iterator[Path]:
-    """Where the ledger and the report go; a temporary one stays only if the demo comes to its end. Raises
-    ConfigurationError."""
+    """Where the ledger and the report go; a temporary one stays if the demo comes to its end, or if only the
+    pipeline failed. Raises ConfigurationError."""
     if output is None:
         made = Path(tempfile.mkdtemp(prefix="dispatcher-demo-"))
         try:
             yield made
+        except PipelineFailed:
+            raise
         except BaseException:
             shutil.rmtree(made, ignore_errors=True)
             raise

@@ -45,15 +45,28 @@ class GuardedProcess:
     def is_alive(self) -> bool:
         return self._guard is not None and self._ask("alive") == "yes"
 
+    def cpu_s(self) -> float:
+        """CPU time that the server and all that it has started have used so far, as far as these run."""
+        pid = self.pid
+        if pid is None:
+            return 0.0
+        ticks = sum(map(_cpu_ticks, (pid, *guard.descendants(pid))))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def terminate(self, timeout_s: float) -> None:
         """Let the server end by itself (SIGTERM), kill it after `timeout_s`; its data stays."""
         if self._guard is None:
             return
-        self._ask("terminate")
+        self.ask_to_end()
         deadline = time.monotonic() + timeout_s
         while self.is_alive() and time.monotonic() < deadline:
             time.sleep(POLL_S)
         self.kill()
+
+    def ask_to_end(self) -> None:
+        """Send the server SIGTERM."""
+        if self._guard is not None:
+            self._ask("terminate")
 
     def kill(self) -> None:
         """kill -9 the server and everything it started; its data stays."""
@@ -101,3 +114,12 @@ class GuardedProcess:
         if not answer:
             raise DispatcherError(f"the guard process of {self.name} is gone")
         return answer
+
+
+def _cpu_ticks(pid: int) -> int:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:  # it has gone
+        return 0
+    user, system = stat.rpartition(")")[2].split()[11:13]
+    return int(user) + int(system)
