@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 
 from dispatcher.cli.check_findings import Findings
 from dispatcher.cli.check_management import priority_problem
-from dispatcher.cli.check_rights import IMPOSSIBLE_QUEUE, RightsCheck, refusal
+from dispatcher.cli.check_rights import IMPOSSIBLE_QUEUE, RightsCheck
 from dispatcher.cli.output import counted
-from dispatcher.cli.rabbitmq import connected, user_text
+from dispatcher.cli.rabbitmq import connected, look_at_queue, refusal, user_text
 from dispatcher.errors import BrokerUnavailable, ConfigurationError
 from dispatcher.service.topology import own_exchanges, own_queues
 from dispatcher.settings import InboundSettings, LaneSettings, Settings
 from dispatcher.wire.protocol import LaneNames
 
-_NOT_FOUND: Final = 404
 _PRECONDITION_FAILED: Final = 406
 _HAS_PRIORITIES: Final = re.compile(r"inequivalent arg 'x-max-priority'.* but current is (?!none)")
-
-
-class _Seen(NamedTuple):
-    """What a passive declare says about a queue."""
-
-    refused: str | None
-    missing: bool
-    ready: int
-    consumers: int
 
 
 def check_broker(settings: Settings, findings: Findings) -> None:
@@ -62,7 +52,7 @@ def _check_own_names(
     probes: list[partial[object]] = [
         partial(BlockingChannel.queue_declare, queue=queue, durable=True, arguments=arguments)
         for queue, arguments in own_queues(names, lane).items()
-        if _look(connection, queue).refused is None
+        if look_at_queue(connection, queue).refused is None
     ]
     probes += [
         partial(BlockingChannel.exchange_declare, exchange=exchange, exchange_type="direct", durable=True)
@@ -78,12 +68,12 @@ def _check_own_names(
 def _check_inbound_queues(
     connection: BlockingConnection, names: LaneNames, lane: LaneSettings, findings: Findings
 ) -> None:
-    leaders = _look(connection, names.lock).consumers
+    leaders = look_at_queue(connection, names.lock).consumers
     if leaders:
         findings.note(f"lanes.{lane.name}: a dispatcher is active")
     for index, inbound in enumerate(lane.inbound):
         path = f"lanes.{lane.name}.inbound[{index}].queue"
-        seen = _look(connection, inbound.queue)
+        seen = look_at_queue(connection, inbound.queue)
         if seen.missing:
             _report_missing(path, inbound, findings)
         elif seen.refused is not None:
@@ -105,19 +95,6 @@ def _report_missing(path: str, inbound: InboundSettings, findings: Findings) -> 
         findings.note(f"{path}: there is no queue {inbound.queue!r} yet; the dispatcher declares it")
     else:
         findings.problem(f"{path}: there is no queue {inbound.queue!r}; declare it, or set `declare: true`")
-
-
-def _look(connection: BlockingConnection, queue: str) -> _Seen:
-    answers: list[tuple[int, int]] = []
-
-    def declare(channel: BlockingChannel) -> None:
-        method = channel.queue_declare(queue, passive=True).method
-        answers.append((method.message_count, method.consumer_count))
-
-    error = refusal(connection, declare)
-    if error is not None:
-        return _Seen(error.reply_text, error.reply_code == _NOT_FOUND, 0, 0)
-    return _Seen(None, False, *answers[0])
 
 
 def _has_priorities(connection: BlockingConnection, queue: str) -> bool:

@@ -13,9 +13,10 @@ from functools import partial
 from typing import Any, Final
 
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
-from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
+from pika.exceptions import ChannelClosedByBroker
 
 from dispatcher.cli.check_findings import Findings
+from dispatcher.cli.rabbitmq import refusal
 from dispatcher.settings import LaneSettings
 from dispatcher.wire.protocol import LaneNames
 
@@ -27,21 +28,6 @@ _IMPOSSIBLE_CONSUMER: Final[dict[str, Any]] = {"x-priority": "impossible"}
 #: Replies to commands go through it; where rights are concerned RabbitMQ calls it amq.default.
 _DEFAULT_EXCHANGE: Final = ""
 _REFUSED_ON: Final = re.compile(r"access to \w+ '(.*)' in vhost")
-
-
-def refusal(
-    connection: BlockingConnection, action: Callable[[BlockingChannel], object]
-) -> ChannelClosedByBroker | None:
-    """Do this on a channel of its own: the error that RabbitMQ closed the channel with, or None."""
-    channel = connection.channel()
-    try:
-        action(channel)
-    except ChannelClosedByBroker as error:
-        return error
-    except (UnroutableError, NackError):
-        pass  # the publish was allowed, and no queue took the message
-    channel.close()
-    return None
 
 
 class RightsCheck:

@@ -49,7 +49,7 @@ def list_consumers(
     rows = [
         (
             row.get("consumer"),
-            _state(row),
+            state_text(row),
             *(row.get(key) for key in _KEYS),
             span(row.get("oldest_in_flight_ms")),
             span(row.get("last_heartbeat_ms")),
@@ -76,7 +76,7 @@ def _of_queue(row: dict[str, Any]) -> str:
     return f"warning: {text}; two at a time work on one group" if row["readers"] > 1 else text
 
 
-def _state(row: dict[str, Any]) -> str:
+def state_text(row: dict[str, Any]) -> str:
     """Its state, with what else keeps it from getting messages."""
     more = [word for word in ("drained", "alone") if row.get(word)]
     return ", ".join([str(row.get("state")), *more])

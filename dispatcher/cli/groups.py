@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from dispatcher.cli import flags, operations, options
+from dispatcher.cli import flags, operations, options, verbs
 from dispatcher.cli.command_client import ask, ask_lane
 from dispatcher.cli.output import console, counted, print_json, print_result, shown, span, table
-from dispatcher.cli.rabbitmq import connected, messages_ready
+from dispatcher.cli.rabbitmq import connected, look_at_queue
 from dispatcher.cli.watch import Watch, refuse_json, watch
 from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
 from dispatcher.core.views.group_states import AskedState
@@ -105,7 +106,8 @@ def list_groups(
 def _print_groups(out: Console, result: dict[str, Any], *, wide: bool) -> None:
     groups = result.get("groups", [])
     rows = [
-        (*_cells(row, _ROW_KEYS), span(row.get("oldest_ms")), row.get(_REASON), _flags(row)) for row in groups
+        (*_cells(row, _ROW_KEYS), span(row.get("oldest_ms")), row.get(_REASON), flags_text(row))
+        for row in groups
     ]
     left_out = () if wide else ("epoch",)
     out.print(table((*_COLUMNS, _REASON, _FLAGS), rows, numbers=_COLUMNS[3:], left_out=left_out))
@@ -130,7 +132,7 @@ def show_group(
     for key, value in zip(_ROW_KEYS, _cells(result, _ROW_KEYS), strict=True):
         out.print(f"{key.replace('_', ' '):<10} {shown(value)}")
     out.print(f"{'oldest':<10} {shown(span(result.get('oldest_ms')))}")
-    out.print(f"{_FLAGS:<10} {shown(_flags(result))}")
+    out.print(f"{_FLAGS:<10} {shown(flags_text(result))}")
     if result.get("last_number") is not None:
         out.print(f"{'number':<10} {result['last_number']} was the last")
     _print_messages(out, result.get("messages", []))
@@ -151,7 +153,7 @@ def why_group(
     settings = options.load_settings(file)
     names = options.lane_names(settings, lane)
     with connected(settings.rabbitmq, "groups.why") as connection:
-        dead = messages_ready(connection, names.dead)
+        dead = look_at_queue(connection, names.dead).ready
         try:
             result = ask(connection, names, "groups.why", {"group": group}, timeout_ms=timeout_ms)
         except CommandRefused as refused:
@@ -162,7 +164,8 @@ def why_group(
         print_json(result)
         return
     out = console()
-    _print_why(out, result)
+    for line in why_lines(result):
+        out.print(line)
     if dead:
         out.print(f"- {_of_dead(dead, lane, group)}")
 
@@ -176,15 +179,9 @@ def close_group(
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
     """End a group as a negative sequence does: once it is settled, its next message goes to any consumer."""
-    result = ask_lane(file, lane, "groups.close", {"group": group}, timeout_ms)
-    name, owner, waits_for = result.get("group"), result.get("owner"), result.get("waits_for")
-    if owner is None:
-        end = "it has no owner"
-    elif waits_for:
-        end = f"closes when {owner} has settled {counted(waits_for, 'message')}"
-    else:
-        end = f"closed; it belonged to {owner}"
-    print_result(result, f"{name}: {end}", as_json=as_json)
+    verb = verbs.close(group)
+    result = ask_lane(file, lane, verb.command, verb.arguments, timeout_ms)
+    print_result(result, verb.say(result), as_json=as_json)
 
 
 def _of_dead(count: int, lane: str, group: str) -> str:
@@ -194,22 +191,22 @@ def _of_dead(count: int, lane: str, group: str) -> str:
     )
 
 
-def _print_why(out: Console, result: dict[str, Any]) -> None:
+def why_lines(result: dict[str, Any]) -> Iterator[str]:
+    """The result of `groups why` in words."""
     reason = result.get(_REASON)
-    out.print(f"{result.get('group')}: {shown(result.get('verdict'))}" + (f" ({reason})" if reason else ""))
+    yield f"{result.get('group')}: {shown(result.get('verdict'))}" + (f" ({reason})" if reason else "")
     blocking = result.get("blocking")
     if isinstance(blocking, dict):
         message = blocking.get("message")
         message = message if isinstance(message, dict) else {}
         since = span(blocking.get("since_ms"))
-        out.print(
+        yield (
             f"In front: message {message.get('arrival')} of {message.get('inbound')} "
             f"(seq {message.get('seq')}, attempt {shown(message.get('attempt'))}), "
             f"at consumer {shown(blocking.get('consumer'))}" + (f" for {since}" if since else "")
         )
-    out.print(f"Behind it: {counted(result.get('behind'), 'message')}")
-    for detail in result.get("details", []):
-        out.print(f"- {shown(detail)}")
+    yield f"Behind it: {counted(result.get('behind'), 'message')}"
+    yield from (f"- {shown(detail)}" for detail in result.get("details", []))
 
 
 def _print_messages(out: Console, messages: list[dict[str, Any]]) -> None:
@@ -237,7 +234,7 @@ def _print_headers(out: Console, messages: list[dict[str, Any]]) -> None:
             out.print(f"  and {counted(left_out, 'header')} more")
 
 
-def _flags(row: dict[str, Any]) -> str | None:
+def flags_text(row: dict[str, Any]) -> str | None:
     """What operators have set of a group."""
     set_now = ["paused"] if row.get("paused") else []
     if row.get("pin") is not None:

@@ -7,11 +7,11 @@ import logging
 import random
 import re
 import ssl
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
 import pika
-from pika.adapters.blocking_connection import BlockingConnection
+from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.credentials import ExternalCredentials, PlainCredentials
 from pika.exceptions import (
@@ -19,7 +19,9 @@ from pika.exceptions import (
     ChannelClosedByBroker,
     ConnectionBlockedTimeout,
     IncompatibleProtocolError,
+    NackError,
     StreamLostError,
+    UnroutableError,
 )
 
 from dispatcher.amqp.tls import login, tls_context
@@ -28,6 +30,7 @@ from dispatcher.settings import RabbitSettings
 
 #: Below this a slow handshake over TLS is taken for an outage.
 _HANDSHAKE_TIMEOUT_S: Final = 5.0
+_NOT_FOUND: Final = 404
 #: The text that the broker gave, inside pika's rendering of its own exception.
 _BROKERS_WORDS: Final = re.compile(r"ConnectionClosedByBroker: \((\d+)\) ['\"](.*)['\"]", re.DOTALL)
 
@@ -72,15 +75,42 @@ def connected(settings: RabbitSettings, purpose: str) -> Iterator[OperatorConnec
             connection.close()
 
 
-def messages_ready(connection: BlockingConnection, queue: str) -> int | None:
-    """How many messages wait in the queue; None: it can't be looked at."""
+class QueueLook(NamedTuple):
+    """What RabbitMQ says about a queue."""
+
+    refused: str | None  # why it can't be looked at
+    missing: bool
+    ready: int | None  # messages that wait in it; None: it can't be looked at
+    consumers: int
+
+
+def look_at_queue(connection: BlockingConnection, queue: str) -> QueueLook:
+    """How full it is, and how many read it. Changes nothing."""
+    answers: list[tuple[int, int]] = []
+
+    def declare(channel: BlockingChannel) -> None:
+        method = channel.queue_declare(queue, passive=True).method
+        answers.append((method.message_count, method.consumer_count))
+
+    error = refusal(connection, declare)
+    if error is not None:
+        return QueueLook(error.reply_text, error.reply_code == _NOT_FOUND, None, 0)
+    return QueueLook(None, False, *answers[0])
+
+
+def refusal(
+    connection: BlockingConnection, action: Callable[[BlockingChannel], object]
+) -> ChannelClosedByBroker | None:
+    """Do this on a channel of its own: the error that RabbitMQ closed the channel with, or None."""
     channel = connection.channel()
     try:
-        ready = int(channel.queue_declare(queue, passive=True).method.message_count)
-    except ChannelClosedByBroker:
-        return None
+        action(channel)
+    except ChannelClosedByBroker as error:
+        return error
+    except (UnroutableError, NackError):
+        pass  # the publish was allowed, and no queue took the message
     channel.close()
-    return ready
+    return None
 
 
 def _parameters(settings: RabbitSettings, purpose: str) -> pika.ConnectionParameters:

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from dispatcher.cli import options
+from dispatcher.cli import options, verbs
 from dispatcher.cli.command_client import ask_lane
-from dispatcher.cli.output import console, counted, print_json, table
+from dispatcher.cli.output import console, print_json, table
 from dispatcher.cli.rebalance_plan import apply_plan
 from dispatcher.cli.rebalance_plan import show as show_planned
 from dispatcher.settings import PauseName
@@ -64,8 +64,8 @@ def rebalance(
         result = apply_plan(file, lane, plan, pause=waits, dry_run=dry_run, timeout_ms=timeout_ms)
         show = show_planned
     else:
-        arguments = {"group": group, "to": to, "reset": reset, "dry_run": dry_run, "pause": waits}
-        result = ask_lane(file, lane, "rebalance", arguments, timeout_ms)
+        verb = verbs.rebalance(group, to, reset=reset, dry_run=dry_run, pause=waits)
+        result = ask_lane(file, lane, verb.command, verb.arguments, timeout_ms)
         show = _show
     if as_json:
         print_json(result)
@@ -87,5 +87,4 @@ def _show(result: dict[str, Any]) -> None:
         out.print(table(_COLUMNS, rows, numbers=("waits for",)))
     if groups > len(moves):
         out.print(f"… and {groups - len(moves):,} more")
-    verb = "would move" if not result.get("applied") else "moves" if groups == 1 else "move"
-    out.print(f"{counted(groups, 'group')} {verb}")
+    out.print(verbs.rebalance().say(result))

@@ -10,7 +10,7 @@ from rich.console import Console
 from dispatcher.cli import options
 from dispatcher.cli.command_client import ask
 from dispatcher.cli.output import console, counted, print_error, print_json, shown, span, table
-from dispatcher.cli.rabbitmq import connected, messages_ready
+from dispatcher.cli.rabbitmq import connected
 from dispatcher.cli.watch import Watch, refuse_json, watch
 from dispatcher.core.bounds import UNACKED_TOLD_MS
 from dispatcher.errors import BrokerUnavailable, CommandRefused, NoAnswer, ProtocolViolation
@@ -76,8 +76,7 @@ def _look(settings: Settings, names: list[LaneNames], timeout_ms: int) -> list[d
     with connected(settings.rabbitmq, "status") as connection:
         for name in names:
             try:
-                result = ask(connection, name, "status", {}, timeout_ms=timeout_ms)
-                found.append({**result, "dead_letters": messages_ready(connection, name.dead)})
+                found.append(ask(connection, name, "status", {}, timeout_ms=timeout_ms))
             except (BrokerUnavailable, CommandRefused, NoAnswer, ProtocolViolation) as error:
                 print_error(f"dispatcher: {error}")
     return found
@@ -96,9 +95,8 @@ def _print(out: Console, result: dict[str, Any]) -> None:
     )
     if problem := result.get("problem"):
         out.print(f"problem: {problem}")
-    odd = [f"{counted(count, noun)} {what}" for key, noun, what in _ODD if (count := result.get(key))]
-    if odd:
-        out.print(f"attention: {', '.join(odd)}")
+    if odd := attention(result):
+        out.print(f"attention: {odd}")
     inbound = result.get("inbound", [])
     rows = [
         (
@@ -136,6 +134,12 @@ def _print(out: Console, result: dict[str, Any]) -> None:
             ", ".join(f"{name.replace('_', ' ')} {shown(value)}" for name, value in sorted(counters.items()))
         )
     out.print()
+
+
+def attention(result: dict[str, Any]) -> str:
+    """Counts of what is not normal in a lane's status, nothing if all is well."""
+    odd = [f"{counted(count, noun)} {what}" for key, noun, what in _ODD if (count := result.get(key))]
+    return ", ".join(odd)
 
 
 def _percent(share: Any) -> str | None:
