@@ -50,6 +50,7 @@ _MODULES: Final = {
         "replay",
         "Send the messages that the lane's history still has once more, in their order.",
     ),
+    "lane": ("lane", "Take a lane out of service."),
     "demo": (
         "demo",
         "Replay a repository's history through a lane, kill consumers and dispatcher, and verify the "

@@ -1,0 +1,170 @@
+"""`dispatcher lane remove`: what a lane has on RabbitMQ and in Redis, removed for good."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
+from pika.exceptions import ChannelClosedByBroker
+
+from dispatcher.cli import options
+from dispatcher.cli.output import console, counted, print_json
+from dispatcher.cli.rabbitmq import connected, look_at_queue, refusal
+from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
+from dispatcher.errors import ChannelRefused, CommandRefused
+from dispatcher.redis_store.removal import LaneInRedis, look_at_lane, remove_keys
+from dispatcher.service.topology import own_exchanges, parking_queues
+from dispatcher.settings import Settings
+from dispatcher.wire.protocol import RESERVED_SEGMENTS, LaneNames, dotted_name_problem
+
+app = typer.Typer(help="Take a lane out of service.", no_args_is_help=True)
+
+_ACCESS_REFUSED: Final = 403
+
+
+@app.callback()
+def _lane() -> None:
+    pass
+
+
+class _Remains(NamedTuple):
+    """What there is of a lane; queues with the messages that are ready in them."""
+
+    exchanges: list[str]
+    queues: dict[str, int]
+    keys: tuple[str, ...]
+    inbound: dict[str, int]  # these stay
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "exchanges": self.exchanges,
+            "queues": [{"queue": queue, "messages": count} for queue, count in self.queues.items()],
+            "keys": list(self.keys),
+            "inbound": [{"queue": queue, "messages": count} for queue, count in self.inbound.items()],
+        }
+
+    def lines(self) -> Iterator[str]:
+        yield from (f"exchange   {exchange}" for exchange in self.exchanges)
+        yield from (f"queue      {queue}: {counted(n, 'message')}" for queue, n in self.queues.items())
+        yield from (f"Redis key  {key}" for key in self.keys)
+        yield from (f"stays      {queue}: {counted(n, 'message')}" for queue, n in self.inbound.items())
+
+
+@app.command("remove")
+def remove(
+    lane: Annotated[
+        str, typer.Argument(metavar="LANE", help="Name of the lane; the configuration need not have it.")
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also if messages wait; those in the lane's own queues are lost.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    file: options.ConfigFile = options.DEFAULT_CONFIG,
+    as_json: options.AsJson = False,
+) -> None:
+    """Remove a lane's exchanges, queues and Redis keys: lists them, and asks. Its inbound queues stay.
+
+    Take the lane out of the configuration of every replica before, or stop them: while one leads the lane,
+    this is refused; one that stands by would make everything again.
+    """
+    settings = options.load_settings(file)
+    if problem := dotted_name_problem(lane, reserved=RESERVED_SEGMENTS):
+        raise typer.BadParameter(problem, param_hint="LANE")
+    if as_json and not (dry_run or yes):
+        raise typer.BadParameter("needs --yes or --dry-run", param_hint="--json")
+    names = LaneNames(lane, settings.prefix)
+    in_redis = asyncio.run(look_at_lane(settings.redis, settings.prefix, lane))
+    with connected(settings.rabbitmq, "lane.remove") as connection:
+        remains = _look(connection, names, settings, in_redis)
+        if as_json:
+            print_json(remains.as_json())
+        else:
+            for line in remains.lines():
+                console().print(line)
+        if dry_run:
+            return
+        _refuse(connection, names, remains, force=force)
+        if not yes:
+            typer.confirm(f"Remove all of this but what stays of lane {lane}?", abort=True, err=True)
+        _remove(connection, names, settings, remains)
+    if not as_json:
+        console().print(f"{lane}: removed")
+
+
+def _look(
+    connection: BlockingConnection, names: LaneNames, settings: Settings, in_redis: LaneInRedis
+) -> _Remains:
+    """Raises CommandRefused when there is nothing."""
+    configured = settings.lanes.get(names.lane)
+    handed = [consumer.id for consumer in configured.consumers] if configured is not None else []
+    wanted = [names.consumer(consumer) for consumer in handed]
+    wanted += [queue for queue in in_redis.consumer_queues if queue.startswith(names.consumer(""))]
+    wanted += [names.control, names.command, names.heartbeat, names.witness, names.dead, names.history]
+    wanted += [names.rejected, *parking_queues(names, PARKING_QUEUES_MAX), names.lock]
+    inbound = [each.queue for each in configured.inbound] if configured is not None else []
+    exchanges = [
+        exchange for exchange in own_exchanges(names)
+        if refusal(connection, partial(_find_exchange, exchange=exchange)) is None
+    ]  # fmt: skip
+    remains = _Remains(
+        exchanges, _found(connection, wanted), in_redis.keys,
+        _found(connection, [*inbound, *in_redis.inbound]),
+    )  # fmt: skip
+    if not (remains.exchanges or remains.queues or remains.keys):
+        raise CommandRefused(f"there is nothing of lane {names.lane} on RabbitMQ or in Redis")
+    return remains
+
+
+def _find_exchange(channel: BlockingChannel, exchange: str) -> None:
+    channel.exchange_declare(exchange, passive=True)
+
+
+def _found(connection: BlockingConnection, queues: list[str]) -> dict[str, int]:
+    looks = {queue: look_at_queue(connection, queue) for queue in dict.fromkeys(queues)}
+    return {queue: look.ready or 0 for queue, look in looks.items() if not look.missing}
+
+
+def _refuse(connection: BlockingConnection, names: LaneNames, remains: _Remains, *, force: bool) -> None:
+    """Raises CommandRefused when that is no time to remove the lane."""
+    if look_at_queue(connection, names.lock).consumers:
+        raise _is_led(names)
+    ours = {names.control, names.command, names.heartbeat, names.witness, names.lock}  # no application's
+    waiting = {queue: n for queue, n in {**remains.queues, **remains.inbound}.items() if queue not in ours}
+    lines = [f"{counted(n, 'message')} in {queue}" for queue, n in waiting.items() if n]
+    if lines and not force:
+        raise CommandRefused(
+            f"{', '.join(lines)}: let the lane empty them first, or say --force (what is in queues that stay "
+            "is not lost)"
+        )
+
+
+def _is_led(names: LaneNames) -> CommandRefused:
+    return CommandRefused(
+        f"a dispatcher leads lane {names.lane}: take the lane out of the configuration of every replica, or "
+        "stop them"
+    )
+
+
+def _remove(connection: BlockingConnection, names: LaneNames, settings: Settings, remains: _Remains) -> None:
+    """Holds the lane's lock meanwhile, so that no dispatcher leads it. Raises CommandRefused when one does,
+    ChannelRefused when the user may not delete something."""
+    channel = connection.channel()
+    try:
+        if names.lock in remains.queues:
+            channel.basic_consume(names.lock, lambda *_: None, exclusive=True)
+        for exchange in remains.exchanges:
+            channel.exchange_delete(exchange)
+        for queue in remains.queues:
+            if queue != names.lock:
+                channel.queue_delete(queue)
+        asyncio.run(remove_keys(settings.redis, remains.keys))
+        channel.queue_delete(names.lock)
+    except ChannelClosedByBroker as error:
+        if error.reply_code == _ACCESS_REFUSED and "exclusive" in error.reply_text:
+            raise _is_led(names) from None
+        raise ChannelRefused(error.reply_code, error.reply_text) from None
