@@ -119,6 +119,7 @@ def _lane(lane: LaneView) -> dict[str, Any]:
         "policy": overview["policy"],
         "state": overview["state"],
         "readiness": {"ready": ready, "text": text},
+        "leader": overview.get("dispatcher") or lane.leader(),
         "status": overview if "lane_epoch" in overview else None,
     }
 

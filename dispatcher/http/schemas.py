@@ -178,6 +178,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             ready=boolean("it dispatches or stands by"),
             text=string("that, or why not"),
         ),
+        leader=nullable(string("host and process id of the active dispatcher, as far as known")),
         status=nullable(ref("Status")),
     ),
     "Status": _STATUS,

@@ -41,6 +41,11 @@ class LaneView(Protocol):
         """Whether it dispatches or stands by, and one line that says so or why not."""
         ...
 
+    def leader(self) -> str | None:
+        """Host and process id of another one that leads it, while this stands by; None: not known, or not
+        yet."""
+        ...
+
     def overview(self) -> dict[str, Any]:
         """The result of the command `status`, and how many messages are ready in each inbound queue."""
         ...

@@ -36,6 +36,7 @@ from dispatcher.service.channels import LOCK_RETRY_S, Channels
 from dispatcher.service.clock import Clock
 from dispatcher.service.inbound_feed import ELECTION_S, InboundFeed, InboundSource, open_inbound
 from dispatcher.service.lane_options import lane_options
+from dispatcher.service.leader_look import LeaderLook
 from dispatcher.service.operators import ReloadCall
 from dispatcher.service.parking_feeds import find_parking_queues
 from dispatcher.service.publish_bisect import NOTHING_REJECTED
@@ -113,6 +114,7 @@ class LaneRunner:
         self._bisect_state = NOTHING_REJECTED
         self._is_new = False  # its exchange was not there: no consumer can hold anything of it
         self._delivered_again = 0  # times in a row that this has ended a leadership
+        self._leader_look = LeaderLook(settings.rabbitmq, self._names)
         self._redis_is_away = False  # it was what ended the last attempt to lead
         self._failed_at_ms: dict[object, int] = {}  # by the kind of failure, since this last led
 
@@ -386,6 +388,11 @@ class LaneRunner:
         if self.state is RunnerState.STANDBY:
             return True, "standing by"
         return False, self.problem or self.state.value
+
+    def leader(self) -> str | None:
+        """Host and process id of the one that leads while this stands by, as far as that is known; it is
+        looked up while somebody asks."""
+        return self._leader_look.leader() if self.state is RunnerState.STANDBY else None
 
     def overview(self) -> dict[str, Any]:
         """The result of the command `status`."""

@@ -16,7 +16,9 @@ from jsonschema import Draft202012Validator
 from dispatcher.http.api import RESOURCES
 from dispatcher.http.events import REPEATED_AFTER, STREAMS_MAX
 from dispatcher.http.openapi import EVENTS_PATH, WATCHED_MAX, document
-from dispatcher.service.lane_runner import LaneRunner
+from dispatcher.http.server import HttpServer
+from dispatcher.service.lane_runner import LaneRunner, RunnerState
+from dispatcher.settings import HttpSettings
 from dispatcher.wire.group_text import format_group
 from tests.http.busy_lane import HOSTILE, busy_lane, served
 from tests.service.harness import Bench, lane
@@ -104,6 +106,31 @@ async def test_the_lane_tells_its_state_and_what_is_ready(url: str, bench: Bench
     assert (lane["state"], lane["readiness"]) == ("active", {"ready": True, "text": "leading"})
     assert [(row["queue"], row["weight"]) for row in lane["status"]["inbound"]] == [("in", 4), ("low", 1)]
     assert (lane["status"]["groups_paused"], lane["status"]["groups_stopped"]) == (1, 1)
+
+
+async def test_a_replica_that_stands_by_says_who_leads(bench: Bench) -> None:
+    await bench.run(orders=lane())
+    leader = bench.status()["dispatcher"]
+    settings = bench.settings(orders=lane())
+    standby = LaneRunner(settings, settings.lanes["orders"])
+    task = asyncio.create_task(standby.run())
+    server = HttpServer(HttpSettings(listen="127.0.0.1:0"), [standby])
+    await server.start()
+    url = f"http://127.0.0.1:{server.port}/api/lanes/orders"
+    try:
+        await eventually(lambda: standby.state is RunnerState.STANDBY)
+
+        async def said() -> bool:
+            return (await get(url))[1]["leader"] == leader
+
+        await eventually(said)
+        _, body = await get(url)
+        assert (body["state"], body["status"]) == ("standing by", None)
+        check("Lane", body)
+    finally:
+        await server.stop()
+        await standby.stop()
+        task.cancel()
 
 
 async def test_groups_are_the_busiest_the_oldest_the_held_and_those_searched_for(url: str) -> None:

@@ -28,6 +28,9 @@ class Lane:
     def readiness(self) -> tuple[bool, str]:
         return self.ready, self.why
 
+    def leader(self) -> None:
+        return None
+
     def overview(self) -> dict[str, Any]:
         head = {"lane": self.name, "policy": "exclusive", "state": "active" if self.active else "standing by"}
         if not self.active:

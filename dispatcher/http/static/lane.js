@@ -45,7 +45,8 @@ export function laneHead(lane, samples) {
     status?.hold && status.hold.reason !== "copies_unconfirmed"
       ? h("p", { key: "hold", class: "bad" }, `${status.hold.verdict} (${status.hold.reason})`) : null,
     status ? laneFacts(lane, status) : h("p", { class: "dim" },
-      "This process does not lead the lane. The page of the replica that leads it has the details."),
+      lane.leader ? ["This process does not lead the lane. ", name(lane.leader), " does: its page has the details."]
+        : "This process does not lead the lane. The page of the replica that leads it has the details."),
     samples ? charts(samples) : null,
   ];
 }
