@@ -8,8 +8,10 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -94,9 +96,10 @@ def spark_session(master: str | None = None, settings: dict[str, str] | None = N
         try:
             try:
                 # Spark's own lines go into a file: most of them are of no use to the reader of a verdict.
-                gateway = launch_gateway(  # type: ignore[no-untyped-call]
-                    configured, {} if submitted else {"stdout": log, "stderr": log}
-                )
+                with _sigterm_ignored():
+                    gateway = launch_gateway(  # type: ignore[no-untyped-call]
+                        configured, {} if submitted else {"stdout": log, "stderr": log}
+                    )
                 context = SparkContext(conf=configured, gateway=gateway)
             except (PySparkException, Py4JError, OSError) as problem:
                 raise ConfigurationError(f"Spark can't start: {_reason(problem, log)}") from None
@@ -115,6 +118,20 @@ def spark_session(master: str | None = None, settings: dict[str, str] | None = N
                     context.stop()
             if gateway is not None and not submitted:
                 _end(gateway)
+
+
+@contextlib.contextmanager
+def _sigterm_ignored() -> Iterator[None]:
+    """By a process that is started meanwhile, for its whole life: SIGTERM to a process group is for the
+    program, which may have work to finish. The Java process ends when the program does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 def _share_encoding() -> None:

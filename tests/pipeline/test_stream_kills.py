@@ -41,7 +41,7 @@ def stream(ledger: Path, live: Path) -> Iterator[subprocess.Popen[str]]:
     ]  # fmt: skip
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "JDK_JAVA_OPTIONS": QUICK_JAVA},
+        env={**os.environ, "JDK_JAVA_OPTIONS": QUICK_JAVA}, start_new_session=True,
     )  # fmt: skip
     with process:
         try:
@@ -98,6 +98,22 @@ def test_kills_at_any_moment_change_nothing(spark: SparkSession, tmp_path: Path)
     assert len(set(names)) == len(names)
     raised = {each["id"]: each["raised_at"].isoformat() for each in rows(live, "alerts")}
     assert {each["id"]: each["raised_at"] for each in early}.items() <= raised.items()
+
+
+@pytest.mark.slow
+def test_sigterm_to_the_process_group_ends_it_after_the_batch_in_hand(tmp_path: Path) -> None:
+    ledger, live = tmp_path / "ledger", tmp_path / "live"
+    for plant in (days, disordered):
+        plant(ledger)
+    first = live / "batches" / f"{0:012d}"
+    in_hand = first.with_name(f".{first.name}")
+    with stream(ledger, live) as process:
+        wait_until(lambda: in_hand.exists() or process.poll() is not None, PATIENCE_S)
+        os.killpg(process.pid, signal.SIGTERM)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, err) == (0, "")
+    assert first.exists()
+    assert not in_hand.exists()
 
 
 def named(live: Path) -> list[dict[str, Any]]:
