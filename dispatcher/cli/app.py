@@ -32,6 +32,7 @@ _MODULES: Final = {
         "Show what lanes do: inbound queues and their shares, consumers, groups, messages that wait and that "
         "are in flight.",
     ),
+    "top": ("top", "Show lanes, groups and consumers live in a terminal, and give commands by keys."),
     "groups": (
         "groups",
         "Look at the message groups of a lane; pause, pin, close, purge and move them.",
