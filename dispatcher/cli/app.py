@@ -51,6 +51,10 @@ _MODULES: Final = {
         "replay",
         "Send the messages that the lane's history still has once more, in their order.",
     ),
+    "observe": (
+        "observe",
+        "Look at an existing flow: what competing consumers do to its order, and what groups would cost.",
+    ),
     "lane": ("lane", "Take a lane out of service."),
     "demo": (
         "demo",
