@@ -324,6 +324,8 @@ def test_an_alias_bomb_is_refused_before_it_fills_the_memory() -> None:
         ("redis: {url: 'redis+sentinel://h,/main'}", "redis.url: the URL names no host"),
         ("redis: {url: 'redis+sentinel://h:0/main'}", "redis.url: the port must be 1 to 65535"),
         ("redis: {url: 'redis+sentinel://h/main/x'}", "redis.url: after the service the URL must end with"),
+        ("redis: {url: 'redis+cluster://h,i/1'}", "redis.url: the URL must end after its hosts"),
+        ("redis: {url: 'redis+cluster://h,'}", "redis.url: the URL names no host"),
         ("redis: {url: 'redis+sentinel://h/m', server_name: r}", "redis.server_name: needs a URL with TLS"),
         ("rabbitmq: {urls: []}", "rabbitmq.urls: must have at least one entry"),
         ("rabbitmq: {urls: 'amqp://h/'}", "rabbitmq.urls: must be a list"),

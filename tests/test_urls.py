@@ -48,6 +48,20 @@ def test_sentinel_urls(url: str, sentinels: tuple[tuple[str, int], ...], service
     assert (named.user, named.password, named.tls) == (address.user, address.password, address.tls)
 
 
+@pytest.mark.parametrize(
+    ("url", "nodes", "server"),
+    [
+        ("redis+cluster://h", (("h", 6379),), "redis://r:7000/0"),
+        ("redis+cluster://u:p%2Fw@h:1,[::1]:2/0", (("h", 1), ("::1", 2)), "redis://u:p%2Fw@r:7000/0"),
+        ("rediss+cluster://h,i/", (("h", 6379), ("i", 6379)), "rediss://r:7000/0"),
+    ],
+)
+def test_cluster_urls(url: str, nodes: tuple[tuple[str, int], ...], server: str) -> None:
+    address = parse_store_url(url)
+    assert (address.nodes, address.sentinels) == (nodes, ())
+    assert address.url_of("r", 7000) == server
+
+
 @pytest.mark.parametrize("text", ["127.0.0.1:0", "localhost:8642", "0.0.0.0:1"])
 def test_listen(text: str) -> None:
     host, port = parse_listen(text)

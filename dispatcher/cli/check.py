@@ -18,7 +18,7 @@ from dispatcher.ledger.opening import open_ledger
 from dispatcher.redis_store import probe
 from dispatcher.redis_store.probe import WARNING
 from dispatcher.redis_store.scripts import LaneKeys
-from dispatcher.settings import HttpSettings, LedgerSettings, RedisSettings
+from dispatcher.settings import HttpSettings, LedgerSettings, Settings
 from dispatcher.settings.file import former_words
 from dispatcher.settings.urls import redact
 
@@ -40,8 +40,7 @@ def check(
         findings.note("; ".join(renamed))
     check_broker(settings, findings)
     check_management(settings, management or options.usual_management_url(settings.rabbitmq), findings)
-    keys = [LaneKeys.of(settings.prefix, lane) for lane in settings.lanes]
-    _check_store(settings.redis, keys, findings)
+    _check_store(settings, findings)
     _check_tokens(settings.http, findings)
     if settings.ledger is not None:
         _check_ledger(settings.ledger, findings)
@@ -74,9 +73,10 @@ def _check_ledger(settings: LedgerSettings, findings: Findings) -> None:
         findings.ok(f"ledger: can be written to {settings.path}")
 
 
-def _check_store(settings: RedisSettings, keys: list[LaneKeys], findings: Findings) -> None:
-    address = settings.address
-    lines = asyncio.run(probe(settings, keys))
+def _check_store(settings: Settings, findings: Findings) -> None:
+    address = settings.redis.address
+    keys = [LaneKeys.of(settings.prefix, lane) for lane in settings.lanes]
+    lines = asyncio.run(probe(settings.redis, keys))
     for line in lines:
         if line.startswith(WARNING):
             findings.warning(line.removeprefix(WARNING))
@@ -86,4 +86,6 @@ def _check_store(settings: RedisSettings, keys: list[LaneKeys], findings: Findin
         where = f"{address.host}:{address.port}"
         if address.sentinels:
             where = f"the master of {address.service!r}"
+        elif address.nodes:
+            where = f"the cluster of {address.host}:{address.port}"
         findings.ok(f"redis: connected to {where}, database {address.database}")

@@ -17,12 +17,12 @@ from textual.widgets import DataTable, Static
 
 from dispatcher.cli import verbs
 from dispatcher.cli.groups import why_lines
-from dispatcher.cli.output import printable, printable_lines
 from dispatcher.cli.top_dialogs import AskText, Confirm, Tell
 from dispatcher.cli.top_rows import COLUMNS, SORTS, Line, consumer_lines, group_lines, lane_lines, summary
 from dispatcher.cli.top_source import LookRequest, Seen, TopSource, View
 from dispatcher.cli.verbs import Verb
 from dispatcher.errors import DispatcherError
+from dispatcher.wire.plain_text import printable, printable_lines
 
 PERIOD_S: Final = 2.0
 _KEYS: Final = Text(

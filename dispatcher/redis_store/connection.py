@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import re
+import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, Self, cast
 
 import hiredis
 
 from dispatcher.errors import ConfigurationError, DispatcherError, StoreUnavailable
+from dispatcher.redis_store.cluster import SLOTS, first_answer, primary_in, slot_of
 from dispatcher.redis_store.scripts import Argument, pack
 from dispatcher.redis_store.sentinel import master_of
 from dispatcher.redis_store.tls import client_context, connect_problem, greeting_problem, silence_problem
@@ -26,8 +29,6 @@ from dispatcher.settings import RedisSettings
 VERSION_MIN: Final = (6, 2)
 #: How often, within the timeout, the connection looks whether an answer is overdue.
 _LOOKS_PER_TIMEOUT: Final = 4
-#: All that a Redis Cluster has.
-_SLOTS: Final = "16384"
 #: hiredis' word for "no whole reply yet": None and False are replies.
 _NOTHING: Final = object()
 #: Error replies that somebody has to do something about; waiting doesn't help.
@@ -39,6 +40,9 @@ _WRITE_REFUSALS: Final = {
     "MISCONF": "refuses writes because it can't save its data: look at its disk and log",
     "NOREPLICAS": "refuses writes because too few replicas follow it",
 }
+#: A node of a Redis Cluster does not have the keys, or not all of them while they move to another node.
+_ELSEWHERE: Final = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN")
+_NO_CLUSTER: Final = "ERR This instance has cluster support disabled"
 #: The word stands first, or before Redis 7 behind the text of a script's error.
 _WRITE_REFUSED: Final = re.compile(rf"(?:^|-)({'|'.join(_WRITE_REFUSALS)})\b")
 
@@ -48,10 +52,10 @@ class RedisConnection(asyncio.Protocol):
 
     def __init__(self, settings: RedisSettings, on_lost: Callable[[RedisConnection, str], None]) -> None:
         self.lost: str | None = None
-        self.server: dict[str, str] = {}  # section "server" of INFO
+        self.server: dict[str, str] = {}  # sections "server" and "replication" of INFO
         address = settings.address
         self._where = f"{address.host}:{address.port}"
-        self._through_sentinel = False
+        self._is_named = False  # a Sentinel, or a node of its cluster, has named this server
         self._settings = settings
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
@@ -67,58 +71,109 @@ class RedisConnection(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, settings: RedisSettings, name: str, on_lost: Callable[[RedisConnection, str], None]
-    ) -> Self:
+        cls, settings: RedisSettings, name: str, on_lost: Callable[[RedisConnection, str], None],
+        key: str = "",
+    ) -> Self:  # fmt: skip
         """Connect, log in, select the database and read what server it is. Sentinels that the URL names are
-        asked for the server first.
+        asked for the server first, nodes of a Redis Cluster for the one that has `key`.
 
         `on_lost(connection, reason)` is called once, when a greeted connection ends by itself or by `abort`.
         Raises StoreUnavailable if it may work later, ConfigurationError if the configuration or the server
         must change.
         """
-        through_sentinel = bool(settings.address.sentinels)
-        if through_sentinel:
+        asked = settings.address
+        if asked.sentinels:
             settings = await master_of(settings)
+        elif asked.nodes:
+            settings = await cls._primary_of(settings, key)
         connection = cls(settings, lambda *_: None)
-        connection._through_sentinel = through_sentinel
-        try:
-            async with asyncio.timeout(connection._timeout_s):
-                await connection._connect()
-                await connection._greet(name)
-        except TimeoutError:
-            is_connected = connection._transport is not None
-            connection.abort("no answer")
-            raise silence_problem(settings, is_connected=is_connected) from None
-        except BaseException:
-            connection.abort("the greeting failed")
-            raise
+        connection._is_named = bool(asked.sentinels or asked.nodes)
+        await connection._open(lambda: connection._greet(name))
         connection._on_lost = on_lost
         connection._look_after()
         return connection
 
+    @classmethod
+    async def _primary_of(cls, settings: RedisSettings, key: str) -> RedisSettings:
+        """The same settings with the URL of the node that has the key: the first of the cluster's nodes says
+        so that answers and sees a cluster that works."""
+        address, slot = settings.address, slot_of(key)
+
+        async def ask(host: str, port: int) -> RedisSettings:
+            at = settings.model_copy(update={"url": address.url_of(host, port)})
+            found = primary_in(await cls(at, lambda *_: None)._cluster_slots(), slot)
+            if found is None:
+                raise StoreUnavailable(f"Redis at {host}:{port}: no node of its cluster has slot {slot}")
+            return settings.model_copy(update={"url": address.url_of(found[0] or host, found[1])})
+
+        nodes = random.sample(address.nodes, len(address.nodes))
+        return await first_answer([partial(ask, host, port) for host, port in nodes])
+
+    async def _cluster_slots(self) -> list[Any]:
+        """Connect, ask a node of a cluster which nodes have which slots, and leave."""
+        answers: list[Any] = []
+
+        async def ask() -> None:
+            await self._log_in()
+            facts = parse_server_facts(await self.call("CLUSTER", "INFO"))
+            if facts.get("cluster_state") != "ok":
+                raise StoreUnavailable(f"Redis at {self._where}: its cluster is {facts.get('cluster_state')}")
+            answers.append(await self.call("CLUSTER", "SLOTS"))
+
+        await self._open(ask)
+        self.abort("answered")
+        return list(answers[0])
+
+    async def _open(self, greet: Callable[[], Awaitable[None]]) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._connect()
+                await greet()
+        except TimeoutError:
+            is_connected = self._transport is not None
+            self.abort("no answer")
+            raise silence_problem(self._settings, is_connected=is_connected) from None
+        except BaseException:
+            self.abort("the greeting failed")
+            raise
+
     @property
     def run_id(self) -> str:
-        """Names the server process; '' if the server does not say."""
-        return self.server.get("run_id", "")
+        """Names the server process, and its place in the history of fail-overs: a master that was a replica
+        meanwhile may have missed writes. '' if the server does not say."""
+        run_id = self.server.get("run_id", "")
+        return f"{run_id} {self.server.get('master_replid', '')}" if run_id else ""
 
     async def _connect(self) -> None:
         address = self._settings.address
         context = client_context(self._settings) if address.tls else None
         server_name = (self._settings.server_name or address.host) if address.tls else None
+        failure: OSError | UnicodeError = OSError("its name has no address")
         try:
-            await self._loop.create_connection(
-                lambda: self, address.host, address.port, ssl=context, server_hostname=server_name
-            )
+            found = await self._loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:  # the latter for a host that is no name
             raise connect_problem(self._settings, error) from None
+        # In any order: one of a name's servers may be away for long, or be a replica.
+        for *_, place in random.sample(found, len(found)):
+            try:
+                await self._loop.create_connection(
+                    lambda: self, str(place[0]), address.port, ssl=context, server_hostname=server_name
+                )
+                return
+            except OSError as error:
+                failure = error
+        raise connect_problem(self._settings, failure) from None
 
-    async def _greet(self, name: str) -> None:
+    async def _log_in(self) -> None:
         address = self._settings.address
         if address.password is not None:
             user = () if address.user is None else (address.user,)
             await self.call("AUTH", *user, address.password)
         if address.database:
             await self.call("SELECT", address.database)
+
+    async def _greet(self, name: str) -> None:
+        await self._log_in()
         self.server = parse_server_facts(await self.call("INFO", "server"))
         with contextlib.suppress(DispatcherError):  # it only helps people who read CLIENT LIST
             await self.call("CLIENT", "SETNAME", name)
@@ -129,18 +184,19 @@ class RedisConnection(asyncio.Protocol):
     async def _kind_problem(self) -> str | None:
         """Why no server of this kind can work, or None. Raises StoreUnavailable for a replica: it may become
         a master."""
-        if parse_server_facts(await self.call("INFO", "replication")).get("role") == "slave":
-            if self._through_sentinel:
-                raise StoreUnavailable(f"Redis at {self._where} is a replica still; Sentinel is at work")
+        self.server |= parse_server_facts(await self.call("INFO", "replication"))
+        if self.server.get("role") == "slave":
+            if self._is_named:
+                raise StoreUnavailable(f"Redis at {self._where} is a replica still; a fail-over is under way")
             raise StoreUnavailable(f"Redis at {self._where} {_WRITE_REFUSALS['READONLY']} (READONLY)")
-        if self.server.get("redis_mode") != "cluster":
+        if self.server.get("redis_mode") != "cluster" or self._is_named:
             return None
         facts = parse_server_facts(await self.call("CLUSTER", "INFO"))
-        if facts.get("cluster_size") == "1" and facts.get("cluster_slots_ok") == _SLOTS:
+        if facts.get("cluster_size") == "1" and facts.get("cluster_slots_ok") == str(SLOTS):
             return None
         return (
-            "this is a node of a Redis Cluster that does not have all slots; the dispatcher needs one server "
-            "for all keys of a lane: a Redis that is not in cluster mode"
+            "this is a node of a Redis Cluster that does not have all slots; name the cluster instead: "
+            "redis+cluster://host1:port,host2:port"
         )
 
     # --- commands ------------------------------------------------------------------------------------
@@ -181,6 +237,15 @@ class RedisConnection(asyncio.Protocol):
         text = str(reply)
         if text.startswith(_SETTINGS_ERRORS):
             return ConfigurationError(f"redis.url: Redis at {self._where} refuses us: {text}")
+        if text.startswith(_NO_CLUSTER):
+            return ConfigurationError(
+                f"redis.url: Redis at {self._where} is not in cluster mode: the URL must begin with redis://"
+            )
+        if text.startswith(_ELSEWHERE):
+            return StoreUnavailable(
+                f"Redis at {self._where} does not have all keys of the lane now ({text.split()[0]}): "
+                "another node of the cluster has them, or gets them"
+            )
         if text.startswith("ERR unknown command"):
             return ConfigurationError(f"redis.url: Redis at {self._where} lacks what lanes need: {text}")
         code = _WRITE_REFUSED.search(text)

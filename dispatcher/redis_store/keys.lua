@@ -3,7 +3,8 @@
 --
 -- 1 meta          hash    leader    "<lane epoch> <token>" of who leads; its commits alone are taken
 --                         ordinal   number of the last commit; "restoring:<run>" while state is written back
---                         run_id    of the Redis process that is known to hold everything committed; absent
+--                         run_id    of the Redis process that is known to hold everything committed, and its
+--                                   replication id, which differs when it was a replica meanwhile; absent
 --                                   while that is not known
 --                         inbounds  JSON list of inbound queue names; the journal has the position (from 0)
 -- 2 journal       stream  one entry per commit with records: id <ordinal>-0, field r = blob of codec.py

@@ -22,11 +22,20 @@ _TRIAL: Final = (resources.files(__package__) / "probe.lua").read_bytes()
 async def probe(settings: RedisSettings, lanes: Sequence[LaneKeys]) -> list[str]:
     """Everything that is wrong with this Redis as the memory of these lanes; warnings begin with WARNING.
 
-    Connects, logs in, asks, and tries the rights out under a name of each lane's own; nothing is left there.
-    Raises nothing for a Redis that can't be used.
+    Of a Redis Cluster all the nodes are asked that have the lanes' keys. Connects, logs in, asks, and tries
+    the rights out under a name of each lane's own; nothing is left there. Raises nothing for a Redis that
+    can't be used.
     """
+    found: dict[str, None] = {}
+    for together in [[keys] for keys in lanes] if settings.address.nodes else [lanes]:
+        found |= dict.fromkeys(await _probe_server(settings, together))
+    return list(found)
+
+
+async def _probe_server(settings: RedisSettings, lanes: Sequence[LaneKeys]) -> list[str]:
+    key = lanes[0].meta if lanes else "dispatcher-check"
     try:
-        connection = await RedisConnection.open(settings, "dispatcher-check", lambda *_: None)
+        connection = await RedisConnection.open(settings, "dispatcher-check", lambda *_: None, key)
     except DispatcherError as error:
         return [_with_key(str(error))]
     found = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final
@@ -22,6 +23,8 @@ from dispatcher.settings import RedisSettings
 _BACKOFF_S_MIN: Final = 0.05
 #: Redis restarts within seconds; longer pauses would only add to that.
 _BACKOFF_S_MAX: Final = 1.0
+#: The part of a pause that is left to chance, so that many lanes don't come back all at once.
+_BACKOFF_JITTER: Final = 0.5
 
 
 class _Phase(Enum):
@@ -41,6 +44,8 @@ class LaneStore:
     Belongs to one event loop and calls back in it. A lost connection is made again by itself, with pauses
     of 50 ms to 1 s, and unanswered commits are sent again unchanged.
     """
+
+    backoff_jitter: float = _BACKOFF_JITTER
 
     def __init__(
         self, settings: RedisSettings, lane: str, prefix: str,
@@ -260,7 +265,9 @@ class LaneStore:
     # --- connections -----------------------------------------------------------------------------------
 
     async def _connect(self) -> RedisConnection:
-        connection = await RedisConnection.open(self._settings, self._connection_name, self._lost)
+        connection = await RedisConnection.open(
+            self._settings, self._connection_name, self._lost, self._keys.meta
+        )
         try:
             await connection.call("SCRIPT", "LOAD", COMMIT)
         except BaseException:
@@ -311,7 +318,7 @@ class LaneStore:
 
     async def _reconnect(self) -> None:
         while True:
-            await asyncio.sleep(self._backoff_s)
+            await asyncio.sleep(self._backoff_s * (1 - self.backoff_jitter * random.random()))
             self._backoff_s = min(2 * self._backoff_s, _BACKOFF_S_MAX)
             try:
                 await self._resume(await self._connect())

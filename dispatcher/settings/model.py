@@ -116,7 +116,8 @@ class RedisSettings(_Certificates):
         default="redis://localhost:6379/0",
         description=(
             "redis[s]://user:password@host:port/database, "
-            "or redis[s]+sentinel://user:password@host:port,host:port/service/database"
+            "or redis[s]+sentinel://user:password@host:port,host:port/service/database, "
+            "or redis[s]+cluster://user:password@host:port,host:port"
         ),
     )
     timeout_ms: Annotated[int, Duration(10, 60_000)] = Field(

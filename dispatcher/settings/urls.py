@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 #: RabbitMQ's own default, used when the URL has no user.
 _DEFAULT_USER: Final = "guest"
 _SENTINEL_SCHEMES: Final = ("redis+sentinel", "rediss+sentinel")
+_CLUSTER_SCHEMES: Final = ("redis+cluster", "rediss+cluster")
 _DATABASE: Final = re.compile(r"[0-9]{1,5}")
 _PASSWORD = re.compile(r"(?P<before>[a-z][a-z0-9+.-]*://[^\s/@:]*):\S*@", re.IGNORECASE)
 
@@ -39,7 +40,8 @@ class StoreAddress:
     """What a redis:// or rediss:// URL says, percent-decoded. `user` and `password` may be absent.
 
     Of a redis+sentinel:// URL `sentinels` are the hosts and ports, the first of which is `host` and `port`,
-    and `service` is what they watch; the rest is for the servers that they name.
+    and `service` is what they watch; the rest is for the servers that they name. Of a redis+cluster:// URL
+    `nodes` are the hosts and ports, the first of which is `host` and `port`.
     """
 
     host: str
@@ -50,6 +52,7 @@ class StoreAddress:
     password: str | None = field(repr=False)
     sentinels: tuple[tuple[str, int], ...] = ()
     service: str = ""
+    nodes: tuple[tuple[str, int], ...] = ()
 
     def url_of(self, host: str, port: int) -> str:
         """The URL of this server with the same user, password and database."""
@@ -77,12 +80,16 @@ def parse_broker_url(url: str) -> BrokerAddress:
 
 def parse_store_url(url: str) -> StoreAddress:
     """Read `redis[s]://user:password@host:port/database`; no path means database 0. Or
-    `redis[s]+sentinel://user:password@host:port,host:port/service/database`.
+    `redis[s]+sentinel://user:password@host:port,host:port/service/database`, or
+    `redis[s]+cluster://user:password@host:port,host:port`.
 
     Raises ValueError, which never quotes the URL: it may hold a password.
     """
-    if url.partition("://")[0] in _SENTINEL_SCHEMES:
+    scheme = url.partition("://")[0]
+    if scheme in _SENTINEL_SCHEMES:
         return _parse_sentinel_url(url)
+    if scheme in _CLUSTER_SCHEMES:
+        return _parse_cluster_url(url)
     parts, port = _split(url, {"redis": 6379, "rediss": 6379})
     path = parts.path.removeprefix("/")
     if path and not _DATABASE.fullmatch(path):
@@ -95,25 +102,40 @@ def parse_store_url(url: str) -> StoreAddress:
 
 
 def _parse_sentinel_url(url: str) -> StoreAddress:
-    scheme, _, rest = url.partition("://")
-    place, _, path = rest.partition("/")
-    who, at, hosts = place.rpartition("@")
+    several, path = _parse_several(url, dict.fromkeys(_SENTINEL_SCHEMES, 26379))
     service, _, database = path.partition("/")
     if not service:
         raise ValueError("the URL must name the service that the Sentinels watch, for example /mymaster/0")
     if database and not _DATABASE.fullmatch(database):
         raise ValueError("after the service the URL must end with a database number, for example /mymaster/0")
-    sentinels = []
+    return replace(
+        several, database=int(database or 0), sentinels=several.nodes, nodes=(), service=unquote(service)
+    )
+
+
+def _parse_cluster_url(url: str) -> StoreAddress:
+    several, path = _parse_several(url, dict.fromkeys(_CLUSTER_SCHEMES, 6379))
+    if path not in ("", "0"):
+        raise ValueError("the URL must end after its hosts: a Redis Cluster has no other database than 0")
+    return several
+
+
+def _parse_several(url: str, default_ports: dict[str, int]) -> tuple[StoreAddress, str]:
+    """Of a URL with several hosts, and its path without the first slash."""
+    scheme, _, rest = url.partition("://")
+    place, _, path = rest.partition("/")
+    who, at, hosts = place.rpartition("@")
+    nodes = []
     for one in hosts.split(","):
-        parts, port = _split(f"{scheme}://{one}", dict.fromkeys(_SENTINEL_SCHEMES, 26379))
-        sentinels.append((parts.hostname or "", port))
+        parts, port = _split(f"{scheme}://{one}", default_ports)
+        nodes.append((parts.hostname or "", port))
     user, colon, password = who.partition(":")
-    return StoreAddress(
-        host=sentinels[0][0], port=sentinels[0][1], tls=scheme.startswith("rediss"),
-        database=int(database or 0), user=unquote(user) if user else None,
-        password=unquote(password) if at and colon else None,
-        sentinels=tuple(sentinels), service=unquote(service),
+    address = StoreAddress(
+        host=nodes[0][0], port=nodes[0][1], tls=scheme.startswith("rediss"), database=0,
+        user=unquote(user) if user else None, password=unquote(password) if at and colon else None,
+        nodes=tuple(nodes),
     )  # fmt: skip
+    return address, path
 
 
 def parse_listen(text: str) -> tuple[str, int]:

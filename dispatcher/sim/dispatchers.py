@@ -48,6 +48,7 @@ class SimStore(LaneStore):
 
     world: Environment
     process: ProcessLoop
+    backoff_jitter = 0  # the chance of a run is its seed's
 
     async def _connect(self) -> Any:
         await asyncio.sleep(_CONNECT_S)

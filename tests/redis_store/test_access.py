@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import uuid
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ import hiredis
 import pytest
 import redis.asyncio
 
+from dispatcher.core.effects import IdRange, WindowChange
+from dispatcher.core.orders import LookUp
 from dispatcher.errors import ConfigurationError, StoreUnavailable
 from dispatcher.nodes.local_redis import LocalRedis
 from dispatcher.nodes.ports import free_ports
@@ -21,9 +24,10 @@ from dispatcher.redis_store.connection import RedisConnection, version_problem
 from dispatcher.redis_store.scripts import LaneKeys
 from dispatcher.settings import RedisSettings
 from tests.redis_store.certificates import SERVER_NAME, Certificates
-from tests.redis_store.conftest import now_ms
+from tests.redis_store.conftest import Lane, now_ms
 from tests.redis_store.samples import dispatched, entry, step
 from tests.redis_store.sentinel_node import SERVICE, LocalSentinel
+from tests.redis_store.test_lost_writes import answer_gaps_with, whole_state, write_state
 from tests.waiting import eventually
 
 KEYS = [LaneKeys.of("dispatch", "orders")]
@@ -294,6 +298,52 @@ async def test_a_redis_without_scripts_is_refused() -> None:
         assert problem.startswith("redis.url: Redis at")
         with pytest.raises(ConfigurationError, match="lacks what lanes need: ERR unknown command 'SCRIPT'"):
             await store_at(url=server.url)
+
+
+#: All that a lane needs, where Redis restricts its users; docs/operations.md has the same.
+RIGHTS = (
+    "+info +client|setname +select +ping +script|load +eval +evalsha +exists +hmget +hset +hget +hdel +hscan "
+    "+xadd +xtrim +xrange +rpush +llen +lpop +lrange +zadd +zcard +zcount +zremrangebyrank +zscore +pexpire "
+    "+unlink"
+)
+
+
+async def test_a_managed_redis_that_grants_little_is_enough() -> None:
+    """CONFIG and whatever else a hosted Redis keeps for itself is not asked for."""
+    with LocalRedis(config=[f"user lanes on >p4ss ~{{test-* resetchannels -@all {RIGHTS}"]) as server:
+        lane = Lane(with_credentials(server.url, "lanes:p4ss"))
+        assert await probe(RedisSettings(url=lane.url), [lane.keys]) == []
+        store = await lane.lead()
+        await write_state(store, state := whole_state())
+        window = WindowChange(
+            now_ms(), 9_999, 1, [IdRange(now_ms(), b"i" * 32)], lookup=LookUp([(b"j" * 16, b"k" * 16)])
+        )
+        await store.commit(step(window=window))
+        answer_gaps_with(lane, state)
+        async with redis.asyncio.Redis.from_url(server.url) as client:
+            await client.flushall()
+        await store.commit(step())
+        assert len(lane.gaps) == 1
+        assert (await lane.read()).owners == state.owners
+        await lane._running.aclose()
+
+
+async def test_a_name_with_several_addresses(own_redis: LocalRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are tried in any order, until one answers."""
+    loop, asked = asyncio.get_running_loop(), list[str]()
+    port = urlsplit(own_redis.url).port
+
+    async def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
+        asked.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{last}", port)) for last in (2, 1)]
+
+    for first in (0, 1):
+        with monkeypatch.context() as patched:
+            patched.setattr(loop, "getaddrinfo", getaddrinfo, raising=False)
+            patched.setattr("random.sample", lambda found, count, first=first: found[first:] + found[:first])
+            await assert_works(url=f"redis://several.internal:{port}/0")
+    assert asked
+    assert set(asked) <= {"several.internal", "127.0.0.1", "127.0.0.2"}
 
 
 async def test_a_cluster_works_only_while_one_node_has_all_slots() -> None:

@@ -13,6 +13,7 @@ import redis.asyncio
 from dispatcher.core.effects import Snapshot
 from dispatcher.errors import Fenced, StoreUnavailable
 from dispatcher.nodes.local_redis import LocalRedis
+from dispatcher.nodes.ports import free_ports
 from dispatcher.redis_store import LaneStore
 from dispatcher.redis_store.scripts import APPLIED, BEGIN_RESTORE, evaluate
 from dispatcher.redis_store.tables import packed_owners
@@ -274,3 +275,28 @@ async def test_a_restoration_does_not_claim_more_than_the_leader_knows(own_lane:
     await store.confirm_complete()
     await store.restore(checkpoint())
     assert (await store.lead(now_ms(), ["in"])).complete
+
+
+async def test_a_master_that_was_a_replica_meanwhile_is_not_trusted(
+    own_lane: Lane, client: redis.asyncio.Redis
+) -> None:
+    """While it was one, another master may have taken writes that never came back to it."""
+    await own_lane.lead()
+    assert (await own_lane.read()).complete
+    await client.replicaof("127.0.0.1", str(free_ports(1)[0]))
+    await client.replicaof("NO", "ONE")
+    assert not (await own_lane.read()).complete
+
+
+async def test_a_leader_goes_on_with_a_master_that_was_a_replica_meanwhile(
+    own_lane: Lane, client: redis.asyncio.Redis
+) -> None:
+    store = await own_lane.lead()
+    await write_state(store, whole_state())
+    await client.replicaof("127.0.0.1", str(free_ports(1)[0]))
+    future = store.commit(step())
+    await eventually(lambda: not store.available)
+    await client.replicaof("NO", "ONE")
+    await future
+    assert own_lane.gaps == []
+    assert (await own_lane.read()).complete

@@ -1,0 +1,105 @@
+"""A private Redis Cluster: three primaries with a replica each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from typing import Any, Final, Self
+
+import redis
+
+from dispatcher.nodes.installed import redis_server
+from dispatcher.nodes.local_redis import LocalRedis
+from dispatcher.nodes.ports import LOOPBACK, free_ports
+from dispatcher.redis_store.cluster import primary_in, slot_of
+from tests.waiting import wait_until
+
+PRIMARIES: Final = 3
+NODE_TIMEOUT_MS: Final = 1_000
+
+
+class LocalCluster:
+    """Nodes on loopback; `with LocalCluster() as cluster`: it is up, and every replica in sync."""
+
+    def __init__(self) -> None:
+        self._running = contextlib.ExitStack()
+        self.nodes: list[LocalRedis] = []
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as starting:
+            for _ in range(2 * PRIMARIES):
+                config = [
+                    "cluster-enabled yes",
+                    f"cluster-port {free_ports(1)[0]}",
+                    f"cluster-node-timeout {NODE_TIMEOUT_MS}",
+                    "cluster-replica-validity-factor 0",  # also one that was cut off for long is promoted
+                    "repl-diskless-sync-delay 0",
+                ]
+                self.nodes.append(starting.enter_context(LocalRedis(config=config)))
+            self._running = starting.pop_all()
+        create = [str(redis_server().with_name("redis-cli")), "--cluster", "create"]
+        places = [f"{LOOPBACK}:{port_of(node)}" for node in self.nodes]
+        subprocess.run(
+            [*create, *places, "--cluster-replicas", "1", "--cluster-yes"], check=True, capture_output=True
+        )
+        wait_until(lambda: all(self._is_ready(node) for node in self.nodes), what="the cluster")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.close()
+
+    def url(self, *nodes: LocalRedis) -> str:
+        """Of these nodes, or of all."""
+        places = [f"{LOOPBACK}:{port_of(node)}" for node in nodes or self.nodes]
+        return f"redis+cluster://{','.join(places)}"
+
+    def primary(self, key: str, but: LocalRedis | None = None) -> LocalRedis:
+        """The node that has the key, as soon as the nodes that run say so; not `but`."""
+        return wait_until(lambda: self._primary(slot_of(key), but), what="a primary")
+
+    def replica_of(self, primary: LocalRedis) -> LocalRedis:
+        port = port_of(primary)
+        return next(
+            node
+            for node in self.nodes
+            if node.pid and ask(node, "INFO", "replication").get("master_port") == port
+        )
+
+    def others(self, node: LocalRedis) -> list[LocalRedis]:
+        return [other for other in self.nodes if other is not node]
+
+    def _primary(self, slot: int, but: LocalRedis | None) -> LocalRedis | None:
+        for node in self.nodes:
+            with contextlib.suppress(redis.RedisError):
+                found = primary_in(ask(node, "CLUSTER SLOTS"), slot)
+                if node is not but and found is not None and found[1] == port_of(node):
+                    return node
+        return None
+
+    def _is_ready(self, node: LocalRedis) -> bool:
+        facts = ask(node, "INFO", "replication")
+        in_sync = facts["role"] == "master" or facts["master_link_status"] == "up"
+        return in_sync and ask(node, "CLUSTER INFO")["cluster_state"] == "ok"
+
+
+def port_of(node: LocalRedis) -> int:
+    return int(node.url.rpartition(":")[2].partition("/")[0])
+
+
+def ask(node: LocalRedis, *command: Any) -> Any:
+    with redis.Redis.from_url(node.url) as client:
+        return client.execute_command(*command)
+
+
+@contextlib.contextmanager
+def stopped(node: LocalRedis) -> Iterator[None]:
+    """It stands still, and misses what happens meanwhile."""
+    assert node.pid is not None
+    os.kill(node.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(node.pid, signal.SIGCONT)
