@@ -207,6 +207,26 @@ async def test_tls_through_sentinel(tls_redis: Any, certificates: Certificates) 
             await store_at(url=elsewhere, **trusting, **identity)
 
 
+async def test_tls_to_a_cluster(certificates: Certificates) -> None:
+    port, bus = free_ports(2)
+    config = [
+        f"tls-port {port}",
+        f"tls-ca-cert-file {certificates.path('ca.pem')}",
+        f"tls-cert-file {certificates.path('server.pem')}",
+        f"tls-key-file {certificates.path('server.key')}",
+        "cluster-enabled yes",
+        "tls-cluster yes",
+        f"cluster-port {bus}",
+    ]
+    with LocalRedis(config=config) as server:
+        await _with_all_slots(server)
+        identity = {"cert_file": certificates.path("client.pem"), "key_file": certificates.path("client.key")}
+        trusting = {"url": f"rediss+cluster://127.0.0.1:{port}", "ca_file": certificates.path("ca.pem")}
+        await assert_works(**trusting, **identity, server_name=SERVER_NAME)
+        with pytest.raises(ConfigurationError, match=r"is not trusted .* redis\.server_name"):
+            await store_at(**trusting, **identity)
+
+
 async def test_tls_to_a_plain_port(own_redis: LocalRedis) -> None:
     with pytest.raises(StoreUnavailable, match=r"URL must begin with redis://"):
         await store_at(url=own_redis.url.replace("redis:", "rediss:"))
@@ -352,12 +372,16 @@ async def test_a_cluster_works_only_while_one_node_has_all_slots() -> None:
         assert "a node of a Redis Cluster that does not have all slots" in problem
         with pytest.raises(ConfigurationError, match="that does not have all slots"):
             await store_at(url=server.url)
-        async with redis.asyncio.Redis.from_url(server.url) as client:
-            await client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-
-            async def is_up() -> bool:
-                facts = await client.execute_command("CLUSTER", "INFO")
-                return b"cluster_state:ok" in facts
-
-            await eventually(is_up, what="the cluster")
+        await _with_all_slots(server)
         await assert_works(url=server.url)
+
+
+async def _with_all_slots(server: LocalRedis) -> None:
+    async with redis.asyncio.Redis.from_url(server.url) as client:
+        await client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+
+        async def is_up() -> bool:
+            facts = await client.execute_command("CLUSTER", "INFO")
+            return b"cluster_state:ok" in facts
+
+        await eventually(is_up, what="the cluster")
