@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import Final
 
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 
 from dispatcher.cli.check_findings import Findings
-from dispatcher.cli.check_management import priority_problem
-from dispatcher.cli.check_rights import IMPOSSIBLE_QUEUE, RightsCheck
+from dispatcher.cli.check_rights import RightsCheck
 from dispatcher.cli.output import counted
 from dispatcher.cli.rabbitmq import connected, look_at_queue, refusal, user_text
 from dispatcher.errors import BrokerUnavailable, ConfigurationError
-from dispatcher.service.topology import own_exchanges, own_queues
+from dispatcher.service.topology import DIFFERENCES_MAX, KindProbe, own_exchanges, own_queues
 from dispatcher.settings import InboundSettings, LaneSettings, Settings
 from dispatcher.wire.protocol import LaneNames
 
 _PRECONDITION_FAILED: Final = 406
-_HAS_PRIORITIES: Final = re.compile(r"inequivalent arg 'x-max-priority'.* but current is (?!none)")
 
 
 def check_broker(settings: Settings, findings: Findings) -> None:
@@ -85,8 +82,8 @@ def _check_inbound_queues(
                     f"{path}: {inbound.queue!r} has {counted(foreign, 'consumer')} of another program; "
                     "stop them, or messages of one group go two ways"
                 )
-            if _has_priorities(connection, inbound.queue):
-                findings.problem(priority_problem(path, inbound.queue))
+            if (problem := _kind_problem(connection, inbound.queue)) is not None:
+                findings.problem(f"{path}: {inbound.queue!r} {problem}")
             findings.ok(f"{path}: {inbound.queue!r} is there, {counted(seen.ready, 'message')} ready")
 
 
@@ -97,8 +94,11 @@ def _report_missing(path: str, inbound: InboundSettings, findings: Findings) -> 
         findings.problem(f"{path}: there is no queue {inbound.queue!r}; declare it, or set `declare: true`")
 
 
-def _has_priorities(connection: BlockingConnection, queue: str) -> bool:
-    """What AMQP alone can tell: a declare that differs is refused with the first difference."""
-    declare = partial(BlockingChannel.queue_declare, queue=queue, durable=True, arguments=IMPOSSIBLE_QUEUE)
-    error = refusal(connection, declare)
-    return error is not None and _HAS_PRIORITIES.search(error.reply_text) is not None
+def _kind_problem(connection: BlockingConnection, queue: str) -> str | None:
+    """As a lane does before it leads."""
+    probe = KindProbe(queue)
+    for _ in range(DIFFERENCES_MAX):
+        error = refusal(connection, partial(BlockingChannel.queue_declare, **probe.declare))
+        if error is None or not probe.learn(error.reply_code, error.reply_text):
+            return probe.problem
+    return None

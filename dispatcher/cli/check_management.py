@@ -70,7 +70,7 @@ def _check_inbound(path: str, queue: dict[str, Any], version: str, findings: Fin
     if kind == "stream":
         findings.problem(f"{path}: {queue['name']!r} {IS_A_STREAM}")
     if "x-max-priority" in arguments:
-        findings.problem(priority_problem(path, queue["name"]))
+        findings.problem(f"{path}: {queue['name']!r} {HAS_PRIORITIES}")
     _check_timeout(path, queue["name"], arguments, policy, version, findings)
     if kind == "quorum":
         limits = [arguments.get("x-delivery-limit"), policy.get("delivery-limit")]
@@ -102,11 +102,6 @@ def _check_timeout(
             f"{path}: {queue!r} has a consumer timeout of {format_duration(timeout_ms)}: an original that "
             "waits or is processed for longer makes RabbitMQ close the lane's channel, which then recovers"
         )
-
-
-def priority_problem(path: str, queue: str) -> str:
-    """The text for a queue with priorities, which is refused; two checks find such queues."""
-    return f"{path}: {queue!r} {HAS_PRIORITIES}"
 
 
 def _check_policies(names: LaneNames, policies: list[dict[str, Any]], findings: Findings) -> None:

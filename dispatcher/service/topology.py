@@ -31,7 +31,7 @@ _PARKING: Final[dict[str, Any]] = {**_CLASSIC, "x-queue-mode": "lazy"}
 IS_A_STREAM: Final = "is a stream; it must be a classic or quorum queue"
 HAS_PRIORITIES: Final = "has x-max-priority, which reorders redeliveries; use one inbound queue per priority"
 #: More arguments than RabbitMQ compares.
-_DIFFERENCES_MAX: Final = 20
+DIFFERENCES_MAX: Final = 20
 _DIFFERENCE: Final = re.compile(
     r"inequivalent arg '(?P<name>[^']+)' .* but current is "
     r"(?:none|(?:the value )?'(?P<value>.*?)'(?: of type '(?P<type>\w+)')?)$",
@@ -194,36 +194,54 @@ async def refuse_unusable(link: Link, lane: LaneSettings) -> None:
 
 
 async def _kind_problem(link: Link, queue: str) -> str | None:
-    """What is wrong with the kind of this existing queue.
+    """What is wrong with the kind of this existing queue."""
+    probe = KindProbe(queue)
+    for _ in range(DIFFERENCES_MAX):
+        channel = await link.open_channel()
+        try:
+            await link.call(channel, QueueDeclare(**probe.declare))
+        except ChannelRefused as refused:
+            if not probe.learn(refused.code, refused.text):
+                return probe.problem
+        else:
+            return None
+    return None
+
+
+class KindProbe:
+    """Finds out what is wrong with the kind of an existing queue; AMQP has no question for it.
 
     A declare that differs is refused with the first difference and the value that the queue has: with that
     the next declare comes to the next difference. None can succeed, for no queue has such a priority.
     """
-    arguments: dict[str, Any] = {"x-max-priority": "impossible"}
-    durable = True
-    for _ in range(_DIFFERENCES_MAX):
-        channel = await link.open_channel()
-        declare = QueueDeclare(queue=queue, durable=durable, arguments=arguments)
-        try:
-            await link.call(channel, declare)
-        except ChannelRefused as refused:
-            found = _DIFFERENCE.search(refused.text)
-            if refused.code != PRECONDITION_FAILED or found is None:
-                return None
-            name, value = found["name"], found["value"]
-        else:
-            return None
+
+    def __init__(self, queue: str) -> None:
+        self.problem: str | None = None
+        self._arguments: dict[str, Any] = {"x-max-priority": "impossible"}
+        #: The next declare to try.
+        self.declare: dict[str, Any] = {
+            "queue": queue, "durable": True, "auto_delete": False, "arguments": self._arguments,
+        }  # fmt: skip
+
+    def learn(self, code: int, text: str) -> bool:
+        """Take the refusal of the declare. True: try the next one; else `problem` is the answer."""
+        found = _DIFFERENCE.search(text)
+        if code != PRECONDITION_FAILED or found is None:
+            return False
+        name, value = found["name"], found["value"]
         if name == "x-max-priority":
-            return None if value is None else HAS_PRIORITIES
+            self.problem = None if value is None else HAS_PRIORITIES
+            return False
         if name == "x-queue-type" and value == "stream":
-            return IS_A_STREAM
-        if name == "durable":
-            durable = value == "true"
-        elif value is None or name in arguments:
-            return None
-        else:
-            arguments[name] = int(value) if found["type"] in _INTEGERS else value
-    return None
+            self.problem = IS_A_STREAM
+            return False
+        if name in ("durable", "auto_delete"):
+            before, self.declare[name] = self.declare[name], value == "true"
+            return bool(before != self.declare[name])
+        if value is None or name in self._arguments:
+            return False
+        self._arguments[name] = int(value) if found["type"] in _INTEGERS else value
+        return True
 
 
 async def is_classic(link: Link, queue: str) -> bool:

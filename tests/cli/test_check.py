@@ -16,6 +16,7 @@ import pytest
 from dispatcher.cli.check_findings import Findings, Level
 from dispatcher.cli.check_management import _check_inbound
 from dispatcher.nodes.servers import Servers
+from dispatcher.service.topology import HAS_PRIORITIES, IS_A_STREAM
 from dispatcher.wire.protocol import LaneNames
 from tests.cli.conftest import Run, as_user
 from tests.conftest import Vhost
@@ -118,16 +119,26 @@ def test_strangers_under_our_names_are_problems(run: Run, vhost: Vhost) -> None:
 
 
 @pytest.mark.parametrize("management", ["http://guest:guest@127.0.0.1:9", None])
-def test_priorities_are_refused_with_and_without_the_management_api(
-    run: Run, vhost: Vhost, management: str | None
+@pytest.mark.parametrize(
+    ("auto_delete", "arguments", "problem"),
+    [
+        (False, {"x-max-priority": 5}, HAS_PRIORITIES),
+        (True, {"x-max-priority": 5, "x-max-length": 9}, HAS_PRIORITIES),
+        (False, {"x-queue-type": "stream"}, IS_A_STREAM),
+    ],
+)
+def test_queues_without_order_are_refused_with_and_without_the_management_api(
+    run: Run,
+    vhost: Vhost,
+    management: str | None,
+    auto_delete: bool,
+    arguments: dict[str, object],
+    problem: str,
 ) -> None:
     with channel(vhost) as declaring:
-        declaring.queue_declare("orders.high", durable=True, arguments={"x-max-priority": 5})
+        declaring.queue_declare("orders.high", durable=True, auto_delete=auto_delete, arguments=arguments)
     found = levels(run, *(["--management", management] if management else []))
-    assert found["problem"] == [
-        "lanes.orders.inbound[0].queue: 'orders.high' has x-max-priority, which reorders redeliveries; "
-        "use one inbound queue per priority"
-    ]
+    assert found["problem"] == [f"lanes.orders.inbound[0].queue: 'orders.high' {problem}"]
     assert any("management API can't be asked" in note for note in found["note"]) == (management is not None)
 
 

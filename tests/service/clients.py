@@ -100,11 +100,10 @@ class Client:
 
     # -- queues --
 
-    async def declare(self, queue: str, **arguments: Any) -> None:
+    async def declare(self, queue: str, *, auto_delete: bool = False, **arguments: Any) -> None:
         names = {name.replace("_", "-"): value for name, value in arguments.items()}
-        await self.link.call(
-            self.channel, commands.Queue.Declare(queue=queue, durable=True, arguments=names)
-        )  # fmt: skip
+        declare = commands.Queue.Declare(queue=queue, durable=True, auto_delete=auto_delete, arguments=names)
+        await self.link.call(self.channel, declare)
 
     async def delete(self, queue: str) -> None:
         await self.link.call(self.channel, commands.Queue.Delete(queue=queue))

@@ -52,6 +52,7 @@ async def test_an_inbound_queue_with_other_arguments_is_taken_as_it_is(bench: Be
         ({"x_max_priority": 3}, HAS_PRIORITIES),
         ({"x_max_priority": 3, "x_max_length": 1_000, "x_queue_mode": "lazy"}, HAS_PRIORITIES),
         ({"x_max_priority": 3, "x_message_ttl": 80_000, "x_dead_letter_exchange": "other"}, HAS_PRIORITIES),
+        ({"auto_delete": True, "x_max_priority": 3}, HAS_PRIORITIES),
     ],
 )
 async def test_a_lane_over_a_queue_without_order_is_not_led(
