@@ -189,7 +189,8 @@ class RedisConnection(asyncio.Protocol):
             if self._is_named:
                 raise StoreUnavailable(f"Redis at {self._where} is a replica still; a fail-over is under way")
             raise StoreUnavailable(f"Redis at {self._where} {_WRITE_REFUSALS['READONLY']} (READONLY)")
-        if self.server.get("redis_mode") != "cluster" or self._is_named:
+        mode = self.server.get("redis_mode") or self.server.get("server_mode")  # of Valkey
+        if mode != "cluster" or self._is_named:
             return None
         facts = parse_server_facts(await self.call("CLUSTER", "INFO"))
         if facts.get("cluster_size") == "1" and facts.get("cluster_slots_ok") == str(SLOTS):
