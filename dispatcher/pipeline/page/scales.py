@@ -12,9 +12,13 @@ from dispatcher.pipeline.page.wording import duration
 _TICKS_MAX: Final = 5
 _TIME_STEPS_S: Final = (
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400,
-    2 * 86_400, 7 * 86_400, 14 * 86_400, 30 * 86_400, 90 * 86_400, 365 * 86_400,
+    2 * 86_400, 7 * 86_400, 14 * 86_400, 30 * 86_400, 90 * 86_400,
 )  # fmt: skip
 _DAY_S: Final = 86_400
+_YEAR_S: Final = 365 * _DAY_S
+#: Of the picture's units: one and a half labels of a time. The last label may end at the border, where the
+#: others are centred.
+_TIMES_APART: Final = 82
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,10 @@ def time_axis(first_s: float, last_s: float, start: float, end: float) -> tuple[
     """Of seconds since 1970; labels are UTC."""
     scale = Scale(first_s, last_s, start, end)
     span_s = last_s - first_s
-    step_s = next((each for each in _TIME_STEPS_S if span_s / each <= _TICKS_MAX), _TIME_STEPS_S[-1])
-    shape = "%H:%M:%S" if step_s < 60 else "%H:%M" if step_s < _DAY_S else "%d %b"
+    least_s = span_s * _TIMES_APART / (end - start)
+    step_s = next((each for each in _TIME_STEPS_S if each >= least_s), _YEAR_S * math.ceil(least_s / _YEAR_S))
+    shapes = ((60, "%H:%M:%S"), (_DAY_S, "%H:%M"), (_YEAR_S, "%d %b"))
+    shape = next((shape for below_s, shape in shapes if step_s < below_s), "%b %Y")
     ticks, at_s = [], math.ceil(first_s / step_s) * step_s
     while at_s <= last_s:
         ticks.append(AxisTick(scale(at_s), datetime.fromtimestamp(at_s, UTC).strftime(shape)))
