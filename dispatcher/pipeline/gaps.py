@@ -28,7 +28,6 @@ class GapKind(StrEnum):
     NO_START = "no_start"  # a leadership begins in the middle
     NO_LEDGER = "no_ledger"  # another leadership came between, and has no records
     DROPPED = "dropped"  # the dispatcher dropped records: no room
-    CLOCK = "clock"  # the leader's clock went back
     TOLD_AGAIN = "told_again"  # the leader was killed, and the next one had its journal
     BEGINS = "begins"  # the first that the ledger has
     GOES_ON = "goes_on"  # the last that it has: not ended so far, or killed
