@@ -18,6 +18,7 @@ from dispatcher.errors import ConfigurationError
 
 #: Java ends by itself when its Python process is gone.
 _JAVA_ENDS_WITHIN_S: Final = 30.0
+_LOOKS_EVERY_S: Final = 0.1
 
 
 def make_own(path: Path, ours: Collection[str], purpose: str) -> None:
@@ -33,21 +34,34 @@ def make_own(path: Path, ours: Collection[str], purpose: str) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, name: str, refusal: str) -> Iterator[IO[str]]:
+def locked(path: Path, name: str, refusal: str, patience_s: float = 0) -> Iterator[IO[str]]:
     """Hold the folder's lock file of this name while this is open, once Spark of a command that was killed
-    there has ended. Raises ConfigurationError, with `refusal` where another process holds it."""
+    there has ended. Raises ConfigurationError, with `refusal` where another process holds it for longer than
+    `patience_s`, or writes there with Spark."""
     with writable(path):
         lock = (path / name).open("a+")
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigurationError(f"{path}: {refusal}") from None
+        if not _await_others(lock, patience_s):
+            raise ConfigurationError(f"{path}: {refusal}")
         _await_java(path, lock)
         try:
             yield lock
         finally:
             note_java(lock, None)
+
+
+def _await_others(lock: IO[str], patience_s: float) -> bool:
+    """Whether the lock is ours now."""
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() >= deadline_s or _writer(lock) is not None:
+                return False
+            time.sleep(_LOOKS_EVERY_S)
+        else:
+            return True
 
 
 def note_java(lock: IO[str], process: int | None) -> None:
@@ -58,15 +72,20 @@ def note_java(lock: IO[str], process: int | None) -> None:
 
 
 def _await_java(path: Path, lock: IO[str]) -> None:
-    lock.seek(0)
-    text = lock.read().strip()
     deadline_s = time.monotonic() + _JAVA_ENDS_WITHIN_S
-    while text.isdecimal() and _is_spark(int(text)):
+    while (process := _writer(lock)) is not None:
         if time.monotonic() > deadline_s:
             raise ConfigurationError(
-                f"{path}: Spark of a command that was killed still runs there: end process {text}"
+                f"{path}: Spark of a command that was killed still runs there: end process {process}"
             )
-        time.sleep(0.1)
+        time.sleep(_LOOKS_EVERY_S)
+
+
+def _writer(lock: IO[str]) -> int | None:
+    """The Java process that writes there, and lives."""
+    lock.seek(0)
+    text = lock.read().strip()
+    return int(text) if text.isdecimal() and _is_spark(int(text)) else None
 
 
 def _is_spark(process: int) -> bool:

@@ -47,6 +47,8 @@ AUDITED: Final = f"{KEPT}/audit"
 MEMORY: Final = "memory.json"
 _FILES: Final = (SUMMARY, COST_MODEL, MEMORY)
 _OURS: Final = {*TABLES, *ADDED, PAGE, KEPT, *_FILES, *(f".{name}" for name in _FILES), LOCK}
+#: `pipeline report` takes a few seconds.
+_READERS_END_WITHIN_S: Final = 60.0
 _IN_USE: Final = "another run writes its report there: wait for it, or name another directory"
 
 
@@ -166,17 +168,15 @@ def refuse_newer(path: Path) -> None:
 
 @contextlib.contextmanager
 def finished_report(path: Path) -> Iterator[ReportFolder]:
-    """A report that is whole, to which something is added; ours alone meanwhile.
-
-    Raises ConfigurationError.
-    """
+    """A report that is whole, to which something is added; ours alone meanwhile, once those that read it have
+    ended. Raises ConfigurationError."""
     if not (path / SUMMARY).is_file():
         raise ConfigurationError(
             f"{path}: is no finished report: it has no {SUMMARY} (`dispatcher pipeline run --output {path}` "
             "makes one)"
         )
     refuse_newer(path)
-    with locked(path, LOCK, _IN_USE) as lock:
+    with locked(path, LOCK, _IN_USE, _READERS_END_WITHIN_S) as lock:
         yield ReportFolder(path, lock)
 
 
