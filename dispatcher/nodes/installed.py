@@ -48,6 +48,11 @@ def erl_call() -> Path:
     return _found("RabbitMQ", _find_erl_call)
 
 
+def epmd() -> Path:
+    """Erlang's port mapper. Raises ConfigurationError when there is none."""
+    return _found("RabbitMQ", _find_epmd)
+
+
 def redis_server() -> Path:
     """The redis-server program. Raises ConfigurationError when there is none."""
     return _found("Redis", _find_redis)
@@ -118,6 +123,11 @@ def _find_erl_call() -> Path | None:
         return None
     root = Path(erl).resolve().parents[1]
     return next(iter(sorted(root.glob("lib/erl_interface-*/bin/erl_call"), reverse=True)), None)
+
+
+def _find_epmd() -> Path | None:
+    found = shutil.which("epmd", path=_search_path())
+    return Path(found) if found else None
 
 
 def _find_redis() -> Path | None:

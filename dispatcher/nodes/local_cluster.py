@@ -1,0 +1,148 @@
+"""A private cluster of RabbitMQ nodes, which can be stopped, killed, frozen and lost one by one."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from dispatcher.errors import DispatcherError
+from dispatcher.nodes.installed import epmd
+from dispatcher.nodes.local import START_TIMEOUT_S
+from dispatcher.nodes.local_rabbitmq import LocalRabbitMQ
+from dispatcher.nodes.ports import LOOPBACK, free_ports
+from dispatcher.nodes.process import POLL_S, GuardedProcess
+
+#: What every cluster should have: a part that has lost sight of the others does nothing on its own.
+_CLUSTERED: Final = "cluster_partition_handling = pause_minority"
+
+
+class ClusterNode(LocalRabbitMQ):
+    """One node of a cluster, with the cluster's port mapper and cookie."""
+
+    def __init__(
+        self, config: Iterable[str], plugins: Iterable[str], epmd_port: int, cookie: str, ticktime_s: int
+    ) -> None:
+        super().__init__(config, plugins)
+        self._epmd_port = epmd_port
+        self._cookie = cookie
+        self._ticktime_s = ticktime_s
+        self._frozen = False
+
+    @property
+    def node(self) -> str:
+        """Its name in the cluster."""
+        return self._node
+
+    def freeze(self) -> None:
+        """SIGSTOP: it does nothing, and no connection of it ends."""
+        self._signal(signal.SIGSTOP)
+        self._frozen = True
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+        self._frozen = False
+
+    def sees(self) -> set[str]:
+        """The names of the running nodes of the cluster, as this one says; none if it doesn't run itself."""
+        if self.pid is None or self._frozen:
+            return set()
+        try:
+            said = self.evaluate("rabbit_nodes:all_running()")
+        except DispatcherError:  # it is starting
+            return set()
+        return {name.strip(" '") for name in said.strip("[]").split(",") if name}
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.pid is not None:
+            os.kill(self.pid, number)
+
+    def _lay_out(self, process: GuardedProcess) -> None:
+        super()._lay_out(process)
+        cookie = process.directory / "home" / ".erlang.cookie"
+        cookie.write_text(self._cookie)
+        cookie.chmod(0o400)  # Erlang reads no other
+
+    def _environment(self, process: GuardedProcess) -> dict[str, str]:
+        environment = super()._environment(process)
+        key = "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS"
+        ticktime = f"{environment[key]} -kernel net_ticktime {self._ticktime_s}"
+        return environment | {"ERL_EPMD_PORT": str(self._epmd_port), key: ticktime}
+
+
+class LocalCluster:
+    """Nodes on loopback that form one cluster; all have user guest/guest.
+
+    `ticktime_s` is Erlang's net_ticktime: a node that stands still is given up between three and five
+    quarters of it later (RabbitMQ's own is 60). URLs are valid from `start` on.
+    """
+
+    def __init__(
+        self, size: int = 3, config: Iterable[str] = (), plugins: Iterable[str] = (), ticktime_s: int = 8
+    ) -> None:
+        (self._epmd_port,) = free_ports(1)
+        cookie, lines = secrets.token_hex(16), [_CLUSTERED, *config]
+        self._mapper = GuardedProcess("epmd")
+        self.nodes = [ClusterNode(lines, plugins, self._epmd_port, cookie, ticktime_s) for _ in range(size)]
+
+    @property
+    def amqp_urls(self) -> list[str]:
+        return [node.amqp_url for node in self.nodes]
+
+    def start(self) -> None:
+        """Start all nodes and make them one cluster. Raises what LocalNode.start raises; then none runs."""
+        try:
+            self._start_mapper()
+            # One after the other: each start is seconds of a processor.
+            for node in self.nodes:
+                node.start()
+            first, *others = self.nodes
+            for node in others:
+                node.evaluate("rabbit:stop()")
+                node.evaluate(f"rabbit_mnesia:join_cluster('{first.node}', disc)")
+                node.evaluate("rabbit:start()")
+            self.wait_for(self.nodes)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_mapper(self) -> None:
+        """Nodes would start one themselves, which would end with the node that was first."""
+        environment = {"PATH": os.defpath, "ERL_EPMD_ADDRESS": LOOPBACK}
+        self._mapper.start([str(epmd()), "-port", str(self._epmd_port)], environment)
+
+    def wait_for(self, nodes: Iterable[ClusterNode]) -> None:
+        """Wait until these see each other, and no other one."""
+        waited_for = list(nodes)
+        names = {node.node for node in waited_for}
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not all(node.sees() == names for node in waited_for):
+            if time.monotonic() >= deadline:
+                raise DispatcherError(f"they did not find each other: {[node.sees() for node in waited_for]}")
+            time.sleep(POLL_S)
+
+    def logs(self) -> list[Path]:
+        """The log files of all nodes; `close` removes them."""
+        return [log for node in self.nodes for log in node.logs()]
+
+    def close(self) -> None:
+        """End all nodes and remove their data."""
+        with ThreadPoolExecutor(len(self.nodes)) as pool:
+            list(pool.map(ClusterNode.close, self.nodes))
+        self._mapper.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

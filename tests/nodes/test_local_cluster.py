@@ -1,0 +1,38 @@
+"""A private cluster: nodes are killed, frozen, and found again; nothing stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pika
+import pytest
+
+from dispatcher.nodes import LocalCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+TICKTIME_S = 4
+
+
+def test_nodes_leave_and_come_back_and_nothing_stays() -> None:
+    cluster = LocalCluster(ticktime_s=TICKTIME_S)
+    with cluster:
+        first, second, third = cluster.nodes
+        assert first.sees() == {node.node for node in cluster.nodes}
+        with pika.BlockingConnection(pika.URLParameters(second.amqp_url)) as connection:
+            connection.channel().queue_declare("kept", durable=True, arguments={"x-queue-type": "quorum"})
+        first.kill9()
+        cluster.wait_for([second, third])
+        with pika.BlockingConnection(pika.URLParameters(third.amqp_url)) as connection:
+            connection.channel().queue_declare("kept", passive=True)
+        first.start()
+        cluster.wait_for(cluster.nodes)
+        third.freeze()
+        assert third.sees() == set()
+        cluster.wait_for([first, second])
+        third.thaw()
+        cluster.wait_for(cluster.nodes)
+        assert len(cluster.logs()) >= 3
+        folders = [process.directory for process in (node._process for node in cluster.nodes) if process]
+        folders.append(cluster._mapper.directory)
+    assert not any(Path(folder).exists() for folder in folders)
