@@ -62,6 +62,10 @@ _MODULES: Final = {
         "outcome.",
     ),
     "pipeline": ("pipeline", "What a ledger says, computed with Spark (docs/pipeline.md)."),
+    "conformance": (
+        "conformance",
+        "Try whether a consumer program in any language keeps the protocol (docs/protocol.md).",
+    ),
     "sim": (
         "sim",
         "Try what may go wrong: the real dispatcher and SDK on virtual time, against modelled servers.",

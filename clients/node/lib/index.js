@@ -1,0 +1,2 @@
+export { ConsumerRefused, GroupConsumer } from './consumer.js';
+export { RejectMessage, RetryLater } from './message.js';

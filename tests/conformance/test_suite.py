@@ -1,0 +1,94 @@
+"""Consumers in every language keep the protocol, and the suite finds those that don't."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from dispatcher.conformance.scenes import SCENES
+from dispatcher.nodes import Servers
+
+ROOT = Path(__file__).parents[2]
+NODE = ROOT / "clients" / "node"
+PYTHON = [sys.executable, "-m", "dispatcher.conformance.python_consumer"]
+NPM_TIMEOUT_S = 120
+#: Of a scene in the output.
+OK, FAILED = "ok     ", "FAILED "
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def conformance(servers: Servers, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dispatcher", "conformance", "--", *command],
+        cwd=ROOT, env={**os.environ, **servers.as_environment()}, capture_output=True, text=True,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def assert_conforms(tried: subprocess.CompletedProcess[str]) -> None:
+    assert tried.returncode == 0, tried.stdout + tried.stderr
+    marks = [line[: len(OK)] for line in tried.stdout.splitlines()[:-1]]
+    assert marks == [OK] * (len(SCENES) + 1)  # and the verdict on the whole record
+
+
+@pytest.fixture(scope="session")
+def node_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as `npm ci` makes it. The checkout stays as it is."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("node and npm are not installed")
+    folder = tmp_path_factory.mktemp("node") / "package"
+    shutil.copytree(NODE, folder, ignore=shutil.ignore_patterns("node_modules"))
+    made = subprocess.run(
+        ["npm", "ci", "--no-audit", "--no-fund"], cwd=folder, capture_output=True, text=True,
+        timeout=NPM_TIMEOUT_S,
+    )  # fmt: skip
+    if made.returncode:
+        pytest.skip(f"npm ci failed: {(made.stderr.splitlines() or [''])[0]}")
+    return folder
+
+
+def test_the_python_sdk_conforms(servers: Servers) -> None:
+    assert_conforms(conformance(servers, PYTHON))
+
+
+def test_the_node_client_conforms(servers: Servers, node_modules: Path) -> None:
+    assert_conforms(conformance(servers, ["node", str(node_modules / "conformance.js")]))
+
+
+def test_the_types_of_the_node_client_fit_its_example(node_modules: Path) -> None:
+    checked = subprocess.run(["npm", "run", "types"], cwd=node_modules, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_the_lock_file_names_no_registry() -> None:
+    lock = (NODE / "package-lock.json").read_text()
+    assert "integrity" in lock
+    assert "resolved" not in lock
+
+
+@pytest.mark.parametrize(("how", "scene"), [("hasty", 1), ("lossy", 0), ("impatient", 2)])
+def test_a_wrong_consumer_is_found(servers: Servers, how: str, scene: int) -> None:
+    tried = conformance(servers, [sys.executable, "-m", "tests.conformance.wrong_consumer", how])
+    assert tried.returncode == 1
+    lines = [line for line in tried.stdout.splitlines() if line.startswith((OK, FAILED))]
+    assert [line[: len(OK)] for line in lines] == [OK] * scene + [FAILED], tried.stdout
+    assert lines[-1].endswith(SCENES[scene].__doc__ or "no text")
+
+
+def test_a_program_that_ends_by_itself_is_found(servers: Servers) -> None:
+    tried = conformance(servers, ["true"])
+    assert tried.returncode == 1
+    assert tried.stdout.startswith(FAILED)
+
+
+def test_a_program_that_can_not_be_run_is_refused(servers: Servers) -> None:
+    tried = conformance(servers, ["/nonexistent/program"])
+    assert (tried.returncode, tried.stdout) == (1, "")
+    assert "No such file" in tried.stderr
