@@ -119,6 +119,11 @@ def awaits_operator(group: Group) -> bool:
     return held_by(group) not in (None, HoldKind.DECIDED)
 
 
+def is_movable(group: Group) -> bool:
+    """It may change its owner with all others: it has one, nothing is under way, and it is not pinned."""
+    return group.state is GroupState.OWNED and group.pin is None
+
+
 def is_busy(group: Group) -> bool:
     """Its waiting messages may be about to go somewhere."""
     return group.state is GroupState.RECOVERING or is_transferring(group) or has_decision(group)

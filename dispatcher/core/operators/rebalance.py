@@ -10,7 +10,7 @@ from typing import Any, Final
 from dispatcher.core.feature import Feature
 from dispatcher.core.model import Consumer, ConsumerState, Group, GroupState
 from dispatcher.core.operators.commands import Arguments, Commands, argument, group_argument
-from dispatcher.core.operators.flags import operation_on
+from dispatcher.core.operators.flags import is_movable, operation_on
 from dispatcher.core.operators.quiescing import Quiescing
 from dispatcher.core.operators.reset_owners import OwnerReset
 from dispatcher.core.state import LaneState
@@ -134,11 +134,7 @@ class Rebalance(Feature):
             return self._plan_group(group_id, target)
         if target is not None:
             raise CommandRefused("name the group to move: --group")
-        owned = [
-            g for g in self._state.groups.values()
-            if g.state is GroupState.OWNED and g.pin is None
-        ]  # fmt: skip
-        return self._plan_even(owned)
+        return self._plan_even([group for group in self._state.groups.values() if is_movable(group)])
 
     def _plan_group(self, group_id: bytes, target: Consumer | None) -> list[Reassignment]:
         group = known(self._state, group_id)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from dispatcher.core.feature import Feature
-from dispatcher.core.model import Consumer, Group, GroupState
+from dispatcher.core.model import Consumer, Group
+from dispatcher.core.operators.flags import is_movable
 from dispatcher.core.state import LaneState
 
 RESET: Final = b"reset"
@@ -29,12 +30,12 @@ class OwnerReset(Feature):
     def count(self) -> int:
         """How many groups one would move now. O(groups that operators or moves hold)."""
         state = self._state
-        held = {group for group in state.groups_with_flags if not _is_meant(group)}
+        held = {group for group in state.groups_with_flags if not is_movable(group)}
         held |= {
             message.group
             for consumer in state.by_uuid.values()
             for message in consumer.in_flight.values()
-            if message.group is not None and not _is_meant(message.group)
+            if message.group is not None and not is_movable(message.group)
         }
         owned = sum(len(consumer.groups) for consumer in state.by_uuid.values())
         return owned - sum(group.owner is not None for group in held)
@@ -42,7 +43,7 @@ class OwnerReset(Feature):
     def scope(self) -> Iterator[Group]:
         """The groups that one would move now."""
         consumers = self._state.by_uuid.values()
-        return (group for consumer in consumers for group in consumer.groups if _is_meant(group))
+        return (group for consumer in consumers for group in consumer.groups if is_movable(group))
 
     def start(self, move: Callable[[Group], None]) -> None:
         """Move all of them in this way: the first ones now."""
@@ -69,7 +70,7 @@ class OwnerReset(Feature):
             self._left.append((consumer, groups))  # the next one of another: else new groups all went to this
             looked_at += 1
             group = groups.pop()
-            if group.owner is consumer and _is_meant(group):
+            if group.owner is consumer and is_movable(group):
                 self._move(group)
         if not self._left and not state.stale_owners:
             state.reset_until = None
@@ -82,7 +83,3 @@ class OwnerReset(Feature):
 def reset_row(state: LaneState) -> dict[str, Any] | None:
     """What Redis should hold of it. Owners that are written again have the present epoch at most."""
     return {"until": state.epoch_counter} if state.reset_until is not None else None
-
-
-def _is_meant(group: Group) -> bool:
-    return group.state is GroupState.OWNED and group.pin is None

@@ -57,9 +57,8 @@ class Stops(Feature):
         """A lane whose configuration is `skip` again skips the messages at which it had stopped."""
         if self._state.stops_failed:
             return
-        for group in list(self._state.groups_with_flags):
-            stop = stop_of(group)
-            if stop is not None and stop.decision is None:
+        for group, stop in stopped_groups(self._state):
+            if stop.decision is None:
                 self._apply(group, stop, "skip")
 
     def _one_is_out(self, _: Original, group: Group | None) -> None:
