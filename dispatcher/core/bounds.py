@@ -26,7 +26,7 @@ RESET_PER_STEP: Final = 500
 #: Names of consumers told of at once; more, perhaps invented ones, are only counted.
 OFFENDERS_MAX: Final = 100
 #: A quorum queue drops a message that it has delivered too often, with RabbitMQ 4 at the 21st lost connection
-#: by default: what waits here after so many is parked, where nothing is counted.
+#: by default: a message that waits here after this many is parked, where nothing is counted.
 DELIVERIES_MAX: Final = 10
 #: The groups of one answer to an operator: it is one message, and is made in one piece.
 GROUPS_PER_PAGE_MAX: Final = 1_000

@@ -30,7 +30,7 @@ class WindowChange:
     window_ms: int  # ids that entered earlier than that are forgotten
     ids_max: int  # beyond that the oldest are forgotten
     entered: list[IdRange] = field(default_factory=list)
-    doubted: list[IdRange] = field(default_factory=list)  # fingerprints of what counts as new all the same
+    doubted: list[IdRange] = field(default_factory=list)  # fingerprints of repeats that count as new
     lookup: LookUp | None = None
 
 

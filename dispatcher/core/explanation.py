@@ -63,7 +63,7 @@ class Explanation:
 
     def why(self, group: Group) -> Hold | None:
         """Why the group waits; None: it goes with the next step, or nothing of it waits. Of a group of which
-        nothing waits, what operators have said that will hold what comes."""
+        nothing waits: what operators have said that will hold its next messages."""
         heads = list(waiting_heads(group))
         away = None
         if not heads and not group.unresolved:

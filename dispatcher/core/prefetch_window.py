@@ -52,7 +52,7 @@ class PrefetchWindows(Feature):
 
 
 def _wider(state: LaneState, inbound: Inbound) -> int:
-    """A wider window once the present one is full of what others wait for."""
+    """A wider window once the present one is full of messages that others wait for."""
     if inbound.unacked < inbound.window:
         return inbound.window
     room = _free_places(state, inbound)

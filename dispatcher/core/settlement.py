@@ -58,7 +58,7 @@ class Settlement(Feature):
         consumer = state.by_uuid.get(settle.incarnation)
         if consumer is None or consumer.id != settle.consumer:
             named = sum(b - a + 1 for a, b in settle.acked if b >= a) + len(settle.failed)
-            if named:  # else it only says what has begun
+            if named:  # else it only says which messages have begun
                 state.ignored_settles.note(settle.consumer, named)
             return
         for first, last in settle.acked:

@@ -194,7 +194,7 @@ class LaneState:
         return self.epoch_counter
 
     def keep_owner(self, group: Group) -> None:
-        """Commit whose the group is. Epoch 0 says that nothing was dispatched since it was assigned."""
+        """Commit the owner of the group. Epoch 0 says that nothing was dispatched since it was assigned."""
         if self.policy.keeps_owner and group.owner is not None and group.state is not GroupState.DRAINING:
             self.effects.owners[group.id] = self.owner_row(group, group.owner)
 

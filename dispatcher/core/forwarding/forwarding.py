@@ -53,7 +53,7 @@ from dispatcher.wire.group_text import format_group
 from dispatcher.wire.protocol import REASON_EXPIRED
 
 #: A consumer that may get little more is looked at so soon again, then twice as late each time, until its
-#: queue is shorter or `liveness_interval` is reached: it should not have to wait for what it may have.
+#: queue is shorter or `liveness_interval` is reached: its consumer should not have to wait for messages.
 LOOK_SOON_MS: Final = 5
 #: Commands that move groups, or end consumers, while these go on.
 _REFUSED: Final = (
@@ -67,7 +67,7 @@ _REFUSED: Final = (
 
 
 class _Reclaim:
-    """What was in one consumer's queue, on its way to others."""
+    """The messages of one consumer's queue, on their way to others."""
 
     def __init__(self, number: int, row: IncarnationRow) -> None:
         self.number = number

@@ -42,10 +42,10 @@ class AckTimeout(Feature):
         self._next_look_ms = 0
         self._asked = 0  # markers that asked what RabbitMQ has for us
         self._asked_at_ms: int | None = None  # the last one, while it is on its way
-        self._handed_over_ms = 0  # what was handed over by then went to RabbitMQ before that one
+        self._handed_over_ms = 0  # copies that were handed over by then went to RabbitMQ before it
         self._answered_at_ms = 0
         self._arrived: deque[_Arrived] = deque()  # not `ack_timeout` ago
-        self._late_up_to_ms: int | None = None  # what was handed over by then had its time
+        self._late_up_to_ms: int | None = None  # messages that were handed over by then had their time
         state.signals.returned.append(_is_not_late)
 
     def events(self) -> Mapping[type, Handler]:
@@ -86,8 +86,8 @@ class AckTimeout(Feature):
 
     def marker(self, marker: Marker) -> None:
         """The marker that was sent last is back. So RabbitMQ has all copies that were handed over before, and
-        this dispatcher has read every settle that RabbitMQ confirmed before: look who has a message for too
-        long."""
+        this dispatcher has read every settle that RabbitMQ confirmed before: see which consumers have a
+        message for too long."""
         state = self._state
         timeout_ms, asked_at_ms = self._timeout_ms, self._asked_at_ms
         if asked_at_ms is None:

@@ -19,7 +19,7 @@ from dispatcher.core.recovery.consumer_reports import ConsumerReports
 from dispatcher.core.state import LaneState
 from dispatcher.wire.protocol import TYPE_PING, TYPE_REJOIN
 
-#: Who would have to be pinged within a quarter of a liveness interval is pinged at once, with the others:
+#: A consumer that has to be pinged within a quarter of a liveness interval is pinged with the others:
 #: rounds are at least so far apart.
 PINGED_TOGETHER_PART: Final = 4
 #: After a take-over a consumer whose connection went with the broker may take this long to return (G-6).
@@ -190,7 +190,7 @@ class Liveness:
         return [consumer for consumer in over if consumer.n > consumer.refused_n]
 
     def _look_after(self, consumer: Consumer, now_ms: int) -> None:
-        """Ping who holds something, or is silent, and got nothing meanwhile; notice missing heartbeats."""
+        """Ping it if it has messages, or is silent, and got nothing meanwhile; notice missing heartbeats."""
         if consumer.depth is not None:  # it says nothing: its queue is looked at
             return
         options = self._state.options

@@ -1,10 +1,10 @@
 """Copies that got lost on their way to a consumer that is there.
 
 A consumer finds a lost copy by itself when the next one of the group comes (its `x-dispatch-group-seq` is not
-the next number). If none comes, only what the consumer says of itself shows it: its heartbeats name what it
-has in hand. A message that was handed over before the third last heartbeat, and that is not in hand, is lost.
-A later one may be on its way, or its settle. The consumer is asked to join again, and what it misses is sent
-again then (C-2).
+the next number). If none comes, only its heartbeats show it: they name the messages that it has. A message
+that was handed over before the third last heartbeat, and that the latest does not name, is lost. A later one
+may be on its way, or its settle. The consumer is asked to join again, and then gets the messages that it
+misses once more (C-2).
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from dispatcher.core.notices import send_notice
 from dispatcher.core.state import LaneState
 from dispatcher.wire.protocol import TYPE_REJOIN, Heartbeat
 
-#: A settle and a heartbeat take different ways: what was handed over before this many heartbeats has none on
-#: its way any more. Heartbeats that RabbitMQ had kept back come all at once, and are old: these don't count.
+#: A settle and a heartbeat take different ways: the settle of a message that was handed over before this many
+#: heartbeats is on its way no more. Heartbeats that RabbitMQ had kept back come all at once: they are old and
+#: don't count.
 BEATS: Final = 3
 #: A consumer that joins again and lacks copies as before has not lost them. They are late, and copies that
 #: are sent again make them later. So the pause is twice as long each time; it doubles this often at most.
@@ -47,7 +48,7 @@ class _Asked(NamedTuple):
 
 
 class LostCopies(Feature):
-    """Compares what consumers say they have with what was handed over to them."""
+    """Compares the messages that consumers name with those that were handed over to them."""
 
     def __init__(self, state: LaneState) -> None:
         self._state = state
@@ -59,7 +60,7 @@ class LostCopies(Feature):
         return {Heartbeat: self._heartbeat, PublishersBlocked: self._blocked}
 
     def _blocked(self, event: PublishersBlocked) -> None:
-        """RabbitMQ holds back copies, settles and heartbeats alike. So what was heard before says nothing
+        """RabbitMQ holds back copies, settles and heartbeats alike. So earlier heartbeats say nothing
         about a heartbeat that comes afterwards: settles that were held back may come after it."""
         self._heard.clear()
 

@@ -64,7 +64,7 @@ class RefusedPublishes(Feature):
 
 
 def _followers(consumer: Consumer, message: Original) -> list[Original]:
-    """What is out of the same group at the same consumer behind it, in order: perhaps of several epochs."""
+    """Later messages of its group in flight at the same consumer, in order: perhaps of several epochs."""
     if message.group is None:
         return []
     place = (message.epoch, message.group_seq)

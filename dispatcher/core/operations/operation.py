@@ -55,7 +55,7 @@ class Operation:
     unmarked: set[QueueId] = field(default_factory=set)  # inbound queues whose marker has not come back
     seen: Any = None  # what those queues looked like …
     moved_at_ms: int = 0  # … and when they last looked otherwise
-    scope: deque[Original] = field(default_factory=deque)  # what is still to go
+    scope: deque[Original] = field(default_factory=deque)  # messages that are still to go
     is_scoped: bool = False  # this leader's barrier is passed
     scan: ParkedScan | None = None  # from then on, if the group was parked
     is_trusted: bool = False  # the target has taken something: from now on many go at a time

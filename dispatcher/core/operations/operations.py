@@ -171,7 +171,7 @@ class Operations(Feature):
         return self._progress(operation)
 
     def _refuse_lost(self, group: Group) -> None:
-        """Redis has forgotten what is in some parking queues: how often, and whose, only reading tells."""
+        """Redis has forgotten the contents of some parking queues: only reading them tells."""
         state = self._state
         names = ", ".join(unread_queues(state))
         if names:
@@ -298,7 +298,7 @@ class Operations(Feature):
         ended_by_others(state, group, scope)
         state.relist_backlogs(group)
 
-    # -- what goes elsewhere --
+    # -- messages for a target --
 
     def target_opened(self, event: TargetOpened) -> None:
         """The target is there: first what former leaders had on the way goes, if there is any."""

@@ -88,7 +88,7 @@ class Commands(Feature):
         self._state.effects.actions.append(Reply(event.token, {} if error else result, error))
 
     def _result(self, event: CommandReceived) -> dict[str, Any]:
-        """What is known of it, or comes of it now. Raises CommandRefused, ValueError."""
+        """Its recorded result, or that of doing it now. Raises CommandRefused, ValueError."""
         uuid, name = event.uuid, event.name
         known = self.results.get(uuid)
         if known is not None:

@@ -25,7 +25,7 @@ FLAG_HOLDS: Final = (
 
 
 class GroupFlags:
-    """What operators have said of a group, or have to say; falsy when that is nothing."""
+    """What operators have set for a group, or have to decide; falsy when that is nothing."""
 
     __slots__ = ("transferring", "operation", "paused", "pin", "stop")
 

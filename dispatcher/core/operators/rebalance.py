@@ -66,7 +66,7 @@ class Rebalance(Feature):
         return {"groups": len(moves), "moves": described, "applied": not dry_run, "pause": pause}
 
     def checked_pause(self, arguments: Arguments) -> str:
-        """What has to wait meanwhile. Raises CommandRefused, also while no group may move."""
+        """Which messages have to wait meanwhile. Raises CommandRefused, also while no group may move."""
         pause = argument(arguments, "pause", str) or self._state.options.rebalance_pause
         if pause not in PAUSES:
             raise CommandRefused(f"pause: must be {', '.join(PAUSES[:-1])} or {PAUSES[-1]}")
@@ -198,7 +198,7 @@ class Rebalance(Feature):
             self._state.nothing_in_flight(group)
 
     def _move_now(self, move: Reassignment) -> None:
-        """What is in flight stays where it is: two consumers may work on the group (A14)."""
+        """Messages in flight stay where they are: two consumers may work on the group (A14)."""
         group, state = move.group, self._state
         state.release(group)
         if move.target is not None:

@@ -57,7 +57,7 @@ class RebalancePlan(Feature):
         if not dry_run:
             self._carry_out(moves, pause)
         for move in moves:
-            state.forget_if_unused(move.group)  # what was made only to be looked at
+            state.forget_if_unused(move.group)  # it was made only to be looked at
         return {
             "groups": len(moves), "moves": described, "applied": not dry_run, "pause": pause,
             "skipped": dict(Counter(skipped.values())),

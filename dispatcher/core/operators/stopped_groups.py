@@ -62,7 +62,7 @@ class Stops(Feature):
                 self._apply(group, stop, "skip")
 
     def _one_is_out(self, _: Original, group: Group | None) -> None:
-        """Nothing else of the group goes before that is settled: what follows it must be here if it fails."""
+        """No other one of the group goes before it is settled: those behind it must be here if it fails."""
         if group is not None:
             self._state.relist_backlogs(group)
 

@@ -142,7 +142,7 @@ class Dedup(Feature):
     # -- the end of a step --
 
     def finish_step(self) -> None:
-        """Enter the ids of all that has got its first entry, ask for what arrived, and drop what repeats."""
+        """Enter the ids of messages with a first entry, ask for new ones, and drop repeated messages."""
         state = self._state
         if self._place:
             for record in state.effects.records:

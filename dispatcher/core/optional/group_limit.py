@@ -1,7 +1,7 @@
 """`max_in_flight_per_group`: ids of a `concurrent` lane share it fairly, and none has more than that number
 in flight. The waiting messages of an inbound queue are a line for each id instead of one for all. The lines
-are served in turn, one message each, those at the limit not at all. What is out of an id is counted where
-consumers' messages are kept, so it is what they hold, however they came to it.
+are served in turn, one message each, those at the limit not at all. The messages in flight of an id are
+counted where consumers' messages are kept, however they came there.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ GAIN: Final = 1 / 8
 
 
 class _Window:
-    """What is known of a group whose window was full since something of it was last out."""
+    """A group whose window was full, until it has neither waiting messages nor any in flight."""
 
     __slots__ = (
         "alone_ms", "first_is_alone", "full_at_ms", "grown_at_ms", "pace_ms", "settled_at_ms", "shrunk_at_ms",
@@ -101,7 +101,7 @@ class GroupWindows(Feature):
         return {CopiesConfirmed: self._confirm}
 
     def _changed(self, group: Group) -> None:
-        """What waits of it may all be parked: then no backlog is held back by its window."""
+        """All its waiting messages may be parked: then its window holds no backlog back."""
         if group.route and group.in_flight >= group.window:
             self._is_full(group)
 
@@ -160,7 +160,7 @@ class GroupWindows(Feature):
             group.window = window.threshold = max(least, group.window // 2, fitting)
 
     def _goes_soon(self, group: Group) -> bool:
-        """It is in slow start: what waits of it does not wait for long."""
+        """It is in slow start: its messages don't wait for long."""
         window = self._windows.get(group)
         return window is not None and 1 < group.window < window.threshold
 
@@ -195,7 +195,7 @@ class GroupWindows(Feature):
                 window.settled_at_ms = now_ms
             elif group.window > 1 and self._is_overdue(window):
                 window.threshold = max(LEAST, group.window // 2)
-                window.shrunk_at_ms = now_ms  # what is out tells nothing of the messages to come
+                window.shrunk_at_ms = now_ms  # messages in flight tell nothing of those to come
                 group.window = 1
                 self._state.relist_backlogs(group)
                 self._state.counters["groups_stalled"] += 1

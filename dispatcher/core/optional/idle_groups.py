@@ -2,9 +2,8 @@
 time, or when there are too many groups, the one that rests longest first. A group with messages is never
 forgotten, so that no order is lost (C18).
 
-A group is entered when it comes to rest and not taken out when it
-wakes up: whoever looks at the one that rests longest sees whether it does. So it costs O(1) for each
-settled message.
+A group is entered when it comes to rest and not taken out when it wakes up: a look at the one that rests
+longest shows whether it does. So it costs O(1) for each settled message.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ class IdleGroups(Feature):
             state.release(group)
 
     def _look_whether_all_is_here(self, state: LaneState) -> None:
-        """Who has nothing here, as long as not everything has come back, does not rest: a queue may take
-        longer for that than groups may be idle (G-6)."""
+        """No group rests before everything has come back after a take-over: a queue may take longer for that
+        than groups may be idle (G-6)."""
         if self._is_recovering:
             self._anew_ms = state.now_ms
             self._is_recovering = any_recovering(state.inbounds)

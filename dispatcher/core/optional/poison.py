@@ -179,7 +179,7 @@ class Suspects(Feature):
         return chosen
 
     def _best_for(self, message: Original) -> Consumer | None:
-        """Who has the least in hand, of those that may have it."""
+        """The consumer with the fewest messages in flight, of those that may have it."""
         free = [c for c in self._state.by_id.values() if c.alone_with is None and self._may_have(c, message)]
         return min(free, key=lambda consumer: len(consumer.in_flight), default=None)
 
@@ -249,7 +249,7 @@ class Suspects(Feature):
 
 
 def may_have_begun(consumer: Consumer) -> set[Original]:
-    """What the consumer may have been processing when it was heard last, of what it has not settled.
+    """The unsettled messages that the consumer may have been processing when it was heard last.
 
     Of each group it is the first message, for a consumer processes them one after the other
     (docs/protocol.md, rule 2). One that says what it has begun, and how many it processes at a time, may have

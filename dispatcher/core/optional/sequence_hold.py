@@ -43,7 +43,7 @@ class SequenceHold(Feature):
         self._waits: dict[bytes, NumberWait] = {}  # by group id, the one that ends first in front
         self._given_up: dict[bytes, int] = {}  # numbers that are waited for no more
         self._awaited = recovery.awaited
-        #: What was handed over and comes back without a consumer: it goes before everything newer.
+        #: Messages that were handed over and come back without a consumer: they go before everything newer.
         self.pending_redeliveries = recovery.pending_redeliveries
         recovery.pending_redeliveries.ended.append(self.look_again)
         self._is_late = False  # something may go that could not when this step's delivery ran
@@ -83,7 +83,7 @@ class SequenceHold(Feature):
         return HoldKind.NUMBER_MISSING if self.bars(head) else None
 
     def _begin_wait(self, _: Group, head: Original) -> None:
-        """The time begins in which what is due may still come, unless it has begun."""
+        """The time begins in which the number that is due may still come, unless it has begun."""
         assert head.group_id is not None
         due = self._sequences.due(head.group_id)
         assert due is not None
@@ -131,7 +131,7 @@ class SequenceHold(Feature):
         waiting.insert(spot, message)
         backlog.leave()
 
-    # -- what is waited for no longer --
+    # -- numbers that are given up --
 
     def give_up(self, group: Group) -> bool:
         """An operator says that what the group waits for will not come; False: it waits for nothing."""
@@ -179,7 +179,7 @@ class SequenceHold(Feature):
 
 
 def _handed_over(message: Original) -> tuple[int, int, int]:
-    """What goes out once more does so from the front: what was out oftener is before the rest."""
+    """A message that goes out once more does so from the front: one that was out oftener comes first."""
     return -message.attempt, message.epoch, message.group_seq
 
 

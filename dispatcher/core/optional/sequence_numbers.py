@@ -1,12 +1,12 @@
 """The numbers that producers give to the messages of a group: gaps and repeated ones (`sequence_check`).
 
 A number is looked at when its message gets its first journal entry, whatever that is: so each is looked at
-once, in the order in which the group goes on, and what operators take out leaves no gap. The last number of
-each group is committed with that entry, so a new leader goes on from exactly there. What a fail-over gives
-back without an entry is looked at again, and nothing was said of it before.
+once, in the order in which the group goes on, and messages that operators take out leave no gap. The last
+number of each group is committed with that entry, so a new leader goes on from exactly there. A message that
+a fail-over gives back without an entry is looked at again: nothing was reported of it before.
 
-What ends without a hand-over (it expires) may do so before its turn. Then its number is *gone*: it leaves no
-gap when its turn comes.
+A message that ends without a hand-over (it expires) may do so before its turn. Then its number is *gone*: it
+leaves no gap when its turn comes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dispatcher.wire.group_text import format_group
 FORGOTTEN_PER_STEP: Final = 1_000
 #: Of each kind the log tells at most this often, with how many there were.
 TELL_EVERY_MS: Final = 10_000
-#: Groups of which `groups why` knows what was wrong last.
+#: Groups of which `groups why` knows the last irregularity.
 SHOWN_MAX: Final = 1_000
 #: JMS producers close a group with it wherever they are: it follows whatever came before.
 _CLOSE: Final = -1
@@ -151,7 +151,7 @@ class SequenceNumbers(Feature):
                 self._passes(group_id, number)
 
     def _closed(self, group_id: bytes) -> None:
-        """What follows may have any number."""
+        """The next message may have any number."""
         self._last.pop(group_id, None)
         self._below.pop(group_id, None)
         self._state.effects.sequences[group_id] = None
@@ -187,7 +187,7 @@ class SequenceNumbers(Feature):
             self._state.effects.sequences[idle] = None
             self._state.counters["sequences_forgotten"] += 1
 
-    # -- what is told --
+    # -- reports --
 
     def _note(self, kind: str, group_id: bytes, number: int, due: int) -> None:
         if kind == _GAP:

@@ -19,9 +19,9 @@ from dispatcher.core.options import LaneOptions
 from dispatcher.core.state import LaneState
 from dispatcher.wire.group_text import format_group
 
-#: So many times in `steal_after` the lane looks who waits.
+#: How often in `steal_after` the lane looks which groups wait.
 LOOKS: Final = 4
-#: So many groups change their owner at one look, at most.
+#: How many groups change their owner at one look, at most.
 MOVED_PER_LOOK: Final = 100
 #: So many times `steal_after` a group stays with its new owner, at least.
 STAYS: Final = 4
@@ -49,7 +49,7 @@ class WorkStealing(Feature):
 
     @staticmethod
     def is_on(options: LaneOptions) -> bool:
-        """Whether the lane has lasting owners, and settles by which it knows who has free capacity."""
+        """Whether the lane has lasting owners, and settles that show which consumers have free capacity."""
         return options.steal_after_ms is not None and options.policy.keeps_owner and not options.handover
 
     def __init__(self, state: LaneState) -> None:
@@ -63,7 +63,7 @@ class WorkStealing(Feature):
         state.signals.freeing.append(self._free)
 
     def after_pass(self, *, idle: bool) -> bool:
-        """Look who waits now that all is handed out, and move those that have waited for long enough."""
+        """See which groups still wait, and move those that have waited for long enough."""
         now_ms = self._state.now_ms
         if now_ms < self._look_at_ms or not (self._waits or self._has_both()):
             return False
@@ -79,7 +79,7 @@ class WorkStealing(Feature):
         return self._look(until_ms=self._state.now_ms)
 
     def _look(self, *, until_ms: int) -> bool:
-        """See who waits, and move the groups whose wait began by `until_ms`. True: at least one has moved."""
+        """See which groups wait, and move those whose wait began by `until_ms`. True: one has moved."""
         if self._state.is_suspended or self._state.reset_until is not None or not self._has_both():
             self._waits.clear()
             return False

@@ -5,7 +5,7 @@
 - `relocation`: originals move into a parking queue: committed, published in order, confirmed
 - `reading`: reads parking queues, and tells originals from copies that count no more
 - `scan`: for an operation: has all that is parked of its group been read?
-- `reparking`: what came back to a parked group, in front of the rest
+- `reparking`: messages that came back to a parked group, in front of the rest
 - `loading`, `journal_replay`: what a new leader takes over
 - `parked_entries`: what recovery asks and tells about parked messages
 - `display`: what operators see of it

@@ -68,5 +68,5 @@ class ParkingReplay:
         if entry.inbound in self.counts:
             counts = self.counts[entry.inbound]
             counts[entry.group] -= 1
-            if entry.group is not None and not counts[entry.group]:  # what comes next is newer
+            if entry.group is not None and not counts[entry.group]:  # its next messages are newer
                 self.since_ms.get(entry.inbound, {}).pop(entry.group, None)

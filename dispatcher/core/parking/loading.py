@@ -73,7 +73,8 @@ def load_routes(state: LaneState) -> None:
 
 
 def _since_ms(state: LaneState, queue: ParkingQueue) -> dict[bytes | None, int]:
-    """Since when the oldest of each member waits, what was read included: for a new leader it is not read."""
+    """Since when the oldest of each member waits, those that were read included: a new leader has not read
+    them."""
     since_ms = dict(queue.since_ms)
     for message in queue.here.values():
         key = state.order_key(message)

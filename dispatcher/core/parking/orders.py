@@ -17,7 +17,7 @@ class ParkingQueueNamed(NamedTuple):
     """This parking queue exists, or will: committed before it is declared."""
 
     queue: QueueId
-    consumer: str  # whose groups are parked there; empty: groups of no certain one
+    consumer: str  # whose groups are parked there; empty: of no certain one
 
 
 class ParkingQueueForgotten(NamedTuple):
@@ -51,7 +51,7 @@ class Relocating(NamedTuple):
     attempt: int
     target: QueueId
     copy: bytes  # the fingerprint that it has in the parking queue
-    term: int  # 0: published once; else what was published of it before this term is void
+    term: int  # 0: published once; else copies of it from before this term are void
 
 
 class Relocated(NamedTuple):

@@ -70,9 +70,7 @@ class _LookAhead:
 
     def __init__(self) -> None:
         self.aging: deque[Original] = deque()  # the longest here first, and some that don't wait any more
-        self.blocked_since_ms: int | None = (
-            None  # full of messages that can't go, while a consumer has free capacity
-        )
+        self.blocked_since_ms: int | None = None  # full of blocked messages, while a consumer is free
 
 
 class Parking(Feature):
@@ -254,8 +252,8 @@ class Parking(Feature):
 
     def _park_largest(self, messages: Iterable[Original]) -> int | None:
         """Park all groups of the consumer that most of these messages wait for. They go on until there is a
-        queue for them. Returns since when what waits counts as blocked: not before it can be parked, for to
-        look at it costs time."""
+        queue for them. Returns since when waiting messages count as blocked: not before they can be parked,
+        for to look at them costs time."""
         counts: dict[str, int] = {}
         groups: dict[str, dict[Group, None]] = {}
         for message in messages:
@@ -322,15 +320,16 @@ class Parking(Feature):
         return None
 
     def _compact(self, inbound: Inbound) -> None:
-        """What has gone long ago is remembered only until it would be most of what is remembered."""
+        """Forget messages that have gone, once they are most of those that are remembered."""
         look_ahead = self._look_aheads[inbound.index]
         if len(look_ahead.aging) > 2 * inbound.unacked + 1_000:
             waiting = (message for message in look_ahead.aging if self._waits_in(inbound, message))
-            look_ahead.aging = deque(dict.fromkeys(waiting))  # what was revoked may be in it twice
+            look_ahead.aging = deque(dict.fromkeys(waiting))  # a message that came back may be in it twice
 
     def _look_for_overtaken(self) -> None:
-        """Park what came back to a parked group: in front of the rest, so with a higher number. Not before
-        there is a queue for it: until then it may be handed over, or operators decide about it."""
+        """Park messages that came back to a parked group: in front of the rest, so in a queue with a higher
+        number. Not before there is such a queue: until then they may be handed over, or operators decide
+        about them."""
         now_ms = self._state.now_ms
         for group in self._reparking.take_due(now_ms):
             if not self._is_reparked_first(group):
@@ -360,11 +359,11 @@ class Parking(Feature):
         return True
 
     def _target_of(self, group: Group, *, is_needed: bool = True) -> ParkingQueue | None:
-        """Where what waits of it moves; None: no queue is free, which is told if it `is_needed`."""
+        """The queue for the group's waiting messages; None: none is free, which is told if it `is_needed`."""
         waiting = [m for b in (group.backlogs or {}).values() for m in b.messages]
         route = self._state.parking.route(group)
         last = max([m.queue for m in waiting if m.is_parked] + list(route), default=FIRST_INBOUND)
-        if last and last not in route:  # it was read to its end, and what was read of the group waits here
+        if last and last not in route:  # it was read to its end, and the group's messages in it wait here
             return self._state.parking[last]
         return self._queue_for(_taker(group), above=last, is_needed=is_needed)
 
@@ -390,7 +389,7 @@ class Parking(Feature):
         self._relocations.wait(message, target)
 
     def _queue_for(self, consumer: str, *, above: QueueId, is_needed: bool = True) -> ParkingQueue | None:
-        """The parking queue for what waits for this consumer; its number is larger than `above`."""
+        """The parking queue for messages that wait for this consumer; its number is larger than `above`."""
         state = self._state
         deleting = ParkingQueueState.DELETING
         for queue in state.parking.values():
@@ -507,16 +506,16 @@ class Parking(Feature):
 
 
 def _taker(group: Group) -> str:
-    """Whose parking queue its messages belong in. What operators hold gets one of its own, so that nothing
-    that could go is behind it."""
+    """The consumer whose parking queue its messages belong in. Groups that operators hold get one of their
+    own, so that no message that could go is behind them."""
     if awaits_operator(group):
         return HELD_BY_OPERATORS
     return group.taker.id if group.taker is not None else ANYBODY
 
 
 def _stopped_first(group: Group) -> list[Backlog]:
-    """What waits of the group, by inbound queue: that at whose head the group has stopped before the others,
-    for nothing of these can go before it."""
+    """The group's backlogs. The one at whose head the group has stopped comes first: no message of the
+    others can go before that."""
     stop = stop_of(group)
     backlogs = list((group.backlogs or {}).values())
     return backlogs if stop is None else sorted(backlogs, key=lambda backlog: backlog.inbound != stop.inbound)

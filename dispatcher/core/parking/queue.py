@@ -83,9 +83,7 @@ class ParkingQueue:
         self.index = index
         self._member_of = member_of
         self.name = name
-        self.consumer = (
-            consumer  # id of the one whose groups are parked here; empty: groups of no certain one
-        )
+        self.consumer = consumer  # id of the one whose groups are parked here; empty: of no certain one
         self._state = ParkingQueueState.OPENING
         #: Groups whose messages go here, with how many originals of theirs are in it (None: of no group).
         self.members: dict[bytes | None, int] = {}

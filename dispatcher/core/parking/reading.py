@@ -20,7 +20,7 @@ from dispatcher.core.recovery.pending_redeliveries import PendingRedeliveries
 from dispatcher.core.state import LaneState
 from dispatcher.core.waiting import backlog_of, leave_ungrouped
 
-#: Messages fetched at a time: each is a request of its own, and what is fetched for nothing is held.
+#: Messages fetched at a time: each is a request of its own, and one that is fetched for nothing is held.
 READ_MAX: Final = 100
 #: And at least so many: who takes one at a time would wait for the broker each time.
 READ_MIN: Final = 10
@@ -63,11 +63,11 @@ class ParkedReading(Feature):
     def is_busy(self, group: Group) -> bool:
         """Its waiting messages may be about to move, or other messages of it that the journal knows are still
         to come: from an inbound queue, or from a parking queue that got them back. Those go to consumers
-        when they come. What waits now may be older, and must not be parked behind them."""
+        when they come. Messages that wait now may be older, and must not be parked behind them."""
         is_pending = self._recovery.pending_redeliveries.has_any_of(group.id)
         return is_busy(group) or is_pending or self._given_back.has_any_of(group.id)
 
-    # -- what came --
+    # -- messages that were read --
 
     def read(self, event: ParkingQueueRead) -> None:
         """The answer to an order to read."""
@@ -125,14 +125,15 @@ class ParkedReading(Feature):
 
     @staticmethod
     def _judge_relocated(queue: ParkingQueue, message: Original, original: Original) -> CopyKind | None:
-        """What a copy is whose original is to be relocated to this queue. None: it may count although it is
-        older than that relocation, for Redis has forgotten what came behind it, and that counts as well."""
+        """The kind of a copy whose original is to be relocated to this queue. None: it may count although it
+        is older than that relocation, for Redis has forgotten the one that came behind it, which counts as
+        well."""
         relocation = original.relocation
         assert relocation is not None
         is_published = message.fingerprint in queue.published
         if is_published and message.term >= relocation.term:
             return CopyKind.WAIT
-        if not relocation.repeated:  # what was published again was so with all that was open
+        if not relocation.repeated:  # a copy is published again with all that are open
             return CopyKind.REPEATED if message.term < queue.void_before else None
         return CopyKind.REPEATED if is_published or original.is_here else CopyKind.WAIT
 
@@ -141,7 +142,7 @@ class ParkedReading(Feature):
         queue.take(message)
         self._arrivals.set_common_group(message)
         state.bytes_held += message.footprint
-        # When its consumers died is not known any more: only what is settled from now on proves anything.
+        # When its consumers died is not known any more: only settles from now on prove anything.
         message.settles_at_death = state.settles
         for delivered in state.signals.delivered:
             delivered(message)
@@ -164,7 +165,7 @@ class ParkedReading(Feature):
     def _limit(self, queue: ParkingQueue, *, idle: bool) -> int:
         state = self._state
         if queue.published and queue.end_at == queue.additions:
-            return 0  # it was empty, and what is on its way there counts when that is confirmed
+            return 0  # it was empty, and copies on their way there count when they are confirmed
         if queue.expected:
             return READ_MAX
         if queue.redelivering:
@@ -185,7 +186,8 @@ class ParkedReading(Feature):
         return min(max(READ_MIN, queue.room(state.pool)), room)
 
     def _is_searched(self, queue: ParkingQueue) -> bool:
-        """What operators decided about may be behind all that is here: from other inbound queues, for one."""
+        """A message that operators decided about may be behind all that are here: from another inbound queue,
+        for one."""
         route = self._state.parking.route
         return any(
             has_decision(group) and queue.index in route(group) for group in self._state.awaiting_decision
@@ -212,8 +214,8 @@ class ParkedReading(Feature):
         self._state.counters["given_back"] += len(returned)
 
     def _returns_in_order(self, queue: ParkingQueue, message: Original) -> bool:
-        """What is newer of its group comes out of this queue too, so none of it can be here before it. What
-        an operation takes from here stays."""
+        """Newer messages of its group come out of this queue too, so none can be here before it. Messages
+        that an operation takes from here stay."""
         if message.group_id is None or not self._state.policy.grouped:
             return True
         group = self._state.group_of(message)

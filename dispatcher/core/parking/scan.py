@@ -1,9 +1,9 @@
 """A group's parking queues on the way of an operation (docs/architecture.md, "Operations on groups").
 
-When the last marker is back, what was received of a parked group stands in up to four places: in front of
-its parking queues, in them, on its way into one, and read back from one. Its order is that of the queues'
-numbers. So each is read through in turn, behind the last copy that was on its way there, whoever's its
-other messages are: what blocks the reading moves on to another parking queue, as always.
+When the last marker is back, the messages of a parked group stand in up to four places: in front of its
+parking queues, in them, on their way into one, and read back from one. Their order is that of the queues'
+numbers. So each queue is read through in turn, behind the last copy that was on its way there. Messages of
+other groups that block the reading move on to another parking queue, as always.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ParkedScan:
         }
         self._queue: ParkingQueue | None = None  # that is being read through
         self._coming: deque[Original] = deque()  # on their way into it
-        self._goal: int | None = None  # what was stored in it when the last of them was
+        self._goal: int | None = None  # its `additions` when the last of them was stored
         self._go_to_next()
 
     def has(self, message: Original) -> bool:

@@ -245,7 +245,7 @@ class _NewNumbers:
         self._state.effects.records.append(open_entry(message))
 
     def _new_epoch(self, holder: Consumer, group: Group) -> int:
-        """Of the owner's group it is that of the assignment: what is handed over next goes on with it."""
+        """Of the owner's group it is that of the assignment: the next dispatches go on with it."""
         if group.owner is not holder or (holder, group) in self.given:
             return self._state.next_epoch()
         self._state.begin_epoch(group)

@@ -1,4 +1,4 @@
-"""Messages in flight whose original will not come back: only their consumer can still say anything."""
+"""Messages in flight whose original will not come back: only their consumers can still say anything."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LostOriginals:
 
     def __init__(self, state: LaneState) -> None:
         self._state = state
-        self._asked: OrderedSet[Consumer] = OrderedSet()  # to join again: what they have is gone
+        self._asked: OrderedSet[Consumer] = OrderedSet()  # to join again: originals of theirs are gone
 
     def ask_for(self, message: Original, holder: Consumer) -> None:
         """Its settle is awaited, if the holder has it: the copy may never have been published."""

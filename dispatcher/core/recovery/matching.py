@@ -111,7 +111,7 @@ class Recovery(Feature):
         self._expecting(message).expect(message)
 
     def _expecting(self, message: Original) -> Expecting:
-        """Who waits for its original."""
+        """Which queue is to deliver its original."""
         if message.is_parked:
             return self._elsewhere.expecting(message)
         if message.queue == UNKNOWN_INBOUND:
@@ -186,7 +186,7 @@ class Recovery(Feature):
             self._match_adopted(inbound, delivered)
 
     def end_if_through(self) -> None:
-        """One more queue will deliver nothing again: what consumers reported may have lost its original."""
+        """One more queue will deliver nothing again: originals of adopted messages may be gone."""
         if self._is_through():
             self._end_adopted()
 

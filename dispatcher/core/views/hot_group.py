@@ -16,7 +16,7 @@ from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import SETTLED
 from dispatcher.core.state import LaneState
 
-#: What is told is about so much time at most, and half of it at least.
+#: Counts are of this much time at most, and of half of it at least.
 WINDOW_MS: Final = 60_000
 #: A group that has more than this part of all is never forgotten.
 _KEPT: Final = 128
@@ -88,7 +88,7 @@ class HotGroupWatch(Feature):
         return {MessagesArrived: self._arrived}
 
     def _arrived(self, event: MessagesArrived) -> None:
-        """What recovery knew came in before, and is settled here by now, as a copy of what it knows."""
+        """Messages that recovery knew came in before. They are settled by now: an entry stands for each."""
         self._counted.pass_time(self._state.now_ms)
         key_of = self._state.order_key
         if self._state.policy.grouped and self._state.keys_are_ids:  # no call for each message

@@ -133,7 +133,7 @@ class Views:
         )
 
     def _busiest(self) -> dict[str, Any] | None:
-        """The group that most of what came in during the last minute is of."""
+        """The group with most of the messages of the last minute."""
         state = self._state
         hot_group = state.find(HotGroupWatch)
         first = hot_group.first() if hot_group is not None else None
@@ -185,7 +185,7 @@ class Views:
 
     def _oldest_in_flight_ms(self, consumer: Consumer) -> int | None:
         """For how long the message has been out that is out for longest; in flight they are in that order.
-        What is older than this leadership has its time from there, as with `ack_timeout`."""
+        A message from before this leadership counts from its beginning on, as with `ack_timeout`."""
         first = next(iter(consumer.in_flight.values()), None)
         return self._out_ms(first) if first is not None else None
 
