@@ -112,7 +112,7 @@ async def _left(stage: Stage) -> list[str]:
     """Every original is acked, so the dispatchers have everything and the queues are empty when they end."""
 
     async def settled() -> bool:
-        return not await asyncio.to_thread(stage.dispatchers[0].in_flight)
+        return await asyncio.to_thread(stage.dispatchers[0].unfinished) == 0
 
     try:
         await stage.until_async(settled, "the dispatcher to read the last settles")

@@ -32,8 +32,7 @@ class Signals:
     def __init__(self) -> None:
         #: An operation's marker is here, as the broker delivered it.
         self.marked: list[Callable[[Any], None]] = []  # operations/events.py has the type
-        #: The broker has delivered an original that it may have delivered before. True: the journal knows it,
-        #: and its entry stands for it from now on, if that is still open.
+        #: The broker has delivered an original, perhaps again. True: the journal's entry stands for it now.
         self.claiming: list[Callable[[Inbound, Original], bool]] = []
         #: True: others that came behind it in its group may have been handed over before it.
         self.overtaken: list[Callable[[Original], bool]] = []
@@ -60,8 +59,7 @@ class Signals:
         self.settling: list[Callable[[Consumer, list[Original]], None]] = []
         #: An original has ended that is not in its inbound queue any more.
         self.settled_elsewhere: list[MessageListener] = []
-        #: A consumer has ended, and the messages that it had still name it. The message that has killed it,
-        #: and the reason with which that ends, if the listener knows.
+        #: A consumer has ended. The message that killed it, and the reason with which that ends, if known.
         self.blaming: list[Callable[[Consumer], tuple[Original, str] | None]] = []
         #: A consumer could not process it, for this reason. True: its group has stopped at it.
         self.failing: list[Callable[[Original, str], bool]] = []

@@ -14,6 +14,7 @@ import pika
 import pytest
 from rich.console import Console
 
+from dispatcher.demo import queues
 from dispatcher.demo.patience import Patience
 from dispatcher.demo.pipeline import PipelineFailed, run_pipeline
 from dispatcher.demo.producer import publish
@@ -60,6 +61,13 @@ def test_a_broker_that_says_nothing_ends_the_publishing() -> None:
         url = f"amqp://guest:guest@127.0.0.1:{silent.getsockname()[1]}/"
         with pytest.raises(BrokerUnavailable, match=r"confirmed no message for 0\.3 s, and 0 before"):
             publish(url, ["q"], CHANGES, lambda _: None, limit_s=0.3)
+
+
+def test_a_broker_that_says_nothing_is_no_stack_trace_at_the_end_either() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"amqp://guest:guest@127.0.0.1:{silent.getsockname()[1]}/?stack_timeout=0.3"
+        with pytest.raises(BrokerUnavailable, match="RabbitMQ does not answer"):
+            queues.counts(url, [])
 
 
 @pytest.mark.parametrize("how", ["hangs", "dies"])

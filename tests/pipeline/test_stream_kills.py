@@ -111,7 +111,8 @@ def test_sigterm_to_the_process_group_ends_it_after_the_batch_in_hand(tmp_path: 
         wait_until(lambda: in_hand.exists() or process.poll() is not None, PATIENCE_S)
         os.killpg(process.pid, signal.SIGTERM)
         _, err = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, err) == (0, "")
+    assert process.returncode == 0, err
+    assert [line.partition(":")[0] for line in err.splitlines()] == ["batch 0"]
     assert first.exists()
     assert not in_hand.exists()
 
