@@ -1,4 +1,8 @@
-"""Where RabbitMQ's and Redis' programs are, and installing Debian's packages when they are missing."""
+"""Where RabbitMQ's and Redis' programs are, and installing Debian's packages when they are missing.
+
+They are those of this machine, or those of a folder into which packages of another release were unpacked
+(`scripts/trixie`), when the environment names one.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from typing import Final
 
 from dispatcher.errors import ConfigurationError
 
+ROOT_VARIABLE: Final = "DISPATCHER_SERVERS_ROOT"
 _PACKAGES: Final = {"RabbitMQ": "rabbitmq-server", "Redis": "redis-server"}
 #: Run as root. policy-rc.d keeps the packages' own servers from starting now, `disable` at the next boot.
 #: Erlang's port mapper comes along with RabbitMQ; a machine that had it before keeps it as it was.
@@ -37,9 +42,19 @@ done
 """
 
 
+def servers_root() -> Path:
+    """The folder whose `usr` has the servers: "/" unless the environment names another one."""
+    return Path(os.environ.get(ROOT_VARIABLE) or "/")
+
+
 def rabbitmq_server() -> Path:
     """RabbitMQ's own server script. Raises ConfigurationError when there is none."""
     return _found("RabbitMQ", _find_rabbitmq)
+
+
+def erlang_programs() -> Path:
+    """The folder that has `erl`. Raises ConfigurationError when there is none."""
+    return _found("RabbitMQ", _find_erl).parent
 
 
 def erl_call() -> Path:
@@ -69,6 +84,8 @@ def ensure_installed(say: Callable[[str], None]) -> None:
         if find() is None
     ]
     if missing:
+        if servers_root() != Path("/"):
+            raise ConfigurationError(_not_in_root(missing))
         install(missing, as_root(), say)
 
 
@@ -98,8 +115,15 @@ def install(packages: list[str], as_root: list[str] | None, say: Callable[[str],
 def _found(name: str, find: Callable[[], Path | None]) -> Path:
     path = find()
     if path is None:
-        raise ConfigurationError(_how_to_install([_PACKAGES[name]]))
+        packages = [_PACKAGES[name]]
+        is_root_named = servers_root() != Path("/")
+        raise ConfigurationError(_not_in_root(packages) if is_root_named else _how_to_install(packages))
     return path
+
+
+def _not_in_root(packages: list[str]) -> str:
+    lacking = f"{servers_root()} lacks {' and '.join(packages)}"
+    return f"{ROOT_VARIABLE}: {lacking}; scripts/trixie makes such a folder"
 
 
 def _how_to_install(packages: list[str]) -> str:
@@ -117,11 +141,16 @@ def as_root() -> list[str] | None:
     return None
 
 
+def _find_erl() -> Path | None:
+    erl = shutil.which("erl", path=_search_path())
+    return Path(erl).resolve() if erl else None
+
+
 def _find_erl_call() -> Path | None:
-    erl = shutil.which("erl")
+    erl = _find_erl()
     if erl is None:
         return None
-    root = Path(erl).resolve().parents[1]
+    root = erl.parents[1]
     return next(iter(sorted(root.glob("lib/erl_interface-*/bin/erl_call"), reverse=True)), None)
 
 
@@ -138,7 +167,7 @@ def _find_redis() -> Path | None:
 def _find_rabbitmq() -> Path | None:
     """The script inside the package: Debian's wrapper around it insists on the user rabbitmq."""
     candidates = sorted(
-        Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*/sbin/rabbitmq-server"), reverse=True
+        (servers_root() / "usr/lib/rabbitmq/lib").glob("rabbitmq_server-*/sbin/rabbitmq-server"), reverse=True
     )
     on_path = shutil.which("rabbitmq-server", path=_search_path())
     if on_path:
@@ -148,5 +177,8 @@ def _find_rabbitmq() -> Path | None:
 
 
 def _search_path() -> str:
+    root = servers_root()
+    if root != Path("/"):
+        return str(root / "usr/bin")
     # An ordinary user's PATH on Debian lacks the folders for servers.
     return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import uuid
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 from dispatcher.errors import DispatcherError
-from dispatcher.nodes.installed import erl_call, rabbitmq_server
+from dispatcher.nodes.installed import erl_call, erlang_programs, rabbitmq_server
 from dispatcher.nodes.local import LocalNode
 from dispatcher.nodes.ports import LOOPBACK, free_ports
 from dispatcher.nodes.process import GuardedProcess
@@ -22,6 +24,17 @@ PLUGINS: Final = (
     "rabbitmq_shovel_management",
     "rabbitmq_consistent_hash_exchange",
 )
+#: Deprecated from RabbitMQ 4.0 on: a node of ours refuses them, as a later version will. Only
+#: management_metrics_collection stays: without it the management API lists no connections.
+_DEPRECATED: Final = (
+    "amqp_address_v1",
+    "classic_queue_mirroring",
+    "global_qos",
+    "queue_master_locator",
+    "ram_node_type",
+    "transient_nonexcl_queues",
+)
+_REFUSES_SINCE: Final = 4
 
 
 class LocalRabbitMQ(LocalNode):
@@ -84,16 +97,18 @@ class LocalRabbitMQ(LocalNode):
 
     def _command(self, process: GuardedProcess) -> tuple[list[str], dict[str, str]]:
         amqp_port, management_port, _, _ = self._ports
+        server = rabbitmq_server()
         lines = [
             f"listeners.tcp.1 = {LOOPBACK}:{amqp_port}",
             f"management.tcp.ip = {LOOPBACK}",
             f"management.tcp.port = {management_port}",
             # A test machine's disk may be fuller than a broker's should be.
             "disk_free_limit.absolute = 50MB",
+            *_refusals(server),
             *self.config,
         ]
         (process.directory / "rabbitmq.conf").write_text("\n".join(lines) + "\n")
-        return [str(rabbitmq_server())], self._environment(process)
+        return [str(server)], self._environment(process)
 
     def _environment(self, process: GuardedProcess) -> dict[str, str]:
         base = process.directory
@@ -104,6 +119,7 @@ class LocalRabbitMQ(LocalNode):
             if not key.startswith(("RABBITMQ_", "ERL_")) and key != "NOTIFY_SOCKET"
         }
         return inherited | {
+            "PATH": os.pathsep.join([str(erlang_programs()), os.environ.get("PATH", os.defpath)]),
             "HOME": str(base / "home"),  # the Erlang cookie
             "ERL_CRASH_DUMP": str(base / "erl_crash.dump"),
             "ERL_EPMD_PORT": str(self._ports[2]),
@@ -126,3 +142,11 @@ class LocalRabbitMQ(LocalNode):
 
     def _answers(self) -> bool:
         return rabbitmq_answers(self.amqp_url, self.management_url)
+
+
+def _refusals(server: Path) -> list[str]:
+    """What makes a node refuse all that is deprecated, where it can; `server` is its script."""
+    version = re.search(r"rabbitmq_server-(\d+)", str(server))
+    if version is None or int(version[1]) < _REFUSES_SINCE:
+        return []
+    return [f"deprecated_features.permit.{feature} = false" for feature in _DEPRECATED]

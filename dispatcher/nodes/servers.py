@@ -1,4 +1,7 @@
-"""Which RabbitMQ and Redis to use: given ones, else containers, else private local nodes."""
+"""Which RabbitMQ and Redis to use: given ones, else containers, else private local nodes.
+
+A folder with servers (`DISPATCHER_SERVERS_ROOT`) goes before containers.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 from urllib.parse import urlsplit
 
 from dispatcher.errors import ConfigurationError
 from dispatcher.nodes.containers import engine_answers, open_containers
-from dispatcher.nodes.installed import ensure_installed
+from dispatcher.nodes.installed import ensure_installed, servers_root
 from dispatcher.nodes.local_rabbitmq import LocalRabbitMQ
 from dispatcher.nodes.local_redis import LocalRedis
 
@@ -123,7 +127,8 @@ def open_servers(say: Callable[[str], None] = _say_on_stderr) -> Iterator[Server
         yield given
         return
     with ExitStack() as running:
-        servers = _in_containers(running, say) if engine_answers() else None
+        is_root_named = servers_root() != Path("/")
+        servers = None if is_root_named or not engine_answers() else _in_containers(running, say)
         yield servers or _on_this_machine(running, say)
 
 

@@ -43,7 +43,7 @@ class Peer:
         return channel
 
     async def queue(self, channel: int, name: str = "", **given: Any) -> str:
-        answer = await self.link.call(channel, Queue.Declare(queue=name, **given))
+        answer = await self.link.call(channel, Queue.Declare(queue=name, **{"durable": True, **given}))
         return str(answer.queue)
 
     async def consume(self, channel: int, queue: str, tag: str = "c", **given: Any) -> None:

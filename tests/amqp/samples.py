@@ -11,6 +11,7 @@ from pamqp.commands import Basic, Channel, Connection
 
 from dispatcher.amqp.connection import Connection as OurConnection
 from dispatcher.amqp.handshake import Login
+from dispatcher.amqp.properties import split_table
 
 FRAME_MAX = 131_072
 
@@ -169,6 +170,11 @@ def read_publish(data: bytes) -> tuple[commands.Basic.Publish, bytes, bytes]:
         data = data[8 + size :]
     assert len(body) == body_size
     return publish, raw, body
+
+
+def producers_fields(raw: bytes) -> list[bytes]:
+    """The fields of the header table without ours, sorted: RabbitMQ 4 delivers a table sorted by name."""
+    return sorted(one for one in split_table(raw)[0] if not one[1:].startswith(b"x-dispatch-"))
 
 
 def table_of(raw: bytes) -> tuple[bytes, bytes, bytes]:

@@ -11,7 +11,7 @@ from dispatcher.amqp.events import ChannelClosed, Confirmed, Delivery, Returned
 from dispatcher.amqp.grouping import Grouping
 from dispatcher.amqp.relay import Content, copy_frames, dead_frames, delivery_count, read_content
 from tests.amqp.conftest import Connect, Peer
-from tests.amqp.samples import EVERY_TYPE, field, long, properties, table_of, text
+from tests.amqp.samples import EVERY_TYPE, field, long, producers_fields, properties, table_of, text
 from tests.waiting import eventually
 
 GROUPING = Grouping(("x-group-id",), "x-group-seq")
@@ -61,9 +61,9 @@ async def relay(connect: Connect) -> Relay:
     return relay
 
 
-def _expected(raw: bytes) -> tuple[bytes, bytes, bytes]:
-    before, fields, after = table_of(raw)
-    return before[:-4], fields, b"\x01" + after[1:] if raw[0] & 0x10 else after
+def _expected(raw: bytes) -> tuple[bytes, bytes]:
+    before, _, after = table_of(raw)
+    return before[:-4], b"\x01" + after[1:] if raw[0] & 0x10 else after
 
 
 @pytest.mark.parametrize("mode", [None, 1, 2])
@@ -71,10 +71,10 @@ async def test_every_header_type_and_property_arrives_byte_for_byte(relay: Relay
     raw = properties(*EVERY_TYPE.values(), text("x-group-id", b"\xff\xfe"), **FULL, delivery_mode=mode)
     content, copy = await relay.relay(raw, b"\x00\xff" * 1_000)
     before, fields, after = table_of(copy.properties)
-    expected_before, expected_fields, expected_after = _expected(raw)
+    expected_before, expected_after = _expected(raw)
     assert (before[:-4], after, copy.body) == (expected_before, expected_after, b"\x00\xff" * 1_000)
-    assert fields.startswith(expected_fields)
-    assert text("x-dispatch-group", b"\xff\xfe") in fields[len(expected_fields) :]
+    assert producers_fields(copy.properties) == producers_fields(raw)
+    assert text("x-dispatch-group", b"\xff\xfe") in fields
     assert text("x-dispatch-id", content.fingerprint.hex()) in fields
     assert (copy.exchange, copy.routing_key) == (b"dispatch.lane", relay.queue.encode())
 
@@ -99,7 +99,7 @@ async def test_cc_and_bcc_are_not_obeyed_again(relay: Relay) -> None:
     raw = properties(*names, text("x-group-id", "g"))
     _, copy = await relay.relay(raw)
     # The producer's own publish put one into audit, and the broker took BCC out.
-    assert table_of(copy.properties)[1].startswith(names[0] + text("x-group-id", "g"))
+    assert producers_fields(copy.properties) == [names[0], text("x-group-id", "g")]
     look = Queue.Declare(queue=audit, passive=True)
     assert (await peer.link.call(relay.channel, look)).message_count == 1
     assert len(peer.of(Delivery)) == 1
@@ -174,11 +174,13 @@ async def test_a_dead_letter_is_the_persistent_original(relay: Relay) -> None:
     await peer.consume(relay.channel, dead, "dead")
     (buried,) = [d for d in await peer.deliveries(2) if d.consumer_tag == b"dead"]
     before, fields, after = table_of(buried.properties)
-    expected_before, expected_fields, _ = _expected(raw)
+    expected_before, _ = _expected(raw)
     assert (before[:-4], buried.body) == (expected_before, b"body")
     assert after[:1] == b"\x02"
-    assert fields.startswith(expected_fields + text("x-dispatch-reason", "failed: ? ö"))
-    assert fields.endswith(text("x-dispatch-exchange", "") + text("x-dispatch-routing-key", "inbound"))
+    assert producers_fields(buried.properties) == producers_fields(raw)
+    assert text("x-dispatch-reason", "failed: ? ö") in fields
+    assert text("x-dispatch-exchange", "") in fields
+    assert text("x-dispatch-routing-key", "inbound") in fields
 
 
 async def test_a_header_frame_of_the_largest_size_passes(relay: Relay) -> None:

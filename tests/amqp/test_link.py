@@ -204,8 +204,8 @@ async def test_calls_may_be_pipelined_and_keep_their_order_with_publishes(connec
 async def test_a_cancelled_caller_does_not_disturb_the_next(connect: Connect) -> None:
     peer = await connect()
     channel = await peer.channel()
-    peer.link.call(channel, Queue.Declare(queue="a")).cancel()
-    answer = await peer.link.call(channel, Queue.Declare(queue="b"))
+    peer.link.call(channel, Queue.Declare(queue="a", durable=True)).cancel()
+    answer = await peer.link.call(channel, Queue.Declare(queue="b", durable=True))
     assert answer.queue == "b"
 
 
@@ -312,7 +312,7 @@ async def test_our_own_close_sends_what_was_written_and_says_200(connect: Connec
     peer, other = await connect(), await connect()
     channel, theirs = await peer.channel(), await other.channel()
     queue = await peer.queue(channel, "q")
-    waiting = peer.link.call(channel, Queue.Declare(queue=queue))
+    waiting = peer.link.call(channel, Queue.Declare(queue=queue, durable=True))
     for _ in range(100):
         peer.put(channel, queue)
     await peer.link.close()

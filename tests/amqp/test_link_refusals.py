@@ -76,7 +76,7 @@ async def test_a_missing_right_closes_the_channel_only(
     peer = await connect_to(RabbitSettings(url=stranger))
     channel = await peer.channel()
     await peer.queue(channel, "mine")
-    with pytest.raises(ChannelRefused, match="403 ACCESS_REFUSED - access to queue 'other'") as caught:
+    with pytest.raises(ChannelRefused, match=r"403 ACCESS_REFUSED - .*access to queue 'other'") as caught:
         await peer.queue(channel, "other")
     assert caught.value.code == 403
     await peer.queue(await peer.channel(), "mine")
@@ -107,7 +107,7 @@ async def test_a_second_exclusive_consumer_gets_403(connect: Connect) -> None:
 async def test_a_bad_request_of_ours_ends_the_connection_with_its_code(connect: Connect) -> None:
     peer = await connect()
     channel = await peer.channel()
-    await peer.link.call(channel, Queue.Declare(queue="q"))  # the end might overtake its answer
+    await peer.link.call(channel, Queue.Declare(queue="q", durable=True))  # the end might overtake its answer
     peer.put(channel, "q", properties=properties(field("a", "U", b"")))  # no such type
     end = await peer.link.closed
     assert isinstance(end, ConnectionClosed)

@@ -34,7 +34,7 @@ async def test_a_read_asks_for_what_is_there_and_one_more_to_find_the_end(vhost:
     link = await Link.open(RabbitSettings(url=vhost.amqp_url), name="parking", on_events=lambda _: None)
     try:
         channel = await link.open_channel()
-        await link.call(channel, QueueDeclare(queue=QUEUE))
+        await link.call(channel, QueueDeclare(queue=QUEUE, durable=True))
         properties = commands.Basic.Properties().marshal()
         for number in range(STORED):
             link.publish(channel, exchange="", routing_key=QUEUE, properties=properties, body=b"%d" % number)
