@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from enum import IntEnum
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -101,11 +100,11 @@ def _is_from_here(request: web.Request) -> bool:
     if request.headers.get("Sec-Fetch-Site", "none") not in _FROM_HERE:
         return False
     origin = request.headers.get("Origin")
-    return origin is None or urlsplit(origin).netloc == request.headers.get("Host")
+    return origin is None or origin.partition("://")[2] == request.headers.get("Host")
 
 
 def _equal(given: str, token: str | None) -> bool:
-    return token is not None and hmac.compare_digest(given.encode(), token.encode())
+    return token is not None and hmac.compare_digest(given.encode(errors="replace"), token.encode())
 
 
 def _read(path: str, source: str | None, environ: Mapping[str, str], problems: list[str]) -> str | None:

@@ -284,7 +284,7 @@ async def test_what_is_read_back_goes_on_by_its_numbers_and_once_and_what_is_for
     await bench.is_live("one", "two")
     client, queue = await bench.client(), bench.names().consumer("one")
     for delivery in one.received[:2]:
-        client.send_raw(queue, delivery.body, delivery.properties)
+        client.send_raw(queue, delivery.body, delivery.properties, bench.names().exchange)
     client.send(queue, b"foreign")
     await client.confirmed()
     await one.has(7)

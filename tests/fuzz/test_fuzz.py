@@ -1,0 +1,29 @@
+"""A slice of `python -m tests.fuzz`, the same inputs each time."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.running import run
+from tests.fuzz.targets import TARGETS
+
+#: A second or two each.
+INPUTS = {"headers": 1_500, "control": 1_500, "http": 1_000, "configuration": 80}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_input_does_harm(target: str) -> None:
+    report = run(target, TARGETS[target](), 0, inputs=INPUTS[target])
+    assert report.failure is None
+    assert report.inputs == INPUTS[target]
+    assert report.refused < report.inputs, "some are good"
+
+
+def test_a_failure_names_its_seed() -> None:
+    def breaks(random: object) -> None:
+        raise KeyError("x")
+
+    report = run("headers", breaks, 7, inputs=5)
+    assert report.failure is not None
+    assert report.failure.startswith("headers, seed 7:")
+    assert "KeyError" in report.failure
