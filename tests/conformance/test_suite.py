@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 NODE = ROOT / "clients" / "node"
 PYTHON = [sys.executable, "-m", "dispatcher.conformance.python_consumer"]
 NPM_TIMEOUT_S = 120
+DEBIAN_JARS = "/usr/share/java/amqp-client.jar:/usr/share/java/slf4j-api.jar"
 #: Of a scene in the output.
 OK, FAILED = "ok     ", "FAILED "
 
@@ -54,12 +55,28 @@ def node_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def java_program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command that runs the Java client, compiled as its page says."""
+    jars = os.environ.get("AMQP_CLIENT_CLASSPATH", DEBIAN_JARS)
+    if shutil.which("javac") is None or not all(Path(jar).exists() for jar in jars.split(os.pathsep)):
+        pytest.skip("there is no javac, or not Debian's librabbitmq-client-java (or AMQP_CLIENT_CLASSPATH)")
+    build = tmp_path_factory.mktemp("java")
+    sources = [str(path) for path in sorted((ROOT / "clients" / "java").rglob("*.java"))]
+    subprocess.run(["javac", "-cp", jars, "-d", str(build), *sources], check=True)
+    return ["java", "-cp", f"{jars}{os.pathsep}{build}", "Conformance"]
+
+
 def test_the_python_sdk_conforms(servers: Servers) -> None:
     assert_conforms(conformance(servers, PYTHON))
 
 
 def test_the_node_client_conforms(servers: Servers, node_modules: Path) -> None:
     assert_conforms(conformance(servers, ["node", str(node_modules / "conformance.js")]))
+
+
+def test_the_java_client_conforms(servers: Servers, java_program: list[str]) -> None:
+    assert_conforms(conformance(servers, java_program))
 
 
 def test_the_types_of_the_node_client_fit_its_example(node_modules: Path) -> None:
