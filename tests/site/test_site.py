@@ -1,0 +1,72 @@
+"""The site is built without a warning, has every page, and needs nothing from elsewhere."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+#: What a browser fetches to show a page; a link that people follow is another matter.
+FETCHED = re.compile(r"<(?:script|img|iframe|source)[^>]* src=\"([^\"]+)\"|<link[^>]* href=\"([^\"]+)\"")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stdout + built.stderr
+    return folder
+
+
+def test_every_page_is_there_and_reached_from_the_menu(site: Path) -> None:
+    pages = {path.relative_to(ROOT / "docs").with_suffix("") for path in (ROOT / "docs").rglob("*.md")}
+    built = {path.relative_to(site).with_suffix("") for path in site.rglob("*.html")}
+    assert pages <= built
+    menu = html.unescape((site / "index.html").read_text()).partition("md-content")[0]
+    assert not [page for page in built if page.name != "404" and f'href="{page}.html"' not in menu]
+
+
+def test_a_page_fetches_nothing_from_elsewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        fetched = ["".join(found) for found in FETCHED.findall(page.read_text())]
+        assert fetched
+        assert not [each for each in fetched if ":" in each or each.startswith("//")], page
+
+
+def test_the_search_works_from_files(site: Path) -> None:
+    index = (site / "search" / "search_index.js").read_text()
+    assert "reconnect_grace" in index
+    assert "iframe-worker.js" in (site / "index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        ("configuration", "lanes.*.reconnect_grace"),
+        ("commands", "dispatcher consumers evict"),
+        ("metrics", "dispatcher_messages_in_flight"),
+        ("http-api", "GET /api/lanes/{lane}/groups"),
+        ("python", "GroupConsumer.flush"),
+    ],
+)
+def test_references_are_made_from_the_code(site: Path, page: str, says: str) -> None:
+    assert says in html.unescape((site / "reference" / f"{page}.html").read_text())
+
+
+def test_no_page_uses_what_the_site_does_not_bring() -> None:
+    configured = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    assert configured["theme"]["font"] is False
+    assert configured["use_directory_urls"] is False
