@@ -25,12 +25,14 @@ class WriterHandle:
     """One such process. Raises ConfigurationError when the ledger's place can't be written to."""
 
     def __init__(self, settings: LedgerSettings) -> None:
-        arguments = settings.model_dump_json(by_alias=False)
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "dispatcher.ledger.writer_process", arguments],
+            [sys.executable, "-m", "dispatcher.ledger.writer_process"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         self._notes, self._reports = self._pipe(self._popen.stdin), self._pipe(self._popen.stdout)
+        with contextlib.suppress(OSError):  # it has ended, and reports nothing
+            # Not as an argument, which every user of the machine can read: a URL may have a password.
+            write_frame(self._notes, settings.model_dump(mode="json", by_alias=False))
         problems = read_frame(self._reports)
         if problems is None or problems:
             self.discard()

@@ -1,13 +1,12 @@
 """The process that writes the ledger: `dispatcher.ledger.writer_process`, started by the dispatcher.
 
-Frames of notes come in on stdin, reports go out on stdout; the first one names the problems with the
-ledger's place, or says that there are none. At the end of stdin, also when the dispatcher was killed, it
-writes everything.
+The settings come in on stdin, then frames of notes; reports go out on stdout, and the first one names the
+problems with the ledger's place, or says that there are none. At the end of stdin, also when the dispatcher
+was killed, it writes everything.
 """
 
 from __future__ import annotations
 
-import json
 import marshal
 import os
 import select
@@ -55,11 +54,13 @@ def serve(settings: LedgerSettings, notes: BinaryIO, reports: BinaryIO) -> None:
 def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)  # it ends when the dispatcher has
-    settings = LedgerSettings(**json.loads(sys.argv[1]))
-    reports = os.fdopen(os.dup(1), "wb")
+    # Unbuffered, or select would not see bytes that were read ahead.
+    notes, reports = os.fdopen(0, "rb", buffering=0), os.fdopen(os.dup(1), "wb")
+    settings = read_frame(notes)
+    if settings is None:  # the dispatcher was killed in this moment
+        return 0
     try:
-        # Unbuffered, or select would not see bytes that were read ahead.
-        serve(settings, os.fdopen(0, "rb", buffering=0), reports)
+        serve(LedgerSettings(**settings), notes, reports)
     except ConfigurationError as refused:
         write_frame(reports, refused.problems)
         return 1
