@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from dispatcher.errors import ConfigurationError
 from dispatcher.http.server import HttpServer
 from dispatcher.service.lane_runner import LaneRunner
-from dispatcher.settings import HttpSettings
+from dispatcher.settings import HttpSettings, TokenSettings
 from dispatcher.wire.group_text import format_group
 from tests.http.busy_lane import HOSTILE, busy_lane, served
 from tests.page.browser import Browser, ensure_chromium, open_browser
@@ -189,3 +190,29 @@ async def test_it_can_be_read_in_light_and_dark_on_a_phone_and_by_a_screen_reade
         told = set(await page.ask(TOLD))
         assert told <= {"Live", "✓ leading"}, "only states are told aloud, never numbers that change"
         assert "Live" in told
+
+
+async def test_with_a_token_for_viewers_the_page_asks_for_it(
+    browser: Browser, bench: Bench, tmp_path: Path
+) -> None:
+    await bench.run(orders=lane())
+    (tmp_path / "viewer").write_text("viewer-0123456789")
+    tokens = TokenSettings(viewer=f"file:{tmp_path / 'viewer'}")
+    server = HttpServer(HttpSettings(listen="127.0.0.1:0", tokens=tokens), list(bench.runners.values()))
+    await server.start()
+    page = Page(browser, f"http://127.0.0.1:{server.port}")
+    await asyncio.to_thread(browser.visit, f"{page.base}/#/lanes/orders")
+    for token, is_right in (("wrong-0123456789ab", False), ("viewer-0123456789", True)):
+        await eventually(partial(page.ask, "return document.getElementById('token') !== null"))
+        assert await page.ask(UNNAMED) == []
+        await page.ask(
+            "document.getElementById('token').value = arguments[0];"
+            "document.querySelector('form').requestSubmit()",
+            token,
+        )
+        if is_right:
+            await eventually(partial(page.ask, LIVE), what="the page to be live")
+    await page.shows("exclusive")
+    await asyncio.to_thread(browser.console)
+    await asyncio.to_thread(browser.visit, "about:blank")
+    await server.stop()

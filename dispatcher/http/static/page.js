@@ -14,7 +14,22 @@ let isDue = false;
 const stream = new Stream((path, status, body) => {
   answers.set(path, { status, body });
   draw();
-}, showState);
+}, showState, askForToken);
+
+function askForToken() {
+  connection.textContent = "A token is needed";
+  render(main, [h("form", { key: "token", onsubmit: useToken },
+    h("label", { for: "token" }, "Token"),
+    h("input", { id: "token", name: "token", type: "password", autocomplete: "off", required: "" }),
+    h("button", {}, "Read"))]);
+}
+
+function useToken(event) {
+  event.preventDefault();
+  const token = new FormData(event.target).get("token").trim();
+  render(main, []);
+  stream.use(token);
+}
 
 function showState(state) {
   const time = new Date().toLocaleTimeString();
