@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 
 import pytest
 import structlog
 
+from dispatcher.cli.command_client import ask
+from dispatcher.cli.rabbitmq import connected
 from dispatcher.core.orders import SendNotice
 from dispatcher.wire import protocol
 from dispatcher.wire.protocol import Command, Heartbeat, Marker, Settle
 from tests.amqp.samples import properties
 from tests.service.clients import Client
-from tests.service.harness import Bench, lane
+from tests.service.harness import ASK_TIMEOUT_MS, Bench, lane
 from tests.service.protocol_consumer import ProtocolConsumer, read_properties
 from tests.waiting import eventually
 
@@ -329,6 +332,23 @@ async def test_the_log_names_the_operator(bench: Bench) -> None:
         await bench.ask("groups.pause", group="g")
     (told,) = (line for line in logs if line["event"] == "operator_command")
     assert (told["user"], told["command"], told["group"]) == ("guest", "groups.pause", "g")
+    await bench.ask("groups.resume", group="g")
+    await _still_works(bench, client, consumer)
+
+
+async def test_a_command_goes_without_a_user_that_rabbitmq_knows_by_another_name(bench: Bench) -> None:
+    """As that of a token: RabbitMQ refuses the URL's, and the command is sent once more."""
+    client, consumer = await _working(bench)
+
+    def pause() -> dict[str, object]:
+        with connected(bench.rabbitmq, "test") as connection:
+            connection.user = "by a token"
+            return ask(connection, bench.names(), "groups.pause", {"group": "g"}, timeout_ms=ASK_TIMEOUT_MS)
+
+    with structlog.testing.capture_logs() as logs:
+        assert (await asyncio.to_thread(pause))["changed"]
+    (told,) = (line for line in logs if line["event"] == "operator_command")
+    assert told["user"] is None
     await bench.ask("groups.resume", group="g")
     await _still_works(bench, client, consumer)
 
