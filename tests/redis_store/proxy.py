@@ -37,6 +37,11 @@ class Proxy:
         self._bytes_left = math.inf
         self._released.set()
 
+    def point_at(self, redis_url: str) -> None:
+        """From now on it is another Redis; connections to the one before are reset."""
+        self._target = urlsplit(redis_url)
+        self.cut()
+
     def cut(self) -> None:
         """Reset every connection."""
         for writer in self._writers:

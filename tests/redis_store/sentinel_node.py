@@ -1,16 +1,22 @@
-"""A private Redis Sentinel that watches one private master."""
+"""A private Redis Sentinel that watches one private master, and a master with its replica."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 from urllib.parse import urlsplit
+
+import redis
 
 from dispatcher.nodes.installed import redis_server
 from dispatcher.nodes.local import LocalNode
+from dispatcher.nodes.local_redis import LocalRedis
 from dispatcher.nodes.ports import LOOPBACK, free_ports
 from dispatcher.nodes.process import GuardedProcess
 from dispatcher.nodes.readiness import redis_answers
+from tests.waiting import wait_until
 
 SERVICE = "main"
 DOWN_AFTER_MS = 500
@@ -47,3 +53,44 @@ class LocalSentinel(LocalNode):
 
     def _answers(self) -> bool:
         return redis_answers(f"redis://{LOOPBACK}:{self._plain}")
+
+
+class Watched(NamedTuple):
+    """A master, its replica and a Sentinel."""
+
+    master: LocalRedis
+    replica: LocalRedis
+    sentinel: LocalSentinel
+
+    @property
+    def url(self) -> str:
+        """The first Sentinel is down."""
+        return f"redis+sentinel://{LOOPBACK}:{free_ports(1)[0]},{LOOPBACK}:{self.sentinel.port}/{SERVICE}"
+
+
+@contextlib.contextmanager
+def watched_master() -> Iterator[Watched]:
+    """All of it runs, and the replica is in sync."""
+    with LocalRedis() as master:
+        port = urlsplit(master.url).port
+        with (
+            LocalRedis(config=[f"replicaof {LOOPBACK} {port}"]) as replica,
+            LocalSentinel(master.url) as sentinel,
+        ):
+            with redis.Redis(host=LOOPBACK, port=sentinel.port) as client:
+                wait_until(lambda: len(client.sentinel_slaves(SERVICE)) == 1, timeout_s=30)
+                wait_until(lambda: is_in_sync(replica), timeout_s=30)
+            yield Watched(master, replica, sentinel)
+
+
+def is_in_sync(replica: LocalRedis) -> bool:
+    with redis.Redis.from_url(replica.url) as client:
+        return bool(client.info("replication").get("master_link_status") == "up")
+
+
+def is_master(server: LocalRedis) -> bool:
+    with redis.Redis.from_url(server.url) as client:
+        try:
+            return bool(client.info("replication")["role"] == "master")
+        except redis.ConnectionError:  # Sentinel ends all connections of a server whose role it changes
+            return False

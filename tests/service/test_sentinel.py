@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import pytest
 import redis
 
 from dispatcher.errors import StoreUnavailable
-from dispatcher.nodes.local_redis import LocalRedis
-from dispatcher.nodes.ports import LOOPBACK, free_ports
+from dispatcher.nodes.ports import LOOPBACK
 from dispatcher.redis_store import probe
 from dispatcher.redis_store.connection import RedisConnection
 from dispatcher.redis_store.scripts import LaneKeys
 from dispatcher.settings import RedisSettings
-from tests.redis_store.sentinel_node import SERVICE, LocalSentinel
+from tests.redis_store.sentinel_node import SERVICE, Watched, is_master, watched_master
 from tests.service.harness import Bench, lane
-from tests.waiting import eventually, wait_until
+from tests.waiting import eventually
 
 KEYS = [LaneKeys.of("dispatch", "orders")]
 
@@ -25,44 +23,10 @@ GROUPS = 5
 MESSAGES = 100
 
 
-class Watched(NamedTuple):
-    """A master, its replica and a Sentinel."""
-
-    master: LocalRedis
-    replica: LocalRedis
-    sentinel: LocalSentinel
-
-    @property
-    def url(self) -> str:
-        """The first Sentinel is down."""
-        return f"redis+sentinel://{LOOPBACK}:{free_ports(1)[0]},{LOOPBACK}:{self.sentinel.port}/{SERVICE}"
-
-
 @pytest.fixture
 def watched() -> Iterator[Watched]:
-    with LocalRedis() as master:
-        port = master.url.rpartition(":")[2].partition("/")[0]
-        with (
-            LocalRedis(config=[f"replicaof {LOOPBACK} {port}"]) as replica,
-            LocalSentinel(master.url) as sentinel,
-        ):
-            with redis.Redis(host=LOOPBACK, port=sentinel.port) as client:
-                wait_until(lambda: len(client.sentinel_slaves(SERVICE)) == 1, timeout_s=30)
-                wait_until(lambda: _is_in_sync(replica), timeout_s=30)
-            yield Watched(master, replica, sentinel)
-
-
-def _is_in_sync(replica: LocalRedis) -> bool:
-    with redis.Redis.from_url(replica.url) as client:
-        return bool(client.info("replication").get("master_link_status") == "up")
-
-
-def _is_master(server: LocalRedis) -> bool:
-    with redis.Redis.from_url(server.url) as client:
-        try:
-            return bool(client.info("replication")["role"] == "master")
-        except redis.ConnectionError:  # Sentinel ends all connections of a server whose role it changes
-            return False
+    with watched_master() as servers:
+        yield servers
 
 
 async def _works_over_a_fail_over(bench: Bench, watched: Watched, *, killed: bool) -> None:
@@ -77,7 +41,7 @@ async def _works_over_a_fail_over(bench: Bench, watched: Watched, *, killed: boo
     else:
         with redis.Redis(host=LOOPBACK, port=watched.sentinel.port) as asking:
             asking.execute_command("SENTINEL", "FAILOVER", SERVICE)
-    await eventually(lambda: _is_master(watched.replica), 30, "the replica to be the master")
+    await eventually(lambda: is_master(watched.replica), 30, "the replica to be the master")
     for number in range(MESSAGES, 2 * MESSAGES):
         client.send("in", bodies[number], f"g{number % GROUPS}")
     await consumer.has(2 * MESSAGES, timeout_s=30)
