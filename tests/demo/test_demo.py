@@ -59,7 +59,7 @@ def _cell(output: str, row: str) -> str:
 
 @pytest.mark.seed("Q26")
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # with Spark, and others beside it
+@pytest.mark.timeout(900)  # with Spark, and others beside it
 def test_generated_orders_survive_the_kills(environment: dict[str, str], tmp_path: Path) -> None:
     code, output = _run(orders=2_000, output=tmp_path / "demo")
     assert code == 0, output
