@@ -14,9 +14,11 @@ from typing import Final
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from dispatcher.ledger.schema import Event
 from dispatcher.pipeline import order_audit
+from dispatcher.pipeline.few_rows import few
 from dispatcher.pipeline.gaps import Gap
 from dispatcher.pipeline.hand_overs import OPEN
 from dispatcher.pipeline.leaderships import RecordedLeadership
@@ -127,8 +129,8 @@ class Audit:
         left = self._kept(_LEFT, *SCREENED, DATE).withColumn("is_carried", F.lit(False)).select(*columns)
         rows = left.unionByName(across).unionByName(self._new().select(*columns))
         if not self._stale.isEmpty():
-            anew = self._hands.join(F.broadcast(self._stale), [*GROUP], "left_semi").select(*columns)
-            rows = rows.join(F.broadcast(self._stale), [*GROUP], "left_anti").unionByName(anew)
+            anew = self._hands.join(few(self._stale), [*GROUP], "left_semi").select(*columns)
+            rows = rows.join(few(self._stale), [*GROUP], "left_anti").unionByName(anew)
         rows = self._persist(rows)
         of_several_dates = self._cuts.where("across > 0").select(*GROUP)
         self._touched = self._persist(rows.select(*GROUP).unionByName(of_several_dates).distinct())
@@ -141,11 +143,14 @@ class Audit:
         if self._former is not None:
             remarkable = remarkable.join(self._touched, [*GROUP], "left_semi")
         remarkable = self._persist(remarkable)
-        if remarkable.isEmpty():
-            found = order_audit.no_violations(self._hands)
-        else:
+        found = order_audit.no_violations(self._hands)
+        if not remarkable.isEmpty():
             closer = self._persist(self._hands.join(remarkable, [*GROUP], "left_semi"))
             found = order_audit.violations(self._spark, closer, self._known)
+        elif self._former is None:
+            nothing = to_arrow_schema(found.schema).empty_table()
+            self._folder.write_rows("violations", nothing, found.schema)
+            return
         if self._former is not None:
             former = self._pieces.read(f"{AUDITED}/{self._former}/{_VIOLATIONS}")
             found = found.unionByName(former.join(self._touched, [*GROUP], "left_anti"))

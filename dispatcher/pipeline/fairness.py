@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from dispatcher.ledger.schema import WaitCause
+from dispatcher.pipeline.few_rows import few
 from dispatcher.pipeline.gaps import END_OF_TIME_US
 from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.ledger_reading import micros
@@ -74,7 +75,7 @@ def contested(told: DataFrame, left: DataFrame, weights: DataFrame) -> DataFrame
     `second`, inbound, `weight`; what the queue `got` of what these pools took, `all_got`, and its part of
     that by the weights, `entitled`. From what `with_pool` and `left_over` make."""
     counted = _counted(told)
-    queues = F.broadcast(weights.withColumnRenamed("turn", "of_turn").withColumnRenamed("lane", "of_lane"))
+    queues = few(weights.withColumnRenamed("turn", "of_turn").withColumnRenamed("lane", "of_lane"))
     second_us = F.col("second") * _SECOND_US
     is_now = (
         (F.col("lane") == F.col("of_lane")) & (F.col("turn") == F.col("of_turn"))
@@ -112,7 +113,7 @@ def _lanes(spark: SparkSession, leaderships: Iterable[RecordedLeadership]) -> Da
     """What each leadership's options say of pools; `is_last` of its lane."""
     known = list(leaderships)
     last = {each.lane: each.turn for each in sorted(known, key=lambda each: each.turn)}
-    return F.broadcast(spark.createDataFrame(pa.table({
+    return few(spark.createDataFrame(pa.table({
         "lane": pa.array([each.lane for each in known], pa.string()),
         "turn": pa.array([each.turn for each in known], pa.int64()),
         "is_owned": [_keeps_owner(each.options) for each in known],
@@ -178,7 +179,7 @@ def left_over(
         .join(lanes, "lane")
     )
     group = ["lane", "turn", "group"]
-    theirs = hand_overs.join(F.broadcast(waiting.select(*group).distinct()), group)
+    theirs = hand_overs.join(few(waiting.select(*group).distinct()), group)
     last = theirs.groupBy(*group).agg(
         F.max_by("incarnation", F.struct("epoch", "group_seq")).alias("owner"),
         F.max(micros("ended_at")).alias("free_us"),
@@ -205,7 +206,7 @@ def _of_pools(left: DataFrame, counted: DataFrame) -> DataFrame:
         (F.col("lane") == F.col("of_lane")) & (F.col("turn") == F.col("of_turn"))
         & F.coalesce(F.col("pool") == F.col("of_pool"), F.lit(True))
     )  # fmt: skip
-    return came.join(F.broadcast(pools), is_in).select(
+    return came.join(few(pools), is_in).select(
         "lane", "turn", F.col("of_pool").alias("pool"), "inbound", "second", "came"
     )
 

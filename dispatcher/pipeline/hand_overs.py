@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from dispatcher.ledger.schema import HAND_OVER_ENDS, Event
+from dispatcher.pipeline.few_rows import few
 from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, GapKind
 from dispatcher.pipeline.leaderships import RecordedLeadership
 
@@ -166,7 +167,7 @@ def shared(spans: DataFrame) -> DataFrame:
 def _first_ends(ends: DataFrame) -> DataFrame:
     """Without what a consumer settled once more for a later leader: only incarnations that saw two of them
     can have done that, with numbers that both tell of."""
-    marked = ends.join(F.broadcast(shared(spans(ends))), [*INCARNATION], "left")
+    marked = ends.join(few(shared(spans(ends))), [*INCARNATION], "left")
     may_repeat = F.col("from_seq").isNotNull() & (F.col("seq") >= F.col("from_seq"))
     told = Window.partitionBy(*KEY).orderBy("turn", "ordinal")
     again = marked.where(may_repeat).withColumn("nth", F.row_number().over(told)).where("nth = 1")
@@ -209,7 +210,7 @@ def _completed(spark: SparkSession, ends: DataFrame, opens: DataFrame, gaps: lis
         )  # fmt: skip
         others = filled.columns
         filled = (
-            filled.join(F.broadcast(known_again), conditions, "left")
+            filled.join(few(known_again), conditions, "left")
             .groupBy(*others)
             .agg(F.max("until.time").alias("known_again"))
         )
@@ -242,7 +243,7 @@ def _unended(spark: SparkSession, opens: DataFrame, gaps: list[Gap]) -> DataFram
         columns = once.columns
         once = (
             once.withColumn("began", began)
-            .join(F.broadcast(ends), conditions, "left")
+            .join(few(ends), conditions, "left")
             .groupBy(*columns)
             .agg(F.min("since").alias("hidden_since"))
         )

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from dispatcher.ledger.schema import Event
+from dispatcher.pipeline.few_rows import few
 from dispatcher.pipeline.work import busy_us, whole_us
 
 #: How many of each lane's groups, the hottest ones, have a row.
@@ -61,9 +62,7 @@ def holders(shares: DataFrame, unended: DataFrame, hot: DataFrame) -> DataFrame:
     in_hand = unended.select("lane", "group", "consumer").withColumns({
         "hand_overs": F.lit(1).cast("bigint"), "busy_us": F.lit(0).cast("bigint"),
     })  # fmt: skip
-    theirs = (
-        shares.select(*in_hand.columns).unionByName(in_hand).join(F.broadcast(hottest), ["lane", "group"])
-    )
+    theirs = shares.select(*in_hand.columns).unionByName(in_hand).join(few(hottest), ["lane", "group"])
     return theirs.groupBy("lane", "rank", "group", "consumer").agg(
         F.sum("hand_overs").alias("hand_overs"), F.sum("busy_us").alias("busy_us")
     )

@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 
 from dispatcher.errors import ConfigurationError
 from dispatcher.ledger.schema import COLUMNS, ColumnKind
+from dispatcher.pipeline.few_rows import few
 from dispatcher.pipeline.gaps import Window
 from dispatcher.pipeline.leaderships import (
     GROUPS_MOVING,
@@ -64,7 +65,7 @@ def read_records(spark: SparkSession, path: str, found: Found) -> DataFrame:
     if not twice and all(_folder(each) == each.lane for each in found.files):
         turn = F.col("lane_epoch") * F.lit(TURNS_PER_EPOCH)
         return records.withColumnRenamed("folder", "lane").withColumn("turn", turn)
-    records = records.join(F.broadcast(_writers(spark, found)), ["folder", "writer"]).drop("folder")
+    records = records.join(few(_writers(spark, found)), ["folder", "writer"]).drop("folder")
     return _each_once(records) if twice else records.drop("is_twice")
 
 

@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from dispatcher.ledger.schema import Event, WaitCause
+from dispatcher.pipeline.few_rows import few
 from dispatcher.pipeline.hand_overs import MESSAGE, OPEN
 from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.ledger_reading import micros
@@ -93,7 +94,7 @@ def lifecycle(
     at_once = F.coalesce((F.col("outcome") == Event.SETTLED) & (F.col("attempt") == 1), F.lit(False))
     others = persist(_told_by_several(handed.where(at_once), handed.where(~at_once), about))
     if are_few or (are_few is None and others.count() <= _FEW):
-        others = F.broadcast(others)
+        others = few(others)
     rows = handed.join(others, [*MESSAGE], "left_semi").unionByName(about, allowMissingColumns=True)
     several = rows.groupBy(*MESSAGE).agg(
         F.max("group").alias("group"), F.max("size").alias("size"), F.max("cost").alias("cost"),
@@ -120,7 +121,7 @@ def _told_by_several(at_once: DataFrame, others: DataFrame, about: DataFrame) ->
         .agg(F.count("*").alias("rows"), F.bit_or(bit).alias("bits"))
         .where(F.col("rows") > F.bit_count("bits"))
     )
-    again = marked.join(F.broadcast(repeated), [*together], "left_semi")
+    again = marked.join(few(repeated), [*together], "left_semi")
     return others.select(*MESSAGE).union(about.select(*MESSAGE)).union(again.select(*MESSAGE)).distinct()
 
 

@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from dispatcher.ledger.schema import Event
+from dispatcher.pipeline.few_rows import few
 from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap
 from dispatcher.pipeline.hand_overs import MESSAGE, OPEN, gap_spans, instant
 from dispatcher.pipeline.leaderships import COUNTER_SHIFT, GROUPS_MOVING, RecordedLeadership
@@ -215,7 +216,7 @@ def _not_permitted(
         })  # fmt: skip
         allowed = spark.createDataFrame(table)
         same = (overlaps["lane"] == allowed["lane"]) & (F.col("began.turn") == F.col("loose_turn"))
-        overlaps = overlaps.join(F.broadcast(allowed), same, "left_anti")
+        overlaps = overlaps.join(few(allowed), same, "left_anti")
     if moves:
         table = pa.table({
             "move_lane": [lane for lane, _, _ in moves],
@@ -229,7 +230,7 @@ def _not_permitted(
             (F.col("lane") == F.col("move_lane")) & (F.col("rival.began") <= F.col("moved"))
             & (F.col("moved") <= F.col("began"))
         )  # fmt: skip
-        overlaps = overlaps.join(F.broadcast(moved), between, "left_anti")
+        overlaps = overlaps.join(few(moved), between, "left_anti")
     return overlaps
 
 
@@ -268,7 +269,7 @@ def hidden(spark: SparkSession, holes: DataFrame, gaps: list[Gap]) -> DataFrame 
     if not real:
         return None
     found = holes.join(
-        F.broadcast(gap_spans(spark, real)),
+        few(gap_spans(spark, real)),
         (F.col("lane") == F.col("gap_lane"))
         & (F.col("hole_since").isNull() | (F.col("hole_since") < F.col("until")))
         & (F.col("hole_until").isNull() | (F.col("hole_until") > F.col("since"))),
@@ -315,9 +316,7 @@ def with_doubts(
             F.lit("a hand-over has no end, and a later leader does not know of it"),
         )
     )
-    return (
-        marked.join(F.broadcast(lanes), "lane", "left").withColumn("because", why).drop("last_turn", "whole")
-    )
+    return marked.join(few(lanes), "lane", "left").withColumn("because", why).drop("last_turn", "whole")
 
 
 def verdicts(groups: DataFrame, violations: DataFrame, hidden: DataFrame | None) -> DataFrame:

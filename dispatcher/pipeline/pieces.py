@@ -15,6 +15,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from dispatcher.pipeline.few_rows import PARTS, few
 from dispatcher.pipeline.gaps import Gap, Window
 from dispatcher.pipeline.hand_overs import (
     ENDS,
@@ -105,7 +106,7 @@ class Pieces:
         return table.coalesce(1) if self._is_in_one_part() else table
 
     def _is_in_one_part(self) -> bool:
-        return bool(self._spark.conf.get("spark.sql.shuffle.partitions") == "1")
+        return bool(self._spark.conf.get(PARTS) == "1")
 
     def _whole(self, records: DataFrame) -> DataFrame:
         if self._lanes:
@@ -160,7 +161,7 @@ class Pieces:
         loose = self._persist(about_hand_overs(self.records))
         keys = self._persist(loose.select(*KEY).distinct())
         are_few = self._is_in_one_part() or keys.count() <= _FEW
-        told = self.read(HAND_OVERS).join(F.broadcast(keys) if are_few else keys, [*KEY], "left_semi")
+        told = self.read(HAND_OVERS).join(few(keys) if are_few else keys, [*KEY], "left_semi")
         told = self._persist(told.select(*KEY, F.struct("turn", "ordinal").alias("at")))
         if are_few:  # then to exchange them takes longer than one core takes for all
             loose, told = loose.coalesce(1), told.coalesce(1)

@@ -104,8 +104,11 @@ class ReportFolder:
         """Write a table once more, under another name."""
         shutil.copytree(self.path / name, self.path / other)
 
-    def write_rows(self, name: str, rows: pa.Table) -> None:
-        """The same, of few rows that are here: Spark takes much longer to begin than to write them."""
+    def write_rows(self, name: str, rows: pa.Table, schema: StructType | None = None) -> None:
+        """The same, of few rows that are here: Spark takes much longer to begin than to write them. `schema`:
+        as Spark has it, where known."""
+        if schema is not None:
+            self._schemas[name] = schema
         shutil.rmtree(self.path / name, ignore_errors=True)
         (self.path / name).mkdir()
         pq.write_table(rows, self.path / name / "part-0.zstd.parquet", compression="zstd")

@@ -23,6 +23,7 @@ from dispatcher.pipeline import (
 )
 from dispatcher.pipeline.audit_state import Audit
 from dispatcher.pipeline.day_tables import write_day_tables
+from dispatcher.pipeline.few_rows import PARTS, together
 from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, Window, find_gaps, missing_times
 from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.ledger_files import Found, find_files
@@ -65,6 +66,9 @@ _SMALL: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
+    # To send a table to every machine is a job, too, as is to list many folders elsewhere.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     # Dates and lanes of a table are written beside each other, without sorting the rows by them.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
     # Java verifies the code of each class that it loads: Spark's own, twenty thousand of them.
@@ -135,10 +139,9 @@ def fitting_records(records: int) -> dict[str, str]:
 
 def divide_work(spark: SparkSession, records: int) -> None:
     """As many parts as fit into memory, and keep all cores busy; what the user has set is left so."""
-    name = "spark.sql.shuffle.partitions"
-    if not spark.sparkContext.getConf().contains(name):
+    if not spark.sparkContext.getConf().contains(PARTS):
         cores = spark.sparkContext.defaultParallelism if records > _FEW_RECORDS else 1
-        spark.conf.set(name, max(cores, -(-records // _RECORDS_PER_PART)))
+        spark.conf.set(PARTS, max(cores, -(-records // _RECORDS_PER_PART)))
 
 
 def _records(found: Found) -> int:
@@ -184,15 +187,18 @@ class _Job:
     def write_groups(self) -> None:
         shares = self._read(SHARES).persist(_ON_DISK)
         groups = hot_groups.by_group(shares).persist(_ON_DISK)
+        hot = hot_groups.hot_groups(groups).persist(_ON_DISK)
+        unended = self._read("hand_overs").where(F.col("ended_at").isNull())
         try:
-            self.folder.write("hot_groups", hot_groups.hot_groups(groups))
-            hot = self._read("hot_groups")
-            unended = self._read("hand_overs").where(F.col("ended_at").isNull())
-            self.folder.write("holders", hot_groups.holders(shares, unended, hot))
-            self.folder.write("lanes", hot_groups.concentration(groups))
+            found = together({
+                "hot_groups": hot, "holders": hot_groups.holders(shares, unended, hot),
+                "lanes": hot_groups.concentration(groups),
+            })  # fmt: skip
         finally:
-            groups.unpersist()
-            shares.unpersist()
+            for each in hot, groups, shares:
+                each.unpersist()
+        for name, rows in found.items():
+            self.folder.write_rows(name, rows)
 
     def write_fairness(self) -> None:
         if not fairness.have_choice(self.leaderships):

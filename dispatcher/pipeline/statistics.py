@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dispatcher.ledger.schema import Event
+from dispatcher.pipeline.few_rows import few
 from dispatcher.pipeline.work import busy_us
 
 #: Durations of a hand-over, in µs.
@@ -76,7 +77,7 @@ def timeline(spark: SparkSession, hand_overs: DataFrame, steps_ms: Mapping[str, 
         "lane": pa.array(list(steps_ms), pa.string()),
         "step_ms": pa.array(list(steps_ms.values()), pa.int64()),
     }))  # fmt: skip
-    ended = hand_overs.where(F.col("ended_at").isNotNull()).join(F.broadcast(steps), "lane")
+    ended = hand_overs.where(F.col("ended_at").isNotNull()).join(few(steps), "lane")
     length = F.col("step_ms")
     at = F.timestamp_millis(F.floor(F.unix_millis("ended_at") / length) * length)
     return (

@@ -9,6 +9,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from dispatcher.pipeline.few_rows import together
 from dispatcher.pipeline.gaps import BOUNDARIES, Gap, Window
 from dispatcher.pipeline.ledger_files import Found
 from dispatcher.pipeline.order_audit import KEPT, UNKNOWN, VIOLATED
@@ -29,18 +30,22 @@ def summarise(
 ) -> dict[str, Any]:
     """What a run found, for `summary.json`. `rows` are those of small tables, `outcomes` how many messages
     each lane has of each outcome."""
+    told = together({
+        "verdicts": tables["groups"].groupBy("lane", "verdict").count(),
+        "hand_overs": _hand_overs(tables["hand_overs"]),
+        "violations": _first_violations(tables["violations"]),
+        "unknown": _first_unknown(tables["groups"]),
+    })  # fmt: skip
     verdicts: dict[str, dict[str, int]] = {}
-    for lane, verdict, count in tables["groups"].groupBy("lane", "verdict").count().collect():
-        verdicts.setdefault(lane, {KEPT: 0, VIOLATED: 0, UNKNOWN: 0})[verdict] = count
-    hand_overs = {row[0]: row for row in _hand_overs(tables["hand_overs"]).collect()}
+    for row in told["verdicts"].to_pylist():
+        counts = verdicts.setdefault(row["lane"], {KEPT: 0, VIOLATED: 0, UNKNOWN: 0})
+        counts[row["verdict"]] = row["count"]
+    hand_overs = {row["lane"]: row for row in told["hand_overs"].to_pylist()}
     shapes = {row["lane"]: row for row in rows["lanes"]}
     hottest = {row["lane"]: row for row in rows["hot_groups"] if row["rank"] == 1}
     shares: dict[str, list[dict[str, Any]]] = {}
     for row in sorted(rows["fairness"], key=lambda row: (row["lane"], row["inbound"] or "")):
         shares.setdefault(row["lane"], []).append(row)
-
-    def has(verdict: str) -> bool:
-        return any(counts[verdict] for counts in verdicts.values())
 
     lanes = sorted({*verdicts, *hand_overs, *outcomes, *(gap.lane for gap in gaps)})
     real = [gap for gap in gaps if gap.kind not in BOUNDARIES]
@@ -57,15 +62,15 @@ def summarise(
                 "first": hand_overs[lane]["first"] if lane in hand_overs else None,
                 "last": hand_overs[lane]["last"] if lane in hand_overs else None,
                 "messages": dict(sorted(outcomes.get(lane, {}).items())),
-                "stages": hand_overs[lane]["stages"].asDict(recursive=True) if lane in hand_overs else {},
+                "stages": hand_overs[lane]["stages"] if lane in hand_overs else {},
                 "shape": shapes.get(lane),
                 "hottest": hottest.get(lane),
                 "shares": shares.get(lane, []),
             }
             for lane in lanes
         },
-        "violations": _rows(_first_violations(tables["violations"])) if has(VIOLATED) else [],
-        "unknown": _rows(_first_unknown(tables["groups"])) if has(UNKNOWN) else [],
+        "violations": told["violations"].to_pylist(),
+        "unknown": told["unknown"].to_pylist(),
         "gaps": [{"lane": gap.lane, "kind": gap.kind.value, "text": gap.text} for gap in gaps],
         "bad_files": [{"path": bad.path, "problem": bad.problem} for bad in found.bad],
         "remarks": found.remarks,
@@ -93,10 +98,6 @@ def _first_violations(table: DataFrame) -> DataFrame:
 def _first_unknown(groups: DataFrame) -> DataFrame:
     found = groups.where(F.col("verdict") == UNKNOWN).orderBy("lane", "group")
     return found.select("lane", "group", "because").limit(SHOWN_MAX)
-
-
-def _rows(table: DataFrame) -> list[dict[str, Any]]:
-    return [row.asDict() for row in table.collect()]
 
 
 def _worst(verdicts: dict[str, dict[str, int]], gaps: list[Gap]) -> str:

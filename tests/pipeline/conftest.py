@@ -81,6 +81,7 @@ class Everything(NamedTuple):
     verdicts: dict[str, Verdicts]  # by lane
     made: Made  # a ledger as bench.pipeline has it, with as many more
     readers: dict[str, Verdicts]  # by hand-over lane
+    jobs: int  # of Spark, that the run took
     origin: Path  # the ledger that all processes share: only to be read
 
 
@@ -92,6 +93,7 @@ class _Planted(NamedTuple):
     verdicts: dict[str, Verdicts]
     made: Made
     readers: dict[str, Verdicts]
+    jobs: int
     summary: dict[str, Any]
 
 
@@ -145,7 +147,14 @@ def _plant_everything(spark: SparkSession, folder: Path) -> _Planted:
     made = make_ledger(folder / "ledger", 8_000, 100, planted=4)
     readers = {name: plant(ledger) for name, plant in READER_CASES.items()}
     violations.add(DISORDERED)
-    return _Planted(kept, violations, verdicts, made, readers, run_pipeline(spark, folder).summary)
+    before = jobs_of(spark)
+    summary = run_pipeline(spark, folder).summary
+    return _Planted(kept, violations, verdicts, made, readers, jobs_of(spark) - before, summary)
+
+
+def jobs_of(spark: SparkSession) -> int:
+    """How many its Spark has had."""
+    return int(spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
 
 
 @pytest.fixture(scope="session")
