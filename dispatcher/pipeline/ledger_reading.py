@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from itertools import groupby
 from typing import Any, Final
@@ -48,6 +49,7 @@ SCHEMA: Final = StructType(
     [StructField(column.name, _TYPES[column.kind]) for column in COLUMNS]
     + [StructField("lane", StringType()), StructField("date", StringType())]
 )
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 #: pyarrow's names of file systems, where Hadoop calls them otherwise.
 _HADOOP_SCHEMES: Final = {"s3": "s3a"}
 
@@ -147,6 +149,11 @@ def within(records: DataFrame, window: Window) -> DataFrame:
 def micros(column: str | Column) -> Column:
     """An instant in µs since 1970."""
     return F.unix_micros(F.col(column) if isinstance(column, str) else column)
+
+
+def micros_of(time: datetime) -> int:
+    """The same of a time that was read without Spark."""
+    return (time - _EPOCH) // timedelta(microseconds=1)
 
 
 def is_fact() -> Column:

@@ -4,14 +4,14 @@ hand-over."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from dispatcher.ledger.schema import Event
-from dispatcher.pipeline.ledger_reading import micros
+from dispatcher.pipeline.ledger_reading import micros, micros_of
 from dispatcher.wire.group_text import parse_group
 
 _MESSAGE: Final = ("inbound", "arrival_epoch", "arrival")
@@ -44,6 +44,11 @@ class Holder(NamedTuple):
     turn: int
     at_us: int
     message: MessageOrigin
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> Holder:
+        message = MessageOrigin(*(row.pop(name) for name in _MESSAGE))
+        return cls(**row, message=message)
 
 
 class LastOwner(NamedTuple):
@@ -78,32 +83,27 @@ def owners(records: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def read_told(owners: DataFrame) -> list[LastOwner]:
+def read_told(owners: Iterable[dict[str, Any]]) -> list[LastOwner]:
     """Of the table's rows of one lane."""
-    rows = owners.withColumn("since", micros("since")).collect()
     return [
-        LastOwner(row["group"], Owner(row["consumer"], row["incarnation"]), row["turn"], row["since"] or 0,
-             MessageOrigin(*(row[f"closed_{name}"] for name in _MESSAGE)), row["pinned_to"])
-        for row in rows
+        LastOwner(
+            row["group"], Owner(row["consumer"], row["incarnation"]), row["turn"],
+            0 if row["since"] is None else micros_of(row["since"]),
+            MessageOrigin(*(row[f"closed_{name}"] for name in _MESSAGE)), row["pinned_to"],
+        )
+        for row in owners
     ]  # fmt: skip
 
 
-def last_holders(hand_overs: DataFrame) -> list[Holder]:
-    """Of one lane's hand-overs, for each group."""
+def last_holders(hand_overs: DataFrame) -> DataFrame:
+    """Of one lane's hand-overs, rows for `Holder.of`, one for each group."""
     told = F.struct("consumer", "incarnation", "epoch", "began", *_MESSAGE)
     latest = F.max_by(told, F.struct("epoch", "group_seq"))
     of_groups = hand_overs.where("group is not null and group_seq > 0 and consumer is not null")
-    found = of_groups.groupBy("group").agg(latest.alias("latest")).select(
+    return of_groups.groupBy("group").agg(latest.alias("latest")).select(
         "group", "latest.consumer", "latest.incarnation", "latest.epoch", "latest.began.turn",
         micros("latest.began.time").alias("at_us"), *(f"latest.{name}" for name in _MESSAGE),
     )  # fmt: skip
-    return [
-        Holder(
-            row["group"], row["consumer"], row["incarnation"], row["epoch"], row["turn"], row["at_us"],
-            MessageOrigin(*(row[name] for name in _MESSAGE)),
-        )
-        for row in found.collect()
-    ]  # fmt: skip
 
 
 def unit_of(group: str, buckets: int | None) -> str:

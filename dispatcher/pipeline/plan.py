@@ -111,20 +111,21 @@ def measured_cells(hand_overs: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def read_lane(name: str, options: DataFrame, incarnations: DataFrame, until: datetime | None) -> PlannedLane:
-    """What the report's tables say of the lane, as of its window's end (None: the ledger's)."""
-    latest = options.where(F.col("lane") == name).orderBy(F.desc("turn"), F.desc("since")).first()
+def read_lane(
+    name: str, options: list[dict[str, Any]], incarnations: list[dict[str, Any]], until: datetime | None
+) -> PlannedLane:
+    """What its rows of the report's tables say of the lane, as of its window's end (None: the ledger's)."""
+    latest = max(options, key=lambda row: (row["turn"], row["since"]), default=None)
     told = json.loads(latest["options"]) if latest is not None else {}
-    known = incarnations.where((F.col("lane") == name) & F.col("consumer").isNotNull())
-    is_gone = F.col("ended_at").isNotNull()
-    if until is not None:
-        known = known.where(F.coalesce(F.col("joined_at") < until, F.lit(True)))
-        is_gone &= F.col("ended_at") < until
-    rows = known.select("incarnation", "consumer", (~is_gone).alias("is_present")).collect()
+
+    def is_before(time: datetime | None) -> bool:
+        return time is None or until is None or time < until
+
+    known = [row for row in incarnations if row["consumer"] is not None and is_before(row["joined_at"])]
     return PlannedLane(
         name, told.get("policy"), told.get("buckets"), bool(told.get("handover")),
-        {row["incarnation"]: row["is_present"] for row in rows},
-        {row["incarnation"]: row["consumer"] for row in rows},
+        {row["incarnation"]: row["ended_at"] is None or not is_before(row["ended_at"]) for row in known},
+        {row["incarnation"]: row["consumer"] for row in known},
     )  # fmt: skip
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.pipeline.ledger_reading import micros
-from dispatcher.pipeline.owners import last_holders, read_told
+from dispatcher.pipeline.few_rows import together
+from dispatcher.pipeline.owners import Holder, last_holders, read_told
 from dispatcher.pipeline.plan import (
     Cell,
     Planned,
@@ -64,27 +64,30 @@ def make_plan(
     with finished_report(report) as folder, clear_errors("the report"):
         with stage("reading costs"):
             hand_overs = folder.read_finished(spark, "hand_overs").where(F.col("lane") == lane_name)
-            options, incarnations = (
-                folder.read_finished(spark, name) for name in ("options", "incarnations")
+            options, incarnations, owners = (
+                folder.small_finished(name, lane_name) for name in ("options", "incarnations", "owners")
             )
-            lane = read_lane(lane_name, options, incarnations, _summary(folder)[1])
+            lane = read_lane(lane_name, options.to_pylist(), incarnations.to_pylist(), _summary(folder)[1])
             check_policy(lane)
-            cells = [Cell(*row) for row in measured_cells(hand_overs).collect()]
-            holders = last_holders(hand_overs)
-            owners = folder.read_finished(spark, "owners").where(F.col("lane") == lane_name)
-            if "pinned_to" not in owners.columns:
+            if "pinned_to" not in owners.column_names:
                 raise ConfigurationError(
                     f"{report}: says nothing of pinned groups: it was made by another version; run the "
                     "pipeline again"
                 )
-            told = read_told(owners)
+            found = together({
+                "cells": measured_cells(hand_overs), "holders": last_holders(hand_overs),
+                "last": hand_overs.agg(F.max(F.coalesce("ended_at", "dispatched_at")).alias("at")),
+            })  # fmt: skip
+            cells = [Cell(**row) for row in found["cells"].to_pylist()]
+            holders = [Holder.of(row) for row in found["holders"].to_pylist()]
+            (last,) = found["last"].to_pylist()
         with stage("assignment"):
-            planned = plan(lane, cells, holders, told, wishes)
+            planned = plan(lane, cells, holders, read_told(owners.to_pylist()), wishes)
         with stage("writing"):
             folder.note_writer(spark)
             _write(spark, folder, lane, planned)
             facts = as_facts(planned)
-            write_plan(output, facts, plan_file(lane, planned, _last_instant(hand_overs)))
+            write_plan(output, facts, plan_file(lane, planned, last["at"]))
     return WrittenPlan(lane.name, facts, lane.policy is not None)
 
 
@@ -97,12 +100,6 @@ def _summary(folder: ReportFolder) -> tuple[dict[str, int], datetime | None]:
         return counts, datetime.fromisoformat(until) if until is not None else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise ConfigurationError(f"{folder.path / SUMMARY}: is damaged: run the pipeline again") from None
-
-
-def _last_instant(hand_overs: DataFrame) -> datetime:
-    row = hand_overs.agg(F.max(micros(F.coalesce("ended_at", "dispatched_at")))).first()
-    assert row is not None
-    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=row[0])
 
 
 def _write(spark: SparkSession, folder: ReportFolder, lane: PlannedLane, planned: Planned) -> None:

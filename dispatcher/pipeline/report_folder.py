@@ -85,11 +85,26 @@ class ReportFolder:
 
     def read_finished(self, spark: SparkSession, name: str) -> DataFrame:
         """A table that every finished report has. Raises ConfigurationError where it is not there."""
+        self._require(name)
+        return self.read(spark, name)
+
+    def small_finished(self, name: str, lane: str | None = None) -> pa.Table:
+        """The same of a table that fits in memory here, or a lane's rows of it, without Spark."""
+        self._require(name)
+        try:
+            where = None if lane is None else ds.field("lane") == lane
+            return ds.dataset(self.path / name).to_table(filter=where)
+        except pa.ArrowException as problem:
+            raise ConfigurationError(
+                f"{self.path / name}: can't be read ({str(problem).partition(chr(10))[0]}): run the pipeline "
+                "again"
+            ) from None
+
+    def _require(self, name: str) -> None:
         if not (self.path / name).is_dir():
             raise ConfigurationError(
                 f"{self.path}: has no table {name}: it was made by another version; run the pipeline again"
             )
-        return self.read(spark, name)
 
     def table(self, name: str) -> str:
         """As Spark wants it to write there."""

@@ -7,7 +7,7 @@ import shutil
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import pytest
@@ -36,17 +36,39 @@ def report(everything: Everything, tmp_path: Path) -> Report:
     return Report(tmp_path / "report", everything.report.summary)
 
 
+class Made(NamedTuple):
+    """A report with the plan of a lane, the plan's file, and what was said of it."""
+
+    report: Report
+    file: Path
+    outcome: WrittenPlan
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for row in self.report.rows("plan") if row["lane"] == LANE]
+
+
+@pytest.fixture(scope="module")
+def plan_of_lane(
+    spark: SparkSession, everything: Everything, tmp_path_factory: pytest.TempPathFactory
+) -> Made:
+    """With no wishes. Tests may add plans of other lanes."""
+    folder = tmp_path_factory.mktemp("planned")
+    shutil.copytree(everything.report.folder, folder / "report")
+    report = Report(folder / "report", everything.report.summary)
+    return Made(report, folder / "plan.json", made(spark, report))
+
+
 def made(spark: SparkSession, report: Report, lane: str = LANE, **wishes: Any) -> WrittenPlan:
     output = report.folder.parent / "plan.json"
     return make_plan(spark, report.folder, lane, Wishes(**wishes), output, _stage)
 
 
-def test_work_is_what_consumers_were_busy_with(spark: SparkSession, report: Report) -> None:
+def test_work_is_what_consumers_were_busy_with(plan_of_lane: Made) -> None:
     """Not how long they had it in hand: five times as long."""
-    facts = made(spark, report).facts
+    facts = plan_of_lane.outcome.facts
     speeds = {each["consumer"]: each["speed"] for each in facts["consumers"]}
     assert speeds == {f"c-{name}": round(SPEEDS[name], 3) for name in (SLOW, FAST, IDLE)}
-    rows = {row["group"]: row for row in report.rows("plan")}
+    rows = {row["group"]: row for row in plan_of_lane.rows()}
     assert {group: row["cost_us"] for group, row in rows.items()} == {
         group: pytest.approx(cost_us(group), abs=1) for groups in GROUPS.values() for group in groups
     }
@@ -55,9 +77,8 @@ def test_work_is_what_consumers_were_busy_with(spark: SparkSession, report: Repo
     }
 
 
-def test_the_plan_is_even_and_the_file_has_what_changes(spark: SparkSession, report: Report) -> None:
-    outcome = made(spark, report)
-    facts, rows = outcome.facts, report.rows("plan")
+def test_the_plan_is_even_and_the_file_has_what_changes(plan_of_lane: Made) -> None:
+    facts, rows = plan_of_lane.outcome.facts, plan_of_lane.rows()
     busy = dict.fromkeys((SLOW, FAST, IDLE), 0.0)
     for row in rows:
         busy[row["to_consumer"].removeprefix("c-")] += cost_us(row["group"])
@@ -69,7 +90,7 @@ def test_the_plan_is_even_and_the_file_has_what_changes(spark: SparkSession, rep
     assert facts["makespan_us"]["lower_bound"] == pytest.approx(even, abs=1)
     assert facts["lower_bound_is"] == "all of it shared out evenly"
     assert facts["makespan_us"]["planned"] <= even * 1.1
-    plan = read_plan(report.folder.parent / "plan.json")
+    plan = read_plan(plan_of_lane.file)
     changed = {row["group"]: row for row in rows if row["moves"]}
     assert {move.group: move for move in plan.moves} == {
         group: PlannedMove(group, row["from_consumer"], row["to_consumer"]) for group, row in changed.items()
@@ -91,10 +112,12 @@ def test_it_may_be_for_certain_consumers_and_so_many_moves(spark: SparkSession, 
         made(spark, report, consumers=["c-x"])
 
 
-def test_plans_of_several_lanes_stand_beside_each_other(spark: SparkSession, report: Report) -> None:
-    made(spark, report)
-    made(spark, report, "traffic", consumers=["c-i0", "c-i1"])
-    assert {row["lane"] for row in report.rows("plan")} == {LANE, "traffic"}
+def test_plans_of_several_lanes_stand_beside_each_other(spark: SparkSession, plan_of_lane: Made) -> None:
+    """And each replaces that of its own lane alone."""
+    before = plan_of_lane.rows()
+    made(spark, plan_of_lane.report, "traffic", consumers=["c-i0", "c-i1"])
+    assert {row["lane"] for row in plan_of_lane.report.rows("plan")} == {LANE, "traffic"}
+    assert plan_of_lane.rows() == before
 
 
 def test_owners_are_those_that_the_ledger_told_of_last(spark: SparkSession, report: Report) -> None:

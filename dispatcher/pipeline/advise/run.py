@@ -78,8 +78,7 @@ def advise(
         with stage("simulations"):
             _simulate(spark, [each.advice for each in advised])
         with stage("advice"):
-            folder.note_writer(spark)
-            _write(spark, folder, advised)
+            _write(folder, advised)
     return AdviceResult(advised, left_out)
 
 
@@ -116,10 +115,9 @@ def _simulate(spark: SparkSession, advices: list[LaneAdvice]) -> None:
             advice.found[scenario] = measures
 
 
-def _write(spark: SparkSession, folder: ReportFolder, advised: list[Advised]) -> None:
+def _write(folder: ReportFolder, advised: list[Advised]) -> None:
     rows = [row(each.sample.lane, line) for each in advised for line in each.advice.lines()]
-    table = pa.Table.from_pylist(rows, SCHEMA)
-    folder.write(ADVISE, spark.createDataFrame(table).coalesce(1))
+    folder.write_rows(ADVISE, pa.Table.from_pylist(rows, SCHEMA))
 
 
 def row(lane: str, line: AdviceRow) -> dict[str, object]:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from dispatcher.ledger.schema import Event
 from dispatcher.pipeline.advise.traffic import Delays
 from dispatcher.pipeline.hand_overs import MESSAGE
-from dispatcher.pipeline.ledger_reading import micros
+from dispatcher.pipeline.ledger_reading import micros, micros_of
 from dispatcher.pipeline.lifecycle import WAITING
 from dispatcher.pipeline.report_folder import ReportFolder
 
@@ -47,11 +47,10 @@ def read_options(spark: SparkSession, folder: ReportFolder) -> dict[str, list[Op
     """By lane, of every lane of the report, the earliest first."""
     handed = folder.read_finished(spark, "hand_overs").select("lane").distinct().collect()
     found: dict[str, list[OptionsSince]] = {row["lane"]: [] for row in handed}
-    table = folder.read_finished(spark, "options").select(
-        "lane", micros("since").alias("since_us"), "options", "turn"
-    )
-    for row in table.orderBy("lane", "turn", "since_us").collect():
-        found.setdefault(row["lane"], []).append(OptionsSince(row["since_us"], json.loads(row["options"])))
+    rows = folder.small_finished("options").to_pylist()
+    for row in sorted(rows, key=lambda row: (row["lane"], row["turn"], row["since"])):
+        told = OptionsSince(micros_of(row["since"]), json.loads(row["options"]))
+        found.setdefault(row["lane"], []).append(told)
     return found
 
 
@@ -85,7 +84,7 @@ def read_sample(
     ended_us = hands.agg(F.max(micros("ended_at"))).collect()[0][0] or last_us
     return Sample(
         lane, _held(told, messages[warm_up]["at_us"]), messages, warm_up, count, ended_us, delays,
-        _incarnations(folder.read_finished(spark, "incarnations").where(of_lane)),
+        _incarnations(folder.small_finished("incarnations", lane).to_pylist()),
     )  # fmt: skip
 
 
@@ -158,7 +157,14 @@ def _held(told: list[OptionsSince], at_us: int) -> dict[str, Any]:
     return held[-1].options if held else {}
 
 
-def _incarnations(table: DataFrame) -> list[Any]:
-    return table.select(
-        "prefetch", micros("joined_at").alias("joined_us"), micros("ended_at").alias("ended_us")
-    ).collect()  # fmt: skip
+def _incarnations(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "prefetch": row["prefetch"],
+            **{
+                f"{name}_us": None if (at := row[f"{name}_at"]) is None else micros_of(at)
+                for name in ("joined", "ended")
+            },
+        }
+        for row in rows
+    ]
