@@ -51,6 +51,7 @@ class Link(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._opened: asyncio.Future[None] = loop.create_future()
         self._lost = asyncio.Event()
+        self.url = ""  # of the node
         #: Done when the connection has ended, with the event that says why; never fails.
         self.closed: asyncio.Future[ConnectionClosed] = loop.create_future()
 
@@ -62,15 +63,17 @@ class Link(asyncio.Protocol):
         name: str,
         on_events: Callable[[list[ConnectionEvent]], None],
         timeout_s: float = OPEN_TIMEOUT_S,
+        last: str = "",
     ) -> Self:
         """Connect, log in and open the vhost; `name` is how the broker lists this connection. Of several
-        nodes it is the first, in random order, that lets us in; each has `timeout_s`.
+        nodes it is the first, in random order, that lets us in; each has `timeout_s`. The one with the URL
+        `last` is tried after the others: it may be frozen, which costs that time.
 
         Raises BrokerUnavailable (LoginRefused when the broker wants other credentials or another vhost),
         or ConfigurationError for a certificate file that can't be used. Then `on_events` was never called.
         """
         nodes, failures = settings.nodes(), list[BrokerUnavailable]()
-        for node in random.sample(nodes, len(nodes)):
+        for node in sorted(random.sample(nodes, len(nodes)), key=lambda node: node.url == last):
             try:
                 return await cls._open(node, name, on_events, timeout_s)
             except BrokerUnavailable as failure:
@@ -91,6 +94,7 @@ class Link(asyncio.Protocol):
         where = f"RabbitMQ at {address.host}:{address.port}"
         loop = asyncio.get_running_loop()
         link = cls(Connection(login(settings, name), _now_ms(loop)), where, on_events)
+        link.url = settings.url
         server_name = (settings.server_name or address.host) if context else None
         try:
             async with asyncio.timeout(timeout_s):

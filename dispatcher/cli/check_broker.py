@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
+from pika.exceptions import ChannelClosedByBroker
 
 from dispatcher.cli.check_findings import Findings
 from dispatcher.cli.check_rights import RightsCheck
 from dispatcher.cli.output import counted
 from dispatcher.cli.rabbitmq import connected, look_at_queue, refusal, user_text
 from dispatcher.errors import BrokerUnavailable, ConfigurationError
-from dispatcher.service.topology import DIFFERENCES_MAX, KindProbe, own_exchanges, own_queues
-from dispatcher.settings import InboundSettings, LaneSettings, Settings
+from dispatcher.service.topology import DIFFERENCES_MAX, KindProbe, own_exchanges, own_queues, shows_quorum
+from dispatcher.settings import InboundSettings, LaneSettings, QueueKind, Settings
 from dispatcher.wire.protocol import LaneNames
 
 _PRECONDITION_FAILED: Final = 406
+_Declare = Callable[[str, dict[str, Any]], ChannelClosedByBroker | None]
 
 
 def check_broker(settings: Settings, findings: Findings) -> None:
@@ -43,23 +46,62 @@ def check_broker(settings: Settings, findings: Findings) -> None:
 def _check_own_names(
     connection: BlockingConnection, names: LaneNames, lane: LaneSettings, findings: Findings
 ) -> None:
-    """Queues and exchanges with our names must be as we would declare them. Declaring existing ones changes
-    nothing."""
+    """Queues and exchanges with our names must be as we would declare them, or as a lane with the other kind
+    of queues would. Declaring existing ones changes nothing."""
+
+    def declare(queue: str, arguments: dict[str, Any]) -> ChannelClosedByBroker | None:
+        return refusal(
+            connection,
+            partial(BlockingChannel.queue_declare, queue=queue, durable=True, arguments=arguments),
+        )
+
+    errors = []
+    wants_quorum = _wants_quorum(connection, declare, lane)
+    others = own_queues(names, lane, quorum=not wants_quorum)
+    for queue, arguments in own_queues(names, lane, quorum=wants_quorum).items():
+        if (
+            look_at_queue(connection, queue).refused is not None
+            or (error := declare(queue, arguments)) is None
+        ):
+            continue
+        other = others.get(queue)
+        if other is None or other == arguments or declare(queue, other) is not None:
+            errors.append(error)
+        elif wants_quorum:
+            findings.warning(
+                f"lanes.{lane.name}: {queue!r} is a classic queue: the lane stands still while its node is "
+                "away. A start of the dispatcher replaces it, if it is empty and nobody reads it"
+            )
+        else:
+            findings.note(f"lanes.{lane.name}: {queue!r} is a quorum queue, which the lane uses as it is")
     look = partial(BlockingChannel.exchange_declare, passive=True)
-    probes: list[partial[object]] = [
-        partial(BlockingChannel.queue_declare, queue=queue, durable=True, arguments=arguments)
-        for queue, arguments in own_queues(names, lane).items()
-        if look_at_queue(connection, queue).refused is None
-    ]
-    probes += [
-        partial(BlockingChannel.exchange_declare, exchange=exchange, exchange_type="direct", durable=True)
-        for exchange in own_exchanges(names)
-        if refusal(connection, partial(look, exchange=exchange)) is None
-    ]
-    for declare in probes:
-        error = refusal(connection, declare)
-        if error is not None and error.reply_code == _PRECONDITION_FAILED:
+    for exchange in own_exchanges(names):
+        if refusal(connection, partial(look, exchange=exchange)) is None:
+            error = refusal(
+                connection,
+                partial(
+                    BlockingChannel.exchange_declare, exchange=exchange, exchange_type="direct", durable=True
+                ),
+            )
+            errors += [error] if error is not None else []
+    for error in errors:
+        if error.reply_code == _PRECONDITION_FAILED:
             findings.problem(f"lanes.{lane.name}: {error.reply_text}; delete it, or choose another prefix")
+
+
+def _wants_quorum(connection: BlockingConnection, declare: _Declare, lane: LaneSettings) -> bool:
+    """As dispatcher.service.topology.wants_quorum. A queue that is not there yet will be a classic one."""
+    if lane.queue_type is not QueueKind.AUTO:
+        return lane.queue_type is QueueKind.QUORUM
+    if lane.handover:
+        return False
+    for inbound in lane.inbound:
+        if look_at_queue(connection, inbound.queue).refused is not None:
+            return False
+        error = declare(inbound.queue, {"x-queue-type": "quorum"})
+        if error is not None and not shows_quorum(error.reply_code, error.reply_text):
+            return False
+    return True
 
 
 def _check_inbound_queues(

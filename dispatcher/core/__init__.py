@@ -43,8 +43,8 @@ Behind them stand, to look things up: `holds` (all that can keep messages from g
 `entries` and `effects` (what a step yields); `events`, `options`, `bounds`, `queue_ids`; `feature`,
 `features` and `signals` (how a capability plugs in, and which of them a lane has, in which order);
 `waiting` (messages that come back to wait, or wait no more, without an arrival or a hand-over); `notices`
-(messages to consumers that are about themselves); `buckets`, `prefetch_window`, `deadlines`, `ignored_settles`
-(small parts of every lane); `checkpoint`.
+(messages to consumers that are about themselves); `buckets`, `prefetch_window`, `deadlines` and
+`ignored_settles` (small parts of every lane); `checkpoint`.
 
 How a step runs. Handlers of events change state, and may add records and orders; they dispatch nothing. A
 group has a backlog for each inbound queue. A backlog is in at most one source: that of the group's owner,

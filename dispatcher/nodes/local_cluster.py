@@ -46,7 +46,8 @@ class ClusterNode(LocalRabbitMQ):
         self._frozen = True
 
     def thaw(self) -> None:
-        """SIGCONT."""
+        """SIGCONT. If the others have given it up meanwhile, it may stay apart from them until it is started
+        again."""
         self._signal(signal.SIGCONT)
         self._frozen = False
 
@@ -85,7 +86,7 @@ class LocalCluster:
     """
 
     def __init__(
-        self, size: int = 3, config: Iterable[str] = (), plugins: Iterable[str] = (), ticktime_s: int = 8
+        self, size: int = 3, config: Iterable[str] = (), plugins: Iterable[str] = (), ticktime_s: int = 6
     ) -> None:
         (self._epmd_port,) = free_ports(1)
         cookie, lines = secrets.token_hex(16), [_CLUSTERED, *config]

@@ -9,13 +9,14 @@ from typing import Any, Final
 import structlog
 from pamqp import commands, decode
 
-from dispatcher.amqp.events import Delivery
+from dispatcher.amqp.events import ChannelClosed, ConnectionClosed, ConsumerCancelled, Delivery
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import BasicConsume, QueueDeclare
 from dispatcher.core.events import Event, QueueReturned
 from dispatcher.core.forwarding.events import ReadersChanged
 from dispatcher.core.queue_ids import QueueId
 from dispatcher.errors import ChannelRefused, ConfigurationError, DispatcherError
+from dispatcher.service.quorum_lock import QuorumLock
 from dispatcher.service.topology import ACCESS_REFUSED
 from dispatcher.wire.protocol import LaneNames
 
@@ -35,9 +36,19 @@ _CONSUMERS: Final = ("consumer.created", "consumer.deleted")
 class Channels:
     """Channel numbers by purpose, once opened; 0: not open."""
 
-    def __init__(self, link: Link, names: LaneNames, *, lock_retry_s: float = LOCK_RETRY_S) -> None:
+    def __init__(
+        self,
+        link: Link,
+        names: LaneNames,
+        *,
+        quorum: frozenset[str] = frozenset(),
+        lock_retry_s: float = LOCK_RETRY_S,
+    ) -> None:
+        """`quorum`: which of the lane's own queues are quorum queues."""
         self._link = link
         self._names = names
+        self._quorum = quorum
+        self._quorum_lock = QuorumLock(link, names) if names.lock in quorum else None
         self._lock_retry_s = lock_retry_s
         self.lock = self.publish = self.control = self.command = self.heartbeat = self.events = 0
         self.history = 0
@@ -57,6 +68,10 @@ class Channels:
 
         True when no other dispatcher held it. Raises ConfigurationError when the lock doesn't lock.
         """
+        if self._quorum_lock is not None:
+            was_free = await self._quorum_lock.take()
+            self.lock = self._quorum_lock.channel
+            return was_free
         was_free = True
         while True:
             channel = await self._link.open_channel()
@@ -103,7 +118,31 @@ class Channels:
 
     async def prove_fence(self) -> None:
         """One round trip on the connection that holds the lock: it was ours a moment ago."""
+        if self._quorum_lock is not None:
+            await self._quorum_lock.renew()
+            return
         await self._link.call(self.lock, QueueDeclare(queue=self._names.lock, passive=True))
+
+    def is_of_lock(self, event: Any) -> bool:
+        """Whether a lock that is a quorum queue has to be told; see `tell_lock`."""
+        lock = self._quorum_lock
+        return lock is not None and (
+            isinstance(event, ConnectionClosed)
+            or (
+                isinstance(event, Delivery | ConsumerCancelled | ChannelClosed)
+                and event.channel == lock.channel
+            )
+        )
+
+    def tell_lock(self, event: Any) -> None:
+        """Raises DeliveredAgain when that shows that the lock was not ours all the time."""
+        assert self._quorum_lock is not None
+        self._quorum_lock.receive(event)
+
+    async def keep_lock(self, fail: Callable[[BaseException], None]) -> None:
+        """Do what holding the lock takes: until the connection ends."""
+        if self._quorum_lock is not None:
+            await self._quorum_lock.keep(fail)
 
     async def listen(self, *, keeps_history: bool = False) -> None:
         """Open the channels for publishes, control messages, commands and heartbeats, and consume."""
@@ -150,7 +189,9 @@ class Channels:
         channel = await self._link.open_channel()
         if prefetch is not None:
             await self._link.call(channel, commands.Basic.Qos(prefetch_count=prefetch))
-        consume = BasicConsume(queue=queue, consumer_tag=queue, no_ack=prefetch is None, exclusive=True)
+        consume = BasicConsume(
+            queue=queue, consumer_tag=queue, no_ack=prefetch is None, exclusive=queue not in self._quorum
+        )
         await self._link.call(channel, consume)
         return channel
 

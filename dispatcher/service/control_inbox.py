@@ -91,6 +91,8 @@ class ControlInbox:
             event = channels.event_of(delivery)
             if event is not None:
                 events.append(event)
+        elif channels.is_of_lock(delivery):
+            channels.tell_lock(delivery)
         else:
             self._receive_control(delivery, events)
 

@@ -33,6 +33,10 @@ RECOVERY_POLL_PART: Final = 10
 #: How long a former leader's consumer may still be there.
 FORMER_LEADER_S: Final = 1.0
 FORMER_LEADER_POLL_S: Final = 0.02
+#: The same for a quorum queue if the former leader's node is away. Its consumer is counted until that node is
+#: back, but its messages are returned as soon as the queue's leader gives the node up. Each node does that by
+#: itself: of a node that stands still they find out up to half of Erlang's net_ticktime apart.
+FORMER_NODE_S: Final = 4.0
 #: From a restart of the broker until its quorum queues have elected a leader. That took 0.2 s on a busy
 #: machine, and AMQP has no message for its end.
 ELECTION_S: Final = 2.0
@@ -55,40 +59,47 @@ class InboundSource(NamedTuple):
     consumer_tag: str
     classic: bool  # else `exclusive` means nothing on it, and its consumer must never be replaced
     window: int  # its prefetch
+    ghosts: int = 0  # consumers that are counted, and whose nodes are away
 
 
 async def open_inbound(
-    link: Link, queue: str, consumer_tag: str, look_ahead: int, *, election_s: float
+    link: Link, queue: str, consumer_tag: str, look_ahead: int, *, election_s: float, ghosts: int = 0
 ) -> InboundSource:
     """Consume an inbound queue on a channel of its own, as its only consumer.
 
     Raises ConfigurationError when another program consumes it. A former leader's consumer may be there for
-    a moment after its lock is gone. `election_s`: to be waited for if the queue is a quorum queue; not 0 if
-    the broker has restarted since the last recovery. Until such a queue has elected a leader, a passive
-    declare tells what it knew some seconds before, perhaps without a consumer that came later, and a consume
-    waits to be the first that the new leader hears of. Only then the messages of the later consumer are
-    returned: a consume that comes this early gets newer messages before them (seen).
+    a moment after its lock is gone, and for longer if its node is away. `election_s`: to be waited for if the
+    queue is a quorum queue; not 0 if the broker has restarted since the last recovery. Until such a queue has
+    elected a leader, a passive declare tells what it knew some seconds before, perhaps without a consumer
+    that came later, and a consume waits to be the first that the new leader hears of. Only then the messages
+    of the later consumer are returned: a consume that comes this early gets newer messages before them
+    (seen). `ghosts`: so many consumers of a quorum queue may be former leaders whose nodes are away.
     """
     classic = await is_classic(link, queue)
     window = FIRST_WINDOW if classic and look_ahead > SMALL_LOOK_AHEAD else look_ahead
-    if election_s and not classic:
+    patience_s = FORMER_LEADER_S
+    if classic:
+        ghosts = 0
+    elif election_s:
+        ghosts, patience_s = max(1, ghosts), FORMER_NODE_S - election_s
         await asyncio.sleep(election_s)
-    deadline = asyncio.get_running_loop().time() + FORMER_LEADER_S
+    deadline = asyncio.get_running_loop().time() + patience_s
     while True:
         channel = await link.open_channel()
         try:
             declared = await link.call(channel, QueueDeclare(queue=queue, passive=True))
             others = int(declared.consumer_count)
-            if not others:
+            is_late = asyncio.get_running_loop().time() > deadline
+            if not others or (is_late and others <= ghosts):
                 await link.call(channel, commands.Basic.Qos(prefetch_count=window))
                 await _consume(link, channel, queue, consumer_tag, exclusive=classic)
-                return InboundSource(channel, consumer_tag, classic, window)
+                return InboundSource(channel, consumer_tag, classic, window, others)
             await link.call(channel, commands.Channel.Close(200, "in use", 0, 0))
         except ChannelRefused as refused:
             if refused.code != ACCESS_REFUSED:
                 raise
-            others = 1
-        if asyncio.get_running_loop().time() > deadline:
+            others, is_late = 1, asyncio.get_running_loop().time() > deadline
+        if is_late:
             raise ConfigurationError(_others_problem(queue, others))
         await asyncio.sleep(FORMER_LEADER_POLL_S)
 
@@ -124,6 +135,7 @@ class InboundFeed:
         self._report = report
         self._begun_s = asyncio.get_running_loop().time()
         self._consumer_tag, self._consumers = source.consumer_tag, 1
+        self._ghosts = source.ghosts
         self._acks = AckWindow(prefetch=source.window)
         self._delivered = 0
         self._compares_counts = compares_counts
@@ -307,22 +319,29 @@ class InboundFeed:
     async def _look_for_end_of_redeliveries(self) -> None:
         """Nothing ready, twice, and nothing delivered between: a quorum queue counts, then delivers."""
         before = self._delivered
+        # `None` is no answer.
         if await self._ready() == 0 and await self._ready() == 0 and self._delivered == before:
             self._returned_are_through = True
             self._report(RedeliveriesEnded(self._inbound.index))
         lasts_s = asyncio.get_running_loop().time() - self._begun_s
         await asyncio.sleep(min(RECOVERY_POLL_S_MAX, RECOVERY_POLL_S + lasts_s / RECOVERY_POLL_PART))
 
-    async def _ready(self) -> int:
+    async def _ready(self) -> int | None:
+        """How many messages wait. None when nobody knows: if the leader of a quorum queue does not answer at
+        once, RabbitMQ says that there are neither messages nor consumers. But we are one."""
         async with self._one_request:
             declare = QueueDeclare(queue=self._inbound.name, passive=True)
             declared = await self._link.call(self._channel, declare)
         if not self._source.classic:
+            if not declared.consumer_count:
+                return None
             self._watch_for_others(int(declared.consumer_count) - 1)
         self.ready, self._is_to_count = int(declared.message_count), False
         return self.ready
 
     def _watch_for_others(self, others: int) -> None:
+        self._ghosts = min(self._ghosts, others)
+        others -= self._ghosts
         problem = _others_problem(self._inbound.name, others) if others > 0 else None
         if problem != self.problem and problem is not None:
             log.warning("inbound_queue_shared", queue=self._inbound.name, consumers=others)
@@ -333,5 +352,6 @@ class InboundFeed:
         self.flush_acks(now_ms)
         count = self._acks.take_acked()
         if count:
-            await self._ready()
+            while await self._ready() is None:  # noqa: ASYNC110 - the queue's leader may not have them yet
+                await asyncio.sleep(PROOF_INTERVAL_S)
             self._report(AcksProven(self._inbound.index, count))

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from dispatcher.amqp.events import ChannelClosed
+from dispatcher.amqp.events import ChannelClosed, Delivery
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.tls import login
 from dispatcher.core.lane import Lane
@@ -42,7 +42,14 @@ from dispatcher.service.parking_feeds import find_parking_queues
 from dispatcher.service.publish_bisect import NOTHING_REJECTED
 from dispatcher.service.reloading import Change, change_of
 from dispatcher.service.session import Session
-from dispatcher.service.topology import declare_lane, parking_queues, prepare_inbound, refuse_unusable
+from dispatcher.service.topology import (
+    OwnQueues,
+    bind_inbound,
+    declare_lane,
+    parking_queues,
+    prepare_inbound,
+    refuse_unusable,
+)
 from dispatcher.service.witness import Witness
 from dispatcher.settings import LaneSettings, Settings
 from dispatcher.wire.protocol import LaneNames
@@ -115,6 +122,8 @@ class LaneRunner:
         self._is_new = False  # its exchange was not there: no consumer can hold anything of it
         self._delivered_again = 0  # times in a row that this has ended a leadership
         self._leader_look = LeaderLook(settings.rabbitmq, self._names)
+        self._url = ""  # of the node that it was connected to last
+        self._kept: tuple[str, ...] = ()  # own queues that are not of the kind that is wanted
         self._redis_is_away = False  # it was what ended the last attempt to lead
         self._failed_at_ms: dict[object, int] = {}  # by the kind of failure, since this last led
 
@@ -130,8 +139,9 @@ class LaneRunner:
         except LoginRefused as refused:
             raise ConfigurationError(f"{self._settings.rabbitmq.url_key}: {refused}") from None
         try:
-            self._is_new |= await declare_lane(link, self._names, self._lane)
-            await prepare_inbound(link, self._names, self._lane)
+            await prepare_inbound(link, self._lane)
+            self._is_new |= (await declare_lane(link, self._names, self._lane)).is_new
+            await bind_inbound(link, self._names, self._lane)
         finally:
             await link.close()
         await (await self._open_store()).close()
@@ -229,20 +239,26 @@ class LaneRunner:
         link = self._link = await self._open_link(self._on_events)
         store: LaneStore | None = None
         try:
-            self._is_new |= await declare_lane(link, self._names, self._lane)
-            await prepare_inbound(link, self._names, self._lane)
+            await prepare_inbound(link, self._lane)
             await refuse_unusable(link, self._lane)
-            channels = self._channels = Channels(link, self._names, lock_retry_s=self.lock_retry_s)
+            own = await declare_lane(link, self._names, self._lane)
+            self._is_new |= own.is_new
+            await bind_inbound(link, self._names, self._lane)
+            self._tell_kept(own.kept)
+            channels = self._channels = Channels(
+                link, self._names, quorum=own.quorum, lock_retry_s=self.lock_retry_s
+            )
             self.state, self.problem = RunnerState.STANDBY, None
             was_new, self._is_new = self._is_new, False  # another may lead during this wait
             self._is_new = await channels.take_lock() and was_new
             if self._lane is not self._wanted:
                 self._lane = self._wanted
-                await prepare_inbound(link, self._names, self._lane)
+                await prepare_inbound(link, self._lane)
                 await refuse_unusable(link, self._lane)
+                await bind_inbound(link, self._names, self._lane)
             self.state = RunnerState.RECOVERING
             store = await self._open_store()
-            session, witness = await self._take_over(link, channels, store)
+            session, witness = await self._take_over(link, channels, store, own)
             self.state, self.problem = RunnerState.LEADING, None
             self._failed_at_ms.clear()
             self.leaderships += 1
@@ -272,11 +288,20 @@ class LaneRunner:
             return "given up"
         return str(session.ended.exception() or "") or None
 
+    def _tell_kept(self, kept: tuple[str, ...]) -> None:
+        """Say once which of the lane's own queues are not of the kind that it wants."""
+        if kept != self._kept and kept:
+            log.warning("queues_kept", lane=self.name, queues=list(kept))
+        self._kept = kept
+
     def _collect_garbage(self) -> None:
         gc.collect()
 
     async def _open_link(self, on_events: Callable[[list[Any]], None]) -> Link:
-        return await Link.open(self._settings.rabbitmq, name=self._connection_name(), on_events=on_events)
+        name, last = self._connection_name(), self._url
+        link = await Link.open(self._settings.rabbitmq, name=name, on_events=on_events, last=last)
+        self._url = link.url
+        return link
 
     async def _open_store(self) -> LaneStore:
         return await LaneStore.open(
@@ -285,7 +310,9 @@ class LaneRunner:
             on_available=self._redis_available,
         )  # fmt: skip
 
-    async def _take_over(self, link: Link, channels: Channels, store: LaneStore) -> tuple[Session, Witness]:
+    async def _take_over(
+        self, link: Link, channels: Channels, store: LaneStore, own: OwnQueues
+    ) -> tuple[Session, Witness]:
         """Lock, inbound, epoch, then the journal: in this order no late write of a former leader can be
         missed. One broker round trip after it: the lock was ours all the time."""
         recorder = self._recorder = self._ledger.recorder(self.name)
@@ -301,16 +328,17 @@ class LaneRunner:
             self._reload,
             login(self._settings.rabbitmq, "").user,
         )
-        witness = Witness(link, self._names)
+        witness = Witness(link, self._names, moves=own.wants_quorum)
         restarted = await witness.is_gone()
         is_new, self._is_new = self._is_new, False  # events read from here on may be lost before it leads
         sources = await asyncio.gather(*(
             open_inbound(
                 link, inbound.queue, f"inbound-{index}", self._lane.look_ahead,
-                election_s=self.election_s if restarted and not is_new else 0.0,
+                election_s=self.election_s if restarted and not is_new else 0.0, ghosts=witness.ghosts,
             )
             for index, inbound in enumerate(self._lane.inbound)
         ))  # fmt: skip
+        witness.ghosts = max(source.ghosts for source in sources)
         channels.inbound_index = {source.channel: inbound_id(index) for index, source in enumerate(sources)}
         seconds_ms = max(self._clock.now_ms(), self._lane_epoch_min * 1_000)
         inbounds, parking = [inbound.queue for inbound in self._lane.inbound], self._parking_queues()
@@ -338,6 +366,7 @@ class LaneRunner:
         self._tasks += [asyncio.create_task(feed.look_after(self._clock.now_ms)) for feed in feeds]
         self._tasks += [asyncio.create_task(feed.keep_window()) for feed in feeds]
         self._tasks.append(asyncio.create_task(session.dead_letters.look_after()))
+        self._tasks.append(asyncio.create_task(channels.keep_lock(session.end)))
         return session, witness
 
     def _feeds(
@@ -365,8 +394,15 @@ class LaneRunner:
         if self._session is not None:
             self._session.receive(events)
             return
+        channels = self._channels
+        if channels is not None:
+            of_lock = [event for event in events if channels.is_of_lock(event)]
+            for event in of_lock:
+                with contextlib.suppress(DeliveredAgain):  # the proof of the fence fails
+                    channels.tell_lock(event)
+            events = [e for e in events if not (isinstance(e, Delivery) and e in of_lock)]
         # A channel that was refused on purpose (the lock, a question) gave its number to another since.
-        essential = self._channels.essential if self._channels is not None else set()
+        essential = channels.essential if channels is not None else set()
         self._early += [e for e in events if not isinstance(e, ChannelClosed) or e.channel in essential]
 
     def _redis_lost_writes(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 from pamqp import commands
@@ -11,7 +11,7 @@ from pamqp import commands
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import QueueBind, QueueDeclare
 from dispatcher.errors import ChannelRefused, ConfigurationError
-from dispatcher.settings import LaneSettings
+from dispatcher.settings import LaneSettings, QueueKind
 from dispatcher.wire.protocol import KEY_COMMAND, KEY_CONTROL, KEY_HEARTBEAT, LaneNames
 
 log = structlog.get_logger()
@@ -42,13 +42,36 @@ _INTEGERS: Final = {
     "byte", "short", "signedint", "long",
     "unsignedbyte", "unsignedshort", "unsignedint",
 }  # fmt: skip
-_HEARTBEAT: Final[dict[str, Any]] = {**_CLASSIC, "x-message-ttl": 15_000, "x-max-length": 10_000}
+_HEARTBEAT: Final[dict[str, Any]] = {"x-message-ttl": 15_000, "x-max-length": 10_000}
+#: RabbitMQ 4 drops a message at its 21st delivery unless the queue says otherwise. -1, which means never, is
+#: refused by RabbitMQ 3.
+_QUORUM: Final[dict[str, Any]] = {"x-queue-type": "quorum", "x-delivery-limit": 2_000_000_000}
+#: On a quorum queue `exclusive` means nothing.
+_ONE_READER: Final[dict[str, Any]] = {**_QUORUM, "x-single-active-consumer": True}
+#: Its message is laid down again and again: older ones are pushed out.
+_QUORUM_LOCK: Final[dict[str, Any]] = {**_ONE_READER, "x-max-length": 1}
 
 
-def own_queues(names: LaneNames, lane: LaneSettings) -> dict[str, dict[str, Any]]:
-    """The arguments of every queue that is the lane's own."""
-    durable = (names.control, names.command, names.lock, names.witness, names.dead)
-    queues: dict[str, dict[str, Any]] = {**dict.fromkeys(durable, _CLASSIC), names.heartbeat: _HEARTBEAT}
+class OwnQueues(NamedTuple):
+    """The lane's own queues, as they are on the broker."""
+
+    is_new: bool  # the lane was not there before
+    wants_quorum: bool
+    quorum: frozenset[str]  # those that are quorum queues
+    kept: tuple[str, ...]  # those that are of another kind than the lane wants, and in use or not empty
+
+
+def own_queues(names: LaneNames, lane: LaneSettings, *, quorum: bool = False) -> dict[str, dict[str, Any]]:
+    """The arguments of every durable queue that is the lane's own; `quorum`: of those that may be quorum
+    queues. There the witness is no durable queue, see `Witness`."""
+    if quorum:
+        queues = {
+            names.control: _ONE_READER, names.command: _ONE_READER, names.lock: _QUORUM_LOCK,
+            names.dead: _QUORUM, names.heartbeat: {**_ONE_READER, **_HEARTBEAT},
+        }  # fmt: skip
+    else:
+        durable = (names.control, names.command, names.lock, names.witness, names.dead)
+        queues = {**dict.fromkeys(durable, _CLASSIC), names.heartbeat: {**_CLASSIC, **_HEARTBEAT}}
     if lane.history is not None:
         max_age = f"{-(-lane.history.max_age_ms // 1_000)}s"
         queues[names.history] = {
@@ -67,27 +90,48 @@ def own_exchanges(names: LaneNames) -> tuple[str, ...]:
     return names.exchange, names.control_exchange, names.command_exchange
 
 
-async def declare_lane(link: Link, names: LaneNames, lane: LaneSettings) -> bool:
-    """Declare everything that the lane needs, all of it idempotent. True when the lane is new here.
+async def wants_quorum(link: Link, lane: LaneSettings) -> bool:
+    """Whether the lane's own queues are to be quorum queues. The inbound queues must exist."""
+    if lane.queue_type is not QueueKind.AUTO:
+        return lane.queue_type is QueueKind.QUORUM
+    if lane.handover:  # its consumers' queues are classic ones anyway
+        return False
+    for inbound in lane.inbound:
+        refused = await _quorum_refusal(link, inbound.queue)
+        if refused is not None and not shows_quorum(refused.code, refused.text):
+            return False
+    return True
+
+
+async def declare_lane(link: Link, names: LaneNames, lane: LaneSettings) -> OwnQueues:
+    """Declare everything that the lane needs, all of it idempotent. The inbound queues must exist.
 
     Raises ConfigurationError for what an operator has to change: a queue of ours that exists with other
-    properties, missing rights, an inbound queue that does not exist.
+    properties, missing rights.
     """
     is_new = not await _exchange_exists(link, names.exchange)
+    quorum = await wants_quorum(link, lane)
+    wanted = own_queues(names, lane, quorum=quorum)
+    others = own_queues(names, lane, quorum=not quorum)
+    kept: list[str] = []
     channel = await link.open_channel()
     try:
         for exchange in own_exchanges(names):
             await link.call(
                 channel, commands.Exchange.Declare(exchange=exchange, exchange_type="direct", durable=True)
             )
-        for queue, arguments in own_queues(names, lane).items():
-            await _declare(link, channel, queue, arguments)
+        for queue, arguments in wanted.items():
+            channel, is_wanted = await _declare_own(link, channel, queue, arguments, others.get(queue))
+            if not is_wanted:
+                kept.append(queue)
         bindings = [
             (names.control, names.control_exchange, KEY_CONTROL),
             (names.heartbeat, names.control_exchange, KEY_HEARTBEAT),
             (names.command, names.command_exchange, KEY_COMMAND),
         ]
-        named = [names.control, names.dead, names.witness, *([names.history] if lane.history else ())]
+        are_quorum = _quorum_ones(wanted, others, kept)
+        named = [names.control, names.dead, *([names.history] if lane.history else ())]
+        named += [queue for queue in (names.lock, names.witness) if queue in are_quorum or queue in wanted]
         if lane.handover:
             named += [names.rejected, *(names.consumer(consumer.id) for consumer in lane.consumers)]
         bindings += [(queue, names.exchange, queue) for queue in named]
@@ -100,7 +144,50 @@ async def declare_lane(link: Link, names: LaneNames, lane: LaneSettings) -> bool
         raise ConfigurationError(
             f"lanes.{lane.name}: RabbitMQ refused to declare its queues: {refused}"
         ) from refused
-    return is_new
+    return OwnQueues(is_new, quorum, are_quorum, tuple(kept))
+
+
+def _quorum_ones(
+    wanted: dict[str, dict[str, Any]], others: dict[str, dict[str, Any]], kept: list[str]
+) -> frozenset[str]:
+    found = {queue: (others if queue in kept else wanted)[queue] for queue in wanted}
+    return frozenset(queue for queue, arguments in found.items() if arguments["x-queue-type"] == "quorum")
+
+
+async def _declare_own(
+    link: Link, channel: int, queue: str, arguments: dict[str, Any], other: dict[str, Any] | None
+) -> tuple[int, bool]:
+    """Declare it with these arguments, or find it with the other ones, which are of the other kind. Returns
+    an open channel, and whether it is what was wanted. Raises ChannelRefused.
+
+    A classic queue that nobody reads and that is empty is replaced. RabbitMQ can't delete a quorum queue on
+    these conditions.
+    """
+    try:
+        await _declare(link, channel, queue, arguments)
+        return channel, True
+    except ChannelRefused as refused:
+        if refused.code != PRECONDITION_FAILED or other == arguments:
+            raise
+        differs = refused
+    channel = await link.open_channel()
+    if other is not None:
+        try:
+            await _declare(link, channel, queue, other)
+        except ChannelRefused:
+            raise differs from None
+    if arguments["x-queue-type"] == "classic" and other is not None:
+        return channel, False
+    try:
+        delete = commands.Queue.Delete(queue=queue, if_unused=True, if_empty=other is not None)
+        await link.call(channel, delete)
+        await _declare(link, channel, queue, arguments)
+    except ChannelRefused as refused:
+        if other is None or refused.code != PRECONDITION_FAILED:
+            raise
+        return await link.open_channel(), False
+    log.info("queue_replaced", queue=queue, kind=arguments["x-queue-type"])
+    return channel, True
 
 
 async def _exchange_exists(link: Link, exchange: str) -> bool:
@@ -146,9 +233,8 @@ async def open_parking(link: Link, names: LaneNames, queue: str) -> tuple[int, b
     return channel, count > 0
 
 
-async def prepare_inbound(link: Link, names: LaneNames, lane: LaneSettings) -> None:
-    """See to it that the inbound queues exist, and that operators reach them. Raises ConfigurationError,
-    which names all that do not exist."""
+async def prepare_inbound(link: Link, lane: LaneSettings) -> None:
+    """See to it that the inbound queues exist. Raises ConfigurationError, which names all that do not."""
     problems: list[str] = []
     for index, inbound in enumerate(lane.inbound):
         path = f"lanes.{lane.name}.inbound[{index}].queue"
@@ -166,20 +252,24 @@ async def prepare_inbound(link: Link, names: LaneNames, lane: LaneSettings) -> N
                 continue
             channel = await link.open_channel()
             await _declare(link, channel, inbound.queue, {})
-        await _bind_for_operators(link, channel, names, inbound.queue)
+        await link.call(channel, commands.Channel.Close(200, "prepared", 0, 0))
     if problems:
         raise ConfigurationError(problems)
 
 
-async def _bind_for_operators(link: Link, channel: int, names: LaneNames, queue: str) -> None:
+async def bind_inbound(link: Link, names: LaneNames, lane: LaneSettings) -> None:
     """What operators release or replay comes by this way, which producers can't take. The lane goes on
-    without it."""
-    try:
-        await link.call(channel, QueueBind(queue=queue, exchange=names.command_exchange, routing_key=queue))
-    except ChannelRefused as refused:
-        log.warning("inbound_queue_not_bound", lane=names.lane, queue=queue, problem=str(refused))
-    else:
-        await link.call(channel, commands.Channel.Close(200, "prepared", 0, 0))
+    without it. The lane must be declared."""
+    for inbound in lane.inbound:
+        channel, queue = await link.open_channel(), inbound.queue
+        try:
+            await link.call(
+                channel, QueueBind(queue=queue, exchange=names.command_exchange, routing_key=queue)
+            )
+        except ChannelRefused as refused:
+            log.warning("inbound_queue_not_bound", lane=names.lane, queue=queue, problem=str(refused))
+        else:
+            await link.call(channel, commands.Channel.Close(200, "bound", 0, 0))
 
 
 async def refuse_unusable(link: Link, lane: LaneSettings) -> None:
@@ -250,13 +340,26 @@ async def is_classic(link: Link, queue: str) -> bool:
     AMQP can't ask for a queue's type. A declare as a quorum queue is refused for a classic one, and the
     refusal names what differs.
     """
+    refused = await _quorum_refusal(link, queue)
+    return refused is not None and refused.code == PRECONDITION_FAILED and _says_classic(refused.text)
+
+
+async def _quorum_refusal(link: Link, queue: str) -> ChannelRefused | None:
+    """Why this existing queue can't be declared as a quorum queue without further arguments."""
     channel = await link.open_channel()
     arguments: dict[str, Any] = {"x-queue-type": "quorum"}
     try:
         await link.call(channel, QueueDeclare(queue=queue, durable=True, arguments=arguments))
     except ChannelRefused as refused:
-        return refused.code == PRECONDITION_FAILED and any(
-            f"'{difference}'" in refused.text for difference in ("x-queue-type", "durable", "auto_delete")
-        )
+        return refused
     await link.call(channel, commands.Channel.Close(200, "asked", 0, 0))
-    return False
+    return None
+
+
+def shows_quorum(code: int, text: str) -> bool:
+    """Whether this refusal of a declare as a quorum queue shows that the queue is one."""
+    return code == PRECONDITION_FAILED and not _says_classic(text)
+
+
+def _says_classic(text: str) -> bool:
+    return any(f"'{difference}'" in text for difference in ("x-queue-type", "durable", "auto_delete"))

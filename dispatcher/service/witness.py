@@ -1,17 +1,24 @@
-"""Whether the broker restarted: one transient message in a durable queue survives everything but that."""
+"""Whether the broker restarted: one transient message in a durable queue survives everything but that.
+
+On a cluster the question is whether the former leader's node restarted, or is away: a quorum queue may then
+elect a leader, and acks may have ended with that node. So there the queue is transient too, so that the
+others forget it with its node, and each leader declares it anew, on its own node.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from pamqp import commands
 
 from dispatcher.amqp.events import Fetched
 from dispatcher.amqp.link import Link
+from dispatcher.amqp.methods import QueueDeclare
 from dispatcher.core.lane import Lane
-from dispatcher.errors import BrokerUnavailable
+from dispatcher.errors import BrokerUnavailable, ChannelRefused
+from dispatcher.service.topology import NOT_FOUND
 from dispatcher.wire.protocol import LaneNames
 
 POLL_S: Final = 0.1
@@ -21,29 +28,45 @@ _TRANSIENT: Final = 1
 
 
 class Witness:
-    """The lane's witness message, on a channel of its own."""
+    """The lane's witness, on a channel of its own. `moves`: it is a transient queue that moves along."""
 
-    def __init__(self, link: Link, names: LaneNames) -> None:
+    def __init__(self, link: Link, names: LaneNames, *, moves: bool = False) -> None:
         self._link = link
         self._names = names
+        self._moves = moves
+        #: Consumers of inbound queues that RabbitMQ counts although their node is away. One message more in
+        #: the queue for each tells the next leader.
+        self.ghosts = 0
         self._channel = 0
         self._gone = False
         self._lane: Lane | None = None
 
     async def is_gone(self) -> bool:
-        """True when the broker was restarted since the message was laid down, or it never was."""
+        """True when the broker was restarted since it was laid down, or it never was."""
         self._channel = await self._link.open_channel()
-        self._gone = True
+        try:
+            count = await self._count()
+        except ChannelRefused as refused:
+            if not self._moves or refused.code != NOT_FOUND:
+                raise
+            self._channel, count = await self._link.open_channel(), 0
+        self._gone, self.ghosts = not count, max(0, count - 1) if self._moves else 0
+        return self._gone
+
+    async def _count(self) -> int:
+        """How many messages dispatchers have laid down. Those of others prove nothing, and are dropped."""
+        own = []
         for _ in range(FOREIGN_MAX):
             found = await self._link.call(self._channel, commands.Basic.Get(queue=self._names.witness))
             if not isinstance(found, Fetched):
                 break
             if found.exchange.decode(errors="replace") == self._names.exchange:
-                self._gone = False
-                self._link.send(self._channel, commands.Basic.Nack(found.tag, requeue=True))
-                break
-            self._link.ack(self._channel, found.tag)
-        return self._gone
+                own.append(found.tag)
+            else:
+                self._link.ack(self._channel, found.tag)
+        for tag in own:
+            self._link.send(self._channel, commands.Basic.Nack(tag, requeue=True))
+        return len(own)
 
     def watch(self, lane: Lane) -> None:
         self._lane = lane
@@ -52,19 +75,35 @@ class Witness:
         """Declare the witness again, but only after the recovery that its loss matters for, and once Redis
         has the decisions of that: a dispatcher that takes over before must still see that the broker was
         restarted."""
-        if not self._gone or self._lane is None:
+        if self._lane is None or not (self._gone or self._moves):
             return
         try:
             # The core is pure: it sets no event that could be awaited.
-            while any(  # noqa: ASYNC110
+            while self._gone and any(  # noqa: ASYNC110
                 inbound.recovery is not None for inbound in self._lane.state.inbounds
             ):
                 await asyncio.sleep(POLL_S)
-            await decided_is_done()
+            if self._gone:
+                await decided_is_done()
+            if self._moves:
+                await self._declare_here()
             properties = commands.Basic.Properties(delivery_mode=_TRANSIENT)
-            self._link.publish(
-                self._channel, exchange=self._names.exchange, routing_key=self._names.witness,
-                properties=properties.marshal(), body=b"",
-            )  # fmt: skip
+            for _ in range(1 + self.ghosts if self._moves else 1):
+                self._link.publish(
+                    self._channel,
+                    exchange=self._names.exchange,
+                    routing_key=self._names.witness,
+                    properties=properties.marshal(),
+                    body=b"",
+                )
         except BrokerUnavailable:
             return  # the next leader does it
+
+    async def _declare_here(self) -> None:
+        """If we die in between, the next leader waits for nothing."""
+        queue, exchange = self._names.witness, self._names.exchange
+        classic: dict[str, Any] = {"x-queue-type": "classic"}
+        await self._link.call(self._channel, commands.Queue.Delete(queue=queue))
+        await self._link.call(self._channel, QueueDeclare(queue=queue, arguments=classic))
+        bind = commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=queue)
+        await self._link.call(self._channel, bind)

@@ -17,6 +17,7 @@ from dispatcher.settings.parts import (
     OverdueAct,
     PlacementName,
     PolicyName,
+    QueueKind,
     RebalanceSettings,
     Reload,
     SequenceCheck,
@@ -231,6 +232,10 @@ class LaneDefaults(Model):
         alias="park_after",
         description="A message that waits here this long moves to a parking queue.",
     )
+    queue_type: Annotated[QueueKind, Choice(QueueKind)] = Field(
+        default=QueueKind.AUTO,
+        description="Kind of the lane's own queues; auto: quorum if all inbound queues are quorum queues.",
+    )
     dedup: DedupSettings | None = Field(
         default=None, description="Drop messages whose message_id came before, within a window; null: none."
     )
@@ -399,6 +404,8 @@ def _of_handover(lane: LaneDefaults) -> list[Conflict]:
     ids = [consumer.id for consumer in lane.consumers]
     if repeated := sorted({name for name in ids if ids.count(name) > 1}):
         found.append(Conflict(("consumers", "handover"), f"names {', '.join(repeated)} twice"))
+    if lane.queue_type is QueueKind.QUORUM:
+        found.append(Conflict(("queue_type", "handover"), "the queues of its consumers are classic queues"))
     found += [Conflict((key, "handover"), text) for key, text in _unknowable(lane)]
     return found
 

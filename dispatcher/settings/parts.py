@@ -97,6 +97,14 @@ class SequenceCheck(StrEnum):
     HOLD = "hold"
 
 
+class QueueKind(StrEnum):
+    """What kind of queues a lane's own ones are."""
+
+    AUTO = "auto"
+    CLASSIC = "classic"
+    QUORUM = "quorum"
+
+
 class PlacementName(StrEnum):
     """Which consumer a new group goes to."""
 

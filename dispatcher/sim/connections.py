@@ -257,6 +257,7 @@ class BrokerConnection:
         length_max: int = 0,
         dead_letter: tuple[str, str] | None = None,
         stream: bool = False,
+        single_active: bool = False,
     ) -> None:
         """queue.declare: (name, ready messages, consumers)."""
         broker = self.broker
@@ -272,7 +273,7 @@ class BrokerConnection:
                 name, quorum=quorum, owner=self if exclusive else None, length_max=length_max,
                 dead_letter=dead_letter,
             )  # fmt: skip
-            queue.stream = stream
+            queue.stream, queue.single_active = stream, single_active
         broker.drop_expired(queue)
         self.down.send(Answer(token, (queue.name, queue.ready_count(), len(queue.consumers))))
 
@@ -306,8 +307,12 @@ class BrokerConnection:
         self.channels[number].prefetch = prefetch
         self.down.send(Answer(token, None))
 
-    def delete(self, number: int, token: Any, name: str, if_empty: bool = False) -> None:
+    def delete(
+        self, number: int, token: Any, name: str, if_empty: bool = False, if_unused: bool = False
+    ) -> None:
         queue = self.broker.queues.get(name)
+        if if_unused and queue is not None and queue.consumers:
+            raise Refusal(406, f"PRECONDITION_FAILED - queue '{name}' in vhost in use")
         if if_empty and queue is not None and queue.ready_count():
             raise Refusal(406, f"PRECONDITION_FAILED - queue '{name}' in vhost is not empty")
         if queue is not None:

@@ -91,6 +91,7 @@ class SimLink:
                     channel, BrokerConnection.declare, method.queue, method.passive, method.exclusive,
                     arguments.get("x-queue-type") == "quorum", arguments.get("x-max-length", 0),
                     dead if None not in dead else None, arguments.get("x-queue-type") == "stream",
+                    arguments.get("x-single-active-consumer", False),
                 )  # fmt: skip
             case commands.Basic.Consume():
                 return self._ask(
@@ -121,7 +122,9 @@ class SimLink:
                     channel, BrokerConnection.unbind, method.queue, method.exchange, method.routing_key
                 )
             case commands.Queue.Delete():
-                return self._ask(channel, BrokerConnection.delete, method.queue, method.if_empty)
+                return self._ask(
+                    channel, BrokerConnection.delete, method.queue, method.if_empty, method.if_unused
+                )
             case commands.Basic.Get():
                 return self._ask(channel, BrokerConnection.get, method.queue)
         raise NotImplementedError(f"the modelled broker has no {method.name}")

@@ -114,6 +114,7 @@ class Queue:
         self.owner = owner  # None, or the connection with which an exclusive queue ends
         self.length_max = length_max
         self.dead_letter: tuple[str, str] | None = None  # exchange and key for rejected messages
+        self.single_active = False  # only the first of its consumers gets anything
         self.stream = False  # a log: a kill loses nothing but its end
         self.ready: deque[Stored] = deque()
         self.returned: deque[Stored] = deque()  # quorum: returned messages are served first
@@ -185,6 +186,8 @@ class Queue:
 
     def _consumer_with_room(self) -> QueueConsumer | None:
         consumers = self.consumers
+        if self.single_active:
+            return consumers[0] if consumers[0].has_room() else None
         for _ in range(len(consumers)):
             consumer = consumers[0]
             consumers.rotate(-1)

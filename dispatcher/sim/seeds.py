@@ -22,6 +22,7 @@ from dispatcher.settings import (
     PauseName,
     PlacementName,
     PolicyName,
+    QueueKind,
     RebalanceSettings,
     RetrySettings,
     SequenceCheck,
@@ -104,6 +105,7 @@ OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
     "history": lambda random, _: (
         HistorySettings(max_age=WINDOW_MS) if random.random() < HISTORY_SHARE else None
     ),
+    "queue_type": lambda random, _: random.choice((QueueKind.AUTO, *QueueKind)),
     "heartbeat_ms": lambda random, _: random.choice((300, 1_000, 2_000, 2_000)),
 }  # fmt: skip
 
@@ -118,6 +120,7 @@ def make_scenario(seed: int, messages: int | None = None) -> RunScenario:
 def _with_returns(random: Random, scenario: RunScenario) -> RunScenario:
     """In some runs quorum queues deliver again what is unacked, on channels that stay open."""
     has_quorum = any(quorum for _, _, quorum in scenario.inbounds)
+    has_quorum |= scenario.options["queue_type"] is QueueKind.QUORUM
     if random.random() >= RETURNING_RUNS or not has_quorum or not scenario.faults:
         return scenario
     until_ms = 1 + max(fault.at_ms for fault in scenario.faults)

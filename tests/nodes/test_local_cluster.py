@@ -31,6 +31,8 @@ def test_nodes_leave_and_come_back_and_nothing_stays() -> None:
         assert third.sees() == set()
         cluster.wait_for([first, second])
         third.thaw()
+        third.kill9()
+        third.start()
         cluster.wait_for(cluster.nodes)
         assert len(cluster.logs()) >= 3
         folders = [process.directory for process in (node._process for node in cluster.nodes) if process]

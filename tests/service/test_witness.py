@@ -17,7 +17,7 @@ from dispatcher.core.options import LaneOptions
 from dispatcher.core.placement import policy
 from dispatcher.service.topology import declare_lane
 from dispatcher.service.witness import Witness
-from dispatcher.settings import InboundSettings, LaneSettings, RabbitSettings
+from dispatcher.settings import InboundSettings, LaneSettings, QueueKind, RabbitSettings
 from dispatcher.wire.protocol import LaneNames
 from tests.conftest import Vhost
 from tests.waiting import eventually
@@ -27,10 +27,10 @@ NOW_MS = 1_750_000_000_000
 
 
 @asynccontextmanager
-async def connected(vhost: Vhost) -> AsyncIterator[Link]:
+async def connected(vhost: Vhost, kind: QueueKind = QueueKind.CLASSIC) -> AsyncIterator[Link]:
     link = await Link.open(RabbitSettings(url=vhost.amqp_url), name="witness", on_events=lambda _: None)
     try:
-        lane = LaneSettings(name="orders", inbound=(InboundSettings(queue="orders"),))
+        lane = LaneSettings(name="orders", queue_type=kind, inbound=(InboundSettings(queue="orders"),))
         await declare_lane(link, NAMES, lane)
         yield link
     finally:
@@ -84,3 +84,27 @@ async def test_a_restart_is_forgotten_only_when_redis_has_what_was_decided_becau
         await renewing
         await eventually(lambda: laid_down(link, witness._channel))
         assert not await Witness(link, NAMES).is_gone()
+
+
+async def test_one_that_moves_along_is_not_there_until_it_is_declared(vhost: Vhost) -> None:
+    """It is no durable queue: the other nodes of a cluster forget it with its node."""
+    async with connected(vhost, QueueKind.QUORUM) as link:
+        witness = Witness(link, NAMES, moves=True)
+        assert await witness.is_gone()
+        options = LaneOptions(policy=policy("exclusive"), inbounds=(("orders", 1),))
+        lane = Lane(options, Snapshot(lane_epoch=1, complete=True, broker_restarted=True), NOW_MS)
+        lane.start(NOW_MS)
+        lane.step([RedeliveriesEnded(0)], NOW_MS)
+        witness.watch(lane)
+        witness.ghosts = 1
+
+        async def decided_is_done() -> None:
+            pass
+
+        await witness.renew_after_recovery(decided_is_done)
+        (queue,) = (q for q in vhost.management(f"queues/{vhost.name}") if q["name"] == NAMES.witness)
+        assert not queue["durable"]
+        following = Witness(link, NAMES, moves=True)
+        await eventually(lambda: laid_down(link, witness._channel))
+        assert not await following.is_gone()
+        assert following.ghosts == 1

@@ -43,14 +43,19 @@ def lose_copy(faults: Faults, fault: Fault) -> bool:
 
 @fault(often=0)
 def deliver_again(faults: Faults, fault: Fault) -> bool:
-    """A quorum inbound queue's leader lost sight of the node with its reader and sees it again: it delivers
-    everything unacked again, on the same channel."""
-    broker = faults.world.broker
-    queues = [broker.queues[name] for name, _, quorum in faults.world.scenario.inbounds if quorum]
+    """The leader of a quorum queue, inbound or the lane's own, lost sight of the node with its reader and
+    sees it again: it delivers everything unacked again, on the same channel. The lock goes to one that
+    stands by, and nobody tells its holder."""
+    broker, names = faults.world.broker, faults.world.names
+    known = [name for name, _, _ in faults.world.scenario.inbounds]
+    known += [names.lock, names.control, names.command]
+    queues = [broker.queues[name] for name in known if name in broker.queues and broker.queues[name].quorum]
     if not broker.up or not queues:
         return False
     queue = queues[fault.target % len(queues)]
     taken = sum(consumer.channel.lose_unacked(queue) for consumer in queue.consumers)
+    if queue.single_active:
+        queue.consumers.rotate(-1)
     broker.pump(queue)
     return taken > 0
 
