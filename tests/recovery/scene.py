@@ -48,6 +48,8 @@ PREFETCH = 30
 RATE = 400
 #: Newer brokers drop a message at the 21st lost connection if nobody says otherwise.
 DELIVERY_LIMIT = 100_000
+#: Of clients of a cluster: so a frozen node is noticed within a few seconds.
+CLUSTER_HEARTBEAT_S = 4
 
 
 @dataclass(slots=True)
@@ -62,12 +64,26 @@ class Life:
 class Scene:
     """A running system that a test hurts."""
 
-    def __init__(self, vhost: Vhost, folder: Path, policy: str, seed: int, rate: float = RATE) -> None:
+    def __init__(
+        self,
+        vhost: Vhost,
+        folder: Path,
+        policy: str,
+        seed: int,
+        rate: float = RATE,
+        urls: tuple[str, ...] = (),
+    ) -> None:
+        """`urls`: of all nodes of a cluster; then all inbound queues are quorum queues."""
         self.vhost = vhost
+        self.urls = urls
         self.folder = folder
         self.policy = policy
         self.random = random.Random(seed)
-        self.rabbitmq = RabbitSettings(url=vhost.amqp_url)
+        self.rabbitmq = (
+            RabbitSettings(urls=urls, heartbeat_ms=CLUSTER_HEARTBEAT_S * 1_000)
+            if urls
+            else RabbitSettings(url=vhost.amqp_url)
+        )
         self.producer = NumberingProducer(self.rabbitmq, QUEUES, GROUPS, rate, seed)
         self.dispatchers: list[DispatcherProcess] = []
         self.lives: list[Life] = []
@@ -82,14 +98,16 @@ class Scene:
 
     # -- dispatchers --
 
-    def start_dispatchers(self, count: int, heartbeat: str = "10s") -> None:
-        """`heartbeat` is that of their connections to RabbitMQ."""
+    def start_dispatchers(self, count: int, heartbeat: str = "10s", **keys: Any) -> None:
+        """`heartbeat` is that of their connections to RabbitMQ, `keys` are more keys of the lane."""
         inbound = [{"queue": q, "weight": w, "declare": True} for q, w in zip(QUEUES, (3, 1), strict=True)]
-        one_lane = {"policy": self.policy, "inbound": inbound}
+        one_lane = {"policy": self.policy, "inbound": inbound, **keys}
         for number in range(count):
             settings = document(
                 self.vhost.amqp_url, self.vhost.redis_url, self.vhost.redis_prefix, {LANE: one_lane}
             )
+            if self.urls:
+                settings["rabbitmq"] = {"urls": list(self.urls)}
             settings["rabbitmq"]["heartbeat"] = heartbeat
             dispatcher = DispatcherProcess(self.folder, f"dispatcher{number}", settings)
             self.dispatchers.append(dispatcher)
@@ -101,7 +119,8 @@ class Scene:
         async with Client.opened(self.rabbitmq) as client:
             without = self.policy == "sequenced" and client.broker_version < (4,)
             limit = {} if without else {"x_delivery_limit": DELIVERY_LIMIT}
-            await client.declare(QUEUES[1], x_queue_type="quorum", **limit)
+            for queue in QUEUES if self.urls else QUEUES[1:]:
+                await client.declare(queue, x_queue_type="quorum", **limit)
         self.start_dispatchers(dispatchers, **options)
         await self.led()
         self.start_consumers()
@@ -192,8 +211,8 @@ class Scene:
         number = self._lives_of[consumer_id] = self._lives_of.get(consumer_id, 0) + 1
         name = f"{consumer_id}-{number}"
         arguments = [
-            kind, self.vhost.amqp_url, self.vhost.redis_prefix, LANE, consumer_id, str(PREFETCH),
-            str(self.folder / f"{name}.record"), str(self.work_ms),
+            kind, ",".join(self.urls) or self.vhost.amqp_url, self.vhost.redis_prefix, LANE, consumer_id,
+            str(PREFETCH), str(self.folder / f"{name}.record"), str(self.work_ms),
         ]  # fmt: skip
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
@@ -330,11 +349,11 @@ class Scene:
 
 @contextlib.asynccontextmanager
 async def scene_of(
-    vhost: Vhost, folder: Path, policy: str, seed: int, rate: float = RATE
+    vhost: Vhost, folder: Path, policy: str, seed: int, rate: float = RATE, urls: tuple[str, ...] = ()
 ) -> AsyncIterator[Scene]:
     """A scene that leaves no process and no socket behind, however the test ends."""
     print(f"seed: {seed}")
-    scene = Scene(vhost, folder, policy, seed, rate)
+    scene = Scene(vhost, folder, policy, seed, rate, urls)
     try:
         yield scene
     finally:

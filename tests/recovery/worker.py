@@ -2,10 +2,11 @@
 
     python -m tests.recovery.worker KIND URL PREFIX LANE CONSUMER PREFETCH RECORD_FILE WORK_MS [FLAG ...]
 
-KIND is `async`, `blocking`, or `iterating`: an asynchronous one that takes messages and acks them itself. It
-ends in order on SIGTERM; a test may also kill it. With `raising` every second message that fails does so by
-an exception, until its attempts are used up, and succeeds when it is handed over again. `alike`: the lane
-says no group of any message. From SIGUSR1 to SIGUSR2 it is stuck: what it works at does not end.
+KIND is `async`, `blocking`, or `iterating`: an asynchronous one that takes messages and acks them itself. URL
+is one, or several of one cluster, joined by commas. It ends in order on SIGTERM; a test may also kill it.
+With `raising` every second message that fails does so by an exception, until its attempts are used up, and
+succeeds when it is handed over again. `alike`: the lane says no group of any message. From SIGUSR1 to SIGUSR2
+it is stuck: what it works at does not end.
 """
 
 from __future__ import annotations
@@ -272,12 +273,12 @@ def main(arguments: list[str]) -> None:
     kind, url, prefix, lane, consumer_id, prefetch, record_file, work_ms, *flags = arguments
     how = {flag: flag in flags for flag in ("raising", "alike")}
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
-    record, options = RecordWriter(Path(record_file)), {"prefix": prefix}
+    record, options, urls = RecordWriter(Path(record_file)), {"prefix": prefix}, url.split(",")
     if kind == "blocking":
-        blocking = BlockingGroupConsumer(url, lane, consumer_id, int(prefetch), **options)
+        blocking = BlockingGroupConsumer(urls, lane, consumer_id, int(prefetch), **options)
         run_blocking(blocking, Work(blocking, record, float(work_ms), **how))
         return
-    consumer = GroupConsumer(url, lane, consumer_id, int(prefetch), **options)
+    consumer = GroupConsumer(urls, lane, consumer_id, int(prefetch), **options)
     run = run_iterating if kind == "iterating" else run_async
     asyncio.run(run(consumer, Work(consumer, record, float(work_ms), **how)))
 
