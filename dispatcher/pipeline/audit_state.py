@@ -148,7 +148,7 @@ class Audit:
             closer = self._persist(self._hands.join(remarkable, [*GROUP], "left_semi"))
             found = order_audit.violations(self._spark, closer, self._known)
         elif self._former is None:
-            nothing = to_arrow_schema(found.schema).empty_table()
+            nothing = to_arrow_schema(found.schema, timezone="UTC").empty_table()
             self._folder.write_rows("violations", nothing, found.schema)
             return
         if self._former is not None:
