@@ -1,11 +1,10 @@
-"""What plain Spark SQL takes for the heaviest single aggregate of a ledger, so many times: the measure of
-`bench.pipeline`, in a process of its own like the run. Says on stderr how long each took.
+"""What plain Spark SQL takes for the heaviest single aggregate of a ledger: the measure of `bench.pipeline`,
+in a process of its own like the run.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 
 from dispatcher.pipeline.session import heap_setting, spark_session
 
@@ -22,16 +21,11 @@ group by lane, `group`, hour
 
 
 def main() -> None:
-    ledger, output, times, records = sys.argv[1:]
+    ledger, output, records = sys.argv[1:]
     with spark_session(None, heap_setting(int(records))) as spark:
         spark.read.parquet(ledger).createOrReplaceTempView("ledger")
-        for _ in range(int(times)):
-            began_s = time.monotonic()
-            named = spark.sql(HEAVIEST).toDF(
-                "lane", "group", "hour", "n", "bytes", "cost", "w", "c", "f", "p"
-            )
-            named.write.mode("overwrite").parquet(output)
-            print(f"aggregate: {time.monotonic() - began_s:.1f} s", file=sys.stderr)
+        named = spark.sql(HEAVIEST).toDF("lane", "group", "hour", "n", "bytes", "cost", "w", "c", "f", "p")
+        named.write.mode("overwrite").parquet(output)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import duckdb
 import pytest
 
+from bench.pipeline import by_duckdb
 from bench.pipeline.__main__ import differences
 from bench.pipeline.ledger import make_ledger
 from tests.pipeline.conftest import Everything
@@ -21,6 +23,18 @@ def test_planted_faults_are_found_and_nothing_else(everything: Everything) -> No
     unplanted, gaps, *_ = differences(folder, other)
     assert unplanted.startswith("1 violations not planted, as ('billing',")
     assert gaps.startswith("gaps: ")
+
+
+def test_duckdb_makes_the_same_tables_by_sql_of_its_own(everything: Everything, tmp_path: Path) -> None:
+    report, database = everything.report.folder, tmp_path / "tables"
+    by_duckdb.make(everything.origin, database)
+    assert by_duckdb.differences(report, database) == []
+    # A cell that differs is told.
+    with duckdb.connect(str(database)) as engine:
+        engine.execute("update hot_groups set messages = messages + 1 where rank = 1 and lane = 'orders'")
+        engine.execute("update lane_stats set waits = [1000000000 + x for x in waits] where lane = 'torn'")
+    found = by_duckdb.differences(report, database)
+    assert [line.partition(":")[0] for line in found] == ["lane_stats", "hot_groups"]
 
 
 def test_a_ledger_too_small_for_its_faults_is_refused(tmp_path: Path) -> None:
