@@ -132,9 +132,12 @@ def http_api() -> Iterator[str]:
     yield "# HTTP API\n"
     yield "Made from [openapi.json](../openapi.json), which describes each field of each answer."
     yield "[Operations](../operations.md#the-json-api) has errors and examples.\n"
-    for path, methods in description["paths"].items():
-        operation = methods["get"]
-        yield f"\n## `GET {path}`\n\n{operation['summary']}.\n"
+    for path, method, operation in [
+        (path, method, operation)
+        for path, methods in description["paths"].items()
+        for method, operation in methods.items() if method in ("get", "post")
+    ]:  # fmt: skip
+        yield f"\n## `{method.upper()} {path}`\n\n{operation['summary']}.\n"
         parameters = operation.get("parameters", [])
         if parameters:
             yield "| parameter | in | |\n|---|---|---|"
