@@ -16,7 +16,7 @@ SEEDS = 500
 COVERING = 120
 #: What they don't meet by chance: an original that is gone, a rebalance because somebody joined, a group that
 #: is owned when an operator closes it, a queue with much in it that is read back.
-RARE = (201, 223, 224, 302, 473, 806)
+RARE = (201, 223, 224, 302, 316, 473, 806)
 #: So many per test: enough of them for several processes to share, each far from the timeout.
 PART = 40
 
