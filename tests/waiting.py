@@ -13,7 +13,7 @@ T = TypeVar("T")
 #: Between two looks. Short against every outcome that tests wait for, long enough to leave the core to it.
 POLL_S = 0.01
 #: Longer costs nothing when the condition comes; beside ten other programs all takes ten times as long.
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 def wait_until(predicate: Callable[[], T], timeout_s: float = TIMEOUT_S, what: str = "") -> T:

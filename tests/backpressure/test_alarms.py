@@ -21,7 +21,7 @@ from tests.recovery.scene import Scene
 from tests.service.harness import LANE, ROOT, STOP_S_MAX, DispatcherProcess, private_vhost
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 COMMANDS = (["status"], ["groups", "list", LANE], ["check"])
 RSS_GROWTH_KB_MAX = 20_000

@@ -16,7 +16,7 @@ from tests.recovery.conftest import OpenScene
 from tests.service.harness import private_vhost
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TIMEOUT_MS = 3_000
 #: How often RabbitMQ looks; 60 s unless set.

@@ -17,7 +17,7 @@ from tests.recovery.conftest import OpenScene
 from tests.service.harness import DispatcherProcess
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 REFUSED = "dispatcher_consumers_refused_total"
 ROUNDS = 3

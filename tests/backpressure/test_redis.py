@@ -22,7 +22,7 @@ from tests.recovery.scene import Scene
 from tests.redis_store.proxy import Proxy
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 UNAVAILABLE = "dispatcher_redis_unavailable"
 RSS_GROWTH_KB_MAX = 20_000

@@ -22,7 +22,7 @@ DEBIAN_JARS = "/usr/share/java/amqp-client.jar:/usr/share/java/slf4j-api.jar"
 #: Of a scene in the output.
 OK, FAILED = "ok     ", "FAILED "
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def conformance(servers: Servers, command: Sequence[str]) -> subprocess.CompletedProcess[str]:

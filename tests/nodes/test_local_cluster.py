@@ -9,7 +9,7 @@ import pytest
 
 from dispatcher.nodes import LocalCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TICKTIME_S = 4
 

@@ -15,7 +15,7 @@ from tests.recovery.conftest import OpenScene
 from tests.service.harness import private_vhost
 from tests.spec.lane_bench import clause
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.seed("Q10")

@@ -22,7 +22,7 @@ WORK_MS = 40
 #: They note when a message has reached them, not just when its turn has come.
 KIND = "iterating"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def _reached_s(scene: Scene, record: list[HandlingRecord]) -> dict[str, float]:

@@ -34,7 +34,7 @@ from tests.waiting import TIMEOUT_S, eventually, wait_until
 CLASSIC, QUORUM = "classic", "quorum"
 LATE = b"from a former leader"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ ROUNDS = 2
 SETTLED_S = 6.0
 RETRY_S = 0.003
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @asynccontextmanager

@@ -32,7 +32,7 @@ STALL_S = 5.0
 UNSEEN = 2_100
 POLICY = "exclusive"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def _at(vhost: Vhost, redis_url: str) -> Vhost:

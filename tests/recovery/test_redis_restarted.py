@@ -23,7 +23,7 @@ from tests.spec.lane_bench import clause
 #: An ack may be on its way to the broker for this long after its settle was confirmed.
 ACK_DELAY_S = 1.5
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

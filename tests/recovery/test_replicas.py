@@ -32,7 +32,7 @@ REPLACED_S = 10.0
 RESTARTS = 2
 GROUPS = [f"idle-{number}" for number in range(60)]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 async def _stands_by(dispatcher: DispatcherProcess) -> bool:

@@ -53,12 +53,12 @@ async def _works_over_a_fail_over(bench: Bench, watched: Watched, *, killed: boo
         assert asking.exists(*asking.scan_iter(f"*{bench.vhost.redis_prefix}*"))
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 async def test_a_lane_goes_on_when_the_master_is_killed(bench: Bench, watched: Watched) -> None:
     await _works_over_a_fail_over(bench, watched, killed=True)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 async def test_a_lane_goes_on_when_operators_move_the_master(bench: Bench, watched: Watched) -> None:
     """The former one lives, and follows the new one."""
     await _works_over_a_fail_over(bench, watched, killed=False)

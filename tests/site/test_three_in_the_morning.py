@@ -19,7 +19,7 @@ from tests.conftest import Vhost
 from tests.site.night import PAGE, Night, night_of
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 BLOCKED = 'rabbit_disk_monitor:set_disk_free_limit("900000GB")'
 UNBLOCKED = 'rabbit_disk_monitor:set_disk_free_limit("50MB")'

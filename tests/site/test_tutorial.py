@@ -23,7 +23,7 @@ FILES = re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
 ORDERS, STEPS = 50, 40
 START_S = 60.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 Start = Callable[..., subprocess.Popen[bytes]]
 
