@@ -251,7 +251,13 @@ async def prepare_inbound(link: Link, lane: LaneSettings) -> None:
                 )
                 continue
             channel = await link.open_channel()
-            await _declare(link, channel, inbound.queue, {})
+            try:
+                await _declare(link, channel, inbound.queue, {})
+            except ChannelRefused as denied:
+                if denied.code != ACCESS_REFUSED:
+                    raise
+                problems.append(f"{path}: RabbitMQ refused to declare it: {denied}")
+                continue
         await link.call(channel, commands.Channel.Close(200, "prepared", 0, 0))
     if problems:
         raise ConfigurationError(problems)

@@ -171,7 +171,7 @@ def test_missing_rights_in_the_vhost_are_named(dispatcher_process: Starter, vhos
         vhost.api.request(f"permissions/{vhost.name}/{user}", "PUT", rights)
         url = vhost.amqp_url.replace("guest:guest", f"{user}:secret")
         one = dispatcher_process(changes={"rabbitmq": {"url": url}}, orders=lane())
-        _is_refused(one, "lanes.orders: RabbitMQ refused to declare")
+        _is_refused(one, "lanes.orders.inbound[0].queue: RabbitMQ refused to declare it")
     finally:
         vhost.api.request(f"users/{user}", "DELETE")
 
