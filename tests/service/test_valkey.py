@@ -55,4 +55,4 @@ async def test_a_lane_keeps_its_order_over_a_valkey_that_forgets(bench: Bench, v
     for group in range(GROUPS):
         assert consumer.bodies(f"g{group}") == bodies[group::GROUPS]
     await bench.crash()
-    assert await probe(RedisSettings(url=valkey.url)) == []
+    assert await probe(RedisSettings(url=valkey.url), []) == []
