@@ -67,7 +67,7 @@ def evicted_only_in_the_log(lane: Any, session: Any, store: Any) -> None:
     evictions.evict = forgotten
 
 
-@planted("overdue", seed=20)
+@planted("overdue", seed=23)
 def only_the_first_one_told_of(lane: Any, session: Any, store: Any) -> None:
     """Of the messages that a consumer has for too long only the first one is reported."""
     timeout = _timeout_of(lane)
@@ -85,7 +85,7 @@ def only_the_first_one_told_of(lane: Any, session: Any, store: Any) -> None:
     timeout._report = first_only
 
 
-@planted("overdue", seed=23)
+@planted("overdue", seed=32)
 def evicted_when_its_marker_is_read(lane: Any, session: Any, store: Any) -> None:
     """An evicted consumer gets more until its last settles have been read."""
     evicted = set()
