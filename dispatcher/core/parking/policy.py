@@ -229,12 +229,13 @@ class Parking(Feature):
         for inbound, look_ahead in zip(self._state.inbounds, self._look_aheads, strict=True):
             enough = self._state.options.look_ahead // STANDING_PART
             if inbound.waiting > enough:
-                waits = [m for m in look_ahead.aging if self._waits_in(inbound, m) and self._stands_still(m)]
+                waits = [message for message in look_ahead.aging if self._waits_in(inbound, message)]
+                standing = {group for group in set(map(self._group_of, waits)) if self._stands_still(group)}
+                waits = [message for message in waits if self._group_of(message) in standing]
                 if len(waits) > enough:
                     self._park_largest(waits)
 
-    def _stands_still(self, message: Original) -> bool:
-        group = self._group_of(message)
+    def _stands_still(self, group: Group | None) -> bool:
         signals = self._state.signals
         return group is not None and any(stands_still(group) for stands_still in signals.stands_still)
 
