@@ -337,7 +337,7 @@ class Scene:
                 begun, since = self.started(), time.monotonic()
             elif time.monotonic() - since > PATIENCE_S:
                 return
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(LOOK_S)  # sleeps: between two looks
 
     async def _left_over(self) -> list[str]:
         names = f"{self.vhost.redis_prefix}.{LANE}"
