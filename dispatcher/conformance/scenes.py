@@ -247,6 +247,8 @@ async def poison(stage: Stage) -> None:
     await asyncio.gather(*killing)
     await stage.until_async(alive, "programs that were started again")
     stage.on_call = lambda *_: False
+    for consumer in stage.programs:
+        await stage.joined(consumer)
     await stage.all_ended(last)
     for key, headers in await stage.dead():
         if key not in before and (key not in stage.poison or reason_of(headers) != "poison"):

@@ -70,8 +70,8 @@ def check(
     record = sorted(handlings, key=lambda handling: handling.start)
     published = frozenset(message_key(number, change.group) for number, change in enumerate(changes))
     story = Story(published, dict(killed_at), left_at={}, keeps_owner=True, steal_after_s=steal_after_s())
-    for kind, what in violations(record, story):
-        checked.count(kind, f"{kind}: {what}")
+    for breach in violations(record, story):
+        checked.count(breach.kind, str(breach))
     _check_outcomes(checked, record)
     _count_moves(checked, record)
     _check_rows(checked, rows, expected)

@@ -39,6 +39,7 @@ class Breach(NamedTuple):
 
     kind: BreachKind
     what: str  # for people: which handlings of which message
+    late: MessageKey | None = None  # the message that came too late, of one that is out of order
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.what}"
@@ -99,6 +100,8 @@ class Story(NamedTuple):
     #: Removed by an operator: the caller has accounted for them.
     gone: frozenset[MessageKey] = frozenset()
     releases: tuple[Release, ...] = ()
+    #: These may come behind later messages: Redis has forgotten that they were to come first (P-9).
+    behind: frozenset[MessageKey] = frozenset()
     #: Whether a message's producer says that the group ends with it.
     closes: Callable[[MessageKey], bool] = lambda _: False
 
@@ -191,7 +194,7 @@ def doubled(record: list[HandlingRecord], story: Story) -> list[Breach]:
 def passed_over(by_group: dict[str, list[HandlingRecord]], story: Story) -> list[Breach]:
     """G-1: nothing begins for the first time before everything that its producer sent before it."""
     lines: dict[tuple[str, str, str], list[MessageKey]] = defaultdict(list)
-    for message in story.published - story.poison - story.gone:
+    for message in story.published - story.poison - story.gone - story.behind:
         lines[line_of(message)].append(message)
     found: list[Breach] = []
     for handlings in by_group.values():
@@ -206,8 +209,9 @@ def passed_over(by_group: dict[str, list[HandlingRecord]], story: Story) -> list
                 first[line] += 1
             begun.add(handling.message)
             if first[line] < len(earlier) and place_of(earlier[first[line]]) < place_of(handling.message):
-                passed = say_number(earlier[first[line]])
-                found.append(Breach(BreachKind.OUT_OF_ORDER, f"{say(handling)} before {passed} was begun"))
+                late = earlier[first[line]]
+                what = f"{say(handling)} before {say_number(late)} was begun"
+                found.append(Breach(BreachKind.OUT_OF_ORDER, what, late))
     return found
 
 
@@ -220,7 +224,7 @@ def out_of_order(handlings: Iterable[HandlingRecord], story: Story, taken_up_to:
     for handling in handlings:
         before = former.get(handling.message)
         former[handling.message] = handling
-        if handling.message in story.repeated:
+        if handling.message in story.repeated | story.behind:
             continue
         if before is not None and _forgotten_by(before, handling.start, story):
             continue  # later messages may be in hand already
@@ -234,7 +238,8 @@ def out_of_order(handlings: Iterable[HandlingRecord], story: Story, taken_up_to:
                 del line[place]
                 void = is_over_by(other, handling.start, story) and not other.confirmed
                 if not void and not _forgotten_by(other, handling.start, story):
-                    found.append(Breach(BreachKind.OUT_OF_ORDER, f"{say(handling)} after {say(other)}"))
+                    what = f"{say(handling)} after {say(other)}"
+                    found.append(Breach(BreachKind.OUT_OF_ORDER, what, handling.message))
         line.append(handling)
     return found
 

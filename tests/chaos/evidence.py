@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dispatcher.core.parking.relocation import RELOCATIONS_UNCONFIRMED_MAX
-from dispatcher.judge.judge import Forgotten, Release, Story, doubled, is_ghost
+from dispatcher.judge.judge import Forgotten, Release, Story, doubled, is_ghost, violations
 from dispatcher.judge.record import HandlingRecord, Incarnation, LifeRecord, MessageKey, in_order
 from tests.chaos.accounts import Arrived, Books, balance
 from tests.chaos.decisions import Decision
 from tests.chaos.evictions import (
+    PREFETCH_OF_BARE,
     RESTORED_S,
     Interval,
     Life,
@@ -41,6 +42,8 @@ from tests.recovery.rules import is_closing
 
 #: An ack may be on its way to the broker for this long after its settle was confirmed.
 ACK_DELAY_S = 2.5
+#: A message that came back is parked in front of its followers within this time (P-9a).
+IN_FRONT_S = 5.0
 
 
 class Evidence(NamedTuple):
@@ -110,6 +113,7 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
         closes=is_closing,
     )  # fmt: skip
     story = story._replace(repeated=repeated | parked_twice(handlings, story))
+    story = story._replace(behind=came_behind(handlings, story))
     led, restored = leaderships(stage, lane)
     took_over = [at for one in led for at in (one.since, one.until)]
     balanced = balance(
@@ -159,6 +163,33 @@ def parked_twice(record: list[HandlingRecord], story: Story) -> frozenset[Messag
         )
     )
     return twice if len(twice) <= RELOCATIONS_UNCONFIRMED_MAX * len(story.forgotten) else frozenset()
+
+
+def came_behind(record: list[HandlingRecord], story: Story) -> frozenset[MessageKey]:
+    """Messages that came back from consumers that died or failed them shortly before everything was
+    forgotten: only Redis knew that they precede those of their group that are parked (docs/guarantees.md,
+    "Two failures at once"). A consumer had no more of them than its prefetch."""
+    gaps = [gap for gap in story.forgotten if gap.since > -math.inf]
+    most = 0
+    for since, until in [(gap.since - IN_FRONT_S, gap.until) for gap in gaps]:
+        most += PREFETCH_OF_BARE * sum(since <= at <= until for at in story.killed_at.values())
+        most += sum(h.failed and h.end is not None and since <= h.end <= until for h in record)
+    begun_last = {handling.message: handling.start for handling in record}
+
+    def may_be(message: MessageKey) -> bool:
+        confirmed_at, begun_at = story.confirmed_at.get(message, math.inf), begun_last.get(message, -math.inf)
+        return any(confirmed_at <= gap.until <= begun_at for gap in gaps)
+
+    behind = frozenset[MessageKey]()
+    while most:
+        breaches = violations(record, story._replace(behind=behind))
+        late = frozenset(breach.late for breach in breaches if breach.late is not None)
+        if not late:
+            break
+        behind |= late
+        if len(behind) > most or not all(map(may_be, late)):
+            return frozenset()
+    return behind
 
 
 def with_doubts(decision: Decision, gaps: tuple[Forgotten, ...]) -> Decision:

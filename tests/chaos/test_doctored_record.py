@@ -116,6 +116,36 @@ def test_what_was_being_parked_when_redis_forgot_may_come_twice(doctored: Doctor
     assert doctored.found() == {"doubled", "out of order"}
 
 
+def test_what_a_consumer_had_that_died_before_redis_forgot_may_come_behind(doctored: Doctored) -> None:
+    """Only Redis knew that 2, which `a` had in hand, precedes 3, which was parked."""
+    doctored.write(doctored.a, ONE)
+    doctored.write(doctored.b, handled(3, 5.0, 1, epoch=2), handled(2, 6.0, 2, epoch=2, attempt=2))
+    doctored.a.killed_at = 3.0
+    assert doctored.found() == {"out of order"}
+    doctored.stage.redis_outages.append(Outage(9.0, 9.5, killed=True, back_to=9.0))
+    doctored.led_at(10.0)
+    assert doctored.found() == {"out of order"}, "it was begun before"
+    doctored.stage.redis_outages = [Outage(3.5, 4.0, killed=True, back_to=3.5)]
+    doctored.led_at(4.4)
+    assert not doctored.found()
+    doctored.led_at(4.4, restored_at=4.1)
+    assert doctored.found() == {"out of order"}, "a leader knew it all the time"
+    doctored.led_at(4.4)
+    doctored.a.killed_at = 4.5
+    assert "out of order" in doctored.found(), "no consumer had died by then"
+
+
+def test_more_than_a_consumer_had_may_not_come_behind(doctored: Doctored) -> None:
+    late = [handled(number, 100.0 + number, number, epoch=2) for number in range(2, 60)]
+    doctored.published(*range(1, 61))
+    doctored.write(doctored.a, ONE)
+    doctored.write(doctored.b, handled(60, 5.0, 1, epoch=2), *late)
+    doctored.a.killed_at = 3.0
+    doctored.stage.redis_outages.append(Outage(3.5, 4.0, killed=True, back_to=3.5))
+    doctored.led_at(4.4)
+    assert doctored.found() == {"out of order"}
+
+
 def test_who_left_unwelcomed_may_have_been_taken_back(doctored: Doctored) -> None:
     """`a` was frozen with 3 on its way to it, and woke up when it had long lost its connection: it began 3,
     settled it over another one and left, and no dispatcher was there to tell it."""

@@ -25,7 +25,7 @@ def _check(record: list[HandlingRecord], keeps_owner: bool = True, **killed_at: 
 
 
 def _kinds(found: list[Breach]) -> set[BreachKind]:
-    return {kind for kind, _ in found}
+    return {breach.kind for breach in found}
 
 
 def test_a_good_record_has_nothing_wrong() -> None:
@@ -64,7 +64,7 @@ def test_it_may_not_without_a_higher_attempt() -> None:
     found = _check(
         [_handling(1, 1.0, confirmed=False), _handling(1, 5.0, "b", epoch=2)], a=4.0
     )  # fmt: skip
-    assert [kind for kind, _ in found] == [BreachKind.DOUBLED]
+    assert [breach.kind for breach in found] == [BreachKind.DOUBLED]
 
 
 def test_it_may_not_once_it_was_settled_for_good() -> None:
@@ -84,25 +84,25 @@ def test_what_comes_again_after_something_later_is_out_of_order() -> None:
         ],
         a=4.0,
     )
-    assert [kind for kind, _ in found] == [BreachKind.OUT_OF_ORDER]
+    assert [breach.kind for breach in found] == [BreachKind.OUT_OF_ORDER]
 
 
 def test_two_lives_at_once_overlap() -> None:
     found = _check(
         [_handling(1, 1.0, end=3.0), _handling(2, 2.0, "b", epoch=2, group_seq=1)], keeps_owner=False
     )
-    assert [kind for kind, _ in found] == [BreachKind.OVERLAP]
+    assert [breach.kind for breach in found] == [BreachKind.OVERLAP]
 
 
 def test_a_life_that_begins_before_it_has_ended_overlaps() -> None:
     found = _check([_handling(1, 1.0, end=2.1), _handling(2, 2.0)])
-    assert [kind for kind, _ in found] == [BreachKind.OVERLAP]
+    assert [breach.kind for breach in found] == [BreachKind.OVERLAP]
     assert not _check([_handling(1, 1.0, end=2.1, cancelled=1.9), _handling(2, 2.0)])
 
 
 def test_an_owner_that_lives_keeps_its_group() -> None:
     record = [_handling(1, 1.0), _handling(2, 2.0, "b", epoch=2, group_seq=1)]
-    assert [kind for kind, _ in _check(record)] == [BreachKind.OWNER_CHANGED]
+    assert [breach.kind for breach in _check(record)] == [BreachKind.OWNER_CHANGED]
     assert not _check(record, keeps_owner=False)
 
 
@@ -112,17 +112,17 @@ def test_who_has_free_capacity_takes_over_what_has_waited_for_that_long() -> Non
     story = Story(numbers, {}, {}, True, steal_after_s=1.0)
     assert not violations(record, story)
     late = violations(record, story._replace(steal_after_s=1.1))
-    assert [kind for kind, _ in late] == [BreachKind.OWNER_CHANGED]
+    assert [breach.kind for breach in late] == [BreachKind.OWNER_CHANGED]
 
 
 def test_an_epoch_that_goes_back_is_found() -> None:
     found = _check([_handling(1, 1.0, epoch=2), _handling(2, 2.0, group_seq=1)])
-    assert [kind for kind, _ in found] == [BreachKind.EPOCH_BACK]
+    assert [breach.kind for breach in found] == [BreachKind.EPOCH_BACK]
 
 
 def test_a_missing_group_number_is_found() -> None:
     found = _check([_handling(1, 1.0), _handling(2, 2.0, group_seq=3)])
-    assert [kind for kind, _ in found] == [BreachKind.NUMBERS_GAP]
+    assert [breach.kind for breach in found] == [BreachKind.NUMBERS_GAP]
 
 
 def test_other_groups_and_queues_have_an_order_of_their_own() -> None:
@@ -146,7 +146,7 @@ def _republished(*begun: tuple[int, int]) -> list[BreachKind]:
         _handling(place, float(place), message=_message(number)._replace(publish=publish))
         for place, (publish, number) in enumerate(begun, 1)
     ]
-    return [kind for kind, _ in violations(record, Story(confirmed, {}, {}, True))]
+    return [breach.kind for breach in violations(record, Story(confirmed, {}, {}, True))]
 
 
 def test_what_a_lost_connection_left_in_doubt_may_come_late() -> None:
@@ -169,4 +169,4 @@ def test_what_was_in_doubt_before_a_confirmed_one_of_its_connection_is_in_no_dou
     numbers = [_message(n)._replace(publish=p) for p, n in [(0, 2), (1, 3), (0, 1)]]
     record = [_handling(place, float(place), message=m) for place, m in enumerate(numbers, 1)]
     found = violations(record, Story(confirmed, {}, {}, True))
-    assert [kind for kind, _ in found] == [BreachKind.OUT_OF_ORDER] * 2
+    assert [breach.kind for breach in found] == [BreachKind.OUT_OF_ORDER] * 2

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from typing import Any, Final, Self
 
@@ -19,6 +21,7 @@ from tests.waiting import wait_until
 
 PRIMARIES: Final = 3
 NODE_TIMEOUT_MS: Final = 1_000
+MANUAL_FAIL_OVER_S: Final = 6.0
 
 
 class LocalCluster:
@@ -67,6 +70,22 @@ class LocalCluster:
             for node in self.nodes
             if node.pid and ask(node, "INFO", "replication").get("master_port") == port
         )
+
+    def fail_over(self, primary: LocalRedis) -> None:
+        """Have its replica replace it, as operators do. Redis gives up a fail-over that is not done in five
+        seconds, and says nothing: then it is asked again."""
+        replica, asked_at = self.replica_of(primary), -math.inf
+
+        def is_done() -> bool:
+            nonlocal asked_at
+            if ask(replica, "INFO", "replication")["role"] == "master":
+                return True
+            if time.monotonic() - asked_at > MANUAL_FAIL_OVER_S:
+                asked_at = time.monotonic()
+                ask(replica, "CLUSTER FAILOVER")
+            return False
+
+        wait_until(is_done, what="a replica that replaced its primary")
 
     def others(self, node: LocalRedis) -> list[LocalRedis]:
         return [other for other in self.nodes if other is not node]

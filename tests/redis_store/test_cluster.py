@@ -135,7 +135,7 @@ async def test_operators_move_a_primary(cluster: LocalCluster, lane: Lane) -> No
     store = await lane.lead()
     await write_state(store, whole_state())
     primary = cluster.primary(lane.keys.meta)
-    ask(cluster.replica_of(primary), "CLUSTER FAILOVER")
+    cluster.fail_over(primary)
     cluster.primary(lane.keys.meta, but=primary)
     future = store.commit(step())
     assert await _stall_s(lane, cluster, primary, store) < STALL_S
