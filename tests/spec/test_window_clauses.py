@@ -246,6 +246,18 @@ def test_p1a_a_twentieth_is_left() -> None:
     assert bench.in_parking() == ["a2", "a3", "a4", "a5", "a6"]
 
 
+def test_p1a_parking_goes_on_until_little_waits_for_such_groups() -> None:
+    clause("P-1a", "consumer by consumer, until no more than a two-hundredth waits for such groups")
+    bench = _stands_still(look_ahead=60)
+    bench.arrive("b1", "b2")
+    assert (bench.holder("a1"), bench.holder("b1")) == ("one", "two")
+    bench.run(1_000)
+    assert bench.moved == ["a2", "a3", "a4", "a5", "b2"]
+    bench.arrive("c1", "c2", "c3", "c4")
+    bench.run(1_000)
+    assert len(bench.moved) == 5, "three wait for c, as many as may"
+
+
 def test_p1a_a_group_that_is_slow_but_steady_does_not_count() -> None:
     clause("P-1a", "none was settled for four times as long as usual (W-3)")
     bench = _stands_still(look_ahead=20)

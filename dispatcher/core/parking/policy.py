@@ -46,6 +46,9 @@ BLOCKED_MS: Final = 20
 #: Groups that stand still are parked before they fill a look-ahead: when this part of it waits for them. A
 #: message that is settled behind so many costs RabbitMQ little to ack (`service/ack_window.py`).
 STANDING_PART: Final = 20
+#: … and then until no more than this part of that is left: RabbitMQ's cost of an ack grows with what is unacked
+#: before it. The rest may wait for one consumer each, and each of these would take a parking queue.
+STANDING_LEFT_PART: Final = 10
 #: A parking queue that ran empty is kept a while, for groups that are blocked again at once.
 LINGER_MS: Final = 2_000
 #: When all parking queues are in use, look for a free one so often.
@@ -66,11 +69,12 @@ HELD_BY_OPERATORS: Final = "(held)"
 class _LookAhead:
     """What parking remembers of the messages of one inbound queue that wait here."""
 
-    __slots__ = ("aging", "blocked_since_ms")
+    __slots__ = ("aging", "blocked_since_ms", "parks_standing")
 
     def __init__(self) -> None:
         self.aging: deque[Original] = deque()  # the longest here first, and some that don't wait any more
         self.blocked_since_ms: int | None = None  # full of blocked messages, while a consumer is free
+        self.parks_standing = False  # too many waited for groups that stand still, and some of them still do
 
 
 class Parking(Feature):
@@ -227,13 +231,19 @@ class Parking(Feature):
         """Park groups that stand still before they fill a look-ahead."""
         self._look_at_ms = self._state.now_ms + RETRY_MS
         for inbound, look_ahead in zip(self._state.inbounds, self._look_aheads, strict=True):
-            enough = self._state.options.look_ahead // STANDING_PART
-            if inbound.waiting > enough:
-                waits = [message for message in look_ahead.aging if self._waits_in(inbound, message)]
-                standing = {group for group in set(map(self._group_of, waits)) if self._stands_still(group)}
-                waits = [message for message in waits if self._group_of(message) in standing]
-                if len(waits) > enough:
-                    self._park_largest(waits)
+            most = self._state.options.look_ahead // STANDING_PART
+            if look_ahead.parks_standing:
+                most //= STANDING_LEFT_PART
+            waits = self._waits_standing(inbound, look_ahead.aging) if inbound.waiting > most else []
+            look_ahead.parks_standing = len(waits) > most
+            if look_ahead.parks_standing:
+                self._park_largest(waits)
+
+    def _waits_standing(self, inbound: Inbound, aging: Iterable[Original]) -> list[Original]:
+        """The messages of an inbound queue that wait for groups that stand still."""
+        waits = [message for message in aging if self._waits_in(inbound, message)]
+        standing = {group for group in set(map(self._group_of, waits)) if self._stands_still(group)}
+        return [message for message in waits if self._group_of(message) in standing]
 
     def _stands_still(self, group: Group | None) -> bool:
         signals = self._state.signals
@@ -493,6 +503,7 @@ class Parking(Feature):
             since = [look_ahead.blocked_since_ms for look_ahead in self._look_aheads]
             since += [queue.blocked_since_ms for queue in state.parking.values()]
             due += [since_ms + BLOCKED_MS for since_ms in since if since_ms is not None]
+            due += [self._look_at_ms for look_ahead in self._look_aheads if look_ahead.parks_standing]
         if self._reparking.due_ms is not None:
             due.append(self._reparking.due_ms)
         for queue in state.parking.values():
