@@ -46,8 +46,8 @@ BLOCKED_MS: Final = 20
 #: Groups that stand still are parked before they fill a look-ahead: when this part of it waits for them. A
 #: message that is settled behind so many costs RabbitMQ little to ack (`service/ack_window.py`).
 STANDING_PART: Final = 20
-#: … and then until no more than this part of that is left: RabbitMQ's cost of an ack grows with what is unacked
-#: before it. The rest may wait for one consumer each, and each of these would take a parking queue.
+#: … and then until no more than this part of that is left: RabbitMQ's cost of an ack grows with what is
+#: unacked before it. The rest may wait for one consumer each, and each of these would take a parking queue.
 STANDING_LEFT_PART: Final = 10
 #: A parking queue that ran empty is kept a while, for groups that are blocked again at once.
 LINGER_MS: Final = 2_000
