@@ -60,6 +60,11 @@ class Access:
             raise ConfigurationError(problems)
         return cls(found["viewer"], found["operator"])
 
+    @property
+    def has_operator(self) -> bool:
+        """Whether there is a token with which one may act."""
+        return self._operator is not None
+
     def check(self, request: web.Request) -> Role:
         """The role of a request that may go on. Raises Refused."""
         role = self._role(request)

@@ -13,6 +13,7 @@ from dispatcher.http.api import RESOURCES, Parameter, Resource
 from dispatcher.http.schemas import SCHEMAS, list_of, ref, string
 
 EVENTS_PATH: Final = "/api/events"
+ROLE_PATH: Final = "/api/role"
 DOCUMENT_PATH: Final = "/api/openapi.json"
 #: Of an event stream: how many resources it may watch.
 WATCHED_MAX: Final = 16
@@ -55,7 +56,12 @@ def document() -> dict[str, Any]:
             ),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "paths": {**paths, EVENTS_PATH: {"get": _events()}, DOCUMENT_PATH: {"get": _itself()}},
+        "paths": {
+            **paths,
+            EVENTS_PATH: {"get": _events()},
+            ROLE_PATH: {"get": _role()},
+            DOCUMENT_PATH: {"get": _itself()},
+        },
         "components": {"schemas": SCHEMAS, "securitySchemes": {_TOKEN: {"type": "http", "scheme": "bearer"}}},
         "security": [{}, {_TOKEN: []}],
     }
@@ -111,6 +117,17 @@ def _events() -> dict[str, Any]:
             "200": stream,
             "400": _answer("no such resource, or too many", "Error"),
             "503": _answer("too many streams are open", "Error"),
+        },
+    }
+
+
+def _role() -> dict[str, Any]:
+    return {
+        "summary": "What the token of this request may do",
+        "operationId": "role",
+        "responses": {
+            "200": _answer("its role, and whether there is a token for operators", "Role"),
+            "401": _answer("a token for viewers is needed", "Error"),
         },
     }
 

@@ -271,6 +271,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
         applied=boolean("something was done; false: it only says what would be, or is not done yet"),
         result={"type": "object", "description": "as the program's command has it with --json"},
     ),
+    "Role": _object(
+        role=one_of("what the token of the request may do", "viewer", "operator"),
+        acts=boolean("there is a token for operators; false: nobody may act here"),
+    ),
     "Event": _object(
         "the data of an event: what a GET of that path answers now",
         path=string("as it was given in `watch`"), status=integer("of HTTP"), body={"type": "object"},

@@ -15,13 +15,13 @@ from aiohttp.typedefs import Handler
 from prometheus_client.exposition import choose_encoder
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.http.access import Access, Refused
+from dispatcher.http.access import Access, Refused, Role
 from dispatcher.http.actions import ACTIONS, BODY_BYTES_MAX, act
 from dispatcher.http.actions import PATH as ACTIONS_PATH
 from dispatcher.http.api import RESOURCES, Api
 from dispatcher.http.events import EventStreams
 from dispatcher.http.metrics import registry
-from dispatcher.http.openapi import DOCUMENT_PATH, EVENTS_PATH, document
+from dispatcher.http.openapi import DOCUMENT_PATH, EVENTS_PATH, ROLE_PATH, document
 from dispatcher.http.samples import Samples
 from dispatcher.http.static_files import PAGE, read_files
 from dispatcher.http.views import LaneView
@@ -76,6 +76,7 @@ class HttpServer:
             app.router.add_get(resource.path, self._resource)
         app.router.add_post(ACTIONS_PATH, self._act)
         app.router.add_get(EVENTS_PATH, self._streams.serve)
+        app.router.add_get(ROLE_PATH, self._role)
         app.router.add_get(DOCUMENT_PATH, self._document)
         app.on_response_prepare.append(_add_headers)
         return app
@@ -151,6 +152,11 @@ class HttpServer:
     async def _resource(self, request: web.Request) -> web.Response:
         status, body = await self._api.answer(request.path_qs)
         return web.json_response(body, status=status)
+
+    async def _role(self, request: web.Request) -> web.Response:
+        """What the page offers to whoever looks at it."""
+        role = "operator" if self._access.check(request) is Role.OPERATOR else "viewer"
+        return web.json_response({"role": role, "acts": self._access.has_operator})
 
     async def _document(self, _request: web.Request) -> web.Response:
         return web.json_response(document())

@@ -87,7 +87,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 @pytest.mark.parametrize(
-    "path", ["/api/lanes", "/api/lanes/orders", "/api/events", "/api/openapi.json", "/metrics"]
+    "path", ["/api/lanes", "/api/lanes/orders", "/api/events", "/api/role", "/api/openapi.json", "/metrics"]
 )
 async def test_reading_needs_a_token_where_one_is_set(site: Site, path: str) -> None:
     for token in (None, "wrong-0123456789ab", "", VIEWER[:-1]):
@@ -267,3 +267,12 @@ def test_a_token_that_can_not_be_used_is_named_and_not_shown(
         Access.of(TokenSettings(viewer=viewer, operator=operator), environ)
     assert problem in str(refused.value)
     assert "hunter2" not in str(refused.value)
+
+
+async def test_a_request_hears_what_its_token_may_do(tmp_path: Path) -> None:
+    async with served(tmp_path, "viewer", "operator") as site:
+        for token, role in ((VIEWER, "viewer"), (OPERATOR, "operator")):
+            assert await site.ask("GET", "/api/role", token) == (200, {"role": role, "acts": True})
+        assert (await site.ask("GET", "/api/role"))[0] == 401
+    async with served(tmp_path) as site:
+        assert await site.ask("GET", "/api/role") == (200, {"role": "viewer", "acts": False})

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -216,3 +217,121 @@ async def test_with_a_token_for_viewers_the_page_asks_for_it(
     await asyncio.to_thread(browser.console)
     await asyncio.to_thread(browser.visit, "about:blank")
     await server.stop()
+
+
+CLICK = """
+const button = [...document.querySelectorAll("main button")].find(e => e.textContent === arguments[0]);
+button?.click();
+return button !== undefined;
+"""
+GIVE_TOKEN = """
+document.querySelector("details")?.setAttribute("open", "");
+document.getElementById("token").value = arguments[0];
+document.getElementById("token").form.requestSubmit();
+"""
+OPERATOR = "operator-0123456789"
+
+
+@pytest.fixture
+async def acting(browser: Browser, bench: Bench, tmp_path: Path) -> AsyncIterator[Page]:
+    """With a token for operators, and a lane whose consumer holds one of five messages of a hostile group."""
+    await bench.run(orders=lane(max_in_flight_per_group=1))
+    client, consumer = await bench.client(), await bench.joined("c1", hold=True)
+    for number in range(5):
+        client.send("in", b"%d" % number, HOSTILE[1])
+    await consumer.has(1)
+    (tmp_path / "operator").write_text(OPERATOR)
+    tokens = TokenSettings(operator=f"file:{tmp_path / 'operator'}")
+    server = HttpServer(HttpSettings(listen="127.0.0.1:0", tokens=tokens), list(bench.runners.values()))
+    await server.start()
+    await asyncio.to_thread(browser.visit, f"http://127.0.0.1:{server.port}/")
+    await asyncio.to_thread(browser.ask, "sessionStorage.clear()")
+    browser.console(), browser.requests()
+    shown = Page(browser, f"http://127.0.0.1:{server.port}")
+    yield shown
+    await asyncio.to_thread(browser.visit, "about:blank")
+    await server.stop()
+
+
+async def pressed(page: Page, title: str) -> None:
+    await eventually(partial(page.ask, CLICK, title), what=f"a button {title!r}")
+
+
+async def filled(page: Page, field: str, value: str) -> None:
+    script = """
+    const field = document.getElementById(arguments[0]);
+    if (field) field.value = arguments[1];
+    return field !== null;
+    """
+    await eventually(partial(page.ask, script, field, value), what=f"the field {field}")
+
+
+async def test_an_operator_pauses_and_purges_a_group_and_is_asked_once_more(
+    acting: Page, bench: Bench
+) -> None:
+    group = IDS[1]
+    await acting.visit("lanes/orders/groups/deepest")
+    await acting.has_cells(group)
+    await acting.ask(FOLLOW, group)
+    await acting.shows("Act as an operator")
+    assert not await acting.ask(CLICK, "Pause"), "without a token the page only shows"
+    await acting.ask(GIVE_TOKEN, "wrong-0123456789ab")
+    await acting.shows("Act as an operator")
+    await acting.ask(GIVE_TOKEN, OPERATOR)
+
+    await pressed(acting, "Pause")
+    assert not (await bench.ask("groups.show", group=group))["paused"]
+    await pressed(acting, "Pause: yes")
+    await eventually(partial(_shown, bench, group, "paused", True), what="a paused group")
+    await pressed(acting, "Done")
+
+    await pressed(acting, "Purge")
+    await filled(acting, "act-first", "3")
+    await pressed(acting, "What would it do?")
+    await acting.shows("This would be done")
+    assert (await bench.ask("groups.show", group=group))["held"] == 4
+    await pressed(acting, "Purge: carry it out")
+    await eventually(partial(_shown, bench, group, "held", 1), what="one message that is left")
+    assert await acting.ask(INJECTED) == []
+    assert await acting.ask(UNNAMED) == []
+    errors = [line for line in await asyncio.to_thread(acting.browser.console) if line["level"] == "SEVERE"]
+    assert errors == []
+
+
+async def _shown(bench: Bench, group: str, fact: str, wanted: Any) -> bool:
+    return bool((await bench.ask("groups.show", group=group))[fact] == wanted)
+
+
+async def test_what_an_operator_may_not_do_is_said_and_a_lane_is_paused_and_drained(
+    acting: Page, bench: Bench
+) -> None:
+    await acting.visit("lanes/orders")
+    await acting.shows("Act as an operator")
+    await acting.ask(GIVE_TOKEN, OPERATOR)
+    await pressed(acting, "Pause the lane")
+    await pressed(acting, "Pause the lane: yes")
+    await acting.shows("(lane_paused)")
+    await pressed(acting, "Done")
+    await pressed(acting, "Resume the lane")
+    await pressed(acting, "Resume the lane: yes")
+    await pressed(acting, "Done")
+    await pressed(acting, "Drain")
+    await pressed(acting, "Drain c1: yes")
+    await acting.shows("drained")
+
+    await acting.visit(f"lanes/orders/group/{quote(IDS[1], safe='')}")
+    await pressed(acting, "Move to a queue")
+    await filled(acting, "act-to", "no-such-queue")
+    await pressed(acting, "What would it do?")
+    refused = partial(acting.ask, "return document.querySelector('form.act .bad') !== null")
+    await eventually(refused, what="why it can't be moved: its consumer is drained")
+    await pressed(acting, "Cancel")
+    for scheme in ("light", "dark"):
+        await acting.visit("lanes/orders", scheme=scheme, **PHONE)
+        await pressed(acting, "Rebalance")
+        await acting.shows("What would it do?")
+        assert await acting.ask(OVERFLOWING) == []
+        texts = await acting.ask(COLOURS)
+        assert {
+            (text, front, back) for text, front, back in texts if contrast(front, back) < CONTRAST_MIN
+        } == set()

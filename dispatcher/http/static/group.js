@@ -1,5 +1,6 @@
 // One group: why it waits, what is out and since when, its first messages.
 
+import { groupActions } from "./actions.js";
 import { h } from "./dom.js";
 import { count, orNone, span } from "./format.js";
 import { laneHref, lanePath, name } from "./lane.js";
@@ -10,12 +11,12 @@ export function groupPaths({ lane, group }) {
   return { lane: lanePath(lane), group: `${lanePath(lane)}/group?id=${encodeURIComponent(group)}` };
 }
 
-export function groupPage({ lane, group }, found) {
+export function groupPage({ lane, group }, found, actions) {
   return [
     h("nav", { "aria-label": "Where this is" },
       h("a", { href: "#/" }, "All lanes"), " › ", h("a", { href: laneHref(lane) }, name(lane))),
     h("section", { key: group }, h("h2", { tabindex: -1 }, "Group ", name(group)),
-      found.group ? groupBody(found.group) : notHere(found)),
+      found.group ? groupBody({ lane, group }, found.group, actions) : notHere(found)),
   ];
 }
 
@@ -23,10 +24,12 @@ function notHere({ lane }) {
   return lane && !lane.status ? h("p", { class: "dim" }, "This process does not lead the lane.") : [];
 }
 
-function groupBody({ show, why }) {
+function groupBody({ lane, group }, { show, why }, actions) {
   return [
     h("p", { class: "verdict" }, why.verdict, why.reason ? [" ", h("code", null, why.reason)] : null),
     why.details.length ? h("ul", { key: "details" }, why.details.map(detail => h("li", null, detail))) : null,
+    actions.bar(lane, groupActions(group, show)),
+    actions.panel(),
     facts([
       ["state", show.state],
       ["owner", orNone(show.owner)],

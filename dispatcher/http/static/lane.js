@@ -1,5 +1,6 @@
 // A lane: what it does now, its inbound queues, consumers and groups.
 
+import { drainAction, laneActions } from "./actions.js";
 import { h } from "./dom.js";
 import { count, latency, orNone, percent, rate, span } from "./format.js";
 import { sparkline } from "./sparkline.js";
@@ -89,12 +90,14 @@ function charts(samples) {
 }
 
 /** All of a lane that is led here. `found`: the answers by the names of `lanePaths`. */
-export function laneBody(route, found, onSearch) {
+export function laneBody(route, found, onSearch, actions) {
   const status = found.lane.status;
   if (!status) return [];
   return [
+    actions.bar(route.lane, laneActions(status.hold?.reason === "lane_paused")),
+    actions.panel(),
     inbound(status.inbound),
-    consumers(found.consumers),
+    consumers(route.lane, found.consumers, actions),
     groups(route, found.groups, onSearch),
     stopped(route.lane, found.stopped),
     parking(status.parking),
@@ -121,13 +124,14 @@ function inboundNote(row) {
   return orNone(notes.join("; "));
 }
 
-function consumers(found) {
+function consumers(lane, found, actions) {
   if (!found) return null;
   const absent = found.drained_absent.length ? `drained and not here: ${found.drained_absent.join(", ")}` : "";
   return table("Consumers", absent, [["consumer", ""], ["state", ""], ["prefetch", "n"], ["in flight", "n"],
-    ["oldest message", "n"], ["groups", "n"], ["last heard", "n"]],
+    ["oldest message", "n"], ["groups", "n"], ["last heard", "n"], ...(actions.mayAct ? [["action", ""]] : [])],
   found.consumers.map(row => [row.incarnation, name(row.consumer), consumerState(row), count(row.prefetch),
-    count(row.in_flight), span(row.oldest_in_flight_ms), count(row.groups), `${span(row.last_heartbeat_ms)} ago`]),
+    count(row.in_flight), span(row.oldest_in_flight_ms), count(row.groups), `${span(row.last_heartbeat_ms)} ago`,
+    ...(actions.mayAct ? [actions.button(lane, drainAction(row))] : [])]),
   "none has joined");
 }
 

@@ -1,5 +1,6 @@
 // The page: what the address names, live.
 
+import { Actions } from "./actions.js";
 import { h, render } from "./dom.js";
 import { groupPage, groupPaths } from "./group.js";
 import { laneBody, laneHead, laneHref, lanePaths, name } from "./lane.js";
@@ -10,25 +11,39 @@ const connection = document.getElementById("connection");
 const answers = new Map(); // by path: {status, body}
 let route = null;
 let isDue = false;
+let isRefused = false; // nothing can be read without another token
 
 const stream = new Stream((path, status, body) => {
   answers.set(path, { status, body });
   draw();
 }, showState, askForToken);
+const actions = new Actions(() => stream.token, draw);
 
 function askForToken() {
+  isRefused = true;
   connection.textContent = "A token is needed";
-  render(main, [h("form", { key: "token", onsubmit: useToken },
+  render(main, [tokenForm("Read")]);
+}
+
+function tokenForm(button) {
+  return h("form", { key: "token", onsubmit: useToken },
     h("label", { for: "token" }, "Token"),
     h("input", { id: "token", name: "token", type: "password", autocomplete: "off", required: "" }),
-    h("button", {}, "Read"))]);
+    h("button", {}, button));
 }
 
 function useToken(event) {
   event.preventDefault();
   const token = new FormData(event.target).get("token").trim();
   render(main, []);
+  isRefused = false;
   stream.use(token);
+  actions.look();
+}
+
+/** Where operators give their token, for whoever may only read. */
+function toAct() {
+  return actions.mayAsk ? h("details", { key: "to-act" }, h("summary", null, "Act as an operator"), tokenForm("Act")) : null;
 }
 
 function showState(state) {
@@ -67,6 +82,7 @@ function go() {
   const moved = route !== null;
   const before = route;
   route = routeOf(location.hash);
+  actions.chosen = null;
   const paths = Object.values(pathsOf(route));
   for (const path of [...answers.keys()]) {
     if (!paths.includes(path)) answers.delete(path);
@@ -84,6 +100,7 @@ function draw() {
 
 function drawNow() {
   isDue = false;
+  if (isRefused) return;
   const found = {}, problems = [];
   for (const [what, path] of Object.entries(pathsOf(route))) {
     const answer = answers.get(path);
@@ -93,7 +110,8 @@ function drawNow() {
   render(main, [
     ...[...new Set(problems)].map(problem => h("p", { key: problem, class: "bad" }, problem)),
     ...pageOf(found),
-  ]);
+    toAct(),
+  ].filter(part => part !== null));
 }
 
 function pageOf(found) {
@@ -101,7 +119,7 @@ function pageOf(found) {
     case "lane": return lanePage(found);
     case "group":
       document.title = `${route.group} – ${route.lane} – Dispatcher`;
-      return groupPage(route, found);
+      return groupPage(route, found, actions);
     default: return home(found);
   }
 }
@@ -121,7 +139,7 @@ function lanePage(found) {
   return [
     h("nav", { "aria-label": "Where this is" }, h("a", { href: "#/" }, "All lanes")),
     h("section", { key: route.lane }, h("h2", { tabindex: -1 }, name(route.lane)), head,
-      found.lane ? laneBody(route, found, search) : []),
+      found.lane ? laneBody(route, found, search, actions) : []),
   ];
 }
 
@@ -133,3 +151,4 @@ function search(event) {
 
 addEventListener("hashchange", go);
 go();
+actions.look();
