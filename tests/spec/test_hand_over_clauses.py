@@ -14,6 +14,7 @@ from dispatcher.core.forwarding.events import (
     ReclaimedForwarded,
     ReclaimedRefused,
 )
+from dispatcher.core.forwarding.forwarding import LOOK_AGAIN_MS
 from dispatcher.core.forwarding.orders import (
     AckReclaimed,
     DeadLetterReclaimed,
@@ -359,6 +360,23 @@ def test_x2_what_the_event_exchange_tells_is_looked_at_now() -> None:
     bench.ordered(InspectQueue)
     bench.step(ReadersChanged(queue_of("one")))
     assert [order.queue for order in bench.ordered(InspectQueue)] == [queue_of("one")]
+
+
+def test_x2_a_reader_that_is_gone_may_be_counted_for_a_moment_longer() -> None:
+    """As RabbitMQ 4 does: the queue is looked at again soon, and then as always."""
+    bench = HandOverBench({"one": 10}, liveness_interval_ms=60_000)
+    bench.seen("one")
+    bench.step(ReadersChanged(queue_of("one")))
+    for pause_ms in LOOK_AGAIN_MS:
+        bench.ordered(InspectQueue)
+        bench.seen("one")
+        bench.step(after_ms=pause_ms - 2)
+        assert bench.ordered(InspectQueue) == []
+        bench.step(after_ms=2)
+        assert [order.queue for order in bench.ordered(InspectQueue)] == [queue_of("one")]
+    bench.seen("one")
+    bench.step(after_ms=2 * LOOK_AGAIN_MS[-1])
+    assert bench.ordered(InspectQueue) == []
 
 
 def test_operators_see_what_a_group_waits_for() -> None:

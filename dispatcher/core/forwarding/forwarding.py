@@ -55,6 +55,9 @@ from dispatcher.wire.protocol import REASON_EXPIRED
 #: A consumer that may get little more is looked at so soon again, then twice as late each time, until its
 #: queue is shorter or `liveness_interval` is reached: its consumer should not have to wait for messages.
 LOOK_SOON_MS: Final = 5
+#: RabbitMQ 4 says that somebody ceased to read a queue, and counts that reader for a moment longer (4.0.5):
+#: after the look at once, these pauses come before further ones.
+LOOK_AGAIN_MS: Final = (100, 1_000)
 #: Commands that move groups, or end consumers, while these go on.
 _REFUSED: Final = (
     "rebalance",
@@ -87,6 +90,7 @@ class Forwarding(Feature):
         self._declared = {consumer.queue: consumer for consumer in state.options.handover}
         self._due_ms = dict.fromkeys(self._declared, state.now_ms)  # when to look at which queue
         self._pause_ms: dict[str, int] = {}  # before the next look at one whose consumer has no room
+        self._looks_left: dict[str, list[int]] = {}  # pauses before the further looks at a queue
         self._asked: dict[str, int] = {}  # queues that are looked at, and what had come into them before
         self._open: dict[str, _Reclaim] = {}
         self._crowded: set[str] = set()  # queues with several readers, which was told
@@ -179,12 +183,17 @@ class Forwarding(Feature):
         """Its queue is to be looked at now."""
         if event.queue in self._due_ms:
             self._due_ms[event.queue] = self._state.now_ms
+            self._looks_left[event.queue] = list(LOOK_AGAIN_MS)
 
     def seen(self, event: QueueInspected) -> None:
         """What a look at a queue has shown."""
         state, queue = self._state, event.queue
         before = self._asked.pop(queue, 0)
-        self._due_ms[queue] = state.now_ms + state.options.liveness_interval_ms
+        pauses = self._looks_left.pop(queue, [])
+        pause_ms = min([state.options.liveness_interval_ms, *pauses[:1]])
+        self._due_ms[queue] = state.now_ms + pause_ms
+        if pauses[1:]:
+            self._looks_left[queue] = pauses[1:]
         consumer = state.by_queue.get(queue)
         if consumer is None:
             consumer = self._found(event)
