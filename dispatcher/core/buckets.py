@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 from zlib import crc32
 
-from dispatcher.core.model import NEVER_FULL, Group, GroupState, Original
+from dispatcher.core.model import Group, GroupState, Original
 
 #: What buckets are called, in Redis and by operators: number and how many there are. Owners of another number
 #: of buckets are strangers, so that a lane that is resized begins without owners.
@@ -36,9 +36,9 @@ class Bucket(Group):
 
     __slots__ = ("lines", "_next_epoch")
 
-    def __init__(self, key: bytes, state: GroupState, window: int, next_epoch: Callable[[], int]) -> None:
-        super().__init__(key, state, window)
-        self._next_epoch = next_epoch
+    def __init__(self, key: bytes, state: GroupState, next_epoch: Callable[[], int]) -> None:
+        super().__init__(key, state)
+        self._next_epoch = next_epoch  # of the lane: larger than all before
         self.lines: dict[bytes, IdNumbers] = {}
 
     def number(self, message: Original) -> None:
@@ -84,12 +84,8 @@ class Bucket(Group):
 class GroupMap:
     """Which group the messages of an id belong to: the one of that id, or a bucket."""
 
-    def __init__(
-        self, buckets: int | None, window: int = NEVER_FULL, next_epoch: Callable[[], int] = lambda: 0
-    ) -> None:
+    def __init__(self, buckets: int | None) -> None:
         self._buckets = buckets
-        self._next_epoch = next_epoch  # of the lane: larger than all before
-        self._window = window  # that a group begins with
 
     def key(self, group_id: bytes) -> bytes:
         """The key of the group; the same in every process and version."""
@@ -100,11 +96,6 @@ class GroupMap:
     def named(self, name: bytes) -> bytes:
         """The key of the group that an operator names: by an id, or a bucket as it is shown."""
         return name if self.is_bucket(name) else self.key(name)
-
-    def make(self, key: bytes, state: GroupState = GroupState.FREE) -> Group:
-        if self._buckets is None:
-            return Group(key, state, self._window)
-        return Bucket(key, state, self._window, self._next_epoch)
 
     def may_have(self, key: bytes) -> bool:
         """Whether a group of this key can have been made by this map, not by one of another kind or size."""

@@ -258,9 +258,7 @@ class Group:
         "route", "state", "target", "unresolved", "window",
     )  # fmt: skip
 
-    def __init__(
-        self, group_id: bytes, state: GroupState = GroupState.FREE, window: int = NEVER_FULL
-    ) -> None:
+    def __init__(self, group_id: bytes, state: GroupState = GroupState.FREE) -> None:
         self.id = group_id
         self.state = state  # `become` alone changes it
         self.owner: Consumer | None = None
@@ -268,7 +266,7 @@ class Group:
         self.last_seq = 0  # group-seq of the latest message of this epoch
         self.fresh = False  # assigned, and nothing dispatched since
         self.in_flight = 0
-        self.window = window  # how many of its messages may be in flight; optional/group_window.py changes it
+        self.window = NEVER_FULL  # how many may be in flight: that of the lane, or what `GroupWindows` sets
         self.unresolved = 0  # open entries whose original has not come back yet
         self.target: Consumer | None = None  # DRAINING: its next owner; None: the next consumer that takes it
         self.backlogs: dict[QueueId, Backlog] | None = None  # by inbound index; None: nothing waits

@@ -13,7 +13,7 @@ from dispatcher.core.bounds import (
     UNCONFIRMED_BYTES_MAX,
     UNCONFIRMED_MAX,
 )
-from dispatcher.core.buckets import GroupMap
+from dispatcher.core.buckets import Bucket, GroupMap
 from dispatcher.core.deadlines import Deadlines
 from dispatcher.core.effects import Effects
 from dispatcher.core.eligibility import Eligibility
@@ -60,10 +60,10 @@ class LaneState:
         self.effects = Effects()
         window = options.group_window
         self.first_window = NEVER_FULL if window is None else window.initial  # that a group begins with
-        self._group_map = GroupMap(options.buckets, self.first_window, self.next_epoch)
-        self.key_of = self._group_map.key  # of the group of an id
-        self.named_key = self._group_map.named  # of the group that an operator names, by an id or as shown
-        self.may_have_group = self._group_map.may_have  # of this key
+        group_map = GroupMap(options.buckets)
+        self.key_of = group_map.key  # of the group of an id
+        self.named_key = group_map.named  # of the group that an operator names, by an id or as shown
+        self.may_have_group = group_map.may_have  # of this key
         self.keys_are_ids = options.buckets is None  # then it is that id
         self.groups: dict[bytes, Group] = {}  # by key
         self.signals = Signals()
@@ -150,8 +150,8 @@ class LaneState:
         """The group of that key, made in that state when it is new."""
         group = self.groups.get(key)
         if group is None:
-            plain = self.keys_are_ids
-            group = Group(key, state, self.first_window) if plain else self._group_map.make(key, state)
+            group = Group(key, state) if self.keys_are_ids else Bucket(key, state, self.next_epoch)
+            group.window = self.first_window
             self.groups[key] = group
         return group
 
