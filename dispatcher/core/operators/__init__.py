@@ -1,8 +1,7 @@
 """Operators' commands for a lane: flags, decisions about stopped groups, changes of owners.
 
 - `commands`: a command is done once; its result is recorded with the commit that did it
-- `flags`: operators' settings of a group, their consequences, and how they change
-- `display`: what operators see of them
+- `flags`: operators' settings of a group, their consequences, how they are shown and how they change
 - `flag_commands`: pause, resume, pin, drain; the rows that Redis keeps of them
 - `stop`, `stopped_groups` (`retry.on_exhausted: stop`): a group stops at a failed message until they decide
 - `rebalance`, `rebalance_plan`, `reset_owners`, `auto_rebalance`: groups change their owner

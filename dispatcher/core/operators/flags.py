@@ -129,6 +129,31 @@ def is_busy(group: Group) -> bool:
     return group.state is GroupState.RECOVERING or is_transferring(group) or has_decision(group)
 
 
+# -- what operators see of them: plain values --
+
+
+def flag_status(state: LaneState) -> dict[str, Any]:
+    """How many groups of the lane have which flag, and how many operations are open."""
+    groups = state.groups_with_flags
+    return {
+        "groups_paused": sum(map(is_paused, groups)),
+        "groups_pinned": sum(group.pin is not None for group in groups),
+        "groups_stopped": sum(stop_of(group) is not None for group in groups),
+        "operations": sum(operation_on(group) is not None for group in groups),
+    }
+
+
+def flag_row(group: Group) -> dict[str, Any]:
+    """The flags of one group, for its row."""
+    stop = stop_of(group)
+    return {
+        "paused": is_paused(group),
+        "stopped": stop.reason if stop is not None else None,
+        "pin": group.pin,
+        "operation": operation_on(group),
+    }
+
+
 # -- how they change --
 
 

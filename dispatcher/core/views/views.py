@@ -9,7 +9,7 @@ from dispatcher.core.bounds import UNACKED_TOLD_MS
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import NEVER_FULL, Consumer, ConsumerState, Group, MessageState, Original
 from dispatcher.core.operators.commands import Commands, argument
-from dispatcher.core.operators.display import flag_row, flag_status
+from dispatcher.core.operators.flags import flag_row, flag_status
 from dispatcher.core.operators.stopped_groups import stopped_rows
 from dispatcher.core.optional.sequence_numbers import SequenceNumbers, irregularities
 from dispatcher.core.optional.start_gate import live_consumers
