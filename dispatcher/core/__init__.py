@@ -33,18 +33,18 @@ dispatcher or consumer fails. Skip every `for … in signals…` at first: capab
                   message that is tried alone goes out of turn.
 6. `arrivals`     originals come in, and wait in their group's backlog.
    `settlement`   consumers settle or fail what they got; the original is acked, or goes to the dead queue.
-7. `state`        what a lane remembers, and the acts that its parts share: assign a group, release it, list
-                  its backlogs, end a message. `delivery`, `arrivals`, `settlement` and the capabilities call
-                  it, so it is long: read an act when something calls it.
+7. `state`        what a lane remembers, and the acts that its parts share: assign a group, list its
+                  backlogs, end a message. `delivery`, `arrivals`, `settlement` and the capabilities call it,
+                  so it is long: read an act when something calls it.
 8. `lane`         a step, from its first event to its effects.
 
 Behind them stand, to look things up: `holds` (all that can keep messages from going, by their codes) and
 `explanation` (why a group waits: the same decisions, with their facts); `records`, `orders`, `tables`,
 `entries` and `effects` (what a step yields); `events`, `options`, `bounds`, `queue_ids`; `feature`,
 `features` and `signals` (how a capability plugs in, and which of them a lane has, in which order);
-`waiting` (messages that come back to wait, or wait no more, without an arrival or a hand-over); `notices`
-(messages to consumers that are about themselves); `buckets`, `prefetch_window`, `deadlines` and
-`ignored_settles` (small parts of every lane); `checkpoint`.
+`waiting` (messages that come back to wait, or wait no more, without an arrival or a hand-over); `ownership`
+(groups that leave their owner); `notices` (messages to consumers that are about themselves); `buckets`,
+`prefetch_window`, `deadlines` and `ignored_settles` (small parts of every lane); `checkpoint`.
 
 How a step runs. Handlers of events change state, and may add records and orders; they dispatch nothing. A
 group has a backlog for each inbound queue. A backlog is in at most one source: that of the group's owner,

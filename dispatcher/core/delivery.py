@@ -21,6 +21,7 @@ from dispatcher.core.model import (
     GroupState,
     Original,
 )
+from dispatcher.core.ownership import close
 from dispatcher.core.records import Dispatched
 from dispatcher.core.state import LaneState
 
@@ -137,7 +138,7 @@ class DeliveryPass:
             group.hand_out(message)
             message.group = group
             if message.closing and group.state is OWNED:
-                state.close(group)
+                close(state, group)
         else:
             message.group_seq, message.epoch = 0, state.epoch_counter
         if message.attempt or state.revoked:  # one that did not leave was perhaps never handed over

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from dispatcher.core.events import CopiesConfirmed, DeadLetterConfirmed
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import Consumer, MessageState, Original
+from dispatcher.core.ownership import nothing_in_flight
 from dispatcher.core.records import Discharged, Record, SettledRange
 from dispatcher.core.state import LaneState
 from dispatcher.wire.protocol import FailedMessage, Settle
@@ -90,7 +91,7 @@ class Settlement(Feature):
             if group is not None:
                 group.came_back(message)
                 if not group.in_flight:
-                    state.nothing_in_flight(group)
+                    nothing_in_flight(state, group)
                 if group.in_flight + 1 >= group.window:  # its window was full
                     state.relist_backlogs(group)
             if message.is_here:
@@ -114,7 +115,7 @@ class Settlement(Feature):
         if group is not None:
             group.came_back(message)
             if not group.in_flight:
-                self._state.nothing_in_flight(group)
+                nothing_in_flight(self._state, group)
             self._state.relist_backlogs(group)
 
     def _fail(self, consumer: Consumer, failed: FailedMessage) -> None:

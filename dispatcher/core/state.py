@@ -26,11 +26,9 @@ from dispatcher.core.inbound import Insert, make_inbounds
 from dispatcher.core.model import (
     FREE,
     NEVER_FULL,
-    OWNED,
     SETTLED,
     Backlog,
     Consumer,
-    ConsumerState,
     Group,
     GroupState,
     MessageState,
@@ -201,30 +199,6 @@ class LaneState:
     def owner_row(self, group: Group, owner: Consumer) -> OwnerRow:
         return OwnerRow(owner.number, 0 if group.fresh else group.epoch or self.epoch_counter)
 
-    def disown(self, group: Group) -> None:
-        """The group has no owner any more; what Redis says of it goes, now or some steps later."""
-        owner = group.owner
-        if owner is None:
-            return
-        owner.groups.discard(group)
-        self.pool.level_changed(owner)
-        group.owner = None
-        if self.policy.keeps_owner:
-            if owner.state is ConsumerState.REVOKED:
-                self.stale_owners.append(group.id)
-            else:
-                self.effects.owners[group.id] = None
-
-    def release(self, group: Group) -> None:
-        """The group has no owner from now on; it is forgotten when it has no messages and no settings."""
-        self.disown(group)
-        self.retarget(group, None)
-        group.epoch, group.fresh = 0, False
-        if group.state is not FREE:
-            group.become(FREE)
-        self.relist_backlogs(group)
-        self.forget_if_unused(group)
-
     def rested(self, group: Group) -> None:
         """One of the group's messages ended, or its owner changed: it may be at rest now."""
         for rested in self.signals.group_rested:
@@ -234,52 +208,6 @@ class LaneState:
         """A free group of which nothing is left is no group. Nor is one that was forgotten before."""
         if group.state is FREE and group.is_unused and self.groups.get(group.id) is group:
             del self.groups[group.id]
-
-    def drain(self, group: Group, target: Consumer | None = None) -> None:
-        """The owner gets no more of it; when nothing of it is in flight any more it changes its owner."""
-        if group.state is not GroupState.DRAINING:
-            group.become(GroupState.DRAINING)
-        self.retarget(group, target)
-        self.relist_backlogs(group)
-
-    def close(self, group: Group) -> None:
-        """Any consumer may take the group once nothing of it is in flight: at once if nothing is.
-
-        Committed now: a new leader may read the last settle before it sees that its message closed the group.
-        """
-        self.drain(group)
-        if self.policy.keeps_owner:
-            self.effects.owners[group.id] = None
-        if not group.in_flight:
-            self.nothing_in_flight(group)
-
-    def retarget(self, group: Group, target: Consumer | None) -> None:
-        """Set the next owner of a draining group; None: the next consumer that takes it."""
-        if group.target is not None:
-            group.target.incoming.discard(group)
-        group.target = target
-        if target is not None:
-            target.incoming.add(group)
-
-    def change_owner(self, group: Group) -> None:
-        """Nothing of it is in flight: it gets its next owner, or becomes free."""
-        target = group.target
-        self.release(group)
-        if target is not None and target.stays:
-            self.groups[group.id] = group  # an empty group was forgotten a moment ago
-            self.assign(group, target, OWNED)
-
-    def nothing_in_flight(self, group: Group) -> None:
-        """Nothing of the group is in flight any more."""
-        if group.state is GroupState.RECOVERING or group.unresolved:
-            return
-        if group.state is not OWNED or not self.policy.keeps_owner:
-            self.change_owner(group)
-        else:
-            for rested in self.signals.group_rested:
-                rested(group)
-            if self.stops_failed:
-                self.relist_backlogs(group)
 
     def relist_backlogs(self, group: Group) -> None:
         """List the group's backlogs anew: call it after every change of its owner, state, flags or first

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dispatcher.core.membership.rows import keep_row
 from dispatcher.core.model import Backlog, Consumer, ConsumerState, Group, GroupState, MessageState, Original
 from dispatcher.core.ordered import OrderedSet
+from dispatcher.core.ownership import change_owner, disown, drain, retarget
 from dispatcher.core.records import IncarnationEnded
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
@@ -37,13 +38,13 @@ class Revocation:
             _cancel_move(state, group)
         for group in list(consumer.groups):
             if group.in_flight:  # another incarnation still has some: wait for it
-                state.drain(group, group.target)
-                state.disown(group)
+                drain(state, group, group.target)
+                disown(state, group)
             else:
-                state.change_owner(group)
+                change_owner(state, group)
         for group in touched:  # of a group that is not its own it held the last one
             if not group.in_flight and group.state in (GroupState.DRAINING, GroupState.BATCHED):
-                state.change_owner(group)
+                change_owner(state, group)
             else:  # it moved without a pause
                 state.relist_backlogs(group)
                 state.forget_if_unused(group)
@@ -117,14 +118,14 @@ def vacate(state: LaneState, consumer: Consumer) -> None:
         _cancel_move(state, group)
     for group in list(consumer.groups):
         if not group.in_flight:
-            state.change_owner(group)
+            change_owner(state, group)
         elif group.state is GroupState.OWNED:
-            state.drain(group)
+            drain(state, group)
 
 
 def _cancel_move(state: LaneState, group: Group) -> None:
     """The group's next owner has ended or leaves: the group stays at its owner, if that one stays."""
-    state.retarget(group, None)
+    retarget(state, group, None)
     owner = group.owner
     if owner is None or not owner.stays or group.pin not in (None, owner.id):
         return

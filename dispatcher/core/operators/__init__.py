@@ -7,5 +7,5 @@
 - `rebalance`, `rebalance_plan`, `reset_owners`, `auto_rebalance`: groups change their owner
 - `quiescing`: a rebalance with `pause: lane` holds the lane until everything in flight is settled
 
-May touch: flags, owners (through the acts of `LaneState`), lane holds, the tables of commands and flags.
+May touch: flags, owners (through `ownership` and `LaneState`), lane holds, the tables of commands and flags.
 """

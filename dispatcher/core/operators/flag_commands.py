@@ -31,6 +31,7 @@ from dispatcher.core.operators.flags import (
 from dispatcher.core.operators.rebalance import in_transition, known
 from dispatcher.core.operators.reset_owners import RESET, reset_row
 from dispatcher.core.optional.sequence_hold import SequenceHold
+from dispatcher.core.ownership import drain, nothing_in_flight
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import OwnerRow
 from dispatcher.errors import CommandRefused
@@ -159,12 +160,12 @@ class Flags(Feature):
         if group.owner in (None, target) or group.state is not GroupState.OWNED:
             return
         if state.policy.keeps_owner:
-            state.drain(group, target)
+            drain(state, group, target)
             state.effects.owners[group.id] = OwnerRow(target.number, 0)
         else:
-            state.drain(group)
+            drain(state, group)
         if not group.in_flight:
-            state.nothing_in_flight(group)
+            nothing_in_flight(state, group)
 
     # -- consumers --
 

@@ -13,6 +13,7 @@ from dispatcher.core.operators.commands import Arguments, Commands, argument, gr
 from dispatcher.core.operators.flags import is_movable, operation_on
 from dispatcher.core.operators.quiescing import Quiescing
 from dispatcher.core.operators.reset_owners import OwnerReset
+from dispatcher.core.ownership import close, drain, nothing_in_flight, release
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import OwnerRow
 from dispatcher.errors import CommandRefused
@@ -92,7 +93,7 @@ class Rebalance(Feature):
         if at_once:
             self._move_now(Reassignment(group, None))
         else:
-            self._state.close(group)
+            close(self._state, group)
 
     def close(self, arguments: Arguments) -> dict[str, Any]:
         """The command `groups.close`: what a negative sequence does, done by an operator (A7, C3).
@@ -113,7 +114,7 @@ class Rebalance(Feature):
                 "group_closed", group=format_group(group.id), owner=owner, waits_for=waits_for
             )
             self._state.counters["groups_closed"] += 1
-            self._state.close(group)
+            close(self._state, group)
         return {"group": format_group(group.id), "owner": owner, "waits_for": waits_for}
 
     # -- moves --
@@ -185,22 +186,22 @@ class Rebalance(Feature):
             if pause == "none":
                 self._move_now(move)
             elif move.target is None:
-                state.close(move.group)
+                close(state, move.group)
             else:
                 self._move_when_settled(move.group, move.target)
         if pause == "lane" and moves:
             self._quiescing.begin_waiting()
 
     def _move_when_settled(self, group: Group, target: Consumer) -> None:
-        self._state.drain(group, target)
+        drain(self._state, group, target)
         self._state.effects.owners[group.id] = OwnerRow(target.number, 0)
         if not group.in_flight:
-            self._state.nothing_in_flight(group)
+            nothing_in_flight(self._state, group)
 
     def _move_now(self, move: Reassignment) -> None:
         """Messages in flight stay where they are: two consumers may work on the group (A14)."""
         group, state = move.group, self._state
-        state.release(group)
+        release(state, group)
         if move.target is not None:
             state.groups[group.id] = group  # an empty one was forgotten a moment ago
             state.assign(group, move.target, GroupState.OWNED)

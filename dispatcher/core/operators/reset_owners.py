@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from dispatcher.core.feature import Feature
 from dispatcher.core.model import Consumer, Group
 from dispatcher.core.operators.flags import is_movable
+from dispatcher.core.ownership import close
 from dispatcher.core.state import LaneState
 
 RESET: Final = b"reset"
@@ -25,7 +27,7 @@ class OwnerReset(Feature):
         self._state = state
         self._at_once = at_once
         self._left: deque[tuple[Consumer, list[Group]]] = deque()  # the last ones of each list first
-        self._move: Callable[[Group], None] = state.close
+        self._move: Callable[[Group], None] = partial(close, state)
 
     def count(self) -> int:
         """How many groups one would move now. O(groups that operators or moves hold)."""

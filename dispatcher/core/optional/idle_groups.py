@@ -15,6 +15,7 @@ from dispatcher.core.feature import Feature
 from dispatcher.core.inbound import any_recovering
 from dispatcher.core.model import Group, GroupState
 from dispatcher.core.options import LaneOptions
+from dispatcher.core.ownership import release
 from dispatcher.core.state import LaneState
 
 
@@ -57,7 +58,7 @@ class IdleGroups(Feature):
                 state.counters["groups_idled"] += 1
             else:
                 return
-            state.release(group)
+            release(state, group)
 
     def _look_whether_all_is_here(self, state: LaneState) -> None:
         """No group rests before everything has come back after a take-over: a queue may take longer for that

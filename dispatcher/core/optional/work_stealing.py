@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from dispatcher.core.feature import Feature
 from dispatcher.core.model import Consumer, Group, GroupState
 from dispatcher.core.options import LaneOptions
+from dispatcher.core.ownership import drain, nothing_in_flight
 from dispatcher.core.state import LaneState
 from dispatcher.wire.group_text import format_group
 
@@ -139,8 +140,8 @@ class WorkStealing(Feature):
         assert owner is not None
         del self._waits[group]
         self._taken[group] = _Taken(state.now_ms, owner.id)
-        state.drain(group, taker)
-        state.nothing_in_flight(group)
+        drain(state, group, taker)
+        nothing_in_flight(state, group)
         state.counters["groups_stolen"] += 1
         state.log_event(
             "group_stolen", group=format_group(group.id), consumer=taker.id, former=owner.id,

@@ -13,6 +13,7 @@ from dispatcher.core.entries import copy_of, open_entry
 from dispatcher.core.model import REACHABLE, Consumer, Group, GroupState, MessageState, Original
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import SendCopy
+from dispatcher.core.ownership import close, drain, release, retarget
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import OwnerRow
 
@@ -84,7 +85,7 @@ class GroupRecovery:
             group.owner.groups.discard(group)
             state.pool.level_changed(group.owner)
             group.owner = None
-        state.retarget(group, None)
+        retarget(state, group, None)
         group.become(GroupState.RECOVERING)
         state.relist_backlogs(group)
         self._entries[group.id] = [
@@ -106,12 +107,12 @@ class GroupRecovery:
         elif group.state is GroupState.FREE:
             self._hold(group, holder, GroupState.OWNED if state.policy.tops_up else GroupState.BATCHED)
             if state.policy.tops_up and group.pin is not None and group.pin != holder.id:
-                state.drain(group, self._pinned_to(group))
+                drain(state, group, self._pinned_to(group))
             state.keep_owner(group)
         elif group.state is GroupState.OWNED and group.owner is not holder:
-            state.drain(group, group.owner if state.policy.keeps_owner else None)
+            drain(state, group, group.owner if state.policy.keeps_owner else None)
         if message.closing and group.state is GroupState.OWNED:
-            state.close(group)
+            close(state, group)
 
     def resolved(self, message: Original) -> None:
         """One open entry less that its group waits for."""
@@ -139,7 +140,7 @@ class GroupRecovery:
         else:
             if is_owned:
                 self._state.stale_owners.append(group.id)
-            self._state.release(group)
+            release(self._state, group)
         self.send_all_again(out)
 
     def _hold_where_it_is(
@@ -158,7 +159,7 @@ class GroupRecovery:
             self._hold(group, holder, GroupState.BATCHED)
         elif several or ends or is_pinned_elsewhere or (owner is not None and owner is not holder):
             self._hold(group, holder, GroupState.DRAINING)
-            state.retarget(group, None if ends and owner is holder else owner)
+            retarget(state, group, None if ends and owner is holder else owner)
         else:
             self._hold(group, holder, GroupState.OWNED)
             if self._numbers_go_on(group, out):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dispatcher.core.model import Consumer, MessageState, Original
 from dispatcher.core.notices import send_notice
 from dispatcher.core.ordered import OrderedSet
+from dispatcher.core.ownership import nothing_in_flight
 from dispatcher.core.records import Vanished
 from dispatcher.core.state import LaneState
 from dispatcher.wire.protocol import TYPE_REJOIN
@@ -43,7 +44,7 @@ class LostOriginals:
                 group.epoch = 0
             group.came_back(message)
             if not group.in_flight:
-                self._state.nothing_in_flight(group)
+                nothing_in_flight(self._state, group)
             self._state.relist_backlogs(group)
         self._state.refresh_credit(holder)
 

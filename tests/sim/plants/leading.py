@@ -20,6 +20,7 @@ from dispatcher.core.optional.dedup import Dedup
 from dispatcher.core.optional.group_limit import GroupLimits
 from dispatcher.core.optional.poison import REASON_POISON, Suspects
 from dispatcher.core.orders import AckInbound
+from dispatcher.core.ownership import change_owner
 from dispatcher.core.records import Dispatched, IncarnationEnded
 from dispatcher.core.waiting import backlog_of
 from dispatcher.wire.protocol import Marker, Settle
@@ -185,7 +186,7 @@ def batch_released_one_early(lane: Any, session: Any, store: Any) -> None:
         settled(message)
         group = message.group
         if group is not None and group.in_flight == 1 and group.state is GroupState.BATCHED:
-            lane.state.change_owner(group)
+            change_owner(lane.state, group)
 
     lane.state.settled = early
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from dispatcher.core.optional.group_window import GroupWindows
 from dispatcher.core.optional.work_stealing import WorkStealing
+from dispatcher.core.ownership import change_owner, drain
 from tests.sim.plants.planting import planted
 
 
@@ -39,12 +40,12 @@ def what_is_out_moves_too(lane: Any, session: Any, store: Any) -> None:
         full = [c for c in state.by_uuid.values() if c.receives and not c.may_receive]
         return [group for consumer in full for group in consumer.groups if group.backlogs]
 
-    def change_owner(group: Any, taker: Any, since_ms: int) -> None:
+    def move(group: Any, taker: Any, since_ms: int) -> None:
         stealing._waits.pop(group)
-        state.drain(group, taker)
-        state.change_owner(group)
+        drain(state, group, taker)
+        change_owner(state, group)
 
-    stealing._waiting, stealing._move = everything, change_owner
+    stealing._waiting, stealing._move = everything, move
 
 
 @planted("independence", seed=146)
