@@ -40,8 +40,8 @@ dispatcher or consumer fails. Skip every `for … in signals…` at first: capab
 
 Behind them stand, to look things up: `holds` (all that can keep messages from going, by their codes) and
 `explanation` (why a group waits: the same decisions, with their facts); `records`, `orders`, `tables`,
-`entries` and `effects` (what a step yields); `events`, `options`, `bounds`, `queue_ids`; `feature`,
-`features` and `signals` (how a capability plugs in, and which of them a lane has, in which order);
+`entries`, `effects` and `lane_log` (what a step yields); `events`, `options`, `bounds`, `queue_ids`;
+`feature`, `features` and `signals` (how a capability plugs in, and which of them a lane has, in which order);
 `waiting` (messages that come back to wait, or wait no more, without an arrival or a hand-over); `ownership`
 (groups that leave their owner); `notices` (messages to consumers that are about themselves); `buckets`,
 `prefetch_window`, `deadlines` and `ignored_settles` (small parts of every lane); `checkpoint`.

@@ -41,7 +41,7 @@ class DeliveryPass:
         The window may be overshot by one batch, which is bounded by its consumer's prefetch.
         """
         state, pick = self._state, self._turns.pick
-        if state.is_suspended:
+        if self._eligibility.is_suspended:
             return False
         while state.unconfirmed < UNCONFIRMED_MAX and state.unconfirmed_bytes < UNCONFIRMED_BYTES_MAX:
             inbound = pick()

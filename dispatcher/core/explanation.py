@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, Protocol
 
+from dispatcher.core.bounds import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
 from dispatcher.core.eligibility import Eligibility, consumer_held_by
 from dispatcher.core.holds import Facts, Hold, HoldKind
 from dispatcher.core.model import WAITING, Backlog, Consumer, Group, Original
@@ -32,9 +33,8 @@ class LaneFacts(Protocol):
     pool: Pool
     by_uuid: dict[str, Consumer]
     eligibility: Eligibility
-
-    @property
-    def window_is_full(self) -> bool: ...
+    unconfirmed: int  # copies on their way to the broker …
+    unconfirmed_bytes: int  # … and their bytes
 
 
 class Explanation:
@@ -59,7 +59,7 @@ class Explanation:
         kind = holds.first(now_ms)
         if kind is not None:
             return Hold(kind, partial(holds.facts, kind, now_ms))
-        return Hold(HoldKind.UNCONFIRMED, dict) if self._lane.window_is_full else None
+        return Hold(HoldKind.UNCONFIRMED, dict) if _window_is_full(self._lane) else None
 
     def why(self, group: Group) -> Hold | None:
         """Why the group waits; None: it goes with the next step, or nothing of it waits. Of a group of which
@@ -139,6 +139,11 @@ def _most_of(consumer: Consumer) -> list[dict[str, Any]]:
         {"group": format_group(group_id) if group_id is not None else None, "messages": count}
         for group_id, count in counts.most_common(GROUPS_NAMED)
     ]
+
+
+def _window_is_full(lane: LaneFacts) -> bool:
+    """No more copies go before the broker has confirmed some."""
+    return lane.unconfirmed >= UNCONFIRMED_MAX or lane.unconfirmed_bytes >= UNCONFIRMED_BYTES_MAX
 
 
 def _nobody(lane: LaneFacts) -> HoldKind:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from dispatcher.core.bounds import (
     COUNTER_SHIFT,
     NEVER_MS,
     STALE_OWNERS_PER_STEP,
-    UNCONFIRMED_BYTES_MAX,
-    UNCONFIRMED_MAX,
 )
 from dispatcher.core.buckets import Bucket, GroupMap
 from dispatcher.core.deadlines import Deadlines
@@ -23,6 +21,7 @@ from dispatcher.core.feature import Feature
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.ignored_settles import IgnoredSettles
 from dispatcher.core.inbound import Insert, make_inbounds
+from dispatcher.core.lane_log import LaneLog
 from dispatcher.core.model import (
     FREE,
     NEVER_FULL,
@@ -36,17 +35,16 @@ from dispatcher.core.model import (
 )
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.ordered import OrderedSet
-from dispatcher.core.orders import AckInbound, DeadLetter, LogEvent
+from dispatcher.core.orders import AckInbound, DeadLetter
 from dispatcher.core.parking.queue import ParkingQueues
 from dispatcher.core.placement import Pool, level_by_policy
 from dispatcher.core.signals import Signals
 from dispatcher.core.tables import OwnerRow
-from dispatcher.wire.group_text import format_group
 
 F = TypeVar("F", bound=Feature)
 
 
-class LaneState:
+class LaneState(LaneLog):
     """The memory of one lane's core. `now_ms` is the time of the step that runs."""
 
     def __init__(self, options: LaneOptions, lane_epoch: int, now_ms: int) -> None:
@@ -105,18 +103,6 @@ class LaneState:
         self.awaiting_decision: OrderedSet[Group] = OrderedSet()
         self.drained_consumers: OrderedSet[str] = OrderedSet()  # ids that get nothing
         self.reset_until: int | None = None  # owners of epochs up to this one are about to go
-
-    # -- what holds the whole lane --
-
-    @property
-    def is_suspended(self) -> bool:
-        """Nothing may be dispatched now."""
-        return self.eligibility.is_suspended
-
-    @property
-    def window_is_full(self) -> bool:
-        """The window of unconfirmed copies is full: no more go before the broker has confirmed some."""
-        return self.unconfirmed >= UNCONFIRMED_MAX or self.unconfirmed_bytes >= UNCONFIRMED_BYTES_MAX
 
     def find(self, kind: type[F]) -> F | None:
         """The lane's feature of this class; None: the lane's options don't ask for it."""
@@ -275,24 +261,6 @@ class LaneState:
     def settles(self) -> int:
         """How much this lane's consumers have settled since this leader's start."""
         return self.counters["settled"] + self.counters["failed"]
-
-    # -- what operators look for --
-
-    def log_event(self, event: str, **fields: Any) -> None:
-        """Log a decision, once it is committed."""
-        self.effects.actions.append(LogEvent(event, fields))
-
-    def warn(self, event: str, **fields: Any) -> None:
-        """The same as a warning: an operator may have to do something."""
-        self.effects.actions.append(LogEvent(event, fields, is_warning=True))
-
-    def log_message(self, message: Original, event: str, **fields: Any) -> None:
-        """The same, about a message: names its group."""
-        self.log_event(event, group=message.group_id and format_group(message.group_id), **fields)
-
-    def warn_message(self, message: Original, event: str, **fields: Any) -> None:
-        """The same as a warning."""
-        self.warn(event, group=message.group_id and format_group(message.group_id), **fields)
 
     # -- messages --
 

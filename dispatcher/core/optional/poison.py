@@ -148,7 +148,7 @@ class Suspects(Feature):
 
     def _offer(self, *, hopeful: bool) -> None:
         state = self._state
-        if state.is_suspended:
+        if state.eligibility.is_suspended:
             return
         for consumer in list(self._alone):
             self._hand_over_if_empty(consumer)
