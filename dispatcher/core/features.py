@@ -4,7 +4,7 @@ Membership comes first: all others depend on who consumes. Messages that have en
 void) are removed before prefetch windows count them and before idle groups lose their owners. Operators'
 moves and stops are applied before the start gate and the suspects, and these before the delivery pass. After
 the pass, parking looks at messages that could not go. Features that read a step's records come last: they
-must see all of them.
+must see all of them. So does the one that ends rows of owners: what the step says of owners goes before it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dispatcher.core.membership.identities import Identities
 from dispatcher.core.membership.lost_copies import LostCopies
 from dispatcher.core.membership.membership import Membership
 from dispatcher.core.membership.refused_publishes import RefusedPublishes
+from dispatcher.core.membership.stale_owners import StaleOwners
 from dispatcher.core.operations.operations import Operations
 from dispatcher.core.operations.transfer import Transfers
 from dispatcher.core.operators.auto_rebalance import AutoRebalance
@@ -127,6 +128,7 @@ def make_features(
         Suspects(state, delivery),
         HotGroupWatch(state),
         AckTimeout(state, evictions, options.ack_timeout_ms) if options.ack_timeout_ms is not None else None,
+        StaleOwners(state),
     ]
     made = [feature for feature in features if feature is not None]
     state.features |= {type(feature): feature for feature in made}

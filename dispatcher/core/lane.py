@@ -102,8 +102,6 @@ class Lane:
         state = self.state
         suspended_until_ms = state.lane_holds.suspended_until_ms
         known = [suspended_until_ms] if state.now_ms < suspended_until_ms else []
-        if state.stale_owners:
-            known.append(state.now_ms + 1)
         for feature in self._timed:
             if any(feature.pending):
                 deadline = feature.next_deadline_ms()

@@ -6,11 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TypeVar, cast
 
-from dispatcher.core.bounds import (
-    COUNTER_SHIFT,
-    NEVER_MS,
-    STALE_OWNERS_PER_STEP,
-)
+from dispatcher.core.bounds import COUNTER_SHIFT, NEVER_MS
 from dispatcher.core.buckets import Bucket, GroupMap
 from dispatcher.core.deadlines import Deadlines
 from dispatcher.core.effects import Effects
@@ -113,11 +109,6 @@ class LaneState(LaneLog):
     def take_effects(self) -> Effects:
         """The effects of the step that ends, the inbound acks behind all that they depend on."""
         effects = self.effects
-        for _ in range(min(len(self.stale_owners), STALE_OWNERS_PER_STEP) if self.stale_owners else 0):
-            group_id = self.stale_owners.popleft()
-            group = self.groups.get(group_id)
-            if group is None or group.owner is None:
-                effects.owners.setdefault(group_id, None)
         if self.acks:
             effects.actions.append(AckInbound(self.acks))
         self.effects, self.acks = Effects(), []

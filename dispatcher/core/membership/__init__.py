@@ -5,6 +5,7 @@
 - `revocation`: messages and groups of an ended incarnation go back, in order
 - `evictions`, `ack_timeout`: incarnations that are ended, by command or because they don't settle in time
 - `rows`: what Redis keeps of an incarnation, and who ended it
+- `stale_owners`: rows that name an ended incarnation as a group's owner
 - `identities`: whose words count for an incarnation, with `strict_identity`
 - `lost_copies`: copies that a consumer should have and, by its heartbeats, does not
 - `refused_publishes`: copies that RabbitMQ can't be made to take
