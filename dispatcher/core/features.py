@@ -76,8 +76,7 @@ def make_features(
 ) -> Parts:
     """The features of this lane; Lane and LaneState get to know all of them."""
     options, commands = state.options, Commands(state, snapshot.commands)
-    groups = GroupRecovery(state, redis_complete=snapshot.complete)
-    elsewhere = ParkedEntries(state)
+    groups, elsewhere = GroupRecovery(state, redis_complete=snapshot.complete), ParkedEntries(state)
     recovery = Recovery(state, groups, elsewhere, broker_restarted=snapshot.broker_restarted)
     reports = ConsumerReports(state, recovery, groups)
     settlement, arrivals = Settlement(state, recovery), Arrivals(state)
