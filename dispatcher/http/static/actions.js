@@ -2,7 +2,7 @@
 // a rebalance, say first what they would do.
 
 import { h } from "./dom.js";
-import { lanePath } from "./lane.js";
+import { lanePath } from "./paths.js";
 import { facts } from "./table.js";
 
 const FIRST = ["first", "Only the first", { type: "number", min: "1" }];

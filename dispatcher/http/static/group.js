@@ -3,7 +3,8 @@
 import { groupActions } from "./actions.js";
 import { h } from "./dom.js";
 import { count, orNone, span } from "./format.js";
-import { laneHref, lanePath, name } from "./lane.js";
+import { name } from "./lane.js";
+import { laneHref, lanePath } from "./paths.js";
 import { facts, table } from "./table.js";
 
 /** What the page of a group shows: paths of the API by their names. */

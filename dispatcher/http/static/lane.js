@@ -3,6 +3,7 @@
 import { drainAction, laneActions } from "./actions.js";
 import { h } from "./dom.js";
 import { count, latency, orNone, percent, rate, span } from "./format.js";
+import { groupHref, laneHref, lanePath } from "./paths.js";
 import { sparkline } from "./sparkline.js";
 import { facts, table } from "./table.js";
 
@@ -14,10 +15,7 @@ const LISTS = [
 ];
 const GIVEN_UP = ["dead_lettered", "poisoned", "unpublishable", "failed"];
 
-export const laneHref = lane => `#/lanes/${encodeURIComponent(lane)}`;
-export const groupHref = (lane, group) => `${laneHref(lane)}/group/${encodeURIComponent(group)}`;
 const listHref = (lane, list) => `${laneHref(lane)}/groups/${list}`;
-export const lanePath = lane => `/api/lanes/${encodeURIComponent(lane)}`;
 
 /** An id that somebody else gave: text with its own direction. */
 export const name = id => h("bdi", null, id);

@@ -3,7 +3,8 @@
 import { Actions } from "./actions.js";
 import { h, render } from "./dom.js";
 import { groupPage, groupPaths } from "./group.js";
-import { laneBody, laneHead, laneHref, lanePaths, name } from "./lane.js";
+import { laneBody, laneHead, lanePaths, name } from "./lane.js";
+import { laneHref } from "./paths.js";
 import { Stream } from "./stream.js";
 
 const main = document.getElementById("main");
