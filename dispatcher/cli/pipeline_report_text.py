@@ -27,9 +27,6 @@ def parts(view: ReportView) -> Iterator[RenderableType]:
     for broken in verdict.violations.rows:
         yield Text(wording.sentence(broken["sentence"]))
     yield from _more(verdict.violations.more, "violations")
-    yield from (Text(wording.sentence(stall["sentence"])) for stall in verdict.stalls.rows)
-    yield from _more(verdict.stalls.more, "stalls")
-    yield from (Text(f"left: lane {_name(lane)}: {text}") for lane, text in verdict.left)
     if verdict.reasons.rows:
         rows = [
             (_name(each["lane"]), wording.sentence(each["because"]), each["groups"])

@@ -20,7 +20,6 @@ from dispatcher.pipeline import (
     fairness,
     hot_groups,
     participants,
-    stalls,
 )
 from dispatcher.pipeline.audit_state import Audit
 from dispatcher.pipeline.day_tables import write_day_tables
@@ -122,8 +121,6 @@ def run(
             job.write_fairness()
         with stage("cost model"):
             job.write_cost_model()
-        with stage("stalls"):
-            job.write_stalls()
         with stage("summary"):
             summary = job.summary()
             folder.finish(summary)
@@ -217,16 +214,10 @@ class _Job:
         self.folder.write("cost_model", cost_model.cost_model(self._read(COSTS)))
         self.folder.write_json(COST_MODEL, cost_model.exported(self.folder.rows("cost_model")))
 
-    def write_stalls(self) -> None:
-        found = together({"stalls": stalls.stalls(self.records), "left": stalls.left(self.records)})
-        self.folder.write_rows("stalls", found["stalls"])
-        self.left = {row["lane"]: row for row in found["left"].to_pylist()}
-
     def summary(self) -> dict[str, Any]:
-        small = {name: self.folder.rows(name) for name in ("hot_groups", "lanes", "fairness", "stalls")}
+        small = {name: self.folder.rows(name) for name in ("hot_groups", "lanes", "fairness")}
         large = {name: self._read(name) for name in ("hand_overs", "violations", "groups")}
-        told = self.found, self.gaps, self.ledger, self.window
-        found = summarise(large, small, self.outcomes, self.left, *told)
+        found = summarise(large, small, self.outcomes, self.found, self.gaps, self.ledger, self.window)
         return found | {"dates": {"computed": self.pieces.computed, "reused": self.pieces.reused}}
 
     def _read(self, name: str) -> DataFrame:

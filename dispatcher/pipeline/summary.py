@@ -17,22 +17,19 @@ from dispatcher.pipeline.statistics import STAGES, percentiles
 
 #: Of each list; the tables have all.
 SHOWN_MAX: Final = 10
-#: Of a lane's last sample.
-_LEFT: Final = ("at", "waiting", "in_flight", "is_more")
 
 
 def summarise(
     tables: dict[str, DataFrame],
     rows: dict[str, list[dict[str, Any]]],
     outcomes: dict[str, dict[str, int]],
-    left: dict[str, dict[str, Any]],
     found: Found,
     gaps: list[Gap],
     ledger: str,
     window: Window,
 ) -> dict[str, Any]:
     """What a run found, for `summary.json`. `rows` are those of small tables, `outcomes` how many messages
-    each lane has of each outcome, `left` what its last sample has."""
+    each lane has of each outcome."""
     told = together({
         "verdicts": tables["groups"].groupBy("lane", "verdict").count(),
         "hand_overs": _hand_overs(tables["hand_overs"]),
@@ -47,13 +44,10 @@ def summarise(
     shapes = {row["lane"]: row for row in rows["lanes"]}
     hottest = {row["lane"]: row for row in rows["hot_groups"] if row["rank"] == 1}
     shares: dict[str, list[dict[str, Any]]] = {}
-    stood: dict[str, list[dict[str, Any]]] = {}
-    for row in sorted(rows["stalls"], key=_length_s, reverse=True):
-        stood.setdefault(row["lane"], []).append(row)
     for row in sorted(rows["fairness"], key=lambda row: (row["lane"], row["inbound"] or "")):
         shares.setdefault(row["lane"], []).append(row)
 
-    lanes = sorted({*verdicts, *hand_overs, *outcomes, *left, *(gap.lane for gap in gaps)})
+    lanes = sorted({*verdicts, *hand_overs, *outcomes, *(gap.lane for gap in gaps)})
     real = [gap for gap in gaps if gap.kind not in BOUNDARIES]
     return {
         "ledger": ledger,
@@ -72,11 +66,9 @@ def summarise(
                 "shape": shapes.get(lane),
                 "hottest": hottest.get(lane),
                 "shares": shares.get(lane, []),
-                **_standing(stood.get(lane, []), left.get(lane)),
             }
             for lane in lanes
         },
-        "stalls": [_stall(row) for rows in stood.values() for row in rows[:SHOWN_MAX]],
         "violations": told["violations"].to_pylist(),
         "unknown": told["unknown"].to_pylist(),
         "gaps": [{"lane": gap.lane, "kind": gap.kind.value, "text": gap.text} for gap in gaps],
@@ -106,26 +98,6 @@ def _first_violations(table: DataFrame) -> DataFrame:
 def _first_unknown(groups: DataFrame) -> DataFrame:
     found = groups.where(F.col("verdict") == UNKNOWN).orderBy("lane", "group")
     return found.select("lane", "group", "because").limit(SHOWN_MAX)
-
-
-def _standing(stalls: list[dict[str, Any]], left: dict[str, Any] | None) -> dict[str, Any]:
-    """Of one lane."""
-    return {
-        "stalls": len(stalls),
-        "stalled_s": round(sum(map(_length_s, stalls)), 1),
-        "left": {name: left[name] for name in _LEFT} if left is not None else None,
-    }
-
-
-def _length_s(stall: dict[str, Any]) -> float:
-    return float((stall["until"] - stall["since"]).total_seconds())
-
-
-def _stall(row: dict[str, Any]) -> dict[str, Any]:
-    """Of the table `stalls`, for JSON."""
-    times = {name: row[name].astimezone(UTC).isoformat() for name in ("since", "until")}
-    kept = {name: row[name] for name in ("lane", "waiting", "in_flight", "is_paused")}
-    return {**kept, **times, "seconds": _length_s(row)}
 
 
 def _worst(verdicts: dict[str, dict[str, int]], gaps: list[Gap]) -> str:
@@ -159,7 +131,6 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
         yield f"gap: {len(gaps) - SHOWN_MAX:,} more (table gaps)"
     for unknown in summary["unknown"]:
         yield f"unknown: lane {unknown['lane']}, group {unknown['group']}: {unknown['because']}"
-    yield from (about_stall(stall) for stall in summary["stalls"][:SHOWN_MAX])
     for broken in summary["violations"]:
         yield about_violation(broken)
     yield f"Verdict: {verdict_sentence(summary)}"
@@ -183,12 +154,6 @@ def _about_lane(lane: str, facts: dict[str, Any]) -> Iterator[str]:
         )
     if facts["shares"] and facts["shares"][0]["jain"] is not None:
         yield f"  Jain's index of these shares: {facts['shares'][0]['jain']:.3f}"
-    if facts["stalls"]:
-        yield (
-            f"  stood still for {facts['stalled_s']:,.0f} s in all: messages waited, and none was handed over"
-        )
-    if left := left_over(facts):
-        yield f"  left at {facts['left']['at']} UTC: {left}"
     yield (
         f"  groups: {groups[KEPT]:,} kept, {groups[VIOLATED]:,} violated, {groups[UNKNOWN]:,} unknown"
     )  # fmt: skip
@@ -206,25 +171,6 @@ def _about_groups(shape: dict[str, Any], hottest: dict[str, Any]) -> str:
 
 def _ms(duration_us: int) -> str:
     return f"{duration_us / 1_000:,.1f} ms"
-
-
-def left_over(facts: dict[str, Any]) -> str:
-    """What waited, or was in consumers' hands, when a lane was seen last; empty: nothing, or not known."""
-    left = facts.get("left")
-    if not left or not (left["waiting"] or left["in_flight"]):
-        return ""
-    least = "at least " if left["is_more"] else ""
-    return f"{least}{left['waiting']:,} waiting, {left['in_flight']:,} in consumers' hands"
-
-
-def about_stall(stall: dict[str, Any]) -> str:
-    """One of the summary's stalls."""
-    paused = "; the lane was paused" if stall["is_paused"] else ""
-    return (
-        f"stood still: lane {stall['lane']}: nothing was handed over for {stall['seconds']:,.0f} s from "
-        f"{stall['since'][:19].replace('T', ' ')} UTC on, while up to {stall['waiting']:,} messages waited "
-        f"and {stall['in_flight']:,} were in consumers' hands{paused}"
-    )
 
 
 def about_violation(broken: dict[str, Any]) -> str:
@@ -254,17 +200,7 @@ def verdict_sentence(summary: dict[str, Any]) -> str:
         case _ if not kept:
             return "nothing to judge: no group was handed over"
         case _:
-            sentence = f"KEPT in all {_groups(kept)}: in order, and never with two consumers at a time"
-            return sentence + _stood(summary)
-
-
-def _stood(summary: dict[str, Any]) -> str:
-    """Kept order says nothing of messages that were never handed over."""
-    stood = [name for name, facts in summary["lanes"].items() if facts.get("stalls")]
-    if not stood:
-        return ""
-    lanes = f"lane {stood[0]}" if len(stood) == 1 else f"{len(stood):,} lanes"
-    return f"; but {lanes} stood still for a while"
+            return f"KEPT in all {_groups(kept)}: in order, and never with two consumers at a time"
 
 
 def _groups(count: int) -> str:

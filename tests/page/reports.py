@@ -34,7 +34,7 @@ PERCENTILES = (50, 95, 99)
 
 def write_report(
     folder: Path, *, verdict: str = "kept", violations: int = 0, unknown: int = 0, gaps: int = 0,
-    lanes: int = 1, groups: tuple[str, ...] = HOSTILE, points: int = 100, stalls: int = 0,
+    lanes: int = 1, groups: tuple[str, ...] = HOSTILE, points: int = 100,
 ) -> Path:  # fmt: skip
     """A report with `lanes` busy lanes and an idle one."""
     busy = [LANE, *(f"lane-{number:03d}" for number in range(1, lanes))][:lanes]
@@ -56,7 +56,7 @@ def write_report(
     }  # fmt: skip
     for name, rows in tables.items():
         write_table(folder, name, rows)
-    summary = _summary([*busy, "idle"], verdict, violations, unknown, stalls)
+    summary = _summary([*busy, "idle"], verdict, violations, unknown)
     (folder / "summary.json").write_text(json.dumps(summary))
     return folder
 
@@ -102,35 +102,24 @@ def write_table(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
         pq.write_table(pa.Table.from_pylist(rows), folder / name / "part-0.parquet")
 
 
-def _summary(lanes: list[str], verdict: str, violated: int, unknown: int, stalls: int) -> dict[str, Any]:
+def _summary(lanes: list[str], verdict: str, violated: int, unknown: int) -> dict[str, Any]:
     stages = {f"{stage}_us": [1_200, 5_000, 40_000] for stage in STAGES}
     nothing = {"kept": 0, "violated": 0, "unknown": 0}
     idle: dict[str, Any] = {
         "verdict": "kept", "groups": nothing, "hand_overs": 0, "first": None, "last": None, "messages": {},
         "stages": {}, "shape": None, "hottest": None, "shares": [],
-        "stalls": 0, "stalled_s": 0.0, "left": None,
     }  # fmt: skip
     busy = idle | {
         "verdict": verdict, "groups": {"kept": 3, "violated": violated, "unknown": unknown},
         "hand_overs": 1_000, "first": "2026-11-22 11:34:00", "last": "2026-11-22 11:35:40",
         "messages": {"settled": 1_000, "dead_lettered": 2}, "stages": stages,
         "shape": _shape(""), "hottest": _hot("", 1, "plain"),
-        "stalls": stalls, "stalled_s": 30.0 * stalls,
-        "left": {"at": "2026-11-22 11:35:40", "waiting": 7 * stalls, "in_flight": 0, "is_more": True},
     }  # fmt: skip
     return {
         "ledger": "/ledger/<i>", "window": {"since": None, "until": None}, "verdict": verdict,
         "files": {"read": 1, "left_out": 1},
         "lanes": {each: idle if each == "idle" else busy for each in lanes},
-        "stalls": [_stall() for _ in range(min(stalls, 10))],
         "violations": [], "unknown": [], "gaps": [], "bad_files": [], "remarks": ["a <remark>"],
-    }  # fmt: skip
-
-
-def _stall() -> dict[str, Any]:
-    return {
-        "lane": LANE, "waiting": 7, "in_flight": 0, "is_paused": True, "seconds": 30.0,
-        "since": START.isoformat(), "until": (START + timedelta(seconds=30)).isoformat(),
     }  # fmt: skip
 
 

@@ -65,17 +65,6 @@ def test_the_verdict_is_the_first_thing_with_its_evidence(tmp_path: Path) -> Non
     assert '<rect class="missing"' in unknown
 
 
-def test_a_lane_that_stood_still_is_told_beside_the_verdict(tmp_path: Path) -> None:
-    text = page(write_report(tmp_path / "stood", stalls=12))
-    assert "but lane orders &lt;b&gt;&amp;amp; stood still for a while" in text[: text.index("<main>")]
-    assert text.count("nothing was handed over for 30 s from 2026-11-22 11:34:00 UTC on") == 10
-    assert "2 more are in the table <code>stalls</code>" in text
-    assert "at least 84 waiting, 0 in consumers&#39; hands" in text
-    code, output = command("--report", str(tmp_path / "stood"), "--text")
-    assert (code, "while up to 7 messages waited" in output) == (0, True)
-    assert "stood still" not in page(write_report(tmp_path / "busy"))
-
-
 def test_nothing_may_come_from_elsewhere(tmp_path: Path) -> None:
     text = page(write_report(tmp_path / "report"))
     assert "default-src 'none'; style-src 'sha256-" in text

@@ -28,7 +28,6 @@ from tests.pipeline.planted_owners import plant_owners
 from tests.pipeline.planted_readers import DISORDERED, READER_CASES
 from tests.pipeline.planted_shares import plant_shares
 from tests.pipeline.planted_skew import plant_skew
-from tests.pipeline.planted_stalls import plant_stalls
 from tests.pipeline.planted_traffic import plant_traffic
 from tests.pipeline.planted_violations import Violation, plant_kept, plant_violations
 from tests.pipeline.streams import BATCH_FILES, catch_up
@@ -145,7 +144,6 @@ def _plant_everything(spark: SparkSession, folder: Path) -> _Planted:
     plant_skew(ledger)
     plant_shares(ledger)
     plant_owners(ledger)
-    plant_stalls(ledger)
     made = make_ledger(folder / "ledger", 8_000, 100, planted=4)
     readers = {name: plant(ledger) for name, plant in READER_CASES.items()}
     violations.add(DISORDERED)

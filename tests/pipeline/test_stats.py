@@ -209,5 +209,5 @@ def test_a_report_has_every_table(report: Report) -> None:
     assert names - set(ADDED) == {
         "files", "gaps", "options", "incarnations", "owners", "hand_overs", "lifecycle", "violations",
         "groups", "lane_stats", "consumer_stats", "group_stats", "timeline", "hot_groups", "holders",
-        "lanes", "fairness", "cost_model", "cost_model.json", "stalls", "summary.json", "kept", "memory.json",
+        "lanes", "fairness", "cost_model", "cost_model.json", "summary.json", "kept", "memory.json",
     }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Final
 from dispatcher.pipeline.order_audit import EVIDENCE, KEPT, UNKNOWN, VIOLATED
 from dispatcher.pipeline.page import wording
 from dispatcher.pipeline.page.source import ReportRow, Source, judged
-from dispatcher.pipeline.summary import about_stall, about_violation, left_over, verdict_sentence
+from dispatcher.pipeline.summary import about_violation, verdict_sentence
 
 #: Of each list; the tables have all.
 LIST_MAX: Final = 50
@@ -41,8 +41,6 @@ class VerdictView:
     violations: Listed
     reasons: Listed  # why groups are unknown
     unknown: Listed
-    stalls: Listed
-    left: list[tuple[str, str]]  # by lane
     gaps: Listed
     bad_files: Listed
     remarks: list[str]
@@ -72,8 +70,6 @@ def verdict_view(source: Source) -> VerdictView:
              for (lane, because), number in reasons[:LIST_MAX]], len(reasons),
         ),
         unknown=Listed(*source.first("groups", LIST_MAX, ("lane", "group", "because"), is_unknown)),
-        stalls=_stalls(summary),
-        left=_left(summary),
         gaps=Listed(gaps[:LIST_MAX], len(gaps)),
         bad_files=Listed(bad_files, bad_count),
         remarks=summary.get("remarks", [])[:LIST_MAX],
@@ -125,21 +121,6 @@ def _violations(source: Source) -> Listed:
         for row in rows
     ]  # fmt: skip
     return Listed(found, number)
-
-
-def _stalls(summary: ReportRow) -> Listed:
-    """The longest ones. Older reports have none."""
-    longest = sorted(summary.get("stalls", []), key=lambda stall: -stall["seconds"])
-    rows = [{"lane": stall["lane"], "sentence": about_stall(stall)} for stall in longest[:LIST_MAX]]
-    return Listed(rows, sum(facts.get("stalls", 0) for facts in summary["lanes"].values()))
-
-
-def _left(summary: ReportRow) -> list[tuple[str, str]]:
-    """What was left at the end, by lane."""
-    told = {name: left_over(facts) for name, facts in summary["lanes"].items()}
-    found = [(name, f"{text} ({summary['lanes'][name]['left']['at']} UTC)")
-             for name, text in told.items() if text]  # fmt: skip
-    return found[:LIST_MAX]
 
 
 def _shown(name: str, value: object) -> str:
