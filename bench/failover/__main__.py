@@ -49,7 +49,7 @@ def arguments(given: list[str]) -> argparse.Namespace:
 @contextmanager
 def own_vhost(servers: Servers) -> Iterator[Vhost]:
     api = Management(servers.management_url)
-    name = f"bench-{uuid.uuid4().hex[:8]}"
+    name = f"bench-failover-{uuid.uuid4().hex[:8]}"
     api.create_vhost(name)
     try:
         yield Vhost(name, with_vhost(servers.amqp_url, name), servers.redis_url, name, api)

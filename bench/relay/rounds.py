@@ -111,7 +111,7 @@ class Stage:
     @contextlib.asynccontextmanager
     async def place(self) -> AsyncIterator[Place]:
         """A vhost of its own with an empty inbound queue, gone after the block with all that is in it."""
-        name = f"bench-{uuid.uuid4().hex[:8]}"
+        name = f"bench-relay-{uuid.uuid4().hex[:8]}"
         await asyncio.to_thread(self._api.create_vhost, name)
         url = with_vhost(self._servers.amqp_url, name)
         try:

@@ -30,7 +30,7 @@ def test_every_harm_is_measured(servers: Servers) -> None:
         assert f"│ {harm} " in ended.stdout
     assert "none lost, doubled, out of order or overlapping" in ended.stdout
     vhosts = [vhost["name"] for vhost in Management(servers.management_url).request("vhosts")]
-    assert not [name for name in vhosts if name.startswith("bench-")]
+    assert not [name for name in vhosts if name.startswith("bench-failover-")]
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_every_contender_is_measured(servers: Servers, tmp_path: Path) -> None:
     assert rows["no relay"]["added_p50_ms"] == 0
     assert document["machine"]["cores"] > 0
     vhosts = [vhost["name"] for vhost in Management(servers.management_url).request("vhosts")]
-    assert not [name for name in vhosts if name.startswith("bench-")]
+    assert not [name for name in vhosts if name.startswith("bench-relay-")]
 
 
 @pytest.mark.parametrize(
