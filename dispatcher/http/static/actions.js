@@ -6,7 +6,7 @@ import { lanePath } from "./paths.js";
 import { facts } from "./table.js";
 
 const FIRST = ["first", "Only the first", { type: "number", min: "1" }];
-const CONSUMER = { required: "" };
+const TO_CONSUMER = ["To the consumer", { required: "" }];
 /** An action that has begun is asked for its result so often. */
 const POLL_MS = 500;
 
@@ -16,12 +16,12 @@ export function groupActions(group, show) {
   const preview = (action, title, fields) => ({ ...act(action, title, fields), previews: true });
   return [
     show.paused ? act("resume", "Resume") : act("pause", "Pause"),
-    act("pin", "Pin", [["consumer", "To the consumer", CONSUMER]]),
+    act("pin", "Pin", [["consumer", ...TO_CONSUMER]]),
     show.pin !== null && act("unpin", "Unpin"),
     act("close", "Close"),
     show.stopped !== null && act("release", "Release"),
     show.stopped !== null && act("skip", "Skip"),
-    preview("rebalance", "Move to a consumer", [["to", "To the consumer", CONSUMER]]),
+    preview("rebalance", "Move to a consumer", [["to", ...TO_CONSUMER]]),
     preview("move", "Move to a queue", [["to", "To the queue", { required: "" }], FIRST]),
     preview("purge", "Purge", [FIRST]),
   ].filter(each => each);
@@ -48,7 +48,7 @@ export class Actions {
     this.token = token;
     this.redraw = redraw;
     this.role = null; // what the server says: {role, acts}
-    this.chosen = null; // {lane, act, given, answer, isBusy}
+    this.chosen = null; // {lane, act, sent, answer, isBusy}
   }
 
   /** Ask the server what the tab's token may do. */
@@ -88,7 +88,7 @@ export class Actions {
   }
 
   choose(lane, act) {
-    this.chosen = { lane, act, given: {}, answer: null, isBusy: false };
+    this.chosen = { lane, act, sent: null, answer: null, isBusy: false };
     this.redraw();
   }
 
@@ -116,10 +116,16 @@ export class Actions {
     h("button", { key: "end", type: "button", onclick: () => this.cancel() }, isDone ? "Done" : "Cancel"));
   }
 
+  /** The dispatcher has taken the request, and not answered in time. */
+  get isUnanswered() {
+    const { answer } = this.chosen;
+    return answer !== null && !answer.ok && answer.body.uuid !== undefined;
+  }
+
   /** What the next press of the button does. */
   next() {
     const { act, answer } = this.chosen;
-    if (answer?.body.uuid && !answer.ok) return "Ask again";
+    if (this.isUnanswered) return "Ask again";
     if (!act.previews) return `${act.title}: yes`;
     return answer?.ok ? `${act.title}: carry it out` : "What would it do?";
   }
@@ -140,8 +146,7 @@ export class Actions {
       if (value.trim()) body[name] = name === "first" ? Number(value) : value.trim();
     }
     if (act.previews && answer?.ok) body.apply = true;
-    const sent = answer?.body.uuid && !answer.ok ? chosen.sent : body; // with its uuid it is not done again
-    chosen.sent = sent;
+    const sent = chosen.sent = this.isUnanswered ? chosen.sent : body; // with its uuid it is not done again
     chosen.isBusy = true;
     this.redraw();
     do {
