@@ -230,7 +230,8 @@ async def measure_one(
             while hands.begun < others and time.monotonic() < until:  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.1)
         cuts = statistics.quantiles(hands.waits_ms, n=100)
-        later_p99_ms = statistics.quantiles(hands.later_waits_ms, n=100)[98]
+        later = hands.later_waits_ms  # at a low rate one message, or none of them was begun
+        later_p99_ms = statistics.quantiles(later, n=100)[98] if len(later) > 1 else max(later, default=0.0)
         return Wait(cuts[49], cuts[94], cuts[98], max(hands.waits_ms), others - hands.begun, later_p99_ms)
 
 

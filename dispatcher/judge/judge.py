@@ -224,7 +224,7 @@ def out_of_order(handlings: Iterable[HandlingRecord], story: Story, taken_up_to:
     for handling in handlings:
         before = former.get(handling.message)
         former[handling.message] = handling
-        if handling.message in story.repeated | story.behind:
+        if handling.message in story.repeated or handling.message in story.behind:
             continue
         if before is not None and _forgotten_by(before, handling.start, story):
             continue  # later messages may be in hand already

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from dispatcher.core.parking.relocation import RELOCATIONS_UNCONFIRMED_MAX
 from dispatcher.judge.judge import Forgotten, Release, Story, doubled, is_ghost, violations
 from dispatcher.judge.record import HandlingRecord, Incarnation, LifeRecord, MessageKey, in_order
+from dispatcher.sim.checkers.order import IN_FRONT_MS
 from tests.chaos.accounts import Arrived, Books, balance
 from tests.chaos.decisions import Decision
 from tests.chaos.evictions import (
@@ -42,8 +43,6 @@ from tests.recovery.rules import is_closing
 
 #: An ack may be on its way to the broker for this long after its settle was confirmed.
 ACK_DELAY_S = 2.5
-#: A message that came back is parked in front of its followers within this time (P-9a).
-IN_FRONT_S = 5.0
 
 
 class Evidence(NamedTuple):
@@ -171,7 +170,7 @@ def came_behind(record: list[HandlingRecord], story: Story) -> frozenset[Message
     "Two failures at once"). A consumer had no more of them than its prefetch."""
     gaps = [gap for gap in story.forgotten if gap.since > -math.inf]
     most = 0
-    for since, until in [(gap.since - IN_FRONT_S, gap.until) for gap in gaps]:
+    for since, until in [(gap.since - IN_FRONT_MS / 1_000, gap.until) for gap in gaps]:
         most += PREFETCH_OF_BARE * sum(since <= at <= until for at in story.killed_at.values())
         most += sum(h.failed and h.end is not None and since <= h.end <= until for h in record)
     begun_last = {handling.message: handling.start for handling in record}

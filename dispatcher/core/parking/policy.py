@@ -46,8 +46,9 @@ BLOCKED_MS: Final = 20
 #: Groups that stand still are parked before they fill a look-ahead: when this part of it waits for them. A
 #: message that is settled behind so many costs RabbitMQ little to ack (`service/ack_window.py`).
 STANDING_PART: Final = 20
-#: … and then until no more than this part of that is left: RabbitMQ's cost of an ack grows with what is
-#: unacked before it. The rest may wait for one consumer each, and each of these would take a parking queue.
+#: Parking goes on until this part of that number waits for them: each ack costs RabbitMQ the more, the more
+#: messages before it are unacked. It does not go on to the last one: a consumer with one such message would
+#: need a parking queue for it.
 STANDING_LEFT_PART: Final = 10
 #: A parking queue that ran empty is kept a while, for groups that are blocked again at once.
 LINGER_MS: Final = 2_000
@@ -240,10 +241,12 @@ class Parking(Feature):
                 self._park_largest(waits)
 
     def _waits_standing(self, inbound: Inbound, aging: Iterable[Original]) -> list[Original]:
-        """The messages of an inbound queue that wait for groups that stand still."""
-        waits = [message for message in aging if self._waits_in(inbound, message)]
-        standing = {group for group in set(map(self._group_of, waits)) if self._stands_still(group)}
-        return [message for message in waits if self._group_of(message) in standing]
+        """The messages of an inbound queue that wait for groups that stand still, group by group."""
+        by_group: dict[Group | None, list[Original]] = {}
+        for message in aging:
+            if self._waits_in(inbound, message):
+                by_group.setdefault(self._group_of(message), []).append(message)
+        return [m for group, waits in by_group.items() if self._stands_still(group) for m in waits]
 
     def _stands_still(self, group: Group | None) -> bool:
         signals = self._state.signals
