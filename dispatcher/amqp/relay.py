@@ -275,17 +275,7 @@ def copy_frames(
     Without a group (None) it carries neither x-dispatch-group nor x-dispatch-group-seq. `first_header` is
     given for the first message of a group for its consumer only.
     """
-    added = _pack_numbers(
-        _SEQ, seq, _EPOCH, epoch, _ATTEMPT, attempt, _ID
-    ) + hexlify(content.fingerprint)  # fmt: skip
-    if group is not None:
-        added += _pack_group(_GROUP_SEQ, group_seq, _GROUP, len(group)) + group
-        if not group.isascii():
-            added += _in_base64(group)
-    if deadline_at_ms is not None:
-        added += _pack_deadline(_DEADLINE, deadline_at_ms)
-    if first_header is not None:
-        added += _first_field(first_header)
+    added = _added_headers(content, group, seq, group_seq, epoch, attempt, deadline_at_ms, first_header)
     properties, table_at, table_end = content.properties, content.table_at, content.table_end
     head, tail = properties[: table_at - 4], properties[table_end:]
     if origin is not None:
@@ -307,6 +297,41 @@ def copy_frames(
         body_head = wire.pack_body_head(wire.FRAME_END, wire.FRAME_BODY, channel, len(body))
         return b"".join((*parts, body_head, body, wire.END))
     return b"".join((*parts, wire.END, wire.body_frames(channel, body, frame_max)))
+
+
+def bundle_entry(
+    content: Content, *, group: bytes | None, seq: int, group_seq: int, epoch: int, attempt: int,
+    deadline_at_ms: int | None = None, first_header: str | None = None,
+) -> bytes:  # fmt: skip
+    """A copy as it stands in a bundle: property list and body of what `copy_frames` would publish."""
+    added = _added_headers(content, group, seq, group_seq, epoch, attempt, deadline_at_ms, first_header)
+    properties, table_at, table_end = content.properties, content.table_at, content.table_end
+    tail, body = properties[table_end:], content.body
+    if properties[0] & DELIVERY_MODE:
+        tail = b"\x01" + tail[1:]
+    return b"".join((
+        _pack_u32(table_end + len(added) + len(tail)), properties[: table_at - 4],
+        _pack_u32(table_end - table_at + len(added)), properties[table_at:table_end], added, tail,
+        _pack_u32(len(body)), body,
+    ))  # fmt: skip
+
+
+def _added_headers(
+    content: Content, group: bytes | None, seq: int, group_seq: int, epoch: int, attempt: int,
+    deadline_at_ms: int | None, first_header: str | None,
+) -> bytes:  # fmt: skip
+    added = _pack_numbers(
+        _SEQ, seq, _EPOCH, epoch, _ATTEMPT, attempt, _ID
+    ) + hexlify(content.fingerprint)  # fmt: skip
+    if group is not None:
+        added += _pack_group(_GROUP_SEQ, group_seq, _GROUP, len(group)) + group
+        if not group.isascii():
+            added += _in_base64(group)
+    if deadline_at_ms is not None:
+        added += _pack_deadline(_DEADLINE, deadline_at_ms)
+    if first_header is not None:
+        added += _first_field(first_header)
+    return added
 
 
 def _for_hand_over(

@@ -404,9 +404,10 @@ class Consumer:
     """One incarnation. `in_flight` is by seq, in the order of dispatch; credit = prefetch − in flight."""
 
     __slots__ = (
-        "state", "alone_with", "begun", "broken", "credit", "depth", "drained", "evicted_by", "groups", "id",
-        "in_flight", "incoming", "last_heard_ms", "last_sent_ms", "lost_until_ms", "n", "next_seq", "number",
-        "overdue", "ping_unanswered", "pool_level", "prefetch", "queue", "readers", "receives", "refusals",
+        "state", "alone_with", "begun", "broken", "bundle", "credit", "depth", "drained", "evicted_by",
+        "groups", "id", "in_flight", "incoming", "last_heard_ms", "last_sent_ms", "lost_until_ms", "n",
+        "next_seq", "number", "overdue", "ping_unanswered", "pool_level", "prefetch", "queue", "readers",
+        "receives", "refusals",
         "refused_n", "refused_until_ms", "reported", "resumes_as", "sent_again", "settled_at_ms", "sources",
         "stored", "reclaiming", "user", "uuid", "waiting", "work_ms",
     )  # fmt: skip
@@ -418,6 +419,7 @@ class Consumer:
         self.id = row.consumer
         self.uuid = row.uuid
         self.user = row.user
+        self.bundle = row.bundle
         self.queue = row.queue
         self.n = row.n
         self.prefetch = row.prefetch

@@ -36,6 +36,7 @@ from dispatcher.core.parking.queue import ParkingQueues
 from dispatcher.core.placement import Pool, level_by_policy
 from dispatcher.core.signals import Signals
 from dispatcher.core.tables import OwnerRow
+from dispatcher.wire.bundle import BundleLimits
 
 F = TypeVar("F", bound=Feature)
 
@@ -230,6 +231,11 @@ class LaneState(LaneLog):
             tell(group, head)
 
     # -- consumers --
+
+    def bundle_limits(self, queue: str) -> BundleLimits | None:
+        """What the consumer of this queue takes as one AMQP message; None: only single copies."""
+        consumer = self.by_queue.get(queue)
+        return None if consumer is None else consumer.bundle
 
     def refresh_credit(self, consumer: Consumer) -> None:
         """Its credit or state changed: offer it to the delivery pass, or take it away."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dispatcher.wire.bundle import BundleLimits
+
 
 class OwnerRow(NamedTuple):
     """Who a group belongs to under `exclusive`."""
@@ -22,3 +24,4 @@ class IncarnationRow(NamedTuple):
     prefetch: int
     state: str  # "live", "leaving", "evicted", "taken", or "taking": its queue is being read back
     user: str | None = None  # of its join, with `strict_identity`
+    bundle: BundleLimits | None = None  # None: each copy goes alone

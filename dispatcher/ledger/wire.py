@@ -123,7 +123,9 @@ def encode_effects(effects: Effects) -> tuple[Any, ...]:
         if type(action) is not Dispatched and (encoded := _encode_action(action, every_ack=vanishes))
     ]  # fmt: skip
     owners = {group: owner and tuple(owner) for group, owner in effects.owners.items()}
-    rows = {number: each and tuple(each) for number, each in effects.incarnations.items()}
+    rows = {  # the ledger does not ask for `bundle`, and marshal takes no tuple with names within another
+        number: each and tuple(each._replace(bundle=None)) for number, each in effects.incarnations.items()
+    }
     return effects.checkpoint, records, actions, owners, rows, effects.repeated
 
 

@@ -11,6 +11,7 @@ from dispatcher.core.effects import Effects, IdRange, WindowChange
 from dispatcher.core.tables import IncarnationRow, OwnerRow
 from dispatcher.errors import ConfigurationError
 from dispatcher.redis_store.fields import of_another_version
+from dispatcher.wire.bundle import BundleLimits
 
 #: Raised with every change of an owner row's layout.
 OWNER_VERSION: Final = 1
@@ -20,9 +21,11 @@ _LENGTH = Struct("!I")
 _ID_RANGE = Struct("!QI")
 #: Arguments of a commit that are of tables.
 TABLES: Final = 9
+#: Fields that few consumers have, and that are left out then.
+_OPTIONAL: Final = ("user", "bundle")
 _INCARNATION_TYPES: Final = {
-    name: kind for name, kind in get_type_hints(IncarnationRow).items() if name != "user"
-}  # fmt: skip
+    name: kind for name, kind in get_type_hints(IncarnationRow).items() if name not in _OPTIONAL
+}
 _pack_owner = _OWNER.pack
 _pack_length = _LENGTH.pack
 _OWNER_LENGTH = _LENGTH.pack(_OWNER.size)
@@ -48,8 +51,9 @@ def packed_incarnations(rows: Iterable[tuple[int, IncarnationRow]]) -> bytes:
 
 def _fields(row: IncarnationRow) -> dict[str, Any]:
     fields = row._asdict()
-    if row.user is None:  # few lanes keep it
-        del fields["user"]
+    for name in _OPTIONAL:
+        if fields[name] is None:
+            del fields[name]
     return fields
 
 
@@ -123,7 +127,16 @@ def read_incarnation(value: bytes, origin: str) -> IncarnationRow:
     user = fields.get("user")
     if user is not None and not isinstance(user, str):
         raise _foreign(origin)
-    return IncarnationRow(**{name: fields[name] for name in _INCARNATION_TYPES}, user=user)
+    kept = {name: fields[name] for name in _INCARNATION_TYPES}
+    return IncarnationRow(**kept, user=user, bundle=_bundle(fields.get("bundle"), origin))
+
+
+def _bundle(limits: Any, origin: str) -> BundleLimits | None:
+    if limits is None:
+        return None
+    if not isinstance(limits, list) or [type(limit) for limit in limits] != [int, int]:
+        raise _foreign(origin)
+    return BundleLimits(*limits)
 
 
 def read_number(value: bytes, origin: str) -> int:

@@ -57,12 +57,14 @@ from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.records import Dispatched
 from dispatcher.errors import ChannelRefused
 from dispatcher.ledger.recorder import Recorder
+from dispatcher.service.bundling import Bundle, OpenBundles, copy_by_copy
 from dispatcher.service.confirms import PublishWindow
 from dispatcher.service.durations import Durations
 from dispatcher.service.publications import Publications, Relay, StoreInQueue
 from dispatcher.service.publish_bisect import BisectState, PublishBisector
 from dispatcher.service.refused_publish_retry import RefusedPublishRetry
 from dispatcher.service.resends import Resends
+from dispatcher.wire.bundle import BundleLimits
 from dispatcher.wire.group_text import format_group
 from dispatcher.wire.protocol import TYPE_PING
 
@@ -78,8 +80,8 @@ class Outbox:
 
     `channel` has confirms on and no consumer; another one takes its place when the broker closed it over a
     publish. `later` calls a function after a number of seconds, `on_window` changes a consumer, `on_parking`
-    carries out orders about one parking queue, `on_target` those about targets of operators, `report` takes
-    events for the core.
+    carries out orders about one parking queue, `on_target` those about targets of operators. `bundle_limits`
+    says which bundles the consumer of a queue takes, `report` takes events for the core.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Outbox:
         on_parking: Callable[[ParkingAction], None],
         on_target: Callable[[TargetAction], None],
         on_forwarding: Callable[[ForwardingAction], None],
+        bundle_limits: Callable[[str], BundleLimits | None],
         report: Callable[[Event], None],
     ) -> None:
         self._relay = relay
@@ -110,6 +113,7 @@ class Outbox:
         self._report = report
         self._window = PublishWindow()
         self._resends = Resends()
+        self._bundles = OpenBundles(bundle_limits, self._bundle)
         self._frames: list[bytes] = []
         self._orders: list[Any] = []  # those that the frames are of
         self._withdrawn: list[Dispatched] = []  # copies that are no longer wanted: never sent
@@ -134,7 +138,7 @@ class Outbox:
                 if careful:
                     self._wait(action)
                 else:
-                    self._copy(action)  # type: ignore[arg-type]
+                    self._copy(action, self._bundles.open(action.queue))  # type: ignore[arg-type, union-attr]
             elif kind is AckInbound:
                 ack = self._ack
                 for message in action.messages:  # type: ignore[union-attr]
@@ -144,6 +148,7 @@ class Outbox:
         if careful:
             self._go_on()
         else:
+            self._bundles.close_all()
             self.flush()
         self._tell_withdrawn()
 
@@ -169,6 +174,7 @@ class Outbox:
                 if careful:
                     self._wait(order)
                 else:
+                    self._bundles.close_all()  # its queue gets the copies before it first
                     if type(action) is SendCopy:
                         self._resends.sent(action.copy)
                     self._publish(order)
@@ -184,14 +190,25 @@ class Outbox:
 
     # -- publishes --
 
-    def _copy(self, copy: Dispatched) -> None:
+    def _copy(self, copy: Dispatched, bundle: Bundle | None = None) -> None:
         # Settled while its commit was under way, or another order for it comes, with its present numbers.
         if copy.message.content is None or not _is_wanted(copy):
             self._withdrawn.append(copy)
             self._answered_again(copy, nacked=False)
-        elif not (self._resends and self._resends.keeps(copy)):
+        elif self._resends and self._resends.keeps(copy):
+            pass
+        elif bundle is not None and copy.message.size < bundle.limits.bytes:
+            self._bundles.add(bundle, copy, self._publications.entry(copy))
+        else:
+            if bundle is not None:  # it travels alone, behind those before it
+                self._bundles.close_all()
             self._frames.append(self._publications.copy(copy, self._channel))
             self._orders.append(copy)
+
+    def _bundle(self, bundle: Bundle) -> None:
+        if bundle.copies:  # else all of them are withdrawn, or wait
+            self._frames.append(self._publications.bundle(bundle, self._channel))
+            self._orders.append(bundle if len(bundle.copies) > 1 else bundle.copies[0])
 
     def flush(self) -> None:
         """Write the gathered frames."""
@@ -203,7 +220,7 @@ class Outbox:
             last = self._relay.link.write(self._channel, b"".join(frames), len(orders))
         except ChannelRefused:  # the event that says so comes a moment later
             self._channel = 0
-            for order in orders:
+            for order in copy_by_copy(orders):
                 self._bisector.add(order)
             return
         add = self._window.add
@@ -223,7 +240,7 @@ class Outbox:
     def answered(self, confirmed: Confirmed, events: list[Event]) -> None:
         """Tell the core what this confirm or nack means."""
         copies = size = 0
-        orders = list(self._window.answered(confirmed))
+        orders = list(copy_by_copy(self._window.answered(confirmed)))
         if self._timed_tag and not self._window.awaits(self._timed_tag):
             self.confirms.add(monotonic() - self._timed_from_s)
             self._timed_tag = 0
@@ -291,7 +308,9 @@ class Outbox:
     def channel_closed(self, problem: str) -> None:
         """The broker closed the channel over something that it did not answer, with these words."""
         self._channel = self._timed_tag = 0
-        unanswered = self._window.take_all()
+        tokens = self._window.take_all()
+        self._bundles.suspect(tokens)
+        unanswered = list(copy_by_copy(tokens))
         found = self._bisector.closed(unanswered)
         for copy in self._resends.take_all():
             self._wait(copy)
@@ -313,7 +332,7 @@ class Outbox:
     def connection_closed(self, problem: str, transfers: Callable[[str], dict[bytes, str]]) -> BisectState:
         """The broker ended the whole connection over something that it did not answer; what the next session
         must know."""
-        found = self._bisector.closed(self._window.take_all())
+        found = self._bisector.closed(list(copy_by_copy(self._window.take_all())))
         if found is not None:
             self._bisector.reject(found, problem)
         return self._bisector.state()._replace(transfers=transfers(problem))
@@ -339,6 +358,8 @@ class Outbox:
         while self._channel:
             if not len(window):
                 bisector.all_answered()
+                if not bisector.is_needed:
+                    self._bundles.convict()
             orders = bisector.take(under_way=len(window))
             if not orders:
                 return
@@ -348,6 +369,7 @@ class Outbox:
 
     def _refused(self, order: Any, problem: str) -> None:
         """The broker can't be made to take it: what becomes of it."""
+        self._bundles.acquit()
         lane = self._relay.names.lane
         match order:
             case Dispatched():

@@ -11,7 +11,7 @@ from pamqp import commands
 
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.parked import park_frames
-from dispatcher.amqp.relay import copy_frames, dead_frames
+from dispatcher.amqp.relay import bundle_entry, copy_frames, dead_frames
 from dispatcher.amqp.wire import content_frames, publish_frame
 from dispatcher.core.forwarding.orders import DeadLetterReclaimed, ForwardReclaimed
 from dispatcher.core.model import Original
@@ -20,11 +20,16 @@ from dispatcher.core.parking.orders import ParkCopy
 from dispatcher.core.queue_ids import QueueId, parking_place
 from dispatcher.core.records import Dispatched
 from dispatcher.errors import InvalidTransition
+from dispatcher.service.bundling import Bundle
+from dispatcher.wire.bundle import split_bundle
 from dispatcher.wire.origin import origin_text
-from dispatcher.wire.protocol import HEADER_MARKER, TYPE_MARKER, LaneNames, Marker, encode
+from dispatcher.wire.protocol import HEADER_MARKER, TYPE_BUNDLE, TYPE_MARKER, LaneNames, Marker, encode
 
 _PERSISTENT: Final = 2
 _TRANSIENT: Final = 1
+_BUNDLE_PROPERTIES: Final = commands.Basic.Properties(
+    message_type=TYPE_BUNDLE, delivery_mode=_TRANSIENT
+).marshal()  # fmt: skip
 
 
 class StoreInQueue(NamedTuple):
@@ -93,6 +98,25 @@ class Publications:
         if frames is None:  # refused when it arrived, see Intake
             raise InvalidTransition(f"the headers of {message!r} don't fit into a frame")
         return frames
+
+    def entry(self, copy: Dispatched) -> bytes:
+        """A message's copy as it stands in a bundle."""
+        message = copy.message
+        return bundle_entry(
+            message.content, group=message.group_id if copy.group_seq else None, seq=copy.seq,
+            group_seq=copy.group_seq, epoch=copy.epoch, attempt=copy.attempt,
+            deadline_at_ms=message.deadline_at_ms,
+            first_header=self._relay.first_header if copy.first else None,
+        )  # fmt: skip
+
+    def bundle(self, bundle: Bundle, channel: int) -> bytes:
+        """The copies of a bundle; one that is alone looks as if it had never been in one."""
+        publish = publish_frame(channel, self._exchange, bundle.queue)
+        if len(bundle.entries) > 1:
+            body = b"".join(bundle.entries)
+            return publish + content_frames(channel, _BUNDLE_PROPERTIES, body, self._frame_max)
+        ((properties, body),) = split_bundle(bundle.entries[0])
+        return publish + content_frames(channel, properties, body, self._frame_max)
 
     def _dead(self, order: DeadLetter, channel: int) -> bytes:
         message, relay = order.message, self._relay

@@ -159,7 +159,7 @@ class Session:
             relay, self._channels.publish, self._bisect_before, self._recorder, ack=self._originals.settle,
             on_window=lambda inbound, originals: feeds[inbound].set_window(originals), report=self.report,
             on_parking=self._parking.perform, on_target=self._targets.perform, later=self._later,
-            on_forwarding=self._forwarding.perform,
+            on_forwarding=self._forwarding.perform, bundle_limits=lane.state.bundle_limits,
         )  # fmt: skip
         self._operators = Operators(
             self.views, self._outbox, self._clock, listings=self.listings, describe=self._describe,

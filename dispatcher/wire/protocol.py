@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from dispatcher.errors import ProtocolViolation
+from dispatcher.wire.bundle import BundleLimits, read_limits
 from dispatcher.wire.json_fields import SHORT_STRING_BYTES_MAX, integer, is_integer, items, json_object, text
 
 PROTOCOL_VERSION: Final = 1
@@ -51,6 +52,7 @@ TYPE_REJOIN: Final = "dispatch.rejoin"
 TYPE_REFUSED: Final = "dispatch.refused"
 TYPE_MARKER: Final = "dispatch.marker"
 TYPE_PING: Final = "dispatch.ping"
+TYPE_BUNDLE: Final = "dispatch.bundle"
 
 KEY_CONTROL: Final = "control"
 KEY_HEARTBEAT: Final = "heartbeat"
@@ -171,6 +173,7 @@ class Join:
     queue: str
     prefetch: int
     in_hand: tuple[InHand, ...] = ()
+    bundle: BundleLimits | None = None  # None: each copy comes alone
     user: str | None = None  # who sent it, where the lane asks for that; not in the body
 
 
@@ -256,6 +259,7 @@ def _as_json(message: ControlMessage | Command) -> dict[str, Any]:
                 "type": "join", "protocol": PROTOCOL_VERSION, "consumer": message.consumer,
                 "incarnation": message.incarnation, "n": message.n, "queue": message.queue,
                 "prefetch": message.prefetch, "in_hand": in_hand,
+                **({} if message.bundle is None else {"bundle": message.bundle._asdict()}),
             }  # fmt: skip
         case Settle():
             failed = [{"seq": f.seq, "reason": f.reason, "attempts": f.attempts} for f in message.failed]
@@ -353,7 +357,7 @@ def _decode_join(fields: dict[str, Any]) -> Join:
         consumer=_name(fields, "consumer"), incarnation=text(fields, "incarnation"),
         n=integer(fields, "n", 1, SEQ_MAX), queue=text(fields, "queue"),
         prefetch=integer(fields, "prefetch", 1, PREFETCH_MAX),
-        in_hand=_all_in_hand(items(fields, "in_hand", PREFETCH_MAX)),
+        in_hand=_all_in_hand(items(fields, "in_hand", PREFETCH_MAX)), bundle=read_limits(fields),
     )  # fmt: skip
 
 

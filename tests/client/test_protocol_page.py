@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.client.copies import read_numbers
 from dispatcher.client.member import REMEMBERED_MAX
 from dispatcher.client.membership import OFFLINE_LIMIT_MS
 from dispatcher.wire import protocol
+from dispatcher.wire.bundle import split_bundle
 from dispatcher.wire.protocol import Begun
 from tests.client.lane_stub import LANE, LaneStub
 from tests.client.tcp_proxy import TcpProxy
@@ -116,3 +118,12 @@ def test_the_page_says_the_numbers_of_the_code() -> None:
     for number in (protocol.PREFETCH_MAX, protocol.SETTLE_ITEMS_MAX, REMEMBERED_MAX):
         assert f"{number:,}" in PAGE
     assert f"{OFFLINE_LIMIT_MS // 1000} s" in PAGE
+
+
+def test_the_example_of_a_bundle() -> None:
+    (example,) = re.findall(r"```hex\n(.*?)```", PAGE, re.DOTALL)
+    copies = [
+        (numbers and (numbers.seq, numbers.group, numbers.group_seq, numbers.epoch), body)
+        for numbers, body in ((read_numbers(raw), body) for raw, body in split_bundle(bytes.fromhex(example)))
+    ]
+    assert copies == [((100, b"a", 1, 7), b"paid"), ((101, b"a", 2, 7), b"sent")]

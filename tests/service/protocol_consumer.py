@@ -19,6 +19,7 @@ from pamqp import commands, header
 from dispatcher.amqp.events import Confirmed, ConnectionClosed, ConsumerCancelled, Delivery
 from dispatcher.amqp.link import Link
 from dispatcher.settings import RabbitSettings
+from dispatcher.wire.bundle import split_bundle
 from tests.service.clients import open_link
 from tests.waiting import eventually
 
@@ -56,11 +57,13 @@ class ProtocolConsumer:
 
     def __init__(
         self, settings: RabbitSettings, exchange: str, consumer_id: str, *, prefetch: int = 50,
-        hold: bool = False, incarnation: str | None = None,
+        hold: bool = False, incarnation: str | None = None, bundle: dict[str, int] | None = None,
     ) -> None:  # fmt: skip
         self.id = consumer_id
         self.incarnation = incarnation or str(uuid.uuid4())
         self.prefetch = prefetch
+        self.bundle = bundle
+        self.bundles: list[int] = []  # how many copies were in each
         self.holding = hold
         self.queue = ""
         self.n = 0
@@ -131,6 +134,7 @@ class ProtocolConsumer:
         fields = {
             "type": "join", "protocol": 1, "consumer": self.id, "incarnation": self.incarnation, "n": self.n,
             "queue": self.queue, "prefetch": self.prefetch, "in_hand": in_hand,
+            **({} if self.bundle is None else {"bundle": self.bundle}),
         }  # fmt: skip
         self.publish({**fields, **changes})
 
@@ -234,6 +238,12 @@ class ProtocolConsumer:
         properties = read_properties(delivery.properties)
         headers = properties.headers or {}
         kind = properties.message_type or ""
+        if kind == "dispatch.bundle":
+            parts = split_bundle(delivery.body)
+            self.bundles.append(len(parts))
+            for raw, body in parts:
+                self._delivered(delivery._replace(properties=raw, body=body))
+            return
         if kind.startswith("dispatch.") and "x-dispatch-seq" not in headers:
             self._noticed(Notice(kind.removeprefix("dispatch."), json.loads(delivery.body)))
             return

@@ -28,6 +28,7 @@ from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import IncarnationRow
+from dispatcher.wire.bundle import BundleLimits
 from dispatcher.wire.protocol import (
     TYPE_REFUSED,
     TYPE_REJOIN,
@@ -164,19 +165,23 @@ class Membership(Feature):
             self.liveness.successor_waits(present)
             return
         user = join.user if state.options.strict_identity else None
-        consumer = self.enter(join.consumer, join.incarnation, join.queue, join.prefetch, n=join.n, user=user)
+        consumer = self.enter(
+            join.consumer, join.incarnation, join.queue, join.prefetch,
+            n=join.n, user=user, bundle=join.bundle,
+        )  # fmt: skip
         self._reports.report(consumer, join)
         self._welcome(consumer)
 
     def enter(
-        self, name: str, uuid: str, queue: str, prefetch: int, *, n: int = 1, user: str | None = None
-    ) -> Consumer:
+        self, name: str, uuid: str, queue: str, prefetch: int, *, n: int = 1, user: str | None = None,
+        bundle: BundleLimits | None = None,
+    ) -> Consumer:  # fmt: skip
         """A new incarnation; without a uuid it gets one that no other one of the lane has."""
         state = self._state
         self._last_number += 1
         uuid = uuid or f"{name}#{self._last_number}"
         consumer = self._enter(
-            self._last_number, IncarnationRow(name, uuid, queue, n, prefetch, "live", user)
+            self._last_number, IncarnationRow(name, uuid, queue, n, prefetch, "live", user, bundle)
         )
         keep_row(state, consumer)
         state.counters["joins"] += 1
@@ -219,7 +224,7 @@ class Membership(Feature):
             return
         consumer.n = join.n
         consumer.credit += join.prefetch - consumer.prefetch
-        consumer.prefetch = join.prefetch
+        consumer.prefetch, consumer.bundle = join.prefetch, join.bundle
         state.counters["rejoins"] += 1
         state.log_event("consumer_returned", consumer=join.consumer, incarnation=join.incarnation, n=join.n)
         self._reports.report(consumer, join)

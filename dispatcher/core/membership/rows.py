@@ -15,8 +15,9 @@ def incarnation_row(consumer: Consumer) -> IncarnationRow:
     if consumer.state is ConsumerState.REVOKED:
         state = "taken"
     return IncarnationRow(
-        consumer.id, consumer.uuid, consumer.queue, consumer.n, consumer.prefetch, state, consumer.user
-    )
+        consumer.id, consumer.uuid, consumer.queue, consumer.n, consumer.prefetch, state, consumer.user,
+        consumer.bundle,
+    )  # fmt: skip
 
 
 def keep_row(state: LaneState, consumer: Consumer) -> None:
