@@ -172,15 +172,12 @@ class ConsumerEngine(Generic[M]):
         if membership.over:
             return
         now_ms = self._loop.now_ms()
-        messages = []
+        messages: list[M] = []
         for delivery in deliveries:
             try:
-                message = membership.delivered(delivery, now_ms)
+                messages += membership.delivered(delivery, now_ms)
             except ValueError as error:
                 LOG.warning("consumer %s ignores a message: %s", membership.consumer, error)
-                continue
-            if message is not None:
-                messages.append(message)
         if messages:
             self._listener.received(messages)
         self._say_if_joined()

@@ -27,6 +27,7 @@ from dispatcher.client.retries import RetryPolicy
 from dispatcher.client.settling import COALESCE_MS, Settling
 from dispatcher.errors import InvalidTransition
 from dispatcher.wire import protocol
+from dispatcher.wire.bundle import BundleLimits
 from dispatcher.wire.protocol import Begun, FailedMessage, Heartbeat, InHand, Join, Leave, Settle
 
 #: Seen numbers are kept exactly; past this many ranges (or failures) the incarnation finishes what it has
@@ -112,10 +113,12 @@ class Member(Generic[C]):
         leftovers: Iterable[Settle] = (),
         concurrency: int = 1,
         wake: Callable[[], None] = lambda: None,
+        bundle: BundleLimits | None = None,
     ) -> None:
         self.consumer = consumer
         self.incarnation = incarnation
         self.prefetch = prefetch
+        self.bundle = bundle  # what it takes as one AMQP message; None: only single copies
         self.standing = Standing.OFFLINE
         self.wish = Wish.STAY
         self.end: End | None = None
@@ -340,7 +343,7 @@ class Member(Generic[C]):
         )
         return Join(
             consumer=self.consumer, incarnation=self.incarnation, n=self.n, queue=self.queue,
-            prefetch=self.prefetch, in_hand=in_hand,
+            prefetch=self.prefetch, in_hand=in_hand, bundle=self.bundle,
         )  # fmt: skip
 
     def _tell_begun(self, now_ms: int) -> Begun:

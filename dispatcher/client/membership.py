@@ -15,12 +15,15 @@ from dispatcher.client.retries import RetryPolicy
 from dispatcher.client.tap import TappedDelivery
 from dispatcher.errors import ConsumerRefused
 from dispatcher.wire import protocol
+from dispatcher.wire.bundle import BundleLimits, split_bundle
 from dispatcher.wire.protocol import FailedMessage, Settle
 
 M = TypeVar("M", bound=Copy)
 #: Numbers, properties as they came, body.
 MakeMessage = Callable[[Numbers, bytes, bytes], M]
 
+#: What the Python client takes as one AMQP message.
+BUNDLE: Final = BundleLimits(messages=64, bytes=65_536)
 #: Without a connection for this long, messages in hand are given up: other consumers have them by now, or
 #: soon. Long enough for a broker to restart, which moves nothing.
 OFFLINE_LIMIT_MS: Final = 30_000
@@ -47,8 +50,10 @@ class LaneMembership(Generic[M]):
         new_incarnation: Callable[[], str],
         offline_limit_ms: int,
         now_ms: int,
+        bundle: BundleLimits | None = BUNDLE,
     ) -> None:
         self.consumer = consumer
+        self._bundle = bundle
         self._prefetch = prefetch
         self._make_message = make_message
         self._new_incarnation = new_incarnation
@@ -71,30 +76,45 @@ class LaneMembership(Generic[M]):
         return Member(
             self.consumer, self._new_incarnation(), self._prefetch, tokens=self._tokens,
             offline_limit_ms=self._offline_limit_ms, now_ms=now_ms, leftovers=leftovers,
-            concurrency=self._concurrency, wake=lambda: self.wake(),
+            concurrency=self._concurrency, wake=lambda: self.wake(), bundle=self._bundle,
         )  # fmt: skip
 
     # --- facts ----------------------------------------------------------------------------------------
 
-    def delivered(self, delivery: TappedDelivery, now_ms: int) -> M | None:
-        """A message came in the consumer queue. Returns the message to hand over, if it is one.
+    def delivered(self, delivery: TappedDelivery, now_ms: int) -> list[M]:
+        """A message came in the consumer queue. Returns the messages to hand over, in their order.
 
         Raises ValueError for one that has neither a `dispatch.*` type nor the headers of a copy.
         """
         numbers = read_numbers(delivery.properties)
-        if numbers is None:
-            self._notice(delivery, now_ms)
-            return None
-        message = self._make_message(numbers, delivery.properties, delivery.body)
-        return message if self.member.copy_received(message, now_ms) else None
-
-    def _notice(self, delivery: TappedDelivery, now_ms: int) -> None:
+        if numbers is not None:
+            message = self._make_message(numbers, delivery.properties, delivery.body)
+            return [message] if self.member.copy_received(message, now_ms) else []
         found, _ = amqp_properties.split(delivery.properties)
         kind = found.get("type", b"").decode(errors="replace")
+        if kind == protocol.TYPE_BUNDLE:
+            return self._bundled(delivery.body, now_ms)
+        self._notice(kind, delivery.body, now_ms)
+        return []
+
+    def _bundled(self, body: bytes, now_ms: int) -> list[M]:
+        """The messages of a bundle. Of one that can't be read none counts: it is as if it had not come."""
+        copies = [(read_numbers(properties), properties, body) for properties, body in split_bundle(body)]
+        messages = []
+        if any(numbers is None for numbers, _, _ in copies):
+            raise ValueError(f"a part of a {protocol.TYPE_BUNDLE} has no {protocol.HEADER_SEQ}")
+        for numbers, properties, body in copies:
+            assert numbers is not None
+            message = self._make_message(numbers, properties, body)
+            if self.member.copy_received(message, now_ms):
+                messages.append(message)
+        return messages
+
+    def _notice(self, kind: str, raw: bytes, now_ms: int) -> None:
         if not kind.startswith("dispatch."):
             raise ValueError(f"a message of type {kind!r} without {protocol.HEADER_SEQ} is no work")
         try:
-            body: Any = json.loads(delivery.body) if delivery.body else {}
+            body: Any = json.loads(raw) if raw else {}
         except (ValueError, RecursionError):
             raise ValueError(f"the body of a {kind} is not JSON") from None
         self.member.notice_received(kind, body if isinstance(body, dict) else {}, now_ms)

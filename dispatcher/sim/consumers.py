@@ -10,7 +10,7 @@ from dispatcher.client import links, tap
 from dispatcher.client.begun import TOLD_WITHIN_S
 from dispatcher.client.copies import Copy
 from dispatcher.client.engine import ConsumerEngine
-from dispatcher.client.membership import OFFLINE_LIMIT_MS, LaneMembership
+from dispatcher.client.membership import BUNDLE, OFFLINE_LIMIT_MS, LaneMembership
 from dispatcher.client.schedule import GroupSchedule
 from dispatcher.sim.broker import Broker
 from dispatcher.sim.channels import Answer
@@ -18,6 +18,7 @@ from dispatcher.sim.connections import BrokerConnection
 from dispatcher.sim.environment import Environment
 from dispatcher.sim.loop import ProcessLoop
 from dispatcher.sim.scenario import ConsumerPlan
+from dispatcher.wire.bundle import BundleLimits
 
 _CONNECT_MS = 3
 #: A consumer that died of its message is started again after this long.
@@ -197,6 +198,7 @@ class ConsumerMachine:
             make_message=lambda numbers, raw, body: Copy(numbers, raw, body, self._settle),
             new_incarnation=lambda: f"{process.name}-{next(incarnations)}",
             offline_limit_ms=OFFLINE_LIMIT_MS, now_ms=self.world.scheduler.now_ms,
+            bundle=self._bundle_limits(),
         )  # fmt: skip
         membership.limit(self.plan.concurrency)
         self.membership = membership
@@ -210,6 +212,11 @@ class ConsumerMachine:
             user=self.plan.name if self.world.scenario.options["strict_identity"] else None,
         )
         self.engine.start()
+
+    def _bundle_limits(self) -> BundleLimits | None:
+        """What this life takes as one AMQP message. It draws nothing from the seed's chance."""
+        kinds = (None, BundleLimits(messages=3, bytes=500), BUNDLE)
+        return kinds[(self.world.scenario.seed + sum(self.name.encode()) + self.starts) % len(kinds)]
 
     def _make_link(self, receiver: links.Receiver) -> ConsumerLink:
         assert self.process is not None

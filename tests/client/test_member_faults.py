@@ -267,9 +267,10 @@ class Faults(RuleBasedStateMachine):
 
     def deliver(self, delivery: TappedDelivery) -> None:
         before = self.membership.member.incarnation
-        message = self.membership.delivered(delivery, self.now_ms)
-        if message is None:
-            return
+        for message in self.membership.delivered(delivery, self.now_ms):
+            self.receive(before, message)
+
+    def receive(self, before: str, message: Message) -> None:
         assert (before, message.seq) not in self.handed, "handed over twice"
         self.handed.add((before, message.seq))
         original = self.originals[int(message.body)]
