@@ -20,9 +20,11 @@ from bench.relay.contenders import (
     Direct,
     Dispatcher,
     Exclusive,
+    ExclusiveSingle,
     FixedWindow,
     Naive,
     Sequenced,
+    SequencedSingle,
     Shovel,
     ShovelAutomatic,
 )
@@ -34,13 +36,15 @@ from dispatcher.nodes import open_servers
 
 CONTENDERS: Final[dict[str, type[Contender]]] = {
     "exclusive": Exclusive,
+    "exclusive-single": ExclusiveSingle,
     "exclusive-fixed": FixedWindow,
     "sequenced": Sequenced,
+    "sequenced-single": SequencedSingle,
     "shovel": Shovel,
     "shovel-auto": ShovelAutomatic,
     "naive": Naive,
 }
-DEFAULT: Final = "exclusive,sequenced,shovel,shovel-auto,naive"
+DEFAULT: Final = "exclusive,sequenced,exclusive-single,sequenced-single,shovel,shovel-auto,naive"
 #: Of the table, where there is no terminal to ask.
 TABLE_WIDTH: Final = 136
 #: The naive relay is several times slower; a fifth of the messages tells as much.

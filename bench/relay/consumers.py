@@ -11,11 +11,14 @@ from pamqp import commands
 from bench.relay.meter import Meter
 from dispatcher.amqp.events import Confirmed, ConnectionClosed, Delivery, Returned
 from dispatcher.amqp.link import Link
+from dispatcher.client.membership import BUNDLE
 from dispatcher.settings import RabbitSettings
+from dispatcher.wire.bundle import BundleLimits, split_bundle
 from dispatcher.wire.protocol import (
     HEADER_SEQ,
     KEY_CONTROL,
     KEY_HEARTBEAT,
+    TYPE_BUNDLE,
     TYPE_WELCOME,
     Heartbeat,
     Join,
@@ -30,6 +33,7 @@ SETTLE_S: Final = 0.005
 JOIN_AGAIN_S: Final = 1.0
 HEARTBEAT_S: Final = 2.0
 _SEQ: Final = bytes((len(HEADER_SEQ),)) + HEADER_SEQ.encode() + b"l"
+_BUNDLE: Final = TYPE_BUNDLE.encode()
 _PERSISTENT: Final = commands.Basic.Properties(delivery_mode=2).marshal()
 _TRANSIENT: Final = commands.Basic.Properties(delivery_mode=1).marshal()
 
@@ -97,7 +101,10 @@ class AckingConsumer(PlainConsumer):
 class ProtocolConsumer:
     """Speaks docs/protocol.md: joins, settles what it gets, sends heartbeats. Processing takes no time."""
 
-    def __init__(self, meter: Meter, names: LaneNames, consumer: str) -> None:
+    def __init__(
+        self, meter: Meter, names: LaneNames, consumer: str, bundle: BundleLimits | None = BUNDLE
+    ) -> None:
+        self._bundle = bundle
         self._meter = meter
         self._names = names
         self._consumer = consumer
@@ -133,7 +140,7 @@ class ProtocolConsumer:
         while not self._joined:
             join = Join(
                 consumer=self._consumer, incarnation=self._incarnation, n=1, queue=self._queue,
-                prefetch=PREFETCH,
+                prefetch=PREFETCH, bundle=self._bundle,
             )  # fmt: skip
             self._control(KEY_CONTROL, _PERSISTENT, encode(join))
             await asyncio.sleep(JOIN_AGAIN_S)
@@ -148,22 +155,18 @@ class ProtocolConsumer:
             await asyncio.sleep(HEARTBEAT_S)
 
     def _on_events(self, events: list[Any]) -> None:
-        bodies = []
-        acked = self._acked
+        bodies: list[bytes] = []
         for event in events:
             if type(event) is Delivery:
-                at = event.properties.find(_SEQ)
-                if at < 0:
-                    self._on_notice(event.properties)
-                    continue
-                at += len(_SEQ)
-                seq = int.from_bytes(event.properties[at : at + 8], "big")
-                if acked and acked[-1][1] == seq - 1:
-                    acked[-1] = (acked[-1][0], seq)
+                if _BUNDLE in event.properties:
+                    for properties, body in split_bundle(event.body):
+                        self._note(properties, properties.find(_SEQ))
+                        bodies.append(body)
+                elif (at := event.properties.find(_SEQ)) >= 0:
+                    self._note(event.properties, at)
+                    bodies.append(event.body)
                 else:
-                    acked.append((seq, seq))
-                self._last = seq
-                bodies.append(event.body)
+                    self._on_notice(event.properties)
             elif type(event) is not Confirmed:
                 self._on_rare(event)
         if not bodies:
@@ -174,6 +177,17 @@ class ProtocolConsumer:
             self._settle()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(SETTLE_S, self._settle)
+
+    def _note(self, properties: bytes, at: int) -> None:
+        """Settle this copy with the next ones; its number is at this place."""
+        acked = self._acked
+        at += len(_SEQ)
+        seq = int.from_bytes(properties[at : at + 8], "big")
+        if acked and acked[-1][1] == seq - 1:
+            acked[-1] = (acked[-1][0], seq)
+        else:
+            acked.append((seq, seq))
+        self._last = seq
 
     def _on_notice(self, properties: bytes) -> None:
         if TYPE_WELCOME.encode() in properties:

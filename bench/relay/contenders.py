@@ -16,10 +16,12 @@ from bench.relay import cpu
 from bench.relay.consumers import AckingConsumer, PlainConsumer, ProtocolConsumer
 from bench.relay.meter import Meter
 from dispatcher.amqp.link import Link
+from dispatcher.client.membership import BUNDLE
 from dispatcher.demo.dispatcher_process import DispatcherProcess
 from dispatcher.nodes import Management
 from dispatcher.nodes.process import GuardedProcess
 from dispatcher.settings import RabbitSettings
+from dispatcher.wire.bundle import BundleLimits
 from dispatcher.wire.protocol import LaneNames
 
 INBOUND: Final = "inbound"
@@ -114,6 +116,7 @@ class Dispatcher(Contender):
     name = "dispatcher"
     policy: ClassVar[str]
     keys: ClassVar[dict[str, Any]] = {}  # of the lane, beside its policy
+    bundle: ClassVar[BundleLimits | None] = BUNDLE  # that its consumers ask for
 
     async def prepare(self) -> None:
         place = self._place
@@ -128,7 +131,7 @@ class Dispatcher(Contender):
         await asyncio.to_thread(self._process.stop)
         for number in range(CONSUMERS):
             consumer = ProtocolConsumer(
-                self._meter, LaneNames(LANE, place.redis_prefix), f"consumer-{number}"
+                self._meter, LaneNames(LANE, place.redis_prefix), f"consumer-{number}", self.bundle
             )
             self._consumers.append(consumer)
 
@@ -166,6 +169,20 @@ class Exclusive(Dispatcher):
 class Sequenced(Dispatcher):
     name = "dispatcher, sequenced"
     policy = "sequenced"
+
+
+class ExclusiveSingle(Exclusive):
+    """With consumers that don't ask for bundles: each copy comes alone."""
+
+    name = "dispatcher, exclusive, single copies"
+    bundle = None
+
+
+class SequencedSingle(Sequenced):
+    """The same."""
+
+    name = "dispatcher, sequenced, single copies"
+    bundle = None
 
 
 class FixedWindow(Exclusive):

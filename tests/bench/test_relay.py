@@ -20,7 +20,8 @@ from dispatcher.nodes import Management, Servers
 
 ROOT = Path(__file__).parents[2]
 CONTENDERS = (
-    "dispatcher, exclusive", "dispatcher, sequenced", "Shovel", "Shovel, automatic acks", "naive aio-pika",
+    "dispatcher, exclusive", "dispatcher, sequenced", "dispatcher, exclusive, single copies",
+    "dispatcher, sequenced, single copies", "Shovel", "Shovel, automatic acks", "naive aio-pika",
     "no relay",
 )  # fmt: skip
 
