@@ -335,3 +335,35 @@ async def test_what_an_operator_may_not_do_is_said_and_a_lane_is_paused_and_drai
         assert {
             (text, front, back) for text, front, back in texts if contrast(front, back) < CONTRAST_MIN
         } == set()
+
+
+#: The next request to act is done, and the page never hears of its answer.
+LOSE_ANSWER = """
+const fetch = window.fetch;
+window.fetch = async (path, options) => {
+  const answer = await fetch(path, options);
+  if (options?.method !== "POST") return answer;
+  window.fetch = fetch;
+  throw new TypeError("lost");
+};
+"""
+
+
+async def test_an_action_whose_answer_was_lost_is_asked_for_again_and_not_done_twice(
+    acting: Page, bench: Bench
+) -> None:
+    group = IDS[1]
+    await acting.visit(f"lanes/orders/group/{quote(group, safe='')}")
+    await acting.shows("Act as an operator")
+    await acting.ask(GIVE_TOKEN, OPERATOR)
+    await pressed(acting, "Purge")
+    await filled(acting, "act-first", "1")
+    await pressed(acting, "What would it do?")
+    await acting.shows("This would be done")
+    await acting.ask(LOSE_ANSWER)
+    await pressed(acting, "Purge: carry it out")
+    await acting.shows("whether it was done is not known")
+    await eventually(partial(_shown, bench, group, "held", 3), what="one message less")
+    await pressed(acting, "Ask again")
+    await acting.shows("Done")
+    assert await _shown(bench, group, "held", 3)

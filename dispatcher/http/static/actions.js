@@ -9,6 +9,14 @@ const FIRST = ["first", "Only the first", { type: "number", min: "1" }];
 const TO_CONSUMER = ["To the consumer", { required: "" }];
 /** An action that has begun is asked for its result so often. */
 const POLL_MS = 500;
+/** Why an action may have been done, and nobody said so. */
+const LOST = "The dispatcher did not answer: whether it was done is not known. Ask again: it is not done twice";
+
+/** The id of a new action. `crypto.randomUUID` is not there on a page that came over http from another machine. */
+function newUuid() {
+  const digits = Array.from(crypto.getRandomValues(new Uint8Array(16)), byte => byte.toString(16).padStart(2, "0")).join("");
+  return `${digits.slice(0, 8)}-${digits.slice(8, 12)}-4${digits.slice(13, 16)}-a${digits.slice(17, 20)}-${digits.slice(20)}`;
+}
 
 /** The actions on a group that `groups show` shows: {action, title, body, fields, previews}. */
 export function groupActions(group, show) {
@@ -116,7 +124,7 @@ export class Actions {
     h("button", { key: "end", type: "button", onclick: () => this.cancel() }, isDone ? "Done" : "Cancel"));
   }
 
-  /** The dispatcher has taken the request, and not answered in time. */
+  /** The dispatcher may have taken the request, and its answer is not known. */
   get isUnanswered() {
     const { answer } = this.chosen;
     return answer !== null && !answer.ok && answer.body.uuid !== undefined;
@@ -146,13 +154,13 @@ export class Actions {
       if (value.trim()) body[name] = name === "first" ? Number(value) : value.trim();
     }
     if (act.previews && answer?.ok) body.apply = true;
-    const sent = chosen.sent = this.isUnanswered ? chosen.sent : body; // with its uuid it is not done again
+    // Chosen here, so that also a request whose answer was lost can be repeated: with its uuid it is not done again.
+    const sent = chosen.sent = this.isUnanswered ? chosen.sent : { ...body, uuid: newUuid() };
     chosen.isBusy = true;
     this.redraw();
     do {
       if (chosen.answer?.body.open) await new Promise(resolve => setTimeout(resolve, POLL_MS));
       chosen.answer = await this.send(chosen.lane, act.action, sent);
-      sent.uuid = chosen.answer.body.uuid ?? sent.uuid;
       this.redraw();
     } while (chosen.answer.ok && chosen.answer.body.open && this.chosen === chosen);
     chosen.isBusy = false;
@@ -166,7 +174,7 @@ export class Actions {
       });
       return { ok: answer.ok, body: await answer.json() };
     } catch {
-      return { ok: false, body: { error: "The dispatcher did not answer: whether it was done is not known" } };
+      return { ok: false, body: { error: LOST, uuid: body.uuid } };
     }
   }
 }
