@@ -17,6 +17,9 @@ GroupArgument = Annotated[
     typer.Argument(metavar="GROUP", help="Group id as `groups list` shows it.", show_default=False),
 ]
 WholeLane = Annotated[bool, typer.Option("--all", help="The whole lane instead of one group.")]
+New = Annotated[
+    bool, typer.Option("--new", help="Also a group that has had no message yet: from its first one on.")
+]
 Undo = Annotated[bool, typer.Option("--undo", help="End it.")]
 
 
@@ -24,13 +27,16 @@ def pause(
     lane: options.LaneName,
     group: GroupArgument = None,
     everything: WholeLane = False,
+    new: New = False,
     file: options.ConfigFile = options.DEFAULT_CONFIG,
     as_json: options.AsJson = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
     """Hand over no more messages of a group, or of the lane, until `resume`. Messages in flight finish."""
     _refuse_both(group, everything=everything)
-    _carry_out(verbs.pause(lane, group), file, lane, timeout_ms, as_json=as_json)
+    if new and everything:
+        raise typer.BadParameter("is for one group, not for --all", param_hint="--new")
+    _carry_out(verbs.pause(lane, group, new=new), file, lane, timeout_ms, as_json=as_json)
 
 
 def resume(

@@ -16,14 +16,15 @@ class Verb(NamedTuple):
     say: Callable[[dict[str, Any]], str]  # its result, as a line
 
 
-def pause(lane: str, group: str | None) -> Verb:
-    """Of the whole lane without a group; so it is with `resume`."""
+def pause(lane: str, group: str | None, *, new: bool = False) -> Verb:
+    """Of the whole lane without a group; so it is with `resume`. `new`: also one without any message."""
 
     def say(result: dict[str, Any]) -> str:
         text = f"paused{_already(result)}; {counted(result.get('in_flight'), 'message')} in flight"
         return f"{result.get('group') or lane}: {text}"
 
-    return Verb("groups.pause", {"group": group, "all": group is None}, say)
+    arguments = {"group": group, "all": group is None} | ({"new": True} if new else {})
+    return Verb("groups.pause", arguments, say)
 
 
 def resume(lane: str, group: str | None) -> Verb:

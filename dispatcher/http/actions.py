@@ -64,9 +64,10 @@ class Action(NamedTuple):
         return {**self.fixed, **said, **preview}
 
 
+_NEW: Final = {"new": schemas.boolean("also a group that has had no message yet")}
 _WHICH: Final = {**_GROUP, "all": schemas.boolean("the whole lane instead of a group")}
 ACTIONS: Final = {
-    "pause": Action("groups.pause", "Hand over no more of a group, or of the lane", _WHICH),
+    "pause": Action("groups.pause", "Hand over no more of a group, or of the lane", {**_WHICH, **_NEW}),
     "resume": Action("groups.resume", "Let a paused group, or the paused lane, go on", _WHICH),
     "pin": Action(
         "groups.pin", "Give a group to one consumer only", {**_GROUP, **_CONSUMER}, ("group", "consumer")

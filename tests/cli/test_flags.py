@@ -22,6 +22,10 @@ _DRAINED = {"consumer": "c", "drained": True, "changed": True, "in_flight": 0, "
             "g: paused; 1,002 messages in flight",
         ),
         (
+            "groups pause orders g --new", "groups.pause", {"group": "g", "all": False, "new": True}, _PAUSED,
+            "g: paused; 1,002 messages in flight",
+        ),
+        (
             "groups pause orders --all", "groups.pause", {"group": None, "all": True}, _LANE,
             "orders: paused already; 1 message in flight",
         ),
@@ -77,6 +81,7 @@ def test_it_travels_and_its_result_is_printed(
 @pytest.mark.parametrize(
     ("command", "error"),
     [
+        ("groups pause orders --all --new", "is for one group, not for --all"),
         ("groups pause orders", "name a group, or say --all for the whole lane"),
         ("groups pause orders g --all", "name a group, or say --all for the whole lane"),
         ("groups resume orders", "name a group, or say --all for the whole lane"),

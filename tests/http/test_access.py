@@ -145,6 +145,7 @@ async def test_a_page_of_others_does_not_act(site: Site, headers: dict[str, str]
     ("action", "body", "command", "arguments"),
     [
         ("pause", {"all": True}, "groups.pause", {"all": True}),
+        ("pause", {"group": "g", "new": True}, "groups.pause", {"group": "g", "new": True}),
         ("resume", {"group": "g"}, "groups.resume", {"group": "g"}),
         ("pin", {"group": "g", "consumer": "c"}, "groups.pin", {"group": "g", "consumer": "c"}),
         ("unpin", {"group": "g"}, "groups.pin", {"group": "g", "undo": True}),

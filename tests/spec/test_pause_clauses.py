@@ -43,6 +43,24 @@ def test_o21_it_says_so_before_anything_of_it_waits(name: str) -> None:
     assert why(bench, "a") is None
 
 
+@BOTH
+def test_o21_before_its_first_message(name: str) -> None:
+    clause("O-21", "With `--new` a group can be paused before its first message")
+    bench = LaneBench(name)
+    bench.join("one")
+    assert said(bench, "groups.pause", group="%25", new=True)["changed"]
+    assert names(bench.arrive("%1", "b1")) == ["b1"]
+    assert why(bench, "%25") is HoldKind.PAUSED
+    later = LaneBench(name, flags=bench.flags)
+    later.join("one")
+    assert names(later.arrive("%1", "b1")) == ["b1"], "under the next leader too"
+    said(later, "groups.resume", group="%25")
+    assert names(later.sent[-1:]) == ["%1"]
+    said(later, "groups.pause", group="z", new=True)
+    said(later, "groups.resume", group="z")
+    assert b"z" not in later.lane.state.groups, "of which nothing is left"
+
+
 def test_o21_it_keeps_its_owner() -> None:
     clause(
         "O-21",

@@ -28,7 +28,7 @@ from dispatcher.core.operators.flags import (
     set_paused,
     set_pin,
 )
-from dispatcher.core.operators.rebalance import in_transition, known
+from dispatcher.core.operators.rebalance import NoSuchGroup, in_transition, known
 from dispatcher.core.operators.reset_owners import RESET, reset_row
 from dispatcher.core.optional.sequence_hold import SequenceHold
 from dispatcher.core.ownership import drain, nothing_in_flight
@@ -49,7 +49,7 @@ class Flags(Feature):
         self._state = state
         state.eligibility.flag_checks.append(held_by)
         state.explanation.facts |= dict.fromkeys(FLAG_HOLDS, facts_of)
-        commands.add("groups.pause", partial(self._set_paused, paused=True), "group", "all")
+        commands.add("groups.pause", partial(self._set_paused, paused=True), "group", "all", "new")
         commands.add("groups.resume", partial(self._set_paused, paused=False), "group", "all")
         commands.add("groups.pin", self._pin, "group", "consumer", "undo")
         commands.add("consumers.drain", self._drain, "consumer", "undo")
@@ -90,8 +90,10 @@ class Flags(Feature):
         if argument(arguments, "all", bool):
             if arguments.get("group") is not None:
                 raise CommandRefused("name a group or say all, not both")
+            if argument(arguments, "new", bool):
+                raise CommandRefused("new is for a group, not for all")
             return self._set_lane_paused(paused=paused)
-        group = self._group(arguments)
+        group = self._pausable(arguments) if paused else self._group(arguments)
         shown, changed = format_group(group.id), is_paused(group) is not paused
         if changed:
             set_paused(self._state, group, paused=paused)
@@ -103,6 +105,17 @@ class Flags(Feature):
             event = "group_paused" if paused else "group_resumed"
             self._state.log_event(event, group=shown, in_flight=group.in_flight)
         return {"group": shown, "paused": paused, "changed": changed, "in_flight": group.in_flight}
+
+    def _pausable(self, arguments: Arguments) -> Group:
+        """The group to pause; with `new` it may be unknown yet. Raises CommandRefused, ValueError."""
+        state, may_be_new = self._state, argument(arguments, "new", bool)
+        try:
+            return self._group(arguments)
+        except NoSuchGroup as unknown:
+            if not may_be_new:
+                hint = "`groups pause --new` pauses one before that"
+                raise CommandRefused(f"{unknown}; {hint}") from None
+        return state.group_of_key(state.named_key(group_argument(arguments)))
 
     def _set_lane_paused(self, *, paused: bool) -> Row:
         state = self._state

@@ -212,12 +212,16 @@ def _least_busy(groups: list[Group]) -> list[Group]:
     return sorted(groups, key=lambda group: group.in_flight)
 
 
+class NoSuchGroup(CommandRefused):
+    """Nothing of that group is here."""
+
+
 def known(state: LaneState, group_id: bytes) -> Group:
-    """The group that an operator means. Raises CommandRefused."""
+    """The group that an operator means. Raises NoSuchGroup."""
     group = state.named_group(group_id)
     if group is None:
         shown = format_group(group_id)
-        raise CommandRefused(f"no group {shown!r} is known here: it has no waiting messages and no owner")
+        raise NoSuchGroup(f"no group {shown!r} is known here: it has no waiting messages and no owner")
     return group
 
 
