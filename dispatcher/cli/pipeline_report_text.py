@@ -130,7 +130,7 @@ def _plan(plan: PlanView) -> Iterator[RenderableType]:
     title = f"Planned: {plan.moved:,} of {wording.plural(plan.groups, 'group')} move"
     yield from _titled(title, ("consumer", "groups now", "planned", "work now", "work planned"), rows)
     moves = [
-        (_name(row["group"]), wording.duration(row["cost_us"]), _name(row["from_consumer"]),
+        (_name(row["group"]), wording.duration(row["work_us"]), _name(row["from_consumer"]),
          _name(row["to_consumer"]))
         for row in plan.moves
     ]  # fmt: skip

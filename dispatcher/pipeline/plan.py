@@ -91,6 +91,7 @@ class Planned(NamedTuple):
     moves: int
     given: int  # groups without an owner that get one
     pinned: int  # groups that stay where they are
+    speeds: dict[str, float]
 
 
 # -- from the report --
@@ -164,8 +165,9 @@ def plan(
     }  # fmt: skip
     given, pinned = sum(unit.owner is None for unit in free), len(units) - len(free)
     return Planned(
-        units, targets, shares, makespans, _bound_by(task, free, consumers), found.moves, given, pinned
-    )
+        units, targets, shares, makespans, _bound_by(task, free, consumers), found.moves, given, pinned,
+        speeds,
+    )  # fmt: skip
 
 
 def _task(units: list[Unit], consumers: list[str], speeds: dict[str, float]) -> Task:
@@ -280,15 +282,21 @@ def _shares(
 
 
 def plan_table(spark: SparkSession, lane: str, planned: Planned) -> DataFrame:
-    """One row for each group: `lane`, `group`, `from_consumer`, `to_consumer`, `cost_us`, `messages`,
-    `moves`."""
+    """One row for each group. `now_us`, `planned_us`: how long it keeps its consumer busy, and its next one;
+    `cost_us`: the same of a consumer of speed 1."""
     rows = list(zip(planned.units, planned.targets, strict=True))
+
+    def busy_us(unit: Unit, consumer: str | None) -> int | None:
+        return None if consumer is None else round(unit.cost_us / planned.speeds[consumer])
+
     return spark.createDataFrame(pa.table({
         "lane": pa.array([lane] * len(rows), pa.string()),
         "group": pa.array([unit.name for unit, _ in rows], pa.string()),
         "from_consumer": pa.array([unit.owner for unit, _ in rows], pa.string()),
         "to_consumer": pa.array([target for _, target in rows], pa.string()),
         "cost_us": pa.array([round(unit.cost_us) for unit, _ in rows], pa.int64()),
+        "now_us": pa.array([busy_us(unit, unit.owner) for unit, _ in rows], pa.int64()),
+        "planned_us": pa.array([busy_us(unit, target) for unit, target in rows], pa.int64()),
         "messages": pa.array([unit.messages for unit, _ in rows], pa.int64()),
         "moves": pa.array([unit.leaves_for(target) for unit, target in rows], pa.bool_()),
     }))  # fmt: skip

@@ -70,11 +70,13 @@ def add_advice(folder: Path) -> None:
 
 
 def add_plan(folder: Path, groups: tuple[str, ...] = HOSTILE) -> None:
-    """As `pipeline plan` does: every second group moves, the last one had nobody."""
+    """As `pipeline plan` does: every second group moves, the last one had nobody. Consumer 1 needs half."""
     rows: list[dict[str, Any]] = [
         {
             "group": name, "from_consumer": "consumer-<0>" if number < len(groups) - 1 else None,
             "to_consumer": f"consumer-<{number % 2}>", "cost_us": 5_000_000 - number, "messages": 10,
+            "now_us": 5_000_000 - number if number < len(groups) - 1 else None,
+            "planned_us": round((5_000_000 - number) / (1 + number % 2)),
             "moves": number % 2 == 1 or number == len(groups) - 1,
         }
         for number, name in enumerate(groups)

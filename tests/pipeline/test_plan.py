@@ -90,6 +90,10 @@ def test_the_plan_is_even_and_the_file_has_what_changes(plan_of_lane: Made) -> N
     assert facts["makespan_us"]["lower_bound"] == pytest.approx(even, abs=1)
     assert facts["lower_bound_is"] == "all of it shared out evenly"
     assert facts["makespan_us"]["planned"] <= even * 1.1
+    for each in facts["consumers"]:  # the page adds up what the command prints
+        for side, column in (("now", "from_consumer"), ("planned", "to_consumer")):
+            of_it = [row[f"{side}_us"] for row in rows if row[column] == each["consumer"]]
+            assert sum(of_it) == pytest.approx(each[f"{side}_us"], abs=len(of_it) + 1)
     plan = read_plan(plan_of_lane.file)
     changed = {row["group"]: row for row in rows if row["moves"]}
     assert {move.group: move for move in plan.moves} == {

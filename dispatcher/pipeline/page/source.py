@@ -36,6 +36,11 @@ class Source:
         """Whether there is such a table: some are there only on request."""
         return self._dataset(name) is not None
 
+    def has_column(self, name: str, column: str) -> bool:
+        """Whether there is such a table, and has it: some columns are younger than their tables."""
+        table = self._dataset(name)
+        return table is not None and column in table.schema.names
+
     def rows(self, name: str, columns: Sequence[str] = (), where: Any = None) -> list[ReportRow]:
         """All rows of a small table, or some; none if there is no such table."""
         found = self._table(name, columns, where)

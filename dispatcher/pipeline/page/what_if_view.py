@@ -94,21 +94,26 @@ def plan_view(source: Source, lane: str) -> PlanView | None:
     """None for a lane without a plan. Raises ConfigurationError."""
     of_lane = equals("lane", lane)
     columns = ("from_consumer", "to_consumer", "moves")
-    sums = source.summed("plan", columns, ("cost_us", "messages"), of_lane)
+    # Those of an earlier version have only the work of a consumer of speed 1.
+    times = ("now_us", "planned_us") if source.has_column("plan", "now_us") else ("cost_us", "cost_us")
+    sums = source.summed("plan", columns, tuple(dict.fromkeys(times)), of_lane)
     if not sums:
         return None
     amounts = ("now", "planned", "groups_now", "groups_planned")
     work: dict[str | None, ReportRow] = defaultdict(lambda: dict.fromkeys(amounts, 0))
     for row in sums:
-        for side, name in (("now", row["from_consumer"]), ("planned", row["to_consumer"])):
-            work[name][side] += row["cost_us"]
+        sides = (("now", row["from_consumer"]), ("planned", row["to_consumer"]))
+        for (side, name), time in zip(sides, times, strict=True):
+            work[name][side] += row[time]
             work[name][f"groups_{side}"] += row["rows"]
     most = max(max(row["now"], row["planned"]) for row in work.values()) or 1
     named = [{"consumer": name, "most": most, **row} for name, row in work.items() if name is not None]
     is_move = of_lane & pc.field("moves")
     return PlanView(
         consumers=sorted(named, key=lambda row: (-row["now"], row["consumer"]))[:CONSUMERS_SHOWN],
-        moves=source.highest("plan", "cost_us", MOVES_SHOWN, is_move),
+        moves=[
+            {**row, "work_us": row[times[1]]} for row in source.highest("plan", "cost_us", MOVES_SHOWN, is_move)
+        ],
         moved=sum(row["rows"] for row in sums if row["moves"] and row["from_consumer"] is not None),
         given=sum(row["rows"] for row in sums if row["moves"] and row["from_consumer"] is None),
         groups=sum(row["rows"] for row in sums),
