@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from dispatcher.pipeline.advise.sweeps import Wanted
 
 T = TypeVar("T")
+Weights = Annotated[
+    bool,
+    typer.Option("--weights", help="Try other weights of the inbound queues too, so that they wait alike."),
+]
 _SAMPLE_MIN, _SAMPLE_MAX = 100, 1_000_000
 
 
@@ -54,6 +58,7 @@ def advise(
         str | None,
         typer.Option(metavar="POLICIES", help="To try, all by default.", show_default=False),
     ] = None,
+    weights: Weights = False,
     target_us: Annotated[
         int | None,
         typer.Option(
@@ -75,7 +80,7 @@ def advise(
     Reads what `run` has finished, and writes the table `advise` beside it.
     """
     require_spark()
-    wanted = _wanted(consumers, prefetch, buckets, policy)
+    wanted = _wanted(consumers, prefetch, buckets, policy, weights=weights)
     # Spark and all that comes with it.
     from dispatcher.pipeline.advise.advice_text import as_json as told
     from dispatcher.pipeline.advise.advice_text import as_text
@@ -96,7 +101,9 @@ def advise(
         print(as_text(found))
 
 
-def _wanted(consumers: str | None, prefetch: str | None, buckets: str | None, policy: str | None) -> Wanted:
+def _wanted(
+    consumers: str | None, prefetch: str | None, buckets: str | None, policy: str | None, *, weights: bool
+) -> Wanted:  # fmt: skip
     """What to try. Raises typer.BadParameter."""
     from dispatcher.pipeline.advise import sweeps
 
@@ -106,7 +113,8 @@ def _wanted(consumers: str | None, prefetch: str | None, buckets: str | None, po
         "buckets": _parsed("--buckets", buckets, sweeps.bucket_numbers),
         "policies": _parsed("--policy", policy, sweeps.policies),
     }
-    return sweeps.Wanted(**{name: value for name, value in said.items() if value is not None})  # type: ignore[arg-type]
+    tried = {name: value for name, value in said.items() if value is not None}
+    return sweeps.Wanted(**tried, weights=weights)  # type: ignore[arg-type]
 
 
 def _parsed(option: str, text: str | None, parse: Callable[[str], T]) -> T | None:

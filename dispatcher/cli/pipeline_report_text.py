@@ -117,7 +117,8 @@ def _sweep(sweep: Sweep) -> Iterator[RenderableType]:
         for row in sweep.rows
     ]  # fmt: skip
     names = (sweep.option, "wait p50", "wait p99", "consumers busy", " ")
-    yield from _titled(f"What other {sweep.option} would do", names, rows)
+    of_burst = f", in a burst: {sweep.sample}" if sweep.sample else ""
+    yield from _titled(f"What other {sweep.option} would do{of_burst}", names, rows)
     yield from _more(sweep.left_out, "advise")
 
 

@@ -94,7 +94,7 @@ def _scenario(option: str, value: str, number: float | None, wait_us: float | No
         "lane": LANE, "option": option, "value": value, "number": number, **waits,
         "utilisation": 1.0 if wait_us is None else 0.4, "throughput_per_s": 10.0, "waiting_max": 4,
         "is_overloaded": wait_us is None, "is_current": value in ("4", "exclusive"),
-        "is_recommended": value == "16",
+        "is_recommended": value == "16", "replayed": 10_000, "of_messages": 2_000_000,
     }  # fmt: skip
 
 

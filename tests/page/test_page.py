@@ -97,6 +97,7 @@ def test_what_was_added_to_a_report_is_shown(tmp_path: Path) -> None:
     assert "grows without bound" in busy
     assert "expected wait over consumers, 1 to 64; 4 is now; 16 is recommended" in busy
     assert '<circle class="point recommended"' in busy
+    assert "Replayed are the busiest 10,000 of 2,000,000 messages: waits, and how busy" in busy
     assert "&lt;policy&gt;" in busy
     assert "3 of 8 groups move to another consumer, and 1 that nobody owns get one." in busy
     assert "The 4 moves with most work" in busy

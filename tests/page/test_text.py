@@ -76,7 +76,8 @@ def test_programs_get_numbers_and_whole_names(report: Path) -> None:
     assert [each["number"] for each in lane["advise"] if each["option"] == "consumers"][:2] == [1.0, 2.0]
     assert lane["plan"]["moved"] == 3
     one = next(each for each in lane["plan"]["consumers"] if each["consumer"] == "consumer-<1>")
-    assert (one["groups_planned"], one["planned"]) == (4, sum(round((5_000_000 - n) / 2) for n in (1, 3, 5, 7)))
+    halves = [round((5_000_000 - n) / 2) for n in (1, 3, 5, 7)]
+    assert (one["groups_planned"], one["planned"]) == (4, sum(halves))
     assert lane["consumers"][0]["busy_us"] == 5_000_000
     assert told["lanes"]["idle"]["plan"] is None
 

@@ -68,14 +68,14 @@ def test_the_table_has_the_curves_and_what_is_recommended(advised: Advised, repo
         ("buckets", "64", 64),
         ("buckets", "exact", None),
         *(("policy", name, None) for name in ("exclusive", "sequenced", "none")),
-        ("recommended", "consumers=8 prefetch=8 policy=sequenced buckets=exact", None),
+        ("recommended", "consumers=8 prefetch=2 policy=sequenced buckets=exact", None),
     ]
     assert {(r["option"], r["value"]) for r in rows if r["is_current"]} == {
         ("consumers", "4"), ("prefetch", "2"), ("buckets", "exact"), ("policy", "exclusive"),
     }  # fmt: skip
     assert {(r["option"], r["value"]) for r in rows if r["is_recommended"]} == {
-        ("consumers", "8"), ("prefetch", "8"), ("buckets", "exact"), ("policy", "sequenced"),
-        ("recommended", "consumers=8 prefetch=8 policy=sequenced buckets=exact"),
+        ("consumers", "8"), ("prefetch", "2"), ("buckets", "exact"), ("policy", "sequenced"),
+        ("recommended", "consumers=8 prefetch=2 policy=sequenced buckets=exact"),
     }  # fmt: skip
     too_few, *others = rows
     assert too_few["is_overloaded"]

@@ -32,7 +32,9 @@ from dispatcher.pipeline.advise.sweeps import (
 from dispatcher.pipeline.advise.traffic import Delays, Scenario, Traffic
 from tests.pipeline.queueing import FIFO, traffic
 
-LITTLE = Wanted(consumers=(1, 2, 4, 8), prefetch=(1, 4), buckets=(64, None), policies=("exclusive",))
+LITTLE = Wanted(
+    consumers=(1, 2, 4, 8), prefetch=(1, 4), buckets=(64, None), policies=("exclusive",), weights=True
+)
 
 
 def measured(option: Option, **p99s_us: float | None) -> list[tuple[Point, Measures]]:
@@ -99,6 +101,39 @@ def advised(came: Traffic, now: Scenario, target_us: int | None = None) -> LaneA
     for scenarios in advice.rounds():
         advice.found |= {each: simulate(came, each) for each in scenarios}
     return advice
+
+
+def test_another_value_is_better_only_if_the_intervals_are_apart() -> None:
+    def found(low: float | None, high: float | None) -> Measures:
+        return Measures(0.5, 1.0, False, wait_p99_us=50.0, wait_p99_low_us=low, wait_p99_high_us=high)
+
+    now, overloaded = found(100.0, 200.0), Measures(1.0, 1.0, True)
+    assert rules.is_better(now, found(50.0, 99.0))
+    assert not rules.is_better(now, found(50.0, 101.0)), "they overlap"
+    assert not rules.is_better(now, found(None, None)), "too few messages to be sure"
+    assert rules.is_better(overloaded, found(None, None))
+    assert not rules.is_better(now, overloaded)
+
+
+def test_what_is_not_better_for_sure_stays_as_it_is() -> None:
+    came = traffic(0.3, 3_000, seed=37, groups=[b"g%d" % n for n in range(100)])
+    advice = advised(came, replace(FIFO, consumers=4, prefetch=4, policy="exclusive"))
+    chosen = [line for line in advice.lines() if line.is_recommended]
+    assert {line.point.option for line in chosen if line.is_current} == {
+        Option.CONSUMERS, Option.PREFETCH, Option.BUCKETS, Option.POLICY,
+    }  # fmt: skip
+    assert len(chosen) == 4, "and so there is nothing to try together"
+    fewer = advised(came, advice.current, target_us=60_000_000).recommended[Option.CONSUMERS]
+    assert fewer.scenario.consumers < 4, "but a target says when fewer are enough"
+
+
+def test_a_users_weights_are_left_alone_unless_others_are_asked_for() -> None:
+    came, now = two_queues((1, 9))
+    advice = LaneAdvice(came, now, replace(LITTLE, weights=False), None)
+    for scenarios in advice.rounds():
+        advice.found |= {each: simulate(came, each) for each in scenarios}
+    assert {line.point.scenario.weights for line in advice.lines()} == {(1, 9)}
+    assert Option.WEIGHTS not in advice.recommended
 
 
 def test_weights_are_proposed_that_make_queues_wait_alike() -> None:

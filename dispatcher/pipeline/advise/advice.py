@@ -46,7 +46,7 @@ class LaneAdvice:
     def rounds(self) -> Iterator[list[Scenario]]:
         """The scenarios whose results it needs next."""
         yield self._ask(consumers_points(self._wanted, self.current))
-        self._recommend(Option.CONSUMERS, rules.best_consumers(self._of(Option.CONSUMERS), self.target_us))
+        self._recommend(Option.CONSUMERS, self._number(self.target_us))
         if self.found[self.current].is_overloaded and (best := self._best_number()) is not None:
             self.base = best.scenario
         yield self._ask(other_points(self._wanted, self.base, self.traffic))
@@ -87,7 +87,19 @@ class LaneAdvice:
         """The recommended number of consumers, or the one with which messages are through soonest."""
         if Option.CONSUMERS in self.recommended:
             return self.recommended[Option.CONSUMERS]
-        return rules.best_consumers(self._of(Option.CONSUMERS), None)
+        return self._number(None)
+
+    def _number(self, target_us: int | None) -> Point | None:
+        best = rules.best_consumers(self._of(Option.CONSUMERS), target_us)
+        return best if target_us is not None else self._unless_now(Option.CONSUMERS, best)
+
+    def _unless_now(self, option: Option, best: Point | None) -> Point | None:
+        """The present value, unless the best one is better for sure."""
+        now = next((point for point, _ in self._of(option) if self._is_current(point)), None)
+        if best is None or now is None:
+            return best
+        is_better = rules.is_better(self.found[now.scenario], self.found[best.scenario])
+        return best if is_better else now
 
     def _evened(self) -> list[Point]:
         """Weights made from how long the queues wait with those that were proposed."""
@@ -101,10 +113,12 @@ class LaneAdvice:
         return [weights_point(self.traffic, self.base, each) for each in made if each not in known]
 
     def _choose_others(self) -> None:
-        self._recommend(Option.PREFETCH, rules.best_prefetch(self._of(Option.PREFETCH)))
+        best = {Option.PREFETCH: rules.best_prefetch(self._of(Option.PREFETCH))}
         if self.current.policy in ORDERED:
-            self._recommend(Option.BUCKETS, rules.best_buckets(self._of(Option.BUCKETS), self.groups))
-        self._recommend(Option.POLICY, rules.best_policy(self._of(Option.POLICY), self.current.policy))
+            best[Option.BUCKETS] = rules.best_buckets(self._of(Option.BUCKETS), self.groups)
+        best[Option.POLICY] = rules.best_policy(self._of(Option.POLICY), self.current.policy)
+        for option, point in best.items():
+            self._recommend(option, self._unless_now(option, point))
         self._recommend(Option.WEIGHTS, rules.best_weights(self._of(Option.WEIGHTS), self.current.weights))
 
     def _together(self) -> list[Point]:
@@ -116,7 +130,7 @@ class LaneAdvice:
             if (chosen := self.recommended.get(option)) is not None:
                 value = getattr(chosen.scenario, option.value)
                 scenario = replace(scenario, **{option.value: value})
-        return [self._combined(scenario)]
+        return [self._combined(scenario)] if scenario != self.current else []
 
     def _combined(self, scenario: Scenario) -> Point:
         text = (

@@ -43,7 +43,7 @@ def as_json(result: AdviceResult) -> dict[str, Any]:
                 ),
                 "at_a_time": each.advice.traffic.at_a_time,
                 "remarks": remarks(each),
-                "rows": [row(each.sample.lane, line) for line in each.advice.lines()],
+                "rows": [row(each.sample, line) for line in each.advice.lines()],
             }
             for each in result.lanes
         },
@@ -138,8 +138,10 @@ def _recommendations(advice: LaneAdvice) -> Iterator[str]:
         name = "together" if option is Option.RECOMMENDED else option.value
         now = "" if option is Option.RECOMMENDED else _now(advice, option, point.value)
         yield f"  recommended: {name} {point.value}{now}: {_effect(advice.found[point.scenario])}"
-    if Option.RECOMMENDED not in advice.recommended and Option.CONSUMERS in advice.recommended:
-        yield "  not recommended: all of these at once: together they do worse than the consumers alone"
+    has_tried = any(line.point.option is Option.RECOMMENDED for line in advice.lines())
+    if has_tried and Option.RECOMMENDED not in advice.recommended and Option.CONSUMERS in advice.recommended:
+        what = "do worse than the consumers alone" if target is None else "miss the target"
+        yield f"  not recommended: all of these at once: together they {what}"
     if target is not None:
         yield f"  target: p99 of the wait within {_time(target)}"
 

@@ -70,6 +70,15 @@ def best_weights(points: list[Measured], current: tuple[int, ...]) -> Point | No
     return best[0] if is_gain(before, max(best[1].queues_p99_us)) else now[0]
 
 
+def is_better(now: Measures, other: Measures) -> bool:
+    """Whether the p99 wait is shorter for sure: its interval ends below that of now; or now grows on."""
+    if now.is_overloaded or other.is_overloaded:
+        return now.is_overloaded and not other.is_overloaded
+    if now.wait_p99_low_us is None or other.wait_p99_high_us is None:
+        return False
+    return other.wait_p99_high_us < now.wait_p99_low_us
+
+
 def is_gain(before_us: float | None, after_us: float | None) -> bool:
     """Whether the second is enough below the first to be worth a change. None: without bound."""
     if after_us is None:

@@ -29,7 +29,7 @@ SCHEMA: Final = pa.schema([
     ("dispatch_p50_us", pa.float64()), ("dispatch_p99_us", pa.float64()), ("total_p99_us", pa.float64()),
     ("queue_p99_us", pa.float64()), ("utilisation", pa.float64()), ("throughput_per_s", pa.float64()),
     ("waiting_max", pa.int64()), ("is_overloaded", pa.bool_()), ("is_current", pa.bool_()),
-    ("is_recommended", pa.bool_()),
+    ("is_recommended", pa.bool_()), ("replayed", pa.int64()), ("of_messages", pa.int64()),
 ])  # fmt: skip
 
 
@@ -116,16 +116,17 @@ def _simulate(spark: SparkSession, advices: list[LaneAdvice]) -> None:
 
 
 def _write(folder: ReportFolder, advised: list[Advised]) -> None:
-    rows = [row(each.sample.lane, line) for each in advised for line in each.advice.lines()]
+    rows = [row(each.sample, line) for each in advised for line in each.advice.lines()]
     folder.write_rows(ADVISE, pa.Table.from_pylist(rows, SCHEMA))
 
 
-def row(lane: str, line: AdviceRow) -> dict[str, object]:
+def row(sample: Sample, line: AdviceRow) -> dict[str, object]:
     """As the table has it."""
     point, found = line.point, line.measures._asdict()
     queues = found.pop("queues_p99_us")
     return {
-        "lane": lane, "option": point.option.value, "value": point.value, "number": point.number, **found,
-        "queue_p99_us": max(queues, default=None), "is_current": line.is_current,
-        "is_recommended": line.is_recommended,
+        "lane": sample.lane, "option": point.option.value, "value": point.value, "number": point.number,
+        **found, "queue_p99_us": max(queues, default=None), "is_current": line.is_current,
+        "is_recommended": line.is_recommended, "replayed": len(sample.messages) - sample.warm_up,
+        "of_messages": sample.all_messages,
     }  # fmt: skip

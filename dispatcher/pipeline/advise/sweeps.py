@@ -39,6 +39,7 @@ class Wanted:
     prefetch: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_000)
     buckets: tuple[int | None, ...] = (64, 256, 1_024, 4_096, 16_384, 65_536, None)  # None: by the ids
     policies: tuple[str, ...] = POLICIES
+    weights: bool = False  # they say what the user wants of the queues: others are tried only if asked for
 
 
 def numbers(text: str, least: int, most: int) -> tuple[int, ...]:
@@ -96,7 +97,7 @@ def consumers_points(wanted: Wanted, base: Scenario) -> list[Point]:
 
 def other_points(wanted: Wanted, base: Scenario, traffic: Traffic) -> list[Point]:
     """All but the number of consumers. Buckets only where groups are kept in order, weights only of several
-    queues."""
+    queues, and if they are wanted."""
     numbers = sorted({*wanted.prefetch, base.prefetch})
     points = [Point(Option.PREFETCH, str(n), n, replace(base, prefetch=n)) for n in numbers]
     if base.policy in ORDERED:
@@ -107,7 +108,7 @@ def other_points(wanted: Wanted, base: Scenario, traffic: Traffic) -> list[Point
         ]
     names = [name for name in POLICIES if name in {*wanted.policies, base.policy}]
     points += [Point(Option.POLICY, name, None, replace(base, policy=name)) for name in names]
-    if len(traffic.inbounds) > 1:
+    if wanted.weights and len(traffic.inbounds) > 1:
         proposals = dict.fromkeys([base.weights, (1,) * len(traffic.inbounds), weights_by_work(traffic)])
         points += [weights_point(traffic, base, weights) for weights in proposals]
     return points

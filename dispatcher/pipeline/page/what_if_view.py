@@ -29,6 +29,7 @@ class Sweep:
     chart: Chart | None  # where the values are numbers
     rows: list[ReportRow]
     left_out: int
+    sample: str | None  # what was replayed, if that was not all: then its load is not the lane's mean
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,15 @@ def _sweep(option: str, rows: list[ReportRow], key: str) -> Sweep:
     shown = rows[:SCENARIOS_SHOWN]
     numbered = [row for row in shown if row["number"]]
     chart = _chart(option, numbered, key) if is_number and len(numbered) > 1 else None
-    return Sweep(option, chart, [_told(row) for row in shown], len(rows) - len(shown))
+    return Sweep(option, chart, [_told(row) for row in shown], len(rows) - len(shown), _sample(rows[0]))
+
+
+def _sample(row: ReportRow) -> str | None:
+    """Older tables don't say it."""
+    replayed, count = row.get("replayed"), row.get("of_messages")
+    if replayed is None or count is None or replayed >= count:
+        return None
+    return f"the busiest {wording.count(replayed)} of {wording.count(count)} messages"
 
 
 def _told(row: ReportRow) -> ReportRow:
@@ -112,7 +121,8 @@ def plan_view(source: Source, lane: str) -> PlanView | None:
     return PlanView(
         consumers=sorted(named, key=lambda row: (-row["now"], row["consumer"]))[:CONSUMERS_SHOWN],
         moves=[
-            {**row, "work_us": row[times[1]]} for row in source.highest("plan", "cost_us", MOVES_SHOWN, is_move)
+            {**row, "work_us": row[times[1]]}
+            for row in source.highest("plan", "cost_us", MOVES_SHOWN, is_move)
         ],
         moved=sum(row["rows"] for row in sums if row["moves"] and row["from_consumer"] is not None),
         given=sum(row["rows"] for row in sums if row["moves"] and row["from_consumer"] is None),
