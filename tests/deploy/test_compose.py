@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import http.server
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(:[-?][^}]*)?\}")
 EXAMPLES = ("producer", "consumer-1", "consumer-2")
 MONITORING = ("prometheus", "grafana")
+HADOLINT = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 
 
 def _dotenv_names() -> set[str]:
@@ -182,6 +185,42 @@ def test_dockerfile_copies_what_exists_and_ends_as_an_ordinary_user() -> None:
     assert users
     assert users[-1] != "0"
     assert len(re.findall(r"^FROM ", DOCKERFILE, re.MULTILINE)) == 2
+
+
+@pytest.mark.skipif(HADOLINT is None, reason="needs hadolint")
+def test_hadolint_finds_nothing_wrong_with_the_dockerfile() -> None:
+    check_with(str(HADOLINT), "--failure-threshold", "style", DEPLOY / "Dockerfile")
+
+
+def test_the_image_looks_after_its_process() -> None:
+    """Its check asks the port that is exposed, and fails where nobody answers."""
+    port = re.findall(r"^EXPOSE (\d+)$", DOCKERFILE, re.MULTILINE)[-1]
+    (url,) = re.findall(r"^ENV DISPATCHER_HEALTH_URL=(\S+)$", DOCKERFILE, re.MULTILINE)
+    assert url == f"http://127.0.0.1:{port}/healthz"
+    (check,) = re.findall(r"^HEALTHCHECK .*\\\n +CMD (.*)$", DOCKERFILE, re.MULTILINE)
+    python, option, program = json.loads(check)
+    assert (python, option) == ("python", "-c")
+    with http.server.HTTPServer(("127.0.0.1", 0), Healthy) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        environment = {"DISPATCHER_HEALTH_URL": f"http://127.0.0.1:{server.server_port}/healthz"}
+        answers = [
+            subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False)
+        ]
+    answers.append(
+        subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False)
+    )
+    assert [bool(answer.returncode) for answer in answers] == [False, True]
+
+
+class Healthy(http.server.BaseHTTPRequestHandler):
+    """Answers as a dispatcher that lives."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/healthz" else 404)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing on stderr."""
 
 
 def test_the_image_can_be_built_for_a_ledger() -> None:
