@@ -122,6 +122,7 @@ _CONSUMER: Final = _object(
     state=string(),
     prefetch=integer(),
     in_flight=integer(),
+    handed_over=integer("the number of its latest message: a total of this incarnation"),
     oldest_in_flight_ms=nullable(integer("since when its oldest message is out")),
     groups=integer("how many it owns"),
     alone=boolean("it tries a message with which others died, and gets nothing else"),
@@ -229,6 +230,15 @@ SCHEMAS: Final[dict[str, Schema]] = {
             ),
             behind=integer("messages behind it"),
             details=list_of(string()),
+        ),
+        history=list_of(
+            _object(
+                at=string("when, UTC"),
+                event=string("an event of the log, or owner_changed"),
+                consumer=nullable(string("of whom it tells; of owner_changed: the new owner")),
+                detail=string("what else the event says"),
+            ),
+            "what has happened to it lately, the newest first: as far as this leadership remembers",
         ),
     ),
     "Stopped": _object(

@@ -67,8 +67,9 @@ class LaneView(Protocol):
         ...
 
     def group(self, group: str) -> dict[str, Any] | None:
-        """The results of `groups.show`, without headers, and of `groups.why`. Raises CommandRefused where
-        there is no such group, ValueError."""
+        """The results of `groups.show`, without headers, and of `groups.why`; and `history`, what has
+        happened to it lately, the newest first. Raises CommandRefused where there is no such group,
+        ValueError."""
         ...
 
     def stopped(self, after: str | None) -> dict[str, Any] | None:

@@ -460,12 +460,10 @@ class LaneRunner:
         return session.views.busiest_groups(count) if session is not None else None
 
     def group(self, group: str) -> dict[str, Any] | None:
-        """The results of `groups.show`, without headers, and of `groups.why`. Raises CommandRefused,
-        ValueError."""
-        session, named = self._leading(), {"group": group}
-        if session is None:
-            return None
-        return {"show": session.views.group(named, headers=False), "why": session.views.why(named)}
+        """The results of `groups.show`, without headers, and of `groups.why`, and its `history`. Raises
+        CommandRefused, ValueError."""
+        session = self._leading()
+        return session.group(group) if session is not None else None
 
     def stopped(self, after: str | None) -> dict[str, Any] | None:
         """The result of `dead.stopped`. Raises CommandRefused, ValueError."""

@@ -58,6 +58,7 @@ from dispatcher.service.clock import Clock
 from dispatcher.service.control_inbox import ControlInbox
 from dispatcher.service.dead_letter_count import DeadLetterCount
 from dispatcher.service.forwarding import ForwardingQueues
+from dispatcher.service.group_history import GroupHistory
 from dispatcher.service.group_listings import GroupListings
 from dispatcher.service.history import History
 from dispatcher.service.inbound_feed import InboundFeed
@@ -72,6 +73,7 @@ from dispatcher.service.publish_bisect import BLAMES_A_PUBLISH, ENDS_OVER_A_PUBL
 from dispatcher.service.ticks import Tick, Ticks
 from dispatcher.service.transfer_targets import TransferTargets
 from dispatcher.settings import LaneSettings, SequenceCheck
+from dispatcher.wire.group_text import parse_group
 from dispatcher.wire.protocol import LaneNames
 
 log = structlog.get_logger()
@@ -132,6 +134,7 @@ class Session:
             lane.state, preview, lambda inbound: feeds[inbound].settled_unacked(self._clock.now_ms())
         )
         self.listings = GroupListings(self.views)
+        self._history_of_groups = GroupHistory(self._clock.now_ms, self._consumer_of)
         self._feeds = feeds
         self._reader = MessageReader(
             self._settings, self._recorder, lane_epoch=lane_epoch, frame_max=self._link.frame_max,
@@ -344,12 +347,26 @@ class Session:
 
     def _finish(self, tick: Tick) -> None:
         try:
+            self._history_of_groups.committed(tick.effects)
             self._outbox.perform(tick.effects.actions)
             self._flush_acks()
             self._control.ack(tick.read)
             self._set_alarm(self._clock.now_ms())
         except Exception as failure:
             self._fail(failure)
+
+    def _consumer_of(self, incarnation: int) -> str | None:
+        consumer = self.lane.state.by_number.get(incarnation)
+        return consumer.id if consumer is not None else None
+
+    def group(self, text: str) -> dict[str, Any]:
+        """The results of `groups.show`, without headers, and of `groups.why`, and what has happened to it
+        lately. Raises CommandRefused, ValueError."""
+        named = {"group": text}
+        show, why = self.views.group(named, headers=False), self.views.why(named)
+        group_id = parse_group(text)
+        history = self._history_of_groups.of(group_id, self.lane.state.named_key(group_id))
+        return {"show": show, "why": why, "history": history}
 
     def _set_alarm(self, now_ms: int) -> None:
         """For the core's next deadline, or for acks that wait."""

@@ -166,6 +166,26 @@ async def test_a_groups_page_says_why_it_waits_as_the_command_does(url: str, ben
     assert (await get(f"{url}{GROUP}busy"))[1]["why"]["blocking"]["consumer"] == "c1"
 
 
+async def test_a_groups_page_has_what_happened_to_it_lately(url: str, bench: Bench) -> None:
+    async def events(group: str) -> list[tuple[str, str | None]]:
+        _, body = await get(url + GROUP + quote(group, safe=""))
+        check("Group", body)
+        at = [each["at"] for each in body["history"]]
+        assert at == sorted(at, reverse=True)
+        return [(each["event"], each["consumer"]) for each in body["history"]]
+
+    paused = [("operator_command", None), ("group_paused", None), ("owner_changed", "c1")]
+    assert await events("paused") == paused
+    stopping = await events("stopping")
+    assert stopping[-1] == ("owner_changed", "c1")
+    assert {"message_failed", "group_stopped"} <= {event for event, _ in stopping}
+    assert await events(format_group(HOSTILE[0])) == [("owner_changed", "c1")]
+    await bench.ask("groups.resume", group="paused")
+    assert (await events("paused"))[:2] == [("operator_command", None), ("group_resumed", None)]
+    _, body = await get(url + GROUP + "stopping")
+    assert any("no <b>stock</b>" in each["detail"] for each in body["history"])
+
+
 async def test_stopped_groups_and_operations_are_listed(url: str) -> None:
     _, stopped = await get(f"{url}/api/lanes/orders/stopped")
     assert [(row["group"], row["reason"]) for row in stopped["groups"]] == [("stopping", "no <b>stock</b>")]

@@ -128,6 +128,16 @@ async def test_each_group_has_a_page_that_says_why_it_waits(page: Page, bench: B
     assert await asyncio.to_thread(page.browser.console) == []
 
 
+async def test_a_groups_page_tells_what_happened_and_a_consumers_rate_is_shown(page: Page) -> None:
+    await page.visit("lanes/orders/group/stopping")
+    await page.shows("owner changed")
+    await page.shows("no <b>stock</b>")
+    assert await page.ask(INJECTED) == []
+    await page.visit("lanes/orders")
+    rates = "return [...document.querySelectorAll('main td')].some(e => e.textContent.endsWith('/s'))"
+    await eventually(partial(page.ask, rates), what="how many messages a second the consumer gets")
+
+
 async def test_what_changes_is_pushed_and_a_search_finds_ids(page: Page, bench: Bench) -> None:
     await page.visit("lanes/orders/groups/held")
     assert "dead letters" not in await page.ask(TEXT)

@@ -376,6 +376,7 @@ class Views:
             "state": consumer.state.value,
             "prefetch": consumer.prefetch,
             "in_flight": len(consumer.in_flight),
+            "handed_over": consumer.next_seq - 1,
             "oldest_in_flight_ms": self._oldest_in_flight_ms(consumer),
             "groups": len(consumer.groups),
             "alone": consumer.alone_with is not None,

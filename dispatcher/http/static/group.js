@@ -25,7 +25,7 @@ function notHere({ lane }) {
   return lane && !lane.status ? h("p", { class: "dim" }, "This process does not lead the lane.") : [];
 }
 
-function groupBody({ lane, group }, { show, why }, actions) {
+function groupBody({ lane, group }, { show, why, history: events }, actions) {
   return [
     h("p", { class: "verdict" }, why.verdict, why.reason ? [" ", h("code", null, why.reason)] : null),
     why.details.length ? h("ul", { key: "details" }, why.details.map(detail => h("li", null, detail))) : null,
@@ -50,7 +50,16 @@ function groupBody({ lane, group }, { show, why }, actions) {
     ]),
     inFront(why.blocking),
     messages(show),
+    history(events),
   ];
+}
+
+/** Its last moves, and what the log says of it. */
+function history(events) {
+  return table("What happened lately", "the newest first, as far as this leadership remembers", [["when (UTC)", "whole"],
+    ["event", ""], ["consumer", ""], ["", "wide"]],
+  events.map((each, number) => [`${each.at} ${each.event} ${events.length - number}`, each.at.slice(11, 23),
+    each.event.replaceAll("_", " "), each.consumer === null ? "–" : name(each.consumer), each.detail]), "nothing");
 }
 
 function inFront(blocking) {

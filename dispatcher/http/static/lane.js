@@ -126,11 +126,25 @@ function consumers(lane, found, actions) {
   if (!found) return null;
   const absent = found.drained_absent.length ? `drained and not here: ${found.drained_absent.join(", ")}` : "";
   return table("Consumers", absent, [["consumer", ""], ["state", ""], ["prefetch", "n"], ["in flight", "n"],
-    ["oldest message", "n"], ["groups", "n"], ["last heard", "n"], ...(actions.mayAct ? [["action", ""]] : [])],
+    ["handed over", "n"], ["oldest message", "n"], ["groups", "n"], ["last heard", "n"], ...(actions.mayAct ? [["action", ""]] : [])],
   found.consumers.map(row => [row.incarnation, name(row.consumer), consumerState(row), count(row.prefetch),
-    count(row.in_flight), span(row.oldest_in_flight_ms), count(row.groups), `${span(row.last_heartbeat_ms)} ago`,
+    count(row.in_flight), handedOver(row), span(row.oldest_in_flight_ms), count(row.groups), `${span(row.last_heartbeat_ms)} ago`,
     ...(actions.mayAct ? [actions.button(lane, drainAction(row))] : [])]),
   "none has joined");
+}
+
+/** What came to an incarnation, by its uuid: [when, total], of the last seconds. */
+const totals = new Map();
+const RATE_MS = 10_000;
+
+/** Its messages in a second, from what the page has heard. */
+function handedOver({ incarnation, handed_over: total }) {
+  const now = performance.now(), known = totals.get(incarnation) ?? [];
+  if (known.at(-1)?.[1] !== total || known.length < 2) known.push([now, total]);
+  while (known.length > 1 && known[1][0] < now - RATE_MS) known.shift();
+  totals.set(incarnation, known);
+  const [since, before] = known[0];
+  return now - since < 1000 ? "–" : rate((total - before) / (now - since) * 1000);
 }
 
 function consumerState(row) {

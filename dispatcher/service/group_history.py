@@ -1,0 +1,76 @@
+"""What has happened to groups lately, for people: in memory, bounded, of this leadership only."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from dispatcher.core.effects import Effects
+from dispatcher.core.orders import LogEvent
+from dispatcher.core.tables import OwnerRow
+from dispatcher.wire.group_text import format_group
+
+#: Changes of owners, of all groups together; and as many of what the log says about groups.
+EVENTS_KEPT: Final = 20_000
+#: Of one group.
+EVENTS_SHOWN: Final = 30
+OWNER_CHANGED: Final = "owner_changed"
+
+
+class _Owner(NamedTuple):
+    """A group has another owner, or none."""
+
+    at_ms: int
+    group: bytes
+    consumer: str | None
+
+
+class GroupHistory:
+    """Remembers what the lane has committed. `consumer_of` names the consumer of an incarnation's number."""
+
+    def __init__(self, now_ms: Callable[[], int], consumer_of: Callable[[int], str | None]) -> None:
+        self._now_ms = now_ms
+        self._consumer_of = consumer_of
+        self._owners: deque[_Owner] = deque(maxlen=EVENTS_KEPT)
+        self._told: deque[tuple[int, LogEvent]] = deque(maxlen=EVENTS_KEPT)
+
+    def committed(self, effects: Effects) -> None:
+        """A step is committed."""
+        if effects.owners:
+            now_ms = self._now_ms()
+            self._owners += [_Owner(now_ms, *each) for each in self._changes(effects.owners)]
+        for action in effects.actions:
+            if type(action) is LogEvent and action.fields.get("group") is not None:
+                self._told.append((self._now_ms(), action))
+
+    def _changes(self, owners: dict[bytes, OwnerRow | None]) -> list[tuple[bytes, str | None]]:
+        return [
+            (group, self._consumer_of(row.incarnation) if row is not None else None)
+            for group, row in owners.items()
+        ]
+
+    def of(self, group_id: bytes, key: bytes) -> list[dict[str, Any]]:
+        """The newest first. With buckets the key is that of the bucket."""
+        names = {format_group(group_id), format_group(key)}
+        rows = [_owner_row(each) for each in self._owners if each.group == key]
+        rows += [_told_row(at_ms, tell) for at_ms, tell in self._told if tell.fields["group"] in names]
+        newest_first = sorted(reversed(rows), key=lambda row: row["at"], reverse=True)
+        return newest_first[:EVENTS_SHOWN]
+
+
+def _owner_row(change: _Owner) -> dict[str, Any]:
+    return {"at": _instant(change.at_ms), "event": OWNER_CHANGED, "consumer": change.consumer, "detail": ""}
+
+
+def _told_row(at_ms: int, tell: LogEvent) -> dict[str, Any]:
+    fields = {name: value for name, value in tell.fields.items() if name not in ("group", "consumer")}
+    return {
+        "at": _instant(at_ms), "event": tell.event, "consumer": tell.fields.get("consumer"),
+        "detail": ", ".join(f"{name} {value}" for name, value in fields.items() if value not in (None, {})),
+    }  # fmt: skip
+
+
+def _instant(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
