@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import html
 import inspect
 import json
 import posixpath
@@ -10,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import mermaidx
 import typer.main
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -22,6 +25,7 @@ from dispatcher.settings import json_schema
 
 DOCS = Path(__file__).parents[1] / "docs"
 LINK = re.compile(r"\[([^\]]+)\]\(([^)\s:#]+)(#[^)]*)?\)")
+DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: In the order of the page, with the keys' prefixes.
 SETTINGS = {
     "RabbitSettings": "rabbitmq.", "RedisSettings": "redis.", "HttpSettings": "http.",
@@ -41,17 +45,37 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, make in made.items():
         text = "\n".join(make())
         files.append(File.generated(config, f"reference/{name}.md", content=text))
+    diagrams = {diagram for path in DOCS.rglob("*.md") for diagram in DIAGRAM.findall(path.read_text())}
+    for diagram in sorted(diagrams):
+        files.append(File.generated(config, diagram_path(diagram), content=drawn(diagram)))
     return files
 
 
+def diagram_path(diagram: str) -> str:
+    return f"assets/diagrams/{hashlib.sha256(diagram.encode()).hexdigest()[:16]}.svg"
+
+
+def drawn(diagram: str) -> str:
+    """As a picture that needs no script: on white, because it is dark on light, and without HTML in it, which
+    pictures may not have everywhere."""
+    svg: str = mermaidx.render(diagram, config={"htmlLabels": False}).svg()
+    return svg.replace("background-color: transparent", "background-color: white", 1)
+
+
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """A link to a file of the repository that is no page is only its text here."""
+    """A link to a file of the repository that is no page is only its text here, and diagrams are pictures."""
+    root = posixpath.relpath(".", posixpath.dirname(page.file.src_uri) or ".")
+
+    def picture(match: re.Match[str]) -> str:
+        words = "; ".join(line.strip() for line in match[1].splitlines())
+        alt = html.escape(f"Diagram: {words}")
+        return f'<img class="diagram" src="{root}/{diagram_path(match[1])}" alt="{alt}">'
 
     def local(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), match[2]))
         return match[1] if target.startswith("..") else match[0]
 
-    return LINK.sub(local, markdown)
+    return LINK.sub(local, DIAGRAM.sub(picture, markdown))
 
 
 def cell(text: Any) -> str:

@@ -46,6 +46,25 @@ def test_a_page_fetches_nothing_from_elsewhere(site: Path) -> None:
         assert not [each for each in fetched if ":" in each or each.startswith("//")], page
 
 
+def test_diagrams_are_pictures_that_need_no_script(site: Path) -> None:
+    sources = sum(path.read_text().count("\n```mermaid\n") for path in (ROOT / "docs").rglob("*.md"))
+    shown = [
+        (page, picture)
+        for page in site.rglob("*.html")
+        for picture in re.findall(
+            r'<img class="diagram" src="([^"]+)" alt="Diagram: [^"]+"', page.read_text()
+        )
+    ]
+    assert len(shown) == sources > 0
+    assert not [page for page in site.rglob("*.html") if "mermaid" in page.read_text().lower()]
+    for page, picture in shown:
+        svg = (page.parent / picture).read_text()
+        assert svg.startswith("<svg")
+        assert "background-color: white" in svg
+        assert not re.search(r"<script|<foreignObject|(?:href|src)=.http", svg)
+        assert "Syntax error" not in svg
+
+
 def test_the_search_works_from_files(site: Path) -> None:
     index = (site / "search" / "search_index.js").read_text()
     assert "reconnect_grace" in index
