@@ -78,6 +78,10 @@ _MODULES: Final = {
 }
 
 
+#: Other names that people try; --help has those above.
+_OTHER_NAMES: Final = {"watch": "observe"}
+
+
 class _Commands(Mapping[str, Any]):
     """Imports a command when it is looked up: what the others need would take most of its time. This is the
     only place where commands are imported late for that."""
@@ -105,6 +109,9 @@ class _Program(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands: Any = _Commands()
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return super().get_command(ctx, _OTHER_NAMES.get(cmd_name, cmd_name))
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)

@@ -287,5 +287,7 @@ def described(error: BaseException | None) -> tuple[int, str]:
     """AMQP's reply code (0: none came), and what went wrong, for people."""
     if isinstance(error, TimeoutError):
         return 0, f"no answer within {OPEN_TIMEOUT_S} s"
+    if isinstance(error, asyncio.CancelledError):  # its name is all that it says
+        return 0, "it was ended here, without an answer of RabbitMQ"
     code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), 0)
     return code, error_text(error)

@@ -78,6 +78,11 @@ def test_people_get_a_report(run: Run, channel: BlockingChannel) -> None:
     assert "Nothing came" in nothing.stdout
 
 
+def test_it_has_another_name(run: Run, channel: BlockingChannel) -> None:
+    refused = [run(name, "--exchange", "other", "--for", "10ms") for name in ("observe", "watch")]
+    assert len({(each.exit_code, each.stderr) for each in refused}) == 1
+
+
 def test_what_can_not_be_observed_is_refused(run: Run, channel: BlockingChannel) -> None:
     missing = run("observe", "--exchange", "other", "--for", "10ms")
     assert (missing.exit_code, missing.stderr) == (1, "dispatcher: there is no exchange 'other'\n")
