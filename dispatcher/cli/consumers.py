@@ -79,6 +79,8 @@ def _of_queue(row: dict[str, Any]) -> str:
 def state_text(row: dict[str, Any]) -> str:
     """Its state, with what else keeps it from getting messages."""
     more = [word for word in ("drained", "alone") if row.get(word)]
+    if row.get("id_wanted_by"):
+        more.append("another wants its id")
     return ", ".join([str(row.get("state")), *more])
 
 

@@ -27,6 +27,7 @@ _ODD = (
     ("operations", "operation", "under way"),
     ("consumers_drained", "consumer", "drained"),
     ("consumers_frozen", "consumer", "frozen"),
+    ("consumers_waiting", "consumer", "waiting for an id that another one has"),
     ("undeliverable", "message", "undeliverable"),
     ("dead_letters", "message", "in the dead queue"),
 )
@@ -45,8 +46,8 @@ def status(
     in flight.
 
     `problem` is what keeps a lane from dispatching, as /readyz says it. `attention` counts what is not
-    normal: paused, pinned and stopped groups, operations under way, drained and frozen consumers, messages in
-    the dead queue.
+    normal: paused, pinned and stopped groups, operations under way, drained and frozen consumers, those
+    that wait for an id that another one has, messages in the dead queue.
 
     Fails (1) when a lane's dispatcher does not answer; the other lanes are shown all the same.
     """

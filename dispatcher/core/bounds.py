@@ -30,6 +30,8 @@ OFFENDERS_MAX: Final = 100
 DELIVERIES_MAX: Final = 10
 #: The groups of one answer to an operator: it is one message, and is made in one piece.
 GROUPS_PER_PAGE_MAX: Final = 1_000
+#: A consumer that waits for its id asks again more often than this.
+WAITS_FOR_ID_MS: Final = 10_000
 #: Acks that are kept back for less time are nothing to tell operators.
 UNACKED_TOLD_MS: Final = 1_000
 #: Sequence and epoch counters begin at lane epoch × 2^20. A lane epoch is larger than all before and at least

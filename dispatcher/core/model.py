@@ -409,7 +409,7 @@ class Consumer:
         "next_seq", "number", "overdue", "ping_unanswered", "pool_level", "prefetch", "queue", "readers",
         "receives", "refusals",
         "refused_n", "refused_until_ms", "reported", "resumes_as", "sent_again", "settled_at_ms", "sources",
-        "stored", "reclaiming", "user", "uuid", "waiting", "work_ms",
+        "stored", "reclaiming", "user", "uuid", "waiting", "waiting_heard_ms", "waiting_told", "work_ms",
     )  # fmt: skip
 
     def __init__(
@@ -437,7 +437,9 @@ class Consumer:
         self.reported: frozenset[int] | None = None  # seqs in hand, as its latest join after our start said
         self.sent_again: set[int] = set()  # seqs that its latest join did not name
         self.broken: OrderedSet[Group] = OrderedSet()  # groups of which a copy is gone that it has not seen
-        self.waiting: Join | None = None  # another incarnation of this id that asked to join
+        self.waiting: Join | None = None  # another incarnation of this id that asked to join,
+        self.waiting_heard_ms = 0  # when it last did, and
+        self.waiting_told = ""  # which one the log has named
         self.alone_with: Original | None = None  # a suspect that it has, or for which it is kept free
         #: What its latest settle and its latest heartbeat say of its handlers.
         self.begun: dict[type, Begun] = {}

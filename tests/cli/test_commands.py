@@ -189,10 +189,11 @@ def test_status_tells_what_is_not_normal_and_nothing_else(run: Run, responder: R
     assert said(problem="Redis: no answer", redis_unavailable=True) == ["problem: Redis: no answer"]
     assert said(
         groups_paused=1, groups_pinned=2, groups_stopped=3, operations=1, consumers_drained=1,
-        consumers_frozen=2, undeliverable=1,
+        consumers_frozen=2, consumers_waiting=1, undeliverable=1,
     ) == [
         "attention: 1 group paused, 2 groups pinned, 3 groups stopped, 1 operation under way, "
-        "1 consumer drained, 2 consumers frozen, 1 message undeliverable"
+        "1 consumer drained, 2 consumers frozen, 1 consumer waiting for an id that another one has, "
+        "1 message undeliverable"
     ]  # fmt: skip
     assert said(dead_letters=0) == said(dead_letters=None) == []
     assert said(dead_letters=1) == ["attention: 1 message in the dead queue"]

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from dispatcher.core.bounds import WAITS_FOR_ID_MS
 from dispatcher.core.events import DeadLetterConfirmed, PingRouted, QueueReturned
 from dispatcher.core.model import GroupState
 from dispatcher.core.views.views import SettledUnacked, Views
@@ -289,8 +290,25 @@ def test_c3_a_second_incarnation_waits_until_the_first_is_gone() -> None:
     bench.arrive("a1")
     bench.join("one", uuid="one-2")
     assert ("one-2.1", "dispatch.wait") in bench.notices
+    assert [event for event, _ in bench.told if event == "consumer_id_in_use"] == [], "it may be a restart"
+    assert Views(bench.lane.state).status()["consumers_waiting"] == 1
+    for _ in range(2):
+        bench.join("one", uuid="one-2")
+    (told,) = [fields for event, fields in bench.told if event == "consumer_id_in_use"]
+    assert told == {"consumer": "one", "incarnation": "one-2", "owner": "one-1"}
+    assert Views(bench.lane.state).consumers()["consumers"][0]["id_wanted_by"] == "one-2"
     assert names(bench.die("one")) == ["a1"]
+    assert Views(bench.lane.state).status()["consumers_waiting"] == 0
     assert ("one-2.1", "dispatch.welcome") in bench.notices
+
+
+def test_c3_who_does_not_ask_any_more_is_not_told_of() -> None:
+    clause("C-3", "the second is told to wait until the first is gone")
+    bench = LaneBench()
+    bench.join("one")
+    bench.join("one", uuid="one-2")
+    bench.step(after_ms=WAITS_FOR_ID_MS)
+    assert Views(bench.lane.state).status()["consumers_waiting"] == 0
 
 
 def test_c4_a_frozen_consumer_gets_no_new_groups() -> None:

@@ -160,9 +160,7 @@ class Membership(Feature):
             send_notice(state, present, TYPE_TAKEN)
             self.revoke(present)
         elif present is not None:
-            present.waiting = join
-            self._answer(join, TYPE_WAIT)
-            self.liveness.successor_waits(present)
+            self._let_wait(join, present)
             return
         user = join.user if state.options.strict_identity else None
         consumer = self.enter(
@@ -171,6 +169,20 @@ class Membership(Feature):
         )  # fmt: skip
         self._reports.report(consumer, join)
         self._welcome(consumer)
+
+    def _let_wait(self, join: Join, present: Consumer) -> None:
+        """That id is another one's. Who asks again while that one lives is told to people: two consumers may
+        have been given one id."""
+        state, before = self._state, present.waiting
+        asks_again = before is not None and before.incarnation == join.incarnation
+        present.waiting, present.waiting_heard_ms = join, state.now_ms
+        if asks_again and present.state in PRESENT and present.waiting_told != join.incarnation:
+            present.waiting_told = join.incarnation
+            state.warn(
+                "consumer_id_in_use", consumer=join.consumer, incarnation=join.incarnation, owner=present.uuid
+            )
+        self._answer(join, TYPE_WAIT)
+        self.liveness.successor_waits(present)
 
     def enter(
         self, name: str, uuid: str, queue: str, prefetch: int, *, n: int = 1, user: str | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from dispatcher.core.bounds import UNACKED_TOLD_MS
+from dispatcher.core.bounds import UNACKED_TOLD_MS, WAITS_FOR_ID_MS
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import NEVER_FULL, Consumer, ConsumerState, Group, MessageState, Original
 from dispatcher.core.operators.commands import Commands, argument
@@ -73,6 +73,7 @@ class Views:
             "inbound": [self._inbound_row(inbound, spent) for inbound in state.inbounds],
             "consumers": len(state.by_uuid),
             "consumers_drained": len(state.drained_consumers),
+            "consumers_waiting": sum(self._wanted_by(c) is not None for c in state.by_uuid.values()),
             "consumers_frozen": sum(c.state is ConsumerState.FROZEN for c in state.by_uuid.values()),
             "groups": len(state.groups),
             **flag_status(state),
@@ -369,6 +370,11 @@ class Views:
         unread = [named.id for named in self._state.options.handover if named.id not in self._state.by_id]
         return {"consumers": rows, "drained_absent": sorted(absent), "unread": unread}
 
+    def _wanted_by(self, consumer: Consumer) -> str | None:
+        """The incarnation that waits for its id, if it has asked lately."""
+        asked_ms = self._state.now_ms - consumer.waiting_heard_ms
+        return consumer.waiting.incarnation if consumer.waiting and asked_ms < WAITS_FOR_ID_MS else None
+
     def _consumer_row(self, consumer: Consumer) -> dict[str, Any]:
         return {
             "consumer": consumer.id,
@@ -383,6 +389,7 @@ class Views:
             "drained": consumer.drained,
             "overdue": consumer.overdue,
             "evicted_by": consumer.evicted_by.value if consumer.evicted_by is not None else None,
+            "id_wanted_by": self._wanted_by(consumer),
             "queue": consumer.queue,
             "last_heartbeat_ms": self._silent_ms(consumer),
             "readers": consumer.readers if consumer.depth is not None else None,

@@ -67,6 +67,7 @@ function laneFacts(lane, status) {
     status.groups_stopped > 0 && ["stopped groups", count(status.groups_stopped)],
     status.consumers_frozen > 0 && ["frozen consumers", count(status.consumers_frozen)],
     status.consumers_drained > 0 && ["drained consumers", count(status.consumers_drained)],
+    status.consumers_waiting > 0 && ["consumers that wait for an id in use", count(status.consumers_waiting)],
     status.dead_letters > 0 && ["dead letters", count(status.dead_letters)],
     status.undeliverable > 0 && ["undeliverable", count(status.undeliverable)],
     busiest && ["busiest group", [h("a", { href: groupHref(lane.lane, busiest.group) }, name(busiest.group)),
@@ -150,6 +151,7 @@ function handedOver({ incarnation, handed_over: total }) {
 function consumerState(row) {
   const states = [row.state];
   if (row.drained) states.push("drained");
+  if (row.id_wanted_by) states.push("another wants its id");
   if (row.alone) states.push("tries a message alone");
   if (row.overdue) states.push(`${count(row.overdue)} overdue`);
   if (row.evicted_by) states.push(`evicted by ${row.evicted_by}`);
