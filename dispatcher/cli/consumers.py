@@ -80,7 +80,7 @@ def state_text(row: dict[str, Any]) -> str:
     """Its state, with what else keeps it from getting messages."""
     more = [word for word in ("drained", "alone") if row.get(word)]
     if row.get("id_wanted_by"):
-        more.append("another wants its id")
+        more.append("id twice")
     return ", ".join([str(row.get("state")), *more])
 
 

@@ -120,7 +120,8 @@ def show(
         return
     out = console()
     for message in result["messages"]:
-        facts = [(key, message[key]) for key in (*_KEYS[:-2], "exchange", "routing_key")]
+        titles = dict(zip(_KEYS[:-2], _COLUMNS[:-2], strict=True))
+        facts = [(titles.get(key, key), message[key]) for key in (*titles, "exchange", "routing_key")]
         facts += [(key, value) for key, value in message["properties"].items() if value is not None]
         facts += [(f"header {printable(key)}", value) for key, value in message["headers"].items()]
         out.print(table(("", ""), facts))

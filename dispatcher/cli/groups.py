@@ -202,7 +202,7 @@ def why_lines(result: dict[str, Any]) -> Iterator[str]:
         since = span(blocking.get("since_ms"))
         yield (
             f"In front: message {message.get('arrival')} of {message.get('inbound')} "
-            f"(seq {message.get('seq')}, attempt {shown(message.get('attempt'))}), "
+            f"(seq {message.get('seq')}, hand-over {shown(message.get('attempt'))}), "
             f"at consumer {shown(blocking.get('consumer'))}" + (f" for {since}" if since else "")
         )
     yield f"Behind it: {counted(result.get('behind'), 'message')}"

@@ -34,7 +34,7 @@ COLUMNS: Final = {
         "lane", "state", "settled/s", "out/s", "waiting", "in flight", "consumers", "groups", "attention",
     ),
     View.GROUPS: ("group", "owner", "held", "in flight", "parked", "oldest", "reason", "flags"),
-    View.CONSUMERS: ("consumer", "state", "in flight", "groups", "oldest", "last heard"),
+    View.CONSUMERS: ("consumer", "state", "out/s", "in flight", "groups", "oldest", "last heard"),
 }  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def consumer_lines(rows: Sequence[dict[str, Any]], sort: str, pattern: str | Non
     chosen = [row for row in rows if _matches(str(row.get("consumer")), pattern)]
     return [
         Line(str(row.get("consumer")), (
-            _cut(row.get("consumer")), state_text(row),
+            _cut(row.get("consumer")), state_text(row), _rate(row.get("per_s")),
             f"{shown(row.get('in_flight'))} of {shown(row.get('prefetch'))}", shown(row.get("groups")),
             shown(span(row.get("oldest_in_flight_ms"))), shown(span(row.get("last_heartbeat_ms"))),
         ))

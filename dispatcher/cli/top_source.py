@@ -110,6 +110,7 @@ class LeaderSource:
     def _rows(self, wanted: LookRequest) -> tuple[list[dict[str, Any]], int]:
         if wanted.view is View.CONSUMERS:
             consumers = self._ask(wanted.lane, "consumers.list", {}).get("consumers", [])
+            self._rates.add_consumers(consumers, time.monotonic())
             return consumers, len(consumers)
         arguments = {"limit": GROUPS_SHOWN, "sort": wanted.sort, "match": wanted.pattern}
         result = self._ask(wanted.lane, "groups.list", arguments)
@@ -147,9 +148,10 @@ class LeaderSource:
 
 
 class Rates:
-    """Messages per second between two looks at one leadership."""
+    """Messages per second between two looks at one leadership, or at one incarnation of a consumer."""
 
     def __init__(self) -> None:
+        self._consumers: dict[str, tuple[float, int]] = {}  # by incarnation: when, and what it had got
         self._last: dict[str, tuple[Any, float, int, int]] = {}
 
     def add(self, lane: LaneNow, at_s: float) -> None:
@@ -162,3 +164,12 @@ class Rates:
         if before is not None and before[0] == status.get("lane_epoch") and at_s > before[1]:
             lane.settled_per_s = (settled - before[2]) / (at_s - before[1])
             lane.dispatched_per_s = (dispatched - before[3]) / (at_s - before[1])
+
+    def add_consumers(self, rows: Sequence[dict[str, Any]], at_s: float) -> None:
+        """Set what each gets in a second."""
+        before, self._consumers = self._consumers, {}
+        for row in rows:
+            uuid, total = str(row.get("incarnation")), int(row.get("handed_over") or 0)
+            self._consumers[uuid] = at_s, total
+            if uuid in before and at_s > before[uuid][0]:
+                row["per_s"] = (total - before[uuid][1]) / (at_s - before[uuid][0])

@@ -96,7 +96,7 @@ WHY = {
         (
             ["groups", "why", "orders", "g"], "groups.why", {"group": "g"}, WHY,
             ["g: Sequenced: waits. (batch_out)",
-             "message 12.34 of orders.high (seq 99, attempt 2), at consumer c-1 for 1 m 1 s",
+             "message 12.34 of orders.high (seq 99, hand-over 2), at consumer c-1 for 1 m 1 s",
              "Behind it: 1,234 messages", "- look-ahead of orders.high is full"],
         ),
         (

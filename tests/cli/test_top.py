@@ -17,7 +17,7 @@ from textual.widgets import DataTable, Input, Static
 from dispatcher.cli import options
 from dispatcher.cli.top_app import TopApp
 from dispatcher.cli.top_dialogs import Confirm, Tell
-from dispatcher.cli.top_rows import COLUMNS, lane_lines
+from dispatcher.cli.top_rows import COLUMNS, consumer_lines, lane_lines
 from dispatcher.cli.top_source import LaneNow, LeaderSource, LookRequest, Rates, Seen, View
 from dispatcher.cli.verbs import Verb
 from dispatcher.errors import CommandRefused
@@ -131,7 +131,7 @@ async def test_lanes_groups_and_consumers_fit_into_80_columns() -> None:
 
         await _press(pilot, "c")
         assert _ids(app) == ["c-1", "c-2"]
-        assert [len(COLUMNS[view]) for view in View] == [9, 8, 6]
+        assert [len(COLUMNS[view]) for view in View] == [9, 8, 7]
         await pilot.press("q")
     await eventually(lambda: source.closed)
 
@@ -247,6 +247,17 @@ def test_rates_are_those_between_two_looks_at_one_leadership() -> None:
     lane = LaneNow("orders", {**later, "lane_epoch": 6})
     rates.add(lane, 14.0)
     assert (lane.settled_per_s, lane.dispatched_per_s) == (None, None)
+
+
+def test_a_consumers_rate_is_that_between_two_looks_at_its_incarnation() -> None:
+    rates = Rates()
+
+    def look(at_s: float, uuid: str, total: int) -> str:
+        rows = [{**CONSUMERS[0], "incarnation": uuid, "handed_over": total}]
+        rates.add_consumers(rows, at_s)
+        return consumer_lines(rows, "consumer", None)[0].cells[2]
+
+    assert [look(10.0, "u1", 100), look(12.0, "u1", 150), look(14.0, "u2", 7)] == ["-", "25", "-"]
 
 
 def test_without_a_terminal_it_says_what_to_do(run: Run) -> None:

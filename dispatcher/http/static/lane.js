@@ -151,7 +151,7 @@ function handedOver({ incarnation, handed_over: total }) {
 function consumerState(row) {
   const states = [row.state];
   if (row.drained) states.push("drained");
-  if (row.id_wanted_by) states.push("another wants its id");
+  if (row.id_wanted_by) states.push("id twice");
   if (row.alone) states.push("tries a message alone");
   if (row.overdue) states.push(`${count(row.overdue)} overdue`);
   if (row.evicted_by) states.push(`evicted by ${row.evicted_by}`);
