@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,8 +16,6 @@ from dispatcher.nodes import Servers
 ROOT = Path(__file__).parents[2]
 NODE = ROOT / "clients" / "node"
 PYTHON = [sys.executable, "-m", "dispatcher.conformance.python_consumer"]
-NPM_TIMEOUT_S = 120
-DEBIAN_JARS = "/usr/share/java/amqp-client.jar:/usr/share/java/slf4j-api.jar"
 #: Of a scene in the output.
 OK, FAILED = "ok     ", "FAILED "
 
@@ -39,34 +36,6 @@ def assert_conforms(tried: subprocess.CompletedProcess[str]) -> None:
     assert marks == [OK] * (len(SCENES) + 1)  # and the verdict on the whole record
 
 
-@pytest.fixture(scope="session")
-def node_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package as `npm ci` makes it. The checkout stays as it is."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("node and npm are not installed")
-    folder = tmp_path_factory.mktemp("node") / "package"
-    shutil.copytree(NODE, folder, ignore=shutil.ignore_patterns("node_modules"))
-    made = subprocess.run(
-        ["npm", "ci", "--no-audit", "--no-fund"], cwd=folder, capture_output=True, text=True,
-        timeout=NPM_TIMEOUT_S,
-    )  # fmt: skip
-    if made.returncode:
-        pytest.skip(f"npm ci failed: {(made.stderr.splitlines() or [''])[0]}")
-    return folder
-
-
-@pytest.fixture(scope="session")
-def java_program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The command that runs the Java client, compiled as its page says."""
-    jars = os.environ.get("AMQP_CLIENT_CLASSPATH", DEBIAN_JARS)
-    if shutil.which("javac") is None or not all(Path(jar).exists() for jar in jars.split(os.pathsep)):
-        pytest.skip("there is no javac, or not Debian's librabbitmq-client-java (or AMQP_CLIENT_CLASSPATH)")
-    build = tmp_path_factory.mktemp("java")
-    sources = [str(path) for path in sorted((ROOT / "clients" / "java").rglob("*.java"))]
-    subprocess.run(["javac", "-cp", jars, "-d", str(build), *sources], check=True)
-    return ["java", "-cp", f"{jars}{os.pathsep}{build}", "Conformance"]
-
-
 def test_the_python_sdk_conforms(servers: Servers) -> None:
     assert_conforms(conformance(servers, PYTHON))
 
@@ -77,6 +46,10 @@ def test_the_node_client_conforms(servers: Servers, node_modules: Path) -> None:
 
 def test_the_java_client_conforms(servers: Servers, java_program: list[str]) -> None:
     assert_conforms(conformance(servers, java_program))
+
+
+def test_the_go_client_conforms(servers: Servers, go_program: str) -> None:
+    assert_conforms(conformance(servers, [go_program]))
 
 
 def test_the_types_of_the_node_client_fit_its_example(node_modules: Path) -> None:
