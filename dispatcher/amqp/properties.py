@@ -43,6 +43,8 @@ _AFTER_TABLE: Final = (
     ("cluster_id", 1, CLUSTER_ID, 0),
 )
 
+#: The span of an absent string: empty, and behind a length byte like all others.
+NOWHERE: Final = (0, 1)
 #: Longer than any frame: a field of an unknown type ends behind its table, which is an error.
 _UNKNOWN: Final = 1 << 40
 #: Bytes of a field's value with its type byte, by type; 0: a length of four bytes follows.
@@ -113,7 +115,7 @@ def string_property(properties: bytes, table_end: int, name: str) -> bytes:
             at += 1 + properties[at]
         present = properties[0] & (CONTENT_TYPE if name == "content_type" else CONTENT_ENCODING)
         return properties[at + 1 : at + 1 + properties[at]] if present else b""
-    start, end = spans_after_table(properties, table_end).get(name, (0, 0))
+    start, end = spans_after_table(properties, table_end).get(name, NOWHERE)
     return properties[start + 1 : end]
 
 

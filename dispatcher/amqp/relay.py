@@ -21,6 +21,7 @@ from dispatcher.amqp.properties import (
     DELIVERY_MODE,
     EXPIRATION,
     HEADERS,
+    NOWHERE,
     USER_ID,
     field,
     number_field,
@@ -172,7 +173,7 @@ def _clean(content: Content, fields: list[bytes], grouping: Grouping) -> None:
     """Remove the properties and headers that are not relayed. Raises ProtocolViolation."""
     properties = content.properties
     flags, spans = bytearray(properties[:2]), spans_after_table(properties, content.table_end)
-    start, end = spans.get("type", (0, 0))
+    start, end = spans.get("type", NOWHERE)
     if properties[start + 1 : end] == _TYPE_MARKER:
         for each in fields:
             if each.startswith(_MARKER):

@@ -7,6 +7,8 @@ enough is on its way to the broker. Nothing else dispatches.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dispatcher.core.bounds import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
 from dispatcher.core.drr import DeficitRoundRobin
 from dispatcher.core.holds import HoldKind
@@ -34,8 +36,11 @@ class DeliveryPass:
         self._dispatching, self._dispatched = state.signals.dispatching, state.signals.dispatched
         self._eligibility = state.eligibility
         self._turns = DeficitRoundRobin(state.inbounds)
+        #: Attributes instead of methods, here and in a few other classes: the simulator puts its own in their
+        #: place to look on, and a method of a compiled class can't be replaced.
+        self.run: Callable[[], bool] = self._run
 
-    def run(self) -> bool:
+    def _run(self) -> bool:
         """Serve until nothing is eligible (True) or the window of unconfirmed copies is full (False).
 
         The window may be overshot by one batch, which is bounded by its consumer's prefetch.

@@ -10,6 +10,8 @@ what it overdrew is not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Original
 
@@ -20,8 +22,9 @@ class DeficitRoundRobin:
     def __init__(self, inbounds: list[Inbound]) -> None:
         self._inbounds = inbounds
         self._position = 0
+        self.pick: Callable[[], Inbound | None] = self._pick  # see DeliveryPass
 
-    def pick(self) -> Inbound | None:
+    def _pick(self) -> Inbound | None:
         """The queue to serve one message from, or None when nothing is eligible anywhere."""
         current = self._inbounds[self._position]
         head = current.head() if current.ready else None

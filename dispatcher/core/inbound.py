@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from dispatcher.core.bounds import PROVEN_PER_INBOUND_MAX
 from dispatcher.core.model import IN_FLIGHT, WAITING, Backlog, ConsumerSource, Group, Original
@@ -41,20 +41,36 @@ class UnownedSource:
         return next(iter(self.backlogs)).head()
 
 
+class Lines(Protocol):
+    """Messages in several lines that look like one deque."""
+
+    def __bool__(self) -> bool: ...
+
+    def popleft(self) -> Original: ...
+
+    def append(self, message: Original, /) -> None: ...
+
+    def extendleft(self, messages: Iterable[Original], /) -> None: ...
+
+    def remove(self, message: Original, /) -> None: ...
+
+
 class UngroupedSource:
     """Messages of one inbound queue that belong to no group, or to a lane that doesn't group."""
 
-    __slots__ = ("messages", "pool", "in_ring")
+    __slots__ = ("_line", "messages", "pool", "in_ring")
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
-        self.messages: deque[Original] = deque()
+        self._line: deque[Original] = deque()
+        #: The only line. A kind of source with several has them here.
+        self.messages: deque[Original] | Lines = self._line
         self.in_ring = False
 
     def head(self) -> Original | None:
         if not self.pool:
             return None
-        messages = self.messages
+        messages = self._line
         while messages:
             if messages[0].state is WAITING:
                 return messages[0]

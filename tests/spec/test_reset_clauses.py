@@ -144,7 +144,7 @@ def test_o13_a_restoration_says_that_it_is_under_way() -> None:
 def test_o13_the_next_leader_goes_on_with_it() -> None:
     clause("O-13", "until the first one has finished, also after a take-over by another dispatcher")
     owners = {b"old": OwnerRow(1, 5), b"busy": OwnerRow(1, 5), b"new": OwnerRow(1, 6)}
-    entry = OpenEntry(0, (7, 1), b"b" * 16, b"busy", 1, 1, 1, 5, 1)
+    entry = OpenEntry(0, (7, 1), b"b" * 16, 1, 1, b"busy", 1, 5, 1)
     snapshot = Snapshot(
         8, complete=True, broker_restarted=False, records=[entry], owners=owners,
         incarnations={1: IncarnationRow("one", "uuid", "q1", 1, 10, "live")},

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -67,6 +67,9 @@ class Operations(Feature):
         self._state = state
         self._commands = commands
         self._transfers = transfers
+        # See DeliveryPass.
+        self._scope: Callable[[Operation], list[Original]] = self._chosen
+        self._succeed: Callable[[Operation, int], None] = self._end_well
         self._open: dict[str, Operation] = {}
         self.pending = (self._open,)
         state.signals.marked.append(self.marked)
@@ -256,7 +259,7 @@ class Operations(Feature):
             self._transfers.hold(operation)
             self._go_on(operation)
 
-    def _succeed(self, operation: Operation, messages: int) -> None:
+    def _end_well(self, operation: Operation, messages: int) -> None:
         group = operation.group
         result = {
             "operation": operation.kind, "group": format_group(group.id), "open": False,
@@ -265,7 +268,7 @@ class Operations(Feature):
         self._end(operation, result)
         self._state.log_event("operation_done", uuid=operation.uuid, **result)
 
-    def _scope(self, operation: Operation) -> list[Original]:
+    def _chosen(self, operation: Operation) -> list[Original]:
         """The messages of the group that wait, in its inbound queues' orders, the longest here first."""
         backlogs = (operation.group.backlogs or {}).values()
         means = operation.scan.has if operation.scan is not None else _is_anything

@@ -7,6 +7,7 @@ refuse it; then it waits in its group again, where it was. Nothing of the group 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import takewhile
 from typing import Final
 
@@ -35,6 +36,7 @@ class Transfers:
     def __init__(self, state: LaneState, recovery: Recovery) -> None:
         self._state = state
         self._recovery = recovery
+        self._gone: Callable[[Operation, Original], None] = self._settled  # see DeliveryPass
 
     # -- life --
 
@@ -143,7 +145,7 @@ class Transfers:
             if message in self._state.ending:
                 self._gone(operation, message)
 
-    def _gone(self, operation: Operation, message: Original) -> None:
+    def _settled(self, operation: Operation, message: Original) -> None:
         """The original is settled."""
         state = self._state
         del state.ending[message]

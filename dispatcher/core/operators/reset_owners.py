@@ -54,9 +54,10 @@ class OwnerReset(Feature):
         self._move = move
         state.reset_until = state.epoch_counter
         self.before_pass()
-        self.pending = (state.reset_until is not None,)
-        if state.reset_until is not None:
-            state.effects.operator_rows[RESET] = reset_row(state)
+        row = reset_row(state)
+        self.pending = (row is not None,)
+        if row is not None:
+            state.effects.operator_rows[RESET] = row
 
     def before_pass(self) -> None:
         """Move some more; say so when none is left, here and in Redis."""

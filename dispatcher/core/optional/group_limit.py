@@ -142,10 +142,10 @@ class FairSource(UngroupedSource):
 
     def __init__(self, pool: Pool, lines: FairQueue) -> None:
         super().__init__(pool)
-        self.messages: FairQueue = lines  # type: ignore[assignment]
+        self.messages = self._lines = lines
 
     def head(self) -> Original | None:
-        return self.messages.first() if self.pool else None
+        return self._lines.first() if self.pool else None
 
 
 class GroupLimits(Feature):

@@ -16,7 +16,7 @@ instead, but it is never poison before it was tried once more after its first de
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
@@ -49,6 +49,7 @@ class Suspects(Feature):
     def __init__(self, state: LaneState, delivery: DeliveryPass) -> None:
         self._state = state
         self._delivery = delivery
+        self._dispatch: Callable[[Original, Consumer], None] = self._dispatch_alone  # see DeliveryPass
         self._alone: dict[Consumer, None] = {}  # those with `alone_with`
         #: Suspects that died alone when nothing had been settled since their first death: the lane's settles
         #: at that moment.
@@ -201,7 +202,7 @@ class Suspects(Feature):
         self._state.log_message(message, "suspect_tried_alone", consumer=consumer.id, deaths=message.deaths)
         self._dispatch(message, consumer)
 
-    def _dispatch(self, message: Original, consumer: Consumer) -> None:
+    def _dispatch_alone(self, message: Original, consumer: Consumer) -> None:
         """The consumer has nothing else. The inbound queue does not pay: many suspects would leave it in debt
         for long."""
         state = self._state

@@ -12,6 +12,7 @@ leaves no gap when its turn comes.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,6 +67,9 @@ class SequenceNumbers(Feature):
         self._told_at_ms: dict[str, int] = {}
         #: Whether something waits for numbers (`sequence_hold`): then `take_moved` has to be asked.
         self.is_watched = False
+        # See DeliveryPass.
+        self.handed_over: Callable[[Original], None] = self._handed_over
+        self._note: Callable[[str, bytes, int, int], None] = self._note_irregular
         state.signals.accepted.append(self.arrived)
 
     def load_first(self, snapshot: Snapshot, replay: JournalReplay) -> None:
@@ -105,7 +109,7 @@ class SequenceNumbers(Feature):
             self._unseen[message.queue, message.arrival] = message
             self._waiting[message.group_id] += 1
 
-    def handed_over(self, message: Original) -> None:
+    def _handed_over(self, message: Original) -> None:
         """Look at its number now: what may follow it in this very step depends on that."""
         if self._unseen.pop((message.queue, message.arrival), None) is not None:
             self._entered(message, goes_on=True)
@@ -189,7 +193,7 @@ class SequenceNumbers(Feature):
 
     # -- reports --
 
-    def _note(self, kind: str, group_id: bytes, number: int, due: int) -> None:
+    def _note_irregular(self, kind: str, group_id: bytes, number: int, due: int) -> None:
         if kind == _GAP:
             self._state.counters["sequence_gaps"] += 1
         else:
