@@ -13,9 +13,20 @@ from dispatcher.cli.check_findings import Findings
 from dispatcher.cli.check_rights import RightsCheck
 from dispatcher.cli.output import counted
 from dispatcher.cli.rabbitmq import connected, look_at_queue, refusal, user_text
+from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
 from dispatcher.errors import BrokerUnavailable, ConfigurationError
-from dispatcher.service.topology import DIFFERENCES_MAX, KindProbe, own_exchanges, own_queues, shows_quorum
-from dispatcher.settings import InboundSettings, LaneSettings, QueueKind, Settings
+from dispatcher.service.topology import (
+    DIFFERENCES_MAX,
+    KindProbe,
+    Kinds,
+    kinds_of,
+    own_exchanges,
+    own_queues,
+    parking_arguments,
+    parking_queues,
+    shows_quorum,
+)
+from dispatcher.settings import InboundSettings, LaneSettings, Settings
 from dispatcher.wire.protocol import LaneNames
 
 _PRECONDITION_FAILED: Final = 406
@@ -56,9 +67,9 @@ def _check_own_names(
         )
 
     errors = []
-    wants_quorum = _wants_quorum(connection, declare, lane)
-    others = own_queues(names, lane, quorum=not wants_quorum)
-    for queue, arguments in own_queues(names, lane, quorum=wants_quorum).items():
+    kinds = _wanted_kinds(connection, declare, lane)
+    others = own_queues(names, lane, Kinds(not kinds.own, not kinds.messages))
+    for queue, arguments in own_queues(names, lane, kinds).items():
         if (
             look_at_queue(connection, queue).refused is not None
             or (error := declare(queue, arguments)) is None
@@ -67,13 +78,24 @@ def _check_own_names(
         other = others.get(queue)
         if other is None or other == arguments or declare(queue, other) is not None:
             errors.append(error)
-        elif wants_quorum:
+        elif arguments["x-queue-type"] == "quorum":
             findings.warning(
                 f"lanes.{lane.name}: {queue!r} is a classic queue: the lane stands still while its node is "
                 "away. A start of the dispatcher replaces it, if it is empty and nobody reads it"
             )
         else:
             findings.note(f"lanes.{lane.name}: {queue!r} is a quorum queue, which the lane uses as it is")
+    if kinds.messages:
+        _warn_of_one_place(connection, names, lane, declare, findings)
+    errors += _exchange_errors(connection, names)
+    for error in errors:
+        if error.reply_code == _PRECONDITION_FAILED:
+            findings.problem(f"lanes.{lane.name}: {error.reply_text}; delete it, or choose another prefix")
+
+
+def _exchange_errors(connection: BlockingConnection, names: LaneNames) -> list[ChannelClosedByBroker]:
+    """Why those with our names that exist can't be ours."""
+    errors = []
     look = partial(BlockingChannel.exchange_declare, passive=True)
     for exchange in own_exchanges(names):
         if refusal(connection, partial(look, exchange=exchange)) is None:
@@ -84,24 +106,41 @@ def _check_own_names(
                 ),
             )
             errors += [error] if error is not None else []
-    for error in errors:
-        if error.reply_code == _PRECONDITION_FAILED:
-            findings.problem(f"lanes.{lane.name}: {error.reply_text}; delete it, or choose another prefix")
+    return errors
 
 
-def _wants_quorum(connection: BlockingConnection, declare: _Declare, lane: LaneSettings) -> bool:
-    """As dispatcher.service.topology.wants_quorum. A queue that is not there yet will be a classic one."""
-    if lane.queue_type is not QueueKind.AUTO:
-        return lane.queue_type is QueueKind.QUORUM
+def _wanted_kinds(connection: BlockingConnection, declare: _Declare, lane: LaneSettings) -> Kinds:
+    """As dispatcher.service.topology.wanted_kinds. A queue that is not there yet will be a classic one."""
+
+    def is_quorum(queue: str) -> bool:
+        if look_at_queue(connection, queue).refused is not None:
+            return False
+        error = declare(queue, {"x-queue-type": "quorum"})
+        return error is None or shows_quorum(error.reply_code, error.reply_text)
+
+    return kinds_of(lane, [is_quorum(inbound.queue) for inbound in lane.inbound])
+
+
+def _warn_of_one_place(
+    connection: BlockingConnection,
+    names: LaneNames,
+    lane: LaneSettings,
+    declare: _Declare,
+    findings: Findings,
+) -> None:
+    """What came in replicated and is kept on one node."""
+    for queue in parking_queues(names, PARKING_QUEUES_MAX):
+        seen = look_at_queue(connection, queue)
+        if seen.refused is None and declare(queue, parking_arguments(quorum=True)) is not None:
+            findings.warning(
+                f"lanes.{lane.name}: {queue!r} is a classic queue: its messages are lost with its node. The "
+                "dispatcher deletes it when all of them are settled, and makes a quorum queue next time"
+            )
     if lane.handover:
-        return False
-    for inbound in lane.inbound:
-        if look_at_queue(connection, inbound.queue).refused is not None:
-            return False
-        error = declare(inbound.queue, {"x-queue-type": "quorum"})
-        if error is not None and not shows_quorum(error.reply_code, error.reply_text):
-            return False
-    return True
+        findings.warning(
+            f"lanes.{lane.name}: with handover the queues of its consumers are classic queues: what is "
+            "handed over is lost with their node, although an inbound queue is a quorum queue"
+        )
 
 
 def _check_inbound_queues(

@@ -12,6 +12,7 @@ from dispatcher.amqp.events import Fetched
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import QueueDeclare
 from dispatcher.core.events import Event
+from dispatcher.core.model import Original
 from dispatcher.core.parking.events import ParkingQueueDeleted, ParkingQueueOpened, ParkingQueueRead
 from dispatcher.core.parking.orders import (
     DeleteParkingQueue,
@@ -40,15 +41,29 @@ _UNACKED_MAX: Final = 1_000
 class ParkingFeed:
     """One parking queue: its channel and its acks."""
 
-    def __init__(self, link: Link, name: str, channel: int) -> None:
+    def __init__(self, link: Link, name: str, channel: int, *, quorum: bool = False) -> None:
         self.name = name
         self.channel = channel
+        self.quorum = quorum
         self.acks = AckWindow(prefetch=_UNACKED_MAX)
         self._link = link
         self._left = 0  # messages in it, as the latest answer said: there is no other reader
 
     async def fetch(self, limit: int) -> tuple[list[Fetched], bool]:
-        """Up to `limit` messages, and whether none was left after them."""
+        """Up to `limit` messages, and whether none was left after them.
+
+        A quorum queue hands out first what it got back, in any order. So all of that is fetched together, and
+        may be more; who takes it sorts it.
+        """
+        fetched: list[Fetched] = []
+        is_end = False
+        while not is_end and (len(fetched) < limit or (self.quorum and fetched[-1].redelivered)):
+            more, is_end = await self._fetch(limit)
+            fetched += more
+        self.acks.deliver(len(fetched))
+        return fetched, is_end
+
+    async def _fetch(self, limit: int) -> tuple[list[Fetched], bool]:
         get = commands.Basic.Get(queue=self.name)
         fetched: list[Fetched] = []
         is_end = False
@@ -61,11 +76,11 @@ class ParkingFeed:
             fetched += [answer for answer in answers if isinstance(answer, Fetched)]
             is_end = not isinstance(answers[-1], Fetched)
             self._left = 0 if is_end else answers[-1].message_count
-        self.acks.deliver(len(fetched))
         return fetched, is_end
 
     def give_back(self, tags: tuple[int, ...]) -> None:
-        """Put them back into their places. Nothing that is sent later can ack them."""
+        """Put them back: into their places, or before all that was not read. Nothing that is sent later can
+        ack them."""
         for tag in tags:
             self.acks.give_back(tag)
             self._link.send(self.channel, commands.Basic.Nack(delivery_tag=tag, requeue=True))
@@ -74,6 +89,21 @@ class ParkingFeed:
         for ack in self.acks.take(now_ms, everything=everything):
             self._link.ack(self.channel, ack.tag, ack.multiple)
         self.acks.take_acked()  # nothing is proven of these: a fingerprint names one original
+
+    async def delete_empty(self) -> bool:
+        """False: something is in it. Raises ChannelRefused.
+
+        RabbitMQ deletes no quorum queue on that condition, and may count nothing in one that has no leader.
+        But nobody else publishes to it now: the next message is asked for.
+        """
+        if self.quorum:
+            fetched, _ = await self.fetch(1)
+            if fetched:
+                self.give_back(tuple(message.tag for message in fetched))
+                return False
+        delete = commands.Queue.Delete(queue=self.name, if_empty=not self.quorum)
+        await self._link.call(self.channel, delete)
+        return True
 
 
 class ParkingFeeds:
@@ -87,10 +117,12 @@ class ParkingFeeds:
         channels: Channels,
         reader: MessageReader,
         *,
+        quorum: bool,
         report: Callable[[Event], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._link = link
+        self._quorum = quorum  # what new ones are
         self._names = names
         self._lane = lane
         self._channels = channels
@@ -119,16 +151,18 @@ class ParkingFeeds:
 
     async def _open(self, queue: QueueId) -> None:
         name = self._names[parking_place(queue)]
-        channel, was_there = await open_parking(self._link, self._lane, name)
-        self._channels.parking.add(channel)
-        if not was_there:
+        parked = await open_parking(self._link, self._lane, name, quorum=self._quorum)
+        self._channels.parking.add(parked.channel)
+        if not parked.was_there:
             await asyncio.sleep(DEFINED_S)
-        self._feeds[queue] = ParkingFeed(self._link, name, channel)
+        self._feeds[queue] = ParkingFeed(self._link, name, parked.channel, quorum=parked.is_quorum)
         self._report(ParkingQueueOpened(queue))
 
     async def _read(self, feed: ParkingFeed, order: ReadParkingQueue) -> None:
         fetched, is_end = await feed.fetch(order.limit)
         messages = self._reader.parked(order.queue, fetched)
+        if feed.quorum:
+            messages.sort(key=_place)
         left = fetched[-1].message_count if fetched and not is_end else 0
         self._report(ParkingQueueRead(order.queue, messages, is_end, left))
 
@@ -137,24 +171,27 @@ class ParkingFeeds:
         feed.flush_acks(0, everything=True)
         self._channels.parking.discard(feed.channel)
         try:
-            await self._link.call(feed.channel, commands.Queue.Delete(queue=feed.name, if_empty=True))
+            is_deleted = await feed.delete_empty()
         except ChannelRefused as refused:
             if refused.code not in (PRECONDITION_FAILED, NOT_FOUND):
                 raise
-            await self._open_again(queue, gone=refused.code == NOT_FOUND)
+            if refused.code == NOT_FOUND:  # somebody did that before
+                self._report(ParkingQueueDeleted(queue, True))
+            else:
+                self._keep(queue, feed, await self._link.open_channel())
             return
-        self._report(ParkingQueueDeleted(queue, True))
-        await self._link.call(feed.channel, commands.Channel.Close(200, "deleted", 0, 0))
-
-    async def _open_again(self, queue: QueueId, *, gone: bool) -> None:
-        """It was not deleted: somebody did that before, or something is in it."""
-        if gone:
+        if is_deleted:
             self._report(ParkingQueueDeleted(queue, True))
-            return
-        name = self._names[parking_place(queue)]
-        channel = await self._link.open_channel()
+            await self._link.call(feed.channel, commands.Channel.Close(200, "deleted", 0, 0))
+        else:
+            self._keep(queue, feed, feed.channel)
+
+    def _keep(self, queue: QueueId, feed: ParkingFeed, channel: int) -> None:
+        """Something is in it: go on with it."""
         self._channels.parking.add(channel)
-        self._feeds[queue] = ParkingFeed(self._link, name, channel)
+        if channel != feed.channel:
+            feed = ParkingFeed(self._link, feed.name, channel, quorum=feed.quorum)
+        self._feeds[queue] = feed
         self._report(ParkingQueueDeleted(queue, False))
 
     # -- acks --
@@ -173,6 +210,14 @@ class ParkingFeeds:
             return None
         deadlines = (feed.acks.deadline_ms() for feed in self._feeds.values())
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+
+def _place(message: Original) -> tuple[bool, int, tuple[int, int]]:
+    """What a quorum queue got back comes before the rest, whose order it keeps. Of a group's messages from
+    one inbound queue those that arrived first were parked first."""
+    if not message.redelivered:
+        return True, 0, (0, 0)
+    return False, message.inbound, message.first_arrival
 
 
 async def find_parking_queues(link: Link, names: tuple[str, ...]) -> tuple[QueueId, ...]:

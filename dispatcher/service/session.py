@@ -142,7 +142,9 @@ class Session:
         )  # fmt: skip
         parking = lane.state.options.parking_queues
         self._parking = ParkingFeeds(
-            self._link, parking, self._names, self._channels, self._reader, report=self.report, fail=self.end,
+            self._link, parking, self._names, self._channels, self._reader,
+            quorum=not all(inbound.replaceable for inbound in lane.state.inbounds),
+            report=self.report, fail=self.end,
         )  # fmt: skip
         self._originals = OriginalAcks(feeds, self._parking)
         relay = Relay(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -44,12 +45,19 @@ _INTEGERS: Final = {
 }  # fmt: skip
 _HEARTBEAT: Final[dict[str, Any]] = {"x-message-ttl": 15_000, "x-max-length": 10_000}
 #: RabbitMQ 4 drops a message at its 21st delivery unless the queue says otherwise. -1, which means never, is
-#: refused by RabbitMQ 3.
+#: refused by RabbitMQ 3, which without a limit puts what is given back at the end of the queue.
 _QUORUM: Final[dict[str, Any]] = {"x-queue-type": "quorum", "x-delivery-limit": 2_000_000_000}
 #: On a quorum queue `exclusive` means nothing.
 _ONE_READER: Final[dict[str, Any]] = {**_QUORUM, "x-single-active-consumer": True}
 #: Its message is laid down again and again: older ones are pushed out.
 _QUORUM_LOCK: Final[dict[str, Any]] = {**_ONE_READER, "x-max-length": 1}
+
+
+class Kinds(NamedTuple):
+    """Which of the lane's own queues are to be quorum queues."""
+
+    own: bool  # those without which the lane stands still
+    messages: bool  # those that keep messages
 
 
 class OwnQueues(NamedTuple):
@@ -61,17 +69,18 @@ class OwnQueues(NamedTuple):
     kept: tuple[str, ...]  # those that are of another kind than the lane wants, and in use or not empty
 
 
-def own_queues(names: LaneNames, lane: LaneSettings, *, quorum: bool = False) -> dict[str, dict[str, Any]]:
-    """The arguments of every durable queue that is the lane's own; `quorum`: of those that may be quorum
-    queues. There the witness is no durable queue, see `Witness`."""
-    if quorum:
+def own_queues(names: LaneNames, lane: LaneSettings, kinds: Kinds) -> dict[str, dict[str, Any]]:
+    """The arguments of every durable queue that is the lane's own, parking queues apart. Where they are
+    quorum queues the witness is no durable queue, see `Witness`."""
+    if kinds.own:
         queues = {
             names.control: _ONE_READER, names.command: _ONE_READER, names.lock: _QUORUM_LOCK,
-            names.dead: _QUORUM, names.heartbeat: {**_ONE_READER, **_HEARTBEAT},
+            names.heartbeat: {**_ONE_READER, **_HEARTBEAT},
         }  # fmt: skip
     else:
-        durable = (names.control, names.command, names.lock, names.witness, names.dead)
+        durable = (names.control, names.command, names.lock, names.witness)
         queues = {**dict.fromkeys(durable, _CLASSIC), names.heartbeat: {**_CLASSIC, **_HEARTBEAT}}
+    queues[names.dead] = _QUORUM if kinds.messages else _CLASSIC
     if lane.history is not None:
         max_age = f"{-(-lane.history.max_age_ms // 1_000)}s"
         queues[names.history] = {
@@ -90,17 +99,22 @@ def own_exchanges(names: LaneNames) -> tuple[str, ...]:
     return names.exchange, names.control_exchange, names.command_exchange
 
 
-async def wants_quorum(link: Link, lane: LaneSettings) -> bool:
-    """Whether the lane's own queues are to be quorum queues. The inbound queues must exist."""
-    if lane.queue_type is not QueueKind.AUTO:
-        return lane.queue_type is QueueKind.QUORUM
-    if lane.handover:  # its consumers' queues are classic ones anyway
-        return False
-    for inbound in lane.inbound:
-        refused = await _quorum_refusal(link, inbound.queue)
-        if refused is not None and not shows_quorum(refused.code, refused.text):
-            return False
-    return True
+def kinds_of(lane: LaneSettings, inbound: Sequence[bool]) -> Kinds:
+    """`inbound`: which of its inbound queues are quorum queues, all of them or as far as they are there.
+
+    What came in replicated is never kept in one place only, whatever the lane asks for.
+    """
+    own = lane.queue_type is QueueKind.QUORUM
+    if lane.queue_type is QueueKind.AUTO and not lane.handover:  # whose consumers' queues are classic anyway
+        own = len(inbound) == len(lane.inbound) and all(inbound)
+    return Kinds(own, own or any(inbound))
+
+
+async def wanted_kinds(link: Link, lane: LaneSettings) -> Kinds:
+    """What the lane's own queues are to be. The inbound queues must exist."""
+    refusals = [await _quorum_refusal(link, inbound.queue) for inbound in lane.inbound]
+    are_quorum = [refused is None or shows_quorum(refused.code, refused.text) for refused in refusals]
+    return kinds_of(lane, are_quorum)
 
 
 async def declare_lane(link: Link, names: LaneNames, lane: LaneSettings) -> OwnQueues:
@@ -110,9 +124,9 @@ async def declare_lane(link: Link, names: LaneNames, lane: LaneSettings) -> OwnQ
     properties, missing rights.
     """
     is_new = not await _exchange_exists(link, names.exchange)
-    quorum = await wants_quorum(link, lane)
-    wanted = own_queues(names, lane, quorum=quorum)
-    others = own_queues(names, lane, quorum=not quorum)
+    kinds = await wanted_kinds(link, lane)
+    wanted = own_queues(names, lane, kinds)
+    others = own_queues(names, lane, Kinds(not kinds.own, not kinds.messages))
     kept: list[str] = []
     channel = await link.open_channel()
     try:
@@ -144,7 +158,7 @@ async def declare_lane(link: Link, names: LaneNames, lane: LaneSettings) -> OwnQ
         raise ConfigurationError(
             f"lanes.{lane.name}: RabbitMQ refused to declare its queues: {refused}"
         ) from refused
-    return OwnQueues(is_new, quorum, are_quorum, tuple(kept))
+    return OwnQueues(is_new, kinds.own, are_quorum, tuple(kept))
 
 
 def _quorum_ones(
@@ -213,24 +227,41 @@ def parking_queues(names: LaneNames, count: int) -> tuple[str, ...]:
     return tuple(f"{names.exchange}.park.{number}" for number in range(1, count + 1))
 
 
-async def open_parking(link: Link, names: LaneNames, queue: str) -> tuple[int, bool]:
-    """A channel of its own for a parking queue, which is declared unless it exists.
+class Parked(NamedTuple):
+    """An open parking queue."""
 
-    Also returned is whether something is in it, so that it was there before. One that exists stays as it is:
-    a policy, or an earlier version, may have made it otherwise. Raises ChannelRefused.
+    channel: int  # of its own
+    was_there: bool  # something is in it
+    is_quorum: bool
+
+
+async def open_parking(link: Link, names: LaneNames, queue: str, *, quorum: bool) -> Parked:
+    """Open a parking queue, which is declared unless it exists; `quorum`: as a quorum queue.
+
+    One that exists stays as it is: a policy, an earlier version, or another kind of inbound queues, may have
+    made it otherwise. It is deleted when nothing is left in it. Raises ChannelRefused.
     """
-    channel = await link.open_channel()
+    channel, is_quorum = await link.open_channel(), quorum
     try:
-        count = await _declare(link, channel, queue, _PARKING)
+        count = await _declare(link, channel, queue, parking_arguments(quorum=quorum))
     except ChannelRefused as refused:
         if refused.code != PRECONDITION_FAILED:
             raise
+        differs = await _quorum_refusal(link, queue)
+        is_quorum = differs is None or shows_quorum(differs.code, differs.text)
+        if quorum and not is_quorum:
+            log.warning("parking_queue_is_classic", lane=names.lane, queue=queue)
         channel = await link.open_channel()
         declared = await link.call(channel, QueueDeclare(queue=queue, passive=True))
         count = int(declared.message_count)
     bind = commands.Queue.Bind(queue=queue, exchange=names.exchange, routing_key=queue)
     await link.call(channel, bind)
-    return channel, count > 0
+    return Parked(channel, count > 0, is_quorum)
+
+
+def parking_arguments(*, quorum: bool) -> dict[str, Any]:
+    """Those of a new parking queue."""
+    return _QUORUM if quorum else _PARKING
 
 
 async def prepare_inbound(link: Link, lane: LaneSettings) -> None:

@@ -209,9 +209,16 @@ class BrokerConnection:
 
     def get(self, number: int, token: Any, name: str) -> None:
         queue = self._queue(name)
+        if queue.elects:
+            self.broker.when_elected(queue, partial(self._get_late, number, token, name))
+            return
         self.broker.drop_expired(queue)
         fetched = self.channels[number].fetch(queue)
         self.down.send(Answer(token, fetched or commands.Basic.GetEmpty()))
+
+    def _get_late(self, number: int, *arguments: Any) -> None:
+        if self.open and not self.channels[number].closed:
+            self.get(number, *arguments)
 
     def give_back(self, number: int, tag: int) -> None:
         self.broker.pump(self.channels[number].give_back(tag))
@@ -311,6 +318,9 @@ class BrokerConnection:
         self, number: int, token: Any, name: str, if_empty: bool = False, if_unused: bool = False
     ) -> None:
         queue = self.broker.queues.get(name)
+        if if_empty and queue is not None and queue.quorum:
+            self.ended_by_broker("NOT_IMPLEMENTED - if-empty flag set", code=540)
+            return
         if if_unused and queue is not None and queue.consumers:
             raise Refusal(406, f"PRECONDITION_FAILED - queue '{name}' in vhost in use")
         if if_empty and queue is not None and queue.ready_count():

@@ -19,6 +19,10 @@ IDLE_FLUSH_MS: Final = 300
 DEFINITIONS_FLUSH_MS: Final = 2_000
 
 
+#: Positions times this are in no order.
+SCATTER: Final = 40_503
+
+
 #: Queues that operators send groups to: one by its name, one through an exchange with a routing key.
 TARGET: Final = "elsewhere"
 REROUTED: Final = "rerouted"
@@ -122,6 +126,7 @@ class Queue:
         self.unacked_count = 0
         self.declared_at_ms = 0
         self.ack_log: list[tuple[int, Stored]] = []  # classic: not on disk yet
+        self.was_asked = False  # for a message
         self.elects = False  # quorum, after a kill: it has no leader, and delivers nothing
         self.late: list[Stored] = []  # its consumers' messages at that kill; its next leader returns them
         self._next_position = 0
@@ -142,13 +147,18 @@ class Queue:
         self.unacked_count -= len(messages)
         for message in messages:
             message.redelivered = True
-        messages.sort(key=_position)
+        messages.sort(key=self._order_of_return)
         if self.elects:
             self.late += messages
         elif self.quorum:
             self.returned.extend(messages)
         else:
             self._merge(messages)
+
+    def _order_of_return(self, message: Stored) -> int:
+        """A quorum queue takes each message that was asked for for a consumer of its own, and returns what
+        these had in any order."""
+        return message.position * SCATTER % 65_537 if self.quorum and self.was_asked else message.position
 
     def _merge(self, messages: list[Stored]) -> None:
         ready = self.ready
@@ -177,6 +187,7 @@ class Queue:
 
     def fetch(self) -> Stored | None:
         """The next message for a client that asks for one."""
+        self.was_asked = True
         line = self.returned or self.ready
         if not line:
             return None
@@ -235,7 +246,7 @@ class Queue:
 
     def give_back_late(self) -> None:
         """Its leader has noticed that the consumers from before the kill are gone."""
-        self.returned.extend(sorted(self.late, key=lambda message: message.position))
+        self.returned.extend(sorted(self.late, key=self._order_of_return))
         self.late.clear()
 
     def __repr__(self) -> str:

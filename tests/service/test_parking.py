@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 import redis
@@ -17,6 +18,7 @@ from tests.service.clients import Client
 from tests.service.conftest import Starter
 from tests.service.harness import LANE, Bench, lane
 from tests.service.protocol_consumer import ProtocolConsumer
+from tests.service.test_queue_type import QUORUM, warnings
 from tests.waiting import eventually
 
 BACKLOG = 60
@@ -175,6 +177,54 @@ async def test_a_parking_queue_that_was_declared_otherwise_is_used_as_it_is(benc
     await stuck.has(BACKLOG)
     assert numbers(stuck, "a") == list(range(BACKLOG))
     await has_no_parking_queue(client, bench)
+
+
+async def test_what_came_in_replicated_is_parked_replicated(bench: Bench) -> None:
+    """Leaders are killed while they hold parked messages, which a quorum queue gives back in any order."""
+    client = await bench.client()
+    await client.declare("in", **QUORUM)
+    options, total = lane(look_ahead=100), 300
+    await bench.run(orders=options)
+    slow = await bench.joined("slow", prefetch=50, hold=True)
+    client.send("in", b"0", "a")
+    await slow.has(1)
+    await bench.joined("other")
+    for number in range(1, total):
+        client.send("in", b"%d" % number, "a")
+    await eventually(lambda: bench.status()["parked"] >= 200, what="the backlog is parked")
+    assert arguments_of(bench, first_of(bench))["x-queue-type"] == "quorum"
+    slow.settle(list(slow.in_hand))
+    await slow.has(100)
+    for _ in range(2):
+        await bench.crash()
+        await bench.run(orders=options)
+        await eventually(lambda: bench.status()["held"] >= 40, what="it reads more than can go")
+    slow.release()
+    await slow.has(total)
+    assert numbers(slow, "a") == list(range(total))
+    await has_no_parking_queue(client, bench)
+    await bench.acked()
+
+
+async def test_a_classic_parking_queue_of_before_is_emptied_and_replaced(
+    bench: Bench, tmp_path: Path
+) -> None:
+    client = await bench.client()
+    await client.declare("in", **QUORUM)
+    await client.declare(first_of(bench))
+    await bench.run(orders=lane(look_ahead=LOOK_AHEAD))
+    _, stuck, other = await park_a_group(bench, client)
+    assert arguments_of(bench, first_of(bench)) == {}
+    assert await asyncio.to_thread(warnings, bench, tmp_path) == [first_of(bench)]
+    stuck.release()
+    await stuck.has(BACKLOG)
+    assert numbers(stuck, "a") == list(range(BACKLOG))
+    await has_no_parking_queue(client, bench)
+    await stuck.leave()
+    await other.leave()
+    await park_a_group(bench, client)
+    assert arguments_of(bench, first_of(bench))["x-queue-type"] == "quorum"
+    assert await asyncio.to_thread(warnings, bench, tmp_path) == []
 
 
 @pytest.mark.seed("A4", "C6")

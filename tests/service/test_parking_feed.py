@@ -57,3 +57,39 @@ async def test_a_read_asks_for_what_is_there_and_one_more_to_find_the_end(vhost:
         assert counted.gets == STORED + 2
     finally:
         await link.close()
+
+
+async def test_what_a_quorum_queue_got_back_is_read_together(vhost: Vhost) -> None:
+    """It hands that out in any order, and before the rest."""
+    link = await Link.open(RabbitSettings(url=vhost.amqp_url), name="parking", on_events=lambda _: None)
+    try:
+        channel = await link.open_channel()
+        parked = {"x-queue-type": "quorum", "x-delivery-limit": 1_000_000}
+        await link.call(channel, QueueDeclare(queue=QUEUE, durable=True, arguments=parked))
+        await link.call(channel, commands.Confirm.Select())
+        properties = commands.Basic.Properties().marshal()
+        for number in range(STORED):
+            link.publish(channel, exchange="", routing_key=QUEUE, properties=properties, body=b"%d" % number)
+
+        async def ready(count: int) -> bool:
+            declared = await link.call(channel, QueueDeclare(queue=QUEUE, passive=True))
+            return int(declared.message_count) == count
+
+        await eventually(lambda: ready(STORED), what="all are in the queue")
+        former = await link.open_channel()
+        await ParkingFeed(link, QUEUE, former, quorum=True).fetch(20)
+        await link.call(former, commands.Channel.Close(200, "dead", 0, 0))
+        await eventually(lambda: ready(STORED), what="all of it is back")
+        feed = ParkingFeed(link, QUEUE, channel, quorum=True)
+        fetched, is_end = await feed.fetch(2)
+        again = [int(message.body) for message in fetched if message.redelivered]
+        assert sorted(again) == list(range(20))
+        assert [int(message.body) for message in fetched[20:]] == list(range(20, len(fetched)))
+        assert not is_end
+        assert not await feed.delete_empty()
+        rest, is_end = await feed.fetch(STORED)
+        assert [int(message.body) for message in rest] == list(range(len(fetched), STORED))
+        assert is_end
+        assert await feed.delete_empty()
+    finally:
+        await link.close()

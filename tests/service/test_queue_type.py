@@ -51,10 +51,9 @@ async def handles(bench: Bench, message: bytes) -> None:
     [
         (QUORUM, {}, "quorum"),
         ({}, {}, "classic"),
-        (QUORUM, {"queue_type": "classic"}, "classic"),
         ({}, {"queue_type": "quorum"}, "quorum"),
     ],
-    ids=["auto-quorum", "auto-classic", "classic", "quorum"],
+    ids=["auto-quorum", "auto-classic", "quorum"],
 )
 async def test_own_queues_are_of_the_kind_that_is_wanted(
     bench: Bench, inbound: dict[str, Any], keys: dict[str, Any], kind: str
@@ -66,12 +65,15 @@ async def test_own_queues_are_of_the_kind_that_is_wanted(
     await handles(bench, b"1")
 
 
-async def test_one_of_two_is_classic(bench: Bench) -> None:
+@pytest.mark.parametrize("keys", [{}, {"queue_type": "classic"}], ids=["auto", "classic"])
+async def test_what_came_in_replicated_is_kept_replicated(bench: Bench, keys: dict[str, Any]) -> None:
+    """One of two inbound queues is a quorum queue: the dead queue is one, whatever the others are."""
     client = await bench.client()
     await client.declare("in", **QUORUM)
     await client.declare("low")
-    await bench.run(orders=lane("in", "low"))
-    assert set(kinds(bench).values()) == {"classic"}
+    await bench.run(orders=lane("in", "low", **keys))
+    assert kinds(bench) == {**dict.fromkeys(OWN, "classic"), "dead": "quorum"}
+    await handles(bench, b"1")
 
 
 @asynccontextmanager
@@ -169,10 +171,12 @@ async def test_a_deleted_lock_ends_the_leadership_and_is_declared_again(bench: B
 
 async def test_empty_classic_queues_are_replaced_and_others_stay(bench: Bench, tmp_path: Path) -> None:
     client = await bench.client()
-    await client.declare("in", **QUORUM)
-    await bench.run(orders=lane(queue_type="classic"))
+    await client.declare("in")
+    await bench.run(orders=lane())
     await handles(bench, b"1")
     await bench.stop()
+    await client.link.call(client.channel, commands.Queue.Delete(queue="in"))
+    await client.declare("in", **QUORUM)
     client.send(bench.names().dead, b"kept")
     await client.confirmed()
     await bench.run(orders=lane())
@@ -192,16 +196,32 @@ async def test_empty_classic_queues_are_replaced_and_others_stay(bench: Bench, t
     await handles(bench, b"4")
 
 
+async def test_a_lane_with_handover_is_warned_that_its_messages_lie_on_one_node(
+    bench: Bench, tmp_path: Path
+) -> None:
+    client = await bench.client()
+    await client.declare("in")
+    keys = {"handover": True, "consumers": [{"id": "billing", "prefetch": 5}]}
+    assert await asyncio.to_thread(told, bench, tmp_path, lane(**keys)) == []
+    await client.declare("low", **QUORUM)
+    texts = await asyncio.to_thread(told, bench, tmp_path, lane("in", "low", **keys))
+    assert [text for text in texts if "with handover the queues of its consumers are classic" in text]
+
+
 def warnings(bench: Bench, folder: Path) -> list[str]:
     """The own queues that `dispatcher check` warns of."""
+    return [word.split("'")[1] for word in told(bench, folder, lane()) if "is a classic queue" in word]
+
+
+def told(bench: Bench, folder: Path, keys: dict[str, Any]) -> list[str]:
+    """What `dispatcher check` warns of."""
     file = folder / "dispatcher.yaml"
     vhost = bench.vhost
     document = {
         "rabbitmq": {"url": vhost.amqp_url}, "redis": {"url": vhost.redis_url}, "prefix": vhost.redis_prefix,
-        "lanes": {LANE: lane()},
+        "lanes": {LANE: keys},
     }  # fmt: skip
     file.write_text(yaml.safe_dump(document))
     result = CliRunner().invoke(app, ["check", "-c", str(file), "--json"])
     findings = json.loads(result.stdout)["findings"]
-    told = [finding["text"] for finding in findings if finding["level"] == "warning"]
-    return [word.split("'")[1] for word in told if "is a classic queue" in word]
+    return [finding["text"] for finding in findings if finding["level"] == "warning"]
