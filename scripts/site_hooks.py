@@ -29,7 +29,7 @@ DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: In the order of the page, with the keys' prefixes.
 SETTINGS = {
     "RabbitSettings": "rabbitmq.", "RedisSettings": "redis.", "HttpSettings": "http.",
-    "LedgerSettings": "ledger.",
+    "LedgerSettings": "ledger.", "TraceSettings": "traces.",
     "LaneSettings": "lanes.*.", "InboundSettings": "lanes.*.inbound[].", "RetrySettings": "lanes.*.retry.",
     "StartSettings": "lanes.*.start.", "GroupWindowSettings": "lanes.*.group_window.",
     "RebalanceSettings": "lanes.*.rebalance.", "DedupSettings": "lanes.*.dedup.",

@@ -84,7 +84,7 @@ def schema_keys() -> dict[str, Any]:
     places = (
         ("rabbitmq.", "RabbitSettings"), ("redis.", "RedisSettings"), ("http.", "HttpSettings"),
         ("http.tokens.", "TokenSettings"),
-        ("ledger.", "LedgerSettings"),
+        ("ledger.", "LedgerSettings"), ("traces.", "TraceSettings"),
         ("", "LaneSettings"), ("inbound[].", "InboundSettings"), ("retry.", "RetrySettings"),
         ("start.", "StartSettings"), ("group_window.", "GroupWindowSettings"),
         ("rebalance.", "RebalanceSettings"), ("dedup.", "DedupSettings"),

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = ("ledger", "pipeline")
+EXTRAS = ("ledger", "pipeline", "traces")
 
 
 def locked() -> dict[str, tuple[str, int]]:

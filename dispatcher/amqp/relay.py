@@ -108,6 +108,11 @@ class Content:
         """Bytes of names, properties and body that it keeps in memory."""
         return len(self.properties) + len(self.body) + len(self.exchange) + len(self.routing_key)
 
+    def add_field(self, added: bytes) -> None:
+        """One more header for all that is made of it from now on."""
+        before, table = self.properties[: self.table_at - 4], self.properties[self.table_at : self.table_end]
+        _set_properties(self, before, table + added, self.properties[self.table_end :])
+
 
 def read_content(delivery: Delivery, grouping: Grouping) -> Content:
     """Read what the dispatcher needs of a message; the reason for not accepting it becomes `refusal`."""

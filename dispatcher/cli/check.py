@@ -18,9 +18,10 @@ from dispatcher.ledger.opening import open_ledger
 from dispatcher.redis_store import probe
 from dispatcher.redis_store.probe import WARNING
 from dispatcher.redis_store.scripts import LaneKeys
-from dispatcher.settings import HttpSettings, LedgerSettings, Settings
+from dispatcher.settings import HttpSettings, LedgerSettings, Settings, TraceSettings
 from dispatcher.settings.file import former_words
 from dispatcher.settings.urls import redact
+from dispatcher.traces.opening import require_opentelemetry
 
 
 def check(
@@ -44,6 +45,8 @@ def check(
     _check_tokens(settings.http, findings)
     if settings.ledger is not None:
         _check_ledger(settings.ledger, findings)
+    if settings.traces is not None:
+        _check_traces(settings.traces, findings)
     found = [(finding.level, redact(finding.text)) for finding in findings.all()]
     if as_json:
         print_json({"findings": [{"level": level.value, "text": text} for level, text in found]})
@@ -71,6 +74,15 @@ def _check_ledger(settings: LedgerSettings, findings: Findings) -> None:
             findings.problem(problem)
     else:
         findings.ok(f"ledger: can be written to {settings.path}")
+
+
+def _check_traces(settings: TraceSettings, findings: Findings) -> None:
+    try:
+        require_opentelemetry()
+    except ConfigurationError as refused:
+        findings.problem(str(refused))
+    else:
+        findings.ok(f"traces: go to {settings.traces_url}")
 
 
 def _check_store(settings: Settings, findings: Findings) -> None:

@@ -17,6 +17,7 @@ from dispatcher.wire import protocol
 _PREFIX: Final = protocol.HEADER_PREFIX.encode()
 _REPLAY: Final = protocol.HEADER_REPLAY.encode()
 _PREFIX_LENGTH: Final = len(_PREFIX)
+_TRACEPARENT: Final = protocol.HEADER_TRACEPARENT.encode()[_PREFIX_LENGTH:]
 _CONTENT_TYPE_FLAG: Final = 0x80
 _CONTENT_ENCODING_FLAG: Final = 0x40
 _HEADERS_FLAG: Final = 0x20
@@ -151,6 +152,20 @@ class Copy:
     def headers(self) -> dict[str | bytes, Any]:
         """The headers that the producer set. A value that is not UTF-8, or nested absurdly deep, is bytes."""
         return self._decode()[1]
+
+    @property
+    def trace_headers(self) -> dict[str, str]:
+        """`traceparent` and `tracestate` (W3C Trace Context) for what is done with this message: inside the
+        dispatcher's span, or the producer's where the dispatcher has none. Empty: nobody traces it."""
+        context = {}
+        for name in (protocol.TRACEPARENT, protocol.TRACESTATE):
+            value = self.headers.get(name)
+            if isinstance(value, str):
+                context[name] = value
+        ours = _dispatch_headers(self._raw_properties).get(_TRACEPARENT)
+        if isinstance(ours, bytes):
+            context[protocol.TRACEPARENT] = ours.decode("latin-1")
+        return context
 
     @property
     def group_text(self) -> str | None:

@@ -23,6 +23,11 @@ def _check_runs(handler: Any, kind: Any) -> None:
         raise TypeError("handler: has a `yield`, so calling it runs nothing; iterate over the consumer")
 
 
+def is_asynchronous(handler: Any) -> bool:
+    """Whether it is for a GroupConsumer."""
+    return inspect.iscoroutinefunction(_kind(handler))
+
+
 def check_asynchronous(handler: Any) -> None:
     """Raises TypeError for a handler that is no coroutine function.
 

@@ -4,6 +4,7 @@ objects. A recorder makes plain notes of them; the process that writes the ledge
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from dispatcher.core.effects import Effects, Snapshot
@@ -28,6 +29,9 @@ class Recorder:
 
     def arrived(self, messages: list[Original]) -> None:
         """Originals were read from an inbound queue."""
+
+    def read_back(self, messages: list[Original]) -> None:
+        """Originals were read from a parking queue."""
 
     def decided(self, effects: Effects, decided_at_us: int, commit: int = 0) -> None:
         """A step that was decided then is committed, by the lane's commit of that number; 0: by none."""
@@ -60,3 +64,55 @@ class NoLedger:
 
 
 NO_LEDGER = NoLedger()
+
+
+class _RecordersOfLane(Recorder):
+    """Tells each of them; the first one's clock counts."""
+
+    def __init__(self, recorders: Sequence[Recorder]) -> None:
+        self._recorders = recorders
+        self.reads_kinds = any(recorder.reads_kinds for recorder in recorders)
+
+    def now_us(self) -> int:
+        return self._recorders[0].now_us()
+
+    def began(self, lane: Lane, snapshot: Snapshot) -> None:
+        for recorder in self._recorders:
+            recorder.began(lane, snapshot)
+
+    def changed(self, options: LaneOptions) -> None:
+        for recorder in self._recorders:
+            recorder.changed(options)
+
+    def arrived(self, messages: list[Original]) -> None:
+        for recorder in self._recorders:
+            recorder.arrived(messages)
+
+    def read_back(self, messages: list[Original]) -> None:
+        for recorder in self._recorders:
+            recorder.read_back(messages)
+
+    def decided(self, effects: Effects, decided_at_us: int, commit: int = 0) -> None:
+        for recorder in self._recorders:
+            recorder.decided(effects, decided_at_us, commit)
+
+    def confirmed(self, orders: list[Any]) -> None:
+        for recorder in self._recorders:
+            recorder.confirmed(orders)
+
+    def ended(self, reason: str | None) -> None:
+        for recorder in self._recorders:
+            recorder.ended(reason)
+
+
+class Both:
+    """Lanes are told of in several places: the first one has the clock."""
+
+    def __init__(self, *places: OpensRecorders) -> None:
+        self._places = places
+
+    def recorder(self, lane: str) -> Recorder:
+        return _RecordersOfLane([place.recorder(lane) for place in self._places])
+
+    def counters(self, lane: str) -> dict[str, float]:
+        return {name: n for place in self._places for name, n in place.counters(lane).items()}

@@ -106,6 +106,7 @@ class MessageReader:
         messages = [self._parked(queue, one) for one in fetched]
         if self._price is not None or self._has_kinds:
             self._read_costs(messages)
+        self._recorder.read_back(messages)
         return messages
 
     def _parked(self, queue: QueueId, fetched: Fetched) -> Original:

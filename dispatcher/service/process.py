@@ -6,16 +6,20 @@ import asyncio
 import gc
 import signal
 import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from dispatcher.http.server import HttpServer
 from dispatcher.ledger.opening import open_ledger
-from dispatcher.ledger.recorder import NO_LEDGER
+from dispatcher.ledger.recorder import NO_LEDGER, Both, OpensRecorders
 from dispatcher.ledger.writer import Ledger
 from dispatcher.service.lanes import Lanes, Reread
 from dispatcher.settings import Settings
+from dispatcher.traces.opening import open_traces
+
+if TYPE_CHECKING:
+    from dispatcher.traces.exporting import Traces
 
 log = structlog.get_logger()
 
@@ -23,6 +27,8 @@ log = structlog.get_logger()
 STOP_S: Final = 4.0
 #: And how long the ledger's last file.
 LEDGER_STOP_S: Final = 2.0
+#: And how long the last spans.
+TRACES_STOP_S: Final = 2.0
 #: Messages, groups and records hold no cycles: they go with their last reference. A full search for cycles
 #: stops a lane of a million groups for 0.6 s and finds nothing, so only the end of a leadership starts one
 #: (LaneRunner); the small ones, for what libraries leave, come rarely.
@@ -51,7 +57,8 @@ async def _run(settings: Settings, reread: Reread) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     ledger = open_ledger(settings.ledger) if settings.ledger is not None else None
-    lanes = Lanes(settings, reread, ledger or NO_LEDGER)
+    traces = _traces(settings, ledger)
+    lanes = Lanes(settings, reread, _recorders(ledger, traces))
     loop.add_signal_handler(signal.SIGHUP, lanes.reload_soon)
     if not await _prepared(lanes, stop):
         return 0
@@ -64,7 +71,7 @@ async def _run(settings: Settings, reread: Reread) -> int:
     try:
         await _first(stop, lanes.failed)
     finally:
-        await _stop(lanes, server, ledger)
+        await _stop(lanes, server, ledger, traces)
     log.info("dispatcher_stopped")
     return 0
 
@@ -92,9 +99,25 @@ async def _first(stop: asyncio.Event, failed: asyncio.Future[None]) -> None:
         failed.result()
 
 
-async def _stop(lanes: Lanes, server: HttpServer, ledger: Ledger | None) -> None:
+def _traces(settings: Settings, ledger: Ledger | None) -> Traces | None:
+    """Raises ConfigurationError."""
+    if settings.traces is None:
+        return None
+    return open_traces(settings.traces, ledger.now_us if ledger is not None else None)
+
+
+def _recorders(ledger: Ledger | None, traces: Traces | None) -> OpensRecorders:
+    """Where the lanes are told of."""
+    if ledger is not None and traces is not None:
+        return Both(ledger, traces)
+    return ledger or traces or NO_LEDGER
+
+
+async def _stop(lanes: Lanes, server: HttpServer, ledger: Ledger | None, traces: Traces | None) -> None:
     await lanes.stop(STOP_S)
     await server.stop()
+    if traces is not None and not await asyncio.to_thread(traces.stop, TRACES_STOP_S):
+        log.warning("traces_not_finished")
     if ledger is not None and not await asyncio.to_thread(ledger.stop, LEDGER_STOP_S):
         log.warning("ledger_not_finished")
     sys.stdout.flush()

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         Reload,
         SequenceCheck,
         StartSettings,
+        TraceSettings,
     )
     from dispatcher.settings.schema import json_schema
     from dispatcher.settings.work_file import VERSION, WorkFile
@@ -76,6 +77,7 @@ _MODULES: Final = {
     "Settings": "model",
     "StartSettings": "parts",
     "TokenSettings": "model",
+    "TraceSettings": "parts",
     "VERSION": "work_file",
     "WorkFile": "work_file",
     "json_schema": "schema",
@@ -112,6 +114,7 @@ __all__ = [
     "Settings",
     "StartSettings",
     "TokenSettings",
+    "TraceSettings",
     "VERSION",
     "WorkFile",
     "json_schema",

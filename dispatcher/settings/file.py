@@ -28,10 +28,10 @@ from dispatcher.settings.lane import (
     RetrySettings,
 )
 from dispatcher.settings.model import HttpSettings, RabbitSettings, RedisSettings, Settings, lane_name_problem
-from dispatcher.settings.parts import LedgerSettings
+from dispatcher.settings.parts import LedgerSettings, TraceSettings
 from dispatcher.wire.protocol import DEFAULT_PREFIX, LaneNames, dotted_name_problem
 
-TOP_KEYS: Final = ("rabbitmq", "redis", "http", "ledger", "prefix", "defaults", "match", "lanes")
+TOP_KEYS: Final = ("rabbitmq", "redis", "http", "ledger", "traces", "prefix", "defaults", "match", "lanes")
 #: A file written by hand is smaller, and YAML is slow to read.
 FILE_BYTES_MAX: Final = 4 << 20
 _PATTERN_SEGMENT = re.compile(r"#|[A-Za-z0-9_*-]+")
@@ -130,11 +130,17 @@ class _Loader:
         ledger = None
         if self._document.get("ledger") is not None:
             ledger = self._section("ledger", LedgerSettings)
+        traces = None
+        if self._document.get("traces") is not None:
+            traces = self._section("traces", TraceSettings)
         prefix = self._prefix()
         lanes = self._lanes(prefix or DEFAULT_PREFIX)
         if rabbitmq is None or redis is None or http is None or prefix is None or not lanes:
             return None
-        return Settings(rabbitmq=rabbitmq, redis=redis, http=http, ledger=ledger, prefix=prefix, lanes=lanes)
+        return Settings(
+            rabbitmq=rabbitmq, redis=redis, http=http, ledger=ledger, traces=traces, prefix=prefix,
+            lanes=lanes,
+        )  # fmt: skip
 
     def _section(self, key: str, model: type[_Model]) -> _Model | None:
         value = self._document.get(key, {})

@@ -27,6 +27,7 @@ from dispatcher.settings.units import (
 _ANY_TEXT: Final[dict[str, Any]] = {"type": "string", "minLength": 1}
 _VARIABLE: Final[dict[str, Any]] = {"type": "string", "pattern": r"\$\{"}
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
+_FRACTION: Final = re.compile(r"[0-9]{0,3}\.?[0-9]{1,18}")
 
 FROM_FILE: Final = {"source": "file"}
 
@@ -84,6 +85,21 @@ class Integer(ValueKind):
 
     def schema(self) -> dict[str, Any]:
         return {"type": "integer", "minimum": self.low, "maximum": self.high}
+
+
+@dataclass(frozen=True)
+class Fraction(ValueKind):
+    """A share, from none (0) to all (1)."""
+
+    def read(self, value: Any, from_file: bool) -> float:
+        if isinstance(value, FromVariable) and _FRACTION.fullmatch(value):
+            value = float(value)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise ValueError("must be a number from 0 to 1")
+        return float(value)
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "number", "minimum": 0, "maximum": 1}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 
 from dispatcher.settings.kinds import Duration, Text
 from dispatcher.settings.lane import SHORT_STRING_BYTES_MAX, LaneSettings, short_string
-from dispatcher.settings.parts import Conflict, LedgerSettings, Model, Reload
+from dispatcher.settings.parts import Conflict, LedgerSettings, Model, Reload, TraceSettings
 from dispatcher.settings.urls import (
     BrokerAddress,
     StoreAddress,
@@ -176,6 +176,9 @@ class Settings(Model):
     http: Annotated[HttpSettings, Reload.RESTART] = HttpSettings()
     ledger: Annotated[LedgerSettings | None, Reload.RESTART] = Field(
         default=None, description="Record every decision in Parquet files; null: none."
+    )
+    traces: Annotated[TraceSettings | None, Reload.RESTART] = Field(
+        default=None, description="A span for each message, sent by OTLP; null: none."
     )
     prefix: Annotated[str, Text(short_string), Reload.RESTART] = Field(
         default=DEFAULT_PREFIX,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from enum import Enum, StrEnum
 from typing import Annotated, Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dispatcher.settings.kinds import Choice, Duration, Flag, Integer, Size, Text
-from dispatcher.settings.urls import redact
+from dispatcher.settings.kinds import Choice, Duration, Flag, Fraction, Integer, Size, Text
+from dispatcher.settings.urls import redact, split_url
 from dispatcher.wire.protocol import PREFETCH_MAX, dotted_name_problem
 
 #: More than a lane is measured with.
@@ -177,6 +178,33 @@ class LedgerSettings(Model):
         alias="memory",
         description="Memory for records that are not written yet; beyond that records are dropped.",
     )
+
+
+def _trace_endpoint(text: str) -> str:
+    split_url(text, {"http": 4318, "https": 443})
+    return text
+
+
+class TraceSettings(Model):
+    """Where spans go, and of which messages there are some."""
+
+    endpoint: Annotated[str, Text(_trace_endpoint)] = Field(
+        default="http://localhost:4318",
+        description="Collector that takes OTLP over HTTP; without a path, /v1/traces is added.",
+    )
+    sample: Annotated[float, Fraction()] = Field(
+        default=1.0,
+        description="Share of the messages without a traceparent that get a span; else the producer decides.",
+    )
+    service_name: Annotated[str, Text()] = Field(
+        default="dispatcher", description="The name of the dispatcher among the services of the traces."
+    )
+
+    @property
+    def traces_url(self) -> str:
+        """Where the spans are posted to."""
+        base = self.endpoint.rstrip("/")
+        return base if urlsplit(base).path else f"{base}/v1/traces"
 
 
 class StartSettings(Model):

@@ -11,11 +11,17 @@ from pydantic.json_schema import GenerateJsonSchema
 from dispatcher.settings.kinds import ValueKind
 from dispatcher.settings.lane import InboundSettings, LaneDefaults, LaneSettings, RetrySettings
 from dispatcher.settings.model import HttpSettings, RabbitSettings, RedisSettings, Settings
-from dispatcher.settings.parts import DedupSettings, LedgerSettings, RebalanceSettings, StartSettings
+from dispatcher.settings.parts import (
+    DedupSettings,
+    LedgerSettings,
+    RebalanceSettings,
+    StartSettings,
+    TraceSettings,
+)
 
 _MODELS: Final[tuple[type[BaseModel], ...]] = (
     RabbitSettings, RedisSettings, HttpSettings, InboundSettings, RetrySettings, StartSettings,
-    RebalanceSettings, DedupSettings, LedgerSettings, LaneDefaults, LaneSettings,
+    RebalanceSettings, DedupSettings, LedgerSettings, TraceSettings, LaneDefaults, LaneSettings,
 )  # fmt: skip
 
 
@@ -46,7 +52,7 @@ def json_schema() -> dict[str, Any]:
     for section in ("rabbitmq", "redis", "http"):
         properties[section].pop("default", None)
     schema["properties"] = {
-        **{key: properties[key] for key in ("rabbitmq", "redis", "http", "ledger", "prefix")},
+        **{key: properties[key] for key in ("rabbitmq", "redis", "http", "ledger", "traces", "prefix")},
         "defaults": {"$ref": "#/$defs/LaneDefaults", "description": "Keys for every lane."},
         "match": {
             "type": "array",

@@ -68,7 +68,7 @@ def parse_broker_url(url: str) -> BrokerAddress:
 
     Raises ValueError, which never quotes the URL: it may hold a password.
     """
-    parts, port = _split(url, {"amqp": 5672, "amqps": 5671})
+    parts, port = split_url(url, {"amqp": 5672, "amqps": 5671})
     path = parts.path.removeprefix("/")
     if "/" in path:
         raise ValueError("the vhost in the URL must be percent-encoded (a slash is %2F)")
@@ -90,7 +90,7 @@ def parse_store_url(url: str) -> StoreAddress:
         return _parse_sentinel_url(url)
     if scheme in _CLUSTER_SCHEMES:
         return _parse_cluster_url(url)
-    parts, port = _split(url, {"redis": 6379, "rediss": 6379})
+    parts, port = split_url(url, {"redis": 6379, "rediss": 6379})
     path = parts.path.removeprefix("/")
     if path and not _DATABASE.fullmatch(path):
         raise ValueError("the path of the URL must be a database number, for example /0")
@@ -127,7 +127,7 @@ def _parse_several(url: str, default_ports: dict[str, int]) -> tuple[StoreAddres
     who, at, hosts = place.rpartition("@")
     nodes = []
     for one in hosts.split(","):
-        parts, port = _split(f"{scheme}://{one}", default_ports)
+        parts, port = split_url(f"{scheme}://{one}", default_ports)
         nodes.append((parts.hostname or "", port))
     user, colon, password = who.partition(":")
     address = StoreAddress(
@@ -146,7 +146,8 @@ def parse_listen(text: str) -> tuple[str, int]:
     return found["v6"] or found["host"], int(found["port"])
 
 
-def _split(url: str, default_ports: dict[str, int]) -> tuple[SplitResult, int]:
+def split_url(url: str, default_ports: dict[str, int]) -> tuple[SplitResult, int]:
+    """The parts of a URL, and its port. Raises ValueError."""
     schemes = " or ".join(f"{scheme}://" for scheme in default_ports)
     try:
         parts = urlsplit(url)

@@ -40,7 +40,11 @@ HEADER_ROUTING_KEY: Final = "x-dispatch-routing-key"
 HEADER_MARKER: Final = "x-dispatch-marker"
 #: When a message that is replayed came in: milliseconds since 1970.
 HEADER_REPLAY: Final = "x-dispatch-replay"
+HEADER_TRACEPARENT: Final = "x-dispatch-traceparent"
 HEADER_PREFIX: Final = "x-dispatch-"
+#: Headers of producers that trace (W3C Trace Context).
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
 #: Headers that the broker adds to a redelivery; they are not part of what the producer sent.
 HEADER_DELIVERY_COUNT: Final = "x-delivery-count"
 BROKER_HEADERS: Final = (HEADER_DELIVERY_COUNT, "x-acquired-count")

@@ -1,0 +1,293 @@
+"""One leadership's spans: from the arrival of a message to its settle, with what happened between as events.
+
+The service tells what it tells the ledger. A message is known by its queue and delivery tag, which are those
+of this connection; one that is parked by the place where it was first, until it is read back.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, get_current_span
+
+from dispatcher.core.effects import Effects, Snapshot
+from dispatcher.core.lane import Lane
+from dispatcher.core.model import Original
+from dispatcher.core.operations.orders import SendTransfer
+from dispatcher.core.orders import AckInbound, DeadLetter, LogEvent
+from dispatcher.core.parking.orders import ParkCopy
+from dispatcher.core.queue_ids import QueueId
+from dispatcher.core.records import DeadLetterPending, Dispatched, IncarnationEnded, OpenEntry, SettledRange
+from dispatcher.ledger.recorder import Recorder
+from dispatcher.ledger.waits import Waits
+from dispatcher.traces.context import give_to_consumer, producers_context
+from dispatcher.wire.group_text import format_group
+
+log = structlog.get_logger()
+
+#: Spans that have not ended: about 4 KB each. Messages that come beyond that have none.
+OPEN_SPANS_MAX: Final = 50_000
+#: A queue, and a delivery tag or an arrival in it.
+_Place = tuple[QueueId, Any]
+#: The outcome of a message that has not ended.
+_PARKED: Final = "parked"
+
+
+class _Trace:
+    """A message's span, and where the message is."""
+
+    __slots__ = ("arrival", "incarnation", "outcome", "received_us", "root", "span")
+
+    def __init__(self, span: Span, received_us: int) -> None:
+        self.span = span
+        self.received_us = received_us
+        self.incarnation = 0  # of the consumer that has it; 0: none
+        self.arrival: _Place | None = None  # as the journal knows it, once it was handed over
+        self.root: _Place | None = None  # where it was first, once it was parked
+        self.outcome = ""  # how it is about to end, if not by its consumer's settle
+
+
+class SpanRecorder(Recorder):
+    """Makes the spans. `sample`: the share of messages that have one, where the producer says nothing."""
+
+    def __init__(self, lane: str, tracer: Tracer, sample: float, now_us: Callable[[], int]) -> None:
+        self._name = lane
+        self._tracer = tracer
+        self._sample = sample
+        self.now_us = now_us  # type: ignore[method-assign]  # asked at each step: no call between
+        self._open: dict[_Place, _Trace] = {}
+        self._parked: dict[_Place, _Trace] = {}
+        self._in_hand: dict[int, set[_Trace]] = {}  # by the consumer's incarnation
+        self._held: dict[_Place, int] = {}  # the incarnation of every message that is out, traced or not
+        self._counts: dict[int, int] = {}  # how many each of them has
+        self._known: set[int] = set()
+        self._consumers: dict[int, str] = {}
+        self._waits = Waits(groups_first=False)
+        self._former_us = 0
+        self._full = False
+
+    # -- what the service tells --
+
+    def began(self, lane: Lane, snapshot: Snapshot) -> None:
+        options = lane.state.options
+        self._queues = [inbound.name for inbound in lane.state.inbounds]
+        self._hands_over = bool(options.handover)
+        self._waits.groups_first = lane.state.stops_failed or not lane.state.policy.keeps_owner
+        for consumer in lane.state.by_number.values():
+            self._introduce(consumer.number, consumer.id, consumer.prefetch)
+            self._counts[consumer.number] = len(consumer.in_flight)
+
+    def arrived(self, messages: list[Original]) -> None:
+        for message in messages:
+            if not message.is_marker:
+                self._begin(message)
+
+    def read_back(self, messages: list[Original]) -> None:
+        for message in messages:
+            root = message.inbound, message.first_arrival
+            trace = self._parked.get(root)
+            if trace is None:  # it was parked under another leader
+                trace = self._begin(message)
+            else:
+                self._event(trace, "read_back")
+                self._open[message.queue, message.tag] = trace
+                give_to_consumer(message.content, trace.span.get_span_context())
+            if trace is not None:
+                trace.root, self._parked[root] = root, trace
+
+    def decided(self, effects: Effects, decided_at_us: int, commit: int = 0) -> None:
+        """What ended in this step comes first: it may be what the messages waited for that it hands over."""
+        self._waits.begin_step()
+        for number, found in effects.incarnations.items():
+            if found is not None:
+                self._waits.somebody_came |= number not in self._consumers
+                self._introduce(number, found.consumer, found.prefetch)
+        dispatched = []
+        for record in effects.records:
+            if type(record) is Dispatched:
+                dispatched.append(record)
+            else:
+                self._recorded(record)
+        for action in effects.actions:
+            if type(action) is not Dispatched:
+                self._ordered(action, effects)
+        for order in dispatched:
+            self._dispatched(order, decided_at_us)
+        self._former_us = decided_at_us
+
+    def ended(self, reason: str | None) -> None:
+        """The next leader gets these messages again, and begins spans of its own."""
+        for trace in {*self._open.values(), *self._parked.values()}:
+            self._end(trace, "not_settled")
+        self._open.clear()
+        self._parked.clear()
+
+    def _introduce(self, number: int, consumer: str, prefetch: int) -> None:
+        self._consumers[number] = consumer
+        self._waits.prefetch[number] = prefetch
+
+    # -- spans --
+
+    def _begin(self, message: Original) -> _Trace | None:
+        """None: it has none."""
+        context = producers_context(message.content)
+        if context is None:
+            if self._sample < 1 and random.random() >= self._sample:
+                return None
+            context = Context()  # else it would be inside whatever span is current in this task
+        elif not get_current_span(context).get_span_context().trace_flags.sampled:
+            return None
+        if len(self._open) + len(self._parked) >= OPEN_SPANS_MAX:
+            if not self._full:
+                self._full = True
+                log.warning("spans_skipped", lane=self._name, open_spans=OPEN_SPANS_MAX)
+            return None
+        now_us = self.now_us()
+        span = self._tracer.start_span(
+            f"dispatch {self._name}",
+            context,
+            SpanKind.CONSUMER,
+            self._attributes(message),
+            None,
+            now_us * 1_000,
+        )
+        trace = self._open[message.queue, message.tag] = _Trace(span, now_us)
+        if message.refusal is None:
+            give_to_consumer(message.content, span.get_span_context())
+        return trace
+
+    def _attributes(self, message: Original) -> dict[str, str | int | bool]:
+        attributes: dict[str, str | int | bool] = {
+            "messaging.system": "rabbitmq",
+            "messaging.operation.type": "receive",
+            "messaging.destination.name": self._queues[message.inbound],
+            "messaging.message.body.size": len(message.content.body),
+            "dispatcher.lane": self._name,
+            "dispatcher.id": message.fingerprint.hex(),
+        }
+        if message.group_id is not None:
+            attributes["dispatcher.group"] = format_group(message.group_id)
+        if message.redelivered:
+            attributes["dispatcher.redelivered"] = True
+        return attributes
+
+    def _event(self, trace: _Trace, name: str, at_us: int | None = None, **facts: str | int) -> None:
+        attributes = {f"dispatcher.{fact}": value for fact, value in facts.items()}
+        trace.span.add_event(name, attributes, (at_us or self.now_us()) * 1_000)
+
+    def _end(self, trace: _Trace, outcome: str) -> None:
+        self._leave_hand(trace)
+        trace.span.set_attribute("dispatcher.outcome", outcome)
+        trace.span.end(self.now_us() * 1_000)
+        if trace.root is not None:
+            self._parked.pop(trace.root, None)
+
+    # -- hand-overs --
+
+    def _dispatched(self, order: Dispatched, decided_at_us: int) -> None:
+        message, number = order.message, order.incarnation
+        self._held[message.queue, message.arrival] = number
+        self._counts[number] = self._counts.get(number, 0) + 1
+        trace = self._open.get((message.queue, message.tag))
+        if trace is None:
+            return
+        if trace.received_us <= self._former_us or order.attempt > 1 or message.is_parked:
+            cause = self._waits.cause(order)
+            waited_ms = max(0, decided_at_us - trace.received_us) // 1_000
+            self._event(trace, "waited_for", decided_at_us, cause=cause.value, ms=waited_ms)
+        self._event(
+            trace, "handed_over", decided_at_us, attempt=order.attempt, seq=order.seq, epoch=order.epoch,
+            consumer=self._consumers.get(number, ""),
+        )  # fmt: skip
+        self._leave_hand(trace)
+        trace.incarnation, trace.arrival, trace.outcome = number, (message.queue, message.arrival), ""
+        self._in_hand.setdefault(number, set()).add(trace)
+
+    def _leave_hand(self, trace: _Trace) -> None:
+        if trace.incarnation:
+            self._in_hand.get(trace.incarnation, set()).discard(trace)
+            trace.incarnation = 0
+
+    def _dropped(self, place: _Place) -> None:
+        """No consumer has it any more."""
+        if (number := self._held.pop(place, 0)) and number in self._counts:
+            self._counts[number] -= 1
+
+    def _acked(self, messages: list[Original], effects: Effects) -> None:
+        """These originals are gone from their queues."""
+        for message in messages:
+            place = message.queue, message.arrival
+            self._dropped(place)
+            if self._waits.groups_first:
+                self._waits.ended_groups.add(message.group_id)
+            trace = self._open.pop((message.queue, message.tag), None)
+            if trace is None:
+                continue
+            if trace.outcome == _PARKED:
+                trace.outcome = ""
+                trace.root = message.inbound, message.first_arrival
+                self._parked[trace.root] = trace
+                self._event(trace, "parked")
+            else:
+                self._end(trace, trace.outcome or self._outcome(trace, message, effects))
+
+    def _outcome(self, trace: _Trace, message: Original, effects: Effects) -> str:
+        """How a message ended of which nothing else was told."""
+        if trace.incarnation:
+            return "handed_over" if self._hands_over else "settled"
+        if (message.queue, message.arrival) in effects.repeated:
+            return "deduplicated"
+        if message.redelivered and message.arrival[1] != message.tag:
+            return "settled_before"
+        return "purged"
+
+    # -- records and orders --
+
+    def _recorded(self, record: Any) -> None:
+        match record:
+            case SettledRange(number):
+                self._waits.settles(number, self._counts.get(number, 0))
+            case IncarnationEnded(number):
+                self._counts.pop(number, None)
+                for trace in self._in_hand.pop(number, ()):
+                    trace.incarnation = 0
+                    self._event(trace, "taken_back", consumer=self._consumers.get(number, ""))
+            case DeadLetterPending(queue, arrival):
+                self._failed((queue, arrival))
+            case OpenEntry(queue, arrival, incarnation=0):
+                self._failed((queue, arrival))
+
+    def _failed(self, place: _Place) -> None:
+        """Its consumer has given it up, if one had it."""
+        for trace in self._in_hand.get(self._held.get(place, 0), ()):
+            if trace.arrival == place:
+                self._event(trace, "failed")
+                self._leave_hand(trace)
+                break
+        self._dropped(place)
+
+    def _ordered(self, action: Any, effects: Effects) -> None:
+        match action:
+            case AckInbound(messages):
+                self._acked(messages, effects)
+            case LogEvent():
+                self._waits.told(action)
+            case ParkCopy(message=message):
+                self._leaves(message, _PARKED)
+            case SendTransfer(message=message):
+                self._leaves(message, "moved")
+            case DeadLetter(message, reason):
+                if (trace := self._leaves(message, "dead_lettered")) is not None:
+                    trace.span.set_attribute("dispatcher.reason", reason)
+                    trace.span.set_status(Status(StatusCode.ERROR, reason))
+
+    def _leaves(self, message: Original, outcome: str) -> _Trace | None:
+        """It goes to another queue. If it does not, it will be ordered to go elsewhere, or handed over."""
+        trace = self._open.get((message.queue, message.tag))
+        if trace is not None:
+            trace.outcome = outcome
+        return trace
