@@ -16,6 +16,8 @@ from dispatcher.ledger.recorder import Recorder
 from dispatcher.settings import TraceSettings
 from dispatcher.traces.recorder import SpanRecorder
 
+#: Spans of a lane that have not ended: messages that come beyond that have none.
+OPEN_SPANS_MAX: Final = 50_000
 #: Finished spans that wait for the thread: beyond that OpenTelemetry drops them, and says so in the log.
 QUEUE_SPANS_MAX: Final = 16_384
 BATCH_SPANS_MAX: Final = 1_024
@@ -38,7 +40,11 @@ def otlp_exporter(settings: TraceSettings) -> SpanExporter:
 class Traces:
     """Lanes get their recorders from here (`OpensRecorders`). `now_us` is the clock of all of them."""
 
-    def __init__(self, settings: TraceSettings, exporter: SpanExporter, now_us: Callable[[], int]) -> None:
+    def __init__(
+        self, settings: TraceSettings, exporter: SpanExporter, now_us: Callable[[], int],
+        open_max: int = OPEN_SPANS_MAX,
+    ) -> None:  # fmt: skip
+        self._open_max = open_max
         self._sample = settings.sample
         self._now_us = now_us
         # Which messages have a span is decided by the recorder, before a span costs anything. The settings
@@ -55,7 +61,7 @@ class Traces:
 
     def recorder(self, lane: str) -> Recorder:
         tracer = self._provider.get_tracer("dispatcher")
-        return SpanRecorder(lane, tracer, self._sample, self._now_us)
+        return SpanRecorder(lane, tracer, self._sample, self._now_us, self._open_max)
 
     def counters(self, lane: str) -> dict[str, float]:
         return {}

@@ -21,16 +21,22 @@ from dispatcher.core.operations.orders import SendTransfer
 from dispatcher.core.orders import AckInbound, DeadLetter, LogEvent
 from dispatcher.core.parking.orders import ParkCopy
 from dispatcher.core.queue_ids import QueueId
-from dispatcher.core.records import DeadLetterPending, Dispatched, IncarnationEnded, OpenEntry, SettledRange
+from dispatcher.core.records import (
+    DeadLetterPending,
+    Dispatched,
+    IncarnationEnded,
+    OpenEntry,
+    SettledRange,
+    Vanished,
+)
 from dispatcher.ledger.recorder import Recorder
+from dispatcher.ledger.steps import Step
 from dispatcher.ledger.waits import Waits
 from dispatcher.traces.context import give_to_consumer, producers_context
 from dispatcher.wire.group_text import format_group
 
 log = structlog.get_logger()
 
-#: Spans that have not ended: about 4 KB each. Messages that come beyond that have none.
-OPEN_SPANS_MAX: Final = 50_000
 #: A queue, and a delivery tag or an arrival in it.
 _Place = tuple[QueueId, Any]
 #: The outcome of a message that has not ended.
@@ -54,7 +60,10 @@ class _Trace:
 class SpanRecorder(Recorder):
     """Makes the spans. `sample`: the share of messages that have one, where the producer says nothing."""
 
-    def __init__(self, lane: str, tracer: Tracer, sample: float, now_us: Callable[[], int]) -> None:
+    def __init__(
+        self, lane: str, tracer: Tracer, sample: float, now_us: Callable[[], int], open_max: int
+    ) -> None:
+        self._open_max = open_max
         self._name = lane
         self._tracer = tracer
         self._sample = sample
@@ -67,19 +76,21 @@ class SpanRecorder(Recorder):
         self._known: set[int] = set()
         self._consumers: dict[int, str] = {}
         self._waits = Waits(groups_first=False)
-        self._former_us = 0
+        self._step_us = self._former_us = 0  # when this step, and that before it, were decided
+        self._vanished: set[_Place] = set()  # in this step
         self._full = False
 
     # -- what the service tells --
 
     def began(self, lane: Lane, snapshot: Snapshot) -> None:
-        options = lane.state.options
+        options, self._lane_epoch = lane.state.options, lane.state.lane_epoch
         self._queues = [inbound.name for inbound in lane.state.inbounds]
         self._hands_over = bool(options.handover)
         self._waits.groups_first = lane.state.stops_failed or not lane.state.policy.keeps_owner
         for consumer in lane.state.by_number.values():
             self._introduce(consumer.number, consumer.id, consumer.prefetch)
-            self._counts[consumer.number] = len(consumer.in_flight)
+            for message in consumer.in_flight.values():
+                self._goes_out((message.queue, message.arrival), consumer.number)
 
     def arrived(self, messages: list[Original]) -> None:
         for message in messages:
@@ -93,7 +104,7 @@ class SpanRecorder(Recorder):
             if trace is None:  # it was parked under another leader
                 trace = self._begin(message)
             else:
-                self._event(trace, "read_back")
+                self._event(trace, "read_back", self.now_us())
                 self._open[message.queue, message.tag] = trace
                 give_to_consumer(message.content, trace.span.get_span_context())
             if trace is not None:
@@ -102,6 +113,8 @@ class SpanRecorder(Recorder):
     def decided(self, effects: Effects, decided_at_us: int, commit: int = 0) -> None:
         """What ended in this step comes first: it may be what the messages waited for that it hands over."""
         self._waits.begin_step()
+        self._step_us = decided_at_us
+        self._vanished.clear()
         for number, found in effects.incarnations.items():
             if found is not None:
                 self._waits.somebody_came |= number not in self._consumers
@@ -111,12 +124,12 @@ class SpanRecorder(Recorder):
             if type(record) is Dispatched:
                 dispatched.append(record)
             else:
-                self._recorded(record)
+                self._recorded(record, effects)
         for action in effects.actions:
             if type(action) is not Dispatched:
                 self._ordered(action, effects)
         for order in dispatched:
-            self._dispatched(order, decided_at_us)
+            self._dispatched(order)
         self._former_us = decided_at_us
 
     def ended(self, reason: str | None) -> None:
@@ -141,10 +154,10 @@ class SpanRecorder(Recorder):
             context = Context()  # else it would be inside whatever span is current in this task
         elif not get_current_span(context).get_span_context().trace_flags.sampled:
             return None
-        if len(self._open) + len(self._parked) >= OPEN_SPANS_MAX:
+        if len(self._open) + len(self._parked) >= self._open_max:
             if not self._full:
                 self._full = True
-                log.warning("spans_skipped", lane=self._name, open_spans=OPEN_SPANS_MAX)
+                log.warning("spans_skipped", lane=self._name, open_spans=self._open_max)
             return None
         now_us = self.now_us()
         span = self._tracer.start_span(
@@ -176,8 +189,9 @@ class SpanRecorder(Recorder):
         return attributes
 
     def _event(self, trace: _Trace, name: str, at_us: int | None = None, **facts: str | int) -> None:
+        """Something that this step has decided, if no other time is given."""
         attributes = {f"dispatcher.{fact}": value for fact, value in facts.items()}
-        trace.span.add_event(name, attributes, (at_us or self.now_us()) * 1_000)
+        trace.span.add_event(name, attributes, (at_us or self._step_us) * 1_000)
 
     def _end(self, trace: _Trace, outcome: str) -> None:
         self._leave_hand(trace)
@@ -188,19 +202,18 @@ class SpanRecorder(Recorder):
 
     # -- hand-overs --
 
-    def _dispatched(self, order: Dispatched, decided_at_us: int) -> None:
+    def _dispatched(self, order: Dispatched) -> None:
         message, number = order.message, order.incarnation
-        self._held[message.queue, message.arrival] = number
-        self._counts[number] = self._counts.get(number, 0) + 1
+        self._goes_out((message.queue, message.arrival), number)
         trace = self._open.get((message.queue, message.tag))
         if trace is None:
             return
         if trace.received_us <= self._former_us or order.attempt > 1 or message.is_parked:
             cause = self._waits.cause(order)
-            waited_ms = max(0, decided_at_us - trace.received_us) // 1_000
-            self._event(trace, "waited_for", decided_at_us, cause=cause.value, ms=waited_ms)
+            waited_ms = max(0, self._step_us - trace.received_us) // 1_000
+            self._event(trace, "waited_for", cause=cause.value, ms=waited_ms)
         self._event(
-            trace, "handed_over", decided_at_us, attempt=order.attempt, seq=order.seq, epoch=order.epoch,
+            trace, "handed_over", attempt=order.attempt, seq=order.seq, epoch=order.epoch,
             consumer=self._consumers.get(number, ""),
         )  # fmt: skip
         self._leave_hand(trace)
@@ -212,16 +225,23 @@ class SpanRecorder(Recorder):
             self._in_hand.get(trace.incarnation, set()).discard(trace)
             trace.incarnation = 0
 
-    def _dropped(self, place: _Place) -> None:
-        """No consumer has it any more."""
-        if (number := self._held.pop(place, 0)) and number in self._counts:
+    def _goes_out(self, place: _Place, number: int) -> None:
+        self._comes_back(place)
+        self._held[place] = number
+        self._counts[number] = self._counts.get(number, 0) + 1
+
+    def _comes_back(self, place: _Place) -> bool:
+        """No consumer has it any more; whether one had it."""
+        number = self._held.pop(place, 0)
+        if number in self._counts:
             self._counts[number] -= 1
+        return number > 0
 
     def _acked(self, messages: list[Original], effects: Effects) -> None:
         """These originals are gone from their queues."""
         for message in messages:
             place = message.queue, message.arrival
-            self._dropped(place)
+            was_out = self._comes_back(place)
             if self._waits.groups_first:
                 self._waits.ended_groups.add(message.group_id)
             trace = self._open.pop((message.queue, message.tag), None)
@@ -233,42 +253,48 @@ class SpanRecorder(Recorder):
                 self._parked[trace.root] = trace
                 self._event(trace, "parked")
             else:
-                self._end(trace, trace.outcome or self._outcome(trace, message, effects))
+                self._end(trace, trace.outcome or self._outcome(message, was_out, effects))
 
-    def _outcome(self, trace: _Trace, message: Original, effects: Effects) -> str:
+    def _outcome(self, message: Original, was_out: bool, effects: Effects) -> str:
         """How a message ended of which nothing else was told."""
-        if trace.incarnation:
+        if was_out:
             return "handed_over" if self._hands_over else "settled"
         if (message.queue, message.arrival) in effects.repeated:
             return "deduplicated"
-        if message.redelivered and message.arrival[1] != message.tag:
+        if message.arrival[0] != self._lane_epoch and (message.queue, message.arrival) not in self._vanished:
             return "settled_before"
         return "purged"
 
     # -- records and orders --
 
-    def _recorded(self, record: Any) -> None:
+    def _recorded(self, record: Any, effects: Effects) -> None:
         match record:
             case SettledRange(number):
                 self._waits.settles(number, self._counts.get(number, 0))
             case IncarnationEnded(number):
                 self._counts.pop(number, None)
+                self._held = {place: by for place, by in self._held.items() if by != number}
                 for trace in self._in_hand.pop(number, ()):
                     trace.incarnation = 0
                     self._event(trace, "taken_back", consumer=self._consumers.get(number, ""))
-            case DeadLetterPending(queue, arrival):
-                self._failed((queue, arrival))
-            case OpenEntry(queue, arrival, incarnation=0):
-                self._failed((queue, arrival))
+            case DeadLetterPending(queue, arrival, reason=reason, calls=calls):
+                self._failed((queue, arrival), reason, calls)
+            case OpenEntry(queue, arrival, incarnation=0, group=group):
+                why, count = Step(effects).failure(None if group is None else format_group(group))
+                self._failed((queue, arrival), why or "", count or 0)
+            case Vanished(queue, arrival):
+                self._vanished.add((queue, arrival))
+            case OpenEntry(queue, arrival, incarnation=number):  # of one that only its consumer told of
+                self._goes_out((queue, arrival), number)
 
-    def _failed(self, place: _Place) -> None:
+    def _failed(self, place: _Place, reason: str, calls: int) -> None:
         """Its consumer has given it up, if one had it."""
         for trace in self._in_hand.get(self._held.get(place, 0), ()):
             if trace.arrival == place:
-                self._event(trace, "failed")
+                self._event(trace, "failed", reason=reason, calls=calls)
                 self._leave_hand(trace)
                 break
-        self._dropped(place)
+        self._comes_back(place)
 
     def _ordered(self, action: Any, effects: Effects) -> None:
         match action:

@@ -12,8 +12,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import format_trace_id
 
 from dispatcher.settings import TraceSettings
-from dispatcher.traces.exporting import Traces, wall_clock_us
+from dispatcher.traces.exporting import OPEN_SPANS_MAX, Traces, wall_clock_us
 from tests.service.conftest import _plain_log, bench, dispatcher_process
+from tests.waiting import eventually
 
 __all__ = ["_plain_log", "bench", "dispatcher_process"]
 
@@ -27,8 +28,8 @@ class Spans:
         self.application.add_span_processor(SimpleSpanProcessor(self._exporter))
         self._traces: list[Traces] = []
 
-    def traces(self, **settings: Any) -> Traces:
-        made = Traces(TraceSettings(**settings), self._exporter, wall_clock_us)
+    def traces(self, open_max: int = OPEN_SPANS_MAX, **settings: Any) -> Traces:
+        made = Traces(TraceSettings(**settings), self._exporter, wall_clock_us, open_max)
         self._traces.append(made)
         return made
 
@@ -38,6 +39,13 @@ class Spans:
             assert traces.flush(10)
         found = [span for span in self._exporter.get_finished_spans() if span.name == name]
         return sorted(found, key=lambda span: span.start_time or 0)
+
+    async def ended(self, name: str, count: int) -> list[ReadableSpan]:
+        """So many of that name, once they have: a span ends when the settle is committed."""
+        await eventually(lambda: len(self.named(name)) >= count, what=f"{count} spans of {name}")
+        found = self.named(name)
+        assert len(found) == count
+        return found
 
     def close(self) -> None:
         for traces in self._traces:
@@ -63,3 +71,7 @@ def event(span: ReadableSpan, name: str) -> dict[str, Any]:
     """What the one event of that name says, without the prefix of its keys."""
     (found,) = [event for event in span.events if event.name == name]
     return {key.removeprefix("dispatcher."): value for key, value in (found.attributes or {}).items()}
+
+
+def outcome(span: ReadableSpan) -> str:
+    return str((span.attributes or {})["dispatcher.outcome"])
