@@ -138,6 +138,14 @@ class LaneStore:
         self._phase = _Phase.LEADING
         return snapshot
 
+    async def fence(self, now_ms: int, inbounds: Sequence[str], parking: Sequence[str] = ()) -> None:
+        """Raise the lane epoch and read nothing: a former leader that still lives hears that it is over.
+
+        The caller holds the lane's lock; `lead` follows. Raises as `lead` does.
+        """
+        connection = self._connection or await self._connect_now()
+        await take_lead(connection, self._keys, now_ms, inbounds, parking)
+
     def commit(self, effects: Effects) -> Future:
         """Write a step's records and tables in one round trip, atomically, after all commits before.
 

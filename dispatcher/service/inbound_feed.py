@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple
 
 import structlog
@@ -63,8 +63,9 @@ class InboundSource(NamedTuple):
 
 
 async def open_inbound(
-    link: Link, queue: str, consumer_tag: str, look_ahead: int, *, election_s: float, ghosts: int = 0
-) -> InboundSource:
+    link: Link, queue: str, consumer_tag: str, look_ahead: int, *, election_s: float, ghosts: int = 0,
+    fence: Callable[[], Awaitable[None]] | None = None,
+) -> InboundSource:  # fmt: skip
     """Consume an inbound queue on a channel of its own, as its only consumer.
 
     Raises ConfigurationError when another program consumes it. A former leader's consumer may be there for
@@ -73,7 +74,9 @@ async def open_inbound(
     elected a leader, a passive declare tells what it knew some seconds before, perhaps without a consumer
     that came later, and a consume waits to be the first that the new leader hears of. Only then the messages
     of the later consumer are returned: a consume that comes this early gets newer messages before them
-    (seen). `ghosts`: so many consumers of a quorum queue may be former leaders whose nodes are away.
+    (seen). `ghosts`: so many consumers of a quorum queue may be former leaders whose nodes are away. `fence`
+    is called if such a queue has others: one may be a former leader that has lost the lock, has messages of
+    the queue, and does not know it.
     """
     classic = await is_classic(link, queue)
     window = FIRST_WINDOW if classic and look_ahead > SMALL_LOOK_AHEAD else look_ahead
@@ -89,6 +92,9 @@ async def open_inbound(
         try:
             declared = await link.call(channel, QueueDeclare(queue=queue, passive=True))
             others = int(declared.consumer_count)
+            if others and not classic and fence is not None:
+                await fence()
+                fence = None
             is_late = asyncio.get_running_loop().time() > deadline
             if not others or (is_late and others <= ghosts):
                 await link.call(channel, commands.Basic.Qos(prefetch_count=window))
