@@ -217,7 +217,7 @@ def test_what_was_a_mistake_of_the_simulator_or_of_time_holds(seed: int) -> None
     "seed",
     [
         3210,  # what waited for its owner was in a parking queue of which Redis had forgotten whose it is
-        547,  # one that had lost the lock while it took over kept its messages, and the next one got newer ones
+        547,  # who lost the lock in its take-over kept its messages, and the next one got newer ones
     ],
 )
 def test_what_was_a_mistake_with_windows_and_stealing_holds(seed: int) -> None:
