@@ -44,6 +44,7 @@ def parts(view: ReportView) -> Iterator[RenderableType]:
         yield Text(f"not read: {wording.clipped(file['path'], 400)} {wording.sentence(file['problem'])}")
     yield from _more(verdict.bad_files.more, "files")
     yield from (Text(f"remark: {wording.sentence(remark)}") for remark in verdict.remarks)
+    yield from (Text(f"beside the verdict: {each}") for each in verdict.beside)
     yield Text(f"Verdict: {verdict.sentence}")
 
 
@@ -55,6 +56,8 @@ def _of_lane(lane: LaneSection) -> Iterator[RenderableType]:
         "Latency by stage", ("stage", *_STAGES),
         [(title, *values) for title, _, values in lane.stages],
     )  # fmt: skip
+    if lane.waited_for:
+        yield Text("Waited for: " + ", ".join(f"{what} {part}" for what, part in lane.waited_for))
     if lane.points:
         ends = [f"{stage} {name}" for stage in STAGE_NAMES for name in ("p50", "p99")]
         yield from _titled(

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from dispatcher.ledger.schema import WaitCause
 from dispatcher.pipeline.few_rows import together
 from dispatcher.pipeline.gaps import BOUNDARIES, Gap, Window
 from dispatcher.pipeline.ledger_files import Found
@@ -63,6 +64,7 @@ def summarise(
                 "last": hand_overs[lane]["last"] if lane in hand_overs else None,
                 "messages": dict(sorted(outcomes.get(lane, {}).items())),
                 "stages": hand_overs[lane]["stages"] if lane in hand_overs else {},
+                "waits": hand_overs[lane]["waits"] if lane in hand_overs else {},
                 "shape": shapes.get(lane),
                 "hottest": hottest.get(lane),
                 "shares": shares.get(lane, []),
@@ -81,9 +83,16 @@ def _hand_overs(table: DataFrame) -> DataFrame:
     return table.groupBy("lane").agg(
         F.count("*").alias("hand_overs"),
         F.struct(*(percentiles(stage) for stage in STAGES)).alias("stages"),
+        F.struct(*(_waited_for(cause) for cause in WaitCause)).alias("waits"),
         F.date_format(F.min("dispatched_at"), "yyyy-MM-dd HH:mm:ss").alias("first"),
         F.date_format(F.max(F.coalesce("ended_at", "dispatched_at")), "yyyy-MM-dd HH:mm:ss").alias("last"),
     )
+
+
+def _waited_for(cause: WaitCause) -> Column:
+    """The sum of the waits until the first hand-over that ended with this cause, in µs."""
+    waited = F.when(F.col("wait_cause") == cause, F.greatest("wait_us", F.lit(0)))
+    return F.coalesce(F.sum(waited), F.lit(0)).cast("bigint").alias(cause.value)
 
 
 def _first_violations(table: DataFrame) -> DataFrame:

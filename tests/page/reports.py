@@ -109,12 +109,13 @@ def _summary(lanes: list[str], verdict: str, violated: int, unknown: int) -> dic
     nothing = {"kept": 0, "violated": 0, "unknown": 0}
     idle: dict[str, Any] = {
         "verdict": "kept", "groups": nothing, "hand_overs": 0, "first": None, "last": None, "messages": {},
-        "stages": {}, "shape": None, "hottest": None, "shares": [],
+        "stages": {}, "waits": {}, "shape": None, "hottest": None, "shares": [],
     }  # fmt: skip
     busy = idle | {
         "verdict": verdict, "groups": {"kept": 3, "violated": violated, "unknown": unknown},
         "hand_overs": 1_000, "first": "2026-11-22 11:34:00", "last": "2026-11-22 11:35:40",
         "messages": {"settled": 1_000, "dead_lettered": 2}, "stages": stages,
+        "waits": {"group": 3_000_000, "turn": 1_000_000, "paused": 0},
         "shape": _shape(""), "hottest": _hot("", 1, "plain"),
     }  # fmt: skip
     return {

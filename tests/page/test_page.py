@@ -54,6 +54,7 @@ def test_the_verdict_is_the_first_thing_with_its_evidence(tmp_path: Path) -> Non
         assert fact in text
     kept = page(write_report(tmp_path / "kept"))
     assert "Order was kept" in kept
+    assert "75.0 % for others of its group, 25.0 % for its turn." in kept
     assert "Violations</h2>" not in kept
     assert '<span class="pill kept">' in kept
     assert '<span class="pill nothing">nothing to judge</span>' in kept  # of the idle lane
@@ -63,6 +64,27 @@ def test_the_verdict_is_the_first_thing_with_its_evidence(tmp_path: Path) -> Non
     unknown = page(write_report(tmp_path / "unknown", verdict="unknown", unknown=2, gaps=1))
     assert "Unknown: records are missing" in unknown
     assert '<rect class="missing"' in unknown
+
+
+def test_a_kept_order_is_not_green_beside_what_is_not_well(tmp_path: Path) -> None:
+    report = write_report(tmp_path / "report")
+
+    def shown(dead: int, wait_us: int) -> str:
+        summary = json.loads((report / "summary.json").read_text())
+        facts = summary["lanes"][LANE]
+        facts["messages"]["dead_lettered"], facts["stages"]["wait_us"][-1] = dead, wait_us
+        (report / "summary.json").write_text(json.dumps(summary))
+        return page(report).partition("<main>")[0]
+
+    fine = shown(0, 5_000)
+    assert '<p class="word kept">' in fine
+    assert "Beside that" not in fine
+    given_up = shown(1, 5_000)
+    assert '<p class="word unknown">' in given_up
+    assert "1 message given up (dead-lettered)" in given_up
+    slow = shown(0, 49_000_000)
+    assert '<p class="word unknown">' in slow
+    assert "waited for 49 s or longer, most of all for others of its group (75.0 %)" in slow
 
 
 def test_nothing_may_come_from_elsewhere(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ def test_all_parts_are_printed_with_the_verdict_last(report: Path) -> None:
     for line in (
         "Lane idle: nothing to judge",
         "Wait 1.2 ms 5 ms 40 ms",  # latency by stage
+        "Waited for: others of its group 75.0 %, its turn 25.0 %",
+        f"beside the verdict: lane {LANE}: 2 messages given up (dead-lettered)",
         "2026-11-22 11:34:00 10.0 500 µs 990 µs 1 ms 1.98 ms 1.5 ms 2.97 ms 2 ms 3.96 ms",
         "1 <script>document.title = 'caught'</script> 100 30.0 % 40.0 %",  # hot groups
         "high 3 70.0 % 75.0 % 40 s 0 s",  # shares

@@ -9,6 +9,7 @@ from typing import Final
 from dispatcher.pipeline.page import wording
 from dispatcher.pipeline.page.charts import Chart, Timeline, durations_over_time, heat, rate_over_time
 from dispatcher.pipeline.page.source import ReportRow, Source, equals, judged
+from dispatcher.pipeline.page.verdict_view import waited_for
 from dispatcher.pipeline.page.what_if_view import PlanView, Sweep, plan_view, sweeps
 
 GROUPS_SHOWN: Final = 20
@@ -48,6 +49,7 @@ class LaneSection:
     verdict: str
     facts: list[tuple[str, str]]
     stages: list[tuple[str, str, list[str]]]
+    waited_for: list[tuple[str, str]] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
     points: list[list[str]] = field(default_factory=list)
     step: str = ""
@@ -67,8 +69,9 @@ def lane_view(source: Source, name: str, number: int) -> LaneSection:
     """Raises ConfigurationError."""
     facts = source.summary["lanes"][name]
     view = LaneSection(
-        f"lane-{number}", name, judged(facts), _facts(facts), _stages(facts.get("stages") or {})
-    )
+        f"lane-{number}", name, judged(facts), _facts(facts), _stages(facts.get("stages") or {}),
+        waited_for(facts),
+    )  # fmt: skip
     _add_timeline(source, view)
     of_lane = equals("lane", name)
     hot = sorted(source.rows("hot_groups", (), of_lane), key=lambda row: row["rank"])

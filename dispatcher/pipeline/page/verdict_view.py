@@ -12,6 +12,8 @@ from dispatcher.pipeline.summary import about_violation, verdict_sentence
 
 #: Of each list; the tables have all.
 LIST_MAX: Final = 50
+#: A p99 of the wait from here on is told beside the verdict.
+LONG_WAIT_US: Final = 10_000_000
 _HEADLINES: Final = {
     VIOLATED: "Order was violated",
     UNKNOWN: "Unknown: records are missing",
@@ -44,6 +46,7 @@ class VerdictView:
     gaps: Listed
     bad_files: Listed
     remarks: list[str]
+    beside: list[str]  # what else is not as one wishes it, although order was kept
 
 
 def verdict_view(source: Source) -> VerdictView:
@@ -73,7 +76,35 @@ def verdict_view(source: Source) -> VerdictView:
         gaps=Listed(gaps[:LIST_MAX], len(gaps)),
         bad_files=Listed(bad_files, bad_count),
         remarks=summary.get("remarks", [])[:LIST_MAX],
+        beside=_beside(summary),
     )  # fmt: skip
+
+
+def _beside(summary: ReportRow) -> list[str]:
+    """Messages that were given up, and lanes that made messages wait for long."""
+    found = []
+    for lane, facts in summary["lanes"].items():
+        name, dead = wording.clipped(lane), facts["messages"].get("dead_lettered", 0)
+        if dead:
+            found.append(f"lane {name}: {wording.plural(dead, 'message')} given up (dead-lettered)")
+        wait_us = ((facts.get("stages") or {}).get("wait_us") or [None])[-1]
+        if wait_us is not None and wait_us >= LONG_WAIT_US:
+            why = waited_for(facts)
+            most = f", most of all for {why[0][0]} ({why[0][1]})" if why else ""
+            longest = f"one message in a hundred waited for {wording.duration(wait_us)} or longer"
+            found.append(f"lane {name}: {longest}{most}")
+    return found[:LIST_MAX]
+
+
+def waited_for(facts: ReportRow) -> list[tuple[str, str]]:
+    """What a lane's messages waited for until they were handed over, and which part of all their waiting
+    that is, the largest first. Older reports don't have it."""
+    waits = {cause: us for cause, us in (facts.get("waits") or {}).items() if us}
+    total = sum(waits.values())
+    return [
+        (wording.WAITS.get(cause, cause), wording.percent(us / total))
+        for cause, us in sorted(waits.items(), key=lambda each: -each[1])
+    ]
 
 
 def _facts(summary: ReportRow) -> list[tuple[str, str]]:

@@ -11,6 +11,16 @@ NAME_MAX: Final = 80
 #: Of a sentence.
 TEXT_MAX: Final = 400
 NOTHING: Final = "–"
+#: What a message waited for last, by `wait_cause` of the ledger.
+WAITS: Final = {
+    "retry": "the hand-over before",
+    "parked": "its parking queue",
+    "paused": "an operator, who had paused it",
+    "group": "others of its group",
+    "window": "its consumer, whose prefetch was full",
+    "consumer": "a consumer to come",
+    "turn": "its turn",
+}
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SPANS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
