@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -134,6 +135,35 @@ async def test_lanes_groups_and_consumers_fit_into_80_columns() -> None:
         assert [len(COLUMNS[view]) for view in View] == [9, 8, 7]
         await pilot.press("q")
     await eventually(lambda: source.closed)
+
+
+PICTURE = Path(__file__).parents[2] / "docs" / "top.svg"
+#: A picture in a page gets nothing from elsewhere: a viewer has a font of that kind.
+FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)
+
+
+class Pictured(Recorded):
+    """With ids as one's own are."""
+
+    def look(self, wanted: LookRequest) -> Seen:
+        rows = [{**row, "group": f"order-{place}"} for place, row in enumerate(GROUPS, 17)]
+        return super().look(wanted)._replace(rows=rows, total=len(rows))
+
+
+async def test_the_documents_have_a_picture_of_it() -> None:
+    """Make it anew with DISPATCHER_PICTURES=1."""
+    app = TopApp(Pictured(), "orders", period_s=0.2)
+    async with app.run_test(size=SIZE) as pilot:
+        await eventually(lambda: app.looks > 0)
+        await pilot.pause()
+        picture = FONT.sub("", app.export_screenshot(title="dispatcher top orders"))
+        await pilot.press("q")
+    if os.environ.get("DISPATCHER_PICTURES"):
+        PICTURE.write_text(picture)
+    kept = PICTURE.read_text()
+    assert not re.search(r"(?:url\(|href=|src=)\W*http", kept)
+    said, shown = (re.findall(r">([^<>\s][^<>]*)</text>", each) for each in (picture, kept))
+    assert said == shown, "it shows something else now: DISPATCHER_PICTURES=1"
 
 
 async def test_sort_and_filter_are_asked_of_the_leader() -> None:
