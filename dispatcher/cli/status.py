@@ -30,6 +30,7 @@ _ODD = (
     ("consumers_waiting", "consumer", "waiting for an id that another one has"),
     ("undeliverable", "message", "undeliverable"),
     ("dead_letters", "message", "in the dead queue"),
+    ("parked_lost", "parked message", "lost"),
 )
 
 

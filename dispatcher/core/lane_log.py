@@ -23,6 +23,10 @@ class LaneLog:
         """The same as a warning: an operator may have to do something."""
         self.effects.actions.append(LogEvent(event, fields, is_warning=True))
 
+    def report_loss(self, event: str, **fields: Any) -> None:
+        """The same as an error: messages are gone."""
+        self.effects.actions.append(LogEvent(event, fields, is_error=True))
+
     def log_message(self, message: Original, event: str, **fields: Any) -> None:
         """The same, about a message: names its group."""
         self.log_event(event, group=message.group_id and format_group(message.group_id), **fields)

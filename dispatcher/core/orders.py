@@ -67,6 +67,7 @@ class LogEvent(NamedTuple):
     event: str
     fields: dict[str, Any]
     is_warning: bool = False  # he has to change something
+    is_error: bool = False  # something was lost
 
 
 class SetWindow(NamedTuple):

@@ -47,6 +47,7 @@ COUNTERS: Final = {
     "leaves": "Incarnations that left.",
     "overdue": "Messages that were not settled within ack_timeout.",
     "parked": "Originals moved to a parking queue.",
+    "parked_lost": "Parked originals that were not in their parking queue any more.",
     "poisoned": "Messages dead-lettered because consumers died with them, the last one alone with it.",
     "purged": "Originals that operators purged.",
     "moved": "Originals that operators moved to a queue or rerouted to an exchange.",

@@ -114,6 +114,7 @@ _STATUS: Final = _object(
     bytes_held=integer("memory taken by messages"),
     parked=integer("messages in parking queues"),
     parking_queues=integer(),
+    parked_lost=integer("parked messages that were not in their parking queue any more, in this leadership"),
     parking=list_of(ref("ParkingQueue")),
     counters=_map_of(integer(), "totals of this leadership, as the metrics dispatcher_…_total"),
 )

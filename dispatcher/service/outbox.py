@@ -167,7 +167,7 @@ class Outbox:
             case LookUp():
                 self._report(IdsLookedUp(action))
             case LogEvent():
-                tell = log.warning if action.is_warning else log.info
+                tell = log.error if action.is_error else log.warning if action.is_warning else log.info
                 tell(action.event, lane=self._relay.names.lane, **action.fields)
             case _:
                 order = action.copy if isinstance(action, SendCopy) else action

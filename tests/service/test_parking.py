@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import redis
+import structlog
+from pamqp import commands
 
 from dispatcher.amqp.methods import QueueDeclare
 from dispatcher.core.bounds import DELIVERIES_MAX
@@ -225,6 +227,25 @@ async def test_a_classic_parking_queue_of_before_is_emptied_and_replaced(
     await park_a_group(bench, client)
     assert arguments_of(bench, first_of(bench))["x-queue-type"] == "quorum"
     assert await asyncio.to_thread(warnings, bench, tmp_path) == []
+
+
+@pytest.mark.parametrize("act", [commands.Queue.Purge, commands.Queue.Delete], ids=["purged", "deleted"])
+async def test_what_is_gone_from_a_parking_queue_is_an_error_with_the_count(
+    bench: Bench, act: type[commands.Queue.Purge | commands.Queue.Delete]
+) -> None:
+    client, stuck, _ = await a_parked_group(bench)
+    with structlog.testing.capture_logs() as logged:
+        await client.link.call(client.channel, act(queue=first_of(bench)))
+        client.send("in", b"%d" % BACKLOG, "a")
+        stuck.release()
+        await stuck.has(2)
+        await eventually(lambda: bench.status()["parked_lost"] == BACKLOG - 1, what="it tells of the loss")
+        await has_no_parking_queue(client, bench)
+    assert numbers(stuck, "a") == [0, BACKLOG]
+    (line,) = [line for line in logged if line["event"] == "parking_lost"]
+    assert (line["log_level"], line["lane"], line["queue"]) == ("error", LANE, first_of(bench))
+    assert line["lost"] == BACKLOG - 1
+    await bench.acked()
 
 
 @pytest.mark.seed("A4", "C6")

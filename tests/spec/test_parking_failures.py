@@ -381,3 +381,17 @@ def test_a_group_is_not_parked_behind_what_its_parking_queue_got_back() -> None:
     bench.join("three")
     bench.run()
     assert numbers(bench) == [1, 2, 3, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("fails_over", [False, True])
+def test_what_is_gone_from_a_parking_queue_is_counted_as_lost(fails_over: bool) -> None:
+    clause("P-10", "the log has an error (`parking_lost`) that counts them instead of `parking_ends`")
+    bench = blocked()
+    del bench.ready[FIRST][3], bench.ready[FIRST][5]
+    if fails_over:
+        bench.fail_over()
+    bench.settle_each("one", (1, 2, 3, 4, 6, 7, 9, 10))
+    assert numbers(bench) == [1, 2, 3, 4, 6, 7, 9, 10]
+    assert bench.lane.state.counters["parked_lost"] == 2
+    assert [fields["lost"] for event, fields in bench.told if event == "parking_lost"] == [2]
+    assert not [event for event, _ in bench.told if event == "parking_ends"]

@@ -262,3 +262,18 @@ def test_what_was_decided_about_is_looked_for_behind_a_full_look_ahead() -> None
     finish(bench)
     # Redis has forgotten as what it was parked, so it is not known again, and handed over first.
     assert numbers(bench)[1:] == list(range(1, 8))
+
+
+def test_after_a_loss_of_redis_nothing_is_said_to_be_lost() -> None:
+    clause("P-10", "If Redis has forgotten how many there were, none are counted")
+    bench = blocked()
+    del bench.ready[FIRST][3]
+    bench.fail_over(forget=True)
+    for consumer in ("one", "two"):
+        bench.join(consumer, prefetch=1, n=2)
+    bench.run(HEARTBEATS_MS)
+    for name in ("a1", "a2", "a3", "a4", "a6", "a7", "a8", "a9", "a10"):
+        bench.settle(bench.holder(name), name)
+        bench.run()
+    assert "parking_ends" in [event for event, _ in bench.told]
+    assert bench.lane.state.counters["parked_lost"] == 0

@@ -20,7 +20,12 @@ def parking_status(state: LaneState) -> dict[str, Any]:
         for queue in state.parking.values()
     ]
     originals = sum(queue.originals for queue in state.parking.values())
-    return {"parked": originals, "parking": rows, "parking_queues": len(rows)}
+    return {
+        "parked": originals,
+        "parking": rows,
+        "parking_queues": len(rows),
+        "parked_lost": state.counters["parked_lost"],
+    }
 
 
 def parked_in(state: LaneState, message: Original) -> str | None:

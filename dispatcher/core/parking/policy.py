@@ -442,7 +442,7 @@ class Parking(Feature):
         if queue.holds_undecided(state.revoked):
             return False
         state.effects.records.append(QueueUnparked(queue.index))
-        state.log_event("parking_ends", queue=queue.name, groups=len(queue.members))
+        self._tell_end(queue)
         queue.unknown = False
         state.parking.default_route = _without(queue.index, state.parking.default_route)
         if not state.parking.default_route:
@@ -466,6 +466,18 @@ class Parking(Feature):
             state.forget_if_unused(group)
             state.rested(group)
         return bool(waiting)
+
+    def _tell_end(self, queue: ParkingQueue) -> None:
+        """Everything that was stored in it is here, or ended. What is not is lost, unless Redis has forgotten
+        how much there was."""
+        state, groups = self._state, len(queue.members)
+        lost = 0 if queue.unknown else max(0, queue.originals - len(queue.here))
+        queue.originals = len(queue.here)
+        if lost:
+            state.counters["parked_lost"] += lost
+            state.report_loss("parking_lost", queue=queue.name, groups=groups, lost=lost)
+        else:
+            state.log_event("parking_ends", queue=queue.name, groups=groups)
 
     # -- what the edge says --
 
