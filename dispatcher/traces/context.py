@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from opentelemetry.context import Context
@@ -15,28 +16,38 @@ from dispatcher.errors import ProtocolViolation
 from dispatcher.wire.protocol import HEADER_TRACEPARENT, TRACEPARENT, TRACESTATE
 
 _PARENT: Final = TRACEPARENT.encode()
-_STATE: Final = TRACESTATE.encode()
+#: How fields with the producer's headers begin.
+_FIELDS: Final = tuple(bytes((len(name),)) + name.encode() for name in (TRACEPARENT, TRACESTATE))
+#: A context that is not sampled. It is most of them where producers sample, so it is told at once.
+_NOT_SAMPLED: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f][02468ace]")
 _OURS: Final = HEADER_TRACEPARENT.encode()
 _STRING_TYPES: Final = b"Sx"
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
-def producers_context(content: Content) -> Context | None:
-    """What the producer's headers say; None: nothing, or nothing that the standard knows."""
+def producers_context(content: Content) -> Context | bool:
+    """What the producer's headers say: the context of a trace, False for one that is not sampled, and True
+    where they say nothing, or nothing that the standard knows."""
     properties = content.properties
     if _PARENT not in properties:
-        return None
+        return True
     try:
         fields, _, _ = split_table(properties)
     except ProtocolViolation:  # such a message is refused anyway
-        return None
+        return True
     carrier = {}
     for one in readable_fields(fields, properties):
-        name, kind, text = one[1 : 1 + one[0]], one[1 + one[0] : 2 + one[0]], one[6 + one[0] :]
-        if name in (_PARENT, _STATE) and kind and kind in _STRING_TYPES:
-            carrier[name.decode()] = text.decode("latin-1")
+        if one.startswith(_FIELDS):
+            kind_at = 1 + one[0]
+            if one[kind_at] in _STRING_TYPES:
+                carrier[one[1:kind_at].decode()] = one[kind_at + 5 :].decode("latin-1")
+    if _NOT_SAMPLED.fullmatch(carrier.get(TRACEPARENT, "")):
+        return False
     context = _PROPAGATOR.extract(carrier, Context())
-    return context if get_current_span(context).get_span_context().is_valid else None
+    span = get_current_span(context).get_span_context()
+    if not span.is_valid:
+        return True
+    return context if span.trace_flags.sampled else False
 
 
 def give_to_consumer(content: Content, span: SpanContext) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, get_current_span
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.lane import Lane
@@ -148,12 +148,10 @@ class SpanRecorder(Recorder):
     def _begin(self, message: Original) -> _Trace | None:
         """None: it has none."""
         context = producers_context(message.content)
-        if context is None:
-            if self._sample < 1 and random.random() >= self._sample:
+        if not isinstance(context, Context):
+            if not context or (self._sample < 1 and random.random() >= self._sample):
                 return None
             context = Context()  # else it would be inside whatever span is current in this task
-        elif not get_current_span(context).get_span_context().trace_flags.sampled:
-            return None
         if len(self._open) + len(self._parked) >= self._open_max:
             if not self._full:
                 self._full = True
