@@ -45,8 +45,11 @@ def _running(*arguments: str) -> str:
         (_running("status", "-c", os.devnull), _HEAVY),
         (_running("groups", "list", "orders", "-c", os.devnull), f"{_HEAVY} dispatcher.core.model"),
         (_running("consumers", "list", "orders", "-c", os.devnull), _HEAVY),
-        ("import dispatcher.service.process", "aio_pika pika typer pyspark"),
-        ("from dispatcher.client import GroupConsumer, GroupProducer", "pika pydantic dispatcher.core"),
+        ("import dispatcher.service.process", "aio_pika pika typer pyspark opentelemetry"),
+        (
+            "from dispatcher.client import GroupConsumer, GroupProducer",
+            "pika pydantic dispatcher.core opentelemetry",
+        ),
         (
             "from dispatcher.client import BlockingGroupConsumer, BlockingGroupProducer",
             "aio_pika pydantic dispatcher.core",
