@@ -32,11 +32,11 @@ def producers_context(content: Content) -> Context | bool:
     if _PARENT not in properties:
         return True
     try:
-        fields, _, _ = split_table(properties)
+        fields = readable_fields(split_table(properties)[0], properties)
     except ProtocolViolation:  # such a message is refused anyway
         return True
     carrier = {}
-    for one in readable_fields(fields, properties):
+    for one in fields:
         if one.startswith(_FIELDS):
             kind_at = 1 + one[0]
             if one[kind_at] in _STRING_TYPES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -71,7 +72,8 @@ class Traces:
         return self._provider.force_flush(int(timeout_s * 1_000))
 
     def stop(self, timeout_s: float) -> bool:
-        """The same, and nothing is sent any more."""
-        done = self.flush(timeout_s)
-        self._provider.shutdown()
-        return done
+        """The same, and nothing is sent any more: a collector that hangs does not keep the process."""
+        ending = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        ending.start()
+        ending.join(timeout_s)
+        return not ending.is_alive()

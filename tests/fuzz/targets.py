@@ -13,6 +13,8 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from multidict import CIMultiDict
+from opentelemetry.context import Context
+from opentelemetry.trace import get_current_span
 
 from dispatcher.amqp.events import Delivery, Fetched
 from dispatcher.amqp.grouping import Grouping
@@ -31,6 +33,7 @@ from dispatcher.http.samples import Samples
 from dispatcher.service.operators import _reply_address
 from dispatcher.settings import file as config
 from dispatcher.settings.urls import redact
+from dispatcher.traces.context import give_to_consumer, producers_context
 from dispatcher.wire import protocol
 from dispatcher.wire.protocol import LaneNames
 from tests.amqp.samples import EVERY_TYPE, field, properties, text
@@ -53,6 +56,7 @@ _LISTS: Final = (
     properties(text("x-group-id", "g"), text("x-group-seq", "7"), message_id=b"m", delivery_mode=2),
     properties(*EVERY_TYPE.values(), expiration=b"60000", user_id=b"u", app_id=b"a", timestamp=1, type_=b"t"),
     properties(text("x-group-id", "g"), *_OURS, delivery_mode=2),
+    properties(text("traceparent", f"00-{'4b' * 16}-{'b7' * 8}-01"), text("tracestate", "a=1,b=2")),
 )
 _EXCHANGES: Final = (b"", b"dispatch.orders", b"dispatch.orders.ops", b"shop", b"\xff")
 
@@ -68,6 +72,9 @@ def headers(random: Random) -> None:
     id_of(content)
     _reply_address(raw)
     where = {"channel": 1, "exchange": "e", "routing_key": "k", "frame_max": FRAME_MAX}
+    context = producers_context(content)
+    if isinstance(context, Context):
+        give_to_consumer(content, get_current_span(context).get_span_context())
     copy_frames(
         content, **where, group=content.group, seq=1, group_seq=1, epoch=1, attempt=1, origin="in 7.1"
     )
@@ -235,6 +242,7 @@ _FILE: Final = b"""rabbitmq: {url: "amqp://app:${PASSWORD:-pw}@mq:5672/prod", he
 redis: {url: "redis://u:hunter2-hunter2@redis:6379/0", timeout: 2s}
 http: {listen: "127.0.0.1:8642", tokens: {viewer: "env:X"}}
 ledger: {path: /tmp/l, max_age: 30d, max_bytes: 10GiB}
+traces: {endpoint: "http://otel:4318", sample: 0.5, service_name: x}
 defaults: {reconnect_grace: 5s, liveness_interval: 1s}
 match: [{lanes: "orders.#", policy: sequenced}]
 lanes:

@@ -17,6 +17,8 @@ class Collector:
 
     def __init__(self) -> None:
         self.status = 200
+        self.answers = threading.Event()  # until it is set, nothing is answered
+        self.answers.set()
         self.paths: list[str] = []
         self.tokens: list[str | None] = []
         self.resources: list[ResourceSpans] = []
@@ -51,9 +53,11 @@ def collecting() -> Iterator[Collector]:
             if self.headers["content-encoding"] == "gzip":
                 body = gzip.decompress(body)
             status = collector.take(self.path, self.headers["x-token"], body)
-            self.send_response(status)
-            self.send_header("content-length", "0")
-            self.end_headers()
+            collector.answers.wait()
+            with contextlib.suppress(OSError):  # who asked may be gone
+                self.send_response(status)
+                self.send_header("content-length", "0")
+                self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
             """Nothing: stderr is the test's."""
@@ -65,5 +69,6 @@ def collecting() -> Iterator[Collector]:
         try:
             yield collector
         finally:
+            collector.answers.set()
             server.shutdown()
             thread.join()

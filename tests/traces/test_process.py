@@ -89,6 +89,19 @@ async def test_a_collector_that_is_away_stops_nothing_and_is_told(
     assert seconds < 10
 
 
+async def test_a_collector_that_hangs_does_not_keep_the_process(
+    bench: Bench, dispatcher_process: Starter
+) -> None:
+    with collecting() as collector:
+        collector.answers.clear()
+        process = await two_messages(bench, dispatcher_process, endpoint=collector.url)
+        await eventually(lambda: collector.paths, what="spans that it does not answer")
+        code, seconds = process.terminate()
+    assert code == 0
+    assert seconds < 8
+    assert process.logged("traces_not_finished")
+
+
 def test_check_and_run_say_that_the_extra_is_missing(dispatcher_process: Starter) -> None:
     process = dispatcher_process("one", changes={"traces": {}}, orders=lane())
     process.ready()
