@@ -15,10 +15,16 @@ async function handle(message) {
   const groupSeq = message.groupSeq ?? 0;
   const call = message.calls;
   const body = message.body.toString();
-  message.signal.addEventListener('abort', () => write({ type: 'lost', id }));
   const ended = new Promise((end) => waiting.set(id, end));
+  const lost = () => {
+    write({ type: 'lost', id });
+    waiting.get(id)({});
+  };
+  message.signal.addEventListener('abort', lost);
   write({ type: 'begin', id, seq, epoch, attempt, group, group_seq: groupSeq, call, body });
   const { outcome, reason } = await ended;
+  waiting.delete(id);
+  message.signal.removeEventListener('abort', lost);
   if (outcome === 'reject') throw new RejectMessage(reason);
   if (outcome === 'raise') throw new Error(reason);
 }
@@ -33,8 +39,5 @@ createInterface({ input: process.stdin }).on('line', (text) => {
   const line = JSON.parse(text);
   if (line.type === 'start') start(line);
   else if (line.type === 'stop') consumer.stop();
-  else if (line.type === 'end') {
-    waiting.get(line.id)(line);
-    waiting.delete(line.id);
-  }
+  else if (line.type === 'end') waiting.get(line.id)?.(line); // a lost one has ended already
 }).on('close', () => process.exit(1)); // nobody drives it any more

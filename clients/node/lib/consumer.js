@@ -42,6 +42,15 @@ export class GroupConsumer {
       announce: (message) => this.#announce(message),
       ended: (message, failure) => this.#ended(message, failure),
     });
+    try {
+      await this.#serveUntilDone();
+    } finally {
+      this.#isOnline(); // no timer is left, also after an error
+      this.#handling.lose(this.#me.inHand.values());
+    }
+  }
+
+  async #serveUntilDone() {
     let lastProblem = '';
     while (!this.#isDone()) {
       const problem = await this.#serve();
@@ -51,7 +60,6 @@ export class GroupConsumer {
       lastProblem = problem.text;
       if (!problem.wasWelcomed) await sleep(RETRY_MS); // else at once
     }
-    this.#isOnline(); // no timer is left
   }
 
   /** Leave: nothing new comes, and `run` resolves when everything in hand is settled. */
@@ -109,8 +117,11 @@ export class GroupConsumer {
   }
 
   #refusedLogin({ text }) {
-    const isRefused = !this.#hasConnected && /ACCESS[_-]REFUSED|NOT[_-]ALLOWED/.test(text);
-    return isRefused ? new ConsumerRefused(text) : null;
+    if (this.#hasConnected) return null;
+    if (/ACCESS[_-]REFUSED|NOT[_-]ALLOWED/.test(text)) return new ConsumerRefused(text);
+    // amqplib does not repeat RabbitMQ's words about a vhost.
+    const isVhost = text.includes('Expected ConnectionOpenOk; got <ConnectionClose');
+    return isVhost ? new ConsumerRefused("RabbitMQ refuses the URL's vhost: it is missing, or not permitted") : null;
   }
 
   /** Make a queue and read it; the one before is dropped when the join for the new one was published. */

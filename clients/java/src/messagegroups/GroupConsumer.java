@@ -1,5 +1,6 @@
 package messagegroups;
 
+import com.rabbitmq.client.AMQP;
 import com.rabbitmq.client.AMQP.BasicProperties;
 import com.rabbitmq.client.AuthenticationFailureException;
 import com.rabbitmq.client.Channel;
@@ -7,6 +8,7 @@ import com.rabbitmq.client.Connection;
 import com.rabbitmq.client.ConnectionFactory;
 import com.rabbitmq.client.DefaultConsumer;
 import com.rabbitmq.client.Envelope;
+import com.rabbitmq.client.ShutdownSignalException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -16,9 +18,10 @@ import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
-import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledFuture;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
+import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 
 /**
@@ -40,7 +43,8 @@ public final class GroupConsumer {
     private final String consumerId;
     private final int prefetch;
     private final String exchange;
-    private final ScheduledExecutorService loop = Executors.newSingleThreadScheduledExecutor();
+    private final ScheduledExecutorService loop = // what comes after its end is nobody's concern
+        new ScheduledThreadPoolExecutor(1, new ThreadPoolExecutor.DiscardPolicy());
     private final CompletableFuture<Void> end = new CompletableFuture<>();
     private Incarnation me = new Incarnation();
     private Session session; // null: no connection
@@ -51,6 +55,7 @@ public final class GroupConsumer {
     private long begunSaidAt;
     private long gapAt;
     private String lastProblem = "";
+    private boolean hasConnected;
 
     /** One connection. */
     private final class Session {
@@ -98,9 +103,16 @@ public final class GroupConsumer {
             if (error.getCause() instanceof ConsumerRefused refused) throw refused;
             throw new IllegalStateException(error.getCause());
         } finally {
-            loop.shutdownNow();
-            handling.close();
+            loop.execute(this::close);
         }
+    }
+
+    /** Nothing is left that would keep the process: no connection, no timer, no handler. */
+    private void close() {
+        handling.lose(me.inHand.values()); // there are none, but after an error
+        handling.close();
+        if (session != null) drop(session);
+        loop.shutdownNow();
     }
 
     /** Leave: nothing new comes, and `run` returns when everything in hand is settled. */
@@ -143,6 +155,7 @@ public final class GroupConsumer {
             factory.setRequestedHeartbeat(10);
             factory.setConnectionTimeout(10_000);
             made.connection = factory.newConnection("consumer " + consumerId);
+            hasConnected = true;
             made.connection.addShutdownListener(cause -> loop.execute(() -> over(made, String.valueOf(cause.getMessage()))));
             made.channel = made.connection.createChannel();
             made.channel.addShutdownListener(cause -> loop.execute(() -> over(made, String.valueOf(cause.getMessage()))));
@@ -161,11 +174,18 @@ public final class GroupConsumer {
             settle(null); // rule 6: first what was not confirmed, then the join
             join(made);
             if (leaving != Leaving.NO) leave();
-        } catch (AuthenticationFailureException error) {
-            end.completeExceptionally(new ConsumerRefused(String.valueOf(error.getMessage())));
         } catch (Exception error) {
-            over(made, reasonOf(error));
+            if (!hasConnected && isRefusedLogin(error)) end.completeExceptionally(new ConsumerRefused(reasonOf(error)));
+            else over(made, reasonOf(error));
         }
+    }
+
+    /** User, password or vhost: that stays so until somebody changes something. */
+    private static boolean isRefusedLogin(Throwable error) {
+        if (error instanceof AuthenticationFailureException) return true;
+        return error.getCause() instanceof ShutdownSignalException told
+            && told.getReason() instanceof AMQP.Connection.Close close
+            && (close.getReplyCode() == AMQP.NOT_ALLOWED || close.getReplyCode() == AMQP.ACCESS_REFUSED);
     }
 
     /** RabbitMQ's words, which amqp-client puts into the cause. */
@@ -176,11 +196,7 @@ public final class GroupConsumer {
     /** The connection is lost, or of no use any more. */
     private void over(Session lost, String problem) {
         if (lost.isOver) return;
-        lost.isOver = true;
-        cancel(lost.timer);
-        handling.goesOn(false);
-        session = null;
-        if (lost.connection != null) lost.connection.abort(1_000);
+        drop(lost);
         if (leaving == Leaving.TO_STOP && me.isSettled()) {
             end.complete(null);
             return;
@@ -188,6 +204,14 @@ public final class GroupConsumer {
         if (!problem.equals(lastProblem)) System.err.println(consumerId + ": " + problem + "; trying again");
         lastProblem = problem;
         later(lost.wasWelcomed ? 0 : RETRY_MS, this::connect);
+    }
+
+    private void drop(Session lost) {
+        lost.isOver = true;
+        cancel(lost.timer);
+        handling.goesOn(false);
+        session = null;
+        if (lost.connection != null) lost.connection.abort(1_000);
     }
 
     private void newQueue(Session in) throws java.io.IOException {
