@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from aio_pika.abc import AbstractIncomingMessage
 
 from dispatcher.wire import protocol
 from tests.client.copies_on_wire import string_entry
@@ -125,34 +126,102 @@ async def test_what_is_refused_ends_it(vhost: Vhost, lane: LaneStub, command: li
         assert vhost.amqp_url.encode() not in program.complaints
 
 
-CATCHES_ERRORS = """
+NODE_PROGRAM = """
 import { GroupConsumer } from './lib/index.js';
-const consumer = new GroupConsumer(process.argv[2], 'orders', 'c1');
-consumer.run(() => {}).catch((error) => console.log(error.message));
+const options = JSON.parse(process.argv[3]);
+const consumer = new GroupConsumer(process.argv[2], 'orders', 'worker-1', options);
+process.once('SIGTERM', () => consumer.stop());
+consumer.run(() => {}, options).catch((error) => console.log(error.message));
 """
+
+
+def node_program(node_modules: Path, url: str, options: str = "{}") -> list[str]:
+    program = node_modules / "program.mjs"
+    program.write_text(NODE_PROGRAM)
+    return ["node", str(program), url, options]
+
+
+def java_worker(java_program: list[str], folder: Path, *changes: tuple[str, str]) -> list[str]:
+    """The command that runs the program on the client's page, changed so."""
+    page = (CLIENTS / "java" / "README.md").read_text()
+    [program] = re.findall(r"```java\n(.*?)```", page, re.DOTALL)
+    for former, latter in changes:
+        assert former in program
+        program = program.replace(former, latter)
+    (folder / "Worker.java").write_text(program)
+    return [*java_program[:-1], str(folder / "Worker.java")]
 
 
 async def test_nothing_keeps_a_java_program_that_was_refused(
     vhost: Vhost, lane: LaneStub, java_program: list[str], tmp_path: Path
 ) -> None:
     lane.answer = protocol.TYPE_REFUSED
-    page = (CLIENTS / "java" / "README.md").read_text()
-    [program] = re.findall(r"```java\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "Worker.java").write_text(program.replace("amqp://localhost/", vhost.amqp_url))
-    command = [*java_program[:-1], str(tmp_path / "Worker.java")]
+    command = java_worker(java_program, tmp_path, ("amqp://localhost/", vhost.amqp_url))
     _, complaints = await outcome(command)
     assert "ConsumerRefused" in complaints
     assert "Rejected" not in complaints  # of the shutdown hook
 
 
 async def test_nothing_keeps_a_node_program_that_was_refused(vhost: Vhost, node_modules: Path) -> None:
-    program = node_modules / "catches.mjs"
-    program.write_text(CATCHES_ERRORS)
-    said, _ = await outcome(["node", str(program), vhost.amqp_url + "-missing"])
+    said, _ = await outcome(node_program(node_modules, vhost.amqp_url + "-missing"))
     assert "vhost" in said
+
+
+async def test_java_says_who_it_is_where_asked_to(
+    vhost: Vhost, java_program: list[str], tmp_path: Path
+) -> None:
+    url, strict = (
+        ("amqp://localhost/", vhost.amqp_url),
+        ('"worker-1", 50)', '"worker-1", 50).strictIdentity()'),
+    )
+    assert await users(java_worker(java_program, tmp_path, url), vhost) == {None}
+    assert await users(java_worker(java_program, tmp_path, url, strict), vhost) == {"guest"}
+
+
+async def test_node_says_who_it_is_where_asked_to(vhost: Vhost, node_modules: Path) -> None:
+    assert await users(node_program(node_modules, vhost.amqp_url), vhost) == {None}
+    strict = '{"strictIdentity": true}'
+    assert await users(node_program(node_modules, vhost.amqp_url, strict), vhost) == {"guest"}
+
+
+async def test_a_concurrency_that_can_do_nothing_is_refused(
+    java_program: list[str], node_modules: Path, tmp_path: Path
+) -> None:
+    _, complaints = await outcome(java_worker(java_program, tmp_path, ("}, 20);", "}, 0);")))
+    assert "concurrency is 0" in complaints
+    said, _ = await outcome(node_program(node_modules, "amqp://localhost/", '{"concurrency": 0}'))
+    assert "concurrency is 0" in said
 
 
 async def outcome(command: list[str]) -> tuple[str, str]:
     """What a program that ends by itself wrote."""
     ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=20)
     return ended.stdout, ended.stderr
+
+
+class Users(LaneStub):
+    """Remembers whom RabbitMQ says its messages are from."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.users: set[str | None] = set()
+
+    async def _received(self, message: AbstractIncomingMessage) -> None:
+        self.users.add(message.user_id)
+        await super()._received(message)
+
+
+async def users(command: list[str], vhost: Vhost) -> set[str | None]:
+    """Those of a program's control messages, from its join until it has left."""
+    async with Users(vhost.amqp_url) as lane:
+        process = await asyncio.create_subprocess_exec(*command)
+        try:
+            await lane.present("worker-1")
+            await eventually(lambda: lane.heartbeats, what="a heartbeat")
+            process.terminate()
+            await eventually(lambda: process.returncode is not None, what="its end")
+        finally:
+            if process.returncode is None:
+                process.kill()
+        assert lane.leaves
+        return lane.users

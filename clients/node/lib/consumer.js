@@ -28,16 +28,19 @@ export class GroupConsumer {
 
   constructor(url, lane, consumerId, options = {}) {
     const { prefetch = 50, prefix = 'dispatch', offlineLimitMs = 30_000, log = console.warn } = options;
+    const { strictIdentity = false } = options;
     this.url = url;
     this.consumerId = consumerId;
     this.prefetch = prefetch;
     this.offlineLimitMs = offlineLimitMs;
     this.log = log;
     this.exchange = `${prefix}.${lane}`;
+    this.userId = strictIdentity ? decodeURIComponent(new URL(url).username) || 'guest' : undefined;
   }
 
   /** Call the handler for every message, until `stop`; resolves when everything in hand is settled. */
   async run(handler, { concurrency = 10 } = {}) {
+    if (!(concurrency >= 1)) throw new RangeError(`concurrency is ${concurrency}: it has to be at least 1`);
     this.#handling = new Handling(handler, concurrency, {
       announce: (message) => this.#announce(message),
       ended: (message, failure) => this.#ended(message, failure),
@@ -161,7 +164,8 @@ export class GroupConsumer {
   #say(session, type, fields, confirmed = () => {}) {
     const isHeartbeat = type === 'heartbeat';
     const body = { type, consumer: this.consumerId, incarnation: this.#me.id, ...fields };
-    const options = { mandatory: true, persistent: !isHeartbeat, contentType: 'application/json' };
+    const { userId } = this;
+    const options = { mandatory: true, persistent: !isHeartbeat, contentType: 'application/json', userId };
     const key = isHeartbeat ? 'heartbeat' : 'control';
     const onConfirm = (error) => {
       if (error) session.end(error);

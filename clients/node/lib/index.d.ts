@@ -34,6 +34,8 @@ export interface ConsumerOptions {
   prefix?: string;
   /** After this time without a connection the messages in hand count as lost (30,000). */
   offlineLimitMs?: number;
+  /** For a lane with `strict_identity`: RabbitMQ checks that it is the URL's user who settles (false). */
+  strictIdentity?: boolean;
   /** Gets one line when the connection is lost (console.warn). */
   log?: (line: string) => void;
 }

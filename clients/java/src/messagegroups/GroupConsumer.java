@@ -56,6 +56,8 @@ public final class GroupConsumer {
     private long gapAt;
     private String lastProblem = "";
     private boolean hasConnected;
+    private boolean isStrict;
+    private String user; // of the URL, where the lane wants to know it
 
     /** One connection. */
     private final class Session {
@@ -84,8 +86,15 @@ public final class GroupConsumer {
         this.exchange = prefix + "." + lane;
     }
 
+    /** For a lane with `strict_identity`: RabbitMQ checks that it is the URL's user who settles. */
+    public GroupConsumer strictIdentity() {
+        isStrict = true;
+        return this;
+    }
+
     /** Call the handler for every message, until `stop`; returns when everything in hand is settled. */
     public void run(Handler handler, int concurrency) throws ConsumerRefused, InterruptedException {
+        if (concurrency < 1) throw new IllegalArgumentException("concurrency is " + concurrency + ": at least 1");
         Handling.Owner owner = new Handling.Owner() {
             public void announce(Message message, Runnable begin) {
                 GroupConsumer.this.announce(message, begin);
@@ -154,6 +163,7 @@ public final class GroupConsumer {
             factory.setTopologyRecoveryEnabled(false);
             factory.setRequestedHeartbeat(10);
             factory.setConnectionTimeout(10_000);
+            if (isStrict) user = factory.getUsername();
             made.connection = factory.newConnection("consumer " + consumerId);
             hasConnected = true;
             made.connection.addShutdownListener(cause -> loop.execute(() -> over(made, String.valueOf(cause.getMessage()))));
@@ -253,7 +263,7 @@ public final class GroupConsumer {
         body.put("incarnation", me.id);
         body.putAll(fields);
         BasicProperties properties = new BasicProperties.Builder()
-            .contentType("application/json").deliveryMode(isHeartbeat ? 1 : 2).build();
+            .contentType("application/json").deliveryMode(isHeartbeat ? 1 : 2).userId(user).build();
         byte[] text = Json.write(body).getBytes(StandardCharsets.UTF_8);
         try {
             in.unconfirmed.put(in.channel.getNextPublishSeqNo(), onConfirm);
