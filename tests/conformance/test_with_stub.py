@@ -178,6 +178,26 @@ async def test_java_says_who_it_is_where_asked_to(
     assert await users(java_worker(java_program, tmp_path, url, strict), vhost) == {"guest"}
 
 
+async def test_java_tells_the_deadline(
+    vhost: Vhost, lane: LaneStub, java_program: list[str], tmp_path: Path
+) -> None:
+    url, told = ("amqp://localhost/", vhost.amqp_url), ("message.groupText() +", "message.deadline +")
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *java_worker(java_program, tmp_path, url, told), stdout=pipe
+    )
+    assert process.stdout is not None
+    try:
+        me = await lane.present("worker-1")
+        await lane.send(me, b"late", deadline_at_ms=1_700_000_000_000)
+        await lane.send(me, b"never")
+        said = {await process.stdout.readline(), await process.stdout.readline()}
+    finally:
+        process.kill()
+        await process.wait()
+    assert said == {b"2023-11-14T22:13:20Z late\n", b"null never\n"}
+
+
 async def test_node_says_who_it_is_where_asked_to(vhost: Vhost, node_modules: Path) -> None:
     assert await users(node_program(node_modules, vhost.amqp_url), vhost) == {None}
     strict = '{"strictIdentity": true}'

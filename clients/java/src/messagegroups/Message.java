@@ -3,6 +3,7 @@ package messagegroups;
 import com.rabbitmq.client.AMQP.BasicProperties;
 import com.rabbitmq.client.LongString;
 import java.nio.charset.StandardCharsets;
+import java.time.Instant;
 import java.util.Base64;
 import java.util.Map;
 
@@ -18,6 +19,8 @@ public final class Message {
     public final long groupSeq;
     /** Hand-overs of this message, this one included. */
     public final long attempt;
+    /** When the message expires; null: never. */
+    public final Instant deadline;
 
     private final long seq;
     final String id;
@@ -34,6 +37,7 @@ public final class Message {
         epoch = number("epoch", 0);
         groupSeq = number("group-seq", 0);
         attempt = number("attempt", 1);
+        deadline = header("deadline") instanceof Number found ? Instant.ofEpochMilli(found.longValue()) : null;
         id = String.valueOf(header("id"));
         Object coded = header("group-base64");
         Object plain = header("group");
