@@ -132,14 +132,14 @@ def list_groups(case: Case, tell: Callable[[str], None] = print) -> None:
         gc.collect()
         pauses_s, through = [], False
         began = time.process_time()
-        survey = views.survey({"sort": order})
+        listing = views.listing({"sort": order})
         pauses_s.append(time.process_time() - began)
         while not through:
             part_began = time.process_time()
-            through = survey.look_at(GROUPS_AT_A_TIME)
+            through = listing.look_at(GROUPS_AT_A_TIME)
             pauses_s.append(time.process_time() - part_began)
         part_began = time.process_time()
-        views.listed(survey)
+        views.listed(listing)
         pauses_s.append(time.process_time() - part_began)
         tell(
             f"listing {case.name} by {order}: {1e3 * sum(pauses_s):.0f} ms in {len(pauses_s):,} parts, "
