@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: From the first SYN to the open vhost. RabbitMQ's own handshake timeout.
 OPEN_TIMEOUT_S: Final = 10.0
+#: So long each of several nodes has at first: one that stands still accepts connections, and never answers.
+FIRST_TIMEOUT_S: Final = 3.0
 #: How long a broker may take to answer our goodbye; after that the socket is closed without it.
 CLOSE_TIMEOUT_S: Final = 2.0
 _ACCESS_REFUSED: Final = 403
@@ -66,21 +68,30 @@ class Link(asyncio.Protocol):
         last: str = "",
     ) -> Self:
         """Connect, log in and open the vhost; `name` is how the broker lists this connection. Of several
-        nodes it is the first, in random order, that lets us in; each has `timeout_s`. The one with the URL
-        `last` is tried after the others: it may be frozen, which costs that time.
+        nodes it is the first, in random order, that lets us in. Each has three seconds; if none did, those
+        that did not answer have `timeout_s`. The one with the URL `last` is tried after the others: it may be
+        frozen, which costs that time.
 
         Raises BrokerUnavailable (LoginRefused when the broker wants other credentials or another vhost),
         or ConfigurationError for a certificate file that can't be used. Then `on_events` was never called.
         """
-        nodes, failures = settings.nodes(), list[BrokerUnavailable]()
-        for node in sorted(random.sample(nodes, len(nodes)), key=lambda node: node.url == last):
-            try:
-                return await cls._open(node, name, on_events, timeout_s)
-            except BrokerUnavailable as failure:
-                failures.append(failure)
-        if len(failures) == 1 or all(isinstance(failure, LoginRefused) for failure in failures):
-            raise failures[0]
-        raise BrokerUnavailable("; ".join(sorted(map(str, failures))))
+        nodes = settings.nodes()
+        nodes = sorted(random.sample(nodes, len(nodes)), key=lambda node: node.url == last)
+        failures = dict[str, BrokerUnavailable]()
+        for patience_s in (min(FIRST_TIMEOUT_S, timeout_s), timeout_s) if len(nodes) > 1 else (timeout_s,):
+            silent = []
+            for node in nodes:
+                try:
+                    return await cls._open(node, name, on_events, patience_s)
+                except BrokerUnavailable as failure:
+                    failures[node.url] = failure
+                    if isinstance(failure.__context__, TimeoutError):
+                        silent.append(node)
+            nodes = silent
+        texts = list(failures.values())
+        if len(texts) == 1 or all(isinstance(failure, LoginRefused) for failure in texts):
+            raise texts[0]
+        raise BrokerUnavailable("; ".join(sorted(map(str, texts))))
 
     @classmethod
     async def _open(

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -10,7 +14,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from dispatcher.amqp.link import Link
+from dispatcher.amqp.link import FIRST_TIMEOUT_S, OPEN_TIMEOUT_S, Link
 from dispatcher.cli import app
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.client import GroupProducer
@@ -51,6 +55,44 @@ async def test_when_none_can_be_reached_all_are_named(bench: Bench) -> None:
         host = f"127.0.0.1:{urlsplit(url).port} can't be reached"
         assert host in str(raised.value)
         assert host.split()[0] in str(blocking.value)
+
+
+@contextmanager
+def standing_still(url: str, count: int) -> Iterator[list[str]]:
+    """The same URL at ports that accept connections, and where nobody answers: as of a stopped process."""
+    with ExitStack() as stack:
+        ports = []
+        for _ in range(count):
+            listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            ports.append(listening.getsockname()[1])
+        parts = urlsplit(url)
+        who = parts.netloc.rpartition("@")[0]
+        yield [urlunsplit(parts._replace(netloc=f"{who}@127.0.0.1:{port}")) for port in ports]
+
+
+async def test_nodes_that_stand_still_cost_seconds(bench: Bench) -> None:
+    up = bench.vhost.amqp_url
+    with standing_still(up, 2) as silent:
+        settings, began = RabbitSettings(urls=(up, *silent)), time.monotonic()
+        link = await Link.open(settings, name="test", on_events=lambda _: None, last=up)
+        took_s = time.monotonic() - began
+        await link.close()
+    assert link.url == up
+    assert 2 * FIRST_TIMEOUT_S <= took_s < OPEN_TIMEOUT_S
+
+
+async def test_a_node_that_is_slow_to_answer_is_waited_for(bench: Bench) -> None:
+    with standing_still(bench.vhost.amqp_url, 1) as silent:
+        urls = (*silent, *_down(silent[0], 1))
+        began = time.monotonic()
+        with pytest.raises(BrokerUnavailable, match="did not answer within 4 s"):
+            await Link.open(
+                RabbitSettings(urls=urls),
+                name="test",
+                on_events=lambda _: None,
+                timeout_s=FIRST_TIMEOUT_S + 1,
+            )
+    assert time.monotonic() - began >= 2 * FIRST_TIMEOUT_S + 1
 
 
 async def test_a_login_that_every_node_refuses_is_for_an_operator_to_change(bench: Bench) -> None:
