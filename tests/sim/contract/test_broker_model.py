@@ -167,7 +167,39 @@ async def two_consumers_take_turns_while_they_have_room(connect: Connect, kind: 
     return [len([d for d in peer.of(Delivery) if d.channel == channel]) for channel in channels]
 
 
+async def what_was_asked_for_comes_back_before_the_rest(connect: Connect, kind: dict[str, str]) -> Any:
+    """A quorum queue gives it back in no order."""
+    peer, other = await connect(), await connect()
+    await fill(peer, "in", kind, 60)
+    reader = await connect()
+    channel = await reader.link.open_channel()
+    for _ in range(50):
+        await reader.link.call(channel, Basic.Get(queue="in"))
+    reader.link.abort()
+
+    async def are_back() -> bool:
+        return (await counts(other, "in"))[0] == 60
+
+    await eventually(are_back)
+    channel = await other.link.open_channel()
+    fetched = [await other.link.call(channel, Basic.Get(queue="in")) for _ in range(60)]
+    bodies = [int(message.body) for message in fetched]
+    again = [int(message.body) for message in fetched if message.redelivered]
+    return again == sorted(again), sorted(again) == list(range(50)), bodies[50:]
+
+
+async def a_delete_of_what_is_empty(connect: Connect, kind: dict[str, str]) -> Any:
+    """A quorum queue knows no such condition: it ends the connection."""
+    peer = await connect()
+    channel = await fill(peer, "in", kind, 0)
+    with suppress(BrokerUnavailable):
+        await peer.link.call(channel, Queue.Delete(queue="in", if_empty=True))
+    return [event.code for event in peer.of(ConnectionClosed)]
+
+
 EACH_KIND = [
+    what_was_asked_for_comes_back_before_the_rest,
+    a_delete_of_what_is_empty,
     a_deleted_queue_cancels_its_consumers,
     a_quorum_queue_counts_deliveries,
     two_consumers_take_turns_while_they_have_room,
