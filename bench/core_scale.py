@@ -22,11 +22,13 @@ from dispatcher.core.lane import Lane
 from dispatcher.core.model import Original
 from dispatcher.core.options import GroupWindow, LaneOptions
 from dispatcher.core.placement import policy
+from dispatcher.core.queue_ids import inbound_id
 from dispatcher.core.records import Dispatched
 from dispatcher.core.views.views import Views
 from dispatcher.service.group_listings import GROUPS_AT_A_TIME
 from dispatcher.wire.protocol import Join, Settle
 
+INBOUND: Final = inbound_id(0)
 ROUNDS: Final = 7
 MESSAGES: Final = 30_000  # measured in each round
 BATCH: Final = 64
@@ -51,7 +53,7 @@ class Lanes:
         )  # fmt: skip
         self.lane = Lane(options, Snapshot(lane_epoch=7, complete=True, broker_restarted=False), NOW_MS)
         self.lane.start(NOW_MS)
-        self.lane.step([RedeliveriesEnded(0)], NOW_MS)
+        self.lane.step([RedeliveriesEnded(INBOUND)], NOW_MS)
         self._tags = count(1)
         joins = (
             Join(consumer=f"c{n}", incarnation=f"u{n}", n=1, queue=f"q{n}", prefetch=1_000)
@@ -74,7 +76,7 @@ class Lanes:
     def turn(self, groups: list[bytes]) -> None:
         """One message of each group arrives, goes out, is confirmed, settled and proven."""
         messages = [
-            Original(0, tag, (7, tag), tag.to_bytes(16), group, _CONTENT, 256, NOW_MS)
+            Original(INBOUND, tag, (7, tag), tag.to_bytes(16), group, _CONTENT, 256, NOW_MS)
             for group, tag in zip(groups, self._tags, strict=False)
         ]
         self._answer(self.lane.step([MessagesArrived(messages)], NOW_MS))
@@ -90,7 +92,7 @@ class Lanes:
             for n, s in seqs.items()
         ]
         confirmed = CopiesConfirmed(len(copies), sum(copy.message.size for copy in copies))
-        self.lane.step([confirmed, *settles, AcksProven(0, len(copies))], NOW_MS)
+        self.lane.step([confirmed, *settles, AcksProven(INBOUND, len(copies))], NOW_MS)
 
     def batches(self) -> Iterator[list[bytes]]:
         hot, at = self._hot, 0

@@ -19,6 +19,7 @@ import uvloop
 
 from dispatcher.core.effects import Effects
 from dispatcher.core.model import Original
+from dispatcher.core.queue_ids import inbound_id
 from dispatcher.core.records import Dispatched
 from dispatcher.core.tables import OwnerRow
 from dispatcher.nodes.local_redis import LocalRedis
@@ -34,7 +35,9 @@ ENCODINGS = 5_000
 
 def records_of_a_tick() -> list[Dispatched]:
     messages = [
-        Original(0, tag, (1_700_000_000, tag), tag.to_bytes(16, "big"), b"group-%d" % tag, None, 0, 0)
+        Original(
+            inbound_id(0), tag, (1_700_000_000, tag), tag.to_bytes(16, "big"), b"group-%d" % tag, None, 0, 0
+        )
         for tag in range(RECORDS)
     ]
     return [Dispatched(message, 7, "amq.gen-queue", 2**50, 1, 2**51, 1) for message in messages]

@@ -89,7 +89,7 @@ def races(
     """What is measured, by its name in the table: a dispatcher with every number of groups and every spread,
     the others with the first of each, for they know no groups."""
     shapes = [Shape(groups, spread) for groups in options.groups for spread in options.spread.split(",")]
-    found = []
+    found: list[tuple[str, type[Contender], Shape]] = []
     for kind in kinds:
         if issubclass(kind, Dispatcher) and len(shapes) > 1:
             found += [(f"{kind.name}, {shape}", kind, shape) for shape in shapes]
@@ -139,8 +139,9 @@ async def measure(
             results.add(name, measured)
             own = "" if measured.own_us is None else f", {measured.own_us:.1f} µs of own CPU each"
             show.done(f"round {number}: {name}: {measured.per_second:,.0f} messages/s{own}")
+    direct: list[tuple[str, type[Contender], Shape]] = [(Direct.name, Direct, entered[0][2])]
     if options.seconds:
-        for name, kind, shape in (*entered, (Direct.name, Direct, entered[0][2])):
+        for name, kind, shape in [*entered, *direct]:
             show.doing(f"latency: {name}")
             latency = await stage.latency(kind, options.rate * options.seconds, options.rate, shape)
             results.latencies[name] = latency
