@@ -29,7 +29,11 @@ QUEUES: Final = {"shop.high": 4, "shop.low": 1}
 GROUPS: Final = 500
 PER_S: Final = 80
 HEIGHT: Final = 1_150
-SHOWN: Final = "return document.querySelectorAll('main tbody tr').length"
+#: Groups are there, and consumers have a rate, which takes the page a second.
+SHOWN: Final = """
+return document.querySelectorAll("main tbody tr").length > 16
+  && [...document.querySelectorAll("main td")].some(cell => cell.textContent.endsWith("/s"));
+"""
 
 
 @contextlib.contextmanager
@@ -85,7 +89,7 @@ async def show(url: str, port: int, seconds: float) -> bytes:
     def shoot() -> bytes:
         with open_browser() as browser:
             browser.visit(f"http://127.0.0.1:{port}/#/lanes/{LANE}")
-            wait_until(lambda: browser.ask(SHOWN) > len(QUEUES) + GROUPS // 50, 60, "a page with groups")
+            wait_until(lambda: browser.ask(SHOWN), 60, "a page with groups and rates")
             return browser.picture(HEIGHT)
 
     await asyncio.sleep(max(1.0, seconds - 15))  # sleeps: the charts have to fill
