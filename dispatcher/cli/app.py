@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated, Any, Final
 
 import typer
@@ -163,8 +164,14 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"dispatcher {__version__}")
+        print(f"dispatcher {__version__} ({_form()})")
         raise typer.Exit
+
+
+def _form() -> str:
+    """Whether the hot modules are machine code, which they are where they were compiled."""
+    spec = find_spec("dispatcher.core.delivery")
+    return "interpreted" if spec is None or (spec.origin or "").endswith(".py") else "compiled"
 
 
 @app.callback()

@@ -212,7 +212,7 @@ def test_a_full_disk_behind_its_output_is_one_line(config_file: Path, responder:
 
 
 def test_version_and_schema() -> None:
-    assert dispatcher("--version").stdout == f"dispatcher {__version__}\n"
+    assert dispatcher("--version").stdout == f"dispatcher {__version__} (interpreted)\n"
     Draft202012Validator.check_schema(json.loads(dispatcher("config", "schema").stdout))
 
 
