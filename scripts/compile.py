@@ -54,7 +54,8 @@ HOT = (
 NOT_COMPILED = ("dispatcher/core/lane.py",)
 #: What the build needs, beside a C compiler and Python's headers.
 REQUIREMENTS = ("mypy[mypyc]>=2.4,<3",)
-OPTIMISATION = "2"
+#: More takes twice as long to compile.
+OPTIMISATION = "1"
 #: Of a checkout; the rest is of no use in a copy.
 _COPIED = (
     "dispatcher", "tests", "bench", "docs", "scripts", "deploy", "clients", "examples",
