@@ -40,6 +40,7 @@ HOT = (
     "dispatcher/redis_store/fields.py",
     "dispatcher/redis_store/parking_codec.py",
     "dispatcher/service/ack_window.py",
+    "dispatcher/service/bundling.py",
     "dispatcher/service/confirms.py",
     "dispatcher/service/durations.py",
     "dispatcher/service/inbound_feed.py",
