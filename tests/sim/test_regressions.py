@@ -9,14 +9,14 @@ import pytest
 
 from dispatcher.core.bounds import COUNTER_SHIFT
 from dispatcher.core.effects import Snapshot
-from dispatcher.core.events import MessagesArrived, PublishersBlocked, RedeliveriesEnded
+from dispatcher.core.events import MessagesArrived, PingRouted, PublishersBlocked, RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Original
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.orders import SendCopy, SendNotice
 from dispatcher.core.placement import policy
 from dispatcher.core.records import DeadLetterPending, Dispatched, OpenEntry, SettledEntries
-from dispatcher.core.tables import IncarnationRow
+from dispatcher.core.tables import IncarnationRow, OwnerRow
 from dispatcher.errors import NumbersBehind
 from dispatcher.settings import GroupWindowSettings
 from dispatcher.sim.campaign import run_scenario
@@ -102,6 +102,20 @@ def test_a_group_of_two_inbound_queues_is_sent_again_in_the_order_of_dispatch() 
     join = Join(consumer="c", incarnation="uuid", n=2, queue="new", prefetch=10)
     sent = [a.copy.group_seq for a in core.step([join], NOW_MS).actions if isinstance(a, SendCopy)]
     assert sent == [1, 2]
+
+
+def test_a_number_is_not_given_again_to_the_one_that_settled_it_out_of_turn() -> None:
+    """A consumer settled its second message before the first; the next leader went on behind the first."""
+    records = [entry("a", 1, 1, 1), entry("b", 2, 2, 2)]
+    owners = {b"g": OwnerRow(1, SEQ + 1)}
+    core = lane(records=records, incarnations={1: ROW}, owners=owners)
+    second = (SEQ + 2, SEQ + 2)
+    core.step([PingRouted("queue"), Settle(consumer="c", incarnation="uuid", acked=(second,))], NOW_MS)
+    arrived = MessagesArrived([original("a", 1), original("b", 2), original("c", 3, again=False)])
+    effects = core.step([arrived, RedeliveriesEnded(0)], NOW_MS)
+    (copy,) = [record for record in effects.records if isinstance(record, Dispatched)]
+    assert (copy.message.content, copy.group_seq) == ("c", 1)
+    assert copy.epoch > SEQ + 1
 
 
 def test_a_consumer_is_asked_for_what_nobody_else_has() -> None:

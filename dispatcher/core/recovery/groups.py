@@ -127,14 +127,16 @@ class GroupRecovery:
         """The group goes on where it was."""
         entries = self._entries.pop(group.id, [])
         out = [m for m in entries if m.state is MessageState.IN_FLIGHT]
-        out.sort(key=lambda message: (message.epoch, message.group_seq))
+        out.sort(key=_number)
         is_owned = group.id in self._owners
         owner = self._owners.pop(group.id, None)
         if owner is not None and not owner.stays:
             owner = None
         holder = out[-1].consumer if out else None
         if holder is not None:
-            self._hold_where_it_is(group, holder, owner, out, is_owned=is_owned)
+            # One that was handed over later may be settled meanwhile: its number must not come again.
+            is_last = _number(out[-1]) == max(map(_number, entries))
+            self._hold_where_it_is(group, holder, owner, out, is_owned=is_owned, is_last=is_last)
         elif owner is not None:
             self._hold(group, owner, GroupState.OWNED)
         else:
@@ -144,8 +146,9 @@ class GroupRecovery:
         self.send_all_again(out)
 
     def _hold_where_it_is(
-        self, group: Group, holder: Consumer, owner: Consumer | None, out: list[Original], *, is_owned: bool
-    ) -> None:
+        self, group: Group, holder: Consumer, owner: Consumer | None, out: list[Original],
+        *, is_owned: bool, is_last: bool,
+    ) -> None:  # fmt: skip
         state, policy = self._state, self._state.policy
         several = any(message.consumer is not holder for message in out)
         # Under `exclusive` a row is committed with the first dispatch and goes with a reset.
@@ -162,7 +165,7 @@ class GroupRecovery:
             retarget(state, group, None if ends and owner is holder else owner)
         else:
             self._hold(group, holder, GroupState.OWNED)
-            if self._numbers_go_on(group, out):
+            if is_last and self._numbers_go_on(group, out):
                 group.goes_on(out[-1])  # so that its consumer misses a copy that is lost once more
             if owner is None:
                 state.keep_owner(group)
@@ -225,6 +228,11 @@ class GroupRecovery:
         state.unconfirmed_bytes += message.size
         state.effects.actions.append(SendCopy(copy_of(message, consumer)))
         state.counters["sent_again"] += 1
+
+
+def _number(message: Original) -> tuple[int, int]:
+    """Its place among all numbers of its group."""
+    return message.epoch, message.group_seq
 
 
 class _NewNumbers:
