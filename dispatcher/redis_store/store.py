@@ -144,7 +144,21 @@ class LaneStore:
         The caller holds the lane's lock; `lead` follows. Raises as `lead` does.
         """
         connection = self._connection or await self._connect_now()
+        if self._phase is _Phase.CLOSED:  # meanwhile, perhaps
+            connection.abort("closed")
+            raise InvalidTransition("the store is closed")
         await take_lead(connection, self._keys, now_ms, inbounds, parking)
+
+    async def is_fenced(self) -> bool:
+        """Whether Redis names a later leader. Only reads. False if Redis can't be asked, or has forgotten."""
+        chain, connection = self._chain, self._connection
+        if chain is None or connection is None:
+            return self._phase is _Phase.FENCED
+        try:
+            leader = await connection.call("HGET", self._keys.meta, "leader")
+        except StoreUnavailable:
+            return False
+        return leader is not None and int(leader.split()[0]) > int(chain.leader.split()[0])
 
     def commit(self, effects: Effects) -> Future:
         """Write a step's records and tables in one round trip, atomically, after all commits before.

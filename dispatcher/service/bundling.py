@@ -59,6 +59,12 @@ class OpenBundles:
         bundle.entries.append(entry)
         bundle.bytes += size
 
+    def close(self, bundle: Bundle) -> None:
+        """Nothing more comes into this one: another publish for its queue follows."""
+        if self._open.get(bundle.queue) is bundle:
+            del self._open[bundle.queue]
+            self._close(bundle)
+
     def close_all(self) -> None:
         """Nothing more comes into them."""
         if self._open:
@@ -69,12 +75,16 @@ class OpenBundles:
     # -- when RabbitMQ refuses one --
 
     def suspect(self, tokens: Iterable[Any]) -> None:
-        """RabbitMQ closed the channel while these had no answer: a bundle may be larger than it takes."""
-        sizes = [token.bytes for token in tokens if type(token) is Bundle]
-        self._suspected_bytes = max(self._suspected_bytes, max(sizes, default=0))
+        """RabbitMQ closed the channel while these had no answer: a bundle may be larger than it takes. If one
+        message alone is as large, that one is to blame."""
+        tokens = list(tokens)
+        bundled = max((token.bytes for token in tokens if type(token) is Bundle), default=0)
+        alone = max((token.message.size for token in tokens if type(token) is Dispatched), default=0)
+        if bundled > alone:
+            self._suspected_bytes = max(self._suspected_bytes, bundled)
 
     def acquit(self) -> None:
-        """It was one single publish: RabbitMQ refused that alone."""
+        """It was one publish that RabbitMQ refused alone, or nobody knows: not all of them were tried."""
         self._suspected_bytes = 0
 
     def convict(self) -> None:

@@ -116,6 +116,11 @@ class Channels:
             "the dispatcher declares it again as a classic queue"
         )
 
+    @property
+    def may_lose_lock_unheard(self) -> bool:
+        """Whether the lock may go to another dispatcher without our hearing of it."""
+        return self._quorum_lock is not None
+
     async def prove_fence(self) -> None:
         """One round trip on the connection that holds the lock: it was ours a moment ago."""
         if self._quorum_lock is not None:

@@ -18,6 +18,7 @@ from dispatcher.core.model import Original
 from dispatcher.core.views.views import NOTHING_UNACKED, SettledUnacked
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, ConfigurationError
 from dispatcher.service.ack_window import ROOM_PART, UNPROVEN_MAX, AckWindow
+from dispatcher.service.fencing import GONE_S
 from dispatcher.service.topology import ACCESS_REFUSED, is_classic
 
 log = structlog.get_logger()
@@ -95,6 +96,7 @@ async def open_inbound(
             if others and not classic and fence is not None:
                 await fence()
                 fence = None
+                deadline = max(deadline, asyncio.get_running_loop().time() + GONE_S)
             is_late = asyncio.get_running_loop().time() > deadline
             if not others or (is_late and others <= ghosts):
                 await link.call(channel, commands.Basic.Qos(prefetch_count=window))

@@ -15,7 +15,6 @@ import structlog
 from dispatcher.amqp.events import ChannelClosed, Delivery
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.tls import login
-from dispatcher.core.effects import Effects
 from dispatcher.core.lane import Lane
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
@@ -35,6 +34,7 @@ from dispatcher.ledger.recorder import NO_LEDGER, OpensRecorders, Recorder
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.channels import LOCK_RETRY_S, Channels
 from dispatcher.service.clock import Clock
+from dispatcher.service.fencing import Fence, unless_fenced, until_fenced
 from dispatcher.service.inbound_feed import ELECTION_S, InboundFeed, InboundSource, open_inbound
 from dispatcher.service.lane_options import lane_options
 from dispatcher.service.leader_look import LeaderLook
@@ -67,9 +67,6 @@ OUTAGE_OVER_MS: Final = 60_000
 #: So many leaderships in a row may end because the count of an original has risen while it was here. Equal
 #: messages with different counts could look like that for ever, and each end raises the counts.
 DELIVERED_AGAIN_MAX: Final = 3
-#: A leader that has lost a lock that is a quorum queue ends this long after the next one has raised the
-#: epoch: before that one takes it for a ghost (FORMER_NODE_S).
-FENCED_WITHIN_S: Final = 1.0
 
 
 class RunnerState(Enum):
@@ -336,20 +333,22 @@ class LaneRunner:
         restarted = await witness.is_gone()
         is_new, self._is_new = self._is_new, False  # events read from here on may be lost before it leads
         inbounds, parking = [inbound.queue for inbound in self._lane.inbound], self._parking_queues()
+        fence = Fence(channels.prove_fence, lambda: store.fence(self._epoch_seconds_ms(), inbounds, parking))
         sources = await asyncio.gather(*(
             open_inbound(
                 link, inbound.queue, f"inbound-{index}", self._lane.look_ahead,
                 election_s=self.election_s if restarted and not is_new else 0.0, ghosts=witness.ghosts,
-                fence=lambda: store.fence(self._epoch_seconds_ms(), inbounds, parking),
+                fence=fence,
             )
             for index, inbound in enumerate(self._lane.inbound)
         ))  # fmt: skip
         witness.ghosts = max(source.ghosts for source in sources)
         channels.inbound_index = {source.channel: inbound_id(index) for index, source in enumerate(sources)}
         snapshot = await store.lead(self._epoch_seconds_ms(), inbounds, parking)
-        if own.wants_quorum:
-            self._tasks.append(asyncio.create_task(self._end_when_fenced(store, session, link)))
-        await channels.prove_fence()
+        if channels.may_lose_lock_unheard:
+            await unless_fenced(channels.prove_fence(), self._watch_epoch(store))
+        else:
+            await channels.prove_fence()
         snapshot.broker_restarted = restarted or self._delivered_again > 0
         trusted = snapshot.complete
         if is_new and not snapshot.records and not snapshot.incarnations:
@@ -375,21 +374,17 @@ class LaneRunner:
         self._tasks.append(asyncio.create_task(channels.keep_lock(session.end)))
         return session, witness
 
-    async def _end_when_fenced(self, store: LaneStore, session: Session, link: Link) -> None:
-        """Ask Redis again and again whether another dispatcher leads the lane.
+    def _watch_epoch(self, store: LaneStore) -> asyncio.Task[None]:
+        """Fails with Fenced when another dispatcher leads the lane; told to the session once there is one."""
+        fenced = asyncio.create_task(until_fenced(store))
+        self._tasks.append(fenced)
 
-        A lock that is a quorum queue may go to another one without our hearing of it for a while, also during
-        the take-over; and one that has nothing to commit would hold its messages all the time.
-        """
-        try:
-            while True:
-                await asyncio.sleep(FENCED_WITHIN_S)
-                await store.commit(Effects())
-        except DispatcherError as ended:
-            if self._session is session:
-                session.end(ended)
-            else:
-                link.abort()
+        def tell(ended: asyncio.Task[None]) -> None:
+            if not ended.cancelled() and self._session is not None:
+                self._session.end(ended.exception() or Fenced("another dispatcher leads the lane now"))
+
+        fenced.add_done_callback(tell)
+        return fenced
 
     def _epoch_seconds_ms(self) -> int:
         return max(self._clock.now_ms(), self._lane_epoch_min * 1_000)

@@ -195,13 +195,14 @@ class Outbox:
         if copy.message.content is None or not _is_wanted(copy):
             self._withdrawn.append(copy)
             self._answered_again(copy, nacked=False)
+            self._bundles.acquit()
         elif self._resends and self._resends.keeps(copy):
             pass
         elif bundle is not None and copy.message.size < bundle.limits.bytes:
             self._bundles.add(bundle, copy, self._publications.entry(copy))
         else:
             if bundle is not None:  # it travels alone, behind those before it
-                self._bundles.close_all()
+                self._bundles.close(bundle)
             self._frames.append(self._publications.copy(copy, self._channel))
             self._orders.append(copy)
 
@@ -209,6 +210,7 @@ class Outbox:
         if bundle.copies:  # else all of them are withdrawn, or wait
             self._frames.append(self._publications.bundle(bundle, self._channel))
             self._orders.append(bundle if len(bundle.copies) > 1 else bundle.copies[0])
+            bundle.entries.clear()  # they are in the frames
 
     def flush(self) -> None:
         """Write the gathered frames."""
@@ -358,7 +360,7 @@ class Outbox:
         while self._channel:
             if not len(window):
                 bisector.all_answered()
-                if not bisector.is_needed:
+                if not bisector.is_searching:
                     self._bundles.convict()
             orders = bisector.take(under_way=len(window))
             if not orders:

@@ -64,6 +64,11 @@ class PublishBisector:
         """Whether orders must pass through here."""
         return bool(self._line or self._candidates or self._rejected)
 
+    @property
+    def is_searching(self) -> bool:
+        """Whether one of several may be to blame."""
+        return bool(self._candidates)
+
     def add(self, order: Any) -> None:
         """Something is to be published, after all that waits."""
         self._line.append(order)

@@ -208,6 +208,8 @@ class Redis:
         if name == b"EVALSHA" or name == b"EVAL":
             count = int(arguments[2])
             return self._script(arguments[1], tuple(arguments[3 + count :]))
+        if name == b"HGET":
+            return self.keys.meta.get(arguments[2])
         if name == b"XRANGE":
             return self._range(arguments)
         if name == b"LRANGE":

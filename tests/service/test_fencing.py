@@ -1,0 +1,100 @@
+"""A leader that has lost its lock, and was not told, gives its messages back before the next one consumes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dispatcher.amqp.link import Link
+from dispatcher.amqp.methods import BasicConsume
+from dispatcher.errors import ConfigurationError, Fenced, InvalidTransition
+from dispatcher.redis_store.store import LaneStore
+from dispatcher.service.fencing import Fence, unless_fenced, until_fenced
+from dispatcher.service.inbound_feed import open_inbound
+from tests.service.harness import LANE, Bench
+
+NOW_MS = 1_790_000_000_000
+
+
+async def store(bench: Bench) -> LaneStore:
+    settings = bench.settings(**{LANE: {"policy": "exclusive", "inbound": [{"queue": "in"}]}})
+    return await LaneStore.open(
+        settings.redis, LANE, settings.prefix, on_gap=lambda: None, on_available=lambda _: None
+    )  # fmt: skip
+
+
+async def test_a_leader_without_work_hears_of_the_next_one(bench: Bench) -> None:
+    former, following = await store(bench), await store(bench)
+    await former.lead(NOW_MS, ["in"])
+    assert not await former.is_fenced()
+    looks = asyncio.create_task(until_fenced(former))
+    await following.fence(NOW_MS, ["in"])
+    assert await former.is_fenced()
+    with pytest.raises(Fenced):
+        await looks
+    snapshot = await following.lead(NOW_MS, ["in"])
+    assert snapshot.lane_epoch == NOW_MS // 1_000 + 2
+    assert not await following.is_fenced()
+    await former.close()
+    await following.close()
+
+
+async def test_a_store_that_was_closed_fences_nobody(bench: Bench) -> None:
+    leader, late = await store(bench), await store(bench)
+    await leader.lead(NOW_MS, ["in"])
+    await late.close()
+    with pytest.raises(InvalidTransition):
+        await late.fence(NOW_MS, ["in"])
+    assert not await leader.is_fenced()
+    await leader.close()
+
+
+async def test_several_queues_raise_the_epoch_once_and_only_with_the_lock() -> None:
+    done: list[str] = []
+
+    async def prove() -> None:
+        done.append("proven")
+
+    async def raise_epoch() -> None:
+        done.append("raised")
+
+    fence = Fence(prove, raise_epoch)
+    await asyncio.gather(fence(), fence(), fence())
+    assert done == ["proven", "raised"]
+
+    async def lost() -> None:
+        raise ConfigurationError("it is not ours")
+
+    with pytest.raises(ConfigurationError):
+        await Fence(lost, raise_epoch)()
+    assert done == ["proven", "raised"]
+
+
+async def test_a_take_over_ends_when_another_one_leads() -> None:
+    never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def fenced() -> None:
+        raise Fenced("by a test")
+
+    with pytest.raises(Fenced):
+        await unless_fenced(never, asyncio.create_task(fenced()))
+    assert never.cancelled()
+
+
+async def test_the_former_leader_has_time_to_end_however_long_redis_takes(bench: Bench) -> None:
+    """Its consumer goes when it hears of the new epoch; only then the next one consumes."""
+    client = await bench.client()
+    await client.declare("in", **{"x-queue-type": "quorum"})
+    former = await Link.open(bench.rabbitmq, name="former", on_events=lambda _: None)
+    channel = await former.open_channel()
+    await former.call(channel, BasicConsume(queue="in", consumer_tag="former"))
+    following = await Link.open(bench.rabbitmq, name="following", on_events=lambda _: None)
+
+    async def fence() -> None:
+        await asyncio.sleep(1.2)  # sleeps: as long as a slow Redis takes; more than the queue's patience
+        asyncio.get_running_loop().call_later(0.3, former.abort)
+
+    source = await open_inbound(following, "in", "following", 64, election_s=0, ghosts=1, fence=fence)
+    assert source.ghosts == 0, "nobody else was there any more"
+    await following.close()
