@@ -1,16 +1,20 @@
-"""The way to RabbitMQ for one program: it can be cut."""
+"""The way to RabbitMQ for one program: it can be cut, and it counts the bundles that come."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from dispatcher.nodes.ports import LOOPBACK
+from dispatcher.wire import protocol
 
 _AMQP_PORT: Final = 5672
 _CHUNK: Final = 65_536
+#: Nothing else that comes to a program of the suite has these bytes.
+_BUNDLE: Final = protocol.TYPE_BUNDLE.encode()
 
 
 class CuttableWay:
@@ -21,6 +25,7 @@ class CuttableWay:
         self._writers: set[asyncio.StreamWriter] = set()
         self._streams: set[asyncio.Task[None]] = set()
         self.is_open = True  # else new connections are refused
+        self.bundles = 0  # that came to the program
 
     async def __aenter__(self) -> CuttableWay:
         self._server = await asyncio.start_server(self._accepted, LOOPBACK, 0)
@@ -66,14 +71,25 @@ class CuttableWay:
         ends = {writer, back}
         self._writers |= ends
         try:
-            await asyncio.gather(_pump(reader, back), _pump(there, writer))
+            await asyncio.gather(_pump(reader, back), _pump(there, writer, self._count))
         finally:
             self._writers -= ends
 
+    def _count(self, data: bytes) -> None:
+        self.bundles += data.count(_BUNDLE)
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+
+async def _pump(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    look: Callable[[bytes], None] = lambda _: None,
+) -> None:
+    """`look` is told what passes, with the end of what passed before, so that it sees each type once."""
+    end = b""
     with contextlib.suppress(ConnectionError):
         while data := await reader.read(_CHUNK):
+            look(end + data)
+            end = (end + data)[1 - len(_BUNDLE) :]
             writer.write(data)
             await writer.drain()
     writer.transport.abort()

@@ -18,6 +18,7 @@ from dispatcher.conformance.stage import (
     CONCURRENCY,
     CONSUMERS,
     HEARTBEAT_S,
+    PREFETCH,
     RECONNECT_GRACE_S,
     SceneFailed,
     Stage,
@@ -193,8 +194,25 @@ async def killed(stage: Stage) -> None:
             stage.problems.append(
                 f"{other.consumer} began {handling.seq}, handed over before, without a word"
             )
-    await stage.start(program.consumer)
-    await stage.joined(program.consumer)
+
+
+async def starts_late(stage: Stage) -> None:
+    """starts when messages wait for it, and takes them in bundles if its join asks for that"""
+    late = next(consumer for consumer in CONSUMERS if consumer not in stage.programs)
+    way = stage.ways[late]
+    before = way.bundles
+    stage.holds = lambda *_: True
+    await stage.publish(stage.new_groups(len(CONSUMERS) * PREFETCH), 1)
+    await stage.start(late)
+    await stage.joined(late)
+    await stage.until(
+        lambda: all(len(p.open) == CONCURRENCY for p in stage.programs.values()),
+        lambda: f"{CONCURRENCY} calls at a time at each consumer: {open_calls(stage)}",
+    )
+    # The others have all that they may have at a time. What is left came to it at the same moment.
+    if stage.tap.joins[late][-1].bundle is not None and way.bundles == before:
+        stage.problems.append(f"{late} asks for bundles, and {PREFETCH} messages came one by one")
+    stage.release()
     await stage.publish(GROUPS, 2)
     await stage.all_ended()
 
@@ -320,5 +338,5 @@ def spread(ranges: tuple[tuple[int, int], ...]) -> set[int]:
 
 SCENES: Final[tuple[Scene, ...]] = (
     joins_and_works, groups_in_parallel, retries_in_place, says_what_has_begun, short_cut, long_cut, killed,
-    leader_killed, poison, leaves,
+    starts_late, leader_killed, poison, leaves,
 )  # fmt: skip
