@@ -57,6 +57,14 @@ def test_the_types_of_the_node_client_fit_its_example(node_modules: Path) -> Non
     assert checked.returncode == 0, checked.stdout
 
 
+def test_the_own_tests_of_the_node_client_pass(node_modules: Path) -> None:
+    page = {"PROTOCOL_PAGE": str(ROOT / "docs" / "protocol.md")}
+    tested = subprocess.run(
+        ["npm", "test"], cwd=node_modules, env={**os.environ, **page}, capture_output=True, text=True
+    )
+    assert tested.returncode == 0, tested.stdout
+
+
 def test_the_lock_file_names_no_registry() -> None:
     lock = (NODE / "package-lock.json").read_text()
     assert "integrity" in lock

@@ -1,6 +1,7 @@
 // A consumer of a lane: docs/protocol.md on amqplib. The rules that comments name are those of that page.
 import { setTimeout as sleep } from 'node:timers/promises';
 import amqp from 'amqplib';
+import { copiesOf } from './bundle.js';
 import { Handling } from './handling.js';
 import { Incarnation } from './incarnation.js';
 import { Message } from './message.js';
@@ -10,6 +11,7 @@ const RETRY_MS = 1000; // between attempts to connect and to join
 const SETTLE_MS = 5; // settles of this time go together
 const ANNOUNCE_MS = 50; // how long a message that was handed over before waits for RabbitMQ's confirm
 const BEGUN_MAX = 64; // of more begun messages not every settle says which
+const BUNDLE = { messages: 64, bytes: 65_536 }; // what comes as one message, at most
 const TAKEN_MS = 500; // how long a consumer that has left waits for the dispatcher's last word
 
 /** The dispatcher, or RabbitMQ at the first login, does not take this consumer. */
@@ -186,7 +188,9 @@ export class GroupConsumer {
     const everyMs = session.wasWelcomed ? session.heartbeatMs : RETRY_MS;
     this.#repeat(session, everyMs, () => {
       const held = [...this.#me.inHand.values()].map(({ seq, key, id }) => [seq, key, id]);
-      const fields = { protocol: 1, n: this.#me.n, queue: session.queue, prefetch: this.prefetch, in_hand: held };
+      const { n } = this.#me;
+      const { queue } = session;
+      const fields = { protocol: 1, n, queue, prefetch: this.prefetch, bundle: BUNDLE, in_hand: held };
       this.#say(session, 'join', fields);
     });
   }
@@ -245,13 +249,27 @@ export class GroupConsumer {
   // --- what comes ---
 
   #received(session, delivery) {
-    const { headers, type } = delivery.properties;
-    if (headers?.['x-dispatch-seq'] === undefined) {
-      if (type?.startsWith('dispatch.')) this.#told(session, type, JSON.parse(delivery.content.toString()));
-      return;
+    const { type } = delivery.properties;
+    if (isCopy(delivery)) this.#copyCame(session, new Message(delivery));
+    else if (type === 'dispatch.bundle') this.#bundleCame(session, delivery.content);
+    else if (type?.startsWith('dispatch.')) this.#told(session, type, JSON.parse(delivery.content.toString()));
+  }
+
+  /** Of a bundle that can't be read no copy counts: it is as if it had not come. */
+  #bundleCame(session, bundle) {
+    let messages = [];
+    try {
+      const copies = copiesOf(bundle);
+      if (!copies.every(isCopy)) throw new TypeError('a part of it has no number');
+      messages = copies.map((copy) => new Message(copy));
+    } catch (error) {
+      this.log(`${this.consumerId}: a bundle is ignored: ${error.message}`);
     }
+    for (const message of messages) this.#copyCame(session, message);
+  }
+
+  #copyCame(session, message) {
     if (session.isDeaf || session.isOver) return;
-    const message = new Message(delivery);
     switch (this.#me.look(message)) {
       case 'start':
         this.#me.take(message);
@@ -390,6 +408,10 @@ function newSession() {
     };
   });
   return session;
+}
+
+function isCopy({ properties }) {
+  return properties.headers?.['x-dispatch-seq'] !== undefined;
 }
 
 function ascending(numbers) {
