@@ -65,6 +65,12 @@ def test_the_own_tests_of_the_node_client_pass(node_modules: Path) -> None:
     assert tested.returncode == 0, tested.stdout
 
 
+def test_the_own_test_of_the_java_client_passes(java_program: list[str]) -> None:
+    command = [*java_program[:-1], "messagegroups.BundleTest", str(ROOT / "docs" / "protocol.md")]
+    tested = subprocess.run(command, capture_output=True, text=True)
+    assert tested.returncode == 0, tested.stderr
+
+
 def test_the_lock_file_names_no_registry() -> None:
     lock = (NODE / "package-lock.json").read_text()
     assert "integrity" in lock

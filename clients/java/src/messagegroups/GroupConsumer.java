@@ -9,6 +9,7 @@ import com.rabbitmq.client.ConnectionFactory;
 import com.rabbitmq.client.DefaultConsumer;
 import com.rabbitmq.client.Envelope;
 import com.rabbitmq.client.ShutdownSignalException;
+import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -224,7 +225,7 @@ public final class GroupConsumer {
         if (lost.connection != null) lost.connection.abort(1_000);
     }
 
-    private void newQueue(Session in) throws java.io.IOException {
+    private void newQueue(Session in) throws IOException {
         String queue = in.channel.queueDeclare("", false, true, true, null).getQueue();
         in.channel.queueBind(queue, exchange, queue);
         in.queue = queue;
@@ -295,6 +296,7 @@ public final class GroupConsumer {
             fields.put("n", me.n);
             fields.put("queue", in.queue);
             fields.put("prefetch", prefetch);
+            fields.put("bundle", Bundle.LIMITS);
             fields.put("in_hand", held);
             say(in, "join", fields, () -> {});
         });
@@ -362,13 +364,26 @@ public final class GroupConsumer {
 
     private void received(Session in, String queue, BasicProperties properties, byte[] body) {
         if (in.isOver || !queue.equals(in.queue)) return;
-        if (!Message.isCopy(properties)) {
-            String type = String.valueOf(properties.getType());
-            if (type.startsWith("dispatch.")) told(in, type, Json.readObject(new String(body, StandardCharsets.UTF_8)));
+        String type = String.valueOf(properties.getType());
+        if (Message.isCopy(properties)) copyCame(in, new Message(properties, body));
+        else if (type.equals("dispatch.bundle")) bundleCame(in, body);
+        else if (type.startsWith("dispatch.")) told(in, type, Json.readObject(new String(body, StandardCharsets.UTF_8)));
+    }
+
+    /** Of a bundle that can't be read no copy counts: it is as if it had not come. */
+    private void bundleCame(Session in, byte[] bundle) {
+        List<Message> copies;
+        try {
+            copies = Bundle.split(bundle);
+        } catch (IOException | RuntimeException error) {
+            System.err.println(consumerId + ": a bundle is ignored: " + error);
             return;
         }
-        if (in.isDeaf) return;
-        Message message = new Message(properties, body);
+        copies.forEach(message -> copyCame(in, message));
+    }
+
+    private void copyCame(Session in, Message message) {
+        if (in.isOver || in.isDeaf) return;
         switch (me.look(message)) {
             case START -> {
                 me.take(message);
