@@ -264,7 +264,8 @@ func (l *life) join(s *session) {
 			held = append(held, [3]any{m.Seq, m.Group, m.id}) // bytes are written in base64, none as null
 		}
 		l.say(s, "join", map[string]any{
-			"protocol": 1, "n": l.me.n, "queue": s.queue, "prefetch": l.Prefetch, "in_hand": held,
+			"protocol": 1, "n": l.me.n, "queue": s.queue, "prefetch": l.Prefetch, "bundle": bundleLimits,
+			"in_hand": held,
 		}, nil)
 	})
 }
@@ -347,14 +348,31 @@ func (l *life) renew() {
 // --- what comes ---
 
 func (l *life) received(s *session, delivery amqp.Delivery) {
-	if !isCopy(delivery) {
+	switch {
+	case isCopy(delivery):
+		l.copyCame(s, newMessage(delivery))
+	case delivery.Type == "dispatch.bundle":
+		l.bundleCame(s, delivery.Body)
+	default:
 		l.told(s, delivery)
+	}
+}
+
+// bundleCame : of one that can't be read no copy counts. It is as if it had not come.
+func (l *life) bundleCame(s *session, bundle []byte) {
+	messages, err := splitBundle(bundle)
+	if err != nil {
+		log.Printf("%s: a bundle is ignored: %v", l.ID, err)
+	}
+	for _, m := range messages {
+		l.copyCame(s, m)
+	}
+}
+
+func (l *life) copyCame(s *session, m *Message) {
+	if s.isOver || s.isDeaf {
 		return
 	}
-	if s.isDeaf {
-		return
-	}
-	m := newMessage(delivery)
 	switch l.me.look(m) {
 	case start:
 		l.me.take(m)
