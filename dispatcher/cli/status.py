@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from itertools import pairwise
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -18,6 +19,8 @@ from dispatcher.settings import Settings
 from dispatcher.wire.protocol import LaneNames
 
 _COLUMNS = ("inbound queue", "weight", "share", "dispatched", "held", "in flight", "look-ahead")
+#: The page and `--json` have more.
+FAIL_OVERS_SHOWN: Final = 3
 _MESSAGES = ("held", "in flight", "unconfirmed")
 #: Of each count that is 0 in a healthy lane: its key, what it counts, and the state of those.
 _ODD = (
@@ -45,6 +48,9 @@ def status(
 ) -> None:
     """Show what lanes do: inbound queues and their shares, consumers, groups, messages that wait and that are
     in flight.
+
+    `stands by` names the dispatchers that would lead next; `fail-over` says who led before, and why that
+    ended: as far as Redis knows it.
 
     `problem` is what keeps a lane from dispatching, as /readyz says it. `attention` counts what is not
     normal: paused, pinned and stopped groups, operations under way, drained and frozen consumers, those
@@ -95,6 +101,7 @@ def _print(out: Console, result: dict[str, Any]) -> None:
         f"{', paused' if result.get('paused') else ''} at {result.get('dispatcher')} "
         f"for {span(result.get('since_ms'))}, lane epoch {result.get('lane_epoch')}"
     )
+    _print_replicas(out, result)
     if problem := result.get("problem"):
         out.print(f"problem: {problem}")
     if odd := attention(result):
@@ -136,6 +143,20 @@ def _print(out: Console, result: dict[str, Any]) -> None:
             ", ".join(f"{name.replace('_', ' ')} {shown(value)}" for name, value in sorted(counters.items()))
         )
     out.print()
+
+
+def _print_replicas(out: Console, result: dict[str, Any]) -> None:
+    """Who stands by, and the latest fail-overs."""
+    standbys, leaderships = result.get("standbys"), result.get("leaderships", [])
+    if standbys is not None:
+        named = [f"{each.get('dispatcher')} for {span(each.get('since_ms'))}" for each in standbys]
+        out.print(f"stands by: {', '.join(named) or 'nobody'}")
+    for now, before in pairwise(leaderships[: FAIL_OVERS_SHOWN + 1]):
+        out.print(
+            f"fail-over {span(now.get('began_ms'))} ago: from {before.get('dispatcher')} to "
+            f"{now.get('dispatcher')}, lane epoch {now.get('lane_epoch')}, because: "
+            f"{before.get('why') or 'not known'}"
+        )
 
 
 def attention(result: dict[str, Any]) -> str:

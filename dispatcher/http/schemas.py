@@ -88,6 +88,8 @@ _STATUS: Final = _object(
     dispatcher=string("host and process id of the active dispatcher"),
     lane_epoch=integer("rises with every leadership"),
     since_ms=integer("how long this leadership has lasted"),
+    standbys=nullable(list_of(ref("Standby"), "who would lead next; null while Redis can't tell")),
+    leaderships=list_of(ref("Leadership"), "the latest ones, this one first"),
     problem=nullable(string("why it does not dispatch")),
     paused=boolean("whether an operator has paused the lane"),
     publishers_blocked=boolean("RabbitMQ is short of memory or disk"),
@@ -186,6 +188,14 @@ SCHEMAS: Final[dict[str, Schema]] = {
         status=nullable(ref("Status")),
     ),
     "Status": _STATUS,
+    "Standby": _object(
+        dispatcher=string("host and process id"), since_ms=integer("how long it has stood by")
+    ),
+    "Leadership": _object(
+        lane_epoch=integer(), dispatcher=string("host and process id of who led"), began_ms=_AGO,
+        ended_ms=nullable(_AGO),
+        why=nullable(string("why it ended; null: it lasts, or its dispatcher could not say so any more")),
+    ),
     "Hold": _object("what holds the whole lane", reason=_REASON, facts=_FACTS, verdict=string("a sentence")),
     "Inbound": _INBOUND,
     "Busiest": _object(

@@ -16,6 +16,10 @@
 -- 8 ids           zset    made of message_ids, 16 bytes each, or "v" and a fingerprint -> when they entered the
 --                         window (ms); has a lifetime, the window's (core/dedup.py)
 -- 9 sequences     hash    id of a group (bytes) -> the last number that its producers gave (core/sequences.py)
+--
+-- One more, for people only: no script has it, standbys write it, too, and nothing depends on it.
+--   replicas      hash    "leaderships" -> JSON of the latest ones, "standby <host:pid>" and "ended <lane epoch>" ->
+--                         JSON of what that dispatcher says of itself (service/replicas.py)
 
 -- Why this leader may not write: 'fenced' if another one came after it, else 'gap': Redis lost what it wrote.
 local function refusal(leader)

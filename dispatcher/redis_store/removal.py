@@ -25,7 +25,7 @@ async def look_at_lane(settings: RedisSettings, prefix: str, lane: str) -> LaneI
     keys = LaneKeys.of(prefix, lane)
     connection = await _open(settings)
     try:
-        there = [key for key in keys.all() if await connection.call("EXISTS", key)]
+        there = [key for key in (*keys.all(), keys.replicas) if await connection.call("EXISTS", key)]
         inbound = _json(await connection.call("HGET", keys.meta, "inbounds"), [])
         known = await connection.call("HVALS", keys.incarnations)
         rows = [row for row in (_json(each, {}) for each in known) if isinstance(row, dict)]

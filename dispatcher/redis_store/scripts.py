@@ -35,6 +35,11 @@ class LaneKeys:
         """Another name under which Redis knows the lane; `*` makes the pattern of all of them."""
         return self.meta.removesuffix("meta") + word
 
+    @property
+    def replicas(self) -> str:
+        """Who leads and who stands by (dispatcher/service/replicas.py). No script has it."""
+        return self.of_the_lane("replicas")
+
     def all(self) -> tuple[str, ...]:
         """In the order that the scripts know."""
         return (

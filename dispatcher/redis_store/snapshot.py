@@ -71,11 +71,11 @@ async def read_snapshot(connection: RedisConnection, keys: LaneKeys, leadership:
     journal = await _read_journal(connection, keys)
     origin = f"redis.url: the journal {keys.journal}"
     commits = list(leadership.inbounds.translate((records for _, records in journal), origin))
-    owners = await _read_table(connection, keys.owners)
-    incarnations = await _read_table(connection, keys.incarnations)
-    results = await _read_table(connection, keys.commands)
-    flags = await _read_table(connection, keys.flags)
-    sequences = await _read_table(connection, keys.sequences)
+    owners = await read_table(connection, keys.owners)
+    incarnations = await read_table(connection, keys.incarnations)
+    results = await read_table(connection, keys.commands)
+    flags = await read_table(connection, keys.flags)
+    sequences = await read_table(connection, keys.sequences)
     uuids = await connection.call("LRANGE", keys.command_order, 0, -1)
     commands = {uuid: results[uuid] for uuid in uuids if uuid in results}
     return Snapshot(
@@ -131,7 +131,8 @@ def _ask_for_page(connection: RedisConnection, keys: LaneKeys, start: str) -> as
     return asyncio.get_running_loop().create_task(call)
 
 
-async def _read_table(connection: RedisConnection, key: str) -> dict[bytes, bytes]:
+async def read_table(connection: RedisConnection, key: str) -> dict[bytes, bytes]:
+    """All fields of a hash."""
     rows: dict[bytes, bytes] = {}
     cursor = b"0"
     while True:

@@ -42,6 +42,7 @@ from dispatcher.service.operators import ReloadCall
 from dispatcher.service.parking_feeds import find_parking_queues
 from dispatcher.service.publish_bisect import NOTHING_REJECTED
 from dispatcher.service.reloading import Change, change_of
+from dispatcher.service.replicas import Replicas
 from dispatcher.service.session import Session
 from dispatcher.service.topology import (
     OwnQueues,
@@ -91,6 +92,7 @@ class LaneRunner:
 
     lane_type: type[Lane] = Lane
     session_type: type[Session] = Session
+    replicas_type: type[Replicas] = Replicas
     election_s: float = ELECTION_S
     lock_retry_s: float = LOCK_RETRY_S
     retry_jitter: float = RETRY_JITTER
@@ -123,6 +125,7 @@ class LaneRunner:
         self._is_new = False  # its exchange was not there: no consumer can hold anything of it
         self._delivered_again = 0  # times in a row that this has ended a leadership
         self._leader_look = LeaderLook(settings.rabbitmq, self._names)
+        self._replicas = self.replicas_type(settings.redis, lane.name, settings.prefix, self._clock.now_ms)
         self._url = ""  # of the node that it was connected to last
         self._kept: tuple[str, ...] = ()  # own queues that are not of the kind that is wanted
         self._redis_is_away = False  # it was what ended the last attempt to lead
@@ -149,6 +152,12 @@ class LaneRunner:
 
     async def run(self) -> None:
         """Until cancelled: lead, stand by, recover."""
+        try:
+            await self._lead_again_and_again()
+        finally:
+            self._replicas.close()
+
+    async def _lead_again_and_again(self) -> None:
         pause_s = RETRY_S_MIN
         while True:
             begun_ms = self._clock.now_ms()
@@ -200,6 +209,7 @@ class LaneRunner:
         if session is not None and not session.ended.done():
             await session.drain()
         self.state = RunnerState.STOPPED
+        self._replicas.ended(None)
         if link is not None:
             await link.close()
 
@@ -251,7 +261,7 @@ class LaneRunner:
             )
             self.state, self.problem = RunnerState.STANDBY, None
             was_new, self._is_new = self._is_new, False  # another may lead during this wait
-            self._is_new = await channels.take_lock() and was_new
+            self._is_new = await self._stand_by(channels) and was_new
             if self._lane is not self._wanted:
                 self._lane = self._wanted
                 await prepare_inbound(link, self._lane)
@@ -269,7 +279,9 @@ class LaneRunner:
             try:
                 await session.ended
             finally:
-                self._recorder.ended(self._why_over(session))
+                why = self._why_over(session)
+                self._recorder.ended(why)
+                self._replicas.ended(why)
                 self._bisect_state = session.bisect_state
                 session.leave()
             await link.close()
@@ -280,6 +292,14 @@ class LaneRunner:
             link.abort()
             if store is not None:
                 await store.close()
+
+    async def _stand_by(self, channels: Channels) -> bool:
+        """Until the lock is ours; True when no other one had it."""
+        says = asyncio.create_task(self._replicas.stand_by())
+        try:
+            return await channels.take_lock()
+        finally:
+            says.cancel()
 
     def _why_over(self, session: Session) -> str | None:
         """Why a leadership has ended; None: on purpose."""
@@ -326,6 +346,7 @@ class LaneRunner:
             self._clock,
             recorder,
             self._bisect_state,
+            self._replicas,
             self._reload,
             login(self._settings.rabbitmq, "").user,
         )
@@ -364,6 +385,7 @@ class LaneRunner:
         witness.watch(lane)
         recorder.began(lane, snapshot)
         session.begin(lane, snapshot.lane_epoch, feeds, redis_complete=trusted)
+        self._tasks.append(asyncio.create_task(self._replicas.lead(snapshot.lane_epoch)))
         early, self._early = self._early, []
         session.receive(early)
         if self._writes_are_lost:

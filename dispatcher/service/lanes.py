@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -15,6 +13,7 @@ from dispatcher.errors import CommandRefused, ConfigurationError, DispatcherErro
 from dispatcher.ledger.recorder import NO_LEDGER, OpensRecorders
 from dispatcher.service.lane_runner import LaneRunner
 from dispatcher.service.reloading import Change, changes, refusals
+from dispatcher.service.replicas import this_process
 from dispatcher.settings import Settings
 
 log = structlog.get_logger()
@@ -115,7 +114,7 @@ class Lanes:
             self._apply(settings, plan, added)
             told = {name: change.value for name, change in plan.items()}
             log.info("configuration_reloaded", lanes=told)
-            return {"dispatcher": f"{socket.gethostname()}:{os.getpid()}", "lanes": told}
+            return {"dispatcher": this_process(), "lanes": told}
 
     def _apply(self, settings: Settings, plan: dict[str, Change], added: list[LaneRunner]) -> None:
         """Nothing waits in here, so that an answer to the command leaves before its lane is led anew."""

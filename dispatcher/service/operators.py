@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -22,6 +20,7 @@ from dispatcher.errors import BrokerUnavailable, CommandRefused, ProtocolViolati
 from dispatcher.service.clock import Clock
 from dispatcher.service.group_listings import GroupListings
 from dispatcher.service.outbox import Outbox
+from dispatcher.service.replicas import this_process
 from dispatcher.wire.protocol import COMMAND_AGE_MS_MAX, Command, decode_command
 
 #: What a command that can't be done, or can't be read, raises: its text is the answer.
@@ -68,7 +67,7 @@ class Operators:
         """The lane at a glance."""
         return {
             "state": "active",
-            "dispatcher": f"{socket.gethostname()}:{os.getpid()}",
+            "dispatcher": this_process(),
             **self._describe(),
             **self._views.status(),
         }

@@ -70,6 +70,7 @@ from dispatcher.service.outbox import Outbox
 from dispatcher.service.parking_feeds import ParkingFeeds
 from dispatcher.service.publications import Relay
 from dispatcher.service.publish_bisect import BLAMES_A_PUBLISH, ENDS_OVER_A_PUBLISH, BisectState
+from dispatcher.service.replicas import Replicas
 from dispatcher.service.ticks import Tick, Ticks
 from dispatcher.service.transfer_targets import TransferTargets
 from dispatcher.settings import LaneSettings, SequenceCheck
@@ -100,6 +101,7 @@ class Session:
         clock: Clock,
         recorder: Recorder,
         bisect_state: BisectState,
+        replicas: Replicas,
         reload: ReloadCall | None = None,
         user: str | None = None,
     ) -> None:
@@ -121,6 +123,7 @@ class Session:
         self.since_ms = clock.now_ms()
         #: What the next session must know of publishes over which RabbitMQ ended a connection.
         self._bisect_before, self.bisect_state = bisect_state, bisect_state._replace(candidates=frozenset())
+        self._replicas = replicas
         self._reload = reload
         self._user = user  # whom RabbitMQ takes us for; None: its name is not known
 
@@ -439,6 +442,7 @@ class Session:
             "publishers_blocked": self._link.blocked is not None,
             "redis_unavailable": not self._store.available,
             "dead_letters": self.dead_letters.count,
+            **self._replicas.status(),
         }
 
     def status(self) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.clock import Clock
 from dispatcher.service.dead_letter_count import DeadLetterCount
 from dispatcher.service.lane_runner import LaneRunner
+from dispatcher.service.replicas import Replicas
 from dispatcher.service.session import Session
 from dispatcher.settings import LaneSettings, Settings
 from dispatcher.sim.environment import Environment
@@ -176,8 +177,20 @@ class SimLane(Lane):
         return self.state.records_since_checkpoint >= self.world.scenario.records_per_checkpoint
 
 
+class SimReplicas(Replicas):
+    """Says nothing and knows nothing: what it does is for people."""
+
+    async def stand_by(self) -> None:
+        pass
+
+    async def lead(self, lane_epoch: int) -> None:
+        pass
+
+
 class SimRunner(LaneRunner):
     """The real runner; connections are made to the models."""
+
+    replicas_type = SimReplicas
 
     def __init__(
         self, world: Environment, process: ProcessLoop, settings: Settings, lane: LaneSettings

@@ -199,6 +199,34 @@ def test_status_tells_what_is_not_normal_and_nothing_else(run: Run, responder: R
     assert said(dead_letters=1) == ["attention: 1 message in the dead queue"]
 
 
+def test_status_says_who_stands_by_and_who_led_before(run: Run, responder: Responder) -> None:
+    def said(**facts: Any) -> str:
+        responder.answer = {**STATUS, **facts}
+        lines = run("status", "orders").stdout.replace("\n", " ").split("inbound queue")[0]
+        return lines.partition("lane epoch 12")[2].strip()
+
+    assert said(standbys=None, leaderships=[]) == ""
+    assert said(standbys=[]) == "stands by: nobody"
+    both = [{"dispatcher": "b:2", "since_ms": 1_500}, {"dispatcher": "c:3", "since_ms": 64_000}]
+    assert said(standbys=both) == "stands by: b:2 for 1.5 s, c:3 for 1 m 4 s"
+    rows = [
+        {
+            "lane_epoch": 20 - n,
+            "dispatcher": f"h:{n}",
+            "began_ms": 2_000,
+            "ended_ms": None,
+            "why": "[red]" * n,
+        }
+        for n in range(9)
+    ]
+    assert said(leaderships=rows) == " ".join(
+        f"fail-over 2.0 s ago: from h:{n + 1} to h:{n}, lane epoch {20 - n}, because: {'[red]' * (n + 1)}"
+        for n in range(3)
+    )
+    rows[1]["why"] = None
+    assert said(leaderships=rows[:2]).endswith("because: not known")
+
+
 def test_why_mentions_the_dead_queue_when_something_is_there(
     run: Run, responder: Responder, vhost: Vhost
 ) -> None:

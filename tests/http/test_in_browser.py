@@ -4,6 +4,7 @@ and none may be installed."""
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+import redis
 
 from dispatcher.errors import ConfigurationError
 from dispatcher.http.server import HttpServer
+from dispatcher.redis_store.scripts import LaneKeys
 from dispatcher.service.lane_runner import LaneRunner
 from dispatcher.settings import HttpSettings, TokenSettings
 from dispatcher.wire.group_text import format_group
@@ -82,8 +85,17 @@ class Page:
         await eventually(are_there, what=f"{cells} in the tables")
 
 
+def led_before(bench: Bench, dispatcher: str) -> None:
+    """As if that one had led the lane, and was killed."""
+    row = {"lane_epoch": 1, "dispatcher": dispatcher, "began_ms": 1_000, "ended_ms": None, "why": None}
+    with redis.Redis.from_url(bench.vhost.redis_url) as client:
+        keys = LaneKeys.of(bench.vhost.redis_prefix, "orders")
+        client.hset(keys.replicas, "leaderships", json.dumps([row]))
+
+
 @pytest.fixture
 async def page(browser: Browser, bench: Bench) -> AsyncIterator[Page]:
+    led_before(bench, "host-b:77")
     await busy_lane(bench)
     server = await served(bench)
     browser.console(), browser.requests()
@@ -98,6 +110,9 @@ async def test_a_lane_is_shown_and_ids_of_others_are_nothing_but_text(page: Page
     await page.has_cells("in", "low", "c1", "busy", "stopping", *IDS)
     await page.shows("no <b>stock</b>")
     await page.shows("Operations under way")
+    await page.shows("stands by")
+    await page.shows("Fail-overs")
+    await page.has_cells("host-b:77")
     assert await page.ask(INJECTED) == []
     assert await page.ask("return document.title") == "orders – Dispatcher"
     assert (

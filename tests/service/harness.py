@@ -83,6 +83,7 @@ class Bench:
         self.vhost = vhost
         self.rabbitmq = RabbitSettings(url=vhost.amqp_url)
         self.ledger: OpensRecorders = NO_LEDGER
+        self.runner_type: type[LaneRunner] = LaneRunner
         self.runners: dict[str, LaneRunner] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._consumers: list[ProtocolConsumer] = []
@@ -101,7 +102,7 @@ class Bench:
         """Start these lanes; with `wait` until they lead. `changes`: what else the configuration says."""
         settings = self.settings(redis_url=redis_url, changes=changes, **lanes)
         for name in settings.lanes:
-            runner = LaneRunner(settings, settings.lanes[name], ledger=self.ledger)
+            runner = self.runner_type(settings, settings.lanes[name], ledger=self.ledger)
             self.runners[name] = runner
             await runner.prepare()
             self._tasks[name] = asyncio.create_task(runner.run())

@@ -55,6 +55,8 @@ function laneFacts(lane, status) {
   return facts([
     ["policy", lane.policy],
     ["active dispatcher", `${status.dispatcher} for ${span(status.since_ms)}`],
+    ["stands by", status.standbys === null ? "not known" : status.standbys.length
+      ? status.standbys.map(each => `${each.dispatcher} for ${span(each.since_ms)}`).join(", ") : "nobody"],
     ["lane epoch", String(status.lane_epoch)],
     ["consumers", count(status.consumers)],
     ["groups", count(status.groups)],
@@ -101,6 +103,7 @@ export function laneBody(route, found, onSearch, actions) {
     stopped(route.lane, found.stopped),
     parking(status.parking),
     operations(route.lane, found.operations),
+    failOvers(status.leaderships),
     givenUp(status.counters),
     counters(status.counters),
   ];
@@ -207,6 +210,15 @@ function operations(lane, found) {
     ["left", "n"], ["id", ""]],
   found.operations.map(row => [row.uuid, row.operation, h("a", { href: groupHref(lane, row.group) }, name(row.group)),
     orNone(row.waits_for.join(", ")), count(row.gone), count(row.left), row.uuid]));
+}
+
+function failOvers(leaderships) {
+  const former = leaderships.slice(1);
+  return table("Fail-overs", "the latest first: who led before, and why that ended",
+    [["from", "id"], ["to", "id"], ["ago", "n"], ["why", "wide"], ["lane epoch since", "n"]],
+    former.map((each, index) => [leaderships[index].lane_epoch, name(each.dispatcher),
+      name(leaderships[index].dispatcher), span(leaderships[index].began_ms), each.why ?? "not known",
+      String(leaderships[index].lane_epoch)]));
 }
 
 function givenUp(all) {

@@ -1,0 +1,211 @@
+"""Who leads a lane, who stands by, and how leaderships ended: told by the replicas to each other in Redis.
+
+Nothing depends on it: a Redis that is away, or refuses, only makes it unknown. Clocks of hosts differ:
+whether a replica still stands by is judged by whether its row changes, by the leader's own clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import count
+from typing import Any, Final
+
+import structlog
+
+from dispatcher.errors import DispatcherError
+from dispatcher.redis_store.connection import RedisConnection
+from dispatcher.redis_store.scripts import LaneKeys, pack
+from dispatcher.redis_store.snapshot import read_table
+from dispatcher.settings import RedisSettings
+
+log = structlog.get_logger()
+
+#: How often a standby says that it is there, and the leader looks.
+BEAT_S: Final = 3.0
+#: A standby that has said nothing for so long is gone.
+GONE_S: Final = 10.0
+LEADERSHIPS_KEPT: Final = 20
+ON_PURPOSE: Final = "on purpose (stopped, or led anew)"
+_LEADERSHIPS: Final = b"leaderships"
+_STANDBY: Final = b"standby "
+_ENDED: Final = b"ended "
+
+
+def this_process() -> str:
+    """How a dispatcher is named to people: host and process id."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+@dataclass(slots=True)
+class LedBy:
+    """One dispatcher's time as the leader, by its own clock."""
+
+    lane_epoch: int
+    dispatcher: str
+    began_ms: int
+    ended_ms: int | None = None  # None: it lasts, or ended without a word
+    why: str | None = None
+
+
+@dataclass(slots=True)
+class _Heard:
+    """A standby's row as it was last seen to change."""
+
+    row: bytes
+    at_s: float
+    since_ms: int
+
+
+class Replicas:
+    """One runner's part: it stands by or leads, and says so. The leader knows the others."""
+
+    beat_s: float = BEAT_S
+    gone_s: float = GONE_S
+
+    def __init__(self, settings: RedisSettings, lane: str, prefix: str, now_ms: Callable[[], int]) -> None:
+        self._settings = settings
+        self._name = f"{prefix}.{lane}.replicas"
+        self._lane = lane
+        self._key = LaneKeys.of(prefix, lane).replicas
+        self._now_ms = now_ms
+        self._connection: RedisConnection | None = None
+        self._leaderships: list[LedBy] = []  # the newest first
+        self._heard: dict[str, _Heard] | None = None  # by name; None: not known
+
+    async def stand_by(self) -> None:
+        """Say so again and again, until cancelled."""
+        since_ms = self._now_ms()
+        for beat in count():
+            row = json.dumps({"since_ms": since_ms, "beat": beat})
+            await self._try(partial(self._call, "HSET", self._key, self._standby(), row))
+            await asyncio.sleep(self.beat_s)
+
+    async def lead(self, lane_epoch: int) -> None:
+        """Say who leads, and look who stands by, until cancelled."""
+        self._leaderships = [LedBy(lane_epoch, this_process(), self._now_ms())]
+        self._heard = None
+        has_begun = False
+        while True:
+            has_begun = has_begun or await self._try(self._begin)
+            if not (has_begun and await self._try(self._look)):
+                self._heard = None
+            await asyncio.sleep(self.beat_s)
+
+    def ended(self, why: str | None) -> None:
+        """The leadership is over. The next leader reads it, if Redis can be reached now; None: on purpose."""
+        if not self._leaderships or self._connection is None:
+            return
+        field = _ENDED + str(self._leaderships[0].lane_epoch).encode()
+        row = json.dumps({"ended_ms": self._now_ms(), "why": why or ON_PURPOSE})
+        self._connection.send(pack("HSET", self._key, field, row), lambda _: None)  # nothing waits for it
+        self._leaderships = []
+
+    def close(self) -> None:
+        """Leave Redis."""
+        if self._connection is not None:
+            self._connection.abort("left")
+
+    def status(self) -> dict[str, Any]:
+        """Of a leader: who stands by (None: not known yet), and the latest leaderships, this one first."""
+        now_ms, heard = self._now_ms(), self._heard
+        standbys = None if heard is None else [
+            {"dispatcher": name, "since_ms": now_ms - each.since_ms} for name, each in sorted(heard.items())
+        ]  # fmt: skip
+        leaderships = [
+            {
+                **asdict(each),
+                "began_ms": now_ms - each.began_ms,
+                "ended_ms": None if each.ended_ms is None else now_ms - each.ended_ms,
+            }
+            for each in self._leaderships
+        ]
+        return {"standbys": standbys, "leaderships": leaderships}
+
+    def _standby(self) -> bytes:
+        return _STANDBY + this_process().encode()
+
+    async def _try(self, act: Callable[[], Any]) -> bool:
+        try:
+            await act()
+        except DispatcherError as away:
+            log.debug("replicas_unknown", lane=self._lane, problem=str(away))
+            return False
+        return True
+
+    async def _call(self, *arguments: str | bytes | int) -> Any:
+        return await (await self._connected()).call(*arguments)
+
+    async def _connected(self) -> RedisConnection:
+        if self._connection is None or self._connection.lost is not None:
+            self._connection = await RedisConnection.open(
+                self._settings, self._name, lambda *_: None, self._key
+            )
+        return self._connection
+
+    async def _begin(self) -> None:
+        """Put this leadership before the former ones. As a leader this process does not stand by."""
+        await self._call("HDEL", self._key, self._standby())
+        stored = (await read_table(await self._connected(), self._key)).get(_LEADERSHIPS, b"")
+        own = self._leaderships[0]
+        former = [each for each in _read_leaderships(stored) if each.lane_epoch < own.lane_epoch]
+        self._leaderships = [own, *former][:LEADERSHIPS_KEPT]
+
+    async def _look(self) -> None:
+        table = await read_table(await self._connected(), self._key)
+        over = self._hear_ends(table)
+        gone = self._hear_standbys(table)
+        written = json.dumps([asdict(each) for each in self._leaderships]).encode()
+        if written != table.get(_LEADERSHIPS):
+            await self._call("HSET", self._key, _LEADERSHIPS, written)
+        if over or gone:
+            await self._call("HDEL", self._key, *over, *gone)
+
+    def _hear_ends(self, table: dict[bytes, bytes]) -> list[bytes]:
+        """How former leaderships ended. Returns the fields that said it."""
+        fields = [field for field in table if field.startswith(_ENDED)]
+        for each in self._leaderships[1:]:
+            row = _read(table.get(_ENDED + str(each.lane_epoch).encode(), b""))
+            if isinstance(ended_ms := row.get("ended_ms"), int):
+                each.ended_ms, each.why = ended_ms, str(row.get("why"))
+        return fields
+
+    def _hear_standbys(self, table: dict[bytes, bytes]) -> list[bytes]:
+        """Who stands by. Returns the fields of those that are gone."""
+        now_s, before, heard, gone = time.monotonic(), self._heard or {}, {}, []
+        for field, row in table.items():
+            if not field.startswith(_STANDBY):
+                continue
+            name = field.removeprefix(_STANDBY).decode(errors="replace")
+            known = before.get(name)
+            if known is None or known.row != row:
+                since_ms = _read(row).get("since_ms")
+                known = _Heard(row, now_s, since_ms if isinstance(since_ms, int) else self._now_ms())
+            if now_s - known.at_s < self.gone_s:
+                heard[name] = known
+            else:
+                gone.append(field)
+        self._heard = heard
+        return gone
+
+
+def _read(row: bytes) -> dict[str, Any]:
+    """What a row says; nothing, if it is not ours."""
+    try:
+        said = json.loads(row)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _read_leaderships(stored: bytes) -> list[LedBy]:
+    try:
+        return [LedBy(**row) for row in json.loads(stored or b"[]")]
+    except (ValueError, TypeError):  # of another version
+        return []
