@@ -207,6 +207,12 @@ def why_lines(result: dict[str, Any]) -> Iterator[str]:
         )
     yield f"Behind it: {counted(result.get('behind'), 'message')}"
     yield from (f"- {shown(detail)}" for detail in result.get("details", []))
+    dead = result.get("dead_lettered", {})
+    if dead.get("count"):
+        yield (
+            f"- at least {counted(dead['count'], 'message')} of it went to the dead queue in the last "
+            f"{span(dead.get('since_ms'))}, since this leadership began"
+        )
 
 
 def _print_messages(out: Console, messages: list[dict[str, Any]]) -> None:

@@ -243,6 +243,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
             ),
             behind=integer("messages behind it"),
             details=list_of(string()),
+            dead_lettered=_object(
+                "its messages that went to the dead queue, at least: as far as this leadership knows",
+                count=integer(), since_ms=integer("how long this leadership has lasted"),
+            ),
         ),
         history=list_of(
             _object(

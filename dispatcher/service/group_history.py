@@ -16,6 +16,9 @@ from dispatcher.wire.group_text import format_group
 EVENTS_KEPT: Final = 20_000
 #: Of one group.
 EVENTS_SHOWN: Final = 30
+#: Groups of which it is known how many dead letters they have had.
+DEAD_LETTERED_KEPT: Final = 20_000
+DEAD_LETTERED: Final = "message_dead_lettered"
 OWNER_CHANGED: Final = "owner_changed"
 
 
@@ -35,6 +38,7 @@ class GroupHistory:
         self._consumer_of = consumer_of
         self._owners: deque[_Owner] = deque(maxlen=EVENTS_KEPT)
         self._told: deque[tuple[int, LogEvent]] = deque(maxlen=EVENTS_KEPT)
+        self._dead_lettered: dict[str, int] = {}  # messages of a group, the group of the latest one last
 
     def committed(self, effects: Effects) -> None:
         """A step is committed."""
@@ -44,6 +48,18 @@ class GroupHistory:
         for action in effects.actions:
             if type(action) is LogEvent and action.fields.get("group") is not None:
                 self._told.append((self._now_ms(), action))
+                if action.event == DEAD_LETTERED:
+                    self._count_dead(action.fields["group"])
+
+    def _count_dead(self, group: str) -> None:
+        self._dead_lettered[group] = self._dead_lettered.pop(group, 0) + 1
+        if len(self._dead_lettered) > DEAD_LETTERED_KEPT:
+            del self._dead_lettered[next(iter(self._dead_lettered))]
+
+    def dead_lettered(self, group_id: bytes) -> int:
+        """So many messages of the group were sent to the dead queue, at least: former leaderships are not
+        known here."""
+        return self._dead_lettered.get(format_group(group_id), 0)
 
     def _changes(self, owners: dict[bytes, OwnerRow | None]) -> list[tuple[bytes, str | None]]:
         return [

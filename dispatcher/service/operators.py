@@ -42,6 +42,7 @@ class Operators:
         *,
         listings: GroupListings,
         describe: Callable[[], dict[str, Any]],
+        why: Callable[[dict[str, Any]], dict[str, Any]],
         commands: Commands,
         reload: ReloadCall | None = None,
     ) -> None:
@@ -49,6 +50,7 @@ class Operators:
         self._outbox = outbox
         self._clock = clock
         self._describe = describe
+        self._say_why = why
         self._commands = commands
         self._listings = listings
         self._answers: set[asyncio.Task[None]] = set()
@@ -78,7 +80,7 @@ class Operators:
 
     async def _why(self, arguments: dict[str, Any]) -> dict[str, Any]:
         await self._listings.see_what_is_full()
-        return self._views.why(arguments)
+        return self._say_why(arguments)
 
     async def _group(self, arguments: dict[str, Any]) -> dict[str, Any]:
         return self._views.group(arguments)

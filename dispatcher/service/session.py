@@ -171,7 +171,7 @@ class Session:
         )  # fmt: skip
         self._operators = Operators(
             self.views, self._outbox, self._clock, listings=self.listings, describe=self._describe,
-            commands=lane.commands, reload=self._reload,
+            why=self.why, commands=lane.commands, reload=self._reload,
         )  # fmt: skip
         self._control = ControlInbox(
             self._names, self._link, self._channels, self._outbox, self._operators, lane.state.counters,
@@ -368,10 +368,20 @@ class Session:
         """The results of `groups.show`, without headers, and of `groups.why`, and what has happened to it
         lately. Raises CommandRefused, ValueError."""
         named = {"group": text}
-        show, why = self.views.group(named, headers=False), self.views.why(named)
+        show, why = self.views.group(named, headers=False), self.why(named)
         group_id = parse_group(text)
         history = self._history_of_groups.of(group_id, self.lane.state.named_key(group_id))
         return {"show": show, "why": why, "history": history}
+
+    def why(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The result of `groups.why`. Raises CommandRefused, also for a group that only has dead letters."""
+        group, since_ms = arguments.get("group"), self._clock.now_ms() - self.since_ms
+        dead = self._history_of_groups.dead_lettered(parse_group(group)) if isinstance(group, str) else 0
+        try:
+            why = self.views.why(arguments)
+        except CommandRefused as refused:
+            raise CommandRefused(f"{refused}{_went_before(dead, since_ms)}") from None
+        return {**why, "dead_lettered": {"count": dead, "since_ms": since_ms}}
 
     def _set_alarm(self, now_ms: int) -> None:
         """For the core's next deadline, or for acks that wait."""
@@ -491,3 +501,10 @@ class Session:
                 await self.decided_is_done()
         if not self.ended.done():
             self._flush_acks(everything=True)
+
+
+def _went_before(dead: int, since_ms: int) -> str:
+    if not dead:
+        return ""
+    messages = "1 message" if dead == 1 else f"{dead} messages"
+    return f"; at least {messages} of it went to the dead queue in the last {since_ms // 1000} s"

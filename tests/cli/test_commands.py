@@ -247,6 +247,14 @@ def test_why_mentions_the_dead_queue_when_something_is_there(
         assert "1 message;" in said(answer)
 
 
+def test_why_says_how_many_of_the_group_went_there(run: Run, responder: Responder) -> None:
+    responder.answer = {**WHY, "dead_lettered": {"count": 0, "since_ms": 64_000}}
+    assert "went to the dead queue" not in run("groups", "why", "orders", "g").stdout
+    responder.answer = {**WHY, "dead_lettered": {"count": 2, "since_ms": 64_000}}
+    said = run("groups", "why", "orders", "g").stdout.replace("\n", " ")
+    assert "at least 2 messages of it went to the dead queue in the last 1 m 4 s, since this" in said
+
+
 def test_status_shows_the_lanes_that_answer_and_fails_for_the_others(run: Run, responder: Responder) -> None:
     responder.answer = STATUS
     result = run("status")

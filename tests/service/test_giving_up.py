@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dispatcher.errors import CommandRefused
 from tests.service.clients import Client
 from tests.service.harness import Bench, lane
 from tests.service.protocol_consumer import read_properties
@@ -137,3 +138,22 @@ async def test_what_was_to_be_dead_lettered_survives_a_crash(bench: Bench) -> No
     origin = {m.body: (read_properties(m.properties).headers or {})["x-dispatch-origin"] for m in dead}
     assert sorted(origin, key=int) == [b"%d" % number for number in range(200)]
     assert len({(m.body, origin[m.body]) for m in dead}) == 200
+
+
+async def test_why_says_how_many_of_a_group_went_to_the_dead_queue(bench: Bench) -> None:
+    await bench.run(orders=lane())
+    client = await bench.client()
+    for group in ("g", "g", "gone"):
+        client.send("in", b"x", group, expiration=b"0")
+    client.send("in", b"x", "g")
+    await _dead(bench, client, 3)
+    dead = (await bench.ask("groups.why", group="g"))["dead_lettered"]
+    assert dead["count"] == 2
+    assert 0 < dead["since_ms"] < 600_000
+    with pytest.raises(CommandRefused, match="; at least 1 message of it went to the dead queue in the last"):
+        await bench.ask("groups.why", group="gone")
+    with pytest.raises(CommandRefused, match=r"no owner$"):
+        await bench.ask("groups.why", group="never")
+    for wrong in ({}, {"group": 5}, {"group": "%zz"}):
+        with pytest.raises(CommandRefused):
+            await bench.ask("groups.why", **wrong)

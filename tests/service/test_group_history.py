@@ -5,7 +5,7 @@ from __future__ import annotations
 from dispatcher.core.effects import Effects
 from dispatcher.core.orders import LogEvent
 from dispatcher.core.tables import OwnerRow
-from dispatcher.service.group_history import EVENTS_KEPT, EVENTS_SHOWN, GroupHistory
+from dispatcher.service.group_history import DEAD_LETTERED_KEPT, EVENTS_KEPT, EVENTS_SHOWN, GroupHistory
 
 CONSUMERS = {1: "c1", 2: "c2"}
 
@@ -36,6 +36,17 @@ def test_with_buckets_what_is_said_of_the_id_and_of_its_bucket() -> None:
     known.committed(Effects(owners={b"bucket:0/1": OwnerRow(1, 7)}))
     known.committed(Effects(actions=[LogEvent("message_failed", {"group": "a"})]))
     assert [row["event"] for row in known.of(b"a", b"bucket:0/1")] == ["message_failed", "owner_changed"]
+
+
+def test_dead_letters_are_counted_by_group_and_few_groups_are_kept() -> None:
+    known = history()
+    for group in ("a", "b", "a"):
+        known.committed(Effects(actions=[LogEvent("message_dead_lettered", {"group": group})]))
+    known.committed(Effects(actions=[LogEvent("message_dead_lettered", {"group": None})]))
+    assert [known.dead_lettered(group) for group in (b"a", b"b", b"c")] == [2, 1, 0]
+    for number in range(DEAD_LETTERED_KEPT - 1):
+        known.committed(Effects(actions=[LogEvent("message_dead_lettered", {"group": f"n{number}"})]))
+    assert [known.dead_lettered(group) for group in (b"a", b"b", b"n0")] == [2, 0, 1]
 
 
 def test_it_is_bounded() -> None:

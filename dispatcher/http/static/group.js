@@ -47,6 +47,8 @@ function groupBody({ lane, group }, { show, why, history: events }, actions) {
       show.operation !== null && ["operation", show.operation],
       show.stopped !== null && ["stopped at", show.stopped],
       ["behind the first", count(why.behind)],
+      why.dead_lettered.count > 0 && ["went to the dead queue",
+        `${count(why.dead_lettered.count)} at least, in the last ${span(why.dead_lettered.since_ms)}`],
     ]),
     inFront(why.blocking),
     messages(show),
